@@ -1,0 +1,6 @@
+"""``python -m zse`` is the command line."""
+
+from zse.cli import main
+
+if __name__ == "__main__":
+    main()

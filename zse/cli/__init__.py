@@ -1,0 +1,89 @@
+"""The command line: one file per command, imported when the command runs.
+
+``main`` is the one place where errors become exit codes and words on stderr.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+import click
+
+from zse import __version__
+from zse.errors import ZSEError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# name -> (module, one-line help). The help is repeated here so that `zse --help` imports no command.
+COMMANDS: dict[str, tuple[str, str]] = {
+    "convert": ("zse.cli.convert", "Turn a Hugging Face checkpoint into one .zse file."),
+    "quantize": ("zse.cli.convert", "Alias of convert."),
+    "inspect": ("zse.cli.inspect", "Show what a .zse file holds; check its digests."),
+    "serve": ("zse.cli.serve", "Serve the OpenAI API."),
+    "chat": ("zse.cli.chat", "Chat with a model in the terminal."),
+    "benchmark": ("zse.cli.benchmark", "Measure prefill and decode speed, memory, first token."),
+    "build-image": ("zse.cli.build_image", "Write an OCI image around a model, without Docker."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported only when they are run or asked for help."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        """Return the command names in the order of the table."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Import and return one command."""
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = import_module(COMMANDS[cmd_name][0]).command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """Write the table of commands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+@click.group(
+    cls=LazyGroup,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(__version__, prog_name="zse")
+@click.pass_context
+def cli(ctx: click.Context) -> None:
+    """zse: an LLM endpoint that was asleep answers in under a second, from one file."""
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit with the code of what happened."""
+    sys.exit(run(arguments))
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; return the exit code instead of leaving the process."""
+    try:
+        result = cli.main(args=arguments, prog_name="zse", standalone_mode=False)
+    except ZSEError as error:
+        click.echo(f"error: {error.message}", err=True)
+        if error.hint:
+            click.echo(f"hint: {error.hint}", err=True)
+        return error.exit_code
+    except click.exceptions.Abort:
+        click.echo("stopped", err=True)
+        return 130
+    except click.exceptions.Exit as stop:
+        return stop.exit_code
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except BrokenPipeError:
+        return 141
+    return result if isinstance(result, int) else 0

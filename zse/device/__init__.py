@@ -1,0 +1,1 @@
+"""The hardware, asked in one place."""

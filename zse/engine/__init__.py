@@ -1,0 +1,1 @@
+"""zInfer: requests become tokens."""

@@ -1,0 +1,205 @@
+"""Every deliberate error of zse, one tree.
+
+A class is a broken rule. It carries the exit code the command line ends with, the HTTP status the
+server answers with, and the OpenAI error code. The message says what happened, with values; the
+hint says what to do next. Packages define their own subclasses next to the code that raises them
+only when nobody else needs to catch them; shared ones live here.
+"""
+
+from __future__ import annotations
+
+
+class ZSEError(Exception):
+    """Base of all deliberate errors.
+
+    Args:
+        message: What happened, with the values found and expected.
+        hint: What the reader should do next.
+        param: The request parameter at fault, for API errors.
+    """
+
+    exit_code: int = 1
+    http_status: int = 500
+    error_type: str = "server_error"
+    error_code: str | None = None
+    default_hint: str = ""
+
+    def __init__(self, message: str, *, hint: str = "", param: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint or self.default_hint
+        self.param = param
+
+    def __str__(self) -> str:
+        """Return the message alone; the hint is shown on its own line by the command line."""
+        return self.message
+
+
+# --- usage and environment ----------------------------------------------------------------------
+
+
+class UsageError(ZSEError):
+    """The caller asked for something that has no meaning (a bad flag, value or combination)."""
+
+    exit_code = 2
+    http_status = 400
+    error_type = "invalid_request_error"
+
+
+class BadSettingError(UsageError):
+    """A ZSE_* environment variable holds a value that is not accepted."""
+
+
+class MissingDependencyError(ZSEError):
+    """An optional package that this feature stands on is not installed."""
+
+    exit_code = 5
+
+
+class NotFoundError(ZSEError):
+    """A file, model, object or image that was named does not exist."""
+
+    exit_code = 3
+    http_status = 404
+    error_type = "invalid_request_error"
+
+
+class RefusedError(ZSEError):
+    """An input was refused on purpose because it is unsafe."""
+
+    exit_code = 4
+    http_status = 400
+    error_type = "invalid_request_error"
+
+
+class DiskFullError(ZSEError):
+    """The destination has no room left."""
+
+    default_hint = "Free space at the destination, or write somewhere else with -o."
+
+
+# --- the .zse file ------------------------------------------------------------------------------
+
+
+class FormatError(ZSEError):
+    """A .zse file breaks a rule of the format. One subclass a rule (see zse/format/SPEC.md)."""
+
+    exit_code = 6
+    http_status = 500
+    default_hint = "The file is damaged or was not written by zse: convert the checkpoint again."
+
+
+# --- conversion ---------------------------------------------------------------------------------
+
+
+class ConversionError(ZSEError):
+    """A checkpoint cannot be converted."""
+
+    exit_code = 7
+
+
+class UnsupportedModelError(ConversionError):
+    """The architecture, or one of its options, is not supported."""
+
+
+class CheckpointError(ConversionError):
+    """The checkpoint is incomplete or inconsistent (missing shard, wrong shape, bad JSON)."""
+
+
+class HubError(ConversionError):
+    """The model hub refused or could not be reached."""
+
+
+# --- storage and images -------------------------------------------------------------------------
+
+
+class StoreError(ZSEError):
+    """A storage operation failed."""
+
+    exit_code = 8
+    http_status = 502
+
+
+class ImageError(ZSEError):
+    """An OCI image or registry operation failed."""
+
+    exit_code = 9
+
+
+# --- device and backend -------------------------------------------------------------------------
+
+
+class DeviceError(ZSEError):
+    """The device asked for is absent, busy, too old or out of memory."""
+
+    exit_code = 10
+    http_status = 503
+
+
+# --- engine -------------------------------------------------------------------------------------
+
+
+class EngineError(ZSEError):
+    """The engine cannot go on with a request."""
+
+    exit_code = 11
+
+
+class CapacityError(EngineError):
+    """A request can never fit: it needs more KV blocks than the pool has."""
+
+    http_status = 400
+    error_type = "invalid_request_error"
+
+
+class ContextLengthError(EngineError):
+    """Prompt plus completion is longer than the model's context."""
+
+    http_status = 400
+    error_type = "invalid_request_error"
+    error_code = "context_length_exceeded"
+
+
+class InvalidParameterError(UsageError):
+    """A sampling or request parameter is out of its range; ``param`` names it."""
+
+
+class TemplateError(ZSEError):
+    """A chat template failed to render the messages."""
+
+    http_status = 400
+    error_type = "invalid_request_error"
+
+
+# --- serving ------------------------------------------------------------------------------------
+
+
+class ModelNotFoundError(NotFoundError):
+    """The request names a model that this server does not hold."""
+
+    error_code = "model_not_found"
+
+
+class OverloadedError(ZSEError):
+    """The queue is full."""
+
+    http_status = 429
+    error_type = "rate_limit_error"
+    error_code = "rate_limit_exceeded"
+
+
+class LoadingError(ZSEError):
+    """The model is still loading."""
+
+    http_status = 503
+    error_type = "server_error"
+    error_code = "server_is_overloaded"
+    default_hint = "Try again after the time in Retry-After."
+
+
+class ShuttingDownError(ZSEError):
+    """The server is draining and takes no new work."""
+
+    http_status = 503
+    error_type = "server_error"
+    error_code = "server_is_overloaded"

@@ -1,0 +1,1 @@
+"""One folder per operation: the contract, a reference in torch, a Triton kernel."""

@@ -1,0 +1,1 @@
+"""zKV: who owns which KV block, and which prefixes are shared."""

@@ -1,0 +1,1 @@
+"""Model families: each is a short program over the operations of a backend."""

@@ -1,0 +1,1 @@
+"""Container images as data: layers, images, registries and layouts, with no daemon."""

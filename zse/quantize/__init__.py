@@ -1,0 +1,1 @@
+"""zQuantize: checkpoints become .zse files; one file per scheme."""

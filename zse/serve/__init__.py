@@ -1,0 +1,1 @@
+"""zServe: the OpenAI API over HTTP."""

@@ -1,0 +1,130 @@
+"""The environment, read once, frozen.
+
+This is the only module that reads ``os.environ``. A malformed value is an error that names the
+variable, the value and what is accepted; nothing falls back in silence.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from zse.errors import BadSettingError
+
+_TRUE = frozenset({"1", "true", "yes", "on"})
+_FALSE = frozenset({"0", "false", "no", "off", ""})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What the environment says. Command-line flags win over these values."""
+
+    model: str = "tiny"
+    """ZSE_MODEL: model served or chatted with when none is named."""
+    host: str = "127.0.0.1"
+    """ZSE_HOST: address the server binds. Images set 0.0.0.0."""
+    port: int = 8000
+    """PORT, else ZSE_PORT: port the server binds."""
+    device: str = "auto"
+    """ZSE_DEVICE: auto, cpu, cuda or cuda:N."""
+    served_model_name: str = ""
+    """ZSE_SERVED_MODEL_NAME: name shown by /v1/models; empty means taken from the file."""
+    threads: int = 0
+    """ZSE_THREADS: CPU threads for the cpu backend; 0 means all physical cores."""
+    kv_gib: float = 0.0
+    """ZSE_KV_GIB: memory for the KV cache in GiB; 0 means chosen from what is free."""
+    max_context: int = 0
+    """ZSE_MAX_CONTEXT: longest sequence in tokens; 0 means what the model says."""
+    max_queue: int = 256
+    """ZSE_MAX_QUEUE: requests that may wait before new ones get 429."""
+    drain_seconds: float = 30.0
+    """ZSE_DRAIN_SECONDS: how long SIGTERM waits for work in flight."""
+    cache_dir: Path = Path("~/.cache/zse")
+    """ZSE_CACHE_DIR: downloads and build caches (default under XDG_CACHE_HOME)."""
+    log_level: str = "info"
+    """ZSE_LOG_LEVEL: debug, info, warning or error."""
+    s3_endpoint_url: str = ""
+    """AWS_ENDPOINT_URL_S3, else AWS_ENDPOINT_URL: S3-compatible endpoint; empty means AWS."""
+    source_date_epoch: int = 0
+    """SOURCE_DATE_EPOCH: the time written into images, seconds since 1970."""
+    registry_auth_file: str = ""
+    """REGISTRY_AUTH_FILE, else DOCKER_CONFIG/config.json: registry credentials."""
+    debian_mirror: str = ""
+    """ZSE_DEBIAN_MIRROR: package mirror for ``--base debian``; empty means the one apt uses."""
+    hf_token: str = ""
+    """HF_TOKEN: access token for gated repositories on the hub."""
+    no_color: bool = False
+    """NO_COLOR: plain output."""
+    start_time_ns: int = 0
+    """ZSE_START_TIME_NS: CLOCK_REALTIME when the launcher started the process, for the ledger."""
+
+
+_VARIABLES: dict[str, tuple[str, ...]] = {
+    "port": ("PORT", "ZSE_PORT"),
+    "s3_endpoint_url": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
+    "source_date_epoch": ("SOURCE_DATE_EPOCH",),
+    "hf_token": ("HF_TOKEN",),
+    "registry_auth_file": ("REGISTRY_AUTH_FILE",),
+}
+
+
+def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
+    """Read the environment into a frozen object.
+
+    Args:
+        environ: The variables to read; the process environment when not given.
+
+    Raises:
+        BadSettingError: A variable holds a value that cannot be parsed.
+    """
+    env = os.environ if environ is None else environ
+    values: dict[str, object] = {}
+    for field in fields(Settings):
+        if field.name == "no_color":
+            values[field.name] = bool(env.get("NO_COLOR"))
+            continue
+        names = _VARIABLES.get(field.name, (f"ZSE_{field.name.upper()}",))
+        name = next((n for n in names if env.get(n, "") != ""), None)
+        if name is not None:
+            values[field.name] = _parse(name, env[name], type(field.default))
+    values.setdefault("cache_dir", _default_cache_dir(env))
+    values.setdefault("registry_auth_file", _default_auth_file(env))
+    return Settings(**values)  # type: ignore[arg-type]
+
+
+def subprocess_environment(**extra: str) -> dict[str, str]:
+    """Return a copy of the process environment with ``extra`` set, for child processes."""
+    return {**os.environ, **extra}
+
+
+def _parse(name: str, text: str, kind: type) -> object:
+    if kind is str:
+        return text
+    if isinstance(Path(), kind):
+        return Path(text).expanduser()
+    if kind is bool:
+        if text.lower() in _TRUE | _FALSE:
+            return text.lower() in _TRUE
+        raise BadSettingError(f"{name}={text!r} is not a yes or a no", hint="Use 1 or 0.")
+    try:
+        number = kind(text)
+    except ValueError:
+        wanted = "a whole number" if kind is int else "a number"
+        raise BadSettingError(
+            f"{name}={text!r} is not {wanted}", hint=f"Set {name} to {wanted} or unset it."
+        ) from None
+    if number < 0 or number != number:
+        raise BadSettingError(f"{name}={text!r} must not be negative", hint=f"Unset {name}.")
+    return number
+
+
+def _default_cache_dir(env: Mapping[str, str]) -> Path:
+    base = env.get("XDG_CACHE_HOME", "")
+    return (Path(base) if base else Path("~/.cache").expanduser()) / "zse"
+
+
+def _default_auth_file(env: Mapping[str, str]) -> str:
+    folder = env.get("DOCKER_CONFIG", "")
+    return str((Path(folder) if folder else Path("~/.docker").expanduser()) / "config.json")

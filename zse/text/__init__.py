@@ -1,0 +1,1 @@
+"""Everything that knows text: tokenizer, incremental detokenizer, chat template, tool calls."""
