@@ -1,0 +1,1 @@
+"""Backends: the dozen operations, executed on one kind of device."""

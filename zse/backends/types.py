@@ -1,0 +1,91 @@
+"""What passes between the engine and a backend: plain values, no tensors.
+
+One ``StepBatch`` is one forward pass. It mixes chunks of prompts with single decode tokens; a
+chunk that finishes its sequence's known tokens carries a ``SamplingRow`` and gets one token back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+WantsLogits = Literal["none", "last", "all"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheGeometry:
+    """Size of the paged KV cache."""
+
+    block_size: int
+    """Tokens in a block."""
+    num_blocks: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class SequenceChunk:
+    """Consecutive tokens of one sequence: a piece of its prompt, or one decode token."""
+
+    sequence_slot: int
+    """Which sequence this is; unique in a batch."""
+    token_ids: Sequence[int]
+    start_position: int
+    """Position of the first token; everything before it is already in the cache."""
+    block_table: Sequence[int]
+    """Blocks that hold positions 0, block_size, 2 * block_size ...; covers the chunk's end."""
+    wants_logits: WantsLogits = "last"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingRow:
+    """How the next token of one sequence is chosen.
+
+    The answer depends on this row and on the sequence alone, never on the rest of the batch.
+    """
+
+    temperature: float = 1.0
+    """0 means greedy: the most likely token, the lowest id on a tie."""
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    seed: int = 0
+    step: int = 0
+    """Number of tokens generated before this one; with ``seed`` it fixes the random draw."""
+    prompt_token_ids: Sequence[int] = ()
+    output_token_ids: Sequence[int] = ()
+    logprobs: int | None = None
+    """Number of likeliest alternatives to report; None reports no log-probabilities at all."""
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    banned_token_ids: Collection[int] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepBatch:
+    """One forward pass. ``sampling[i]`` belongs to ``chunks[i]``; None samples nothing there."""
+
+    chunks: Sequence[SequenceChunk]
+    sampling: Sequence[SamplingRow | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampledToken:
+    """One chosen token.
+
+    Log-probabilities are natural logarithms of the model's own distribution, before penalties,
+    temperature and truncation, so they can be compared between requests.
+    """
+
+    token_id: int
+    logprob: float | None = None
+    top: Sequence[tuple[int, float]] = ()
+    """(token id, log-probability), likeliest first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepResult:
+    """What was sampled; ``sampled[i]`` belongs to ``chunks[i]``, None where nothing was asked."""
+
+    sampled: Sequence[SampledToken | None]

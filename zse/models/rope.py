@@ -1,0 +1,169 @@
+"""Rotary position parameters: what a checkpoint says, and the frequencies that follow from it.
+
+Plain Python: the tables are small (head_dim / 2 numbers), and every backend starts from the same
+ones. The formulas are those of transformers' ``modeling_rope_utils``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from zse.errors import UnsupportedModelError
+
+SUPPORTED_KINDS = ("linear", "dynamic", "llama3", "yarn")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RopeScaling:
+    """How the rotary frequencies are stretched beyond the length seen in training."""
+
+    kind: str
+    """linear, dynamic, llama3 or yarn."""
+    factor: float
+    original_max_position: int
+    """Tokens of context the model was trained with before it was stretched."""
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    attention_factor: float | None = None
+    """Multiplies cosines and sines (yarn); None: computed from ``factor`` and the mscales."""
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    mscale: float | None = None
+    mscale_all_dim: float | None = None
+    truncate: bool = True
+    """Round yarn's correction range to whole dimensions."""
+
+    def __post_init__(self) -> None:
+        if self.kind not in SUPPORTED_KINDS:
+            raise UnsupportedModelError(
+                f"RoPE scaling {self.kind!r} is not supported",
+                hint="Supported: default, " + ", ".join(SUPPORTED_KINDS) + ".",
+            )
+        if not self.factor > 0 or self.original_max_position < 1:
+            raise UnsupportedModelError(
+                f"RoPE scaling factor {self.factor!r} over {self.original_max_position!r} tokens; "
+                "expected both above 0"
+            )
+
+
+def read_rope(
+    config_json: Mapping[str, Any], max_position: int, head_dim: int
+) -> tuple[float, RopeScaling | None]:
+    """Return the base and the scaling from ``rope_parameters`` or the older two fields.
+
+    Raises:
+        UnsupportedModelError: A kind or an option is not supported, or a value is missing.
+    """
+    values: dict[str, Any] = {}
+    for name in ("rope_scaling", "rope_parameters"):
+        if config_json.get(name):
+            values.update(config_json[name])
+    theta = values.get("rope_theta", config_json.get("rope_theta", 10000.0))
+    partial = values.get("partial_rotary_factor", config_json.get("partial_rotary_factor", 1.0))
+    rotary_dim = config_json.get("rotary_dim", head_dim)
+    if partial not in (None, 1, 1.0) or rotary_dim != head_dim:
+        raise UnsupportedModelError(f"partial_rotary_factor {partial!r} is not supported")
+    kind = values.get("rope_type", values.get("type", "default"))
+    if kind in (None, "default", "none"):
+        return float(theta), None
+    if any(isinstance(value, Mapping) for value in values.values()):
+        raise UnsupportedModelError("rope_parameters per layer type are not supported")
+    original = values.get("original_max_position_embeddings") or max_position
+    if kind == "dynamic":
+        original = max_position
+    try:
+        scaling = RopeScaling(
+            kind=str(kind),
+            factor=float(values.get("factor") or 1.0),
+            original_max_position=int(original),
+            low_freq_factor=float(values.get("low_freq_factor", 1.0)),
+            high_freq_factor=float(values.get("high_freq_factor", 4.0)),
+            attention_factor=_optional(values, "attention_factor"),
+            beta_fast=float(values.get("beta_fast") or 32.0),
+            beta_slow=float(values.get("beta_slow") or 1.0),
+            mscale=_optional(values, "mscale"),
+            mscale_all_dim=_optional(values, "mscale_all_dim"),
+            truncate=bool(values.get("truncate", True)),
+        )
+    except (TypeError, ValueError) as error:
+        raise UnsupportedModelError(f"RoPE scaling {values!r} cannot be read: {error}") from error
+    return float(theta), scaling
+
+
+def inverse_frequencies(
+    head_dim: int, theta: float, scaling: RopeScaling | None, *, length: int = 0
+) -> tuple[list[float], float]:
+    """Return head_dim / 2 inverse frequencies and the factor on cosines and sines.
+
+    Args:
+        head_dim: Width of one head.
+        theta: The base.
+        scaling: How the frequencies are stretched; None for not at all.
+        length: Tokens in the sequence so far; only ``dynamic`` scaling looks at it.
+    """
+    if scaling is not None and scaling.kind == "dynamic":
+        theta = _dynamic_theta(head_dim, theta, scaling, length)
+    base = [theta ** (-2.0 * i / head_dim) for i in range(head_dim // 2)]
+    if scaling is None or scaling.kind == "dynamic":
+        return base, 1.0
+    if scaling.kind == "linear":
+        return [frequency / scaling.factor for frequency in base], 1.0
+    if scaling.kind == "llama3":
+        return [_llama3(frequency, scaling) for frequency in base], 1.0
+    return _yarn(base, head_dim, theta, scaling)
+
+
+def _dynamic_theta(head_dim: int, theta: float, scaling: RopeScaling, length: int) -> float:
+    original = scaling.original_max_position
+    stretch = scaling.factor * max(length, original) / original - (scaling.factor - 1.0)
+    return float(theta * stretch ** (head_dim / (head_dim - 2)))
+
+
+def _llama3(frequency: float, scaling: RopeScaling) -> float:
+    wavelength = 2.0 * math.pi / frequency
+    turns = scaling.original_max_position / wavelength
+    if turns < scaling.low_freq_factor:
+        return frequency / scaling.factor
+    if turns > scaling.high_freq_factor:
+        return frequency
+    span = scaling.high_freq_factor - scaling.low_freq_factor
+    smooth = (turns - scaling.low_freq_factor) / span
+    return (1.0 - smooth) * frequency / scaling.factor + smooth * frequency
+
+
+def _yarn(
+    base: list[float], head_dim: int, theta: float, scaling: RopeScaling
+) -> tuple[list[float], float]:
+    def dimension_of(rotations: float) -> float:
+        turns = scaling.original_max_position / (rotations * 2.0 * math.pi)
+        return head_dim * math.log(turns) / (2.0 * math.log(theta))
+
+    low, high = dimension_of(scaling.beta_fast), dimension_of(scaling.beta_slow)
+    if scaling.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, head_dim - 1)
+    if low == high:
+        high += 0.001
+    frequencies = []
+    for index, frequency in enumerate(base):
+        ramp = min(max((index - low) / (high - low), 0.0), 1.0)
+        frequencies.append(frequency / scaling.factor * ramp + frequency * (1.0 - ramp))
+    return frequencies, _yarn_attention_factor(scaling)
+
+
+def _yarn_attention_factor(scaling: RopeScaling) -> float:
+    def mscale(weight: float) -> float:
+        return 0.1 * weight * math.log(scaling.factor) + 1.0 if scaling.factor > 1.0 else 1.0
+
+    if scaling.attention_factor is not None:
+        return scaling.attention_factor
+    if scaling.mscale and scaling.mscale_all_dim:
+        return mscale(scaling.mscale) / mscale(scaling.mscale_all_dim)
+    return mscale(1.0)
+
+
+def _optional(values: Mapping[str, Any], name: str) -> float | None:
+    return None if values.get(name) is None else float(values[name])
