@@ -6,9 +6,11 @@ chunk that finishes its sequence's known tokens carries a ``SamplingRow`` and ge
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
 
 WantsLogits = Literal["none", "last", "all"]
 

@@ -7,12 +7,14 @@ skipped in silence would give wrong answers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from zse.errors import FormatError, UnsupportedModelError
 from zse.models.rope import RopeScaling, read_rope
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
 
 FAMILY_BY_ARCHITECTURE = {
     "LlamaForCausalLM": "llama",
