@@ -7,11 +7,14 @@ variable, the value and what is accepted; nothing falls back in silence.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from zse.errors import BadSettingError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"0", "false", "no", "off", ""})

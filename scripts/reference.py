@@ -1,0 +1,98 @@
+"""Writes docs/reference/*.md from the code: commands, settings, errors, Python API.
+
+scripts/reference.py           write
+scripts/reference.py --check   fail when a page is not what the code says
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import difflib
+import sys
+from dataclasses import MISSING, fields
+from pathlib import Path
+
+import click
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = ROOT / "docs" / "reference"
+sys.path.insert(0, str(ROOT))
+
+from zse import cli, errors, settings  # noqa: E402
+
+
+def command_page() -> str:
+    lines = ["# Commands", "", "Generated from the code by `scripts/reference.py`.", ""]
+    context = click.Context(cli.cli, info_name="zse", max_content_width=100, terminal_width=100)
+    lines += ["```", cli.cli.get_help(context), "```", ""]
+    for name in cli.COMMANDS:
+        command = cli.cli.get_command(context, name)
+        assert command is not None
+        child = click.Context(
+            command, info_name=name, parent=context, max_content_width=100, terminal_width=100
+        )
+        lines += [f"## zse {name}", "", "```", command.get_help(child), "```", ""]
+    return "\n".join(lines)
+
+
+def docstrings_of_fields(source: str, class_name: str) -> dict[str, str]:
+    """Return the string literal that follows each annotated field of a class."""
+    tree = ast.parse(source)
+    body = next(n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == class_name).body
+    found = {}
+    for field, text in zip(body, body[1:], strict=False):
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
+            assert isinstance(field.target, ast.Name)
+            found[field.target.id] = " ".join(ast.literal_eval(text.value).split())
+    return found
+
+
+def settings_page() -> str:
+    texts = docstrings_of_fields(Path(settings.__file__).read_text(), "Settings")
+    lines = ["# Environment", "", "Generated from `zse/settings.py`. Flags win over variables.", ""]
+    lines += ["| setting | default | variable and meaning |", "|---|---|---|"]
+    for field in fields(settings.Settings):
+        default = "" if field.default is MISSING else f"`{field.default}`"
+        lines.append(f"| {field.name} | {default} | {texts[field.name]} |")
+    return "\n".join([*lines, ""])
+
+
+def errors_page() -> str:
+    lines = ["# Errors", "", "Generated from `zse/errors.py`.", ""]
+    lines += ["| class | exit code | HTTP | code | rule broken |", "|---|---|---|---|---|"]
+    for name, value in vars(errors).items():
+        if isinstance(value, type) and issubclass(value, errors.ZSEError):
+            rule = (value.__doc__ or "").strip().splitlines()[0]
+            code = value.error_code or ""
+            lines.append(f"| {name} | {value.exit_code} | {value.http_status} | {code} | {rule} |")
+    return "\n".join([*lines, ""])
+
+
+PAGE_MAKERS = {"cli.md": command_page, "settings.md": settings_page, "errors.md": errors_page}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true")
+    arguments = parser.parse_args()
+    stale = 0
+    for name, make in PAGE_MAKERS.items():
+        path, text = PAGES / name, make()
+        if arguments.check:
+            old = path.read_text() if path.exists() else ""
+            diff = list(
+                difflib.unified_diff(old.splitlines(), text.splitlines(), name, "code", lineterm="")
+            )
+            print("\n".join(diff), end="\n" if diff else "")
+            stale += bool(diff)
+        else:
+            PAGES.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+    if stale:
+        print("error: docs/reference is stale; run scripts/reference.py", file=sys.stderr)
+    return 1 if stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from zse.cli import COMMANDS, run
+from zse.errors import NotFoundError
+
+
+def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--help"]) == 0
+    output = capsys.readouterr().out
+    assert all(name in output for name in COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help_with_an_example_or_options(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([name, "--help"]) == 0
+    assert "Usage: zse" in capsys.readouterr().out
+
+
+def test_help_imports_no_command() -> None:
+    code = (
+        "import sys; from zse.cli import run; run(['--help']);"
+        "print(*[m for m in sys.modules if m.startswith('zse.')], file=sys.stderr)"
+    )
+    child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert set(child.stderr.split()) == {"zse.cli", "zse.errors"}
+
+
+def test_a_deliberate_error_becomes_its_exit_code_and_a_hint(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code = run(["inspect", "/nowhere/model.zse"])
+    captured = capsys.readouterr()
+    assert code == NotFoundError.exit_code
+    assert captured.out == ""
+    assert captured.err.startswith("error: ")
+    assert "hint: " in captured.err
+
+
+def test_an_unknown_command_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["no-such-command"]) == 2
+    assert "No such command" in capsys.readouterr().err
