@@ -1,0 +1,106 @@
+"""What every store can do: one location, read in ranges, written whole or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, Self
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from types import TracebackType
+
+    from zse.store.location import Location
+
+Progress = Callable[[int, int], None]
+"""Called as ``progress(done_bytes, total_bytes)`` from the calling thread."""
+
+MEBIBYTE = 1 << 20
+CHUNK_BYTES = 8 * MEBIBYTE
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One object found by ``list``."""
+
+    location: Location
+    size_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transfer:
+    """What a copy did. ``verified`` says that the digest was checked against a recorded one."""
+
+    size_bytes: int
+    sha256: str
+    verified: bool
+
+
+class Writer(Protocol):
+    """A new object. Leaving the ``with`` block publishes it; an exception leaves no trace."""
+
+    def write(self, data: bytes | bytearray | memoryview) -> int:
+        """Append ``data``; return its length in bytes."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...
+
+
+class Store(Protocol):
+    """One location. Readers may be used from several threads at once.
+
+    Every method raises ``NotFoundError`` when what it needs is absent and ``StoreError`` when the
+    storage fails or answers something it should not.
+    """
+
+    @property
+    def location(self) -> Location:
+        """The place this store stands for."""
+        ...
+
+    def exists(self) -> bool:
+        """Return whether the object is there."""
+        ...
+
+    def size(self) -> int:
+        """Return the object's length in bytes."""
+        ...
+
+    def recorded_sha256(self) -> str | None:
+        """Return the hexadecimal digest stored beside the object, or None when there is none."""
+        ...
+
+    def read_range(self, offset: int, length: int) -> bytes:
+        """Return exactly ``length`` bytes from ``offset``."""
+        ...
+
+    def read_into(self, offset: int, buffer: bytearray | memoryview) -> None:
+        """Fill ``buffer`` with the bytes from ``offset``."""
+        ...
+
+    def read_chunks(self) -> Iterator[bytes | bytearray | memoryview]:
+        """Yield the whole object in order. A chunk is valid until the next one is asked for."""
+        ...
+
+    def list(self) -> Iterator[Entry]:
+        """Yield the objects at or below this location, sorted by name."""
+        ...
+
+    def put_file(self, local_path: Path, *, progress: Progress | None = None) -> Transfer:
+        """Copy a local file here, replacing what is there only when every byte has arrived."""
+        ...
+
+    def open_writer(self) -> Writer:
+        """Return a writer for a new object at this location."""
+        ...
+
+    def delete(self) -> None:
+        """Remove the object. Removing one that is not there is no error."""
+        ...

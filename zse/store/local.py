@@ -1,0 +1,172 @@
+"""Local files: a temporary name beside the target, then one rename."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+from typing import TYPE_CHECKING, Self
+
+from zse.errors import DiskFullError, NotFoundError, StoreError
+from zse.store.base import CHUNK_BYTES, Entry, Progress, Transfer
+from zse.store.copying import copy_object
+from zse.store.location import Location
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+    from types import TracebackType
+
+_FULL = {errno.ENOSPC, errno.EDQUOT}
+
+
+def _translated(error: OSError, path: Path, action: str) -> Exception:
+    """Return the deliberate error that says what ``error`` means for ``path``."""
+    if error.errno in _FULL:
+        return DiskFullError(f"no room left to {action} {path}: {error.strerror}")
+    if isinstance(error, FileNotFoundError):
+        return NotFoundError(f"{path} does not exist", hint="Check the path.")
+    return StoreError(
+        f"cannot {action} {path}: {error.strerror or error}",
+        hint="Check the path and its permissions.",
+    )
+
+
+class LocalWriter:
+    """Writes ``.NAME.random.part`` beside the target and renames it when the block ends well."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.part")
+        self._file_descriptor = -1
+
+    def __enter__(self) -> Self:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._file_descriptor = os.open(self._temporary, flags, 0o666)
+        except OSError as error:
+            raise _translated(error, self._path, "write") from error
+        return self
+
+    def write(self, data: bytes | bytearray | memoryview) -> int:
+        """Append ``data``; return its length in bytes."""
+        view = memoryview(data).cast("B")
+        written = 0
+        try:
+            while written < len(view):
+                written += os.write(self._file_descriptor, view[written:])
+        except OSError as error:
+            raise _translated(error, self._path, "write") from error
+        return written
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            if kind is None:
+                os.fsync(self._file_descriptor)
+                self._temporary.replace(self._path)
+        except OSError as failure:
+            raise _translated(failure, self._path, "write") from failure
+        finally:
+            os.close(self._file_descriptor)
+            with contextlib.suppress(OSError):
+                self._temporary.unlink()
+
+
+class LocalStore:
+    """A file of this machine."""
+
+    def __init__(self, location: Location) -> None:
+        self._location = location
+        self._path = location.path
+
+    @property
+    def location(self) -> Location:
+        """The place this store stands for."""
+        return self._location
+
+    def exists(self) -> bool:
+        """Return whether the file is there."""
+        return self._path.is_file()
+
+    def size(self) -> int:
+        """Return the file's length in bytes."""
+        with self._reading() as file_descriptor:
+            return os.fstat(file_descriptor).st_size
+
+    def recorded_sha256(self) -> str | None:
+        """Return None: a file system keeps no digest beside a file."""
+        return None
+
+    def read_range(self, offset: int, length: int) -> bytes:
+        """Return exactly ``length`` bytes from ``offset``."""
+        buffer = bytearray(length)
+        self.read_into(offset, buffer)
+        return bytes(buffer)
+
+    def read_into(self, offset: int, buffer: bytearray | memoryview) -> None:
+        """Fill ``buffer`` with the bytes from ``offset``."""
+        view = memoryview(buffer).cast("B")
+        filled = 0
+        with self._reading() as file_descriptor:
+            while filled < len(view):
+                count = os.preadv(file_descriptor, [view[filled:]], offset + filled)
+                if count == 0:
+                    raise StoreError(
+                        f"{self._path} ends at byte {offset + filled}; the range asked for ends at "
+                        f"{offset + len(view)}",
+                        hint="The file is shorter than expected: copy it again.",
+                    )
+                filled += count
+
+    def read_chunks(self) -> Iterator[memoryview]:
+        """Yield the whole file in order, through one reused buffer."""
+        view = memoryview(bytearray(CHUNK_BYTES))
+        with self._reading() as file_descriptor:
+            while count := os.readv(file_descriptor, [view]):
+                yield view[:count]
+
+    def list(self) -> Iterator[Entry]:
+        """Yield this file, or the files below this folder, sorted by path."""
+        if self._path.is_file():
+            yield Entry(location=self._location, size_bytes=self.size())
+            return
+        if not self._path.is_dir():
+            raise NotFoundError(f"{self._path} does not exist", hint="Check the path.")
+        for path in sorted(item for item in self._path.rglob("*") if item.is_file()):
+            location = Location(scheme="file", path=path)
+            yield Entry(location=location, size_bytes=path.stat().st_size)
+
+    def put_file(self, local_path: Path, *, progress: Progress | None = None) -> Transfer:
+        """Copy ``local_path`` here."""
+        source = LocalStore(Location(scheme="file", path=local_path))
+        return copy_object(source, self.open_writer(), progress)
+
+    def open_writer(self) -> LocalWriter:
+        """Return a writer for a new file at this path."""
+        return LocalWriter(self._path)
+
+    def delete(self) -> None:
+        """Remove the file if it is there."""
+        try:
+            self._path.unlink(missing_ok=True)
+        except OSError as error:
+            raise _translated(error, self._path, "delete") from error
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[int]:
+        file_descriptor = -1
+        try:
+            file_descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+            yield file_descriptor
+        except OSError as error:
+            raise _translated(error, self._path, "read") from error
+        finally:
+            if file_descriptor >= 0:
+                os.close(file_descriptor)

@@ -1,0 +1,142 @@
+"""The S3 client and the translation of its errors into ours. boto3 is imported when it is used."""
+
+from __future__ import annotations
+
+import contextlib
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from zse.errors import MissingDependencyError, NotFoundError, StoreError
+from zse.settings import load_settings
+from zse.store.location import Location
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MAX_CONNECTIONS = 16
+_CREDENTIALS_HINT = (
+    "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or run `aws configure`."
+)
+_DENIED = {
+    "403",
+    "AccessDenied",
+    "AllAccessDisabled",
+    "ExpiredToken",
+    "InvalidAccessKeyId",
+    "InvalidToken",
+    "SignatureDoesNotMatch",
+}
+_HINTS = {
+    "BadDigest": "The file changed while it was sent: try again when nothing writes to it.",
+    "InvalidDigest": "The file changed while it was sent: try again when nothing writes to it.",
+    "QuotaExceeded": "Free space in the bucket, or raise its quota.",
+    "SlowDown": "The service asks for fewer requests: try again later.",
+    "RequestTimeTooSkewed": "Set this machine's clock.",
+    "PermanentRedirect": "The bucket is in another region: set AWS_REGION to it.",
+    "301": "The bucket is in another region: set AWS_REGION to it.",
+}
+
+
+@cache
+def shared_client(endpoint_url: str) -> Any:
+    """Return the process's client for one endpoint (``""`` means AWS). It is thread-safe.
+
+    A custom endpoint is addressed by path: it rarely has a DNS name for every bucket. Checksums are
+    ours (Content-MD5 a part, SHA-256 a file): many S3-compatible servers refuse botocore's own.
+
+    Raises:
+        MissingDependencyError: boto3 is not installed.
+    """
+    try:
+        import boto3
+        from botocore.config import Config
+    except ImportError as error:
+        raise MissingDependencyError(
+            "s3:// locations need boto3, which is not installed",
+            hint="Install the extra: pip install 'zllm-zse[s3]'",
+        ) from error
+    with translated_errors(Location(scheme="s3")):
+        session = boto3.session.Session()
+    config = Config(
+        connect_timeout=10,
+        read_timeout=60,
+        max_pool_connections=MAX_CONNECTIONS,
+        retries={"mode": "standard", "max_attempts": 5},
+        s3={"addressing_style": "path"} if endpoint_url else {},
+        request_checksum_calculation="when_required",
+        response_checksum_validation="when_required",
+    )
+    # S3-compatible servers ignore the region, but a signature cannot be made without one.
+    region = session.region_name or ("us-east-1" if endpoint_url else None)
+    try:
+        return session.client(
+            "s3", endpoint_url=endpoint_url or None, region_name=region, config=config
+        )
+    except ValueError as error:
+        raise StoreError(
+            f"the S3 endpoint {endpoint_url!r} is not usable: {error}",
+            hint="Set AWS_ENDPOINT_URL_S3 to http(s)://host[:port], or unset it for AWS.",
+        ) from error
+
+
+def default_client() -> Any:
+    """Return the client for the endpoint that the environment names."""
+    return shared_client(load_settings().s3_endpoint_url)
+
+
+@contextlib.contextmanager
+def translated_errors(location: Location) -> Iterator[None]:
+    """Turn botocore's errors into StoreError and NotFoundError that say what to do next."""
+    from botocore import exceptions as failures
+
+    try:
+        yield
+    except failures.ClientError as error:
+        raise _from_answer(error, location) from error
+    except (failures.NoCredentialsError, failures.PartialCredentialsError) as error:
+        raise StoreError(
+            f"no S3 credentials were found: {error}", hint=_CREDENTIALS_HINT
+        ) from error
+    except (failures.ProfileNotFound, failures.ConfigParseError) as error:
+        raise StoreError(
+            f"the S3 settings are not usable: {error}",
+            hint="Check the AWS_* variables and ~/.aws/config.",
+        ) from error
+    except failures.NoRegionError as error:
+        raise StoreError(
+            "no AWS region is set",
+            hint="Set AWS_REGION, or AWS_ENDPOINT_URL_S3 for another server.",
+        ) from error
+    except failures.BotoCoreError as error:
+        raise StoreError(
+            f"no usable answer for {location.url}: {error}",
+            hint="Check that the endpoint (AWS_ENDPOINT_URL_S3) is right and can be reached.",
+        ) from error
+
+
+def _from_answer(error: Any, location: Location) -> Exception:
+    """Return the deliberate error for an error that the server answered with."""
+    code = str(error.response.get("Error", {}).get("Code", ""))
+    text = str(error.response.get("Error", {}).get("Message") or error)
+    if code == "NoSuchBucket":
+        return NotFoundError(
+            f"the bucket {location.bucket!r} does not exist",
+            hint="Check its name and the endpoint, or create it.",
+        )
+    if code in {"NoSuchKey", "404", "NotFound"}:
+        return NotFoundError(
+            f"{location.url} does not exist", hint="List the bucket to see what it holds."
+        )
+    if code in _DENIED:
+        return StoreError(
+            f"access to {location.url} was refused: {code}: {text}",
+            hint=f"Check the key's permissions. {_CREDENTIALS_HINT}",
+        )
+    if code in {"PreconditionFailed", "412"}:
+        return StoreError(
+            f"{location.url} was replaced while it was read", hint="Start the copy again."
+        )
+    return StoreError(
+        f"{location.url}: the server answered {code}: {text}",
+        hint=_HINTS.get(code, "Try again; if it stays, ask whoever runs the storage."),
+    )
