@@ -11,6 +11,7 @@ import ast
 import difflib
 import sys
 from dataclasses import MISSING, fields
+from itertools import pairwise
 from pathlib import Path
 
 import click
@@ -41,7 +42,7 @@ def docstrings_of_fields(source: str, class_name: str) -> dict[str, str]:
     tree = ast.parse(source)
     body = next(n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == class_name).body
     found = {}
-    for field, text in zip(body, body[1:], strict=False):
+    for field, text in pairwise(body):
         if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
             assert isinstance(field.target, ast.Name)
             found[field.target.id] = " ".join(ast.literal_eval(text.value).split())

@@ -17,7 +17,7 @@ from zse.errors import ZSEError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# name -> (module, one-line help). The help is repeated here so that `zse --help` imports no command.
+# name -> (module, help). The help is repeated here so that `zse --help` imports no command.
 COMMANDS: dict[str, tuple[str, str]] = {
     "convert": ("zse.cli.convert", "Turn a Hugging Face checkpoint into one .zse file."),
     "quantize": ("zse.cli.convert", "Alias of convert."),
