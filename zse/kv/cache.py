@@ -1,0 +1,186 @@
+"""The KV cache as sequences see it: block tables over the allocator and the prefix tree.
+
+Only full blocks are shared, and a full block is never written again, so no copy-on-write is needed:
+a sequence that continues a shared prefix writes into blocks of its own.
+
+    tokens        | t0 .. t3 | t4 .. t7 | t8 t9      |     block_size 4
+    block table   | 12       | 5        | 9          |
+                    shared     shared     its own
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from zse.kv.blocks import BlockAllocator
+from zse.kv.prefix import RadixTree
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@dataclass(kw_only=True)
+class BlockTable:
+    """The blocks of one sequence, in token order. Only ``KVCache`` changes it."""
+
+    namespace: str = ""
+    """Cache salt: blocks are shared within it only."""
+    blocks: list[int] = field(default_factory=list)
+    """Block numbers; block i holds tokens [i * block_size, (i + 1) * block_size)."""
+    num_cached: int = 0
+    """Leading blocks that the prefix tree references too."""
+    num_reused_tokens: int = 0
+    """Tokens whose KV was there when the table was made."""
+
+
+class KVCache:
+    """Gives sequences their blocks, evicting cached prefixes when the pool runs dry.
+
+    Args:
+        num_blocks: Blocks in the pool.
+        block_size: Tokens a block.
+        prefix_cache: Keep computed blocks for later requests with the same prefix.
+    """
+
+    def __init__(self, *, num_blocks: int, block_size: int, prefix_cache: bool = True) -> None:
+        self.block_size = block_size
+        self._allocator = BlockAllocator(num_blocks)
+        self._tree = RadixTree(self._allocator, block_size=block_size)
+        self._keeps_prefixes = prefix_cache
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks in the pool."""
+        return self._allocator.num_blocks
+
+    @property
+    def num_available(self) -> int:
+        """Blocks that can be had now: free ones and evictable ones."""
+        return self._allocator.num_free + self._tree.num_evictable
+
+    @property
+    def num_cached(self) -> int:
+        """Blocks kept for reuse that no sequence references."""
+        return self._tree.num_evictable
+
+    def blocks_for(self, num_tokens: int) -> int:
+        """Return the blocks that ``num_tokens`` tokens take."""
+        return -(-num_tokens // self.block_size)
+
+    def open_table(
+        self,
+        token_ids: Sequence[int],
+        *,
+        namespace: str = "",
+        parent: BlockTable | None = None,
+        num_parent_tokens: int = 0,
+        num_reserved: int = 0,
+    ) -> BlockTable | None:
+        """Make the block table of a sequence, reusing what is cached.
+
+        At least one token is left to compute, because the next token comes from its logits.
+
+        Args:
+            token_ids: Every token known of the sequence.
+            namespace: Its cache salt.
+            parent: Table of a running sequence that begins with the same tokens.
+            num_parent_tokens: Tokens at its start that are equal and computed.
+            num_reserved: Blocks that must stay available afterwards.
+
+        Returns:
+            A table with room for all tokens, or None (and nothing taken) when there is no room.
+        """
+        num_reusable = (len(token_ids) - 1) // self.block_size
+        reused = self._reusable(token_ids, namespace, num_reusable)
+        if parent is not None:
+            num_shared = min(num_parent_tokens // self.block_size, num_reusable)
+            if num_shared > len(reused):
+                reused = parent.blocks[:num_shared]
+        for block in reused:
+            self._tree.acquire(block)  # first, so that making room cannot evict them
+        num_new = self.blocks_for(len(token_ids)) - len(reused)
+        fresh = None
+        if num_new + num_reserved <= self.num_available:
+            fresh = self._allocate(num_new)
+        if fresh is None:
+            for block in reversed(reused):
+                self._tree.release(block)
+            return None
+        return BlockTable(
+            namespace=namespace,
+            blocks=[*reused, *fresh],
+            num_reused_tokens=len(reused) * self.block_size,
+        )
+
+    def grow_table(self, table: BlockTable, *, num_tokens: int) -> bool:
+        """Make room for ``num_tokens`` tokens in all; False (and no change) when there is none."""
+        num_new = self.blocks_for(num_tokens) - len(table.blocks)
+        if num_new <= 0:
+            return True
+        fresh = self._allocate(num_new)
+        if fresh is None:
+            return False
+        table.blocks.extend(fresh)
+        return True
+
+    def commit(self, table: BlockTable, token_ids: Sequence[int], *, num_computed: int) -> None:
+        """Offer the blocks that have become full to other sequences.
+
+        Where an equal block is cached already, the table changes over to it and its own is freed.
+
+        Args:
+            table: The sequence's table.
+            token_ids: The sequence's tokens.
+            num_computed: Tokens at its start whose KV has been written.
+        """
+        start, stop = table.num_cached, num_computed // self.block_size
+        if not self._keeps_prefixes or stop <= start:
+            return
+        own = table.blocks[start:stop]
+        held = self._tree.insert(
+            token_ids[start * self.block_size : stop * self.block_size],
+            own,
+            namespace=table.namespace,
+            after=table.blocks[start - 1] if start else None,
+        )
+        for index, (mine, cached) in enumerate(zip(own, held, strict=True), start=start):
+            if mine != cached:
+                self._tree.acquire(cached)
+                self._tree.release(mine)
+                table.blocks[index] = cached
+        table.num_cached = stop
+
+    def close_table(self, table: BlockTable) -> None:
+        """Give a table's blocks back; cached ones stay for reuse until evicted."""
+        for block in reversed(table.blocks):
+            self._tree.release(block)
+        table.blocks = []
+        table.num_cached = 0
+
+    def flush(self) -> int:
+        """Forget every prefix that no sequence uses and return the blocks freed."""
+        return self._tree.clear()
+
+    def check_consistency(self, tables: Sequence[BlockTable]) -> None:
+        """Prove that ``tables`` and the prefix tree own every used block, and nobody else.
+
+        Raises:
+            BlockOwnershipError: A reference count or the free list disagrees.
+        """
+        owners = [table.blocks for table in tables]
+        self._allocator.check_consistency([*owners, self._tree.blocks()])
+
+    def _reusable(self, token_ids: Sequence[int], namespace: str, num_blocks: int) -> list[int]:
+        if not self._keeps_prefixes:
+            return []
+        covered = token_ids[: num_blocks * self.block_size]
+        return list(self._tree.match(covered, namespace=namespace).blocks)
+
+    def _allocate(self, num_blocks: int) -> list[int] | None:
+        missing = num_blocks - self._allocator.num_free
+        if missing > self._tree.num_evictable:
+            return None
+        if missing > 0:
+            self._tree.evict(missing)
+        return self._allocator.allocate(num_blocks)

@@ -1,0 +1,204 @@
+"""Prefix reuse: a radix tree of computed KV blocks, least recently used leaves evicted first.
+
+The alphabet of the tree is one full block of tokens, so an edge is a block and a match is whole
+blocks: up to ``block_size - 1`` tokens of it are computed again, and in return no block is ever
+split. A namespace (the request's cache salt) has its own root: its blocks are seen by nobody else.
+
+    root("")  -> [The cat sat on] block 7 -> [the mat and then] block 3 -> ...
+                                          -> [a hat that was  ] block 9
+    root("b") -> [The cat sat on] block 4        same text, another namespace, another block
+
+The tree holds one reference on each of its blocks; a block whose only reference is the tree's, and
+that has no children, can be evicted. Candidates stand in a heap that is kept as they arise, so
+eviction never walks the tree.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from zse.kv.blocks import BlockAllocator
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrefixMatch:
+    """The longest cached prefix of a token list."""
+
+    num_tokens: int
+    """Tokens covered: a multiple of the block size."""
+    blocks: tuple[int, ...]
+    """Blocks that hold them, in order. The caller takes references before anything else runs."""
+
+
+class _Node:
+    """One cached block; ``block`` is -1 at a root."""
+
+    __slots__ = ("block", "children", "is_queued", "key", "last_used", "namespace", "parent")
+
+    def __init__(
+        self, key: tuple[int, ...], block: int, parent: _Node | None, namespace: str
+    ) -> None:
+        self.key = key
+        self.block = block
+        self.parent = parent
+        self.namespace = namespace
+        self.children: dict[tuple[int, ...], _Node] = {}
+        self.last_used = 0
+        self.is_queued = False
+
+
+class RadixTree:
+    """Cached prefixes at block granularity.
+
+    Args:
+        allocator: The pool whose blocks the tree references.
+        block_size: Tokens a block.
+    """
+
+    def __init__(self, allocator: BlockAllocator, *, block_size: int) -> None:
+        self._allocator = allocator
+        self._block_size = block_size
+        self._roots: dict[str, _Node] = {}
+        self._nodes: dict[int, _Node] = {}
+        self._candidates: list[tuple[int, int, _Node]] = []
+        self._clock = 0
+        self._num_evictable = 0
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks that the tree references."""
+        return len(self._nodes)
+
+    @property
+    def num_evictable(self) -> int:
+        """Blocks that only the tree references; all of them can be evicted, leaves first."""
+        return self._num_evictable
+
+    def blocks(self) -> Iterator[int]:
+        """Yield the blocks that the tree references, each once."""
+        return iter(self._nodes)
+
+    def match(self, token_ids: Sequence[int], *, namespace: str = "") -> PrefixMatch:
+        """Return the longest cached prefix of ``token_ids`` made of whole blocks."""
+        node = self._roots.get(namespace)
+        blocks: list[int] = []
+        self._clock += 1
+        for key in self._keys(token_ids):
+            node = node.children.get(key) if node is not None else None
+            if node is None:
+                break
+            self._touch(node)
+            blocks.append(node.block)
+        return PrefixMatch(num_tokens=len(blocks) * self._block_size, blocks=tuple(blocks))
+
+    def insert(
+        self,
+        token_ids: Sequence[int],
+        blocks: Sequence[int],
+        *,
+        namespace: str = "",
+        after: int | None = None,
+    ) -> list[int]:
+        """Cache computed blocks of a sequence, from its start or behind a block already cached.
+
+        Where the tree already holds the same tokens in another block, its block is kept, and the
+        caller is expected to change over to it: of two equal blocks one is enough.
+
+        Args:
+            token_ids: The tokens, at least ``len(blocks)`` full blocks of them.
+            blocks: The blocks that hold them, referenced by the caller.
+            namespace: The sequence's cache salt.
+            after: The sequence's cached block just before these; None at its start. It spares a
+                long sequence the walk from the root at every step.
+
+        Returns:
+            The block that the tree holds at each position, as long as ``blocks``.
+        """
+        if not blocks:
+            return []
+        if after is None:
+            node = self._roots.setdefault(namespace, _Node((), -1, None, namespace))
+        else:
+            node = self._nodes[after]
+        held: list[int] = []
+        self._clock += 1
+        for key, block in zip(self._keys(token_ids), blocks, strict=False):
+            child = node.children.get(key)
+            if child is None:
+                child = _Node(key, block, node, namespace)
+                node.children[key] = child
+                self._nodes[block] = child
+                self._allocator.share(block)
+            self._touch(child)
+            held.append(child.block)
+            node = child
+        return held
+
+    def acquire(self, block: int) -> None:
+        """Take a reference on any owned block, cached or not, for a sequence."""
+        if self._allocator.share(block) == 2 and block in self._nodes:
+            self._num_evictable -= 1
+
+    def release(self, block: int) -> None:
+        """Drop a sequence's reference on any block, cached or not."""
+        if self._allocator.release(block) == 1 and block in self._nodes:
+            self._num_evictable += 1
+            self._offer(self._nodes[block])
+
+    def evict(self, num_blocks: int) -> int:
+        """Free up to ``num_blocks`` blocks that only the tree references, oldest leaves first.
+
+        Returns:
+            Blocks freed.
+        """
+        freed = 0
+        while freed < num_blocks and self._candidates:
+            last_used, _, node = heapq.heappop(self._candidates)
+            node.is_queued = False
+            if not self._is_evictable(node):
+                continue  # used again or given a child since; offered again when that ends
+            if node.last_used != last_used:
+                self._offer(node)
+                continue
+            self._remove(node)
+            freed += 1
+        return freed
+
+    def clear(self) -> int:
+        """Evict everything that no sequence uses and return the blocks freed."""
+        return self.evict(len(self._nodes))
+
+    def _keys(self, token_ids: Sequence[int]) -> Iterator[tuple[int, ...]]:
+        size = self._block_size
+        for start in range(0, len(token_ids) - size + 1, size):
+            yield tuple(token_ids[start : start + size])
+
+    def _touch(self, node: _Node) -> None:
+        node.last_used = self._clock
+
+    def _is_evictable(self, node: _Node) -> bool:
+        return not node.children and self._allocator.references(node.block) == 1
+
+    def _offer(self, node: _Node) -> None:
+        # One entry a node: without the flag a hot prefix would grow the heap at every request.
+        if not node.is_queued and self._is_evictable(node):
+            node.is_queued = True
+            heapq.heappush(self._candidates, (node.last_used, node.block, node))
+
+    def _remove(self, node: _Node) -> None:
+        parent = node.parent
+        assert parent is not None  # a root is never a candidate: it has no block
+        del parent.children[node.key]
+        del self._nodes[node.block]
+        self._allocator.release(node.block)
+        self._num_evictable -= 1
+        if parent.parent is not None:
+            parent.last_used = max(parent.last_used, node.last_used)
+            self._offer(parent)
+        elif not parent.children:
+            del self._roots[parent.namespace]
