@@ -1,0 +1,45 @@
+"""Models that ship inside the package, so that nothing needs a download.
+
+A built-in is a checkpoint in Hugging Face form, package data under ``zse/models``. Its name is
+accepted wherever a path to a model is.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import MappingProxyType
+
+from zse.errors import NotFoundError
+
+_HERE = Path(__file__).resolve().parent
+
+BUILTIN_MODELS: MappingProxyType[str, Path] = MappingProxyType({"tiny": _HERE / "builtin_tiny"})
+"""Name -> checkpoint folder."""
+
+_REQUIRED = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
+
+
+def is_builtin(name: str) -> bool:
+    """Return whether ``name`` names a built-in model; a path with the same text does not."""
+    return name in BUILTIN_MODELS
+
+
+def builtin_checkpoint(name: str) -> Path:
+    """Return the checkpoint folder of a built-in model.
+
+    Raises:
+        NotFoundError: No built-in has this name, or its files were left out of this install.
+    """
+    folder = BUILTIN_MODELS.get(name)
+    if folder is None:
+        known = ", ".join(sorted(BUILTIN_MODELS))
+        raise NotFoundError(
+            f"no built-in model is named {name!r}", hint=f"The built-in models are: {known}."
+        )
+    missing = [file for file in _REQUIRED if not (folder / file).is_file()]
+    if missing:
+        raise NotFoundError(
+            f"the built-in model {name!r} lacks {', '.join(missing)} in {folder}",
+            hint="Install the package again; its data files were left out.",
+        )
+    return folder
