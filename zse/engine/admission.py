@@ -1,0 +1,80 @@
+"""What is refused at the door: requests that could never be served, whatever the load."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from zse.errors import CapacityError, ContextLengthError, InvalidParameterError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from zse.engine.request import SamplingParams
+
+
+def check_request(
+    prompt_token_ids: Sequence[int], params: SamplingParams | None, *, vocab_size: int
+) -> None:
+    """Check the token ids of a request.
+
+    Raises:
+        InvalidParameterError: The prompt is empty, or it or the bias names a token id that the
+            model does not have.
+    """
+    if not prompt_token_ids:
+        raise InvalidParameterError("the prompt has no tokens, expected 1 or more", param="prompt")
+    if min(prompt_token_ids) < 0 or max(prompt_token_ids) >= vocab_size:
+        bad = next(token for token in prompt_token_ids if not 0 <= token < vocab_size)
+        raise InvalidParameterError(
+            f"the prompt has token id {bad}, expected 0 to {vocab_size - 1}", param="prompt"
+        )
+    for token_id in params.logit_bias if params is not None else ():
+        if token_id >= vocab_size:
+            raise InvalidParameterError(
+                f"logit_bias names token id {token_id}, expected 0 to {vocab_size - 1}",
+                param="logit_bias",
+            )
+
+
+def resolve_max_tokens(
+    num_prompt_tokens: int, max_tokens: int | None, *, max_context: int, capacity_tokens: int
+) -> int:
+    """Return how many tokens may be generated.
+
+    Args:
+        num_prompt_tokens: Length of the prompt.
+        max_tokens: As requested; None means as many as fit.
+        max_context: Longest sequence in tokens that the model allows.
+        capacity_tokens: Longest sequence in tokens that the KV pool also has room for.
+
+    Raises:
+        ContextLengthError: Prompt and completion exceed the context.
+        CapacityError: They exceed the KV pool.
+    """
+    if max_tokens is None:
+        max_tokens = max(capacity_tokens - num_prompt_tokens, 1)
+    num_tokens = num_prompt_tokens + max_tokens
+    if num_tokens > max_context:
+        raise ContextLengthError(
+            _overflow_message(max_context, num_prompt_tokens, max_tokens),
+            hint="Shorten the prompt or ask for fewer tokens.",
+            param="messages",
+        )
+    if num_tokens > capacity_tokens:
+        raise CapacityError(
+            _overflow_message(capacity_tokens, num_prompt_tokens, max_tokens),
+            hint=f"The KV cache holds {capacity_tokens} of the context's {max_context} tokens: "
+            "give it more memory, or shorten the request.",
+            param="messages",
+        )
+    return max_tokens
+
+
+def _overflow_message(limit: int, num_prompt_tokens: int, max_tokens: int) -> str:
+    # Client libraries recognize an overflow by three phrases of this text. Keep it as it is.
+    return (
+        f"This model's maximum context length is {limit} tokens. However, you requested "
+        f"{num_prompt_tokens + max_tokens} tokens ({num_prompt_tokens} in the messages, "
+        f"{max_tokens} in the completion). Please reduce the length of the messages or "
+        "completion. (context_length_exceeded)"
+    )

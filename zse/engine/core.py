@@ -1,0 +1,325 @@
+"""EngineCore: requests in, token events out, one step at a time. Single-threaded, no text.
+
+    add_request --> waiting --> running --> step(): schedule -> execute -> events --> finished
+                       ^           |
+                       +-----------+  preempted: blocks gone, tokens kept
+
+It owns no thread and no clock: ``AsyncEngine`` and ``LLM`` drive it, and so do the tests.
+"""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from zse.backends.types import SampledToken, SequenceChunk, StepBatch
+from zse.engine.admission import check_request, resolve_max_tokens
+from zse.engine.request import Request, TokenEvent
+from zse.engine.scheduler import ScheduledChunk, Scheduler, rank_of
+from zse.engine.sequence import Sequence, seed_of_choice
+from zse.errors import EngineError, UsageError
+from zse.kv.cache import KVCache
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence as TokenIds
+
+    from zse.engine.request import SamplingParams
+    from zse.engine.runner import Runner
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineOptions:
+    """How the engine spends a step and its cache."""
+
+    max_batch_tokens: int = 2048
+    """Token budget of a step: larger fills the device in prefill, smaller keeps decode smooth."""
+    max_sequences: int = 64
+    """Most sequences that run at once."""
+    max_context: int = 0
+    """Longest sequence in tokens; 0 means what the model says."""
+    prefix_cache: bool = True
+    """Reuse the KV of equal prompt prefixes."""
+    aging_steps: int = 64
+    """Steps of waiting that weigh as much as one unit of priority."""
+    eos_token_ids: tuple[int, ...] = ()
+    """Tokens that end an answer unless ``ignore_eos`` is set."""
+
+    def __post_init__(self) -> None:
+        for name in ("max_batch_tokens", "max_sequences", "aging_steps"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name} is {getattr(self, name)}, expected 1 or more")
+        if self.max_context < 0:
+            raise UsageError(f"max_context is {self.max_context}, expected 0 or more")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineStats:
+    """A snapshot for metrics. Counters only grow."""
+
+    num_running: int = 0
+    num_waiting: int = 0
+    kv_blocks_total: int = 0
+    kv_blocks_used: int = 0
+    """Blocks that running sequences reference."""
+    kv_blocks_cached: int = 0
+    """Blocks kept for reuse that nobody references; they count as room."""
+    prefix_query_tokens: int = 0
+    prefix_hit_tokens: int = 0
+    preemptions: int = 0
+    prompt_tokens: int = 0
+    """Prompt tokens of accepted requests."""
+    computed_tokens: int = 0
+    """Tokens run through the model, recomputation included."""
+    generated_tokens: int = 0
+    steps: int = 0
+
+    @property
+    def kv_usage(self) -> float:
+        """Share of the blocks in use, from 0 to 1."""
+        return self.kv_blocks_used / self.kv_blocks_total if self.kv_blocks_total else 0.0
+
+
+class EngineCore:
+    """Continuous batching over one runner.
+
+    Args:
+        runner: The model with its KV pool; closed with the core.
+        options: Budgets and end tokens.
+    """
+
+    def __init__(self, runner: Runner, options: EngineOptions | None = None) -> None:
+        self.runner = runner
+        self.options = options or EngineOptions()
+        self.cache = KVCache(
+            num_blocks=runner.num_blocks,
+            block_size=runner.block_size,
+            prefix_cache=self.options.prefix_cache,
+        )
+        self._scheduler = Scheduler(
+            self.cache,
+            max_batch_tokens=self.options.max_batch_tokens,
+            max_sequences=self.options.max_sequences,
+        )
+        self._requests: dict[str, list[Sequence]] = {}
+        self._pending: list[TokenEvent] = []
+        self._arrivals = itertools.count()
+        self._num_steps = 0
+        self._num_prompt_tokens = 0
+        self._num_computed_tokens = 0
+        self._num_generated_tokens = 0
+
+    @property
+    def max_context(self) -> int:
+        """Longest sequence in tokens that the model and the options allow."""
+        allowed = self.options.max_context
+        return min(allowed, self.runner.max_position) if allowed else self.runner.max_position
+
+    @property
+    def capacity_tokens(self) -> int:
+        """Longest sequence in tokens that can finish: the context, or the KV pool if smaller."""
+        # The last token is never fed back, so it needs no room in the pool.
+        return min(self.max_context, self.runner.num_blocks * self.runner.block_size + 1)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a step has anything to do or to report."""
+        return bool(self._pending or self._requests)
+
+    def check(self, prompt_token_ids: TokenIds[int], params: SamplingParams) -> None:
+        """Refuse a request that can never be served. Touches no state: any thread may call it.
+
+        Raises:
+            InvalidParameterError: The prompt is empty, or a token id is out of range.
+            ContextLengthError: Prompt and completion exceed the context.
+            CapacityError: They exceed the KV pool.
+        """
+        check_request(prompt_token_ids, params, vocab_size=self.runner.vocab_size)
+        resolve_max_tokens(
+            len(prompt_token_ids),
+            params.max_tokens,
+            max_context=self.max_context,
+            capacity_tokens=self.capacity_tokens,
+        )
+
+    def add_request(self, request: Request) -> None:
+        """Accept a request; its ``n`` choices share the prompt's blocks.
+
+        Raises:
+            UsageError: The id is in use.
+            ZSEError: As ``check``.
+        """
+        if request.request_id in self._requests:
+            raise UsageError(f"request {request.request_id!r} is running already")
+        self.check(request.prompt_token_ids, request.params)
+        sequences = self._sequences_of(request)
+        self._requests[request.request_id] = sequences
+        self._num_prompt_tokens += len(request.prompt_token_ids)
+        for sequence in sequences:
+            self._scheduler.add(sequence)
+
+    def abort(self, request_id: str, index: int | None = None) -> None:
+        """End a request, or one choice of it, now; the next step reports it as ``abort``.
+
+        An id that is unknown or finished is ignored: it lost a race that the caller cannot see.
+        """
+        for sequence in list(self._requests.get(request_id, ())):
+            if index in (None, sequence.index):
+                sequence.finish_reason = "abort"
+                self._retire(sequence)
+                self._pending.append(
+                    TokenEvent(
+                        request_id=request_id,
+                        index=sequence.index,
+                        token_id=None,
+                        finish_reason="abort",
+                        cached_tokens=sequence.cached_tokens or 0,
+                    )
+                )
+
+    def step(self) -> list[TokenEvent]:
+        """Compute one step and return what it produced, in schedule order.
+
+        Raises:
+            EngineError: The runner broke its contract.
+        """
+        events, self._pending = self._pending, []
+        chunks = self._scheduler.schedule_step()
+        if not chunks:
+            return events
+        batch = StepBatch(
+            chunks=[_chunk_for_runner(chunk) for chunk in chunks],
+            sampling=[c.sequence.sampling_row() if c.wants_token else None for c in chunks],
+        )
+        result = self.runner.execute(batch)
+        if len(result.sampled) != len(chunks):
+            raise EngineError(
+                f"the runner answered {len(result.sampled)} chunks, expected {len(chunks)}"
+            )
+        self._num_steps += 1
+        for chunk, sampled in zip(chunks, result.sampled, strict=True):
+            self._num_computed_tokens += chunk.num_tokens
+            self._scheduler.complete(chunk)
+            if chunk.wants_token:
+                if sampled is None:
+                    raise EngineError("the runner sampled no token where one was asked for")
+                events.append(self._accept(chunk.sequence, sampled))
+        return events
+
+    def stats(self) -> EngineStats:
+        """Return a snapshot of load, cache use and counters."""
+        scheduler, cache = self._scheduler, self.cache
+        return EngineStats(
+            num_running=len(scheduler.running),
+            num_waiting=len(scheduler.waiting),
+            kv_blocks_total=cache.num_blocks,
+            kv_blocks_used=cache.num_blocks - cache.num_available,
+            kv_blocks_cached=cache.num_cached,
+            prefix_query_tokens=scheduler.num_prefix_queries,
+            prefix_hit_tokens=scheduler.num_prefix_hits,
+            preemptions=scheduler.num_preemptions,
+            prompt_tokens=self._num_prompt_tokens,
+            computed_tokens=self._num_computed_tokens,
+            generated_tokens=self._num_generated_tokens,
+            steps=self._num_steps,
+        )
+
+    def logits(self, token_ids: TokenIds[int]) -> Any:
+        """Return float32 logits [num_tokens, vocab_size] of one sequence.
+
+        Raises:
+            InvalidParameterError: The list is empty, or a token id is out of range.
+            ContextLengthError: It is longer than the context.
+        """
+        check_request(token_ids, None, vocab_size=self.runner.vocab_size)
+        resolve_max_tokens(
+            len(token_ids), 0, max_context=self.max_context, capacity_tokens=self.max_context
+        )
+        return self.runner.logits(token_ids)
+
+    def check_consistency(self) -> None:
+        """Prove that blocks have the owners they count. Slow: for tests and for debugging.
+
+        Raises:
+            BlockOwnershipError: A block has another number of owners than it counts.
+        """
+        tables = [s.table for s in self._scheduler.running if s.table is not None]
+        self.cache.check_consistency(tables)
+
+    def close(self) -> None:
+        """Drop all requests and close the runner."""
+        for request_id in list(self._requests):
+            self.abort(request_id)
+        self._pending.clear()
+        self.runner.close()
+
+    def _sequences_of(self, request: Request) -> list[Sequence]:
+        params = request.params
+        seed = secrets.randbits(63) if params.seed is None else params.seed
+        max_tokens = resolve_max_tokens(
+            len(request.prompt_token_ids),
+            params.max_tokens,
+            max_context=self.max_context,
+            capacity_tokens=self.capacity_tokens,
+        )
+        end_of_answer = () if params.ignore_eos else self.options.eos_token_ids
+        sequences: list[Sequence] = []
+        for index in range(params.n):
+            rank = rank_of(
+                priority=request.priority,
+                arrival=next(self._arrivals),
+                step=self._num_steps,
+                aging_steps=self.options.aging_steps,
+            )
+            sequence = Sequence(
+                request=request,
+                index=index,
+                seed=seed_of_choice(seed, index),
+                max_tokens=max_tokens,
+                end_token_ids=frozenset((*end_of_answer, *params.stop_token_ids)),
+                rank=rank,
+                leader=sequences[0] if sequences else None,
+                prompt_token_ids=list(request.prompt_token_ids),
+                token_ids=list(request.prompt_token_ids),
+            )
+            sequences.append(sequence)
+        return sequences
+
+    def _accept(self, sequence: Sequence, sampled: SampledToken) -> TokenEvent:
+        sequence.append(sampled.token_id)
+        self._num_generated_tokens += 1
+        reason = sequence.finish_reason = sequence.reason_to_finish()
+        if reason is not None:
+            self._retire(sequence)
+        return TokenEvent(
+            request_id=sequence.request.request_id,
+            index=sequence.index,
+            token_id=sampled.token_id,
+            logprob=sampled.logprob,
+            top=sampled.top,
+            finish_reason=reason,
+            is_stop_token=reason == "stop",
+            cached_tokens=sequence.cached_tokens or 0,
+        )
+
+    def _retire(self, sequence: Sequence) -> None:
+        """Take a finished sequence out of the engine."""
+        self._scheduler.remove(sequence)
+        request_id = sequence.request.request_id
+        siblings = self._requests[request_id]
+        siblings.remove(sequence)
+        if not siblings:
+            del self._requests[request_id]
+
+
+def _chunk_for_runner(chunk: ScheduledChunk) -> SequenceChunk:
+    sequence = chunk.sequence
+    assert sequence.table is not None
+    return SequenceChunk(
+        sequence_slot=sequence.slot,
+        token_ids=sequence.token_ids[chunk.start : chunk.start + chunk.num_tokens],
+        start_position=chunk.start,
+        block_table=sequence.table.blocks,
+        wants_logits="last" if chunk.wants_token else "none",
+    )

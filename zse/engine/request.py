@@ -1,0 +1,149 @@
+"""What a caller asks of the engine and what comes back, as plain frozen values.
+
+Parameters are checked when they are made, so that everything behind this file can trust them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import InitVar, dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from zse.errors import InvalidParameterError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+FinishReason = Literal["stop", "length", "abort"]
+
+MAX_CHOICES = 128
+MAX_TOP_LOGPROBS = 20
+MAX_STOP_STRINGS = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingParams:
+    """How the tokens of one request are chosen and when it ends.
+
+    Raises:
+        InvalidParameterError: A value is out of its range; ``param`` names it.
+    """
+
+    max_tokens: int | None = 256
+    """Most tokens to generate; None means as many as the context has room for."""
+    temperature: float = 1.0
+    """0 is greedy."""
+    top_k: int = 0
+    """Keep the k likeliest tokens; 0 or -1 keeps all."""
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    seed: int | None = None
+    """Fixes the random draws; None draws a fresh seed for each request."""
+    stop: tuple[str, ...] = ()
+    """Texts that end the answer; they are not part of it. A single string or a list is accepted."""
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    """Generate past the model's own end tokens."""
+    min_tokens: int = 0
+    """Tokens before which neither end tokens nor stop texts end the answer."""
+    logprobs: int | None = None
+    """Alternatives to report with each token's log-probability; None reports none at all."""
+    n: int = 1
+    """Independent answers to the same prompt."""
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    """Added to the logits of these token ids, each in [-100, 100]."""
+    max_new_tokens: InitVar[int | None] = None
+    """Another name for ``max_tokens``."""
+
+    def __post_init__(self, max_new_tokens: int | None) -> None:
+        if max_new_tokens is not None:
+            object.__setattr__(self, "max_tokens", max_new_tokens)
+        if self.top_k == -1:
+            object.__setattr__(self, "top_k", 0)
+        object.__setattr__(self, "stop", _tuple_of(self.stop, str))
+        object.__setattr__(self, "stop_token_ids", _tuple_of(self.stop_token_ids, int))
+        _check_ranges(self)
+        _check_lengths(self)
+        _check_bias(self.logit_bias)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """One prompt with its parameters, in token ids."""
+
+    request_id: str
+    prompt_token_ids: Sequence[int]
+    params: SamplingParams = field(default_factory=SamplingParams)
+    priority: int = 0
+    """Higher goes first; waiting raises it, so a low one is late and never forgotten."""
+    cache_salt: str = ""
+    """Prefixes are shared only between requests with the same salt."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenEvent:
+    """One generated token of one choice, or the end of a choice."""
+
+    request_id: str
+    index: int
+    """Which of the ``n`` choices."""
+    token_id: int | None
+    """None only when the choice was aborted."""
+    logprob: float | None = None
+    top: Sequence[tuple[int, float]] = ()
+    """Likeliest alternatives as (token id, log-probability)."""
+    finish_reason: FinishReason | None = None
+    is_stop_token: bool = False
+    """The token ended the answer and is no part of its text."""
+    cached_tokens: int = 0
+    """Prompt tokens whose KV was reused."""
+
+
+def _tuple_of(value: object, kind: type) -> tuple[object, ...]:
+    if isinstance(value, kind):
+        return (value,)
+    return tuple(value) if isinstance(value, Iterable) else ()
+
+
+def _require(holds: bool, param: str, value: object, wanted: str) -> None:
+    if not holds:
+        raise InvalidParameterError(f"{param} is {value!r}, expected {wanted}", param=param)
+
+
+def _check_ranges(params: SamplingParams) -> None:
+    # Every comparison is false for NaN, so NaN is refused with the rest.
+    _require(0 <= params.temperature < math.inf, "temperature", params.temperature, "0 or more")
+    _require(params.top_k >= 0, "top_k", params.top_k, "0 or more, or -1 for all")
+    _require(0 < params.top_p <= 1, "top_p", params.top_p, "above 0 and at most 1")
+    _require(0 <= params.min_p <= 1, "min_p", params.min_p, "from 0 to 1")
+    penalty = params.repetition_penalty
+    _require(0 < penalty < math.inf, "repetition_penalty", penalty, "above 0")
+    for name in ("presence_penalty", "frequency_penalty"):
+        value = getattr(params, name)
+        _require(-2 <= value <= 2, name, value, "from -2 to 2")
+
+
+def _check_lengths(params: SamplingParams) -> None:
+    limit = params.max_tokens
+    _require(limit is None or limit >= 1, "max_tokens", limit, "1 or more")
+    most = math.inf if limit is None else limit
+    _require(0 <= params.min_tokens <= most, "min_tokens", params.min_tokens, "0 to max_tokens")
+    wanted = f"1 to {MAX_CHOICES}"
+    _require(1 <= params.n <= MAX_CHOICES, "n", params.n, wanted)
+    top = params.logprobs
+    _require(
+        top is None or 0 <= top <= MAX_TOP_LOGPROBS, "logprobs", top, f"0 to {MAX_TOP_LOGPROBS}"
+    )
+    count = len(params.stop)
+    _require(count <= MAX_STOP_STRINGS, "stop", count, f"at most {MAX_STOP_STRINGS} texts")
+    _require(all(params.stop), "stop", params.stop, "texts that are not empty")
+
+
+def _check_bias(bias: Mapping[int, float]) -> None:
+    for token_id, value in bias.items():
+        _require(token_id >= 0, "logit_bias", token_id, "token ids of 0 or more")
+        _require(-100 <= value <= 100, "logit_bias", value, "values from -100 to 100")
