@@ -1,1 +1,5 @@
-"""zQuantize: checkpoints become .zse files; one file per scheme."""
+"""zQuantize: checkpoints become .zse files; one file per scheme.
+
+``convert.convert_model`` is the entry point; ``scheme`` says what a scheme must do. Nothing is
+imported here, so that asking for one name does not load torch for another.
+"""

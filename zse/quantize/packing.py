@@ -1,0 +1,44 @@
+"""Four-bit codes in bytes, in the order that the kernels read.
+
+A group of G codes takes G/2 bytes: byte b holds code b in its low nibble and code G/2 + b in its
+high nibble, so that one mask yields two contiguous runs (SPEC.md, "INT4").
+"""
+
+from __future__ import annotations
+
+import torch
+
+
+def pack_int4(codes: torch.Tensor, group_size: int) -> torch.Tensor:
+    """Pack codes [num_rows, K] uint8, each 0 to 15, into [num_rows, K/2] uint8."""
+    num_rows, columns = codes.shape
+    halves = codes.view(num_rows, columns // group_size, 2, group_size // 2)
+    packed = halves[:, :, 0] | (halves[:, :, 1] << 4)  # [num_rows, num_groups, group_size / 2]
+    return packed.reshape(num_rows, columns // 2)
+
+
+def unpack_int4(packed: torch.Tensor, group_size: int) -> torch.Tensor:
+    """Return the codes [num_rows, K] uint8 of packed bytes [num_rows, K/2] uint8."""
+    num_rows, num_bytes = packed.shape
+    groups = packed.view(num_rows, num_bytes * 2 // group_size, group_size // 2)
+    return torch.cat((groups & 0x0F, groups >> 4), dim=2).view(num_rows, num_bytes * 2)
+
+
+def groups_first(rows: torch.Tensor, group_size: int) -> torch.Tensor:
+    """Return rows [num_rows, K] as [group_size, num_groups], contiguous.
+
+    With the groups last, an operation on "one number a group" is a plain vector operation.
+    """
+    return rows.reshape(-1, group_size).t().contiguous()
+
+
+def tree_sum_(values: torch.Tensor) -> torch.Tensor:
+    """Sum [2**n, num_groups] over the first dimension by halving, in place.
+
+    The order of additions is fixed, whatever the number of threads; ``values`` is used up.
+    """
+    size = values.shape[0]
+    while size > 1:
+        size //= 2
+        values[:size].add_(values[size : 2 * size])
+    return values[0]
