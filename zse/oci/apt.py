@@ -1,0 +1,111 @@
+"""Where apt gets Debian packages from, read from its own configuration.
+
+Both of its forms are understood: one line a source (``deb URI SUITE COMPONENT``) and paragraphs
+(``URIs:``, ``Suites:``). Only the mirrors are taken from it; which suite an image uses is the
+recipe's business, so a host with another release serves as well.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from zse.oci.errors import DebianError
+
+APT_FOLDER = Path("/etc/apt")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mirrors:
+    """Base addresses of the two archives, without a trailing slash; security may be absent."""
+
+    debian: str
+    security: str = ""
+
+    def of(self, archive: str) -> str:
+        """Return the address of the archive named ``debian`` or ``debian-security``."""
+        return self.security if archive == "debian-security" else self.debian
+
+
+def find_mirrors(mirror: str = "", *, apt_folder: Path = APT_FOLDER) -> Mirrors:
+    """Return the mirrors to use.
+
+    Args:
+        mirror: Address given by the user; its security archive is expected beside it, under the
+            same address with ``-security`` added, as public mirrors have it.
+        apt_folder: Where apt's configuration lies.
+
+    Raises:
+        DebianError: No mirror was given and apt has no Debian source.
+    """
+    if mirror:
+        address = mirror.rstrip("/")
+        return Mirrors(debian=address, security=f"{address}-security")
+    found: dict[str, str] = {}
+    for address in _addresses(apt_folder):
+        archive = address.rpartition("/")[2]
+        if archive in {"debian", "debian-security"}:
+            found.setdefault(archive, address)
+    if "debian" not in found:
+        raise DebianError(
+            f"apt's configuration in {apt_folder} names no Debian mirror",
+            hint="Give one with --mirror URL, or set ZSE_DEBIAN_MIRROR.",
+        )
+    return Mirrors(debian=found["debian"], security=found.get("debian-security", ""))
+
+
+def _addresses(apt_folder: Path) -> list[str]:
+    """List the addresses of all binary sources, in apt's order."""
+    parts = apt_folder / "sources.list.d"
+    addresses: list[str] = []
+    for path in [apt_folder / "sources.list", *sorted(parts.glob("*.list"))]:
+        if path.is_file():
+            addresses += _one_line_addresses(path.read_text())
+    for path in sorted(parts.glob("*.sources")):
+        addresses += _paragraph_addresses(path.read_text())
+    schemes = ("http://", "https://", "file:")
+    return [text.rstrip("/") for text in addresses if text.startswith(schemes)]
+
+
+def _one_line_addresses(text: str) -> list[str]:
+    addresses = []
+    for line in text.splitlines():
+        words = line.split("#")[0].split()
+        if words[:1] != ["deb"]:
+            continue
+        rest = words[1:]
+        if rest and rest[0].startswith("["):  # options may hold blanks: skip to the closing bracket
+            end = next((i for i, word in enumerate(rest) if word.endswith("]")), len(rest))
+            rest = rest[end + 1 :]
+        addresses += rest[:1]
+    return addresses
+
+
+def _paragraph_addresses(text: str) -> list[str]:
+    addresses: list[str] = []
+    for paragraph in parse_paragraphs(text):
+        if "deb" in paragraph.get("types", "deb").split() and paragraph.get("enabled") != "no":
+            addresses += paragraph.get("uris", "").split()
+    return addresses
+
+
+def parse_paragraphs(text: str) -> list[dict[str, str]]:
+    """Parse deb822 text: paragraphs of ``Key: value`` with folded lines; keys in lower case."""
+    paragraphs: list[dict[str, str]] = []
+    current: dict[str, str] = {}
+    key = ""
+    for line in [*text.splitlines(), ""]:
+        if not line.strip():
+            if current:
+                paragraphs.append(current)
+            current, key = {}, ""
+        elif line.startswith("#"):
+            continue
+        elif line[0] in " \t":
+            if key:
+                current[key] += "\n" + line.strip()
+        else:
+            key, _, value = line.partition(":")
+            key = key.lower()
+            current[key] = value.strip()
+    return paragraphs

@@ -1,0 +1,53 @@
+"""What can go wrong with images, one class a broken rule."""
+
+from __future__ import annotations
+
+from zse.errors import ImageError
+
+
+class BadReferenceError(ImageError):
+    """An image reference, platform or base cannot be parsed."""
+
+    exit_code = 2
+
+
+class DigestMismatchError(ImageError):
+    """Bytes do not have the digest that names them."""
+
+    default_hint = "The copy is damaged or was changed: delete it and fetch it again."
+
+
+class UnsafeArchiveError(ImageError):
+    """An archive holds a path that would land outside its folder, or a file it does not list."""
+
+
+class LockError(ImageError):
+    """A lock file is missing, stale or contradicts the recipe."""
+
+    default_hint = "Run `zse build-image ... --update-lock` to resolve again and write the lock."
+
+
+class WheelError(ImageError):
+    """A wheel could not be fetched or is not what its RECORD says."""
+
+
+class DebianError(ImageError):
+    """A Debian archive could not be read, or a package could not be resolved."""
+
+
+class SignatureError(DebianError):
+    """An index is not signed by the key it must be signed by."""
+
+
+class RegistryError(ImageError):
+    """A registry refused a request or could not be reached."""
+
+
+class RegistryAuthError(RegistryError):
+    """The registry wants credentials, or refused the ones it was given."""
+
+    default_hint = "Log in first (docker login HOST), or check that you may use this repository."
+
+
+class LayoutError(ImageError):
+    """A folder is not an OCI image layout, or lacks what was asked of it."""

@@ -1,0 +1,153 @@
+"""Recipes: ``images/<name>/image.toml`` and the lock files beside it.
+
+A recipe and its locks decide every byte of an image except the model and the code. Locks name
+files and hashes but no host, so that the same image comes out behind any mirror.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import zse
+from zse.errors import NotFoundError
+from zse.oci.errors import LockError
+
+_PACKAGE = Path(zse.__file__).parent
+
+
+@dataclass(frozen=True, kw_only=True)
+class Healthcheck:
+    """The image's health check; times in seconds."""
+
+    test: tuple[str, ...]
+    interval_seconds: int = 30
+    timeout_seconds: int = 5
+    start_period_seconds: int = 0
+    retries: int = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class WheelRecipe:
+    """Python dependencies: ``name==version`` each, what to leave out, and a spare index."""
+
+    requirements: tuple[str, ...] = ()
+    prune: tuple[str, ...] = ()
+    extra_index: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DebianRecipe:
+    """Base packages: roots to resolve, packages never taken, and paths to leave out."""
+
+    suite: str = "bookworm"
+    packages: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    prune: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """One image, as data."""
+
+    name: str
+    folder: Path
+    platform: str = "linux/amd64"
+    python: str = "3.11"
+    base: str = "debian"
+    entrypoint: tuple[str, ...]
+    user: str = "65532:65532"
+    port: int = 8000
+    env: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    healthcheck: Healthcheck | None = None
+    files: Mapping[str, str] = field(default_factory=dict)
+    code_exclude: tuple[str, ...] = ()
+    wheels: WheelRecipe = WheelRecipe()
+    debian: DebianRecipe = DebianRecipe()
+
+
+def recipe_folder(name: str) -> Path:
+    """Find the folder of a recipe: in the installed package, else beside it in a checkout.
+
+    Raises:
+        NotFoundError: There is no such recipe.
+    """
+    for root in (_PACKAGE / "images", _PACKAGE.parent / "images"):
+        if (root / name / "image.toml").is_file():
+            return root / name
+    raise NotFoundError(f"there is no image recipe named {name!r}", hint="Known recipes: cpu.")
+
+
+def load_recipe(folder: Path) -> Recipe:
+    """Read ``image.toml`` of a folder.
+
+    Raises:
+        NotFoundError: The folder has no recipe.
+        LockError: The recipe cannot be parsed or has an unknown or missing key.
+    """
+    path = folder / "image.toml"
+    data = _load_toml(path)
+    try:
+        code = data.pop("code", {})
+        check = data.pop("healthcheck", None)
+        return Recipe(
+            folder=folder,
+            code_exclude=tuple(code.get("exclude", ())),
+            healthcheck=Healthcheck(**_tuples(check)) if check else None,
+            wheels=WheelRecipe(**_tuples(data.pop("wheels", {}))),
+            debian=DebianRecipe(**_tuples(data.pop("debian", {}))),
+            **_tuples(data),
+        )
+    except TypeError as error:
+        raise LockError(f"{path} is not a recipe: {error}", hint="Compare images/cpu.") from error
+
+
+def load_lock(path: Path, table: str) -> list[dict[str, Any]]:
+    """Read the entries of a lock file.
+
+    Raises:
+        LockError: The file is missing or cannot be parsed.
+    """
+    if not path.is_file():
+        raise LockError(f"{path} does not exist")
+    entries = _load_toml(path).get(table, [])
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise LockError(f"{path} has no list named {table}")
+    return entries
+
+
+def write_lock(path: Path, table: str, entries: list[dict[str, str | int]]) -> None:
+    """Write a lock file, atomically, with the entries in the order given."""
+    lines = ["# Written by `zse build-image --update-lock`. Do not edit.\n"]
+    for entry in entries:
+        lines.append(f"\n[[{table}]]\n")
+        lines += [f"{key} = {_toml_value(value)}\n" for key, value in entry.items()]
+    temporary = path.with_name(f".{path.name}.writing")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary.write_text("".join(lines))
+    temporary.replace(path)
+
+
+def _toml_value(value: str | int) -> str:
+    if isinstance(value, int):
+        return str(value)
+    if any(character in value for character in '"\\\n'):
+        raise LockError(f"{value!r} cannot stand in a lock file")
+    return f'"{value}"'
+
+
+def _load_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text())
+    except FileNotFoundError:
+        raise NotFoundError(f"{path} does not exist") from None
+    except tomllib.TOMLDecodeError as error:
+        raise LockError(f"{path} is not valid TOML: {error}") from error
+
+
+def _tuples(table: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
