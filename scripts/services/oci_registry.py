@@ -1,0 +1,101 @@
+"""A real image registry on loopback (docker-registry, the reference implementation), plain HTTP.
+
+    python scripts/services/oci_registry.py install    # Debian packages, as root
+    python scripts/services/oci_registry.py start DIR  # prints its address, as 127.0.0.1:41234
+    python scripts/services/oci_registry.py stop DIR   # ends the process and deletes DIR
+
+DIR must not exist or be empty; images are stored below it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import service_packages
+from service_packages import ServiceError, find_command
+from service_process import LOOPBACK, free_ports, spawn, stop_all, wait_for_http
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+CONFIGURATION = """\
+version: 0.1
+log: {{level: warn}}
+storage:
+  filesystem: {{rootdirectory: {folder}/images}}
+  delete: {{enabled: true}}
+http: {{addr: "{address}"}}
+"""
+
+
+def start(folder: Path, *, die_with_parent: bool = False) -> str:
+    """Start an empty registry whose state is in ``folder``; return ``host:port``.
+
+    Raises:
+        ServiceError: The package is missing, the folder is in use, or the process did not come up.
+    """
+    folder = folder.absolute()
+    if folder.exists() and any(folder.iterdir()):
+        raise ServiceError(f"{folder} is not empty")
+    folder.mkdir(parents=True, exist_ok=True)
+    address = f"{LOOPBACK}:{free_ports(1)[0]}"
+    configuration = folder / "registry.yml"
+    configuration.write_text(CONFIGURATION.format(folder=folder, address=address))
+    command = [find_command("docker-registry"), "serve", str(configuration)]
+    try:
+        spawn(folder, "registry", command, die_with_parent=die_with_parent)
+        wait_for_http(f"http://{address}/v2/", folder, "registry")
+    except BaseException:
+        stop_all(folder)
+        raise
+    return address
+
+
+def stop(folder: Path) -> None:
+    """End the registry of ``folder`` and delete the folder.
+
+    Raises:
+        ServiceError: The folder holds no registry of this script.
+    """
+    folder = folder.absolute()
+    if not (folder / "registry.yml").is_file():
+        raise ServiceError(f"{folder} holds no registry of this script")
+    stop_all(folder)
+    shutil.rmtree(folder)
+
+
+@contextlib.contextmanager
+def running(folder: Path) -> Iterator[str]:
+    """Run a registry for the length of a block; it also ends when this process is killed."""
+    address = start(folder, die_with_parent=True)
+    try:
+        yield address
+    finally:
+        stop(folder)
+
+
+def main() -> int:
+    arguments = sys.argv[1:]
+    try:
+        match arguments:
+            case ["install"]:
+                service_packages.install(service_packages.IMAGE_PACKAGES)
+            case ["start", folder]:
+                print(start(Path(folder)))
+            case ["stop", folder]:
+                stop(Path(folder))
+            case _:
+                print(__doc__, file=sys.stderr)
+                return 2
+    except ServiceError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
