@@ -7,7 +7,7 @@ the blocks of the lowest-ranked running sequence, which waits and is computed ag
 
 Why nothing starves: a rank is fixed at arrival and falls with arrival time, so only finitely many
 sequences ever stand before a given one. The highest-ranked running sequence is never preempted for
-another, and alone it always fits (the core refuses what cannot), so it finishes; then the next does.
+another, and alone it always fits (the core refuses what cannot): it finishes, then the next does.
 """
 
 from __future__ import annotations
@@ -104,8 +104,8 @@ class Scheduler:
             if budget and sequence.slot not in decoding:
                 chunks.append(_chunk_of(sequence, budget))
                 budget -= chunks[-1].num_tokens
-        while budget and (sequence := self._admit_next()) is not None:
-            chunks.append(_chunk_of(sequence, budget))
+        while budget and (admitted := self._admit_next()) is not None:
+            chunks.append(_chunk_of(admitted, budget))
             budget -= chunks[-1].num_tokens
         return chunks
 

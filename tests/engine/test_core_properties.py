@@ -1,0 +1,143 @@
+"""Random traces of arrivals, aborts and steps against an oracle that knows no engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+
+@dataclass(frozen=True)
+class Arrival:
+    prompt: list[int]
+    max_tokens: int
+    n: int
+    priority: int
+    salt: str
+    seed: int | None
+    min_tokens: int
+
+
+@dataclass(frozen=True)
+class Abort:
+    target: int
+
+
+# Two token ids and a handful of lengths: prefixes collide all the time.
+arrivals = st.builds(
+    Arrival,
+    prompt=st.lists(st.integers(0, 1), min_size=1, max_size=14),
+    max_tokens=st.integers(1, 8),
+    n=st.sampled_from([1, 1, 1, 2, 3]),
+    priority=st.integers(-2, 2),
+    salt=st.sampled_from(["", "", "x"]),
+    seed=st.one_of(st.none(), st.integers(0, 5)),
+    min_tokens=st.sampled_from([0, 0, 1]),
+)
+traces = st.lists(
+    st.one_of(arrivals, st.builds(Abort, st.integers(0, 20)), st.just("step")), max_size=40
+)
+shapes = st.fixed_dictionaries(
+    {
+        "block_size": st.integers(1, 5),
+        "spare_blocks": st.integers(0, 12),
+        "max_batch_tokens": st.integers(1, 24),
+        "max_sequences": st.integers(1, 6),
+        "prefix_cache": st.booleans(),
+        "aging_steps": st.integers(1, 20),
+    }
+)
+LONGEST = 14 + 8
+
+
+def make_core(engine, shape):
+    shape = dict(shape)
+    block_size = shape.pop("block_size")
+    num_blocks = -(-LONGEST // block_size) + shape.pop("spare_blocks")
+    runner = engine.Runner(num_blocks=num_blocks, block_size=block_size, vocab_size=11)
+    return engine.core(runner, eos_token_ids=(0,), **shape)
+
+
+def request_of(engine, name, arrival):
+    return engine.request(
+        name,
+        arrival.prompt,
+        max_tokens=arrival.max_tokens,
+        min_tokens=min(arrival.min_tokens, arrival.max_tokens),
+        n=arrival.n,
+        priority=arrival.priority,
+        cache_salt=arrival.salt,
+        temperature=0.0 if arrival.seed is None else 1.0,
+        seed=arrival.seed,
+    )
+
+
+def check_accounting(core):
+    core.check_consistency()
+    stats = core.stats()
+    assert 0 <= stats.kv_blocks_used <= stats.kv_blocks_total
+    assert stats.kv_blocks_used + core.cache.num_available == stats.kv_blocks_total
+
+
+@settings(max_examples=300, deadline=None)
+@given(shape=shapes, trace=traces)
+def test_every_request_of_a_random_trace_ends_with_the_tokens_it_gets_alone(engine, shape, trace):
+    core = make_core(engine, shape)
+    requests, aborted, events = [], set(), []
+    for operation in trace:
+        if isinstance(operation, Arrival):
+            requests.append(request_of(engine, f"r{len(requests)}", operation))
+            core.add_request(requests[-1])
+        elif isinstance(operation, Abort):
+            if operation.target < len(requests):
+                aborted.add(f"r{operation.target}")
+                core.abort(f"r{operation.target}")
+        else:
+            events += core.step()
+        check_accounting(core)
+    while core.has_work:
+        events += core.step()
+        check_accounting(core)
+        assert core.stats().steps < 4000, "a request starves"
+
+    for request in requests:
+        for index in range(request.params.n):
+            got = engine.tokens_of(events, request.request_id, index)
+            want = engine.expected_tokens(
+                request.prompt_token_ids, request.params, index=index, vocab_size=11, eos=(0,)
+            )
+            ends = [
+                e.finish_reason
+                for e in events
+                if (e.request_id, e.index) == (request.request_id, index) and e.finish_reason
+            ]
+            assert len(ends) == 1
+            if ends == ["abort"]:
+                assert request.request_id in aborted
+                assert got == want[: len(got)]
+            else:
+                assert got == want
+
+    core.cache.flush()
+    assert core.cache.num_cached == 0
+    assert core.cache.num_available == core.cache.num_blocks
+    core.check_consistency()
+
+
+@settings(max_examples=100, deadline=None)
+@given(shape=shapes, first=arrivals, crowd=st.lists(arrivals, min_size=1, max_size=3))
+def test_a_low_priority_is_served_under_a_stream_of_urgent_arrivals(engine, shape, first, crowd):
+    core = make_core(engine, shape)
+    core.add_request(request_of(engine, "crowd-0", crowd[0]))
+    core.add_request(request_of(engine, "low", first))
+    done: set[int] = set()
+    for step in range(1, 2000):
+        arrival = crowd[step % len(crowd)]
+        if core.stats().num_waiting < 8:
+            urgent = request_of(engine, f"crowd-{step}", arrival)
+            core.add_request(urgent)
+        done |= {e.index for e in core.step() if e.request_id == "low" and e.finish_reason}
+        if len(done) == first.n:
+            return
+    raise AssertionError(f"starved for 2000 steps: {core.stats()}")
