@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import pytest
+
+from zse.kv import BlockAllocator, RadixTree
+
+
+@pytest.fixture
+def allocator():
+    return BlockAllocator(8)
+
+
+@pytest.fixture
+def tree(allocator):
+    return RadixTree(allocator, block_size=2)
+
+
+def cache(tree, allocator, token_ids, **options):
+    """Compute a prefix as a sequence that ends at once."""
+    blocks = allocator.allocate(len(token_ids) // 2)
+    held = tree.insert(token_ids, blocks, **options)
+    for block in reversed(blocks):
+        tree.release(block)
+    return held
+
+
+def test_a_match_is_the_longest_prefix_of_whole_blocks(tree, allocator):
+    blocks = cache(tree, allocator, [1, 2, 3, 4, 5, 6])
+    match = tree.match([1, 2, 3, 4, 5, 9])
+    assert match.num_tokens == 4
+    assert list(match.blocks) == blocks[:2]
+    assert tree.match([1, 2, 3]).num_tokens == 2
+    assert tree.match([1]).num_tokens == 0
+    assert tree.match([2, 1]).blocks == ()
+
+
+def test_branches_share_their_common_blocks(tree, allocator):
+    first = cache(tree, allocator, [1, 2, 3, 4])
+    second = cache(tree, allocator, [1, 2, 7, 8])
+    assert first[0] == second[0]
+    assert tree.num_blocks == 3
+    assert allocator.num_used == 3
+
+
+def test_an_equal_block_is_kept_once_and_the_second_is_freed(tree, allocator):
+    first = cache(tree, allocator, [1, 2])
+    assert cache(tree, allocator, [1, 2]) == first
+    assert allocator.num_used == 1
+
+
+def test_an_insertion_can_go_on_behind_a_cached_block(tree, allocator):
+    first, second = allocator.allocate(2)
+    tree.insert([1, 2], [first])
+    tree.insert([3, 4], [second], after=first)
+    assert tree.match([1, 2, 3, 4]).blocks == (first, second)
+
+
+def test_namespaces_do_not_see_each_other(tree, allocator):
+    cache(tree, allocator, [1, 2], namespace="a")
+    assert tree.match([1, 2], namespace="b").num_tokens == 0
+    assert tree.match([1, 2]).num_tokens == 0
+    assert tree.match([1, 2], namespace="a").num_tokens == 2
+
+
+def test_the_least_recently_used_leaf_is_evicted_first(tree, allocator):
+    cache(tree, allocator, [1, 2])
+    cache(tree, allocator, [3, 4])
+    tree.match([1, 2])
+    assert tree.evict(1) == 1
+    assert tree.match([3, 4]).num_tokens == 0
+    assert tree.match([1, 2]).num_tokens == 2
+
+
+def test_eviction_takes_leaves_before_their_parents(tree, allocator):
+    cache(tree, allocator, [1, 2, 3, 4, 5, 6])
+    assert tree.evict(2) == 2
+    assert tree.match([1, 2, 3, 4, 5, 6]).num_tokens == 2
+
+
+def test_a_block_in_use_is_never_evicted(tree, allocator):
+    (block,) = cache(tree, allocator, [1, 2])
+    tree.acquire(block)
+    assert tree.num_evictable == 0
+    assert tree.evict(1) == 0
+    tree.release(block)
+    assert tree.num_evictable == 1
+    assert tree.evict(1) == 1
+    assert allocator.num_used == 0
+
+
+def test_a_hot_prefix_stands_once_among_the_candidates(tree, allocator):
+    (block,) = cache(tree, allocator, [1, 2])
+    for _ in range(100):
+        tree.acquire(block)
+        tree.release(block)
+    assert len(tree._candidates) == 1
+
+
+def test_clearing_frees_every_unused_block_and_forgets_empty_namespaces(tree, allocator):
+    cache(tree, allocator, [1, 2, 3, 4], namespace="a")
+    (kept, _) = cache(tree, allocator, [1, 2, 3, 4], namespace="b")
+    tree.acquire(kept)
+    assert tree.clear() == 3
+    assert list(tree.blocks()) == [kept]
+    assert set(tree._roots) == {"b"}
+    tree.release(kept)
+    assert tree.clear() == 1
+    assert allocator.num_free == 8
