@@ -36,7 +36,6 @@ def spawn(folder: Path, name: str, command: list[str], *, die_with_parent: bool)
     with (folder / f"{name}.log").open("ab") as log:
         process = subprocess.Popen(
             command,
-            check=False,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
