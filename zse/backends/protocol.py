@@ -1,0 +1,90 @@
+"""What a backend does: the operations that a model program is written over.
+
+Tensors are opaque here: a program passes on what an operation returned and never looks inside.
+Weights are named as in the file. The arithmetic of each operation is in ``zse.kernels``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from zse.backends.types import SampledToken, StepBatch
+
+Handle: TypeAlias = Any
+"""A tensor that only its backend understands."""
+Step: TypeAlias = Any
+"""The positions, blocks and rows of one forward pass, made by ``begin``."""
+Cache: TypeAlias = Any
+"""A KV pool."""
+
+
+class Operations(Protocol):
+    """The operations. ``tokens`` is the number of tokens in the step."""
+
+    def embed(self, step: Step, weight: str) -> Handle:
+        """Return the residual stream [tokens, hidden]."""
+
+    def norm_linear(
+        self, step: Step, residual: Handle, norm: str, linear: str, bias: str | None = None
+    ) -> Handle:
+        """Return RMSNorm(residual) @ linear^T + bias, [tokens, rows of linear]."""
+
+    def rope_store(
+        self,
+        step: Step,
+        qkv: Handle,
+        layer: int,
+        q_norm: str | None = None,
+        k_norm: str | None = None,
+    ) -> Handle:
+        """Normalize heads if asked, rotate q and k, store k and v; return q [tokens, heads, dim]."""
+
+    def attention(self, step: Step, query: Handle, layer: int, window: int | None) -> Handle:
+        """Return causal attention over the sequence so far, [tokens, heads * dim]."""
+
+    def linear_residual(self, step: Step, inputs: Handle, linear: str, residual: Handle) -> Handle:
+        """Return residual + inputs @ linear^T, [tokens, hidden]. May reuse ``residual``."""
+
+    def gate_up(self, step: Step, residual: Handle, norm: str, linear: str) -> Handle:
+        """Return silu(gate) * up of RMSNorm(residual) @ linear^T, [tokens, intermediate]."""
+
+    def lm_head(self, step: Step, residual: Handle, norm: str, linear: str) -> Handle:
+        """Return float32 logits of the rows the chunks ask for, [wanted, vocab]."""
+
+    def lm_head_sample(
+        self, step: Step, residual: Handle, norm: str, linear: str
+    ) -> Sequence[SampledToken | None]:
+        """Choose a token for each chunk that has a sampling row."""
+
+
+class Backend(Operations, Protocol):
+    """Operations with weights and a KV pool on one device."""
+
+    @property
+    def block_size(self) -> int:
+        """Tokens in a KV block."""
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks in the KV pool."""
+
+    def begin(self, batch: StepBatch, cache: Cache | None = None) -> Step:
+        """Prepare one forward pass over the pool, or over a cache of ``new_cache``."""
+
+    def new_cache(self, num_blocks: int) -> Cache:
+        """Return a separate, empty KV cache."""
+
+    def copy_block(self, source: int, destination: int) -> None:
+        """Copy one KV block of every layer."""
+
+    def join_rows(self, parts: Sequence[Handle]) -> Handle:
+        """Return float32 parts [n_i, width] joined along rows."""
+
+    def memory_bytes(self) -> dict[str, int]:
+        """Return bytes held, by use: weights, kv_cache."""
+
+    def close(self) -> None:
+        """Give the memory back."""

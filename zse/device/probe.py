@@ -1,0 +1,99 @@
+"""One look at the machine: processor, memory, whether a CUDA driver is there."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+
+_CGROUP_FILES = (
+    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+    ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+)
+_KIB = 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceInfo:
+    """What the machine offers to this process."""
+
+    cpu_model: str
+    physical_cores: int
+    """Cores that this process may use; hyper-threads of one core count once."""
+    total_memory_bytes: int
+    available_memory_bytes: int
+    """What can be taken without swapping, within the container's limit."""
+    cuda_driver: bool
+    """Whether libcuda can be loaded. It says nothing about a working GPU."""
+
+
+def probe(root: Path = Path("/")) -> DeviceInfo:
+    """Look at the machine once.
+
+    Args:
+        root: Where ``proc`` and ``sys`` are; tests point it at a made-up tree.
+    """
+    cpuinfo = _read(root / "proc/cpuinfo")
+    total, available = _memory(root)
+    return DeviceInfo(
+        cpu_model=_field(cpuinfo, "model name") or platform.machine(),
+        physical_cores=_physical_cores(cpuinfo),
+        total_memory_bytes=total,
+        available_memory_bytes=available,
+        cuda_driver=cuda_driver_present(),
+    )
+
+
+def cuda_driver_present() -> bool:
+    """Return whether the CUDA driver library can be loaded."""
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    return True
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _field(text: str, name: str) -> str:
+    for line in text.splitlines():
+        key, separator, value = line.partition(":")
+        if separator and key.strip() == name:
+            return value.strip()
+    return ""
+
+
+def _physical_cores(cpuinfo: str) -> int:
+    usable = os.sched_getaffinity(0)
+    cores: set[tuple[str, str]] = set()
+    for paragraph in cpuinfo.split("\n\n"):
+        processor = _field(paragraph, "processor")
+        if processor.isdigit() and int(processor) in usable:
+            core = _field(paragraph, "core id") or processor
+            cores.add((_field(paragraph, "physical id"), core))
+    return len(cores) or len(usable)
+
+
+def _memory(root: Path) -> tuple[int, int]:
+    """Return total and available bytes: the machine's, cut to the container's limit."""
+    meminfo = _read(root / "proc/meminfo")
+    total, available = _kib(meminfo, "MemTotal"), _kib(meminfo, "MemAvailable")
+    for limit_path, used_path in _CGROUP_FILES:
+        limit = _read(root / limit_path.lstrip("/")).strip()
+        used = _read(root / used_path.lstrip("/")).strip()
+        if limit.isdigit() and used.isdigit() and int(limit) < total:
+            total = int(limit)
+            available = min(available, max(total - int(used), 0))
+    return total, available
+
+
+def _kib(meminfo: str, name: str) -> int:
+    words = _field(meminfo, name).split()
+    return int(words[0]) * _KIB if words and words[0].isdigit() else 0
