@@ -124,9 +124,11 @@ def resolve(
         if name not in newest:
             raise DebianError(f"the index has no package named {name}")
         chosen[name] = newest[name]
-        for alternatives in _names(newest[name].depends):
-            if left_out.isdisjoint(alternatives):
-                waiting.append(_choose(alternatives, name, newest, providers, chosen))
+        waiting += [
+            _choose(alternatives, name, newest, providers, chosen)
+            for alternatives in _names(newest[name].depends)
+            if left_out.isdisjoint(alternatives)
+        ]
     return [chosen[name] for name in sorted(chosen)]
 
 

@@ -7,14 +7,16 @@ files and hashes but no host, so that the same image comes out behind any mirror
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import zse
 from zse.errors import NotFoundError
 from zse.oci.errors import LockError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _PACKAGE = Path(zse.__file__).parent
 
