@@ -1,0 +1,218 @@
+"""OCI image layouts: a folder of blobs named by digest, and an index that names images."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+from typing import TYPE_CHECKING, Any
+
+from zse.errors import DiskFullError
+from zse.oci.errors import DigestMismatchError, LayoutError
+from zse.oci.image import (
+    INDEX_TYPES,
+    MEDIA_TYPE_INDEX,
+    Descriptor,
+    canonical_json,
+    choose_platform,
+    digest_of,
+)
+from zse.oci.tar import Entry, directory, file_of_bytes, file_of_path, write_tar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+REFERENCE_NAME = "org.opencontainers.image.ref.name"
+_MARKER = b'{"imageLayoutVersion":"1.0.0"}'
+
+
+class ImageLayout:
+    """A layout in a folder.
+
+    Args:
+        folder: The layout; made when it does not exist.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.blobs = folder / "blobs" / "sha256"
+
+    @classmethod
+    def open(cls, folder: Path) -> ImageLayout:
+        """Open a layout that exists.
+
+        Raises:
+            LayoutError: The folder is not a layout.
+        """
+        if not (folder / "oci-layout").is_file() or not (folder / "index.json").is_file():
+            raise LayoutError(f"{folder} is not an OCI image layout")
+        return cls(folder)
+
+    def create(self) -> None:
+        """Make the folder a layout, if it is not one yet."""
+        self.blobs.mkdir(parents=True, exist_ok=True)
+        if not (self.folder / "oci-layout").exists():
+            (self.folder / "oci-layout").write_bytes(_MARKER)
+        if not (self.folder / "index.json").exists():
+            self._write_index([])
+
+    def blob_path(self, digest: str) -> Path:
+        """Return where a blob lies, or would lie.
+
+        Raises:
+            LayoutError: The digest is not a SHA-256.
+        """
+        algorithm, _, text = digest.partition(":")
+        if algorithm != "sha256" or len(text) != 64 or set(text) - set("0123456789abcdef"):
+            raise LayoutError(f"{digest!r} is not a sha256 digest")
+        return self.blobs / text
+
+    def read_blob(self, digest: str) -> bytes:
+        """Return a small blob after checking its digest.
+
+        Raises:
+            LayoutError: The layout lacks it.
+            DigestMismatchError: Its bytes have another digest.
+        """
+        path = self.blob_path(digest)
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            raise LayoutError(f"{self.folder} lacks the blob {digest}") from None
+        if digest_of(data) != digest:
+            raise DigestMismatchError(f"{path} does not have the digest it is named by")
+        return data
+
+    def add_bytes(self, data: bytes) -> str:
+        """Store a small blob; return its digest."""
+        digest = digest_of(data)
+        _write_atomically(self.blob_path(digest), data)
+        return digest
+
+    def add_file(self, source: Path, digest: str) -> None:
+        """Store a file as the blob of a known digest, sharing its bytes where that is possible.
+
+        Raises:
+            DiskFullError: The layout's disk has no room left.
+        """
+        target = self.blob_path(digest)
+        if target.exists():
+            return
+        temporary = target.with_name(f".{target.name}.writing")
+        temporary.unlink(missing_ok=True)
+        try:
+            try:
+                os.link(source, temporary)
+            except OSError:  # another disk, or one without hard links
+                shutil.copyfile(source, temporary)
+            temporary.replace(target)
+        except OSError as error:
+            temporary.unlink(missing_ok=True)
+            if error.errno == errno.ENOSPC:
+                raise DiskFullError(f"no room left in {self.folder} for {digest}") from error
+            raise
+
+    def add_image(self, manifest: Descriptor, tag: str) -> None:
+        """List an image under a tag; an image of the same tag is replaced."""
+        kept = [
+            item
+            for item in self._index().get("manifests", ())
+            if (item.get("annotations") or {}).get(REFERENCE_NAME) != tag
+        ]
+        named = Descriptor(
+            media_type=manifest.media_type,
+            digest=manifest.digest,
+            size_bytes=manifest.size_bytes,
+            annotations={REFERENCE_NAME: tag},
+        )
+        self._write_index([*kept, named.to_json()])
+
+    def find_manifest(self, tag: str, *, platform: str) -> bytes:
+        """Return the manifest listed under a tag, or the only one when no tag is given.
+
+        Raises:
+            LayoutError: There is no such image, or several to choose from.
+        """
+        items = self._index().get("manifests", [])
+        if tag:
+            items = [i for i in items if (i.get("annotations") or {}).get(REFERENCE_NAME) == tag]
+        if len(items) != 1:
+            raise LayoutError(
+                f"{self.folder} has {len(items)} images{f' named {tag}' if tag else ''}, expected 1",
+                hint="Name one as oci:FOLDER:TAG.",
+            )
+        chosen = Descriptor.from_json(items[0])
+        data = self.read_blob(chosen.digest)
+        if chosen.media_type in INDEX_TYPES:
+            data = self.read_blob(choose_platform(json.loads(data), platform).digest)
+        return data
+
+    def _index(self) -> dict[str, Any]:
+        try:
+            index = json.loads((self.folder / "index.json").read_bytes())
+        except (OSError, ValueError) as error:
+            raise LayoutError(f"{self.folder}/index.json cannot be read: {error}") from error
+        if not isinstance(index, dict):
+            raise LayoutError(f"{self.folder}/index.json is not an index")
+        return index
+
+    def _write_index(self, manifests: list[dict[str, Any]]) -> None:
+        document = {"schemaVersion": 2, "mediaType": MEDIA_TYPE_INDEX, "manifests": manifests}
+        _write_atomically(self.folder / "index.json", canonical_json(document))
+
+
+def write_archive(
+    layout: ImageLayout, manifest: Descriptor, blobs: list[str], tag: str, target: Path
+) -> None:
+    """Write one image of a layout as a tar file, the form that tools call oci-archive.
+
+    Raises:
+        DiskFullError: The target's disk has no room left.
+    """
+    named = Descriptor(
+        media_type=manifest.media_type,
+        digest=manifest.digest,
+        size_bytes=manifest.size_bytes,
+        annotations={REFERENCE_NAME: tag},
+    )
+    document = {
+        "schemaVersion": 2,
+        "mediaType": MEDIA_TYPE_INDEX,
+        "manifests": [named.to_json()],
+    }
+    temporary = target.with_name(f".{target.name}.writing")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with temporary.open("wb") as stream:
+            write_tar(_archive_entries(layout, document, [manifest.digest, *blobs]), stream)
+        temporary.replace(target)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        if error.errno == errno.ENOSPC:
+            raise DiskFullError(f"no room left for {target}") from error
+        raise
+
+
+def _archive_entries(
+    layout: ImageLayout, index: dict[str, Any], digests: list[str]
+) -> Iterator[Entry]:
+    yield file_of_bytes("oci-layout", _MARKER)
+    yield file_of_bytes("index.json", canonical_json(index))
+    yield directory("blobs/sha256")
+    for digest in dict.fromkeys(digests):
+        path = layout.blob_path(digest)
+        yield file_of_path(f"blobs/sha256/{path.name}", path)
+
+
+def _write_atomically(path: Path, data: bytes) -> None:
+    temporary = path.with_name(f".{path.name}.writing")
+    try:
+        temporary.write_bytes(data)
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        if error.errno == errno.ENOSPC:
+            raise DiskFullError(f"no room left for {path}") from error
+        raise
