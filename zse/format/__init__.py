@@ -1,0 +1,37 @@
+"""The .zse file: what it is (``SPEC.md``), how it is written and read.
+
+Nothing here imports torch until a tensor is asked for.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from zse.format.reader import ZSEReader
+from zse.format.spec import Scheme, TensorEntry, TensorInfo, ZSEHeader
+from zse.format.writer import ZSEWriter
+
+ZSEReaderV2 = ZSEReader
+
+__all__ = [
+    "Scheme",
+    "TensorEntry",
+    "TensorInfo",
+    "ZSEHeader",
+    "ZSEReader",
+    "ZSEReaderV2",
+    "ZSEWriter",
+    "convert_model",
+    "load_zse_model",
+]
+
+# Entry points that live higher up; by name, so that this package stays at the bottom.
+_LATE = {"convert_model": "zse.quantize.convert", "load_zse_model": "zse.engine.interop"}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a late entry point when it is first asked for (PEP 562)."""
+    if name not in _LATE:
+        raise AttributeError(f"module 'zse.format' has no attribute {name!r}")
+    return getattr(import_module(_LATE[name]), name)

@@ -1,0 +1,139 @@
+"""Torch views of a file's bytes, and the dequantizer of every scheme.
+
+Views share the mapping and must not be written to: the pages are read-only, and torch has no
+read-only tensors.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import warnings
+from typing import TYPE_CHECKING
+
+import torch
+
+from zse.format.spec import DType, Scheme, TensorEntry, TensorPart
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from typing_extensions import Buffer
+
+    from zse.format.reader import ZSEReader
+
+TORCH_DTYPES: dict[DType, torch.dtype] = {
+    DType.F32: torch.float32,
+    DType.F16: torch.float16,
+    DType.BF16: torch.bfloat16,
+    DType.U8: torch.uint8,
+    DType.I8: torch.int8,
+    DType.I32: torch.int32,
+}
+
+NF4_CODES: tuple[float, ...] = (
+    -1.0,
+    -0.6961928009986877,
+    -0.5250730514526367,
+    -0.39491748809814453,
+    -0.28444138169288635,
+    -0.18477343022823334,
+    -0.09105003625154495,
+    0.0,
+    0.07958029955625534,
+    0.16093020141124725,
+    0.24611230194568634,
+    0.33791524171829224,
+    0.44070982933044434,
+    0.5626170039176941,
+    0.7229568362236023,
+    1.0,
+)
+"""The 16 values of NF4: quantiles of a normal distribution, as bitsandbytes has them."""
+
+
+def tensor_from(data: Buffer, part: TensorPart) -> torch.Tensor:
+    """Return a tensor over ``data`` with the part's dtype and shape, without a copy."""
+    with warnings.catch_warnings():
+        # torch warns that the buffer is read-only; that is what we want.
+        warnings.filterwarnings("ignore", message="The given buffer is not writable")
+        flat = torch.frombuffer(data, dtype=TORCH_DTYPES[part.dtype])
+    return flat.reshape(part.shape)
+
+
+def bytes_from(tensor: torch.Tensor) -> memoryview:
+    """Return the bytes of a CPU tensor for ``ZSEWriter.write_part``; the inverse of tensor_from.
+
+    No copy is made when the tensor is contiguous. The view keeps the tensor alive.
+    """
+    tensor = tensor.detach().contiguous()
+    size = tensor.numel() * tensor.element_size()
+    array = (ctypes.c_ubyte * size).from_address(tensor.data_ptr())
+    array.owner = tensor  # type: ignore[attr-defined]
+    return memoryview(array).cast("B")
+
+
+def stored_parts(reader: ZSEReader, name: str) -> dict[str, torch.Tensor]:
+    """Return a tensor's parts by role, without a copy."""
+    entry = reader.entry(name)
+    return {part.role: tensor_from(reader.part(name, part.role), part) for part in entry.parts}
+
+
+def stored_tensors(reader: ZSEReader, names: Iterable[str]) -> dict[str, torch.Tensor]:
+    """Return tensors as stored: plain ones by name, parts of quantized ones by ``name.role``."""
+    tensors: dict[str, torch.Tensor] = {}
+    for name in names:
+        plain = reader.entry(name).scheme.is_plain
+        for role, tensor in stored_parts(reader, name).items():
+            tensors[name if plain else f"{name}.{role}"] = tensor
+    return tensors
+
+
+def read_tensor(reader: ZSEReader, name: str) -> torch.Tensor:
+    """Return one tensor in float32 with its logical shape."""
+    return dequantize(reader.entry(name), stored_parts(reader, name))
+
+
+def dequantize(entry: TensorEntry, parts: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """Return the numbers that a stored tensor stands for.
+
+    Args:
+        entry: The tensor's entry.
+        parts: Its parts by role, with the dtypes and shapes of the entry.
+
+    Returns:
+        A new float32 tensor of the logical shape (plain float32 data is returned as it is).
+    """
+    if entry.scheme.is_plain:
+        return parts["data"].float()
+    if entry.scheme is Scheme.INT8:
+        return parts["qweight"].float() * parts["scale"].unsqueeze(1)
+    rows, columns = entry.shape
+    codes = unpack_nibbles(parts["qweight"], entry.group_size)
+    if entry.scheme is Scheme.INT4:
+        scale, minus_zero_scale = split_scale_zero(parts["scale_zero"])
+        values = codes.float() * scale.unsqueeze(2) + minus_zero_scale.unsqueeze(2)
+    else:
+        table = torch.tensor(NF4_CODES, dtype=torch.float32)
+        values = table[codes.int()] * parts["absmax"].float().unsqueeze(2)
+    return values.reshape(rows, columns)
+
+
+def unpack_nibbles(packed: torch.Tensor, group_size: int) -> torch.Tensor:
+    """Return 4-bit codes in the order of the weights.
+
+    Args:
+        packed: uint8 [N, K/2]; in each group, byte b holds code b low and code b + G/2 high.
+        group_size: G.
+
+    Returns:
+        uint8 [N, K/G, G].
+    """
+    groups = packed.reshape(packed.shape[0], -1, group_size // 2)
+    return torch.cat((groups & 0x0F, groups >> 4), dim=2)
+
+
+def split_scale_zero(scale_zero: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Split int32 [N, K/G] into float32 scale and float32 -zero*scale, both [N, K/G]."""
+    rows, groups = scale_zero.shape
+    pairs = scale_zero.contiguous().view(torch.float16).reshape(rows, groups, 2).float()
+    return pairs[:, :, 0], pairs[:, :, 1]

@@ -1,0 +1,190 @@
+"""Strict, bounded JSON for headers that come from strangers.
+
+The document is measured before it is parsed: its nesting and its number of values are counted on
+the raw bytes, so that a hostile header costs a scan and never a deep stack or a huge object tree.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import Any, NoReturn, TypeVar
+
+from zse.format.errors import (
+    BadHeaderEncoding,
+    BadHeaderField,
+    BadHeaderJSON,
+    DuplicateKey,
+    HeaderTooComplex,
+    HeaderTooDeep,
+    NegativeOffset,
+    OffsetOverflow,
+)
+
+MAX_DEPTH = 32
+MAX_TOKENS = 8_000_000
+"""Commas, colons, quotes and opening brackets. A 100-layer model needs about 150,000."""
+
+_Kind = TypeVar("_Kind")
+_INT63_MAX = 2**63 - 1
+# Matches every string, also an unterminated one up to the end, so that the scan stays linear.
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)
+_NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+_SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
+
+
+def dump_canonical(document: Any) -> bytes:
+    """Return UTF-8 JSON with sorted keys and no spaces: one document, one byte string.
+
+    Raises:
+        BadHeaderEncoding: A string cannot be encoded in UTF-8.
+        BadHeaderJSON: A value has no JSON form (NaN, an object of another type).
+    """
+    try:
+        text = json.dumps(
+            document, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+        )
+        return text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise BadHeaderEncoding(f"the header holds a lone surrogate: {error.reason}") from None
+    except (TypeError, ValueError) as error:
+        raise BadHeaderJSON(f"the header cannot be written as JSON: {error}") from None
+
+
+def parse_object(raw: bytes) -> dict[str, Any]:
+    """Parse one JSON object, refusing what is deep, huge, ambiguous or not strict JSON.
+
+    Raises:
+        BadHeaderEncoding: Not UTF-8, or lone surrogates.
+        HeaderTooComplex: More than ``MAX_TOKENS`` tokens.
+        HeaderTooDeep: Nested deeper than ``MAX_DEPTH``.
+        DuplicateKey: One object has a key twice.
+        BadHeaderJSON: Not JSON, NaN or infinite numbers, or not an object.
+    """
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise BadHeaderEncoding(
+            f"the header is not UTF-8: byte {error.start} ({error.reason})"
+        ) from None
+    tokens = sum(raw.count(mark) for mark in (b",", b":", b'"', b"[", b"{"))
+    if tokens > MAX_TOKENS:
+        raise HeaderTooComplex(f"the header holds {tokens} tokens, the limit is {MAX_TOKENS}")
+    _check_depth(raw)
+    try:
+        document = json.loads(
+            text,
+            object_pairs_hook=_unique_pairs,
+            parse_constant=_refuse_constant,
+            parse_float=_finite_float,
+        )
+    except ValueError as error:
+        raise BadHeaderJSON(f"the header is not JSON: {error}") from None
+    if not isinstance(document, dict):
+        raise BadHeaderJSON(f"the header is a {type(document).__name__}, not an object")
+    if _SURROGATE_ESCAPE.search(text):
+        dump_canonical(document)
+    return document
+
+
+def _check_depth(raw: bytes) -> None:
+    brackets = _STRING.sub(b"", raw).translate(None, _NOT_BRACKETS)
+    depth = 0
+    for bracket in brackets:
+        if bracket in b"[{":
+            depth += 1
+            if depth > MAX_DEPTH:
+                raise HeaderTooDeep(f"the header nests deeper than {MAX_DEPTH} levels")
+        else:
+            depth -= 1
+
+
+def _unique_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    record = dict(pairs)
+    if len(record) != len(pairs):
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise DuplicateKey(f"the key {key[:80]!r} stands twice in one object")
+            seen.add(key)
+    return record
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise BadHeaderJSON(f"the header holds {name}, which is not JSON")
+
+
+def _finite_float(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise BadHeaderJSON(f"the header holds the number {text[:40]}, which is not finite")
+    return number
+
+
+class Fields:
+    """One object of the header, read field by field, each with its type.
+
+    Args:
+        value: What the JSON holds at this place.
+        where: The place in words, for error messages.
+        keys: The exact set of keys that the object must have.
+
+    Raises:
+        BadHeaderField: Not an object, or a key is missing or unknown.
+    """
+
+    def __init__(self, value: object, where: str, keys: frozenset[str]) -> None:
+        if not isinstance(value, dict):
+            raise BadHeaderField(f"{where} is a {type(value).__name__}, not an object")
+        if value.keys() != keys:
+            missing = sorted(keys - value.keys())
+            unknown = sorted(key[:80] for key in value.keys() - keys)
+            raise BadHeaderField(f"{where}: missing fields {missing}, unknown fields {unknown}")
+        self._record: dict[str, Any] = value
+        self._where = where
+
+    def text(self, key: str) -> str:
+        """Return a string field."""
+        return self._typed(key, str)
+
+    def items(self, key: str) -> list[Any]:
+        """Return a list field."""
+        return self._typed(key, list)
+
+    def record(self, key: str) -> dict[str, Any]:
+        """Return an object field."""
+        return self._typed(key, dict)
+
+    def count(self, key: str) -> int:
+        """Return a whole number in 0 .. 2**63-1."""
+        return as_count(self._record[key], f"{self._where}: {key}")
+
+    def counts(self, key: str) -> tuple[int, ...]:
+        """Return a list of whole numbers in 0 .. 2**63-1."""
+        return tuple(as_count(item, f"{self._where}: {key}") for item in self.items(key))
+
+    def _typed(self, key: str, kind: type[_Kind]) -> _Kind:
+        value = self._record[key]
+        if not isinstance(value, kind):
+            raise BadHeaderField(
+                f"{self._where}: {key} is a {type(value).__name__}, not a {kind.__name__}"
+            )
+        return value
+
+
+def as_count(value: object, where: str) -> int:
+    """Check that a JSON value is a whole number in 0 .. 2**63-1.
+
+    Raises:
+        BadHeaderField: Not a whole number.
+        NegativeOffset: Below zero.
+        OffsetOverflow: Over 63 bits.
+    """
+    if type(value) is not int:
+        raise BadHeaderField(f"{where} is a {type(value).__name__}, not a whole number")
+    if value < 0:
+        raise NegativeOffset(f"{where} is {value}, below zero")
+    if value > _INT63_MAX:
+        raise OffsetOverflow(f"{where} is about 2**{value.bit_length()}, over 63 bits")
+    return value

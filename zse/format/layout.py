@@ -1,0 +1,171 @@
+"""Decides where everything lies, before the first byte is written.
+
+Offsets stand in the header and the header's length moves the offsets, so the layout is repeated
+until it holds still. It only ever grows, and so it ends.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+
+from zse.format.errors import DuplicateName, EmptyGroup, HeaderTooLarge
+from zse.format.spec import (
+    HEADER_SLACK,
+    MAX_HEADER,
+    PAGE,
+    PREFIX_BYTES,
+    REGION_ALIGN,
+    TENSOR_ALIGN,
+    Group,
+    Scheme,
+    Section,
+    TensorEntry,
+    TensorPart,
+    ZSEHeader,
+    align_up,
+    bytes_of_shape,
+    check_tensor_name,
+    parts_for,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+UNKNOWN_DIGEST = "0" * 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedTensor:
+    """A tensor that will be written: its name, scheme, logical shape and group size."""
+
+    name: str
+    scheme: Scheme
+    shape: tuple[int, ...]
+    group_size: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedFile:
+    """What a file will hold, without offsets."""
+
+    architecture: str
+    model_config: Mapping[str, Any]
+    provenance: Mapping[str, Any]
+    sections: Sequence[tuple[str, bytes]]
+    groups: Sequence[tuple[str, Sequence[PlannedTensor]]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """Where everything lies. Group digests in ``header`` are zeros until the data is known."""
+
+    header: ZSEHeader
+    members: Mapping[str, tuple[TensorEntry, ...]] = field(repr=False)
+    file_size_bytes: int
+
+
+def plan_layout(planned: PlannedFile) -> Layout:
+    """Lay a file out: header space, sections, then the tensor region.
+
+    Raises:
+        DuplicateName: Two tensors, groups or sections have one name.
+        EmptyGroup: A group holds no tensor.
+        HeaderTooLarge: The header would be over the limit.
+        FormatError: A name, shape or group size is not allowed.
+    """
+    _check_names(planned)
+    header_space = PAGE
+    while True:
+        layout = _place(planned, header_space)
+        length = len(layout.header.to_bytes())
+        if length > MAX_HEADER:
+            raise HeaderTooLarge(f"the header takes {length} bytes, the limit is {MAX_HEADER}")
+        needed = align_up(PREFIX_BYTES + length + HEADER_SLACK, PAGE)
+        if needed <= header_space:
+            return layout
+        header_space = needed
+
+
+def _check_names(planned: PlannedFile) -> None:
+    tensors = [tensor.name for _, members in planned.groups for tensor in members]
+    groups = [name for name, _ in planned.groups]
+    for kind, names in (
+        ("tensor", tensors),
+        ("group", groups),
+        ("section", [name for name, _ in planned.sections]),
+    ):
+        if len(set(names)) != len(names):
+            twice = sorted({name for name in names if names.count(name) > 1})
+            raise DuplicateName(f"{kind} names planned twice: {twice}")
+    for name in (*groups, *tensors):
+        check_tensor_name(name)
+    for name, members in planned.groups:
+        if not members:
+            raise EmptyGroup(f"group {name} is planned without a tensor")
+
+
+def _place(planned: PlannedFile, header_space: int) -> Layout:
+    offset = header_space
+    sections = []
+    for name, data in planned.sections:
+        sections.append(
+            Section(
+                name=name,
+                offset_bytes=offset,
+                length_bytes=len(data),
+                sha256=sha256(data).hexdigest(),
+            )
+        )
+        offset = align_up(offset + len(data), PAGE)
+    if planned.groups:
+        offset = align_up(offset, REGION_ALIGN)
+    groups: list[Group] = []
+    members: dict[str, tuple[TensorEntry, ...]] = {}
+    for name, tensors in planned.groups:
+        start = offset
+        entries = []
+        for tensor in tensors:
+            entry = _place_tensor(tensor, align_up(offset, TENSOR_ALIGN))
+            offset = entry.parts[-1].end_bytes
+            entries.append(entry)
+        offset = align_up(offset, PAGE)
+        members[name] = tuple(entries)
+        groups.append(
+            Group(
+                name=name,
+                offset_bytes=start,
+                length_bytes=offset - start,
+                sha256=UNKNOWN_DIGEST,
+            )
+        )
+    header = ZSEHeader(
+        architecture=planned.architecture,
+        model_config=planned.model_config,
+        provenance=planned.provenance,
+        sections=tuple(sections),
+        groups=tuple(groups),
+        tensors=tuple(entry for entries in members.values() for entry in entries),
+    )
+    return Layout(header=header, members=members, file_size_bytes=offset)
+
+
+def _place_tensor(tensor: PlannedTensor, offset_bytes: int) -> TensorEntry:
+    parts = []
+    for role, dtype, shape in parts_for(tensor.scheme, tensor.shape, tensor.group_size):
+        offset_bytes = align_up(offset_bytes, TENSOR_ALIGN)
+        length = bytes_of_shape(dtype, shape)
+        parts.append(
+            TensorPart(
+                role=role, dtype=dtype, shape=shape, offset_bytes=offset_bytes, length_bytes=length
+            )
+        )
+        offset_bytes += length
+    return TensorEntry(
+        name=tensor.name,
+        scheme=tensor.scheme,
+        shape=tensor.shape,
+        group_size=tensor.group_size,
+        parts=tuple(parts),
+    )

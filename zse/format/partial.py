@@ -1,0 +1,139 @@
+"""The unfinished file on disk: locked, written in order, journalled group by group.
+
+A group enters the journal only after its bytes are on the disk, so what the journal says survives
+a kill and a power cut. The cost is one fdatasync a group, which a streamed write hides.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+from typing import TYPE_CHECKING
+
+from zse.errors import DiskFullError, NotFoundError
+from zse.format.errors import WriterBusyError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_ZEROS = bytes(1 << 20)
+
+
+class PartialFile:
+    """``<path>.partial`` and its journal ``<path>.partial.json``.
+
+    Args:
+        path: The final name.
+
+    Raises:
+        NotFoundError: The folder does not exist.
+        WriterBusyError: Another process holds the partial file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._final = path
+        self.path = path.with_name(path.name + ".partial")
+        self._journal = path.with_name(path.name + ".partial.json")
+        self.offset_bytes = 0
+        try:
+            self.fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except (FileNotFoundError, NotADirectoryError):
+            raise NotFoundError(
+                f"the folder {path.parent} does not exist", hint="Create it, or fix the path."
+            ) from None
+        try:
+            fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self.fd)
+            raise WriterBusyError(f"another process is writing {path}") from None
+
+    def read_journal(self, plan_digest: str) -> list[tuple[str, str]] | None:
+        """Return ``(group, sha256)`` of the groups written so far.
+
+        Args:
+            plan_digest: SHA-256 of the plan that the groups must belong to.
+
+        Returns:
+            None when there is no journal, or it belongs to another plan.
+        """
+        try:
+            record = json.loads(self._journal.read_bytes())
+            groups = [(str(name), str(digest)) for name, digest in record["groups"]]
+            return groups if record["plan"] == plan_digest else None
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def write_journal(self, plan_digest: str, groups: list[tuple[str, str]]) -> None:
+        """Put the data on the disk, then say which groups are complete."""
+        with self._disk_errors():
+            os.fdatasync(self.fd)
+            draft = self._journal.with_name(self._journal.name + ".tmp")
+            with draft.open("wb") as file:
+                file.write(json.dumps({"plan": plan_digest, "groups": groups}).encode())
+                file.flush()
+                os.fsync(file.fileno())
+            draft.replace(self._journal)
+
+    def restart_at(self, offset_bytes: int) -> None:
+        """Drop everything from ``offset_bytes`` on, and write there next."""
+        with self._disk_errors():
+            os.ftruncate(self.fd, offset_bytes)
+            self.offset_bytes = os.lseek(self.fd, offset_bytes, os.SEEK_SET)
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Write all of ``data`` (bytes) at the current offset."""
+        view = memoryview(data)
+        with self._disk_errors():
+            while len(view):
+                written = os.write(self.fd, view)
+                self.offset_bytes += written
+                view = view[written:]
+
+    def write_zeros_until(self, offset_bytes: int) -> Iterator[bytes]:
+        """Write zeros up to an offset; yield them piece by piece, for a running digest."""
+        while self.offset_bytes < offset_bytes:
+            piece = _ZEROS[: min(len(_ZEROS), offset_bytes - self.offset_bytes)]
+            self.write(piece)
+            yield piece
+
+    def write_at_start(self, data: bytes) -> None:
+        """Write the prefix and the header into the space kept for them."""
+        with self._disk_errors():
+            done = 0
+            while done < len(data):
+                done += os.pwrite(self.fd, data[done:], done)
+
+    def publish(self) -> None:
+        """Sync, rename to the final name, sync the folder, drop the journal."""
+        with self._disk_errors():
+            os.fsync(self.fd)
+            self.path.replace(self._final)
+            folder = os.open(self._final.parent, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+        self._journal.unlink(missing_ok=True)
+        os.close(self.fd)
+
+    def abandon(self, *, keep: bool) -> None:
+        """Close the file; remove it and its journal unless they are kept for a resume."""
+        if not keep:
+            self._journal.unlink(missing_ok=True)
+            self.path.unlink(missing_ok=True)
+        os.close(self.fd)
+
+    @contextlib.contextmanager
+    def _disk_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                raise DiskFullError(
+                    f"no room for {self._final}: {error.strerror} at byte {self.offset_bytes}"
+                ) from error
+            raise

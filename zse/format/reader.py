@@ -1,0 +1,271 @@
+"""Maps a .zse file read-only and checks its header before anything is sliced.
+
+Reads go through one shared mapping: opening costs no copy, whatever the size. The price is that
+the file must not be cut short by others while it is open, as with every mapping.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib
+import mmap
+import os
+import struct
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from zse.errors import NotFoundError
+from zse.format.errors import (
+    BadMagic,
+    HeaderChecksumMismatch,
+    HeaderTooLarge,
+    ReaderClosedError,
+    ReservedBytesSet,
+    TruncatedHeader,
+    UnknownNameError,
+    UnsupportedVersion,
+)
+from zse.format.spec import (
+    MAGIC,
+    MAX_HEADER,
+    PREFIX_BYTES,
+    VERSION,
+    Group,
+    Section,
+    TensorEntry,
+    ZSEHeader,
+)
+from zse.format.validate import validate
+from zse.format.verify import verify_contents
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import TracebackType
+
+    import torch
+
+
+def read_header(fd: int, file_size_bytes: int) -> tuple[ZSEHeader, int]:
+    """Read and check the prefix and the header of an open file.
+
+    Args:
+        fd: A file descriptor that can be read at any offset.
+        file_size_bytes: Size of the file.
+
+    Returns:
+        The header, and the offset of the first byte after its JSON.
+
+    Raises:
+        FormatError: A subclass that names the broken rule.
+    """
+    prefix = os.pread(fd, PREFIX_BYTES, 0)
+    length, digest = parse_prefix(prefix, file_size_bytes)
+    raw = os.pread(fd, length, PREFIX_BYTES)
+    return parse_header(raw, digest), PREFIX_BYTES + length
+
+
+def parse_prefix(prefix: bytes, file_size_bytes: int) -> tuple[int, bytes]:
+    """Return the header's length in bytes and its SHA-256 from the first 64 bytes of a file.
+
+    Raises:
+        BadMagic, UnsupportedVersion, ReservedBytesSet, HeaderTooLarge, TruncatedHeader: As named.
+    """
+    if prefix[:4] != MAGIC:
+        raise BadMagic(f"the file starts with {prefix[:4]!r}, expected {MAGIC!r}")
+    if len(prefix) < PREFIX_BYTES:
+        raise TruncatedHeader(f"the file has {len(prefix)} bytes, the prefix alone {PREFIX_BYTES}")
+    version, length, digest, reserved = struct.unpack("<4xIQ32s16s", prefix)
+    if version != VERSION:
+        raise UnsupportedVersion(f"the file has version {version}, expected {VERSION}")
+    if any(reserved):
+        raise ReservedBytesSet(f"reserved bytes 48 to 63 are {reserved.hex()}, expected zeros")
+    if length > MAX_HEADER:
+        raise HeaderTooLarge(f"the header claims {length} bytes, the limit is {MAX_HEADER}")
+    if PREFIX_BYTES + length > file_size_bytes:
+        raise TruncatedHeader(
+            f"the header ends at byte {PREFIX_BYTES + length}, but the file has {file_size_bytes}"
+        )
+    return length, digest
+
+
+def parse_header(raw: bytes, digest: bytes) -> ZSEHeader:
+    """Check the header's SHA-256 and parse it.
+
+    Raises:
+        HeaderChecksumMismatch: The digest differs.
+        FormatError: A subclass that names the broken rule.
+    """
+    found = hashlib.sha256(raw).digest()
+    if found != digest:
+        raise HeaderChecksumMismatch(
+            f"the header has SHA-256 {found.hex()}, the prefix claims {digest.hex()}"
+        )
+    return ZSEHeader.from_bytes(raw)
+
+
+class ZSEReader:
+    """Random access to one file. Use it as a context manager.
+
+    Views and tensors taken from a reader stay valid after ``close``: they keep the mapping alive.
+
+    Args:
+        path: The file.
+
+    Raises:
+        NotFoundError: There is no such file, or it is a folder.
+        FormatError: A subclass that names the broken rule.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        try:
+            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        except (FileNotFoundError, NotADirectoryError):
+            raise NotFoundError(f"there is no file {self.path}", hint="Check the path.") from None
+        try:
+            if self.path.is_dir():
+                raise NotFoundError(
+                    f"{self.path} is a folder, not a .zse file",
+                    hint="Convert a checkpoint folder with `zse convert`.",
+                )
+            self.size_bytes = os.fstat(fd).st_size
+            self.header, header_end = read_header(fd, self.size_bytes)
+            self._members = validate(
+                self.header, header_end_bytes=header_end, file_size_bytes=self.size_bytes
+            )
+            self._map = mmap.mmap(fd, self.size_bytes, access=mmap.ACCESS_READ)
+        finally:
+            os.close(fd)
+        self._header_end_bytes = header_end
+        self._view: memoryview | None = memoryview(self._map)
+        self._entries = {tensor.name: tensor for tensor in self.header.tensors}
+        self._groups = {group.name: group for group in self.header.groups}
+        self._sections = {section.name: section for section in self.header.sections}
+
+    # --- what the file holds --------------------------------------------------------------------
+
+    def names(self) -> tuple[str, ...]:
+        """Return the tensor names in file order."""
+        return tuple(self._entries)
+
+    def entry(self, name: str) -> TensorEntry:
+        """Return a tensor's entry.
+
+        Raises:
+            UnknownNameError: The file holds no such tensor.
+        """
+        try:
+            return self._entries[name]
+        except KeyError:
+            raise UnknownNameError(f"{self.path} holds no tensor {name!r}") from None
+
+    def group(self, name: str) -> Group:
+        """Return a group.
+
+        Raises:
+            UnknownNameError: The file holds no such group.
+        """
+        try:
+            return self._groups[name]
+        except KeyError:
+            raise UnknownNameError(f"{self.path} holds no group {name!r}") from None
+
+    def tensors_of(self, group_name: str) -> tuple[TensorEntry, ...]:
+        """Return the entries of the tensors in a group, in file order."""
+        return self._members[self.group(group_name).name]
+
+    def has_section(self, name: str) -> bool:
+        """Whether the file carries a section of this name."""
+        return name in self._sections
+
+    # --- bytes ----------------------------------------------------------------------------------
+
+    def section(self, name: str) -> memoryview:
+        """Return a section's bytes, read-only, without a copy.
+
+        Raises:
+            UnknownNameError: The file carries no such section.
+        """
+        found: Section | None = self._sections.get(name)
+        if found is None:
+            raise UnknownNameError(
+                f"{self.path} carries no section {name!r}; it has {sorted(self._sections)}"
+            )
+        return self._open_view()[found.offset_bytes : found.end_bytes]
+
+    def part(self, name: str, role: str) -> memoryview:
+        """Return the bytes of one part of a tensor, read-only, without a copy."""
+        part = self.entry(name).part(role)
+        return self._open_view()[part.offset_bytes : part.end_bytes]
+
+    def verify(self) -> None:
+        """Check every byte: digests, padding, and that quantization scales are finite.
+
+        Raises:
+            ChecksumMismatch, NonZeroPadding, NonFiniteScale: As named.
+        """
+        verify_contents(self.header, self._open_view(), header_end_bytes=self._header_end_bytes)
+
+    def release(self, group_name: str) -> None:
+        """Tell the kernel that a group's pages are not needed now; they are read again if used."""
+        group = self.group(group_name)
+        self._open_view()
+        self._map.madvise(mmap.MADV_DONTNEED, group.offset_bytes, group.length_bytes)
+
+    # --- tensors (these import torch) -----------------------------------------------------------
+
+    def tensor(self, name: str) -> torch.Tensor:
+        """Return one tensor in float32 with its logical shape, dequantized if need be."""
+        return self._as_torch().read_tensor(self, name)  # type: ignore[no-any-return]
+
+    def load_state_dict(self) -> dict[str, torch.Tensor]:
+        """Return every tensor as stored, without a copy.
+
+        Plain tensors stand under their name, parts of quantized ones under ``name.role``.
+        """
+        return self._as_torch().stored_tensors(self, self.names())  # type: ignore[no-any-return]
+
+    def iter_layers(self) -> Iterator[tuple[int, dict[str, torch.Tensor]]]:
+        """Yield ``(index, tensors)`` layer by layer, keyed as in ``load_state_dict``.
+
+        A layer's pages are released after it was used, so that the memory held stays small.
+        """
+        for name in self._groups:
+            kind, _, index = name.partition(".")
+            if kind == "layers" and index.isdecimal():
+                names = [entry.name for entry in self._members[name]]
+                yield int(index), self._as_torch().stored_tensors(self, names)
+                self.release(name)
+
+    # --- life -----------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Stop reading. The mapping goes when the last view or tensor of it does."""
+        if self._view is None:
+            return
+        self._view.release()
+        self._view = None
+        with contextlib.suppress(BufferError):
+            self._map.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _open_view(self) -> memoryview:
+        if self._view is None:
+            raise ReaderClosedError(f"{self.path} was closed")
+        return self._view
+
+    @staticmethod
+    def _as_torch() -> Any:
+        # By name, so that a static reading of this module finds no way to torch.
+        return importlib.import_module("zse.format.as_torch")
