@@ -118,5 +118,13 @@ def _wait_gone(pid: int) -> None:
     with contextlib.suppress(ChildProcessError):
         os.waitpid(pid, 0)
         return
-    while Path(f"/proc/{pid}").exists():
+    while _is_running(pid):
         time.sleep(0.02)
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return status.rpartition(")")[2].split()[0] != "Z"

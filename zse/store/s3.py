@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Self
 from zse.errors import NotFoundError, StoreError, UsageError
 from zse.store.base import CHUNK_BYTES, Entry, Progress, Transfer
 from zse.store.location import Location
-from zse.store.s3_client import default_client, translated_errors
+from zse.store.s3_client import MissingBucketError, default_client, translated_errors
 from zse.store.s3_upload import SHA256_KEY, upload_file
 
 if TYPE_CHECKING:
@@ -79,9 +79,9 @@ class S3Store:
         self._forget()
         try:
             self._attributes()
+        except MissingBucketError:
+            raise
         except NotFoundError:
-            with translated_errors(self._location):
-                self._client.head_bucket(Bucket=self._location.bucket)
             return False
         return True
 
@@ -224,7 +224,7 @@ class S3Store:
         self._require_object()
         with self._lock:
             if self._head is None:
-                with translated_errors(self._location):
+                with translated_errors(self._location, client=self._client):
                     head: dict[str, Any] = self._client.head_object(
                         Bucket=self._location.bucket, Key=self._location.key
                     )

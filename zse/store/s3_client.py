@@ -37,6 +37,10 @@ _HINTS = {
 }
 
 
+class MissingBucketError(NotFoundError):
+    """The bucket itself does not exist."""
+
+
 @cache
 def shared_client(endpoint_url: str) -> Any:
     """Return the process's client for one endpoint (``""`` means AWS). It is thread-safe.
@@ -85,14 +89,23 @@ def default_client() -> Any:
 
 
 @contextlib.contextmanager
-def translated_errors(location: Location) -> Iterator[None]:
-    """Turn botocore's errors into StoreError and NotFoundError that say what to do next."""
+def translated_errors(location: Location, client: Any = None) -> Iterator[None]:
+    """Turn botocore's errors into StoreError and NotFoundError that say what to do next.
+
+    Args:
+        location: What the request was about.
+        client: Given when the request was a HEAD: its 404 has no body, so this client is asked
+            whether the bucket or only the key is missing.
+    """
     from botocore import exceptions as failures
 
     try:
         yield
     except failures.ClientError as error:
-        raise _from_answer(error, location) from error
+        translated = _from_answer(error, location)
+        if client is not None and isinstance(translated, NotFoundError):
+            translated = _missing_bucket(client, location) or translated
+        raise translated from error
     except (failures.NoCredentialsError, failures.PartialCredentialsError) as error:
         raise StoreError(
             f"no S3 credentials were found: {error}", hint=_CREDENTIALS_HINT
@@ -119,10 +132,7 @@ def _from_answer(error: Any, location: Location) -> Exception:
     code = str(error.response.get("Error", {}).get("Code", ""))
     text = str(error.response.get("Error", {}).get("Message") or error)
     if code == "NoSuchBucket":
-        return NotFoundError(
-            f"the bucket {location.bucket!r} does not exist",
-            hint="Check its name and the endpoint, or create it.",
-        )
+        return _no_such_bucket(location)
     if code in {"NoSuchKey", "404", "NotFound"}:
         return NotFoundError(
             f"{location.url} does not exist", hint="List the bucket to see what it holds."
@@ -140,3 +150,24 @@ def _from_answer(error: Any, location: Location) -> Exception:
         f"{location.url}: the server answered {code}: {text}",
         hint=_HINTS.get(code, "Try again; if it stays, ask whoever runs the storage."),
     )
+
+
+def _no_such_bucket(location: Location) -> MissingBucketError:
+    return MissingBucketError(
+        f"the bucket {location.bucket!r} does not exist",
+        hint="Check its name and the endpoint, or create it.",
+    )
+
+
+def _missing_bucket(client: Any, location: Location) -> MissingBucketError | None:
+    """Return the error that says that the bucket is missing, if it is."""
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    try:
+        client.head_bucket(Bucket=location.bucket)
+    except ClientError as error:
+        if error.response.get("Error", {}).get("Code") in {"404", "NoSuchBucket", "NotFound"}:
+            return _no_such_bucket(location)
+    except BotoCoreError:
+        return None  # the first answer stands
+    return None
