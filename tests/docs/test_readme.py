@@ -1,0 +1,103 @@
+"""The commands and programs of the README and the guides are run, or checked against the real command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import click
+import httpx
+import pytest
+
+from zse.cli import COMMANDS, cli
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
+
+
+def blocks(text: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", text, flags=re.DOTALL)
+
+
+def command_lines() -> list[tuple[str, list[str]]]:
+    found = []
+    for page in PAGES:
+        if "reference" in page.parts:
+            continue
+        for block in blocks(page.read_text(), "(?:bash)?"):
+            for line in block.replace("\\\n", " ").splitlines():
+                if re.match(r"(?:\.venv/bin/)?zse [a-z]", line):
+                    words = shlex.split(line.rstrip(" &"), comments=True)
+                    found.append((f"{page.name}: {line}", words[1:]))
+    return found
+
+
+def test_the_first_commands_exist_and_ci_runs_the_second() -> None:
+    demo, test = (line.split()[0] for line in blocks(README, "bash")[0].splitlines())
+    assert os.access(ROOT / demo, os.X_OK)
+    assert os.access(ROOT / test, os.X_OK)
+    assert test in (ROOT / ".ci/run").read_text().splitlines()
+
+
+def test_the_guides_show_commands() -> None:
+    assert len(command_lines()) >= 10
+
+
+@pytest.mark.parametrize("words", [pytest.param(w, id=name) for name, w in command_lines()])
+def test_every_command_line_in_the_docs_parses(words: list[str]) -> None:
+    assert words[0] in COMMANDS
+    command = cli.get_command(click.Context(cli), words[0])
+    assert command is not None
+    command.make_parser(click.Context(command)).parse_args(words[1:])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_inside_the_project_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\((?!https?://|#)([^)#]+)", page.read_text()):
+        assert (page.parent / target).exists(), target
+
+
+@pytest.mark.slow
+def test_the_readmes_program_runs(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(blocks(README, "python")[0])
+    run = subprocess.run([sys.executable, program], capture_output=True, text=True, check=True)
+    assert "cold" in run.stdout.lower()
+
+
+@pytest.mark.slow
+def test_the_readmes_curl_gets_an_answer(tmp_path: Path) -> None:
+    serve, curl = blocks(README, "bash")[1].split("&\n", 1)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    words = shlex.split(serve)
+    assert words[0].endswith("zse")
+    server = subprocess.Popen([sys.executable, "-m", "zse", *words[1:], "--port", str(port)])
+    try:
+        wait_until_ready(port)
+        line = curl.replace("127.0.0.1:8000", f"127.0.0.1:{port}")
+        run = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=True)
+        assert "Paris" in json.loads(run.stdout)["choices"][0]["message"]["content"]
+    finally:
+        server.terminate()
+        assert server.wait(60) == 0
+
+
+def wait_until_ready(port: int) -> None:
+    for _ in range(600):
+        try:
+            if httpx.get(f"http://127.0.0.1:{port}/health/ready").status_code == 200:
+                return
+        except httpx.TransportError:
+            pass
+        time.sleep(0.1)
+    raise AssertionError("the server was not ready in 60 seconds")
