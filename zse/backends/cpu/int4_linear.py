@@ -89,9 +89,7 @@ class Int4Linear:
 
     def _pack(self, qweight: torch.Tensor) -> torch.Tensor:
         half = TILE_COLUMNS // 2
-        table = torch.empty(
-            self._tiles * self._columns, half + _HEADER_BYTES, dtype=torch.uint8
-        )
+        table = torch.empty(self._tiles * self._columns, half + _HEADER_BYTES, dtype=torch.uint8)
         # FBGEMM's table rows end with their own float16 scale and bias: 1 and 0.
         table[:, half:] = torch.tensor([1.0, 0.0], dtype=torch.float16).view(torch.uint8)
         for tile in range(self._tiles):

@@ -1,0 +1,216 @@
+"""The operations in torch, float32 arithmetic throughout."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from zse.backends.cpu.attention import attend
+from zse.backends.cpu.rotary import RotaryTable, rotate
+from zse.backends.cpu.sampling import sample
+from zse.backends.cpu.step import CpuStep, build_step
+from zse.backends.cpu.weights import Weights
+from zse.device import probe
+from zse.errors import DeviceError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from zse.backends.cpu.linear import Linear
+    from zse.backends.options import BackendOptions, ModelShape
+    from zse.backends.types import SampledToken, StepBatch
+    from zse.format.reader import ZSEReader
+
+_KV_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+_POOL_SEQUENCES = 16
+"""The pool that is chosen for the user holds at most this many sequences of full length."""
+
+
+class CPUBackend:
+    """See ``zse.backends.protocol.Backend``."""
+
+    def __init__(self, reader: ZSEReader, shape: ModelShape, options: BackendOptions) -> None:
+        torch.set_num_threads(options.threads or probe().physical_cores)
+        self._shape = shape
+        self._kv_heads = shape.num_kv_heads
+        self._rotated_heads = shape.num_heads + shape.num_kv_heads
+        self._eps = shape.rms_norm_eps
+        self.block_size = options.block_size
+        self._kv_dtype = _KV_DTYPES[options.kv_dtype]
+        self._rotary = RotaryTable(options.inverse_frequencies, options.rope_factor)
+        self._head_norms: dict[tuple[str, str], torch.Tensor] = {}
+        self._weights = Weights(reader)
+        self.num_blocks = options.num_blocks or self._choose_num_blocks(options.kv_bytes)
+        self._cache = self.new_cache(self.num_blocks)
+
+    # --- the pass ------------------------------------------------------------------------------
+
+    def begin(self, batch: StepBatch, cache: list[torch.Tensor] | None = None) -> CpuStep:
+        """Lay out one forward pass."""
+        step = build_step(batch, self._cache if cache is None else cache, self._shape.vocab_size)
+        end = max(chunk.start_position + chunk.num_tokens for chunk in step.chunks)
+        step.rotary = self._rotary.rows(step.positions, end)
+        return step
+
+    def embed(self, step: CpuStep, weight: str) -> torch.Tensor:  # noqa: ARG002
+        """Return float32 [tokens, hidden]."""
+        return self._weights.embedding_rows(step.token_ids)
+
+    def norm_linear(
+        self, step: CpuStep, residual: torch.Tensor, norm: str, linear: str, bias: str | None = None
+    ) -> torch.Tensor:
+        """Return RMSNorm(residual) @ linear^T + bias."""
+        outputs = self._multiply(linear, self._norm(residual, norm), step.single_rows)
+        return outputs if bias is None else outputs.add_(self._weights.vector(bias))
+
+    def rope_store(
+        self,
+        step: CpuStep,
+        qkv: torch.Tensor,
+        layer: int,
+        q_norm: str | None = None,
+        k_norm: str | None = None,
+    ) -> torch.Tensor:
+        """Normalize heads if asked, rotate q and k, store k and v; return q."""
+        heads = qkv.view(qkv.shape[0], -1, self._shape.head_dim)
+        turning = heads[:, : self._rotated_heads]
+        if q_norm is not None and k_norm is not None:
+            turning = self._normalize(turning, self._head_norm(q_norm, k_norm))
+        cosines, sines = step.rotary  # type: ignore[misc]  # set by begin()
+        rotated = rotate(turning, cosines, sines)
+        query, keys = rotated.split((self._shape.num_heads, self._kv_heads), 1)
+        pool = step.cache[layer].view(-1, 2 * self._kv_heads, self._shape.head_dim)
+        stored = torch.cat((keys, heads[:, self._rotated_heads :]), 1)
+        pool.index_copy_(0, step.slots, stored.to(pool.dtype))
+        return query
+
+    def attention(
+        self, step: CpuStep, query: torch.Tensor, layer: int, window: int | None
+    ) -> torch.Tensor:
+        """Return causal attention [tokens, heads * head_dim]."""
+        return attend(step, query.contiguous(), layer, self._kv_heads, window)
+
+    def linear_residual(
+        self, step: CpuStep, inputs: torch.Tensor, linear: str, residual: torch.Tensor
+    ) -> torch.Tensor:
+        """Return residual + inputs @ linear^T, written into ``residual``."""
+        return residual.add_(self._multiply(linear, inputs, step.single_rows))
+
+    def gate_up(
+        self, step: CpuStep, residual: torch.Tensor, norm: str, linear: str
+    ) -> torch.Tensor:
+        """Return silu(gate) * up."""
+        joined = self._multiply(linear, self._norm(residual, norm), step.single_rows)
+        single = step.single_rows
+        if joined.shape[0] == 1 or single == 0:
+            return _silu_mul(joined)
+        # One row at a time: vectorized and scalar exponentials differ in the last bit, and which
+        # of them an element gets depends on where it lies in the whole tensor.
+        parts = [_silu_mul(row) for row in joined[:single].split(1)]
+        if single < joined.shape[0]:
+            parts.append(_silu_mul(joined[single:]))
+        return torch.cat(parts)
+
+    def lm_head(
+        self, step: CpuStep, residual: torch.Tensor, norm: str, linear: str
+    ) -> torch.Tensor:
+        """Return float32 logits [wanted rows, vocab]."""
+        rows = self._norm(residual[step.wanted_rows], norm)
+        return self._weights.linear(linear).all_rows(rows)
+
+    def lm_head_sample(
+        self, step: CpuStep, residual: torch.Tensor, norm: str, linear: str
+    ) -> Sequence[SampledToken | None]:
+        """Choose a token for each chunk that has a sampling row."""
+        sampled: list[SampledToken | None] = [None] * len(step.sampling)
+        asked = [index for index, row in enumerate(step.sampling) if row is not None]
+        if not asked:
+            return sampled
+        rows = residual[[step.last_rows[index] for index in asked]]
+        logits = self._weights.linear(linear).each_row(self._norm(rows, norm))
+        for index, row_logits in zip(asked, logits, strict=True):
+            row = step.sampling[index]
+            sampled[index] = None if row is None else sample(row_logits, row)
+        return sampled
+
+    # --- memory --------------------------------------------------------------------------------
+
+    def new_cache(self, num_blocks: int) -> list[torch.Tensor]:
+        """Return a zeroed cache: [num_blocks, block_size, 2 * kv_heads, head_dim] a layer."""
+        shape = (num_blocks, self.block_size, 2 * self._kv_heads, self._shape.head_dim)
+        return [torch.zeros(shape, dtype=self._kv_dtype) for _ in range(self._shape.num_layers)]
+
+    def copy_block(self, source: int, destination: int) -> None:
+        """Copy one KV block of every layer."""
+        for pool in self._cache:
+            pool[destination].copy_(pool[source])
+
+    def join_rows(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Join parts along rows."""
+        return parts[0] if len(parts) == 1 else torch.cat(list(parts))
+
+    def memory_bytes(self) -> dict[str, int]:
+        """Return bytes held, by use."""
+        return {
+            "weights": self._weights.memory_bytes(),
+            "kv_cache": self.num_blocks * self._block_bytes(),
+        }
+
+    def close(self) -> None:
+        """Drop weights and pool."""
+        self._weights.clear()
+        self._head_norms.clear()
+        self._cache = []
+
+    # --- pieces --------------------------------------------------------------------------------
+
+    def _multiply(self, name: str, inputs: torch.Tensor, single_rows: int) -> torch.Tensor:
+        linear: Linear = self._weights.linear(name)
+        if single_rows == inputs.shape[0]:
+            return linear.each_row(inputs)
+        if single_rows == 0:
+            return linear.all_rows(inputs)
+        return torch.cat(
+            (linear.each_row(inputs[:single_rows]), linear.all_rows(inputs[single_rows:]))
+        )
+
+    def _norm(self, residual: torch.Tensor, name: str) -> torch.Tensor:
+        return self._normalize(residual, self._weights.vector(name))
+
+    def _normalize(self, values: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        mean_square = (values * values).mean(-1, keepdim=True)
+        return (values * mean_square.add_(self._eps).rsqrt_()).mul_(weight)
+
+    def _head_norm(self, q_norm: str, k_norm: str) -> torch.Tensor:
+        """Return one weight row a head, [heads + kv_heads, head_dim]."""
+        joined = self._head_norms.get((q_norm, k_norm))
+        if joined is None:
+            query = self._weights.vector(q_norm).expand(self._shape.num_heads, -1)
+            keys = self._weights.vector(k_norm).expand(self._kv_heads, -1)
+            joined = self._head_norms[(q_norm, k_norm)] = torch.cat((query, keys))
+        return joined
+
+    def _block_bytes(self) -> int:
+        values = 2 * self._kv_heads * self._shape.head_dim * self._shape.num_layers
+        return values * self.block_size * self._kv_dtype.itemsize
+
+    def _choose_num_blocks(self, kv_bytes: int) -> int:
+        block_bytes = self._block_bytes()
+        if kv_bytes:
+            count = kv_bytes // block_bytes
+        else:
+            full = -(-self._shape.max_position // self.block_size)
+            count = min(probe().available_memory_bytes // 4 // block_bytes, full * _POOL_SEQUENCES)
+        if count < 1:
+            raise DeviceError(
+                f"the KV cache has no room for one block of {block_bytes} bytes",
+                hint="Give it more memory, or ask for a smaller context.",
+            )
+        return count
+
+
+def _silu_mul(joined: torch.Tensor) -> torch.Tensor:
+    """Return silu(first half of the columns) * second half."""
+    gate, up = joined.chunk(2, -1)
+    return torch.nn.functional.silu(gate).mul_(up)

@@ -1,0 +1,51 @@
+"""Rotary cosines and sines, computed once for each position.
+
+They are made a fixed number of positions at a time: vectorized and scalar trigonometry differ in
+the last bit, and which one a position gets must not depend on the batch.
+"""
+
+from __future__ import annotations
+
+import torch
+
+_POSITIONS_AT_ONCE = 1024
+
+
+class RotaryTable:
+    """Cosines and signed sines of positions, grown as longer sequences appear."""
+
+    def __init__(self, inverse_frequencies: tuple[float, ...], factor: float) -> None:
+        self._inverse_frequencies = torch.tensor(inverse_frequencies, dtype=torch.float32)
+        self._factor = factor
+        width = len(inverse_frequencies)
+        self._cosines = torch.empty(0, 1, 1, width)
+        self._sines = torch.empty(0, 1, 2, width)
+
+    def rows(self, positions: torch.Tensor, end: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return cosines [tokens, 1, 1, D/2] and sines (-s, +s) [tokens, 1, 2, D/2].
+
+        Args:
+            positions: int64 [tokens].
+            end: Larger than every position.
+        """
+        while self._cosines.shape[0] < end:
+            self._grow()
+        return self._cosines.index_select(0, positions), self._sines.index_select(0, positions)
+
+    def _grow(self) -> None:
+        first = self._cosines.shape[0]
+        positions = torch.arange(first, first + _POSITIONS_AT_ONCE, dtype=torch.float32)
+        angles = torch.outer(positions, self._inverse_frequencies)
+        cosines, sines = angles.cos() * self._factor, angles.sin() * self._factor
+        shape = (_POSITIONS_AT_ONCE, 1, 1, -1)
+        signed = torch.stack((-sines, sines), 1).unsqueeze(1)
+        self._cosines = torch.cat((self._cosines, cosines.view(shape)))
+        self._sines = torch.cat((self._sines, signed))
+
+
+def rotate(heads: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor) -> torch.Tensor:
+    """Rotate [tokens, heads, head_dim]: dimension i turns with dimension i + head_dim / 2."""
+    halves = heads.reshape(heads.shape[0], heads.shape[1], 2, -1)
+    rotated = halves * cosines
+    rotated.add_(halves.flip(2).mul_(sines))
+    return rotated.view(heads.shape)

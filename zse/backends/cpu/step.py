@@ -1,0 +1,165 @@
+"""One forward pass, laid out for the operations: rows, positions, cache slots, masks.
+
+Single-token chunks come first. They are computed so that no row's bits depend on another row; the
+rows of longer chunks follow and are computed together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+
+from zse.errors import EngineError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from zse.backends.types import SamplingRow, SequenceChunk, StepBatch
+
+QUERY_TILE = 256
+"""Queries of one chunk that attend at a time: bounds the mask's size."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChunkRows:
+    """Where one chunk lies in the step."""
+
+    first_row: int
+    num_tokens: int
+    start_position: int
+    blocks: torch.Tensor
+    """int64 block ids up to the chunk's end."""
+
+
+@dataclass(kw_only=True)
+class CpuStep:
+    """What the operations look up. Built by ``build_step``, used once."""
+
+    token_ids: torch.Tensor
+    """int64 [tokens]."""
+    positions: torch.Tensor
+    """int64 [tokens]."""
+    slots: torch.Tensor
+    """int64 [tokens]: block * block_size + offset, where each token's key and value go."""
+    single_rows: int
+    """Rows before this one are single-token chunks."""
+    chunks: list[ChunkRows]
+    cache: list[torch.Tensor]
+    """One tensor a layer: [num_blocks, block_size, 2 * kv_heads, head_dim]."""
+    last_rows: list[int]
+    """Row of each chunk's last token, in the order of the batch."""
+    wanted_rows: list[int]
+    """Rows whose logits the chunks ask for, in the order of the batch."""
+    sampling: Sequence[SamplingRow | None]
+    rotary: tuple[torch.Tensor, torch.Tensor] | None = None
+    masks: dict[tuple[int, int, int, int], torch.Tensor] = field(default_factory=dict)
+
+
+def build_step(batch: StepBatch, cache: list[torch.Tensor], vocab_size: int) -> CpuStep:
+    """Lay out a batch.
+
+    Raises:
+        EngineError: A chunk is empty, holds an unknown token, or its blocks do not cover it.
+    """
+    if len(batch.chunks) != len(batch.sampling):
+        raise EngineError(
+            f"{len(batch.chunks)} chunks with {len(batch.sampling)} sampling rows; expected as many"
+        )
+    num_blocks, block_size = cache[0].shape[0], cache[0].shape[1]
+    order = sorted(range(len(batch.chunks)), key=lambda i: len(batch.chunks[i].token_ids) > 1)
+    token_ids: list[int] = []
+    chunks: list[ChunkRows] = []
+    first_rows = [0] * len(batch.chunks)
+    slots: list[int] = []
+    positions: list[int] = []
+    for index in order:
+        chunk = batch.chunks[index]
+        blocks = _check_chunk(chunk, num_blocks, block_size)
+        first_rows[index] = len(token_ids)
+        end = chunk.start_position + len(chunk.token_ids)
+        chunks.append(
+            ChunkRows(
+                first_row=len(token_ids),
+                num_tokens=len(chunk.token_ids),
+                start_position=chunk.start_position,
+                blocks=torch.tensor(blocks),
+            )
+        )
+        token_ids.extend(chunk.token_ids)
+        positions.extend(range(chunk.start_position, end))
+        slots.extend(
+            blocks[position // block_size] * block_size + position % block_size
+            for position in range(chunk.start_position, end)
+        )
+    if min(token_ids) < 0 or max(token_ids) >= vocab_size:
+        raise EngineError(
+            f"a token id is outside 0 to {vocab_size - 1}: {_outside(token_ids, vocab_size)}"
+        )
+    return CpuStep(
+        token_ids=torch.tensor(token_ids),
+        positions=torch.tensor(positions),
+        slots=torch.tensor(slots),
+        single_rows=sum(len(chunk.token_ids) == 1 for chunk in batch.chunks),
+        chunks=chunks,
+        cache=cache,
+        last_rows=[
+            first + len(chunk.token_ids) - 1
+            for first, chunk in zip(first_rows, batch.chunks, strict=True)
+        ],
+        wanted_rows=_wanted_rows(batch.chunks, first_rows),
+        sampling=batch.sampling,
+    )
+
+
+def causal_mask(
+    first_query: int, end_query: int, first_key: int, window: int | None
+) -> torch.Tensor:
+    """Return what to add to scores: 0 where a query sees a key, minus infinity elsewhere.
+
+    Args:
+        first_query: Position of the first query.
+        end_query: Position after the last query, and after the last key.
+        first_key: Position of the first key.
+        window: Keys a query sees, its own included; None for all before it.
+
+    Returns:
+        float32 [end_query - first_query, end_query - first_key].
+    """
+    queries = torch.arange(first_query, end_query).unsqueeze(1)
+    keys = torch.arange(first_key, end_query).unsqueeze(0)
+    hidden = keys > queries
+    if window is not None:
+        hidden |= keys <= queries - window
+    return torch.zeros(hidden.shape).masked_fill_(hidden, float("-inf"))
+
+
+def _check_chunk(chunk: SequenceChunk, num_blocks: int, block_size: int) -> list[int]:
+    """Return the blocks that the chunk's sequence uses up to its end."""
+    end = chunk.start_position + len(chunk.token_ids)
+    needed = -(-end // block_size)
+    if not chunk.token_ids or chunk.start_position < 0 or len(chunk.block_table) < needed:
+        raise EngineError(
+            f"a chunk of {len(chunk.token_ids)} tokens at position {chunk.start_position} has "
+            f"{len(chunk.block_table)} blocks of {block_size}; it needs {needed}"
+        )
+    blocks = list(chunk.block_table[:needed])
+    if min(blocks) < 0 or max(blocks) >= num_blocks:
+        raise EngineError(f"block table {blocks} names a block outside 0 to {num_blocks - 1}")
+    return blocks
+
+
+def _wanted_rows(chunks: Sequence[SequenceChunk], first_rows: list[int]) -> list[int]:
+    rows: list[int] = []
+    for chunk, first in zip(chunks, first_rows, strict=True):
+        end = first + len(chunk.token_ids)
+        if chunk.wants_logits == "all":
+            rows.extend(range(first, end))
+        elif chunk.wants_logits == "last":
+            rows.append(end - 1)
+    return rows
+
+
+def _outside(token_ids: list[int], vocab_size: int) -> int:
+    return next(token for token in token_ids if not 0 <= token < vocab_size)
