@@ -140,7 +140,7 @@ class ImageLayout:
             items = [i for i in items if (i.get("annotations") or {}).get(REFERENCE_NAME) == tag]
         if len(items) != 1:
             raise LayoutError(
-                f"{self.folder} has {len(items)} images{f' named {tag}' if tag else ''}, expected 1",
+                f"{self.folder} has {len(items)} images for tag {tag!r}, expected 1",
                 hint="Name one as oci:FOLDER:TAG.",
             )
         chosen = Descriptor.from_json(items[0])

@@ -1,0 +1,178 @@
+"""What an image stands on: Debian packages, a registry's image, a layout's image, or a tar file.
+
+Of a base in a registry only the manifest and the config are read; its layers are mounted when the
+image goes to the same registry and copied blob by blob when it goes elsewhere, never unpacked.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import lzma
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
+
+import zstandard
+
+from zse.errors import NotFoundError
+from zse.oci.errors import BadReferenceError, DebianError, LayoutError
+from zse.oci.image import INDEX_TYPES, Descriptor, choose_platform, digest_of
+from zse.oci.layer import Compression, Layer, write_layer_from_tar
+from zse.oci.layout import ImageLayout
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from zse.oci.registry import Registry
+
+_TAR_CHUNK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Base:
+    """A base image.
+
+    Attributes:
+        name: What is remembered of it; holds no address of a mirror.
+        digest: Digest of its manifest, or empty.
+        config: Its config document; empty when the base is only files.
+        layers: Its layers, in order.
+        fetch: Brings one of its layers into a folder of blobs.
+        repository: Registry host and repository its layers can be mounted from.
+    """
+
+    name: str
+    digest: str = ""
+    config: Mapping[str, Any] = field(default_factory=dict)
+    layers: tuple[Descriptor, ...] = ()
+    fetch: Callable[[Descriptor], Path] | None = None
+    repository: tuple[str, str] = ("", "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BaseName:
+    """A parsed ``--base``: which kind, and its argument."""
+
+    kind: str
+    value: str
+
+
+def parse_base(text: str) -> BaseName:
+    """Parse ``debian[:SUITE]``, ``oci:DIR[:TAG]``, ``rootfs:TAR`` or an image reference."""
+    head, colon, rest = text.partition(":")
+    if head == "debian" and "/" not in text and "@" not in text:
+        return BaseName(kind="debian", value=rest)
+    if head in {"oci", "rootfs"} and colon:
+        if not rest:
+            raise BadReferenceError(f"--base {text} names no path", hint=f"Write {head}:PATH.")
+        return BaseName(kind=head, value=rest)
+    return BaseName(kind="registry", value=text)
+
+
+def base_from_layout(value: str, *, platform: str) -> Base:
+    """Read a base from ``DIR[:TAG]``.
+
+    Raises:
+        LayoutError: There is no layout, or no such image in it.
+    """
+    folder, tag = Path(value), ""
+    if not folder.is_dir():
+        head, _, tail = value.rpartition(":")
+        folder, tag = Path(head), tail
+    layout = ImageLayout.open(folder)
+    manifest = layout.find_manifest(tag, platform=platform)
+    document = json.loads(manifest)
+    layers = tuple(Descriptor.from_json(item) for item in document["layers"])
+
+    def fetch(descriptor: Descriptor) -> Path:
+        path = layout.blob_path(descriptor.digest)
+        if not path.is_file():
+            raise LayoutError(f"{folder} lacks the blob {descriptor.digest}")
+        return path
+
+    return Base(
+        name=f"oci:{folder.name}",
+        digest=digest_of(manifest),
+        config=json.loads(layout.read_blob(document["config"]["digest"])),
+        layers=layers,
+        fetch=fetch,
+    )
+
+
+def base_from_registry(registry: Registry, *, platform: str, cache: Path) -> Base:
+    """Read a base's manifest and config from a registry.
+
+    Raises:
+        RegistryError: The registry refuses, or has no such image.
+        BadReferenceError: The image is not made for this platform.
+    """
+    found = registry.manifest(registry.reference.identifier)
+    if found.media_type in INDEX_TYPES:
+        found = registry.manifest(choose_platform(found.document, platform).digest)
+    document = found.document
+    if "config" not in document or "layers" not in document:
+        raise BadReferenceError(f"{registry.reference} is not an image: it has no layers")
+    config = json.loads(registry.small_blob(Descriptor.from_json(document["config"])))
+    return Base(
+        name=str(registry.reference),
+        digest=found.digest,
+        config=config,
+        layers=tuple(Descriptor.from_json(item) for item in document["layers"]),
+        fetch=lambda descriptor: registry.pull_blob(descriptor, cache),
+        repository=(registry.reference.host, registry.reference.repository),
+    )
+
+
+def layer_from_rootfs(path: Path, blobs: Path, *, compression: Compression) -> Layer:
+    """Store a tar file of a root file system (plain, .gz, .xz or .zst) as a layer.
+
+    Raises:
+        NotFoundError: There is no such file.
+        LayoutError: It cannot be decompressed.
+    """
+    if not path.is_file():
+        raise NotFoundError(f"{path} does not exist", hint="Give a tar file as rootfs:FILE.")
+    try:
+        with _open_tar(path) as stream:
+            return write_layer_from_tar(
+                _chunks(stream), blobs, compression=compression, comment="rootfs"
+            )
+    except (gzip.BadGzipFile, lzma.LZMAError, zstandard.ZstdError, EOFError) as error:
+        raise LayoutError(f"{path} cannot be decompressed: {error}") from error
+
+
+def _open_tar(path: Path) -> BinaryIO:
+    with path.open("rb") as stream:
+        magic = stream.read(6)
+    if magic.startswith(b"\x1f\x8b"):
+        return cast("BinaryIO", gzip.open(path, "rb"))
+    if magic.startswith(b"\xfd7zXZ"):
+        return cast("BinaryIO", lzma.open(path, "rb"))
+    if magic.startswith(b"\x28\xb5\x2f\xfd"):
+        return cast("BinaryIO", zstandard.open(path, "rb"))
+    return path.open("rb")
+
+
+def _chunks(stream: BinaryIO) -> Iterator[bytes]:
+    while data := stream.read(_TAR_CHUNK_BYTES):
+        yield data
+
+
+def suite_of(value: str, default: str, *, python: str, known: Mapping[str, str]) -> str:
+    """Return the Debian suite to use; its Python must be the one the wheels are made for.
+
+    Raises:
+        DebianError: The suite is unknown, or carries another Python.
+    """
+    suite = value or default
+    if suite not in known:
+        raise DebianError(
+            f"the Debian suite {suite!r} is not known", hint=f"Known: {', '.join(sorted(known))}."
+        )
+    if known[suite] != python:
+        raise DebianError(
+            f"Debian {suite} has Python {known[suite]}, the image's wheels are for {python}",
+            hint=f"Use --base debian:{default}, or another recipe.",
+        )
+    return suite
