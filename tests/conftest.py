@@ -1,0 +1,107 @@
+"""Rules for the whole suite: a clean environment, GPU tests, and tests that need real services."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "scripts" / "services"))
+
+import ceph_s3  # noqa: E402
+import oci_registry  # noqa: E402
+import service_packages  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ceph_s3 import S3Server
+
+EXIT_NO_GPU = 3
+# Variables that change what the code under test does; a developer's own must not leak in.
+SCRUBBED_PREFIXES = ("ZSE_", "AWS_", "HF_", "S3_")
+SCRUBBED = frozenset(
+    {"PORT", "SOURCE_DATE_EPOCH", "NO_COLOR", "REGISTRY_AUTH_FILE", "DOCKER_CONFIG"}
+)
+KEPT = frozenset({"ZSE_REQUIRE_GPU", "ZSE_TEST_SYSTEM", "ZSE_VENV", "HF_HUB_OFFLINE"})
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Scrub the environment before anything is imported from zse, session fixtures included."""
+    for name in list(os.environ):
+        if name not in KEPT and (name in SCRUBBED or name.startswith(SCRUBBED_PREFIXES)):
+            del os.environ[name]
+    os.environ["AWS_CONFIG_FILE"] = os.devnull
+    os.environ["AWS_SHARED_CREDENTIALS_FILE"] = os.devnull
+    os.environ["AWS_EC2_METADATA_DISABLED"] = "true"
+    cache = tempfile.TemporaryDirectory(prefix="zse-tests-cache-")
+    config.add_cleanup(cache.cleanup)
+    os.environ["ZSE_CACHE_DIR"] = cache.name
+
+
+@pytest.hookimpl(trylast=True)  # after -m and -k have taken out what was not asked for
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Skip what this machine cannot run, unless it was told that it must."""
+    gpu_items = [item for item in items if item.get_closest_marker("gpu")]
+    if gpu_items and not has_gpu():
+        if os.environ.get("ZSE_REQUIRE_GPU") == "1":
+            pytest.exit("ZSE_REQUIRE_GPU=1, but there is no GPU", returncode=EXIT_NO_GPU)
+        for item in gpu_items:
+            item.add_marker(pytest.mark.skip(reason="no GPU on this machine"))
+    system_items = [item for item in items if item.get_closest_marker("system")]
+    if system_items and not config.option.collectonly and (reason := prepare_system()):
+        for item in system_items:
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def has_gpu() -> bool:
+    """Whether the NVIDIA driver shows a device; nothing is initialised by asking."""
+    return any(Path("/dev").glob("nvidia[0-9]*"))
+
+
+def prepare_system() -> str:
+    """Install the real services when ZSE_TEST_SYSTEM=1; return why they cannot be used, or ''."""
+    if os.environ.get("ZSE_TEST_SYSTEM") == "1":
+        try:
+            service_packages.install()
+        except service_packages.ServiceError as error:
+            pytest.exit(f"ZSE_TEST_SYSTEM=1, but {error}", returncode=1)
+        return ""
+    if reason := service_packages.cannot_install():
+        return reason
+    if missing := service_packages.missing_packages():
+        return f"packages missing: {' '.join(missing)}; ZSE_TEST_SYSTEM=1 installs them"
+    return ""
+
+
+@pytest.fixture(scope="session")
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """A real S3 server on loopback, one for the session. Tests that use it are marked system."""
+    with ceph_s3.running(tmp_path_factory.mktemp("s3") / "server") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The ``host:port`` of a real image registry on loopback (plain HTTP), one for the session."""
+    with oci_registry.running(tmp_path_factory.mktemp("registry") / "server") as address:
+        yield address
+
+
+@pytest.fixture
+def s3_bucket(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> str:
+    """An empty bucket; the AWS variables of this test point at its server."""
+    import secrets
+
+    from zse.store.s3_client import default_client
+
+    for name, value in s3_server.environment().items():
+        monkeypatch.setenv(name, value)
+    bucket = f"test-{secrets.token_hex(6)}"
+    default_client().create_bucket(Bucket=bucket)
+    return bucket

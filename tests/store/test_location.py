@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zse.errors import UsageError
+from zse.store import Location, parse_location
+
+
+def test_a_plain_path_is_local() -> None:
+    location = parse_location("models/a.zse")
+    assert location == Location(scheme="file", path=Path("models/a.zse"))
+    assert (location.is_local, location.url, location.name) == (True, "models/a.zse", "a.zse")
+
+
+def test_a_path_object_is_taken_as_it_stands() -> None:
+    assert parse_location(Path("s3:/odd")).path == Path("s3:/odd")
+
+
+def test_a_tilde_is_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/someone")
+    assert parse_location("~/a.zse").path == Path("/home/someone/a.zse")
+
+
+def test_a_file_url_is_local() -> None:
+    assert parse_location("file:///data/a.zse").path == Path("/data/a.zse")
+
+
+def test_an_s3_url_has_a_bucket_and_a_key() -> None:
+    location = parse_location("s3://my-bucket.x/folder/a b?#%20.zse")
+    assert (location.bucket, location.key) == ("my-bucket.x", "folder/a b?#%20.zse")
+    assert location.url == "s3://my-bucket.x/folder/a b?#%20.zse"
+    assert not location.is_prefix
+
+
+@pytest.mark.parametrize("url", ["s3://bucket", "s3://bucket/", "s3://bucket/folder/"])
+def test_a_bucket_or_a_key_that_ends_in_a_slash_is_a_prefix(url: str) -> None:
+    assert parse_location(url).is_prefix
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("", "empty"),
+        ("gs://bucket/key", "gs://"),
+        ("https://host/x", "https://"),
+        ("file://host/x", "relative path"),
+        ("a\0b", "NUL"),
+        ("s3:///key", "bucket name ''"),
+        ("s3://ab/key", "bucket name 'ab'"),
+        ("s3://Bucket/key", "bucket name 'Bucket'"),
+        ("s3://under_score/key", "under_score"),
+        ("s3://-bucket/key", "-bucket"),
+        ("s3://two..dots/key", "two..dots"),
+        ("s3://127.0.0.1/key", "127.0.0.1"),
+        ("s3://" + "b" * 64 + "/key", "bucket name"),
+        ("s3://bucket//key", "empty"),
+        ("s3://bucket/a//b", "empty"),
+        ("s3://bucket/a/../b", ".."),
+        ("s3://bucket/./b", "'.'"),
+        ("s3://bucket/a\nb", "control"),
+        ("s3://bucket/\udc80", "UTF-8"),
+        ("s3://bucket/" + "ü" * 513, "1024 bytes"),
+    ],
+)
+def test_a_bad_location_is_refused_with_its_reason(url: str, words: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_location(url)
+    assert words in caught.value.message
+    assert caught.value.hint
+
+
+@given(st.text())
+def test_any_text_is_parsed_or_refused_and_parsing_its_url_again_changes_nothing(text: str) -> None:
+    try:
+        location = parse_location(text)
+    except UsageError:
+        return
+    if not text.startswith("~"):
+        assert parse_location(location.url) == location or location.is_local
