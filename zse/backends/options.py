@@ -57,5 +57,7 @@ class BackendOptions:
     """Memory for the KV pool in bytes, used when ``num_blocks`` is 0."""
     kv_dtype: Literal["fp32", "bf16"] = "fp32"
     """fp32 keeps the answers those of transformers in float32; bf16 halves the pool."""
+    max_context: int = 0
+    """Longest sequence in tokens that will be asked for; 0 means what the model says."""
     threads: int = 0
     """CPU threads; 0 means all physical cores."""

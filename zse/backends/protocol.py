@@ -40,7 +40,7 @@ class Operations(Protocol):
         q_norm: str | None = None,
         k_norm: str | None = None,
     ) -> Handle:
-        """Normalize heads if asked, rotate q and k, store k and v; return q [tokens, heads, dim]."""
+        """Normalize heads if asked, rotate q and k, store k, v; return q [tokens, heads, dim]."""
 
     def attention(self, step: Step, query: Handle, layer: int, window: int | None) -> Handle:
         """Return causal attention over the sequence so far, [tokens, heads * dim]."""

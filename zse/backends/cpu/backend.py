@@ -41,7 +41,7 @@ class CPUBackend:
         self._rotary = RotaryTable(options.inverse_frequencies, options.rope_factor)
         self._head_norms: dict[tuple[str, str], torch.Tensor] = {}
         self._weights = Weights(reader)
-        self.num_blocks = options.num_blocks or self._choose_num_blocks(options.kv_bytes)
+        self.num_blocks = options.num_blocks or self._choose_num_blocks(options)
         self._cache = self.new_cache(self.num_blocks)
 
     # --- the pass ------------------------------------------------------------------------------
@@ -79,7 +79,7 @@ class CPUBackend:
             turning = self._normalize(turning, self._head_norm(q_norm, k_norm))
         cosines, sines = step.rotary  # type: ignore[misc]  # set by begin()
         rotated = rotate(turning, cosines, sines)
-        query, keys = rotated.split((self._shape.num_heads, self._kv_heads), 1)
+        query, keys = torch.split(rotated, (self._shape.num_heads, self._kv_heads), 1)
         pool = step.cache[layer].view(-1, 2 * self._kv_heads, self._shape.head_dim)
         stored = torch.cat((keys, heads[:, self._rotated_heads :]), 1)
         pool.index_copy_(0, step.slots, stored.to(pool.dtype))
@@ -107,7 +107,7 @@ class CPUBackend:
             return _silu_mul(joined)
         # One row at a time: vectorized and scalar exponentials differ in the last bit, and which
         # of them an element gets depends on where it lies in the whole tensor.
-        parts = [_silu_mul(row) for row in joined[:single].split(1)]
+        parts = [_silu_mul(row) for row in torch.split(joined[:single], 1)]
         if single < joined.shape[0]:
             parts.append(_silu_mul(joined[single:]))
         return torch.cat(parts)
@@ -195,12 +195,12 @@ class CPUBackend:
         values = 2 * self._kv_heads * self._shape.head_dim * self._shape.num_layers
         return values * self.block_size * self._kv_dtype.itemsize
 
-    def _choose_num_blocks(self, kv_bytes: int) -> int:
+    def _choose_num_blocks(self, options: BackendOptions) -> int:
         block_bytes = self._block_bytes()
-        if kv_bytes:
-            count = kv_bytes // block_bytes
+        if options.kv_bytes:
+            count = options.kv_bytes // block_bytes
         else:
-            full = -(-self._shape.max_position // self.block_size)
+            full = -(-(options.max_context or self._shape.max_position) // self.block_size)
             count = min(probe().available_memory_bytes // 4 // block_bytes, full * _POOL_SEQUENCES)
         if count < 1:
             raise DeviceError(

@@ -41,7 +41,7 @@ class Int4Linear:
         """Multiply [M, K] float32 row by row."""
         if inputs.shape[0] == 1:
             return self._multiply_one(inputs)
-        return torch.cat([self._multiply_one(row) for row in inputs.split(1)])
+        return torch.cat([self._multiply_one(row) for row in torch.split(inputs, 1)])
 
     def all_rows(self, inputs: torch.Tensor) -> torch.Tensor:
         """Dequantize one tile at a time and multiply it with all rows [M, K]."""

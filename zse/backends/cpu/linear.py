@@ -42,7 +42,7 @@ class DenseLinear:
         """Multiply row by row with one kernel of one shape."""
         if inputs.shape[0] == 1:
             return torch.mm(inputs, self._transposed)
-        return torch.cat([torch.mm(row, self._transposed) for row in inputs.split(1)])
+        return torch.cat([torch.mm(row, self._transposed) for row in torch.split(inputs, 1)])
 
     def all_rows(self, inputs: torch.Tensor) -> torch.Tensor:
         """Multiply all rows at once."""
@@ -91,7 +91,7 @@ class TiledLinear:
         if self._arrange is not None:
             inputs = self._arrange(inputs)
         outputs = torch.empty(inputs.shape[0], self._rows)
-        rows = inputs.split(1) if one_at_a_time else (inputs,)
+        rows = torch.split(inputs, 1) if one_at_a_time else (inputs,)
         for start in range(0, self._rows, self._tile_rows):
             stop = min(start + self._tile_rows, self._rows)
             transposed = self._tile_of(start, stop).t()

@@ -31,10 +31,8 @@ def sample(logits: torch.Tensor, row: SamplingRow) -> SampledToken:
         row: How to choose.
     """
     adjusted = _adjust(logits, row)
-    if row.temperature < _GREEDY_BELOW:
-        token_id = int(adjusted.argmax())
-    else:
-        token_id = _draw(adjusted, row)
+    greedy = row.temperature < _GREEDY_BELOW
+    token_id = int(adjusted.argmax()) if greedy else _draw(adjusted, row)
     if row.logprobs is None:
         return SampledToken(token_id=token_id)
     return _with_logprobs(logits, token_id, row.logprobs)
@@ -55,13 +53,13 @@ def _adjust(logits: torch.Tensor, row: SamplingRow) -> torch.Tensor:
     logits = logits.clone()
     if repeats:
         seen = torch.tensor([*row.prompt_token_ids, *row.output_token_ids], dtype=torch.int64)
-        seen = seen.unique()
+        seen = torch.unique(seen)
         values = logits[seen]
         penalty = row.repetition_penalty
         logits[seen] = torch.where(values > 0, values / penalty, values * penalty)
     if counts:
         tokens = torch.tensor(list(row.output_token_ids), dtype=torch.int64)
-        used, times = tokens.unique(return_counts=True)
+        used, times = torch.unique(tokens, return_counts=True)
         logits[used] -= row.presence_penalty + row.frequency_penalty * times
     for token_id, bias in row.logit_bias.items():
         if 0 <= token_id < logits.shape[0]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import torch
-
 from zse.backends.cpu.int4_linear import Int4Linear
 from zse.backends.cpu.int8_linear import MAX_COLUMNS, Int8Linear, int8_is_exact
 from zse.backends.cpu.linear import DenseLinear, int8_tiles, nf4_tiles, plain_tiles
@@ -14,6 +12,8 @@ from zse.format.as_torch import NF4_CODES, dequantize, stored_parts
 from zse.format.spec import Scheme
 
 if TYPE_CHECKING:
+    import torch
+
     from zse.backends.cpu.linear import Linear
     from zse.format.reader import ZSEReader
     from zse.format.spec import TensorEntry

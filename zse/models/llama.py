@@ -1,0 +1,23 @@
+"""Llama 2, 3, 3.1, 3.2, 3.3: the plain decoder. RoPE scaling is in the frequencies."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from zse.models.decoder import EMBED, attention_block, mlp_block
+
+if TYPE_CHECKING:
+    from zse.backends.protocol import Handle, Operations, Step
+    from zse.models.config import ModelConfig
+
+
+def run(ops: Operations, config: ModelConfig, step: Step) -> Handle:
+    """Return the residual stream [tokens, hidden] before the final norm and the head."""
+    residual = ops.embed(step, EMBED)
+    for layer in range(config.num_layers):
+        name = f"layers.{layer}"
+        qkv = ops.norm_linear(step, residual, f"{name}.attn_norm.weight", f"{name}.qkv.weight")
+        query = ops.rope_store(step, qkv, layer)
+        residual = attention_block(ops, step, residual, layer, query, None)
+        residual = mlp_block(ops, step, residual, layer)
+    return residual

@@ -1,0 +1,193 @@
+"""A model that runs: a family's program, a backend's operations and a KV pool."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any, Literal
+
+from zse.backends import create_backend
+from zse.backends.options import BackendOptions
+from zse.backends.types import SequenceChunk, StepBatch, StepResult
+from zse.errors import ContextLengthError, FormatError, InvalidParameterError
+from zse.format import ZSEReader
+from zse.models.config import ModelConfig
+from zse.models.decoder import FINAL_NORM, HEAD
+from zse.models.names import tensor_plan
+from zse.models.program import program_for
+from zse.models.rope import inverse_frequencies
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Sequence
+
+    from zse.backends.protocol import Backend
+
+_LOGITS_CHUNK = 512
+"""Tokens that ``logits`` computes at a time."""
+
+
+class ModelRunner:
+    """Executes steps of one model. Not reentrant: a lock keeps steps apart.
+
+    Args:
+        reader: The open file.
+        backend: Its weights and pool on a device.
+        config: The model.
+        owns_reader: Close the reader when the runner is closed.
+        max_position: Longest sequence accepted, in tokens.
+    """
+
+    def __init__(
+        self,
+        reader: ZSEReader,
+        backend: Backend,
+        config: ModelConfig,
+        *,
+        owns_reader: bool,
+        max_position: int,
+    ) -> None:
+        self.config = config
+        self.max_position = max_position
+        self.vocab_size = config.vocab_size
+        self.num_blocks = backend.num_blocks
+        self.block_size = backend.block_size
+        self._reader = reader
+        self._owns_reader = owns_reader
+        self._backend = backend
+        self._program = program_for(config.family)
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def execute(self, batch: StepBatch) -> StepResult:
+        """Compute one step: write the chunks' KV and sample where a row asks for it.
+
+        Raises:
+            EngineError: A chunk is empty, names an unknown token or lacks blocks.
+        """
+        if not batch.chunks:
+            return StepResult(sampled=[])
+        with self._lock:
+            step = self._backend.begin(batch)
+            residual = self._program(self._backend, self.config, step)
+            sampled = self._backend.lm_head_sample(step, residual, FINAL_NORM, HEAD)
+        return StepResult(sampled=sampled)
+
+    def logits(self, token_ids: Sequence[int]) -> Any:
+        """Return float32 logits [num_tokens, vocab_size] of one sequence, outside the KV pool.
+
+        Raises:
+            InvalidParameterError: There are no tokens.
+            ContextLengthError: There are more tokens than the model takes.
+        """
+        count = len(token_ids)
+        if count == 0:
+            raise InvalidParameterError("logits of no tokens were asked for", param="token_ids")
+        if count > self.max_position:
+            raise ContextLengthError(f"{count} tokens are more than the {self.max_position} taken")
+        num_blocks = -(-count // self.block_size)
+        parts = []
+        with self._lock:
+            cache = self._backend.new_cache(num_blocks)
+            for start in range(0, count, _LOGITS_CHUNK):
+                chunk = SequenceChunk(
+                    sequence_slot=0,
+                    token_ids=list(token_ids[start : start + _LOGITS_CHUNK]),
+                    start_position=start,
+                    block_table=range(num_blocks),
+                    wants_logits="all",
+                )
+                step = self._backend.begin(StepBatch(chunks=[chunk], sampling=[None]), cache)
+                residual = self._program(self._backend, self.config, step)
+                parts.append(self._backend.lm_head(step, residual, FINAL_NORM, HEAD))
+            return self._backend.join_rows(parts)
+
+    def copy_block(self, source: int, destination: int) -> None:
+        """Copy one KV block of every layer."""
+        with self._lock:
+            self._backend.copy_block(source, destination)
+
+    def memory_bytes(self) -> dict[str, int]:
+        """Return bytes held, by use: weights, kv_cache."""
+        return self._backend.memory_bytes()
+
+    def close(self) -> None:
+        """Give the memory back; the runner cannot be used afterwards."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._backend.close()
+            if self._owns_reader:
+                self._reader.close()
+
+
+def load_runner(
+    path_or_reader: str | os.PathLike[str] | ZSEReader,
+    *,
+    device: str = "auto",
+    num_blocks: int = 0,
+    kv_bytes: int = 0,
+    block_size: int = 32,
+    threads: int = 0,
+    max_context: int = 0,
+    kv_dtype: Literal["fp32", "bf16"] = "fp32",
+) -> ModelRunner:
+    """Load a ``.zse`` file onto a device.
+
+    Args:
+        path_or_reader: The file, or an open reader that the caller keeps open and closes.
+        device: auto, cpu or cuda[:N].
+        num_blocks: KV blocks; 0 means from ``kv_bytes``.
+        kv_bytes: Memory of the KV pool; 0 means chosen from what is free.
+        block_size: Tokens in a KV block.
+        threads: CPU threads; 0 means all physical cores.
+        max_context: Longest sequence in tokens; 0 means what the model says.
+        kv_dtype: Type of the cached keys and values.
+
+    Raises:
+        FormatError: The file is damaged, or its tensors do not fit its model config.
+        UnsupportedModelError: The model's family is not known.
+        DeviceError: The device is unknown, absent or too small.
+    """
+    owns_reader = not isinstance(path_or_reader, ZSEReader)
+    reader = path_or_reader if isinstance(path_or_reader, ZSEReader) else ZSEReader(path_or_reader)
+    try:
+        config = ModelConfig.from_json(reader.header.model_config)
+        program_for(config.family)
+        _check_tensors(reader, config)
+        max_position = min(max_context or config.max_position, config.max_position)
+        frequencies, factor = inverse_frequencies(
+            config.head_dim, config.rope_theta, config.rope_scaling
+        )
+        options = BackendOptions(
+            inverse_frequencies=tuple(frequencies),
+            rope_factor=factor,
+            block_size=block_size,
+            num_blocks=num_blocks,
+            kv_bytes=kv_bytes,
+            kv_dtype=kv_dtype,
+            threads=threads,
+            max_context=max_position,
+        )
+        backend = create_backend(device, reader, config, options=options)
+        return ModelRunner(
+            reader, backend, config, owns_reader=owns_reader, max_position=max_position
+        )
+    except BaseException:
+        if owns_reader:
+            reader.close()
+        raise
+
+
+def _check_tensors(reader: ZSEReader, config: ModelConfig) -> None:
+    """Refuse a file whose tensors are not the ones that its model config calls for."""
+    found = {name: reader.entry(name).shape for name in reader.names()}
+    for group in tensor_plan(config):
+        for tensor in group.tensors:
+            if tensor.name not in found:
+                raise FormatError(f"tensor {tensor.name} is missing")
+            if found[tensor.name] != tensor.shape:
+                raise FormatError(
+                    f"tensor {tensor.name} has shape {list(found[tensor.name])}; "
+                    f"the model config calls for {list(tensor.shape)}"
+                )
