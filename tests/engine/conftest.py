@@ -63,9 +63,7 @@ class ScriptedRunner:
             if row is None:
                 sampled.append(None)
                 continue
-            history = self._history(
-                chunk.block_table, chunk.start_position + len(chunk.token_ids)
-            )
+            history = self._history(chunk.block_table, chunk.start_position + len(chunk.token_ids))
             assert history == [*row.prompt_token_ids, *row.output_token_ids]
             token = next_token(history, row, self.vocab_size)
             logprob = None if row.logprobs is None else -0.5

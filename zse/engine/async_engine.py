@@ -1,0 +1,269 @@
+"""AsyncEngine: the core in one thread of its own, answers as asynchronous streams.
+
+The event loop never waits for a step: commands go to the thread through a queue, and what a step
+produced comes back in one call into each loop. Text is made in the thread, so that a stop string
+ends its choice before the next step spends anything on it.
+
+    generate() --command--> queue --> engine thread: step, detokenize --call_soon_threadsafe--> deltas
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import threading
+import time
+import uuid
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from zse.engine.output import Delta, RequestText
+from zse.engine.request import Request, SamplingParams
+from zse.errors import EngineError, ShuttingDownError, ZSEError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Sequence
+
+    from zse.engine.core import EngineCore, EngineStats
+    from zse.engine.request import TokenEvent
+    from zse.text.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
+
+_DRAIN_POLL_SECONDS = 0.01
+
+
+class _Stream:
+    """One caller's view of a request. The inbox belongs to the loop, the text to the thread."""
+
+    def __init__(self, request: Request, tokenizer: Tokenizer) -> None:
+        self.request = request
+        self.text = RequestText(tokenizer, request)
+        self.loop = asyncio.get_running_loop()
+        self.inbox: asyncio.Queue[Delta | ZSEError] = asyncio.Queue()
+
+
+class AsyncEngine:
+    """Serves concurrent streams from one core.
+
+    Args:
+        core: The engine; from now on only this object's thread steps it.
+        tokenizer: Turns token ids into text.
+    """
+
+    def __init__(self, core: EngineCore, tokenizer: Tokenizer) -> None:
+        self._core = core
+        self._tokenizer = tokenizer
+        self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._streams: dict[str, _Stream] = {}
+        self._lock = threading.Lock()  # guards what decides whether a stream may be added
+        self._failure = ""  # why the thread crashed
+        self._is_draining = False
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._run, name="zse-engine", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether the engine thread runs; once it has crashed, it stays down."""
+        return not self._failure and not self._is_closed
+
+    @property
+    def num_active(self) -> int:
+        """Requests that have not ended."""
+        return len(self._streams)
+
+    @property
+    def max_context(self) -> int:
+        """Longest sequence in tokens that can be served."""
+        return self._core.capacity_tokens
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer of the model."""
+        return self._tokenizer
+
+    def stats(self) -> EngineStats:
+        """Return a snapshot for metrics."""
+        return self._core.stats()
+
+    def check(self, prompt_token_ids: Sequence[int], params: SamplingParams) -> None:
+        """Refuse what ``generate`` would refuse, before a response has begun.
+
+        Raises:
+            InvalidParameterError: A token id or parameter is out of range.
+            ContextLengthError: The request exceeds the context.
+            CapacityError: The request exceeds the KV pool.
+            EngineError: The engine thread has crashed.
+            ShuttingDownError: The engine is draining.
+        """
+        self._refuse_when_down()
+        self._core.check(prompt_token_ids, params)
+
+    async def generate(
+        self,
+        prompt_token_ids: Sequence[int],
+        params: SamplingParams | None = None,
+        request_id: str = "",
+        priority: int = 0,
+        cache_salt: str = "",
+    ) -> AsyncGenerator[Delta, None]:
+        """Stream the answer. Closing the generator cancels the request.
+
+        Args:
+            prompt_token_ids: The prompt.
+            params: How to sample and when to stop.
+            request_id: For logs; two requests may share one.
+            priority: Higher goes first.
+            cache_salt: Prefixes are shared only between requests with the same salt.
+
+        Yields:
+            Deltas of all choices as they come; the last one of each carries its finish reason.
+
+        Raises:
+            ZSEError: As ``check``, and EngineError when the engine crashes on the way.
+        """
+        params = params or SamplingParams()
+        self.check(prompt_token_ids, params)
+        request = Request(
+            request_id=f"{request_id}/{uuid.uuid4().hex}",
+            prompt_token_ids=prompt_token_ids,
+            params=params,
+            priority=priority,
+            cache_salt=cache_salt,
+        )
+        stream = _Stream(request, self._tokenizer)
+        self._open(stream)
+        num_open = params.n
+        try:
+            while num_open:
+                item = await stream.inbox.get()
+                if isinstance(item, ZSEError):
+                    raise item
+                num_open -= item.finish_reason is not None
+                yield item
+        finally:
+            self._forget(stream)
+
+    async def drain(self, timeout_seconds: float) -> bool:
+        """Take no new requests and wait for those in flight.
+
+        Returns:
+            True when all ended by themselves; False when the time ran out and the rest was failed
+            with ShuttingDownError.
+        """
+        with self._lock:
+            self._is_draining = True
+        deadline = time.monotonic() + timeout_seconds
+        while self._streams and time.monotonic() < deadline:
+            await asyncio.sleep(_DRAIN_POLL_SECONDS)
+        is_empty = not self._streams
+        self._fail_all(
+            lambda: ShuttingDownError("the server stopped before the answer was complete")
+        )
+        return is_empty
+
+    def close(self) -> None:
+        """Fail what is in flight, stop the thread and close the core. May be called twice."""
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+        self._commands.put(_nothing)  # wakes the thread
+        self._thread.join()
+        self._fail_all(lambda: ShuttingDownError("the engine was closed"))
+        self._core.close()
+
+    # --- in any thread --------------------------------------------------------------------------
+
+    def _refuse_when_down(self) -> None:
+        if self._failure:
+            raise _crash_error(self._failure)
+        if self._is_draining or self._is_closed:
+            raise ShuttingDownError("the server is shutting down")
+
+    def _open(self, stream: _Stream) -> None:
+        request = stream.request
+        with self._lock:
+            self._refuse_when_down()
+            self._streams[request.request_id] = stream
+            self._commands.put(lambda: self._core.add_request(request))
+
+    def _forget(self, stream: _Stream) -> None:
+        request_id = stream.request.request_id
+        if self._streams.pop(request_id, None) is not None:
+            self._commands.put(lambda: self._core.abort(request_id))
+
+    def _fail_all(self, make_error: Callable[[], ZSEError]) -> None:
+        for stream in list(self._streams.values()):
+            self._hand_over({stream.loop: [(stream, make_error())]})
+            self._forget(stream)
+
+    # --- in the engine thread -------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while not self._is_closed:
+                self._run_commands()
+                self._deliver(self._core.step())
+        except Exception as error:
+            logger.exception("the engine thread crashed")
+            reason = f"{type(error).__name__}: {error}"
+            with self._lock:
+                self._failure = reason
+            self._fail_all(lambda: _crash_error(reason))
+
+    def _run_commands(self) -> None:
+        """Do what is asked; sleep until something is when the core has no work."""
+        if not self._core.has_work:
+            self._commands.get()()
+        while not self._commands.empty():
+            self._commands.get()()
+
+    def _deliver(self, events: list[TokenEvent]) -> None:
+        batches: dict[asyncio.AbstractEventLoop, list[tuple[_Stream, Delta | ZSEError]]]
+        batches = defaultdict(list)
+        for event in events:
+            stream = self._streams.get(event.request_id)
+            if stream is None:
+                continue  # cancelled while the step ran
+            item = self._item_of(stream, event)
+            if item is not None:
+                batches[stream.loop].append((stream, item))
+        self._hand_over(batches)
+
+    def _item_of(self, stream: _Stream, event: TokenEvent) -> Delta | ZSEError | None:
+        try:
+            delta = stream.text.push(event)
+        except Exception as error:  # one request's text must not take the others down
+            logger.exception("request %s: its text could not be made", event.request_id)
+            self._core.abort(event.request_id)
+            return EngineError(f"the answer has no text: {type(error).__name__}: {error}")
+        if delta is not None and delta.finish_reason and not event.finish_reason:
+            self._core.abort(event.request_id, event.index)  # a stop string
+        return delta
+
+    def _hand_over(
+        self, batches: dict[asyncio.AbstractEventLoop, list[tuple[_Stream, Delta | ZSEError]]]
+    ) -> None:
+        for loop, items in batches.items():
+            try:
+                loop.call_soon_threadsafe(_put_all, items)
+            except RuntimeError:  # the loop is closed: nobody is left to read
+                for stream, _ in items:
+                    self._forget(stream)
+
+
+def _put_all(items: list[tuple[_Stream, Delta | ZSEError]]) -> None:
+    for stream, item in items:
+        stream.inbox.put_nowait(item)
+
+
+def _crash_error(reason: str) -> EngineError:
+    hint = "Restart the server; its log holds the traceback."
+    return EngineError(f"the engine crashed: {reason}", hint=hint)
+
+
+def _nothing() -> None:
+    """Do nothing: a command that only wakes the thread."""

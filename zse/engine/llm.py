@@ -1,0 +1,315 @@
+"""LLM: one model in one process, without a server and without threads of its own.
+
+    with LLM("tiny") as llm:
+        print(llm.generate("The capital of France is")[0].text)
+
+Every call drives the engine from the calling thread; calls from several threads take turns step by
+step and share batches.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+from zse.engine.loading import LoadOptions, load_model
+from zse.engine.output import Delta, RequestText, TokenLogprob
+from zse.engine.request import FinishReason, Request, SamplingParams
+from zse.errors import UsageError
+from zse.text.template import load_chat_template
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from zse.engine.core import EngineStats
+    from zse.text.tokenizer import Tokenizer
+
+_DEFAULT_MAX_TOKENS = 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class Completion:
+    """One answer."""
+
+    index: int
+    text: str
+    token_ids: list[int]
+    finish_reason: FinishReason | None
+    logprobs: list[TokenLogprob]
+    """Empty unless asked for."""
+    prompt_tokens: int
+    cached_tokens: int
+    """Prompt tokens whose KV was reused."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestOutput:
+    """The answers to one prompt."""
+
+    prompt_token_ids: list[int]
+    outputs: list[Completion]
+    """One for each of the ``n`` choices."""
+
+    @property
+    def text(self) -> str:
+        """Text of the first answer."""
+        return self.outputs[0].text
+
+    @property
+    def token_ids(self) -> list[int]:
+        """Tokens of the first answer."""
+        return self.outputs[0].token_ids
+
+
+class _Stream:
+    """A request in flight and the deltas that its caller has not taken yet."""
+
+    def __init__(self, request: Request, tokenizer: Tokenizer) -> None:
+        self.request = request
+        self.text = RequestText(tokenizer, request)
+        self.deltas: deque[Delta] = deque()
+
+
+class LLM:
+    """A model ready to generate.
+
+    Args:
+        path: A .zse file; or a checkpoint folder, a hub id or ``tiny``, converted on first use.
+        device: auto, cpu, cuda or cuda:N.
+        max_context: Longest sequence in tokens; 0 means what the model says.
+        kv_gib: Memory for the KV cache in GiB; 0 means chosen from what is free.
+        num_blocks: Blocks of the KV cache; wins over ``kv_gib``.
+        block_size: Tokens a block.
+        threads: CPU threads; 0 means all physical cores.
+        max_batch_tokens: Token budget of a step.
+        max_sequences: Most sequences that run at once.
+        prefix_cache: Reuse the KV of equal prompt prefixes.
+        quant: Scheme to convert to when ``path`` is not a .zse file.
+
+    Raises:
+        NotFoundError: There is no such model.
+        FormatError: The file is damaged.
+        DeviceError: The device is absent or too small.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        device: str = "auto",
+        max_context: int = 0,
+        kv_gib: float = 0.0,
+        num_blocks: int = 0,
+        block_size: int = 32,
+        threads: int = 0,
+        max_batch_tokens: int = 2048,
+        max_sequences: int = 64,
+        prefix_cache: bool = True,
+        quant: str | None = None,
+    ) -> None:
+        options = LoadOptions(
+            device=device,
+            max_context=max_context,
+            kv_gib=kv_gib,
+            num_blocks=num_blocks,
+            block_size=block_size,
+            threads=threads,
+            max_batch_tokens=max_batch_tokens,
+            max_sequences=max_sequences,
+            prefix_cache=prefix_cache,
+            quant=quant,
+        )
+        self._model = load_model(path, options)
+        self._streams: dict[str, _Stream] = {}
+        self._request_ids = itertools.count()
+        self._lock = threading.RLock()
+        self._is_closed = False
+
+    @property
+    def path(self) -> Path:
+        """The .zse file."""
+        return self._model.path
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer from the file."""
+        return self._model.tokenizer
+
+    @property
+    def max_context(self) -> int:
+        """Longest sequence in tokens, prompt and answer together."""
+        return self._model.core.capacity_tokens
+
+    def generate(
+        self,
+        prompts: str | list[int] | Sequence[str | list[int]],
+        params: SamplingParams | None = None,
+    ) -> list[RequestOutput]:
+        """Answer one prompt or many; many share the engine's batches.
+
+        Args:
+            prompts: A text, a list of token ids, or a list of these.
+            params: How to sample; by default up to 256 tokens at temperature 1.
+
+        Returns:
+            One output for each prompt, in their order.
+
+        Raises:
+            InvalidParameterError: A parameter or token id is out of range.
+            ContextLengthError: Prompt and completion exceed the context.
+        """
+        streams: list[_Stream] = []
+        try:
+            for prompt in _list_of_prompts(prompts):
+                streams.append(self._open(prompt, params))  # noqa: PERF401 - all or none
+            for stream in streams:
+                while not stream.text.is_finished:
+                    self._step(stream)
+        finally:
+            for stream in streams:
+                self._forget(stream)
+        return [_output_of(stream) for stream in streams]
+
+    def stream(
+        self, prompt: str | list[int], params: SamplingParams | None = None
+    ) -> Iterator[Delta]:
+        """Yield the answer as it grows. Closing the iterator cancels the request.
+
+        Raises:
+            ZSEError: As ``generate``, when the first delta is asked for.
+        """
+        stream = self._open(prompt, params)
+        try:
+            while stream.deltas or not stream.text.is_finished:
+                if stream.deltas:
+                    yield stream.deltas.popleft()
+                else:
+                    self._step(stream)
+        finally:
+            self._forget(stream)
+
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        params: SamplingParams | None = None,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> RequestOutput:
+        """Answer a conversation, rendered with the model's chat template.
+
+        Raises:
+            TemplateError: The file has no chat template, or it does not accept the messages.
+        """
+        return self.generate([self.chat_prompt(messages, tools=tools)], params)[0]
+
+    def chat_prompt(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> list[int]:
+        """Return the token ids of a conversation, ready for ``generate`` or ``stream``.
+
+        Raises:
+            TemplateError: The file has no chat template, or it does not accept the messages.
+        """
+        template = load_chat_template(self._model.reader)
+        text = template.render(list(messages), tools=list(tools) if tools else None)
+        return self.tokenizer.encode(text, add_special_tokens=False)
+
+    def logits(self, token_ids: Sequence[int]) -> Any:
+        """Return float32 logits [num_tokens, vocab_size]: row i predicts token i + 1.
+
+        Raises:
+            InvalidParameterError: The list is empty, or a token id is out of range.
+            ContextLengthError: It is longer than the context.
+        """
+        with self._lock:
+            return self._model.core.logits(token_ids)
+
+    def stats(self) -> EngineStats:
+        """Return the engine's counters."""
+        return self._model.core.stats()
+
+    def close(self) -> None:
+        """Give the device's memory back. May be called twice."""
+        with self._lock:
+            if not self._is_closed:
+                self._is_closed = True
+                self._model.close()
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the model."""
+        self.close()
+
+    def _open(self, prompt: str | list[int], params: SamplingParams | None) -> _Stream:
+        token_ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+        if params is None:
+            room = max(self.max_context - len(token_ids), 1)
+            params = SamplingParams(max_tokens=min(_DEFAULT_MAX_TOKENS, room))
+        request_id = str(next(self._request_ids))
+        request = Request(request_id=request_id, prompt_token_ids=token_ids, params=params)
+        stream = _Stream(request, self.tokenizer)
+        with self._lock:
+            if self._is_closed:
+                raise UsageError("the model is closed", hint="Make a new LLM.")
+            self._model.core.add_request(request)
+            self._streams[request_id] = stream
+        return stream
+
+    def _step(self, wanted: _Stream) -> None:
+        """Compute one step for everybody, unless another thread has just finished ``wanted``."""
+        with self._lock:
+            if wanted.text.is_finished:
+                return
+            for event in self._model.core.step():
+                stream = self._streams.get(event.request_id)
+                delta = stream.text.push(event) if stream is not None else None
+                if stream is None or delta is None:
+                    continue
+                stream.deltas.append(delta)
+                if delta.finish_reason and not event.finish_reason:
+                    self._model.core.abort(event.request_id, event.index)  # a stop string
+
+    def _forget(self, stream: _Stream) -> None:
+        with self._lock:
+            self._streams.pop(stream.request.request_id, None)
+            self._model.core.abort(stream.request.request_id)
+
+
+def _list_of_prompts(
+    prompts: str | list[int] | Sequence[str | list[int]],
+) -> list[str | list[int]]:
+    if isinstance(prompts, str):
+        return [prompts]
+    token_ids = [item for item in prompts if isinstance(item, int)]
+    if token_ids and len(token_ids) == len(prompts):
+        return [token_ids]
+    return [item for item in prompts if not isinstance(item, int)]
+
+
+def _output_of(stream: _Stream) -> RequestOutput:
+    prompt = list(stream.request.prompt_token_ids)
+    outputs = []
+    for index in range(stream.request.params.n):
+        deltas = [delta for delta in stream.deltas if delta.index == index]
+        outputs.append(
+            Completion(
+                index=index,
+                text="".join(delta.text for delta in deltas),
+                token_ids=[token_id for delta in deltas for token_id in delta.token_ids],
+                finish_reason=deltas[-1].finish_reason,
+                logprobs=[logprob for delta in deltas for logprob in delta.logprobs],
+                prompt_tokens=len(prompt),
+                cached_tokens=deltas[-1].cached_tokens,
+            )
+        )
+    return RequestOutput(prompt_token_ids=prompt, outputs=outputs)

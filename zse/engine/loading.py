@@ -1,0 +1,129 @@
+"""From a model's name to a core, a tokenizer and a chat template, for ``LLM`` and for the server."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from zse.engine.core import EngineCore, EngineOptions
+from zse.errors import UsageError
+from zse.format.reader import ZSEReader
+from zse.models import load_runner
+from zse.settings import load_settings
+from zse.text.tokenizer import load_tokenizer
+
+if TYPE_CHECKING:
+    from zse.text.tokenizer import Tokenizer
+
+GIB = 1 << 30
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadOptions:
+    """How a model is placed on a device."""
+
+    device: str = "auto"
+    """auto, cpu, cuda or cuda:N."""
+    quant: str | None = None
+    """Scheme to convert to when the model is not a .zse file yet; None means the default."""
+    kv_gib: float = 0.0
+    """Memory for the KV cache in GiB; 0 means chosen from what is free."""
+    num_blocks: int = 0
+    """Blocks of the KV cache; wins over ``kv_gib``."""
+    block_size: int = 32
+    """Tokens a block."""
+    threads: int = 0
+    """CPU threads; 0 means all physical cores."""
+    max_context: int = 0
+    """Longest sequence in tokens; 0 means what the model says."""
+    max_batch_tokens: int = 2048
+    max_sequences: int = 64
+    prefix_cache: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("kv_gib", "num_blocks", "threads", "max_context"):
+            if getattr(self, name) < 0:
+                raise UsageError(f"{name} is {getattr(self, name)}, expected 0 or more")
+        if self.block_size < 1:
+            raise UsageError(f"block_size is {self.block_size}, expected 1 or more")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedModel:
+    """An open model. Closing the core closes the runner; the reader is closed with ``close``."""
+
+    path: Path
+    reader: ZSEReader
+    core: EngineCore
+    tokenizer: Tokenizer
+
+    def close(self) -> None:
+        """Give the device's memory and the file back."""
+        self.core.close()
+        self.reader.close()
+
+
+def locate_model(model: str | Path, *, quant: str | None = None) -> Path:
+    """Return the .zse file of a model, converting a checkpoint into the cache when it is none.
+
+    Args:
+        model: A .zse file, a checkpoint folder, a hub id or ``tiny``.
+        quant: Scheme to convert to.
+
+    Raises:
+        NotFoundError: There is no such file or model.
+        ConversionError: The checkpoint cannot be converted.
+    """
+    if str(model).endswith(".zse"):
+        return Path(model)
+    # Serving needs no converter, so the two packages do not know each other at import time.
+    builtin = importlib.import_module("zse.quantize.builtin")
+    cache_dir = load_settings().cache_dir
+    return Path(builtin.ensure_zse(str(model), quant=quant, cache_dir=cache_dir))
+
+
+def load_model(model: str | Path, options: LoadOptions | None = None) -> LoadedModel:
+    """Open a model on a device.
+
+    Args:
+        model: Anything ``locate_model`` accepts.
+        options: Where and how.
+
+    Raises:
+        FormatError: The file is damaged.
+        DeviceError: The device is absent or too small.
+    """
+    options = options or LoadOptions()
+    path = locate_model(model, quant=options.quant)
+    reader = ZSEReader(path)
+    try:
+        tokenizer = load_tokenizer(reader)
+        runner = load_runner(
+            reader,
+            device=options.device,
+            num_blocks=options.num_blocks,
+            kv_bytes=int(options.kv_gib * GIB),
+            block_size=options.block_size,
+            threads=options.threads,
+            max_context=options.max_context,
+        )
+    except BaseException:
+        reader.close()
+        raise
+    engine_options = EngineOptions(
+        max_batch_tokens=options.max_batch_tokens,
+        max_sequences=options.max_sequences,
+        max_context=options.max_context,
+        prefix_cache=options.prefix_cache,
+        eos_token_ids=_end_tokens(reader, tokenizer),
+    )
+    core = EngineCore(runner, engine_options)
+    return LoadedModel(path=path, reader=reader, core=core, tokenizer=tokenizer)
+
+
+def _end_tokens(reader: ZSEReader, tokenizer: Tokenizer) -> tuple[int, ...]:
+    """Join what the model's configuration and its tokenizer say, in a fixed order."""
+    configured = reader.header.model_config.get("eos_token_ids") or ()
+    return tuple(dict.fromkeys((*configured, *tokenizer.eos_ids)))

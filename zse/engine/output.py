@@ -1,0 +1,150 @@
+"""Token events become text: detokenized, stop strings cut, one delta at a time per choice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from zse.text.detokenize import IncrementalDetokenizer
+from zse.text.stop import StopChecker
+
+if TYPE_CHECKING:
+    from zse.engine.request import FinishReason, Request, SamplingParams, TokenEvent
+    from zse.text.tokenizer import Tokenizer
+
+
+class TopLogprob(NamedTuple):
+    """An alternative token and its natural log-probability."""
+
+    token: str
+    token_id: int
+    logprob: float
+    bytes: list[int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenLogprob:
+    """A chosen token, its natural log-probability and the likeliest alternatives."""
+
+    token: str
+    token_id: int
+    logprob: float
+    bytes: list[int]
+    """UTF-8 bytes of the token; a part of a character may stand alone here."""
+    top: list[TopLogprob] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Delta:
+    """What one choice gained since its last delta."""
+
+    index: int
+    text: str
+    """Whole characters only; never part of a stop string. Empty only with a finish reason."""
+    token_ids: list[int] = field(default_factory=list)
+    """All tokens since the last delta, the one that ended the answer included."""
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    """One for each token that belongs to the text; empty unless asked for."""
+    finish_reason: FinishReason | None = None
+    """Set on the last delta of the choice, and only there."""
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+
+
+class ChoiceText:
+    """The text of one choice while it grows."""
+
+    def __init__(
+        self, tokenizer: Tokenizer, params: SamplingParams, prompt: list[int], index: int
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._detokenizer = IncrementalDetokenizer(tokenizer, prompt)
+        self._stop = StopChecker(params.stop) if params.stop else None
+        self._min_tokens = params.min_tokens
+        self._num_prompt_tokens = len(prompt)
+        self._index = index
+        self._num_tokens = 0
+        self._token_ids: list[int] = []
+        self._logprobs: list[TokenLogprob] = []
+        self.is_finished = False
+
+    def push(self, event: TokenEvent) -> Delta | None:
+        """Take an event; return a delta when there is text to show or the choice ends."""
+        if self.is_finished:
+            return None
+        text, reason = "", event.finish_reason
+        if event.token_id is not None:
+            self._num_tokens += 1
+            self._token_ids.append(event.token_id)
+            if not event.is_stop_token:
+                text = self._detokenizer.push(event.token_id)
+                self._note_logprob(event)
+        if reason is not None:
+            text += self._detokenizer.flush()
+        if self._stop is not None and self._num_tokens > self._min_tokens:
+            text, is_stopped = self._stop.push(text)
+            if is_stopped:
+                reason = "stop"
+            elif reason is not None:
+                text += self._stop.flush()
+        if not text and reason is None:
+            return None
+        self.is_finished = reason is not None
+        return self._delta(text, reason, event.cached_tokens)
+
+    def _delta(self, text: str, reason: FinishReason | None, cached_tokens: int) -> Delta:
+        token_ids, self._token_ids = self._token_ids, []
+        logprobs, self._logprobs = self._logprobs, []
+        return Delta(
+            index=self._index,
+            text=text,
+            token_ids=token_ids,
+            logprobs=logprobs,
+            finish_reason=reason,
+            prompt_tokens=self._num_prompt_tokens,
+            cached_tokens=cached_tokens,
+        )
+
+    def _note_logprob(self, event: TokenEvent) -> None:
+        if event.logprob is None or event.token_id is None:
+            return
+        chosen = self._alternative(event.token_id, event.logprob)
+        self._logprobs.append(
+            TokenLogprob(
+                token=chosen.token,
+                token_id=chosen.token_id,
+                logprob=chosen.logprob,
+                bytes=chosen.bytes,
+                top=[self._alternative(token_id, logprob) for token_id, logprob in event.top],
+            )
+        )
+
+    def _alternative(self, token_id: int, logprob: float) -> TopLogprob:
+        return TopLogprob(
+            token=self._tokenizer.token_text(token_id),
+            token_id=token_id,
+            logprob=logprob,
+            bytes=list(self._tokenizer.token_bytes(token_id)),
+        )
+
+
+class RequestText:
+    """The texts of all choices of a request."""
+
+    def __init__(self, tokenizer: Tokenizer, request: Request) -> None:
+        prompt = list(request.prompt_token_ids)
+        self._choices = [
+            ChoiceText(tokenizer, request.params, prompt, index)
+            for index in range(request.params.n)
+        ]
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether every choice has ended."""
+        return all(choice.is_finished for choice in self._choices)
+
+    def push(self, event: TokenEvent) -> Delta | None:
+        """Hand an event to its choice. A delta that ends a choice whose event does not means that
+        a stop string was found: the engine is to be told to abort that choice.
+        """
+        return self._choices[event.index].push(event)
