@@ -12,17 +12,11 @@ from functools import cache
 
 import torch
 
+from zse.format.as_torch import NF4_CODES
 from zse.format.spec import Scheme
 from zse.quantize.packing import pack_int4, unpack_int4
 from zse.quantize.scheme import check_finite
 
-# The table of the QLoRA paper, as bitsandbytes spells it.
-CODE_TABLE = (
-    -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453,
-    -0.28444138169288635, -0.18477343022823334, -0.09105003625154495, 0.0,
-    0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
-    0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
-)  # fmt: skip
 _CELLS = 128  # narrower than the smallest gap between midpoints, so a cell holds at most one
 
 
@@ -56,7 +50,7 @@ class NF4:
         """Return [num_rows, K] float32."""
         codes = unpack_int4(parts["qweight"], self.group_size)
         num_rows, columns = codes.shape
-        values = torch.tensor(CODE_TABLE)[codes.int()].view(num_rows, -1, self.group_size)
+        values = torch.tensor(NF4_CODES)[codes.int()].view(num_rows, -1, self.group_size)
         return (values * parts["absmax"].float().unsqueeze(2)).view(num_rows, columns)
 
 
@@ -76,7 +70,7 @@ def nearest_codes(scaled: torch.Tensor) -> torch.Tensor:
 @cache
 def _cell_tables() -> tuple[torch.Tensor, torch.Tensor]:
     """Return midpoints below each cell (uint8) and the midpoint to compare with (float32)."""
-    table = torch.tensor(CODE_TABLE)
+    table = torch.tensor(NF4_CODES)
     midpoints = (table[:-1] + table[1:]) / 2
     # A cell number is rounded, so a value may land one rounding error outside its cell: the edge
     # moves left by more than that error, which is far from the distance between midpoints.

@@ -6,7 +6,12 @@ high nibble, so that one mask yields two contiguous runs (SPEC.md, "INT4").
 
 from __future__ import annotations
 
-import torch
+from typing import TYPE_CHECKING
+
+from zse.format.as_torch import unpack_nibbles
+
+if TYPE_CHECKING:
+    import torch
 
 
 def pack_int4(codes: torch.Tensor, group_size: int) -> torch.Tensor:
@@ -20,8 +25,7 @@ def pack_int4(codes: torch.Tensor, group_size: int) -> torch.Tensor:
 def unpack_int4(packed: torch.Tensor, group_size: int) -> torch.Tensor:
     """Return the codes [num_rows, K] uint8 of packed bytes [num_rows, K/2] uint8."""
     num_rows, num_bytes = packed.shape
-    groups = packed.view(num_rows, num_bytes * 2 // group_size, group_size // 2)
-    return torch.cat((groups & 0x0F, groups >> 4), dim=2).view(num_rows, num_bytes * 2)
+    return unpack_nibbles(packed, group_size).reshape(num_rows, num_bytes * 2)
 
 
 def groups_first(rows: torch.Tensor, group_size: int) -> torch.Tensor:

@@ -7,22 +7,12 @@ passes over memory than fused reductions would take.
 
 from __future__ import annotations
 
-import ctypes
 from typing import Protocol
 
 import torch
 
 from zse.errors import ConversionError
-from zse.format.spec import DType, Scheme
-
-TORCH_DTYPES: dict[DType, torch.dtype] = {
-    DType.F32: torch.float32,
-    DType.F16: torch.float16,
-    DType.BF16: torch.bfloat16,
-    DType.U8: torch.uint8,
-    DType.I8: torch.int8,
-    DType.I32: torch.int32,
-}
+from zse.format.spec import Scheme
 
 
 class WeightScheme(Protocol):
@@ -47,22 +37,6 @@ class WeightScheme(Protocol):
         """Return the float32 rows that the parts stand for: the inverse, up to rounding."""
 
 
-def create_scheme(scheme: Scheme, group_size: int = 0) -> WeightScheme:
-    """Return the implementation of a scheme; the module is imported here."""
-    from zse.quantize.int4 import Int4
-    from zse.quantize.int8 import Int8
-    from zse.quantize.nf4 import NF4
-    from zse.quantize.plain import Plain
-
-    if scheme is Scheme.INT4:
-        return Int4(group_size=group_size)
-    if scheme is Scheme.NF4:
-        return NF4(group_size=group_size)
-    if scheme is Scheme.INT8:
-        return Int8()
-    return Plain(scheme=scheme)
-
-
 def check_finite(parts: dict[str, torch.Tensor], scheme: Scheme) -> dict[str, torch.Tensor]:
     """Return ``parts``, or raise ConversionError when a stored number is not finite."""
     for role, part in parts.items():
@@ -74,13 +48,3 @@ def check_finite(parts: dict[str, torch.Tensor], scheme: Scheme) -> dict[str, to
                 hint="Check the checkpoint, or choose --quant bf16.",
             )
     return parts
-
-
-def bytes_of_tensor(tensor: torch.Tensor) -> memoryview:
-    """Return the bytes of a contiguous CPU tensor without a copy; keep the tensor alive."""
-    if not tensor.is_contiguous():
-        raise ValueError("a view of the bytes needs a contiguous tensor")
-    size_bytes = tensor.numel() * tensor.element_size()
-    if size_bytes == 0:
-        return memoryview(b"")
-    return memoryview((ctypes.c_ubyte * size_bytes).from_address(tensor.data_ptr())).cast("B")

@@ -1,0 +1,95 @@
+"""A .zse file for whatever the user names, converted once and kept.
+
+This is what makes ``zse serve tiny`` or ``zse chat ./checkpoint`` work without a separate step.
+The cache's key is made of everything that decides the bytes, so it never holds a stale file.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import re
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from zse import __version__
+from zse.errors import NotFoundError
+from zse.format.spec import VERSION
+from zse.models.builtin import is_builtin
+from zse.quantize.convert import convert_source
+from zse.quantize.options import QuantizationOptions
+from zse.quantize.source import fingerprint, resolve_source
+from zse.settings import load_settings
+from zse.store import parse_location
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from zse.quantize.convert import ConversionProgress
+
+# The built-in model is small enough that 8 bits cost nothing; it is the sure choice.
+_BUILTIN_QUANTIZATION = "int8"
+_OTHER_QUANTIZATION = "int4"
+
+
+def ensure_zse(
+    model: str | Path,
+    *,
+    quant: str | None = None,
+    cache_dir: Path | None = None,
+    progress: Callable[[ConversionProgress], None] | None = None,
+) -> Path:
+    """Return the path of a .zse file for ``model``, converting into the cache when needed.
+
+    Processes that ask for one model at the same time convert it once: the others wait.
+
+    Args:
+        model: A .zse file (returned as it is), a built-in's name, a checkpoint folder, a hub id.
+        quant: As for ``convert_model``; None means int8 for built-ins, int4 for others.
+        cache_dir: None means the one from the settings.
+        progress: Called while converting.
+
+    Raises:
+        NotFoundError: There is no such model.
+        ZSEError: What ``convert_model`` raises.
+    """
+    path = Path(model).expanduser()
+    if not is_builtin(str(model)) and path.is_file():
+        return path
+    if path.suffix == ".zse" and not path.is_dir():
+        raise NotFoundError(
+            f"there is no file {path}", hint="Make it with: zse convert MODEL -o " + path.name
+        )
+    builtin = is_builtin(str(model))
+    quant = quant or (_BUILTIN_QUANTIZATION if builtin else _OTHER_QUANTIZATION)
+    options = QuantizationOptions(quantization=quant)
+    source = resolve_source(model)
+    key = {
+        "checkpoint": fingerprint(source.folder),
+        "name": source.name,
+        "revision": source.revision,
+        "format": VERSION,
+        "tool": __version__,
+        "options": options.to_json(),
+    }
+    digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:20]
+    folder = (cache_dir or load_settings().cache_dir) / "models"
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", source.name)
+    target = folder / f"{name}-{quant}-{digest}.zse"
+    if target.is_file():
+        return target
+    folder.mkdir(parents=True, exist_ok=True)
+    with _locked(folder / f"{target.name}.lock"):
+        if not target.is_file():
+            convert_source(source, parse_location(target), options, resume=True, progress=progress)
+    return target
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold a lock between processes; the kernel drops it when a process dies."""
+    with path.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

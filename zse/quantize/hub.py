@@ -1,0 +1,176 @@
+"""The Hugging Face hub: a model id becomes a local snapshot folder, or one clear error.
+
+Only the files that a conversion reads are asked for: never pickle, never code. The hub's own cache
+is used, so an interrupted download goes on where it stopped and other tools share it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from zse.errors import CheckpointError, HubError, MissingDependencyError
+from zse.quantize.checkpoint import INDEX_NAME, SINGLE_NAME, refuse_pickle
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ALLOWED_FILES = (
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+    "chat_template.json",
+    SINGLE_NAME,
+    INDEX_NAME,
+    "model-*.safetensors",
+)
+_REPOSITORY = re.compile(r"[A-Za-z0-9][\w.\-]*/[A-Za-z0-9][\w.\-]*\Z")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """A downloaded revision."""
+
+    folder: Path
+    revision: str
+    """The commit, 40 hexadecimal digits."""
+
+
+def is_hub_id(text: str) -> bool:
+    """Return whether ``text`` has the form ``owner/name``."""
+    return _REPOSITORY.match(text) is not None and ".." not in text
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hub:
+    """Access to one hub.
+
+    Attributes:
+        endpoint: Base URL; None means the hub's own, or what HF_ENDPOINT says.
+        token: For gated repositories; None means the one that the hub's tools saved.
+        cache_dir: None means the hub's usual cache.
+    """
+
+    endpoint: str | None = None
+    token: str | None = None
+    cache_dir: Path | None = None
+
+    def fetch_snapshot(self, repository: str, revision: str | None = None) -> Snapshot:
+        """Download what a conversion needs of one revision; files in the cache are not fetched.
+
+        Args:
+            repository: ``owner/name``.
+            revision: Branch, tag or commit; None means the default branch.
+
+        Raises:
+            HubError: The repository or revision does not exist, is gated, or the hub is out of
+                reach and the cache does not hold the revision.
+            RefusedError: The repository holds only pickle weights.
+            MissingDependencyError: huggingface_hub is not installed.
+        """
+        library = _load_library()
+        try:
+            names = self._list_files(library, repository, revision)
+        except HubOfflineError:
+            names = None
+        if names is not None:
+            _check_names(repository, names)
+        folder = _translated(
+            library,
+            repository,
+            revision,
+            lambda: library.snapshot_download(
+                repository,
+                revision=revision,
+                allow_patterns=list(ALLOWED_FILES),
+                endpoint=self.endpoint,
+                token=self.token,
+                cache_dir=self.cache_dir,
+                local_files_only=names is None,
+            ),
+        )
+        return Snapshot(folder=Path(folder), revision=Path(folder).name)
+
+    def _list_files(self, library: Any, repository: str, revision: str | None) -> list[str]:
+        api = library.HfApi(endpoint=self.endpoint, token=self.token)
+        info = _translated(
+            library,
+            repository,
+            revision,
+            lambda: api.model_info(repository, revision=revision),
+        )
+        return sorted(sibling.rfilename for sibling in info.siblings or [])
+
+
+class HubOfflineError(HubError):
+    """The hub cannot be reached."""
+
+    default_hint = "Check the network, or name a local folder that holds the checkpoint."
+
+
+def _load_library() -> Any:
+    try:
+        return import_module("huggingface_hub")
+    except ImportError as error:
+        raise MissingDependencyError(
+            "downloading from the hub needs the package huggingface_hub",
+            hint='Install it: pip install "zllm-zse[convert]"',
+        ) from error
+
+
+def _check_names(repository: str, names: list[str]) -> None:
+    if SINGLE_NAME in names or INDEX_NAME in names:
+        return
+    refuse_pickle(repository, names)
+    raise CheckpointError(
+        f"{repository} holds neither {SINGLE_NAME} nor {INDEX_NAME}",
+        hint="Choose a repository with safetensors weights of the whole model.",
+    )
+
+
+def _translated(
+    library: Any, repository: str, revision: str | None, call: Callable[[], Any]
+) -> Any:
+    """Run ``call``; turn the hub library's errors into ours."""
+    errors = library.errors
+    try:
+        return call()
+    except errors.GatedRepoError as error:
+        raise HubError(
+            f"{repository} is gated: the hub wants an account that accepted its licence",
+            hint="Accept the licence on the model's page, then set HF_TOKEN to your token.",
+        ) from error
+    except errors.RevisionNotFoundError as error:
+        raise HubError(
+            f"{repository} has no revision {revision!r}",
+            hint="Check the name of the branch, tag or commit.",
+        ) from error
+    except errors.RepositoryNotFoundError as error:
+        raise HubError(
+            f"{repository} does not exist on the hub, or is private",
+            hint="Check the name; for a private repository set HF_TOKEN.",
+        ) from error
+    except errors.LocalEntryNotFoundError as error:
+        raise HubOfflineError(
+            f"the hub cannot be reached and its cache does not hold {repository}"
+        ) from error
+    except errors.HfHubHTTPError as error:
+        status = getattr(error.response, "status_code", "no")
+        raise HubError(
+            f"the hub answered {repository} with status {status}",
+            hint="Try again later; what was downloaded is kept.",
+        ) from error
+    except _network_errors() as error:
+        raise HubOfflineError(f"the hub cannot be reached: {error}") from error
+
+
+def _network_errors() -> tuple[type[Exception], ...]:
+    # Older versions of the library raise errors of requests, which are OSErrors.
+    http_error: type[Exception] = import_module("httpx").HTTPError
+    return (http_error, OSError)

@@ -1,0 +1,112 @@
+"""Which scheme each tensor gets: the rules of ``--quant``, ``--group-size`` and ``--lm-head``.
+
+Linear layers follow ``--quant``. The head is INT8 by default, since it is read once a token and
+INT8 costs nothing measurable. Norms and biases are a thousandth of the bytes and stay as they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from zse.errors import UsageError
+from zse.format.layout import PlannedTensor
+from zse.format.spec import GROUP_SIZES, DType, Scheme
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from zse.models.names import TensorSource
+
+QUANTIZATIONS = ("int4", "nf4", "int8", "fp16", "bf16")
+LM_HEADS = ("auto", "int8", "fp16", "bf16")
+_DEFAULT_GROUP_SIZE = {"int4": 128, "nf4": 64}
+_PLAIN = {DType.F32: Scheme.FP32, DType.F16: Scheme.FP16, DType.BF16: Scheme.BF16}
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantizationOptions:
+    """What the user asked for.
+
+    Raises:
+        UsageError: A value is not one of those listed, or the combination has no meaning.
+    """
+
+    quantization: str = "int4"
+    """Scheme of the linear layers: int4, nf4, int8, fp16 or bf16."""
+    group_size: int | None = None
+    """Weights that share a scale: 128, 64 or 32; None means 128 for int4 and 64 for nf4."""
+    lm_head: str = "auto"
+    """Scheme of the head: int8, fp16, bf16, or auto (INT8 unless all is 16-bit)."""
+
+    def __post_init__(self) -> None:
+        _check_choice("quantization", self.quantization, QUANTIZATIONS)
+        _check_choice("lm_head", self.lm_head, LM_HEADS)
+        if self.group_size is None:
+            return
+        if self.group_size not in GROUP_SIZES:
+            raise UsageError(
+                f"group size {self.group_size} is not supported",
+                hint=f"Use one of {', '.join(map(str, GROUP_SIZES))}.",
+            )
+        if self.quantization not in _DEFAULT_GROUP_SIZE:
+            raise UsageError(
+                f"{self.quantization} has no groups, but a group size of {self.group_size} is set",
+                hint="Leave the group size out, or use int4 or nf4.",
+            )
+
+    def to_json(self) -> dict[str, str | int]:
+        """Return the options with every default filled in, for the file's provenance."""
+        return {
+            "quantization": self.quantization,
+            "group_size": self._group_size(),
+            "lm_head": self._head_scheme().value,
+        }
+
+    def plan_tensor(self, source: TensorSource, dtypes: Iterable[DType]) -> PlannedTensor:
+        """Choose how one tensor is stored.
+
+        Args:
+            source: The tensor.
+            dtypes: Types of its pieces in the checkpoint.
+        """
+        found = set(dtypes)
+        # Pieces of different types are kept exact by the one type that holds them all.
+        stored = _PLAIN[found.pop()] if len(found) == 1 else Scheme.FP32
+        scheme, group_size = stored, 0
+        if source.kind == "linear":
+            scheme, group_size = self._linear_scheme(source.shape[1])
+        elif source.kind == "head":
+            scheme = self._head_scheme()
+        elif source.kind == "embed":
+            scheme = self._embedding_scheme(stored)
+        return PlannedTensor(
+            name=source.name, scheme=scheme, shape=source.shape, group_size=group_size
+        )
+
+    def _group_size(self) -> int:
+        return self.group_size or _DEFAULT_GROUP_SIZE.get(self.quantization, 0)
+
+    def _linear_scheme(self, columns: int) -> tuple[Scheme, int]:
+        scheme, wanted = Scheme(self.quantization), self._group_size()
+        if wanted == 0:
+            return scheme, 0
+        for size in GROUP_SIZES:
+            if size <= wanted and columns % size == 0:
+                return scheme, size
+        return Scheme.INT8, 0
+
+    def _head_scheme(self) -> Scheme:
+        if self.lm_head != "auto":
+            return Scheme(self.lm_head)
+        return Scheme(self.quantization) if self.quantization in ("fp16", "bf16") else Scheme.INT8
+
+    def _embedding_scheme(self, stored: Scheme) -> Scheme:
+        if self.quantization in ("fp16", "bf16"):
+            return Scheme(self.quantization)
+        return Scheme.BF16 if stored is Scheme.FP32 else stored
+
+
+def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise UsageError(f"{name} {value!r} is not known", hint=f"Use one of {', '.join(choices)}.")

@@ -1,0 +1,154 @@
+"""Reads rows of tensors from a safetensors file with positioned reads.
+
+A mapping would count the whole file as this process's memory while it is copied through; reading
+rows into a small buffer keeps the peak at the size of the buffer. The header is checked as a
+hostile one: every length before it is used.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+
+from zse.errors import CheckpointError, UnsupportedModelError
+from zse.format.spec import DType
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MAX_HEADER_BYTES = 100 * 1024 * 1024  # the limit of the safetensors format itself
+_DTYPES = {"F32": DType.F32, "F16": DType.F16, "BF16": DType.BF16}
+_TORCH = {DType.F32: torch.float32, DType.F16: torch.float16, DType.BF16: torch.bfloat16}
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredTensor:
+    """One tensor of a safetensors file; the offset counts from the start of the file."""
+
+    name: str
+    dtype: str
+    """As safetensors spells it: F32, F16, BF16, or one that we do not read."""
+    shape: tuple[int, ...]
+    offset_bytes: int
+    length_bytes: int
+
+
+class SafetensorsFile:
+    """An open safetensors file. Reads are safe from several threads.
+
+    Args:
+        path: The file.
+
+    Raises:
+        CheckpointError: The file is missing, cut short, or its header breaks the format.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise CheckpointError(
+                f"{path} cannot be opened: {error.strerror}",
+                hint="Download the checkpoint again; a file of it is missing.",
+            ) from error
+        try:
+            self.size_bytes = os.fstat(self._fd).st_size
+            self.tensors = self._read_header()
+        except BaseException:
+            os.close(self._fd)
+            raise
+
+    def read_rows(self, tensor: StoredTensor, start: int, stop: int) -> torch.Tensor:
+        """Return rows ``start`` to ``stop`` (along the first dimension) in the stored dtype.
+
+        Raises:
+            UnsupportedModelError: The dtype is not one of F32, F16, BF16.
+            CheckpointError: The file ends before the rows do.
+        """
+        dtype = _TORCH[storage_dtype(tensor)]
+        row_bytes = tensor.length_bytes // tensor.shape[0]
+        data = bytearray((stop - start) * row_bytes)
+        offset_bytes = tensor.offset_bytes + start * row_bytes
+        view, done = memoryview(data), 0
+        while done < len(data):
+            count = os.preadv(self._fd, [view[done:]], offset_bytes + done)
+            if count == 0:
+                raise CheckpointError(f"{self.path} was cut short while it was read")
+            done += count
+        return torch.frombuffer(data, dtype=dtype).view(stop - start, *tensor.shape[1:])
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._fd)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _read_header(self) -> dict[str, StoredTensor]:
+        prefix = os.pread(self._fd, 8, 0)
+        if len(prefix) < 8:
+            raise self._broken(f"it has {self.size_bytes} bytes")
+        (length,) = struct.unpack("<Q", prefix)
+        if length > min(MAX_HEADER_BYTES, self.size_bytes - 8):
+            raise self._broken(f"its header claims {length} bytes of {self.size_bytes}")
+        try:
+            header = json.loads(os.pread(self._fd, length, 8))
+        except (ValueError, RecursionError) as error:
+            raise self._broken("its header is not JSON") from error
+        if not isinstance(header, dict):
+            raise self._broken("its header is not an object")
+        header.pop("__metadata__", None)
+        return {name: self._tensor(name, value, 8 + length) for name, value in header.items()}
+
+    def _tensor(self, name: str, value: Any, data_start: int) -> StoredTensor:
+        try:
+            dtype, shape = value["dtype"], tuple(value["shape"])
+            begin, end = value["data_offsets"]
+            numbers = (*shape, begin, end)
+        except (TypeError, KeyError, ValueError):
+            raise self._broken(f"the entry of {name[:200]!r} is malformed") from None
+        whole = all(type(number) is int and number >= 0 for number in numbers)
+        if not whole or begin > end or data_start + end > self.size_bytes:
+            raise self._broken(
+                f"tensor {name[:200]!r} lies at {begin}..{end} after byte {data_start}, "
+                f"but the file has {self.size_bytes} bytes"
+            )
+        if dtype in _DTYPES and math.prod(shape) * _DTYPES[dtype].size_bytes != end - begin:
+            raise self._broken(f"tensor {name[:200]!r} has {end - begin} bytes for {dtype} {shape}")
+        return StoredTensor(
+            name=name,
+            dtype=str(dtype),
+            shape=shape,
+            offset_bytes=data_start + begin,
+            length_bytes=end - begin,
+        )
+
+    def _broken(self, reason: str) -> CheckpointError:
+        return CheckpointError(
+            f"{self.path} is not a whole safetensors file: {reason}",
+            hint="Download the checkpoint again.",
+        )
+
+
+def storage_dtype(tensor: StoredTensor) -> DType:
+    """Return the dtype of a tensor that can be converted.
+
+    Raises:
+        UnsupportedModelError: It is none of F32, F16, BF16.
+    """
+    if tensor.dtype not in _DTYPES:
+        raise UnsupportedModelError(
+            f"tensor {tensor.name} has dtype {tensor.dtype}; expected one of {', '.join(_DTYPES)}",
+            hint="Convert the checkpoint that was not quantized.",
+        )
+    return _DTYPES[tensor.dtype]

@@ -1,0 +1,153 @@
+"""Streams tensors through quantization, a few rows at a time, in bounded memory.
+
+Worker threads read and quantize chunks of rows; the calling thread writes them in order. A chunk
+fits in a core's cache, which matters more than anything else to the speed of many passes. What is
+in memory is a few chunks and the scales of one tensor, whatever the size of the model.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Self
+
+import torch
+
+from zse.errors import ConversionError
+from zse.format.as_torch import bytes_from
+from zse.quantize.registry import create_scheme
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from zse.format.layout import PlannedTensor
+    from zse.format.writer import ZSEWriter
+    from zse.models.names import TensorSource
+    from zse.quantize.checkpoint import Checkpoint
+    from zse.quantize.scheme import WeightScheme
+
+QUANTIZED_CHUNK_ELEMENTS = 256 * 1024
+PLAIN_CHUNK_ELEMENTS = 4 * 1024 * 1024
+MAX_WORKERS = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Chunk:
+    source_name: str
+    start: int
+    stop: int
+    first_row: int
+    """Row of the joined tensor."""
+
+
+class TensorStream:
+    """Moves tensors from a checkpoint to a writer. Use as a context manager.
+
+    Args:
+        checkpoint: Where rows come from.
+        writer: Where parts go.
+        on_bytes: Called with the number of checkpoint bytes that were converted since.
+        num_workers: Threads; 0 means one for each CPU that this process may use.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        writer: ZSEWriter,
+        on_bytes: Callable[[int], None],
+        *,
+        num_workers: int = 0,
+    ) -> None:
+        self._checkpoint = checkpoint
+        self._writer = writer
+        self._on_bytes = on_bytes
+        available = len(os.sched_getaffinity(0))
+        self._num_workers = min(num_workers or available, MAX_WORKERS)
+        self._pool = ThreadPoolExecutor(self._num_workers, initializer=_use_one_thread)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def write_tensor(self, source: TensorSource, planned: PlannedTensor) -> None:
+        """Convert one tensor and write its parts.
+
+        Raises:
+            ConversionError: A value cannot be stored in the scheme.
+            CheckpointError: A file is shorter than its header says.
+            DiskFullError: No room is left.
+        """
+        scheme = create_scheme(planned.scheme, planned.group_size)
+        late: dict[str, list[torch.Tensor]] = {}
+        for chunk, parts in self._converted(scheme, source):
+            (role, data), *others = parts.items()
+            # The first part is streamed; scales follow it in the file, so they wait here.
+            self._writer.write_part(source.name, role, bytes_from(data), row_offset=chunk.first_row)
+            for other_role, values in others:
+                late.setdefault(other_role, []).append(values)
+            stored = self._checkpoint.tensor(chunk.source_name)
+            self._on_bytes(stored.length_bytes // stored.shape[0] * (chunk.stop - chunk.start))
+        for role, pieces in late.items():
+            self._writer.write_part(source.name, role, bytes_from(torch.cat(pieces)))
+
+    def _converted(
+        self, scheme: WeightScheme, source: TensorSource
+    ) -> Iterator[tuple[_Chunk, dict[str, torch.Tensor]]]:
+        waiting: deque[tuple[_Chunk, Future[dict[str, torch.Tensor]]]] = deque()
+        convert = partial(self._convert, scheme, source.name)
+        try:
+            for chunk in _chunks(scheme, source):
+                waiting.append((chunk, self._pool.submit(convert, chunk)))
+                if len(waiting) > 2 * self._num_workers:
+                    oldest, future = waiting.popleft()
+                    yield oldest, future.result()
+            while waiting:
+                oldest, future = waiting.popleft()
+                yield oldest, future.result()
+        finally:
+            for _, future in waiting:
+                future.cancel()
+
+    def _convert(self, scheme: WeightScheme, name: str, chunk: _Chunk) -> dict[str, torch.Tensor]:
+        rows = self._checkpoint.read_rows(chunk.source_name, chunk.start, chunk.stop)
+        try:
+            return scheme.quantize_blocks(rows if scheme.scheme.is_plain else rows.float())
+        except ConversionError as error:
+            raise ConversionError(
+                f"tensor {name} ({chunk.source_name}, rows {chunk.start} to {chunk.stop}): "
+                f"{error.message}",
+                hint=error.hint,
+            ) from error
+
+
+def _chunks(scheme: WeightScheme, source: TensorSource) -> Iterator[_Chunk]:
+    elements = PLAIN_CHUNK_ELEMENTS if scheme.scheme.is_plain else QUANTIZED_CHUNK_ELEMENTS
+    first_row = 0
+    for name, shape in source.sources:
+        columns = shape[1] if len(shape) > 1 else 1
+        rows_per_chunk = max(1, elements // columns)
+        for start in range(0, shape[0], rows_per_chunk):
+            stop = min(start + rows_per_chunk, shape[0])
+            yield _Chunk(source_name=name, start=start, stop=stop, first_row=first_row + start)
+        first_row += shape[0]
+
+
+@contextmanager
+def single_threaded_torch() -> Iterator[None]:
+    """Keep torch from starting threads inside each small operation; ours run beside each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _use_one_thread() -> None:
+    torch.set_num_threads(1)
