@@ -27,7 +27,7 @@ MAX_TOKENS = 8_000_000
 """Commas, colons, quotes and opening brackets. A 100-layer model needs about 150,000."""
 
 _Kind = TypeVar("_Kind")
-_INT63_MAX = 2**63 - 1
+INT63_MAX = 2**63 - 1
 # Matches every string, also an unterminated one up to the end, so that the scan stays linear.
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
@@ -185,6 +185,6 @@ def as_count(value: object, where: str) -> int:
         raise BadHeaderField(f"{where} is a {type(value).__name__}, not a whole number")
     if value < 0:
         raise NegativeOffset(f"{where} is {value}, below zero")
-    if value > _INT63_MAX:
+    if value > INT63_MAX:
         raise OffsetOverflow(f"{where} is about 2**{value.bit_length()}, over 63 bits")
     return value

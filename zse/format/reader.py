@@ -11,11 +11,12 @@ import hashlib
 import importlib
 import mmap
 import os
+import stat
 import struct
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from zse.errors import NotFoundError
+from zse.errors import NotFoundError, UsageError
 from zse.format.errors import (
     BadMagic,
     HeaderChecksumMismatch,
@@ -104,6 +105,23 @@ def parse_header(raw: bytes, digest: bytes) -> ZSEHeader:
     return ZSEHeader.from_bytes(raw)
 
 
+def _open_file(path: Path) -> int:
+    try:
+        # Without O_NONBLOCK, opening a named pipe would wait for a writer for ever.
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except (FileNotFoundError, NotADirectoryError):
+        raise NotFoundError(f"there is no file {path}", hint="Check the path.") from None
+    except OSError as error:
+        raise UsageError(f"{path} cannot be opened: {error.strerror}") from error
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise NotFoundError(
+            f"{path} is not a regular file",
+            hint="Name a .zse file; convert a checkpoint folder with `zse convert`.",
+        )
+    return fd
+
+
 class ZSEReader:
     """Random access to one file. Use it as a context manager.
 
@@ -114,21 +132,14 @@ class ZSEReader:
 
     Raises:
         NotFoundError: There is no such file, or it is a folder.
+        UsageError: The file cannot be opened.
         FormatError: A subclass that names the broken rule.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
+        fd = _open_file(self.path)
         try:
-            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-        except (FileNotFoundError, NotADirectoryError):
-            raise NotFoundError(f"there is no file {self.path}", hint="Check the path.") from None
-        try:
-            if self.path.is_dir():
-                raise NotFoundError(
-                    f"{self.path} is a folder, not a .zse file",
-                    hint="Convert a checkpoint folder with `zse convert`.",
-                )
             self.size_bytes = os.fstat(fd).st_size
             self.header, header_end = read_header(fd, self.size_bytes)
             self._members = validate(

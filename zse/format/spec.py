@@ -6,31 +6,51 @@ the largest models, and anyone can look at it.
 
 from __future__ import annotations
 
-import math
-import re
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from zse.format.errors import (
-    BadDigest,
-    BadGroupSize,
     BadHeaderField,
-    BadShape,
     LengthMismatch,
     OffsetOverflow,
     PartsMismatch,
     UnknownDType,
     UnknownNameError,
     UnknownScheme,
-    UnsafeSectionName,
-    UnsafeTensorName,
     UnsupportedVersion,
 )
-from zse.format.header_json import Fields, dump_canonical, parse_object
+from zse.format.header_json import INT63_MAX, Fields, dump_canonical, parse_object
+from zse.format.names import check_digest, check_section_name, check_tensor_name
+from zse.format.schemes import GROUP_SIZES, DType, Scheme, bytes_of_shape, parts_for
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+__all__ = [
+    "GROUP_SIZES",
+    "HEADER_SLACK",
+    "MAGIC",
+    "MAX_HEADER",
+    "PAGE",
+    "PREFIX_BYTES",
+    "REGION_ALIGN",
+    "TENSOR_ALIGN",
+    "VERSION",
+    "DType",
+    "Group",
+    "Region",
+    "Scheme",
+    "Section",
+    "TensorEntry",
+    "TensorInfo",
+    "TensorPart",
+    "ZSEHeader",
+    "align_up",
+    "bytes_of_shape",
+    "check_section_name",
+    "check_tensor_name",
+    "parts_for",
+]
 
 MAGIC = b"ZSE\0"
 VERSION = 1
@@ -42,57 +62,6 @@ REGION_ALIGN = 2 * 1024 * 1024
 MAX_HEADER = 64 * 1024 * 1024
 HEADER_SLACK = 2048
 """Zero bytes kept after the header, so that sections can be added at the end later."""
-MAX_RANK = 8
-MAX_NAME_BYTES = 255
-GROUP_SIZES = (128, 64, 32)
-
-_INT63_MAX = 2**63 - 1
-_TENSOR_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*\Z")
-_SECTION_PIECE = re.compile(r"[A-Za-z0-9_.\-]+\Z")
-_DIGEST = re.compile(r"[0-9a-f]{64}\Z")
-
-
-class Scheme(StrEnum):
-    """How a tensor's numbers are stored."""
-
-    FP32 = "fp32"
-    FP16 = "fp16"
-    BF16 = "bf16"
-    INT8 = "int8"
-    INT4 = "int4"
-    NF4 = "nf4"
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether the tensor is stored as it is, in one ``data`` part."""
-        return self in _PLAIN
-
-
-class DType(StrEnum):
-    """Element type of one part, little-endian."""
-
-    F32 = "f32"
-    F16 = "f16"
-    BF16 = "bf16"
-    U8 = "u8"
-    I8 = "i8"
-    I32 = "i32"
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of one element."""
-        return _DTYPE_BYTES[self]
-
-
-_DTYPE_BYTES = {
-    DType.F32: 4,
-    DType.F16: 2,
-    DType.BF16: 2,
-    DType.U8: 1,
-    DType.I8: 1,
-    DType.I32: 4,
-}
-_PLAIN = {Scheme.FP32: DType.F32, Scheme.FP16: DType.F16, Scheme.BF16: DType.BF16}
 
 
 def align_up(offset_bytes: int, alignment: int) -> int:
@@ -100,75 +69,8 @@ def align_up(offset_bytes: int, alignment: int) -> int:
     return -(-offset_bytes // alignment) * alignment
 
 
-def bytes_of_shape(dtype: DType, shape: tuple[int, ...]) -> int:
-    """Return the bytes that a dense row-major array takes."""
-    return math.prod(shape) * dtype.size_bytes
-
-
-def parts_for(
-    scheme: Scheme, shape: tuple[int, ...], group_size: int = 0
-) -> tuple[tuple[str, DType, tuple[int, ...]], ...]:
-    """Return ``(role, dtype, shape)`` of each part of a tensor, in file order.
-
-    Args:
-        scheme: How the tensor is stored.
-        shape: Logical shape; quantized tensors are matrices [N, K].
-        group_size: Elements along K that share a scale: 128, 64 or 32; 0 for other schemes.
-
-    Raises:
-        BadShape: The shape has no meaning for the scheme.
-        BadGroupSize: The group size is not allowed or does not divide K.
-    """
-    if not 1 <= len(shape) <= MAX_RANK or any(size < 1 for size in shape):
-        raise BadShape(f"shape {list(shape)}: wanted 1 to {MAX_RANK} dimensions, each at least 1")
-    if math.prod(shape) > _INT63_MAX // 8:
-        raise BadShape(f"shape {list(shape)} holds more than 2**60 elements")
-    grouped = scheme in (Scheme.INT4, Scheme.NF4)
-    if not grouped and group_size != 0:
-        raise BadGroupSize(f"scheme {scheme} has no groups, but group_size is {group_size}")
-    if scheme in _PLAIN:
-        return (("data", _PLAIN[scheme], shape),)
-    if len(shape) != 2:
-        raise BadShape(f"scheme {scheme} stores matrices, but the shape is {list(shape)}")
-    rows, columns = shape
-    if not grouped:
-        return (("qweight", DType.I8, (rows, columns)), ("scale", DType.F32, (rows,)))
-    if group_size not in GROUP_SIZES or columns % group_size:
-        raise BadGroupSize(
-            f"group_size {group_size} for rows of {columns}: "
-            f"wanted one of {list(GROUP_SIZES)} that divides the row"
-        )
-    packed = ("qweight", DType.U8, (rows, columns // 2))
-    if scheme is Scheme.INT4:
-        return (packed, ("scale_zero", DType.I32, (rows, columns // group_size)))
-    return (packed, ("absmax", DType.F16, (rows, columns // group_size)))
-
-
-def check_tensor_name(name: str) -> None:
-    """Raise UnsafeTensorName unless ``name`` is letters, digits, ``.``, ``_`` and ``-``."""
-    if len(name) > MAX_NAME_BYTES or not _TENSOR_NAME.match(name):
-        raise UnsafeTensorName(f"the name {name[:80]!r} is not letters, digits, '.', '_' and '-'")
-
-
-def check_section_name(name: str) -> None:
-    """Raise UnsafeSectionName unless ``name`` is a plain relative path without ``.`` or ``..``."""
-    pieces = name.split("/")
-    safe = all(_SECTION_PIECE.match(piece) and piece not in (".", "..") for piece in pieces)
-    if len(name) > MAX_NAME_BYTES or not safe:
-        raise UnsafeSectionName(
-            f"the section name {name[:80]!r} is not a plain relative path",
-            hint="The file may be hostile: do not unpack it.",
-        )
-
-
-def _check_digest(digest: str, where: str) -> str:
-    if not _DIGEST.match(digest):
-        raise BadDigest(f"{where}: {digest[:80]!r} is not 64 lowercase hexadecimal digits")
-    return digest
-
-
 def _check_end(offset_bytes: int, length_bytes: int, where: str) -> None:
-    if offset_bytes + length_bytes > _INT63_MAX:
+    if offset_bytes + length_bytes > INT63_MAX:
         raise OffsetOverflow(f"{where}: offset {offset_bytes} + length {length_bytes} > 2**63-1")
 
 
@@ -339,7 +241,7 @@ def _region_fields(value: object, kind: str) -> dict[str, Any]:
         "name": fields.text("name"),
         "offset_bytes": offset,
         "length_bytes": length,
-        "sha256": _check_digest(fields.text("sha256"), where),
+        "sha256": check_digest(fields.text("sha256"), where),
     }
 
 

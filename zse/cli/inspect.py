@@ -1,0 +1,185 @@
+"""`zse inspect`: what a .zse file says about itself, and whether its bytes agree."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from zse.format.reader import ZSEReader
+from zse.settings import load_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from zse.format.spec import ZSEHeader
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """A titled table of plain text."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+
+
+@click.command(name="inspect")
+@click.argument("file", type=click.Path())
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--verify", is_flag=True, help="Read every byte: digests, padding, scales.")
+def command(file: str, as_json: bool, verify: bool) -> None:
+    """Show what FILE holds: header, tensors, groups, sections, digests, provenance."""
+    with ZSEReader(file) as reader:
+        if verify:
+            reader.verify()
+        if as_json:
+            report = describe(reader, verified=verify)
+            click.echo(json.dumps(report, indent=2, sort_keys=True))
+            return
+        tables = build_tables(reader, verified=verify)
+    if sys.stdout.isatty() and not load_settings().no_color:
+        _print_rich(tables)
+    else:
+        _print_plain(tables)
+
+
+def describe(reader: ZSEReader, *, verified: bool) -> dict[str, Any]:
+    """Return the whole header, the file's size in bytes and a summary, as JSON values."""
+    header = reader.header
+    return {
+        "path": str(reader.path),
+        "size_bytes": reader.size_bytes,
+        "verified": verified,
+        "schemes": _bytes_by_scheme(header),
+        "parameters": _count_parameters(header),
+        **json.loads(header.to_bytes()),
+    }
+
+
+def build_tables(reader: ZSEReader, *, verified: bool) -> list[Table]:
+    """Return the tables that a person reads, in order."""
+    header = reader.header
+    summary = [
+        ("file", str(reader.path)),
+        ("size", f"{reader.size_bytes} bytes ({_human(reader.size_bytes)})"),
+        ("format version", str(header.format_version)),
+        ("architecture", header.architecture),
+        ("parameters", f"{_count_parameters(header):,}"),
+        *(
+            (f"stored as {scheme}", _human(size))
+            for scheme, size in _bytes_by_scheme(header).items()
+        ),
+        ("verified", "yes: every digest, padding byte and scale" if verified else "header only"),
+    ]
+    tensors = [
+        (
+            tensor.name,
+            tensor.scheme.value + (f"/{tensor.group_size}" if tensor.group_size else ""),
+            " x ".join(map(str, tensor.shape)),
+            str(tensor.parts[0].offset_bytes),
+            str(tensor.length_bytes),
+        )
+        for tensor in header.tensors
+    ]
+    region_columns = ("name", "offset", "bytes", "sha256")
+    return [
+        Table(title="file", columns=("field", "value"), rows=summary),
+        _mapping_table("model config", header.model_config),
+        _mapping_table("provenance", header.provenance),
+        Table(
+            title="sections",
+            columns=region_columns,
+            rows=[
+                (s.name, str(s.offset_bytes), str(s.length_bytes), s.sha256)
+                for s in header.sections
+            ],
+        ),
+        Table(
+            title="groups",
+            columns=region_columns,
+            rows=[
+                (g.name, str(g.offset_bytes), str(g.length_bytes), g.sha256) for g in header.groups
+            ],
+        ),
+        Table(
+            title="tensors",
+            columns=("name", "scheme", "shape", "offset", "bytes"),
+            rows=tensors,
+        ),
+    ]
+
+
+def _mapping_table(title: str, mapping: Any) -> Table:
+    rows = [
+        (key, value if isinstance(value, str) else json.dumps(value, sort_keys=True))
+        for key, value in sorted(mapping.items())
+    ]
+    return Table(title=title, columns=("field", "value"), rows=rows)
+
+
+def _bytes_by_scheme(header: ZSEHeader) -> dict[str, int]:
+    sizes: Counter[str] = Counter()
+    for tensor in header.tensors:
+        sizes[tensor.scheme.value] += tensor.length_bytes
+    return dict(sorted(sizes.items()))
+
+
+def _count_parameters(header: ZSEHeader) -> int:
+    total = 0
+    for tensor in header.tensors:
+        count = 1
+        for size in tensor.shape:
+            count *= size
+        total += count
+    return total
+
+
+def _human(size_bytes: int) -> str:
+    size = float(size_bytes)
+    for unit in ("bytes", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.2f} GiB"
+
+
+def _printable(text: str) -> str:
+    """Replace control characters: the header comes from strangers, the terminal is yours."""
+    return "".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in text)
+
+
+def _print_plain(tables: Sequence[Table]) -> None:
+    for table in tables:
+        if not table.rows:
+            continue
+        click.echo(f"[{table.title}]")
+        rows = [tuple(_printable(cell) for cell in row) for row in (table.columns, *table.rows)]
+        widths = [max(len(row[column]) for row in rows) for column in range(len(table.columns))]
+        # The heading of two-column tables says nothing that the rows do not.
+        for row in rows[1:] if table.columns == ("field", "value") else rows:
+            cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+            click.echo("  ".join(cells).rstrip())
+        click.echo()
+
+
+def _print_rich(tables: Sequence[Table]) -> None:
+    from rich.console import Console
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    console = Console()
+    for table in tables:
+        if not table.rows:
+            continue
+        shown = RichTable(title=table.title, title_justify="left", title_style="bold")
+        for column in table.columns:
+            numeric = column in ("offset", "bytes")
+            shown.add_column(column, justify="right" if numeric else "left", overflow="fold")
+        for row in table.rows:
+            shown.add_row(*(Text(_printable(cell)) for cell in row))
+        console.print(shown)
