@@ -50,9 +50,7 @@ class Handler(BaseHTTPRequestHandler):
         self.body = self.rfile.read(length)
         self.server.requests.append(f"{self.command} {self.path} {self.headers.get('Range', '')}")
         if not self.server.fault(self):
-            getattr(self, "on_" + self.command)()
-
-    do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = handle_any
+            getattr(self, "on_" + self.command.lower())()
 
     def answer(self, status: int, body: bytes = b"", headers: dict[str, str] | None = None) -> None:
         self.send_response(status)
@@ -69,7 +67,7 @@ class Handler(BaseHTTPRequestHandler):
         )
         return True
 
-    def on_HEAD(self) -> None:
+    def on_head(self) -> None:
         found = self.server.objects.get(self.path)
         if self.path.count("/") == 1:
             self.answer(200)
@@ -80,13 +78,13 @@ class Handler(BaseHTTPRequestHandler):
                 200, headers={**self.described(*found), "Content-Length": str(len(found[0]))}
             )
 
-    def on_GET(self) -> None:
+    def on_get(self) -> None:
         data, metadata = self.server.objects[self.path]
         first, last = map(int, self.headers["Range"].removeprefix("bytes=").split("-"))
         where = {"Content-Range": f"bytes {first}-{last}/{len(data)}"}
         self.answer(206, data[first : last + 1], {**self.described(data, metadata), **where})
 
-    def on_PUT(self) -> None:
+    def on_put(self) -> None:
         part = re.search(r"partNumber=(\d+)", self.path)
         if part:
             self.server.parts[int(part[1])] = self.body
@@ -94,7 +92,7 @@ class Handler(BaseHTTPRequestHandler):
             self.store(self.path, self.body, self.sent_metadata())
         self.answer(200, headers={"ETag": f'"{hashlib.md5(self.body).hexdigest()}"'})
 
-    def on_POST(self) -> None:
+    def on_post(self) -> None:
         if self.path.endswith("?uploads"):
             self.server.metadata = self.sent_metadata()
             upload = b"<InitiateMultipartUploadResult><UploadId>u1</UploadId></InitiateMultipartUploadResult>"
@@ -104,7 +102,7 @@ class Handler(BaseHTTPRequestHandler):
             self.store(self.path.partition("?")[0], whole, self.server.metadata)
             self.answer(200, b"<CompleteMultipartUploadResult/>")
 
-    def on_DELETE(self) -> None:
+    def on_delete(self) -> None:
         self.answer(204)
 
     def store(self, path: str, data: bytes, metadata: dict[str, str]) -> None:
@@ -118,6 +116,10 @@ class Handler(BaseHTTPRequestHandler):
     def described(data: bytes, metadata: dict[str, str]) -> dict[str, str]:
         # Not the form of an MD5: like a server that encrypts.
         return {"ETag": f'"opaque-{len(data)}"', **metadata}
+
+
+for _method in ("GET", "HEAD", "PUT", "POST", "DELETE"):
+    setattr(Handler, f"do_{_method}", Handler.handle_any)
 
 
 @pytest.fixture

@@ -49,6 +49,7 @@ def test_a_bucket_or_a_key_that_ends_in_a_slash_is_a_prefix(url: str) -> None:
         ("https://host/x", "https://"),
         ("file://host/x", "relative path"),
         ("a\0b", "NUL"),
+        ("~no-such-user/x", "home folder"),
         ("s3:///key", "bucket name ''"),
         ("s3://ab/key", "bucket name 'ab'"),
         ("s3://Bucket/key", "bucket name 'Bucket'"),

@@ -87,7 +87,13 @@ def parse_location(url: str | Path | Location) -> Location:
 def _parse_local(url: str, text: str) -> Location:
     if "\0" in text:
         raise UsageError(f"{url!r} holds a NUL character", hint="Give an ordinary path.")
-    return Location(scheme="file", path=Path(text).expanduser())
+    try:
+        return Location(scheme="file", path=Path(text).expanduser())
+    except RuntimeError as error:
+        raise UsageError(
+            f"{url!r} starts with ~, and no home folder is known for it",
+            hint="Write the whole path, or ./~name for a file of that name.",
+        ) from error
 
 
 def _parse_s3(url: str, rest: str) -> Location:

@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import os
 import re
+import stat
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from typing import TYPE_CHECKING, Any
 
@@ -174,6 +175,8 @@ def _open_source(path: Path) -> Iterator[int]:
     except OSError as error:
         raise StoreError(f"cannot read {path}: {error.strerror}", hint="Check it.") from error
     try:
+        if not stat.S_ISREG(os.fstat(file_descriptor).st_mode):
+            raise StoreError(f"{path} is not a file", hint="Upload files one by one.")
         yield file_descriptor
     finally:
         os.close(file_descriptor)
@@ -204,7 +207,12 @@ def _read_exactly(file_descriptor: int, offset: int, length: int) -> bytes:
     buffer = memoryview(bytearray(length))
     filled = 0
     while filled < length:
-        count = os.preadv(file_descriptor, [buffer[filled:]], offset + filled)
+        try:
+            count = os.preadv(file_descriptor, [buffer[filled:]], offset + filled)
+        except OSError as error:
+            raise StoreError(
+                f"cannot read the file to upload: {error.strerror}", hint="Check its disk."
+            ) from error
         if count == 0:
             raise StoreError(
                 "the file became shorter while it was uploaded",

@@ -1,0 +1,152 @@
+"""The S3 store against a real server (Ceph's gateway on loopback)."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from zse.errors import NotFoundError, StoreError
+from zse.store import fetch, open_store, put_file, read_ranges
+from zse.store.s3_client import default_client
+from zse.store.s3_upload import PART_BYTES
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ceph_s3 import S3Server
+
+pytestmark = pytest.mark.system
+
+
+def open_uploads(bucket: str) -> list[str]:
+    answer = default_client().list_multipart_uploads(Bucket=bucket)
+    return [upload["Key"] for upload in answer.get("Uploads", ())]
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file of three parts, the last one short."""
+    path = tmp_path_factory.mktemp("large") / "file"
+    path.write_bytes(os.urandom(2 * PART_BYTES + 12345))
+    return path
+
+
+@pytest.mark.parametrize("size_bytes", [0, 1, 100_000])
+def test_a_small_file_comes_back_as_it_was(s3_bucket: str, tmp_path: Path, size_bytes: int) -> None:
+    url = f"s3://{s3_bucket}/folder/näme with space+%.zse"
+    (tmp_path / "a").write_bytes(os.urandom(size_bytes))
+    put = put_file(tmp_path / "a", url)
+    fetched = fetch(url, tmp_path / "b")
+    assert (tmp_path / "b").read_bytes() == (tmp_path / "a").read_bytes()
+    assert put == fetched
+    assert fetched.verified
+
+
+def test_a_large_file_goes_in_parts_and_comes_back_in_ranges(
+    s3_bucket: str, large: Path, tmp_path: Path
+) -> None:
+    url = f"s3://{s3_bucket}/large"
+    uploaded: list[int] = []
+    fetched: list[int] = []
+    put_file(large, url, progress=lambda done, _total: uploaded.append(done))
+    result = fetch(url, tmp_path / "b", progress=lambda done, _total: fetched.append(done))
+    data = large.read_bytes()
+    assert (tmp_path / "b").read_bytes() == data
+    assert result.sha256 == hashlib.sha256(data).hexdigest()
+    assert (len(uploaded), uploaded[-1], fetched[-1]) == (3, len(data), len(data))
+    assert fetched == sorted(fetched)
+    assert open_uploads(s3_bucket) == []
+    head = default_client().head_object(Bucket=s3_bucket, Key="large")
+    assert head["ETag"].endswith('-3"')
+
+
+def test_ranges_of_an_object_are_exact(s3_bucket: str, large: Path) -> None:
+    put_file(large, f"s3://{s3_bucket}/large")
+    store = open_store(f"s3://{s3_bucket}/large")
+    data = large.read_bytes()
+    assert store.size() == len(data)
+    edge = PART_BYTES - 5
+    wanted = [(0, 1), (edge, 10), (len(data) - 3, 3), (7, 0)]
+    assert read_ranges(store, wanted) == [data[at : at + length] for at, length in wanted]
+    buffer = bytearray(100)
+    store.read_into(edge, memoryview(buffer)[:50])
+    assert buffer == data[edge : edge + 50] + bytes(50)
+    with pytest.raises(StoreError, match="the range asked for ends at"):
+        store.read_range(len(data) - 1, 2)
+
+
+def test_an_object_replaced_between_two_reads_is_noticed(s3_bucket: str) -> None:
+    store, other = (open_store(f"s3://{s3_bucket}/a") for _ in range(2))
+    with store.open_writer() as writer:
+        writer.write(b"first")
+    assert store.read_range(0, 5) == b"first"
+    with other.open_writer() as writer:
+        writer.write(b"other")
+    with pytest.raises(StoreError, match="was replaced while it was read"):
+        store.read_range(0, 5)
+    assert store.exists()
+    assert store.read_range(0, 5) == b"other"
+
+
+def test_an_interrupted_upload_leaves_no_parts_and_no_object(s3_bucket: str, large: Path) -> None:
+    def stop(_done: int, _total: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        put_file(large, f"s3://{s3_bucket}/large", progress=stop)
+    assert open_uploads(s3_bucket) == []
+    assert list(open_store(f"s3://{s3_bucket}").list()) == []
+
+
+def test_listing_shows_an_object_or_what_lies_below_a_prefix(s3_bucket: str) -> None:
+    for key in ("a/1", "a/2", "ab", "b"):
+        with open_store(f"s3://{s3_bucket}/{key}").open_writer() as writer:
+            writer.write(key.encode())
+
+    def keys(rest: str) -> list[str]:
+        return [e.location.key for e in open_store(f"s3://{s3_bucket}{rest}").list()]
+
+    assert keys("") == ["a/1", "a/2", "ab", "b"]
+    assert keys("/a") == keys("/a/") == ["a/1", "a/2"]
+    assert keys("/b") == ["b"]
+    assert keys("/c") == []
+
+
+def test_delete_removes_the_object_and_may_be_repeated(s3_bucket: str) -> None:
+    store = open_store(f"s3://{s3_bucket}/a")
+    with store.open_writer() as writer:
+        writer.write(b"x")
+    assert store.exists()
+    store.delete()
+    store.delete()
+    assert not store.exists()
+
+
+def test_what_does_not_exist_is_not_found(s3_bucket: str, tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="/nothing does not exist"):
+        fetch(f"s3://{s3_bucket}/nothing", tmp_path / "a")
+    (tmp_path / "a").write_bytes(b"x")
+    actions = [
+        lambda: fetch("s3://no-such-bucket/a", tmp_path / "b"),
+        lambda: put_file(tmp_path / "a", "s3://no-such-bucket/a"),
+        lambda: open_store("s3://no-such-bucket/a").exists(),
+        lambda: list(open_store("s3://no-such-bucket").list()),
+    ]
+    for action in actions:
+        with pytest.raises(NotFoundError, match="bucket 'no-such-bucket' does not exist"):
+            action()
+
+
+def test_a_wrong_key_is_refused(
+    s3_server: S3Server, s3_bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a").write_bytes(b"x")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+    # Another spelling of the address makes a client of its own.
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", s3_server.endpoint_url + "/")
+    with pytest.raises(StoreError, match="refused: SignatureDoesNotMatch") as caught:
+        put_file(tmp_path / "a", f"s3://{s3_bucket}/a")
+    assert "AWS_SECRET_ACCESS_KEY" in caught.value.hint
