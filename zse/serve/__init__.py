@@ -1,1 +1,1 @@
-"""zServe: the OpenAI API over HTTP."""
+"""zServe: the OpenAI API over HTTP, answering from the first millisecond of the process."""

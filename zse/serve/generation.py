@@ -1,0 +1,181 @@
+"""One API request's work: its prompts through the engine, admitted, counted and cleaned up.
+
+However a request ends (answered, refused, cut by the client or by shutdown), its room is given
+back, its engine work is cancelled, and exactly one log line says what it used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from zse.errors import EngineError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Sequence
+
+    from zse.engine.request import SamplingParams
+    from zse.serve.state import AppState, Delta, LoadedModel
+
+LOG = logging.getLogger("zse.serve.request")
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkOrder:
+    """What to generate."""
+
+    request_id: str
+    prompts: tuple[Sequence[int], ...]
+    """Token ids of each prompt; choices are numbered prompt by prompt."""
+    params: SamplingParams
+    priority: int = 0
+    cache_salt: str = ""
+
+
+class Generation:
+    """Runs a work order once.
+
+    Args:
+        state: Admission, metrics and shutdown.
+        model: The model that answers.
+        order: What to generate.
+    """
+
+    def __init__(self, state: AppState, model: LoadedModel, order: WorkOrder) -> None:
+        self._state = state
+        self._model = model
+        self._order = order
+        self.prompt_tokens = sum(len(prompt) for prompt in order.prompts)
+        self.completion_tokens = 0
+        self._cached_by_prompt: dict[int, int] = {}
+        self._outcome = "aborted"
+
+    @property
+    def cached_tokens(self) -> int:
+        """Prompt tokens whose KV was reused."""
+        return sum(self._cached_by_prompt.values())
+
+    def usage(self) -> dict[str, Any]:
+        """Return OpenAI's usage object for what has been done so far."""
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "total_tokens": self.prompt_tokens + self.completion_tokens,
+            "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
+            "completion_tokens_details": {"reasoning_tokens": 0},
+        }
+
+    async def deltas(self) -> AsyncGenerator[tuple[int, Delta], None]:
+        """Yield ``(choice index, delta)`` until every choice has ended.
+
+        Raises:
+            BusyError: The queue is full; nothing was started.
+            EngineError: The engine gave up on a choice.
+        """
+        num_choices = len(self._order.prompts) * self._order.params.n
+        self._state.admit(num_choices)
+        started = last = time.perf_counter()
+        metrics = self._state.metrics
+        has_first = False
+        try:
+            async with aclosing(self._merged()) as source:
+                async for prompt_index, delta in source:
+                    now = time.perf_counter()
+                    if not has_first:
+                        metrics.observe_first_token(now - started)
+                        self._state.ledger.mark("first-token")
+                        has_first = True
+                    else:
+                        metrics.observe_token_gap(now - last)
+                    last = now
+                    self._count(prompt_index, delta)
+                    yield prompt_index * self._order.params.n + delta.index, delta
+            self._outcome = "completed"
+        finally:
+            self._state.release(num_choices)
+            self._report(time.perf_counter() - started)
+
+    def _count(self, prompt_index: int, delta: Delta) -> None:
+        self.completion_tokens += len(delta.token_ids)
+        # The first choice fills the cache for the others; only its reuse was there before.
+        if delta.index == 0 and prompt_index not in self._cached_by_prompt:
+            self._cached_by_prompt[prompt_index] = delta.cached_tokens
+        if delta.finish_reason == "abort":
+            raise EngineError("the engine aborted a choice")
+        if delta.finish_reason is not None:
+            self._state.metrics.count_finish(delta.finish_reason)
+
+    def _report(self, seconds: float) -> None:
+        self._state.metrics.observe_request(
+            seconds, self.prompt_tokens, self.completion_tokens, self.cached_tokens
+        )
+        if self._outcome != "completed":
+            self._state.metrics.count_finish("abort")
+        LOG.info(
+            "generation",
+            extra={
+                "request_id": self._order.request_id,
+                "outcome": self._outcome,
+                "prompt_tokens": self.prompt_tokens,
+                "completion_tokens": self.completion_tokens,
+                "cached_tokens": self.cached_tokens,
+                "duration_ms": round(seconds * 1000, 1),
+            },
+        )
+
+    async def _one(self, prompt_index: int) -> AsyncGenerator[tuple[int, Delta], None]:
+        order = self._order
+        suffix = f"-{prompt_index}" if len(order.prompts) > 1 else ""
+        params = order.params
+        if params.seed is not None and prompt_index:
+            # Equal prompts in one request would otherwise give equal answers.
+            params = replace(params, seed=params.seed + prompt_index)
+        source = self._model.engine.generate(
+            order.prompts[prompt_index],
+            params,
+            request_id=order.request_id + suffix,
+            priority=order.priority,
+            cache_salt=order.cache_salt,
+        )
+        async with aclosing(source):
+            async for delta in source:
+                yield prompt_index, delta
+
+    async def _merged(self) -> AsyncGenerator[tuple[int, Delta], None]:
+        """Interleave the prompts' deltas as they come."""
+        if len(self._order.prompts) == 1:
+            async with aclosing(self._one(0)) as source:
+                async for item in source:
+                    yield item
+            return
+        queue: asyncio.Queue[tuple[int, Delta] | BaseException | None] = asyncio.Queue(64)
+
+        async def pump(prompt_index: int) -> None:
+            try:
+                async with aclosing(self._one(prompt_index)) as source:
+                    async for item in source:
+                        await queue.put(item)
+            except Exception as error:  # noqa: BLE001 - carried to the consumer, which raises it
+                await queue.put(error)
+            else:
+                await queue.put(None)
+
+        tasks = [asyncio.create_task(pump(i)) for i in range(len(self._order.prompts))]
+        try:
+            remaining = len(tasks)
+            while remaining:
+                entry = await queue.get()
+                if entry is None:
+                    remaining -= 1
+                elif isinstance(entry, BaseException):
+                    raise entry
+                else:
+                    yield entry
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,108 @@
+"""The cold-start ledger: when each phase of the start ended, in ms since the process began.
+
+It is written by the boot thread and read by handlers; a phase is written once, so no lock is
+needed beyond the interpreter's own. The same numbers go to the log, metrics and ``Server-Timing``.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phase:
+    """One phase of the start, in ms since the process began."""
+
+    name: str
+    start_ms: float
+    end_ms: float
+
+    @property
+    def duration_ms(self) -> float:
+        """How long it took."""
+        return self.end_ms - self.start_ms
+
+
+class Ledger:
+    """Phases of one process start.
+
+    Args:
+        start_time_ns: CLOCK_REALTIME when the launcher started the process; 0 asks the kernel.
+    """
+
+    def __init__(self, start_time_ns: int = 0) -> None:
+        self._age_at_birth_ms = process_age_ms(start_time_ns)
+        self._birth = time.perf_counter()
+        self._phases: dict[str, Phase] = {}
+        # Everything before this object existed: the interpreter, and the imports up to here.
+        self._record("interpreter", 0.0, self._age_at_birth_ms)
+
+    def now_ms(self) -> float:
+        """Milliseconds since the process began."""
+        return self._age_at_birth_ms + (time.perf_counter() - self._birth) * 1000
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Time a block of the start under ``name``."""
+        start_ms = self.now_ms()
+        yield
+        self._record(name, start_ms, self.now_ms())
+
+    def mark(self, name: str) -> None:
+        """Record a moment, such as ``ready``; only the first call for a name counts."""
+        if name not in self._phases:
+            self._record(name, 0.0, self.now_ms())
+
+    def _record(self, name: str, start_ms: float, end_ms: float) -> None:
+        self._phases[name] = Phase(name=name, start_ms=start_ms, end_ms=end_ms)
+
+    def phases(self) -> tuple[Phase, ...]:
+        """Everything recorded so far, in order."""
+        return tuple(self._phases.values())
+
+    def has(self, name: str) -> bool:
+        """Whether a phase has ended."""
+        return name in self._phases
+
+    def to_json(self) -> dict[str, dict[str, float]]:
+        """Return ``{phase: {"start_ms", "end_ms", "duration_ms"}}``."""
+        return {
+            phase.name: {
+                "start_ms": round(phase.start_ms, 1),
+                "end_ms": round(phase.end_ms, 1),
+                "duration_ms": round(phase.duration_ms, 1),
+            }
+            for phase in self.phases()
+        }
+
+    def server_timing(self) -> str:
+        """Return the value of a ``Server-Timing`` header (RFC-like: ``name;dur=ms``)."""
+        return ", ".join(f"cold-{p.name};dur={p.duration_ms:.1f}" for p in self.phases())
+
+
+def process_age_ms(start_time_ns: int = 0) -> float:
+    """Return how long this process has existed, in ms.
+
+    Args:
+        start_time_ns: CLOCK_REALTIME of the start when a launcher measured it; 0 reads the kernel's
+            record, whose step is a clock tick (usually 10 ms).
+    """
+    if start_time_ns:
+        return max(0.0, (time.time_ns() - start_time_ns) / 1e6)
+    try:
+        text = Path("/proc/self/stat").read_text()
+        # The command name may hold spaces and parentheses; fields are counted after the last one.
+        ticks = int(text.rpartition(")")[2].split()[19])
+        age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError, AttributeError):
+        return 0.0
+    # Inside some sandboxes the two clocks do not share an origin; a nonsense age is worse than none.
+    return age_s * 1000 if 0 <= age_s < 86400 else 0.0

@@ -1,0 +1,163 @@
+"""Prometheus metrics. The client library is imported on first use, off the path to ready.
+
+Names follow vLLM's under our own prefix, so that existing dashboards need one substitution.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from zse.serve.state import AppState
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
+_TOKEN_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08, 0.15, 0.3, 0.6, 1.0, 2.5)
+
+# name -> (help, attribute of EngineStats)
+_GAUGES = {
+    "zse_num_requests_running": ("Choices that the engine is running.", "num_running"),
+    "zse_num_requests_waiting": ("Choices that wait for the engine.", "num_waiting"),
+    "zse_kv_cache_usage_perc": ("Share of KV blocks in use, 0 to 1.", "kv_usage"),
+    "zse_kv_blocks_total": ("KV blocks in the pool.", "kv_blocks_total"),
+}
+_COUNTERS = {
+    "zse_prefix_cache_queries": ("Prompt tokens looked up for reuse.", "prefix_query_tokens"),
+    "zse_prefix_cache_hits": ("Prompt tokens whose KV was reused.", "prefix_hit_tokens"),
+    "zse_num_preemptions": ("Sequences that lost their KV to others.", "preemptions"),
+    "zse_engine_steps": ("Steps of the engine.", "steps"),
+    "zse_computed_tokens": ("Tokens run through the model.", "computed_tokens"),
+}
+
+
+class Metrics:
+    """Everything that is counted.
+
+    Args:
+        state: Where gauges are read at scrape time.
+    """
+
+    def __init__(self, state: AppState) -> None:
+        self._state = state
+        self._families: _Families | None = None
+
+    def warm(self) -> None:
+        """Import the library and make the families, ahead of the first request."""
+        self._get()
+
+    def _get(self) -> _Families:
+        if self._families is None:
+            self._families = _Families(self._state)
+        return self._families
+
+    def count_response(self, route: str, status: int) -> None:
+        """Count one HTTP response; ``route`` is the pattern, never the raw path."""
+        self._get().requests.labels(route, str(status)).inc()
+
+    def count_rejection(self) -> None:
+        """Count a request that met a full queue."""
+        self._get().rejections.inc()
+
+    def observe_first_token(self, seconds: float) -> None:
+        """Record the time from a request's arrival to its first token."""
+        self._get().first_token.observe(seconds)
+
+    def observe_token_gap(self, seconds: float) -> None:
+        """Record the time between two pieces of an answer."""
+        self._get().token_gap.observe(seconds)
+
+    def observe_request(
+        self, seconds: float, prompt_tokens: int, generated_tokens: int, cached_tokens: int
+    ) -> None:
+        """Record one request that ended, also when it was cut short."""
+        families = self._get()
+        families.whole_request.observe(seconds)
+        families.prompt_tokens.inc(prompt_tokens)
+        families.generated_tokens.inc(generated_tokens)
+        families.cached_tokens.inc(cached_tokens)
+
+    def count_finish(self, reason: str) -> None:
+        """Count one choice by the reason it ended: stop, length, tool_calls or abort."""
+        self._get().finished.labels(reason).inc()
+
+    def render(self) -> bytes:
+        """Return the text exposition."""
+        from prometheus_client import generate_latest
+
+        return generate_latest(self._get().registry)
+
+
+class _Families:
+    """The families on a registry of their own."""
+
+    def __init__(self, state: AppState) -> None:
+        from prometheus_client import CollectorRegistry, Counter, Histogram
+
+        self.registry = registry = CollectorRegistry()
+        self.requests = Counter(
+            "zse_requests", "HTTP responses.", ["route", "status"], registry=registry
+        )
+        self.rejections = Counter(
+            "zse_admission_rejections", "Requests that met a full queue.", registry=registry
+        )
+        self.finished = Counter(
+            "zse_request_success", "Choices that ended.", ["finished_reason"], registry=registry
+        )
+        self.prompt_tokens = Counter("zse_prompt_tokens", "Prompt tokens.", registry=registry)
+        self.generated_tokens = Counter(
+            "zse_generation_tokens", "Generated tokens.", registry=registry
+        )
+        self.cached_tokens = Counter(
+            "zse_cached_prompt_tokens", "Prompt tokens served from the cache.", registry=registry
+        )
+        self.first_token = Histogram(
+            "zse_time_to_first_token_seconds",
+            "Arrival to first token.",
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self.token_gap = Histogram(
+            "zse_inter_token_latency_seconds",
+            "Time between pieces of an answer.",
+            buckets=_TOKEN_SECONDS,
+            registry=registry,
+        )
+        self.whole_request = Histogram(
+            "zse_e2e_request_latency_seconds",
+            "Arrival to end.",
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        registry.register(_StateCollector(state))
+
+
+class _StateCollector:
+    """Reads the engine, the ledger and readiness when somebody scrapes."""
+
+    def __init__(self, state: AppState) -> None:
+        self._state = state
+
+    def collect(self) -> Iterator[Any]:
+        """Yield the families."""
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        state = self._state
+        yield GaugeMetricFamily("zse_ready", "1 when ready to serve.", value=float(state.is_ready))
+        yield GaugeMetricFamily(
+            "zse_in_flight", "Choices admitted and not ended.", value=state.in_flight
+        )
+        cold = GaugeMetricFamily(
+            "zse_cold_start_milliseconds", "Duration of a phase of the start.", labels=["phase"]
+        )
+        for phase in state.ledger.phases():
+            cold.add_metric([phase.name], phase.duration_ms)
+        yield cold
+        if state.model is None:
+            return
+        stats = state.model.engine.stats()
+        for name, (text, attribute) in _GAUGES.items():
+            yield GaugeMetricFamily(name, text, value=getattr(stats, attribute))
+        for name, (text, attribute) in _COUNTERS.items():
+            yield CounterMetricFamily(name, text, value=getattr(stats, attribute))

@@ -1,0 +1,267 @@
+"""The requests that clients send: msgspec structs and the strict reading of a body into them.
+
+Reading is in three steps, so that every refusal can name its parameter: bytes to a plain mapping;
+fields this server does not do are refused when they hold anything but their default; the rest is
+converted to a typed struct. Fields nobody knows are reported back, never dropped in silence.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from zse.serve.errors import BadRequestError, UnsupportedParameterError
+
+MAX_MESSAGES = 4096
+MAX_TOOLS = 128
+MAX_STOPS = 16
+MAX_PROMPTS = 128
+MAX_CHOICES = 128
+MAX_TOP_LOGPROBS = 20
+_SEED_LIMIT = 2**63
+
+
+class ContentPart(msgspec.Struct, kw_only=True):
+    """One part of a message; only text parts can be served."""
+
+    type: str
+    text: str | None = None
+
+
+class FunctionCall(msgspec.Struct, kw_only=True):
+    """A call that the assistant made earlier; ``arguments`` is JSON text."""
+
+    name: str
+    arguments: str = "{}"
+
+
+class ToolCallMessage(msgspec.Struct, kw_only=True):
+    """A tool call inside an assistant message of the history."""
+
+    id: str
+    function: FunctionCall
+    type: Literal["function"] = "function"
+
+
+class Message(msgspec.Struct, kw_only=True):
+    """One message of a conversation."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    content: str | list[ContentPart] | None = None
+    name: str | None = None
+    tool_calls: list[ToolCallMessage] | None = None
+    tool_call_id: str | None = None
+
+
+class FunctionDefinition(msgspec.Struct, kw_only=True):
+    """A function the model may call; ``parameters`` is a JSON schema."""
+
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Tool(msgspec.Struct, kw_only=True):
+    """A tool offered to the model."""
+
+    function: FunctionDefinition
+    type: Literal["function"] = "function"
+
+
+class StreamOptions(msgspec.Struct, kw_only=True):
+    """What a stream carries besides the text."""
+
+    include_usage: bool | None = None
+    include_obfuscation: bool | None = None
+
+
+class GenerationFields(msgspec.Struct, kw_only=True):
+    """Fields that chat and text completions share."""
+
+    model: str | None = None
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    n: int | None = None
+    stop: str | list[str] | None = None
+    seed: int | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    user: str | None = None
+    # Beyond OpenAI's: the names vLLM and SGLang use.
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    min_tokens: int | None = None
+    ignore_eos: bool | None = None
+    stop_token_ids: list[int] | None = None
+    priority: int | None = None
+    cache_salt: str | None = None
+
+
+class ChatRequest(GenerationFields, kw_only=True):
+    """The body of POST /v1/chat/completions."""
+
+    messages: list[Message]
+    max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    tools: list[Tool] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    response_format: dict[str, Any] | None = None
+    metadata: dict[str, str] | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
+class CompletionRequest(GenerationFields, kw_only=True):
+    """The body of POST /v1/completions."""
+
+    prompt: str | list[str | int | list[int]] | None = None
+    echo: bool | None = None
+    logprobs: int | None = None
+
+
+# Known parameters that are not done here: name -> values that ask for nothing. Anything else is refused.
+_SHARED_UNSUPPORTED: dict[str, tuple[object, ...]] = {
+    "service_tier": ("auto", "default"),
+    "guided_json": (),
+    "guided_regex": (),
+    "guided_choice": (),
+    "guided_grammar": (),
+    "structured_outputs": (),
+    "grammar": (),
+    "json_schema": (),
+    "chat_template": (),
+    "prompt_logprobs": (0,),
+    "use_beam_search": (False,),
+    "truncation": ("disabled",),
+    "truncate_prompt_tokens": (),
+}
+_CHAT_UNSUPPORTED: dict[str, tuple[object, ...]] = {
+    **_SHARED_UNSUPPORTED,
+    "functions": ([],),
+    "function_call": ("none", "auto"),
+    "audio": (),
+    "modalities": (["text"],),
+    "prediction": (),
+    "reasoning_effort": ("none",),
+    "verbosity": ("medium",),
+    "web_search_options": (),
+    "store": (False,),
+    "prompt_cache_retention": ("in_memory", "in-memory"),
+    "best_of": (1,),
+    "echo": (False,),
+}
+_COMPLETION_UNSUPPORTED: dict[str, tuple[object, ...]] = {
+    **_SHARED_UNSUPPORTED,
+    "best_of": (1,),
+    "suffix": ("",),
+    "tools": ([],),
+    "response_format": ({"type": "text"},),
+}
+_UNSUPPORTED: dict[type, dict[str, tuple[object, ...]]] = {
+    ChatRequest: _CHAT_UNSUPPORTED,
+    CompletionRequest: _COMPLETION_UNSUPPORTED,
+}
+
+RequestType = TypeVar("RequestType", ChatRequest, CompletionRequest)
+
+
+def read_mapping(body: bytes) -> dict[str, Any]:
+    """Parse a body into a mapping.
+
+    Raises:
+        BadRequestError: The body is no JSON object, or is nested too deeply.
+    """
+    try:
+        value = msgspec.json.decode(body)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)[:200]
+        raise BadRequestError(f"The body could not be parsed as JSON: {reason}.") from None
+    if not isinstance(value, dict):
+        raise BadRequestError("The body must be a JSON object.")
+    return value
+
+
+def read_request(
+    mapping: dict[str, Any], kind: type[RequestType]
+) -> tuple[RequestType, tuple[str, ...]]:
+    """Check a mapping and convert it to a typed request.
+
+    Returns:
+        The request, and the names of unknown fields, which have no effect.
+
+    Raises:
+        UnsupportedParameterError: A known field asks for something this server does not do.
+        BadRequestError: A field has the wrong type or shape; ``param`` names it.
+    """
+    known = set(kind.__struct_fields__)
+    ignored = []
+    for name, value in mapping.items():
+        if name in known:
+            continue
+        if name not in _UNSUPPORTED[kind]:
+            ignored.append(name)
+        elif value is not None and value not in _UNSUPPORTED[kind][name]:
+            raise UnsupportedParameterError(name)
+    try:
+        request = msgspec.convert(mapping, kind)
+    except msgspec.ValidationError as error:
+        raise _bad_field(str(error)) from None
+    _check_shared(request)
+    return request, tuple(ignored)
+
+
+def _bad_field(text: str) -> BadRequestError:
+    """Turn msgspec's words (``Expected `float`, got `str` - at `$.top_p` ``) into an API error."""
+    what, _, where = text.partition(" - at ")
+    path = re.sub(r"^`?\$\.?|`$", "", where)
+    missing = re.search(r"missing required field `(\w+)`", what)
+    if missing:
+        param = f"{path}.{missing.group(1)}" if path else missing.group(1)
+        return BadRequestError(
+            f"Missing required parameter: '{param}'.",
+            param=param,
+            code="missing_required_parameter",
+        )
+    return BadRequestError(
+        f"Invalid value for '{path[:200]}': {what[:200]}.", param=path[:200] or None
+    )
+
+
+def _check_shared(request: GenerationFields) -> None:
+    if request.stream_options is not None and not request.stream:
+        raise BadRequestError(
+            "The 'stream_options' parameter is only allowed when 'stream' is true.",
+            param="stream_options",
+        )
+    if request.n is not None:
+        check_range("n", request.n, 1, MAX_CHOICES)
+    if request.seed is not None:
+        check_range("seed", request.seed, -_SEED_LIMIT, _SEED_LIMIT - 1)
+    if request.temperature is not None:
+        check_range("temperature", request.temperature, 0, 2)
+    if request.top_p is not None:
+        check_range("top_p", request.top_p, 0, 1)
+    stops = [request.stop] if isinstance(request.stop, str) else request.stop or []
+    if len(stops) > MAX_STOPS:
+        raise BadRequestError(
+            f"'stop' holds {len(stops)} texts, expected at most {MAX_STOPS}.", param="stop"
+        )
+
+
+def check_range(param: str, value: float, low: float, high: float) -> None:
+    """Refuse a number outside [low, high] with an error that names the parameter."""
+    if not low <= value <= high:
+        raise BadRequestError(
+            f"Invalid value for '{param}': {value} is not between {low} and {high}.", param=param
+        )

@@ -1,0 +1,211 @@
+"""What the server knows: the model when it is there, the phase, and how much work is in flight.
+
+The boot thread fills it, handlers read it. Nothing here imports the engine: a model is anything
+with these methods, which is also how the tests drive the server with scripted answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from zse.errors import LoadingError, ModelNotFoundError, OverloadedError, ShuttingDownError
+from zse.serve.metrics import Metrics
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Mapping, Sequence
+
+    from zse.engine.request import SamplingParams
+    from zse.serve.ledger import Ledger
+
+DEFAULT_ALIAS = "default"
+MAX_RETRY_SECONDS = 60
+
+
+class TopToken(Protocol):
+    """One alternative: ``(token, token_id, logprob, bytes)`` by position."""
+
+    def __getitem__(self, index: int, /) -> Any: ...  # noqa: D105, ANN401
+
+
+class TokenLogprob(Protocol):
+    """A generated token with its log-probability and the likeliest alternatives."""
+
+    @property
+    def token(self) -> str: ...
+    @property
+    def logprob(self) -> float: ...
+    @property
+    def bytes(self) -> Sequence[int]: ...
+    @property
+    def top(self) -> Sequence[Any]: ...
+
+
+class Delta(Protocol):
+    """A piece of one choice, as the engine streams it."""
+
+    @property
+    def index(self) -> int: ...
+    @property
+    def text(self) -> str: ...
+    @property
+    def token_ids(self) -> Sequence[int]: ...
+    @property
+    def logprobs(self) -> Sequence[TokenLogprob]: ...
+    @property
+    def finish_reason(self) -> str | None: ...
+    @property
+    def prompt_tokens(self) -> int: ...
+    @property
+    def cached_tokens(self) -> int: ...
+
+
+class Engine(Protocol):
+    """What the server needs of ``zse.engine``'s asynchronous engine."""
+
+    def generate(
+        self,
+        prompt_token_ids: Sequence[int],
+        params: SamplingParams,
+        *,
+        request_id: str,
+        priority: int = 0,
+        cache_salt: str = "",
+    ) -> AsyncGenerator[Any, None]: ...
+
+    def stats(self) -> Any: ...  # noqa: ANN401
+    def close(self) -> None: ...
+
+
+class Tokenizer(Protocol):
+    """What the server needs of ``zse.text``'s tokenizer."""
+
+    def encode(
+        self, text: str, *, add_special_tokens: bool = True, parse_special: bool = True
+    ) -> list[int]: ...
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str: ...
+
+
+class Template(Protocol):
+    """What the server needs of ``zse.text``'s chat template."""
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        **kwargs: Any,  # noqa: ANN401
+    ) -> str: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedModel:
+    """A model that answers."""
+
+    name: str
+    engine: Engine
+    tokenizer: Tokenizer
+    template: Template | None
+    max_context: int
+    """Longest sequence in tokens, prompt and answer together, that can be served."""
+    vocab_size: int
+    fingerprint: str
+    """``system_fingerprint``: changes when the weights, their quantization or the code change."""
+    created: int
+    """Unix seconds, for /v1/models."""
+    sampling_defaults: Mapping[str, float] = field(default_factory=dict)
+    """From the model's generation_config.json; a request's own values win."""
+    details: Mapping[str, Any] = field(default_factory=dict)
+    """Facts for /version: device, scheme, sizes."""
+
+
+class BusyError(OverloadedError):
+    """The queue is full; ``retry_after_seconds`` says when room is likely."""
+
+    retry_after_seconds: int = 1
+
+
+class AppState:
+    """Everything a handler may read.
+
+    Args:
+        ledger: The cold-start ledger.
+        served_name: Name to serve under; empty takes the model's own.
+        max_queue: Choices that may wait beyond ``max_running`` before new requests get 429.
+        max_running: Choices that the engine runs at once.
+    """
+
+    def __init__(
+        self, *, ledger: Ledger, served_name: str = "", max_queue: int = 256, max_running: int = 64
+    ) -> None:
+        self.ledger = ledger
+        self.served_name = served_name
+        self.max_queue = max_queue
+        self.max_running = max_running
+        self.metrics = Metrics(self)
+        self.model: LoadedModel | None = None
+        self.phase = "starting"
+        self.draining = False
+        self.in_flight = 0
+        self.terminate = asyncio.Event()
+        """Set when draining ran out of time: streams end with an error event."""
+        self._finished: deque[float] = deque(maxlen=64)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a generation would be accepted now."""
+        return self.model is not None and not self.draining
+
+    def require_model(self, name: str | None = None) -> LoadedModel:
+        """Return the model if it answers to ``name``.
+
+        Raises:
+            ShuttingDownError: The server is draining.
+            LoadingError: The model is not there yet.
+            ModelNotFoundError: The name is not this model's, nor ``default``.
+        """
+        if self.draining:
+            raise ShuttingDownError("The server is shutting down and takes no new requests.")
+        if self.model is None:
+            raise LoadingError(f"The model is still loading (phase: {self.phase}).")
+        if name is not None and name not in {self.model.name, DEFAULT_ALIAS}:
+            raise ModelNotFoundError(
+                f"The model '{name[:200]}' does not exist; this server has '{self.model.name}'.",
+                param="model",
+            )
+        return self.model
+
+    def admit(self, num_choices: int) -> None:
+        """Take room for a request's choices; give it back with ``release``.
+
+        Raises:
+            BusyError: Running and waiting work is at its limit.
+        """
+        limit = self.max_running + self.max_queue
+        if self.in_flight + num_choices > limit:
+            self.metrics.count_rejection()
+            error = BusyError(
+                f"The queue is full ({self.in_flight} of {limit} answers are running or waiting)."
+            )
+            error.retry_after_seconds = self.seconds_until_room()
+            raise error
+        self.in_flight += num_choices
+
+    def release(self, num_choices: int) -> None:
+        """Give back the room that ``admit`` took."""
+        self.in_flight -= num_choices
+        now = time.monotonic()
+        self._finished.extend([now] * num_choices)
+
+    def seconds_until_room(self) -> int:
+        """Estimate when room is likely, from the rate at which answers lately ended."""
+        if len(self._finished) < 2:
+            return 1
+        span_seconds = max(time.monotonic() - self._finished[0], 0.001)
+        waiting = max(self.in_flight - self.max_running, 1)
+        # A tenth of the queue is enough for a client that comes back to find room.
+        seconds = waiting / 10 * span_seconds / len(self._finished)
+        return max(1, min(MAX_RETRY_SECONDS, round(seconds)))

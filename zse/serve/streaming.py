@@ -1,0 +1,197 @@
+"""Server-sent events, and the race every answer runs against the client and the shutdown.
+
+Frames are bytes spliced around the text of a delta: nothing but the text is encoded per token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from zse.errors import ShuttingDownError, ZSEError
+from zse.serve.errors import encode_error, error_response
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Coroutine, Mapping
+
+    from starlette.types import Receive, Scope, Send
+
+LOG = logging.getLogger("zse.serve")
+Result = TypeVar("Result")
+
+KEEP_ALIVE_SECONDS = 15.0
+DONE = b"data: [DONE]\n\n"
+KEEP_ALIVE = b": keep-alive\n\n"
+_HEADERS = {
+    "content-type": "text/event-stream; charset=utf-8",
+    "cache-control": "no-cache",
+    "x-accel-buffering": "no",
+}
+_encode = msgspec.json.Encoder().encode
+
+
+class ClientGoneError(Exception):
+    """The client closed the connection before its answer was complete."""
+
+
+async def race(
+    work: Coroutine[Any, Any, Result], receive: Receive, terminate: asyncio.Event
+) -> Result:
+    """Run ``work`` until it ends, the client leaves or the server must stop.
+
+    The body of the request must have been read: what ``receive`` says next is the disconnect.
+
+    Raises:
+        ClientGoneError: The client left; the work was cancelled and has ended.
+        ShuttingDownError: Draining ran out of time; likewise.
+    """
+    worker = asyncio.create_task(work)
+    watcher = asyncio.create_task(_disconnected(receive))
+    stopper = asyncio.create_task(terminate.wait())
+    try:
+        await asyncio.wait({worker, watcher, stopper}, return_when=asyncio.FIRST_COMPLETED)
+        if worker.done():
+            return worker.result()
+        if watcher.done():
+            raise ClientGoneError
+        raise ShuttingDownError("The server shut down before the answer was complete.")
+    finally:
+        for task in (worker, watcher, stopper):
+            task.cancel()
+        await asyncio.gather(worker, watcher, stopper, return_exceptions=True)
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+class EventStream:
+    """An ASGI response that sends frames as they come.
+
+    The first frame is awaited before the headers are sent, so that a refusal by the engine still
+    gets its own status; after ``keep_alive_seconds`` of silence the stream opens with a comment.
+
+    Args:
+        frames: Whole events, each ending in a blank line; closed when the response ends.
+        terminate: Set when the server must stop.
+        headers: Added to the response.
+        keep_alive_seconds: Longest silence before a comment is sent.
+    """
+
+    def __init__(
+        self,
+        frames: AsyncGenerator[bytes, None],
+        *,
+        terminate: asyncio.Event,
+        headers: Mapping[str, str],
+        keep_alive_seconds: float = KEEP_ALIVE_SECONDS,
+    ) -> None:
+        self._frames = frames
+        self._terminate = terminate
+        self._headers = {**_HEADERS, **headers}
+        self._keep_alive_seconds = keep_alive_seconds
+        self._is_open = False
+        self._last_sent = 0.0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the whole response."""
+        try:
+            await race(self._produce(send), receive, self._terminate)
+        except ClientGoneError:
+            return
+        except Exception as error:  # noqa: BLE001 - the last place where a stream can say so
+            await self._fail(error, scope, receive, send)
+
+    async def _produce(self, send: Send) -> None:
+        ticker: asyncio.Task[None] | None = None
+        async with aclosing(self._frames) as frames:
+            first = asyncio.ensure_future(anext(frames, b""))
+            try:
+                await asyncio.wait({first}, timeout=self._keep_alive_seconds)
+                if first.done():
+                    first.result()  # raises here, while the status can still be chosen
+                await self._open(send)
+                ticker = asyncio.create_task(self._tick(send))
+                await self._send(send, await first)
+                async for frame in frames:
+                    await self._send(send, frame)
+            finally:
+                first.cancel()
+                pending = [first] if ticker is None else [first, ticker]
+                if ticker is not None:
+                    ticker.cancel()
+                await asyncio.gather(*pending, return_exceptions=True)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _open(self, send: Send) -> None:
+        raw = [(k.encode("latin-1"), v.encode("latin-1")) for k, v in self._headers.items()]
+        self._is_open = True
+        self._last_sent = time.monotonic()
+        await send({"type": "http.response.start", "status": 200, "headers": raw})
+
+    async def _send(self, send: Send, frame: bytes) -> None:
+        self._last_sent = time.monotonic()
+        await send({"type": "http.response.body", "body": frame, "more_body": True})
+
+    async def _tick(self, send: Send) -> None:
+        """Send a comment whenever the stream has been silent for too long."""
+        while True:
+            silent_seconds = time.monotonic() - self._last_sent
+            if silent_seconds >= self._keep_alive_seconds:
+                await self._send(send, KEEP_ALIVE)
+                silent_seconds = 0.0
+            await asyncio.sleep(self._keep_alive_seconds - silent_seconds)
+
+    async def _fail(self, error: Exception, scope: Scope, receive: Receive, send: Send) -> None:
+        if not isinstance(error, ZSEError) or error.http_status == 500:
+            LOG.error("stream failed", exc_info=error)
+        if not self._is_open:
+            await error_response(error)(scope, receive, send)
+            return
+        frame = b"data: " + encode_error(error) + b"\n\n"
+        await send({"type": "http.response.body", "body": frame, "more_body": False})
+
+
+class ChunkWriter:
+    """Makes the chunks of one stream around a prefix that never changes.
+
+    Args:
+        head: Fields of every chunk, in order: id, object, created, model, system_fingerprint.
+        include_usage: Whether chunks carry ``usage`` (null until the last one).
+    """
+
+    def __init__(self, head: Mapping[str, Any], *, include_usage: bool) -> None:
+        self._prefix = b"data: " + _encode(head)[:-1] + b',"choices":['
+        self._end = b'],"usage":null}\n\n' if include_usage else b"]}\n\n"
+        self._texts: dict[int, tuple[bytes, bytes]] = {}
+        self.include_usage = include_usage
+
+    def choice(self, choice: Mapping[str, Any]) -> bytes:
+        """Return a chunk with one choice."""
+        return self._prefix + _encode(choice) + self._end
+
+    def chat_text(self, index: int, text: str) -> bytes:
+        """Return a chat chunk that adds text and nothing else."""
+        if index not in self._texts:
+            before = b'%s{"index":%d,"delta":{"content":' % (self._prefix, index)
+            self._texts[index] = before, b'},"logprobs":null,"finish_reason":null}' + self._end
+        before, after = self._texts[index]
+        return before + _encode(text) + after
+
+    def completion_text(self, index: int, text: str) -> bytes:
+        """Return a text-completion chunk that adds text and nothing else."""
+        if index not in self._texts:
+            after = b',"index":%d,"logprobs":null,"finish_reason":null}%s' % (index, self._end)
+            self._texts[index] = self._prefix + b'{"text":', after
+        before, after = self._texts[index]
+        return before + _encode(text) + after
+
+    def usage(self, usage: Mapping[str, Any]) -> bytes:
+        """Return the chunk that only reports usage."""
+        return self._prefix + b'],"usage":' + _encode(usage) + b"}\n\n"
