@@ -15,6 +15,8 @@ from pathlib import Path
 from service_packages import ServiceError, find_command
 
 LOOPBACK = "127.0.0.1"
+# Children of this process: they have to be waited for. Another command's children are not here.
+_children: dict[int, subprocess.Popen[bytes]] = {}
 
 
 def free_ports(count: int) -> list[int]:
@@ -42,6 +44,7 @@ def spawn(folder: Path, name: str, command: list[str], *, die_with_parent: bool)
             start_new_session=True,
             cwd=folder,
         )
+    _children[process.pid] = process
     (folder / f"{name}.pid").write_text(str(process.pid))
     # For a moment after exec the kernel shows no arguments yet.
     while process.poll() is None and not _belongs_to(process.pid, folder):
@@ -115,8 +118,8 @@ def _belongs_to(pid: int, folder: Path) -> bool:
 
 
 def _wait_gone(pid: int) -> None:
-    with contextlib.suppress(ChildProcessError):
-        os.waitpid(pid, 0)
+    if child := _children.pop(pid, None):
+        child.wait()
         return
     while _is_running(pid):
         time.sleep(0.02)
