@@ -98,7 +98,7 @@ def _summary(report: ConversionReport) -> str:
     ratio = report.source_bytes / report.size_bytes
     return (
         f"wrote: {report.path}\n"
-        f"size: {_size(report.size_bytes)} from {_size(report.source_bytes)} ({ratio:.1f}x smaller)\n"
+        f"size: {_size(report.size_bytes)}, {ratio:.1f} times less than the checkpoint\n"
         f"tensors: {report.tensors} ({schemes})\n"
         f"sha256: {report.sha256} (header)\n"
         f"time: {report.seconds:.1f} s{resumed}"

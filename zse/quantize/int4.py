@@ -44,6 +44,7 @@ class Int4:
         num_rows, columns = rows.shape
         groups = groups_first(rows, self.group_size)  # [group_size, num_groups]
         low, high = groups.amin(0), groups.amax(0)
+        check_finite({"range": high - low}, self.scheme)
         if self.refine:
             scale, offset = _refined(groups, low, high)
         else:

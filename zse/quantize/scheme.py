@@ -7,12 +7,14 @@ passes over memory than fused reductions would take.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
 from zse.errors import ConversionError
-from zse.format.spec import Scheme
+
+if TYPE_CHECKING:
+    from zse.format.spec import Scheme
 
 
 class WeightScheme(Protocol):

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import pytest
+
+from zse.errors import UsageError
+from zse.format.spec import DType, Scheme
+from zse.models.names import Kind, TensorSource
+from zse.quantize.options import QuantizationOptions
+
+
+def make_source(kind: Kind, columns: int = 256) -> TensorSource:
+    shape = (columns,) if kind in ("norm", "bias") else (64, columns)
+    return TensorSource(name="a.weight", shape=shape, kind=kind, sources=(("a", shape),))
+
+
+@pytest.mark.parametrize(
+    ("quantization", "columns", "expected"),
+    [
+        ("int4", 256, (Scheme.INT4, 128)),
+        ("int4", 192, (Scheme.INT4, 64)),
+        ("int4", 96, (Scheme.INT4, 32)),
+        ("int4", 80, (Scheme.INT8, 0)),
+        ("nf4", 256, (Scheme.NF4, 64)),
+        ("nf4", 96, (Scheme.NF4, 32)),
+        ("int8", 80, (Scheme.INT8, 0)),
+        ("fp16", 256, (Scheme.FP16, 0)),
+        ("bf16", 256, (Scheme.BF16, 0)),
+    ],
+)
+def test_linear_takes_the_largest_group_that_divides_it(
+    quantization: str, columns: int, expected: tuple[Scheme, int]
+) -> None:
+    options = QuantizationOptions(quantization=quantization)
+    planned = options.plan_tensor(make_source("linear", columns), [DType.BF16])
+    assert (planned.scheme, planned.group_size) == expected
+
+
+def test_group_size_asked_for_is_an_upper_bound() -> None:
+    options = QuantizationOptions(quantization="int4", group_size=32)
+    assert options.plan_tensor(make_source("linear"), [DType.F16]).group_size == 32
+
+
+@pytest.mark.parametrize(
+    ("quantization", "lm_head", "expected"),
+    [
+        ("int4", "auto", Scheme.INT8),
+        ("nf4", "auto", Scheme.INT8),
+        ("int8", "auto", Scheme.INT8),
+        ("fp16", "auto", Scheme.FP16),
+        ("bf16", "auto", Scheme.BF16),
+        ("int4", "bf16", Scheme.BF16),
+        ("bf16", "int8", Scheme.INT8),
+    ],
+)
+def test_head_scheme(quantization: str, lm_head: str, expected: Scheme) -> None:
+    options = QuantizationOptions(quantization=quantization, lm_head=lm_head)
+    assert options.plan_tensor(make_source("head"), [DType.BF16]).scheme is expected
+
+
+@pytest.mark.parametrize(
+    ("quantization", "dtype", "expected"),
+    [
+        ("int4", DType.BF16, Scheme.BF16),
+        ("int4", DType.F16, Scheme.FP16),
+        ("int4", DType.F32, Scheme.BF16),
+        ("fp16", DType.BF16, Scheme.FP16),
+        ("fp16", DType.F32, Scheme.FP16),
+    ],
+)
+def test_untied_embedding_has_16_bits(quantization: str, dtype: DType, expected: Scheme) -> None:
+    options = QuantizationOptions(quantization=quantization)
+    assert options.plan_tensor(make_source("embed"), [dtype]).scheme is expected
+
+
+@pytest.mark.parametrize("kind", ["norm", "bias"])
+def test_norms_and_biases_keep_their_type(kind: Kind) -> None:
+    options = QuantizationOptions(quantization="int4")
+    source = make_source(kind)
+    assert options.plan_tensor(source, [DType.F16]).scheme is Scheme.FP16
+    assert options.plan_tensor(source, [DType.F32]).scheme is Scheme.FP32
+    assert options.plan_tensor(source, [DType.F16, DType.BF16]).scheme is Scheme.FP32
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"quantization": "int3"},
+        {"quantization": "int4", "group_size": 48},
+        {"quantization": "int8", "group_size": 64},
+        {"lm_head": "int4"},
+    ],
+)
+def test_option_without_meaning_is_a_usage_error(bad: dict[str, object]) -> None:
+    with pytest.raises(UsageError):
+        QuantizationOptions(**bad)  # type: ignore[arg-type]
