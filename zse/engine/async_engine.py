@@ -4,7 +4,7 @@ The event loop never waits for a step: commands go to the thread through a queue
 produced comes back in one call into each loop. Text is made in the thread, so that a stop string
 ends its choice before the next step spends anything on it.
 
-    generate() --command--> queue --> engine thread: step, detokenize --call_soon_threadsafe--> deltas
+    generate() --command--> queue --> engine thread: step, detokenize --> call_soon_threadsafe
 """
 
 from __future__ import annotations
@@ -159,9 +159,7 @@ class AsyncEngine:
         while self._streams and time.monotonic() < deadline:
             await asyncio.sleep(_DRAIN_POLL_SECONDS)
         is_empty = not self._streams
-        self._fail_all(
-            lambda: ShuttingDownError("the server stopped before the answer was complete")
-        )
+        self._fail_all(lambda: ShuttingDownError("the server stopped before the answer ended"))
         return is_empty
 
     def close(self) -> None:

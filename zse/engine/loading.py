@@ -1,4 +1,4 @@
-"""From a model's name to a core, a tokenizer and a chat template, for ``LLM`` and for the server."""
+"""From a model's name to an engine core and a tokenizer, for ``LLM`` and for the server."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from zse.engine.core import EngineCore, EngineOptions
 from zse.errors import UsageError
 from zse.format.reader import ZSEReader
 from zse.models import load_runner
+from zse.models.builtin import is_builtin
 from zse.settings import load_settings
 from zse.text.tokenizer import load_tokenizer
 
@@ -76,8 +77,9 @@ def locate_model(model: str | Path, *, quant: str | None = None) -> Path:
         NotFoundError: There is no such file or model.
         ConversionError: The checkpoint cannot be converted.
     """
-    if str(model).endswith(".zse"):
-        return Path(model)
+    path = Path(model).expanduser()
+    if path.suffix == ".zse" or (path.is_file() and not is_builtin(str(model))):
+        return path
     # Serving needs no converter, so the two packages do not know each other at import time.
     builtin = importlib.import_module("zse.quantize.builtin")
     cache_dir = load_settings().cache_dir
@@ -100,6 +102,13 @@ def load_model(model: str | Path, options: LoadOptions | None = None) -> LoadedM
     reader = ZSEReader(path)
     try:
         tokenizer = load_tokenizer(reader)
+        engine_options = EngineOptions(
+            max_batch_tokens=options.max_batch_tokens,
+            max_sequences=options.max_sequences,
+            max_context=options.max_context,
+            prefix_cache=options.prefix_cache,
+            eos_token_ids=_end_tokens(reader, tokenizer),
+        )
         runner = load_runner(
             reader,
             device=options.device,
@@ -112,13 +121,6 @@ def load_model(model: str | Path, options: LoadOptions | None = None) -> LoadedM
     except BaseException:
         reader.close()
         raise
-    engine_options = EngineOptions(
-        max_batch_tokens=options.max_batch_tokens,
-        max_sequences=options.max_sequences,
-        max_context=options.max_context,
-        prefix_cache=options.prefix_cache,
-        eos_token_ids=_end_tokens(reader, tokenizer),
-    )
     core = EngineCore(runner, engine_options)
     return LoadedModel(path=path, reader=reader, core=core, tokenizer=tokenizer)
 

@@ -144,7 +144,9 @@ class RequestText:
         return all(choice.is_finished for choice in self._choices)
 
     def push(self, event: TokenEvent) -> Delta | None:
-        """Hand an event to its choice. A delta that ends a choice whose event does not means that
-        a stop string was found: the engine is to be told to abort that choice.
+        """Hand an event to its choice.
+
+        A delta that ends a choice whose event does not means that a stop string was found: the
+        engine is to be told to abort that choice.
         """
         return self._choices[event.index].push(event)

@@ -1,0 +1,313 @@
+"""IntelligenceOrchestrator: picks the scheme a model is run at by the memory there is.
+
+    orchestrator = IntelligenceOrchestrator.auto("tiny")
+    orchestrator.load()
+    for text in orchestrator.generate("The capital of France is"):
+        print(text, end="", flush=True)
+
+It only decides and delegates: ``LLM`` does the work.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Self, overload
+
+from zse.device import cuda_driver_present, probe
+from zse.engine.llm import LLM
+from zse.engine.request import SamplingParams
+from zse.engine.requirements import (
+    MemoryEstimate,
+    ModelFacts,
+    estimate_memory,
+    largest_that_fits,
+    read_facts,
+)
+from zse.errors import DeviceError, EngineError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from zse.engine.output import Delta
+
+Mode = Literal["auto", "min_memory", "balanced", "max_speed"]
+
+_GIB = 1 << 30
+_SAFE_SHARE = 0.9  # of the free memory: other processes live too
+_DEFAULT_MAX_TOKENS = 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class InferenceStats:
+    """What the last ``generate`` took."""
+
+    prompt_tokens: int
+    generated_tokens: int
+    seconds: float
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Generated tokens a second, prefill included."""
+        return self.generated_tokens / self.seconds if self.seconds > 0 else 0.0
+
+
+class IntelligenceOrchestrator:
+    """A model with the scheme chosen for it. Made by one of its class methods.
+
+    Args:
+        model: A .zse file, ``tiny``, a checkpoint folder or a hub id.
+        estimate: What was chosen.
+        facts: What is known of the model.
+        device: auto, cpu or cuda[:N].
+    """
+
+    def __init__(
+        self, model: str | Path, estimate: MemoryEstimate, facts: ModelFacts, *, device: str
+    ) -> None:
+        self.model = model
+        self.estimate = estimate
+        self.last_stats: InferenceStats | None = None
+        self._facts = facts
+        self._device = device
+        self._llm: LLM | None = None
+
+    @classmethod
+    def auto(cls, model: str | Path, *, device: str = "auto", max_context: int = 0) -> Self:
+        """Choose the best scheme that fits in the memory that is free now.
+
+        Raises:
+            DeviceError: Not even INT4 fits.
+        """
+        budget = int(probe().available_memory_bytes * _SAFE_SHARE)
+        return cls._within(budget, model, device=device, max_context=max_context)
+
+    @classmethod
+    def for_vram(
+        cls, vram_gb: float, model: str | Path, *, device: str = "auto", max_context: int = 0
+    ) -> Self:
+        """Choose the best scheme that fits in ``vram_gb`` times 10**9 bytes.
+
+        Raises:
+            UsageError: The budget is not above 0.
+            DeviceError: Not even INT4 fits.
+        """
+        if not vram_gb > 0:
+            raise UsageError(f"vram_gb is {vram_gb}, expected more than 0")
+        return cls._within(int(vram_gb * 1e9), model, device=device, max_context=max_context)
+
+    @classmethod
+    def min_memory(cls, model: str | Path, *, device: str = "auto", max_context: int = 0) -> Self:
+        """Run at INT4."""
+        return cls._at("int4", model, device=device, max_context=max_context)
+
+    @classmethod
+    def balanced(cls, model: str | Path, *, device: str = "auto", max_context: int = 0) -> Self:
+        """Run at INT8."""
+        return cls._at("int8", model, device=device, max_context=max_context)
+
+    @classmethod
+    def max_speed(cls, model: str | Path, *, device: str = "auto", max_context: int = 0) -> Self:
+        """Run at 16 bits, in the checkpoint's own type."""
+        return cls._at("", model, device=device, max_context=max_context)
+
+    @classmethod
+    def multi_gpu(cls, model: str | Path, gpu_ids: Sequence[int] | None = None) -> Self:
+        """Refuse: a model runs on one device.
+
+        Raises:
+            DeviceError: Always.
+        """
+        found = cls.get_gpu_info()["count"]
+        raise DeviceError(
+            f"{model} was to be spread over GPUs {list(gpu_ids) if gpu_ids else 'of this machine'}"
+            f", but this build runs a model on one device and can use {found} GPUs here",
+            hint="Use IntelligenceOrchestrator.auto, which fits the model to one device.",
+        )
+
+    @staticmethod
+    def get_gpu_info() -> dict[str, Any]:
+        """Return the GPUs that this build can run on, and the memory it runs in otherwise.
+
+        Returns:
+            count, total_memory and free_memory (bytes over all GPUs), gpus (a list),
+            cuda_driver (whether a driver is there), host_total_memory and host_free_memory.
+        """
+        host = probe()
+        return {
+            "count": 0,
+            "total_memory": 0,
+            "free_memory": 0,
+            "gpus": [],
+            "cuda_driver": cuda_driver_present(),
+            "host_total_memory": host.total_memory_bytes,
+            "host_free_memory": host.available_memory_bytes,
+        }
+
+    @property
+    def quantization(self) -> str:
+        """The scheme chosen."""
+        return self.estimate.quantization
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether the model is ready."""
+        return self._llm is not None
+
+    def estimate_requirements(self) -> dict[str, Any]:
+        """Return the memory needed, before anything is loaded.
+
+        Returns:
+            chosen (the scheme), and by_quantization: for each scheme its bytes of weights, KV
+            cache and overhead, and their total.
+        """
+        estimates = _estimates(self._facts, self.estimate.context_tokens)
+        return {
+            "model": str(self.model),
+            "chosen": self.quantization,
+            "by_quantization": {e.quantization: e.to_json() for e in estimates},
+        }
+
+    def load(self) -> Self:
+        """Load the model, converting it first when it is a checkpoint. Loading twice does nothing.
+
+        Raises:
+            ZSEError: As ``LLM``.
+        """
+        if self._llm is None:
+            self._llm = LLM(
+                self.model,
+                device=self._device,
+                max_context=self.estimate.context_tokens,
+                kv_gib=self.estimate.kv_bytes / _GIB,
+                quant=self.quantization,
+            )
+        return self
+
+    @overload
+    def generate(
+        self,
+        prompt: str | Sequence[Mapping[str, Any]],
+        *,
+        max_tokens: int | None = None,
+        stream: Literal[True] = True,
+        **sampling: Any,
+    ) -> Iterator[str]: ...
+
+    @overload
+    def generate(
+        self,
+        prompt: str | Sequence[Mapping[str, Any]],
+        *,
+        max_tokens: int | None = None,
+        stream: Literal[False],
+        **sampling: Any,
+    ) -> str: ...
+
+    def generate(
+        self,
+        prompt: str | Sequence[Mapping[str, Any]],
+        *,
+        max_tokens: int | None = None,
+        stream: bool = True,
+        **sampling: Any,
+    ) -> Iterator[str] | str:
+        """Answer a text as it stands, or a list of chat messages.
+
+        Args:
+            prompt: A text, or messages with role and content.
+            max_tokens: Most tokens to generate; None means up to 256 or the context's end.
+            stream: Return an iterator of text pieces; else the whole text.
+            sampling: Other fields of ``SamplingParams``.
+
+        Raises:
+            EngineError: The model is not loaded.
+            InvalidParameterError: A parameter is out of its range.
+        """
+        if self._llm is None:
+            raise EngineError("the model is not loaded", hint="Call load() first.")
+        token_ids = (
+            self._llm.tokenizer.encode(prompt)
+            if isinstance(prompt, str)
+            else self._llm.chat_prompt(prompt)
+        )
+        if max_tokens is None:
+            room = self._llm.max_context - len(token_ids)
+            max_tokens = min(_DEFAULT_MAX_TOKENS, max(room, 1))
+        params = SamplingParams(max_tokens=max_tokens, **sampling)
+        pieces = self._texts(self._llm.stream(token_ids, params))
+        return pieces if stream else "".join(pieces)
+
+    def close(self) -> None:
+        """Give the memory back; ``load`` may be called again."""
+        if self._llm is not None:
+            self._llm.close()
+            self._llm = None
+
+    def __enter__(self) -> Self:
+        """Load and return itself."""
+        return self.load()
+
+    def __exit__(self, *_: object) -> None:
+        """Close the model."""
+        self.close()
+
+    def _texts(self, deltas: Iterator[Delta]) -> Iterator[str]:
+        start = time.monotonic()
+        num_tokens = num_prompt_tokens = 0
+        for delta in deltas:
+            num_tokens += len(delta.token_ids)
+            num_prompt_tokens = delta.prompt_tokens
+            if delta.text:
+                yield delta.text
+        self.last_stats = InferenceStats(
+            prompt_tokens=num_prompt_tokens,
+            generated_tokens=num_tokens,
+            seconds=time.monotonic() - start,
+        )
+
+    @classmethod
+    def _within(
+        cls, budget_bytes: int, model: str | Path, *, device: str, max_context: int
+    ) -> Self:
+        facts = read_facts(model)
+        estimate = largest_that_fits(_estimates(facts, max_context), budget_bytes)
+        return cls(model, estimate, facts, device=device)
+
+    @classmethod
+    def _at(cls, quantization: str, model: str | Path, *, device: str, max_context: int) -> Self:
+        facts = read_facts(model)
+        estimate = estimate_memory(
+            facts, quantization or facts.plain_quantization, context_tokens=max_context
+        )
+        return cls(model, estimate, facts, device=device)
+
+
+def load_model(
+    model: str | Path, mode: Mode = "auto", *, device: str = "auto", max_context: int = 0
+) -> IntelligenceOrchestrator:
+    """Choose a scheme by ``mode`` and load the model.
+
+    Raises:
+        UsageError: There is no such mode.
+        ZSEError: As ``IntelligenceOrchestrator.load``.
+    """
+    modes = {
+        "auto": IntelligenceOrchestrator.auto,
+        "min_memory": IntelligenceOrchestrator.min_memory,
+        "balanced": IntelligenceOrchestrator.balanced,
+        "max_speed": IntelligenceOrchestrator.max_speed,
+    }
+    if mode not in modes:
+        raise UsageError(f"mode {mode!r} is not known", hint=f"Use one of: {', '.join(modes)}.")
+    return modes[mode](model, device=device, max_context=max_context).load()
+
+
+def _estimates(facts: ModelFacts, context_tokens: int) -> list[MemoryEstimate]:
+    """Return an estimate for each scheme worth choosing, best quality first."""
+    if facts.stored_bytes is not None:
+        schemes = [facts.stored_quantization]
+    else:
+        schemes = [facts.plain_quantization, "int8", "nf4", "int4"]
+    return [estimate_memory(facts, scheme, context_tokens=context_tokens) for scheme in schemes]

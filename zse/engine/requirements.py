@@ -1,0 +1,178 @@
+"""How much memory a model needs, from its shapes alone, before a byte of it is loaded."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import math
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from zse.errors import DeviceError
+from zse.format.reader import ZSEReader
+from zse.format.spec import Scheme, bytes_of_shape, parts_for
+from zse.models.builtin import builtin_checkpoint, is_builtin
+from zse.models.config import ModelConfig
+from zse.models.names import TensorSource, tensor_plan
+
+DEFAULT_CONTEXT = 4096
+"""Tokens of KV cache that an estimate includes when none are asked for."""
+
+_GROUP_SIZES = {Scheme.INT4: 128, Scheme.NF4: 64}
+_OVERHEAD_SHARE = 0.05
+_OVERHEAD_BYTES = 256 << 20  # interpreter, libraries, activations
+_KV_ELEMENT_BYTES = 4  # the CPU backend keeps keys and values in float32
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryEstimate:
+    """What one model takes at one scheme, in bytes."""
+
+    quantization: str
+    context_tokens: int
+    """Tokens of KV cache counted."""
+    weights_bytes: int
+    kv_bytes: int
+    overhead_bytes: int
+    """Activations, libraries and the interpreter."""
+
+    @property
+    def total_bytes(self) -> int:
+        """Everything together."""
+        return self.weights_bytes + self.kv_bytes + self.overhead_bytes
+
+    def to_json(self) -> dict[str, int | str]:
+        """Return the fields and the total."""
+        return {**asdict(self), "total_bytes": self.total_bytes}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelFacts:
+    """What is known of a model without loading it."""
+
+    config: ModelConfig
+    stored_bytes: int | None
+    """Bytes of tensors when the model is a .zse file, whose schemes are settled; else None."""
+    stored_quantization: str = ""
+    """The scheme that most of the file's bytes have."""
+
+    @property
+    def plain_quantization(self) -> str:
+        """The 16-bit scheme that loses least: the checkpoint's own."""
+        return "fp16" if self.config.dtype == "fp16" else "bf16"
+
+
+def read_facts(model: str | Path) -> ModelFacts:
+    """Look a model up.
+
+    Args:
+        model: A .zse file, ``tiny``, a checkpoint folder, or a hub id (which is downloaded, as
+            loading it would).
+
+    Raises:
+        NotFoundError: There is no such model.
+        UnsupportedModelError: Its architecture is not supported.
+    """
+    path = Path(model).expanduser()
+    if is_builtin(str(model)):
+        return _facts_of_checkpoint(builtin_checkpoint(str(model)))
+    if path.suffix == ".zse" or path.is_file():
+        return _facts_of_file(path)
+    source = importlib.import_module("zse.quantize.source")
+    return _facts_of_checkpoint(Path(source.resolve_source(str(model)).folder))
+
+
+def estimate_memory(
+    facts: ModelFacts, quantization: str, *, context_tokens: int = 0
+) -> MemoryEstimate:
+    """Estimate the memory of a model at a scheme.
+
+    Args:
+        facts: From ``read_facts``.
+        quantization: int4, nf4, int8, fp16 or bf16; ignored for a .zse file.
+        context_tokens: Tokens of KV cache; 0 means the model's context, at most 4096.
+    """
+    config = facts.config
+    context = min(context_tokens or DEFAULT_CONTEXT, config.max_position)
+    weights = facts.stored_bytes
+    if weights is None:
+        weights = sum(
+            _stored_bytes(tensor, Scheme(quantization), facts.plain_quantization)
+            for group in tensor_plan(config)
+            for tensor in group.tensors
+        )
+    kv_token = 2 * config.num_layers * config.num_kv_heads * config.head_dim * _KV_ELEMENT_BYTES
+    return MemoryEstimate(
+        quantization=facts.stored_quantization or quantization,
+        context_tokens=context,
+        weights_bytes=weights,
+        kv_bytes=context * kv_token,
+        overhead_bytes=_OVERHEAD_BYTES + int(weights * _OVERHEAD_SHARE),
+    )
+
+
+def largest_that_fits(estimates: list[MemoryEstimate], budget_bytes: int) -> MemoryEstimate:
+    """Return the first estimate within the budget.
+
+    Args:
+        estimates: Best quality first.
+        budget_bytes: Memory that may be used.
+
+    Raises:
+        DeviceError: Not even the last one fits.
+    """
+    for estimate in estimates:
+        if estimate.total_bytes <= budget_bytes:
+            return estimate
+    least = estimates[-1]
+    raise DeviceError(
+        f"the model needs {least.total_bytes / 1e9:.2f} GB at {least.quantization} with "
+        f"{least.context_tokens} tokens of context, but {budget_bytes / 1e9:.2f} GB are available",
+        hint="Choose a smaller model or a shorter context, or give it more memory.",
+    )
+
+
+def _facts_of_checkpoint(folder: Path) -> ModelFacts:
+    generation = folder / "generation_config.json"
+    config = ModelConfig.from_huggingface(
+        _read_json(folder / "config.json"),
+        _read_json(generation) if generation.is_file() else None,
+    )
+    return ModelFacts(config=config, stored_bytes=None)
+
+
+def _facts_of_file(path: Path) -> ModelFacts:
+    with ZSEReader(path) as reader:
+        entries = [reader.entry(name) for name in reader.names()]
+        sizes: dict[str, int] = {}
+        for entry in entries:
+            sizes[entry.scheme] = sizes.get(entry.scheme, 0) + math.prod(entry.shape)
+        return ModelFacts(
+            config=ModelConfig.from_json(reader.header.model_config),
+            stored_bytes=sum(entry.length_bytes for entry in entries),
+            stored_quantization=str(max(sizes, key=lambda scheme: sizes[scheme])),
+        )
+
+
+def _stored_bytes(tensor: TensorSource, scheme: Scheme, plain: str) -> int:
+    is_plain = scheme in (Scheme.FP16, Scheme.BF16)
+    group_size = 0
+    if tensor.kind == "linear":
+        if scheme in _GROUP_SIZES:
+            group_size = next(
+                (g for g in (128, 64, 32) if g <= _GROUP_SIZES[scheme] and not tensor.shape[1] % g),
+                0,
+            )
+            scheme = scheme if group_size else Scheme.INT8
+    elif tensor.kind == "head" and not is_plain:
+        scheme = Scheme.INT8
+    elif not is_plain:
+        scheme = Scheme(plain)
+    parts = parts_for(scheme, tensor.shape, group_size)
+    return sum(bytes_of_shape(dtype, shape) for _, dtype, shape in parts)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return data
