@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from zse.oci.image import Descriptor
     from zse.oci.registry import Registry
 
+    Source = Callable[[], Path]
+    """Gives the local file of a blob, fetching it first where it must be fetched."""
+
 WHOLE_MAX_BYTES = 256 << 20
 CHUNK_BYTES = 96 << 20
 _CONNECTIONS = 3
@@ -38,7 +41,7 @@ class Upload(StrEnum):
 
 def push_blobs(
     registry: Registry,
-    blobs: Sequence[tuple[Descriptor, Path]],
+    blobs: Sequence[tuple[Descriptor, Source]],
     *,
     mount_from: Mapping[str, str],
     report: Callable[[str], None],
@@ -52,9 +55,9 @@ def push_blobs(
         report: Told of each blob.
     """
 
-    def push(item: tuple[Descriptor, Path]) -> None:
-        descriptor, path = item
-        how = push_blob(registry, descriptor, path, mount_from.get(descriptor.digest, ""))
+    def push(item: tuple[Descriptor, Source]) -> None:
+        descriptor, source = item
+        how = push_blob(registry, descriptor, source, mount_from.get(descriptor.digest, ""))
         report(f"{how} {descriptor.digest[:19]} ({descriptor.size_bytes / 1e6:.1f} MB)")
 
     with ThreadPoolExecutor(_CONNECTIONS) as pool:
@@ -64,7 +67,7 @@ def push_blobs(
 def push_blob(
     registry: Registry,
     descriptor: Descriptor,
-    path: Path,
+    source: Source,
     mount_from: str = "",
     *,
     sleep: Callable[[float], None] = time.sleep,
@@ -78,15 +81,15 @@ def push_blob(
         return Upload.EXISTED
     for attempt in range(1, _SESSIONS):
         try:
-            return _upload(registry, descriptor, path, mount_from)
+            return _upload(registry, descriptor, source, mount_from)
         except RegistryAuthError:
             raise
         except RegistryError:
             sleep(0.5 * 2**attempt)
-    return _upload(registry, descriptor, path, mount_from)
+    return _upload(registry, descriptor, source, mount_from)
 
 
-def _upload(registry: Registry, descriptor: Descriptor, path: Path, mount_from: str) -> Upload:
+def _upload(registry: Registry, descriptor: Descriptor, source: Source, mount_from: str) -> Upload:
     query = f"?mount={descriptor.digest}&from={mount_from}" if mount_from else ""
     start = registry.request(
         "POST",
@@ -97,6 +100,7 @@ def _upload(registry: Registry, descriptor: Descriptor, path: Path, mount_from: 
     )
     if start.status_code == 201:
         return Upload.MOUNTED
+    path = source()
     location, done_bytes = start.headers["location"], 0
     if descriptor.size_bytes > WHOLE_MAX_BYTES:
         chunk_bytes = _chunk_bytes(start.headers)
