@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import pytest
+
+from zse.engine.request import Request, SamplingParams
+from zse.engine.scheduler import Scheduler, rank_of
+from zse.engine.sequence import Sequence
+from zse.kv import KVCache
+
+
+def make_sequence(num_tokens, *, arrival=0, priority=0, leader=None, first_token=0):
+    tokens = list(range(first_token, first_token + num_tokens))
+    return Sequence(
+        request=Request(request_id=str(arrival), prompt_token_ids=tokens, params=SamplingParams()),
+        index=0,
+        seed=0,
+        max_tokens=10,
+        end_token_ids=frozenset(),
+        rank=rank_of(priority=priority, arrival=arrival, step=0, aging_steps=10),
+        leader=leader,
+        prompt_token_ids=tokens,
+        token_ids=list(tokens),
+    )
+
+
+def run_step(scheduler):
+    """One step of a model that always answers 7; returns (arrival, start, num_tokens) a chunk."""
+    chunks = scheduler.schedule_step()
+    for chunk in chunks:
+        scheduler.complete(chunk)
+        if chunk.wants_token:
+            chunk.sequence.append(7)
+    return [(int(c.sequence.request.request_id), c.start, c.num_tokens) for c in chunks]
+
+
+@pytest.fixture
+def make_scheduler():
+    def make(*, num_blocks=32, max_batch_tokens=8, max_sequences=4, prefix_cache=False):
+        cache = KVCache(num_blocks=num_blocks, block_size=4, prefix_cache=prefix_cache)
+        return Scheduler(cache, max_batch_tokens=max_batch_tokens, max_sequences=max_sequences)
+
+    return make
+
+
+def test_an_idle_scheduler_plans_nothing(make_scheduler):
+    assert make_scheduler().schedule_step() == []
+
+
+def test_a_long_prompt_is_cut_into_chunks_of_the_budget(make_scheduler):
+    scheduler = make_scheduler()
+    scheduler.add(make_sequence(19))
+    assert [run_step(scheduler) for _ in range(4)] == [
+        [(0, 0, 8)],
+        [(0, 8, 8)],
+        [(0, 16, 3)],
+        [(0, 19, 1)],
+    ]
+
+
+def test_decodes_are_planned_before_prompts_in_arrival_order(make_scheduler):
+    scheduler = make_scheduler()
+    scheduler.add(make_sequence(2, arrival=0))
+    run_step(scheduler)
+    scheduler.add(make_sequence(9, arrival=1))
+    scheduler.add(make_sequence(9, arrival=2))
+    assert run_step(scheduler) == [(0, 2, 1), (1, 0, 7)]
+    assert run_step(scheduler) == [(0, 3, 1), (1, 7, 2), (2, 0, 5)]
+
+
+def test_no_more_sequences_run_than_there_are_slots(make_scheduler):
+    scheduler = make_scheduler(max_sequences=2)
+    for arrival in range(3):
+        scheduler.add(make_sequence(1, arrival=arrival))
+    run_step(scheduler)
+    assert (len(scheduler.running), len(scheduler.waiting)) == (2, 1)
+    assert {s.slot for s in scheduler.running} == {0, 1}
+    scheduler.remove(scheduler.running[0])
+    assert run_step(scheduler) == [(1, 1, 1), (2, 0, 1)]
+
+
+def test_the_first_in_line_is_not_overtaken_by_one_that_would_fit(make_scheduler):
+    scheduler = make_scheduler(num_blocks=4)
+    scheduler.add(make_sequence(6, arrival=0))
+    run_step(scheduler)
+    scheduler.add(make_sequence(12, arrival=1))
+    scheduler.add(make_sequence(1, arrival=2))
+    assert run_step(scheduler) == [(0, 6, 1)]
+    assert len(scheduler.waiting) == 2
+
+
+def test_a_preempted_sequence_is_computed_again_with_what_it_has_generated(make_scheduler):
+    scheduler = make_scheduler(num_blocks=4)
+    scheduler.add(make_sequence(7, arrival=0))
+    run_step(scheduler)
+    scheduler.add(make_sequence(3, arrival=1, first_token=50))
+    steps = [run_step(scheduler) for _ in range(7)]
+    assert scheduler.num_preemptions == 1
+    assert steps[-1][-1] == (0, 13, 1)
+    scheduler.remove(scheduler.running[0])
+    (again,) = run_step(scheduler)
+    assert (again[0], again[1]) == (1, 0)
+    assert again[2] > 3
+
+
+def test_a_choice_waits_for_its_leaders_prompt_and_then_computes_only_its_tail(make_scheduler):
+    scheduler = make_scheduler()
+    leader = make_sequence(10, arrival=0)
+    scheduler.add(leader)
+    scheduler.add(make_sequence(10, arrival=1, leader=leader))
+    scheduler.add(make_sequence(3, arrival=2))
+    assert run_step(scheduler) == [(0, 0, 8)]
+    assert run_step(scheduler) == [(0, 8, 2), (2, 0, 3)]
+    assert run_step(scheduler) == [(0, 10, 1), (2, 3, 1), (1, 8, 2)]
+
+
+def test_waiting_outweighs_priority_after_the_aging_steps():
+    def rank(**values):
+        return rank_of(arrival=0, aging_steps=10, **values)
+
+    assert rank(priority=1, step=9) > rank(priority=0, step=0)
+    assert rank(priority=1, step=11) < rank(priority=0, step=0)
+
+
+def test_of_two_equal_arrivals_the_first_goes_first():
+    ranks = [rank_of(priority=0, arrival=i, step=3, aging_steps=10) for i in range(3)]
+    assert ranks == sorted(ranks, reverse=True)
