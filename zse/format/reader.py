@@ -72,7 +72,7 @@ def parse_prefix(prefix: bytes, file_size_bytes: int) -> tuple[int, bytes]:
     Raises:
         BadMagic, UnsupportedVersion, ReservedBytesSet, HeaderTooLarge, TruncatedHeader: As named.
     """
-    if prefix[:4] != MAGIC:
+    if prefix[:4] != MAGIC[: len(prefix)]:
         raise BadMagic(f"the file starts with {prefix[:4]!r}, expected {MAGIC!r}")
     if len(prefix) < PREFIX_BYTES:
         raise TruncatedHeader(f"the file has {len(prefix)} bytes, the prefix alone {PREFIX_BYTES}")

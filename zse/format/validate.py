@@ -64,8 +64,8 @@ def validate(
     _check_unique("section", (section.name for section in header.sections))
     _check_alignment(header)
     _check_bounds(header, file_size_bytes)
-    _check_regions(header, header_end_bytes)
     _check_parts(header)
+    _check_regions(header, header_end_bytes)
     members = _tensors_by_group(header)
     _check_file_end(header, header_end_bytes, file_size_bytes)
     return members

@@ -1,0 +1,35 @@
+"""Record the bytes of the golden file again. Run it only when the format changes on purpose.
+
+The stored file is compressed because its tensor region starts at 2 MiB; its SHA-256 stands beside
+it, so that a change shows in a diff.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+GOLDEN = ROOT / "tests" / "golden"
+sys.path[:0] = [str(ROOT), str(GOLDEN)]
+
+import small_file  # noqa: E402
+
+
+def main() -> None:
+    """Write tests/golden/small.zse.gz and its digest."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "small.zse"
+        small_file.write(path)
+        data = path.read_bytes()
+    (GOLDEN / "small.zse.gz").write_bytes(gzip.compress(data, mtime=0))
+    digest = hashlib.sha256(data).hexdigest()
+    (GOLDEN / "small.zse.sha256").write_text(f"{digest}\n", encoding="ascii")
+    print(f"small.zse: {len(data)} bytes, SHA-256 {digest}")
+
+
+if __name__ == "__main__":
+    main()

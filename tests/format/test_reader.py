@@ -1,0 +1,141 @@
+"""The reader: random access without copies, and views that outlive it."""
+
+from __future__ import annotations
+
+import gc
+import shutil
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+import small_file
+
+from zse.errors import NotFoundError
+from zse.format import ZSEReader
+from zse.format.errors import ReaderClosedError, UnknownNameError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_names_stand_in_file_order(small_path: Path) -> None:
+    with ZSEReader(small_path) as reader:
+        planned = [tensor.name for _, tensors in small_file.GROUPS for tensor in tensors]
+        assert list(reader.names()) == planned
+
+
+def test_every_part_holds_the_bytes_that_were_written(small_path: Path) -> None:
+    with ZSEReader(small_path) as reader:
+        reader.verify()
+        for _, tensors in small_file.GROUPS:
+            for tensor in tensors:
+                for part in reader.entry(tensor.name).parts:
+                    found = reader.part(tensor.name, part.role)
+                    assert found == small_file.part_bytes(tensor, part.role)
+                    assert found.readonly
+
+
+def test_sections_come_back_as_they_were(small_path: Path) -> None:
+    with ZSEReader(small_path) as reader:
+        for name, data in small_file.SECTIONS.items():
+            assert reader.has_section(name)
+            assert bytes(reader.section(name)) == data
+        assert not reader.has_section("special_tokens_map.json")
+
+
+def test_groups_know_their_tensors(small_path: Path) -> None:
+    with ZSEReader(small_path) as reader:
+        for name, tensors in small_file.GROUPS:
+            assert [t.name for t in reader.tensors_of(name)] == [t.name for t in tensors]
+
+
+def test_unknown_names_say_what_there_is(small_path: Path) -> None:
+    with ZSEReader(small_path) as reader:
+        with pytest.raises(UnknownNameError, match="no tensor 'x'"):
+            reader.entry("x")
+        with pytest.raises(UnknownNameError, match=r"chat_template\.jinja"):
+            reader.section("x")
+        with pytest.raises(UnknownNameError, match="no group 'x'"):
+            reader.group("x")
+        with pytest.raises(UnknownNameError, match="has parts \\['data'\\], not scale"):
+            reader.part("embed.weight", "scale")
+
+
+def test_missing_file_and_folder_are_named(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match=r"no file .*absent\.zse"):
+        ZSEReader(tmp_path / "absent.zse")
+    with pytest.raises(NotFoundError, match="not a regular file"):
+        ZSEReader(tmp_path)
+
+
+def test_views_outlive_the_reader(small_path: Path, tmp_path: Path) -> None:
+    path = tmp_path / "m.zse"
+    shutil.copy(small_path, path)
+    with ZSEReader(path) as reader:
+        view = reader.part("embed.weight", "data")
+        tensors = reader.load_state_dict()
+    path.unlink()
+    del reader
+    gc.collect()
+    assert view == small_file.part_bytes(small_file.GROUPS[0][1][0], "data")
+    assert tensors["final_norm.weight"].isfinite().all()
+
+
+def test_closed_reader_refuses_and_close_may_be_repeated(small_path: Path) -> None:
+    reader = ZSEReader(small_path)
+    reader.close()
+    reader.close()
+    for use in (
+        lambda: reader.section("config.json"),
+        lambda: reader.part("embed.weight", "data"),
+        lambda: reader.release("embed"),
+        reader.verify,
+    ):
+        with pytest.raises(ReaderClosedError):
+            use()
+    assert reader.names()
+
+
+def test_released_group_can_be_read_again(small_path: Path) -> None:
+    with ZSEReader(small_path) as reader:
+        before = bytes(reader.part("embed.weight", "data"))
+        reader.release("embed")
+        assert reader.part("embed.weight", "data") == before
+
+
+def test_state_dict_holds_parts_of_quantized_tensors_by_role(small_path: Path) -> None:
+    with ZSEReader(small_path) as reader:
+        assert list(reader.load_state_dict()) == [
+            "embed.weight",
+            "layers.0.attn_norm.weight",
+            "layers.0.qkv.weight.qweight",
+            "layers.0.qkv.weight.scale_zero",
+            "layers.0.o.weight.qweight",
+            "layers.0.o.weight.absmax",
+            "final_norm.weight",
+            "lm_head.weight.qweight",
+            "lm_head.weight.scale",
+        ]
+
+
+def test_layers_come_in_order_with_their_tensors(small_path: Path) -> None:
+    with ZSEReader(small_path) as reader:
+        layers = list(reader.iter_layers())
+    assert [index for index, _ in layers] == [0]
+    assert len(layers[0][1]) == 5
+
+
+def test_reading_without_tensors_imports_no_torch_and_no_numpy(small_path: Path) -> None:
+    script = f"""
+import sys
+from zse.format import ZSEReader
+with ZSEReader({str(small_path)!r}) as reader:
+    reader.verify()
+    reader.part("embed.weight", "data")
+print(sorted({{"torch", "numpy"}} & sys.modules.keys()))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"

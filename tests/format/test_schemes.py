@@ -1,0 +1,48 @@
+"""Which parts a tensor has."""
+
+from __future__ import annotations
+
+import pytest
+
+from zse.format.errors import BadGroupSize, BadShape
+from zse.format.schemes import DType, Scheme, bytes_of_shape, parts_for
+
+
+def test_int4_takes_half_a_byte_a_weight_and_four_bytes_a_group() -> None:
+    assert parts_for(Scheme.INT4, (6, 256), 128) == (
+        ("qweight", DType.U8, (6, 128)),
+        ("scale_zero", DType.I32, (6, 2)),
+    )
+
+
+def test_nf4_takes_half_a_byte_a_weight_and_two_bytes_a_group() -> None:
+    assert parts_for(Scheme.NF4, (6, 256), 64) == (
+        ("qweight", DType.U8, (6, 128)),
+        ("absmax", DType.F16, (6, 4)),
+    )
+
+
+def test_int8_has_one_scale_a_row() -> None:
+    assert parts_for(Scheme.INT8, (6, 10)) == (
+        ("qweight", DType.I8, (6, 10)),
+        ("scale", DType.F32, (6,)),
+    )
+
+
+@pytest.mark.parametrize("scheme", [Scheme.FP32, Scheme.FP16, Scheme.BF16])
+def test_plain_schemes_have_one_part_of_the_logical_shape(scheme: Scheme) -> None:
+    ((role, dtype, shape),) = parts_for(scheme, (2, 3, 4))
+    assert (role, shape) == ("data", (2, 3, 4))
+    assert bytes_of_shape(dtype, shape) == 24 * (4 if scheme is Scheme.FP32 else 2)
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (-1, 4), (1,) * 9, (2**40, 2**40)])
+def test_shapes_without_meaning_are_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(BadShape):
+        parts_for(Scheme.FP16, shape)
+
+
+@pytest.mark.parametrize("group_size", [0, 16, 48, 256, -64])
+def test_group_sizes_other_than_three_are_refused(group_size: int) -> None:
+    with pytest.raises(BadGroupSize):
+        parts_for(Scheme.INT4, (4, 768), group_size)
