@@ -8,7 +8,9 @@ or overwritten changes the history, and with it the answer.
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -164,3 +166,58 @@ def engine() -> type[Harness]:
 @pytest.fixture(scope="session")
 def scripted_runner() -> Callable[..., ScriptedRunner]:
     return ScriptedRunner
+
+
+CHAT_TEMPLATE = (
+    "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+
+
+@pytest.fixture(scope="session")
+def random_checkpoint(tmp_path_factory) -> Path:
+    """A Llama with random weights and a tokenizer whose tokens are single bytes."""
+    import torch
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    folder = tmp_path_factory.mktemp("random-llama")
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({text: i for i, text in enumerate(alphabet)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(["<s>", "</s>"])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+        "chat_template": CHAT_TEMPLATE,
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(alphabet) + 2,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=256,
+        initializer_range=0.5,  # far from uniform logits, so that greedy answers have margins
+        bos_token_id=len(alphabet),
+        eos_token_id=len(alphabet) + 1,
+        tie_word_embeddings=False,
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def random_zse(random_checkpoint, tmp_path_factory) -> Path:
+    """The same model as a .zse file with INT8 weights."""
+    from zse.format import convert_model
+
+    path = tmp_path_factory.mktemp("zse") / "random.zse"
+    convert_model(random_checkpoint, path, quantization="int8")
+    return path

@@ -1,0 +1,110 @@
+"""The engine on the real CPU runner: what is in a batch never changes a greedy answer."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from zse.engine.core import EngineCore, EngineOptions
+from zse.engine.request import Request, SamplingParams
+from zse.models import load_runner
+
+PROMPTS = [
+    [random.Random(seed).randrange(256) for _ in range(length)]
+    for seed, length in enumerate([3, 40, 1, 17, 33, 8, 40, 64])
+]
+PROMPTS[6] = [*PROMPTS[1][:35], 1, 2, 3, 4, 5]  # shares a prefix
+
+
+@pytest.fixture(scope="module")
+def answers_alone(random_zse):
+    """Each prompt answered by itself, whole prompt in one step, nothing reused."""
+    core = make_core(random_zse, prefix_cache=False)
+    answers = []
+    for prompt in PROMPTS:
+        core.add_request(greedy("a", prompt))
+        answers.append(answer_all(core)["a"])
+    core.close()
+    return answers
+
+
+def make_core(path, *, num_blocks=64, **options):
+    runner = load_runner(path, device="cpu", num_blocks=num_blocks, block_size=8, threads=1)
+    return EngineCore(runner, EngineOptions(**options))
+
+
+def greedy(request_id, prompt, **params):
+    params = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True, **params)
+    return Request(request_id=request_id, prompt_token_ids=prompt, params=params)
+
+
+def answer_all(core):
+    answers = {}
+    while core.has_work:
+        for event in core.step():
+            answers.setdefault(event.request_id, []).append(event.token_id)
+        core.check_consistency()
+    return answers
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max_batch_tokens": 512},
+        {"max_batch_tokens": 13},
+        {"max_sequences": 3},
+        {"prefix_cache": False, "max_batch_tokens": 50},
+        {"num_blocks": 24},
+    ],
+    ids=["one batch", "small chunks", "few slots", "no reuse", "preemption"],
+)
+def test_a_greedy_answer_does_not_depend_on_the_batch(random_zse, answers_alone, options):
+    core = make_core(random_zse, **options)
+    for _ in range(2):  # the second time from cached prefixes
+        for index, prompt in enumerate(PROMPTS):
+            core.add_request(greedy(f"r{index}", prompt))
+        answers = answer_all(core)
+        assert [answers[f"r{index}"] for index in range(len(PROMPTS))] == answers_alone
+    assert bool(core.stats().preemptions) == ("num_blocks" in options)
+    core.close()
+
+
+def test_requests_that_come_and_go_do_not_change_the_others(random_zse, answers_alone):
+    core = make_core(random_zse, max_batch_tokens=20)
+    answers = {}
+    for step in range(200):
+        if step % 3 == 0 and step // 3 < len(PROMPTS):
+            core.add_request(greedy(f"r{step // 3}", PROMPTS[step // 3]))
+            core.add_request(greedy(f"x{step}", [step, 1, 2]))
+        if step % 3 == 2:
+            core.abort(f"x{step - 2}")
+        for event in core.step():
+            answers.setdefault(event.request_id, []).append(event.token_id)
+    assert not core.has_work
+    assert [answers[f"r{index}"] for index in range(len(PROMPTS))] == answers_alone
+    core.close()
+
+
+def test_a_seeded_answer_does_not_depend_on_the_batch(random_zse):
+    def sample(core, names):
+        for name in names:
+            params = SamplingParams(temperature=1.0, seed=3, max_tokens=12, ignore_eos=True)
+            core.add_request(
+                Request(request_id=name, prompt_token_ids=[*name.encode()], params=params)
+            )
+        return answer_all(core)
+
+    core = make_core(random_zse)
+    assert sample(core, ["hello"])["hello"] == sample(core, ["a", "hello", "b"])["hello"]
+    core.close()
+
+
+def test_logits_agree_with_the_tokens_that_the_engine_chooses(random_zse, answers_alone):
+    core = make_core(random_zse)
+    prompt, answer = PROMPTS[3], answers_alone[3]
+    logits = core.logits([*prompt, *answer])
+    assert tuple(logits.shape) == (len(prompt) + len(answer), core.runner.vocab_size)
+    chosen = logits[len(prompt) - 1 : -1].argmax(dim=-1).tolist()
+    assert chosen == answer
+    core.close()
