@@ -55,10 +55,14 @@ def stop_all(folder: Path) -> None:
     """End every process that ``spawn`` started in this folder, and wait until it is gone."""
     for pid_file in sorted(folder.glob("*.pid")):
         pid = int(pid_file.read_text())
-        if _belongs_to(pid, folder):
+        if child := _children.pop(pid, None):
+            child.kill()
+            child.wait()
+        elif _belongs_to(pid, folder):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-            _wait_gone(pid)
+            while _is_running(pid):
+                time.sleep(0.02)
         pid_file.unlink()
 
 
@@ -115,14 +119,6 @@ def _belongs_to(pid: int, folder: Path) -> bool:
     except OSError:
         return False
     return os.fsencode(folder) in arguments  # a dead child that nobody reaped has no arguments
-
-
-def _wait_gone(pid: int) -> None:
-    if child := _children.pop(pid, None):
-        child.wait()
-        return
-    while _is_running(pid):
-        time.sleep(0.02)
 
 
 def _is_running(pid: int) -> bool:
