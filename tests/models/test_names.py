@@ -34,10 +34,8 @@ def make_config(family: str, **overrides: object) -> ModelConfig:
 def test_plan_reads_exactly_the_tensors_that_transformers_has(family: str, tied: bool) -> None:
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
-    if family == "qwen2":  # its attention has no head_dim of its own
-        overrides = {"head_dim": 8}
-    else:
-        overrides = {}
+    # The attention of qwen2 has no head_dim of its own.
+    overrides = {"head_dim": 8} if family == "qwen2" else {}
     theirs = transformers.AutoConfig.for_model(
         family, **(SMALL | overrides), tie_word_embeddings=tied
     )

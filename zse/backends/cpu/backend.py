@@ -79,7 +79,7 @@ class CPUBackend:
             turning = self._normalize(turning, self._head_norm(q_norm, k_norm))
         cosines, sines = step.rotary  # type: ignore[misc]  # set by begin()
         rotated = rotate(turning, cosines, sines)
-        query, keys = torch.split(rotated, (self._shape.num_heads, self._kv_heads), 1)
+        query, keys = torch.split(rotated, [self._shape.num_heads, self._kv_heads], 1)
         pool = step.cache[layer].view(-1, 2 * self._kv_heads, self._shape.head_dim)
         stored = torch.cat((keys, heads[:, self._rotated_heads :]), 1)
         pool.index_copy_(0, step.slots, stored.to(pool.dtype))

@@ -1,0 +1,182 @@
+"""Logits equal those of transformers in float32, through the paged path, for every family."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from zse.backends.types import SamplingRow, SequenceChunk, StepBatch
+from zse.models import ModelRunner, load_runner
+from zse.models.config import ModelConfig
+from zse.models.decoder import FINAL_NORM, HEAD
+
+TOLERANCE = 1e-4
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
+WINDOWED: dict[str, dict[str, Any]] = {
+    "mistral": {"sliding_window": 9},
+    "qwen2": {"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 1},
+    "qwen3": {
+        "use_sliding_window": True,
+        "sliding_window": 9,
+        "layer_types": ["sliding_attention", "full_attention"],
+    },
+}
+ROPES: dict[str, dict[str, Any]] = {
+    "llama3": {
+        "rope_type": "llama3",
+        "rope_theta": 10000.0,
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 64,
+    },
+    "linear": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0},
+    "dynamic": {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0},
+    "yarn": {
+        "rope_type": "yarn",
+        "rope_theta": 10000.0,
+        "factor": 4.0,
+        "original_max_position_embeddings": 64,
+    },
+}
+
+
+def prompt(length: int = 45) -> list[int]:
+    generator = torch.Generator().manual_seed(length)
+    return torch.randint(3, 320, (length,), generator=generator).tolist()
+
+
+def assert_close(found: torch.Tensor, expected: torch.Tensor) -> None:
+    assert found.shape == expected.shape
+    error = (found - expected).abs().max() / expected.abs().max()
+    assert float(error) < TOLERANCE
+
+
+def logits_in_chunks(
+    runner: ModelRunner, token_ids: list[int], lengths: list[int], blocks: list[int]
+) -> torch.Tensor:
+    """Feed a sequence piece by piece into the runner's own pool; return all logits."""
+    backend, rows, start = runner._backend, [], 0
+    for length in lengths:
+        chunk = SequenceChunk(
+            sequence_slot=0,
+            token_ids=token_ids[start : start + length],
+            start_position=start,
+            block_table=blocks,
+            wants_logits="all",
+        )
+        step = backend.begin(StepBatch(chunks=[chunk], sampling=[None]))
+        residual = runner._program(backend, runner.config, step)
+        rows.append(backend.lm_head(step, residual, FINAL_NORM, HEAD))
+        start += length
+    assert start == len(token_ids)
+    return torch.cat(rows)
+
+
+def check_pair(pair: Any) -> None:
+    """Compare a whole prompt, the prompt in chunks, and step-by-step decoding."""
+    token_ids = prompt()
+    expected = pair.logits(token_ids)
+    runner = load_runner(pair.path, device="cpu", num_blocks=16, block_size=8, threads=1)
+    try:
+        assert_close(runner.logits(token_ids), expected)
+        scattered = [9, 2, 14, 5, 11, 0]
+        assert_close(logits_in_chunks(runner, token_ids, [7, 1, 20, 17], scattered), expected)
+        steps = [20] + [1] * 25
+        assert_close(logits_in_chunks(runner, token_ids, steps, scattered[::-1]), expected)
+    finally:
+        runner.close()
+
+
+@pytest.mark.parametrize("quantization", ["fp32", "fp16", "bf16", "int8", "int4", "nf4"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logits_match_transformers(
+    family: str, quantization: str, make_pair: Callable[..., Any]
+) -> None:
+    check_pair(make_pair(family, quantization))
+
+
+@pytest.mark.parametrize("family", list(WINDOWED))
+def test_window_shorter_than_the_prompt_matches_transformers(
+    family: str, make_pair: Callable[..., Any]
+) -> None:
+    pair = make_pair(family, "bf16", **WINDOWED[family])
+    check_pair(pair)
+    unwindowed = make_pair(family, "bf16").logits(prompt())
+    assert not torch.allclose(pair.logits(prompt()), unwindowed, rtol=1e-3)
+
+
+@pytest.mark.parametrize("kind", list(ROPES))
+def test_rope_scaling_matches_transformers(kind: str, make_pair: Callable[..., Any]) -> None:
+    check_pair(make_pair("llama", "bf16", rope_parameters=ROPES[kind]))
+
+
+@pytest.mark.parametrize("quantization", ["bf16", "int8", "int4"])
+def test_tied_embedding_matches_transformers(
+    quantization: str, make_pair: Callable[..., Any]
+) -> None:
+    check_pair(make_pair("qwen3", quantization, tie_word_embeddings=True))
+
+
+def test_odd_shapes_match_transformers(make_pair: Callable[..., Any]) -> None:
+    shape = {
+        "hidden_size": 96,
+        "intermediate_size": 160,
+        "num_attention_heads": 6,
+        "num_key_value_heads": 3,
+        "head_dim": 24,
+        "vocab_size": 333,
+    }
+    for quantization in ("int4", "int8", "nf4", "fp16"):
+        check_pair(make_pair("llama", quantization, **shape))
+
+
+def test_greedy_tokens_match_transformers_generate(make_pair: Callable[..., Any]) -> None:
+    pair = make_pair("llama", "int4")
+    token_ids, new_tokens = prompt(21), 12
+    expected = pair.reference.generate(
+        torch.tensor([token_ids]),
+        attention_mask=torch.ones(1, len(token_ids), dtype=torch.int64),
+        generation_config=transformers.GenerationConfig(
+            do_sample=False, max_new_tokens=new_tokens, pad_token_id=0
+        ),
+    )[0, len(token_ids) :].tolist()
+    runner = load_runner(pair.path, num_blocks=8, block_size=8, threads=1)
+    output: list[int] = []
+    pending, start = token_ids, 0
+    while len(output) < len(expected):
+        chunk = SequenceChunk(
+            sequence_slot=0, token_ids=pending, start_position=start, block_table=range(8)
+        )
+        row = SamplingRow(temperature=0.0)
+        sampled = runner.execute(StepBatch(chunks=[chunk], sampling=[row])).sampled[0]
+        assert sampled is not None
+        start += len(pending)
+        pending = [sampled.token_id]
+        output += pending
+    runner.close()
+    assert output == expected
+
+
+def test_bfloat16_cache_is_close_and_half_the_size(make_pair: Callable[..., Any]) -> None:
+    pair = make_pair("llama", "bf16")
+    wide = load_runner(pair.path, num_blocks=8, threads=1)
+    narrow = load_runner(pair.path, num_blocks=8, threads=1, kv_dtype="bf16")
+    found, expected = narrow.logits(prompt()), pair.logits(prompt())
+    assert float((found - expected).abs().max() / expected.abs().max()) < 3e-2
+    assert narrow.memory_bytes()["kv_cache"] * 2 == wide.memory_bytes()["kv_cache"]
+    narrow.close()
+    wide.close()
+
+
+def test_configuration_of_the_file_is_the_checkpoints(make_pair: Callable[..., Any]) -> None:
+    pair = make_pair("qwen2", "bf16", **WINDOWED["qwen2"])
+    with_runner = load_runner(pair.path, num_blocks=1, threads=1)
+    assert isinstance(with_runner.config, ModelConfig)
+    assert with_runner.config.sliding_layers == (1,)
+    assert with_runner.vocab_size == 320
+    with_runner.close()

@@ -1,0 +1,200 @@
+"""The runner: batch invariance, prefixes, sizes and errors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from zse.backends.types import SamplingRow, SequenceChunk, StepBatch
+from zse.errors import ContextLengthError, DeviceError, EngineError, InvalidParameterError
+from zse.format import ZSEReader
+from zse.models import ModelRunner, load_runner
+from zse.models.decoder import FINAL_NORM, HEAD
+
+BLOCKS_EACH = 4
+QUANTIZATIONS = ("bf16", "int8", "int4", "nf4")
+
+
+@pytest.fixture(params=QUANTIZATIONS)
+def runner(request: pytest.FixtureRequest, make_pair: Callable[..., Any]) -> Iterator[ModelRunner]:
+    pair = make_pair("llama", request.param, intermediate_size=160)
+    made = load_runner(pair.path, num_blocks=BLOCKS_EACH * 12, block_size=8, threads=1)
+    yield made
+    made.close()
+
+
+def tokens_of(slot: int, count: int) -> list[int]:
+    generator = torch.Generator().manual_seed(slot)
+    return torch.randint(3, 320, (count,), generator=generator).tolist()
+
+
+def chunk_of(slot: int, start: int, token_ids: list[int]) -> SequenceChunk:
+    blocks = range(slot * BLOCKS_EACH, (slot + 1) * BLOCKS_EACH)
+    return SequenceChunk(
+        sequence_slot=slot, token_ids=token_ids, start_position=start, block_table=blocks
+    )
+
+
+def run_logits(runner: ModelRunner, chunks: list[SequenceChunk]) -> list[torch.Tensor]:
+    """Return the logits from which each chunk would be sampled."""
+    backend = runner._backend
+    step = backend.begin(StepBatch(chunks=chunks, sampling=[None] * len(chunks)))
+    residual = runner._program(backend, runner.config, step)
+    rows = backend._norm(residual[step.last_rows], FINAL_NORM)  # type: ignore[attr-defined]
+    return list(backend._weights.linear(HEAD).each_row(rows))  # type: ignore[attr-defined]
+
+
+def prefill(runner: ModelRunner, slots: range) -> None:
+    for slot in slots:
+        run_logits(runner, [chunk_of(slot, 0, tokens_of(slot, 5 + slot))])
+
+
+def test_decode_has_the_same_bits_alone_and_in_every_batch(runner: ModelRunner) -> None:
+    slots = range(11)
+    prefill(runner, slots)
+    one = {s: chunk_of(s, 5 + s, tokens_of(100 + s, 1)) for s in slots}
+    alone = {s: run_logits(runner, [one[s]])[0] for s in slots}
+    prompt = chunk_of(11, 0, tokens_of(11, 19))
+    for order in ([*slots], [*slots][::-1], [3, 7], [5, 0, 9]):
+        for extra in ([], [prompt]):
+            found = run_logits(runner, [*extra, *(one[s] for s in order)])[len(extra) :]
+            for slot, row in zip(order, found, strict=True):
+                assert torch.equal(row, alone[slot])
+
+
+def test_greedy_answers_do_not_depend_on_the_batch(runner: ModelRunner) -> None:
+    def generate(groups: list[list[int]], steps: int) -> dict[int, list[int]]:
+        answers: dict[int, list[int]] = {}
+        for group in groups:
+            pending = {s: tokens_of(s, 5 + s) for s in group}
+            position = dict.fromkeys(group, 0)
+            for _ in range(steps):
+                chunks = [chunk_of(s, position[s], pending[s]) for s in group]
+                rows = [SamplingRow(temperature=0.0)] * len(group)
+                result = runner.execute(StepBatch(chunks=chunks, sampling=rows))
+                for slot, token in zip(group, result.sampled, strict=True):
+                    assert token is not None
+                    position[slot] += len(pending[slot])
+                    pending[slot] = [token.token_id]
+                    answers.setdefault(slot, []).append(token.token_id)
+        return answers
+
+    slots = [*range(8)]
+    assert generate([[s] for s in slots], 6) == generate([slots], 6)
+
+
+def test_int8_prefill_has_the_same_linears_in_every_chunking(make_pair: Callable[..., Any]) -> None:
+    pair = make_pair("llama", "int8", intermediate_size=160)
+    runner = load_runner(pair.path, num_blocks=4, block_size=8, threads=1)
+    linear = runner._backend._weights.linear("layers.0.qkv.weight")  # type: ignore[attr-defined]
+    rows = torch.randn(150, 128, generator=torch.Generator().manual_seed(0))
+    whole = linear.all_rows(rows)
+    pieces = torch.cat([linear.all_rows(piece) for piece in torch.split(rows, 13)])
+    assert torch.equal(whole, pieces)
+    runner.close()
+
+
+def test_prefix_blocks_are_shared_between_sequences(runner: ModelRunner) -> None:
+    token_ids = tokens_of(0, 20)
+    whole = run_logits(runner, [chunk_of(0, 0, token_ids)])[0]
+    shared = SequenceChunk(
+        sequence_slot=1,
+        token_ids=token_ids[16:],
+        start_position=16,
+        block_table=[0, 1, BLOCKS_EACH],
+    )
+    found = run_logits(runner, [shared])[0]
+    torch.testing.assert_close(found, whole, rtol=1e-4, atol=1e-4)
+
+
+def test_copied_block_continues_the_same_sequence(runner: ModelRunner) -> None:
+    token_ids = tokens_of(2, 7)
+    run_logits(runner, [chunk_of(0, 0, token_ids)])
+    last = tokens_of(3, 1)
+    expected = run_logits(runner, [chunk_of(0, 7, last)])[0]
+    runner.copy_block(0, 40)
+    moved = SequenceChunk(sequence_slot=9, token_ids=last, start_position=7, block_table=[40])
+    assert torch.equal(run_logits(runner, [moved])[0], expected)
+
+
+def test_logits_leave_the_pool_alone(runner: ModelRunner) -> None:
+    run_logits(runner, [chunk_of(0, 0, tokens_of(0, 9))])
+    before = run_logits(runner, [chunk_of(0, 9, [5])])[0]
+    runner.logits(tokens_of(4, 30))
+    assert torch.equal(run_logits(runner, [chunk_of(0, 9, [5])])[0], before)
+
+
+def test_chunks_without_a_sampling_row_return_nothing(runner: ModelRunner) -> None:
+    chunks = [chunk_of(0, 0, tokens_of(0, 4)), chunk_of(1, 0, tokens_of(1, 4))]
+    result = runner.execute(StepBatch(chunks=chunks, sampling=[None, SamplingRow(temperature=0)]))
+    assert result.sampled[0] is None
+    assert result.sampled[1] is not None
+    assert runner.execute(StepBatch(chunks=[], sampling=[])).sampled == []
+
+
+@pytest.mark.parametrize(
+    ("token_ids", "start", "blocks", "message"),
+    [
+        ([], 0, [0], "0 tokens"),
+        ([1] * 9, 0, [0], "needs 2"),
+        ([1], 8, [0], "needs 2"),
+        ([1], 0, [999], "outside 0"),
+        ([320], 0, [0], "token id"),
+        ([-1], 0, [0], "token id"),
+    ],
+)
+def test_bad_chunks_are_refused(
+    token_ids: list[int], start: int, blocks: list[int], message: str, make_pair: Callable[..., Any]
+) -> None:
+    runner = load_runner(make_pair("llama", "bf16").path, num_blocks=4, block_size=8, threads=1)
+    chunk = SequenceChunk(
+        sequence_slot=0, token_ids=token_ids, start_position=start, block_table=blocks
+    )
+    with pytest.raises(EngineError, match=message):
+        runner.execute(StepBatch(chunks=[chunk], sampling=[None]))
+    with pytest.raises(EngineError, match="1 chunks with 0"):
+        runner.execute(StepBatch(chunks=[chunk], sampling=[]))
+    runner.close()
+
+
+def test_logits_need_tokens_within_the_context(make_pair: Callable[..., Any]) -> None:
+    path = make_pair("llama", "bf16").path
+    runner = load_runner(path, num_blocks=1, threads=1, max_context=16)
+    assert runner.max_position == 16
+    with pytest.raises(ContextLengthError, match="17 tokens"):
+        runner.logits([1] * 17)
+    with pytest.raises(InvalidParameterError):
+        runner.logits([])
+    runner.close()
+
+
+def test_pool_is_sized_from_bytes_or_from_the_context(make_pair: Callable[..., Any]) -> None:
+    path = make_pair("llama", "bf16").path
+    block_bytes = 2 * 2 * 32 * 2 * 32 * 4
+    sized = load_runner(path, kv_bytes=5 * block_bytes + 1, threads=1)
+    assert sized.num_blocks == 5
+    assert sized.memory_bytes()["kv_cache"] == 5 * block_bytes
+    chosen = load_runner(path, threads=1, max_context=64)
+    assert chosen.num_blocks == 2 * 16
+    with pytest.raises(DeviceError, match="no room"):
+        load_runner(path, kv_bytes=1, threads=1)
+    sized.close()
+    sized.close()
+    chosen.close()
+
+
+def test_reader_that_was_passed_in_stays_open(make_pair: Callable[..., Any]) -> None:
+    with ZSEReader(make_pair("llama", "int8").path) as reader:
+        load_runner(reader, num_blocks=1, threads=1).close()
+        assert reader.tensor("final_norm.weight").shape == (128,)
+
+
+def test_missing_cuda_and_unknown_devices_are_clear(make_pair: Callable[..., Any]) -> None:
+    path = make_pair("llama", "bf16").path
+    with pytest.raises(DeviceError, match="no CUDA runtime"):
+        load_runner(path, device="cuda:0", num_blocks=1)
+    with pytest.raises(DeviceError, match="'tpu' is not known"):
+        load_runner(path, device="tpu", num_blocks=1)
