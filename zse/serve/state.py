@@ -25,12 +25,6 @@ DEFAULT_ALIAS = "default"
 MAX_RETRY_SECONDS = 60
 
 
-class TopToken(Protocol):
-    """One alternative: ``(token, token_id, logprob, bytes)`` by position."""
-
-    def __getitem__(self, index: int, /) -> Any: ...  # noqa: D105, ANN401
-
-
 class TokenLogprob(Protocol):
     """A generated token with its log-probability and the likeliest alternatives."""
 
@@ -41,7 +35,8 @@ class TokenLogprob(Protocol):
     @property
     def bytes(self) -> Sequence[int]: ...
     @property
-    def top(self) -> Sequence[Any]: ...
+    def top(self) -> Sequence[Any]:
+        """Alternatives as ``(token, token_id, logprob, bytes)``."""
 
 
 class Delta(Protocol):
@@ -66,16 +61,19 @@ class Delta(Protocol):
 class Engine(Protocol):
     """What the server needs of ``zse.engine``'s asynchronous engine."""
 
+    @property
+    def is_healthy(self) -> bool: ...
+
     def generate(
         self,
         prompt_token_ids: Sequence[int],
         params: SamplingParams,
-        *,
-        request_id: str,
+        request_id: str = "",
         priority: int = 0,
         cache_salt: str = "",
     ) -> AsyncGenerator[Any, None]: ...
 
+    def check(self, prompt_token_ids: Sequence[int], params: SamplingParams) -> None: ...
     def stats(self) -> Any: ...  # noqa: ANN401
     def close(self) -> None: ...
 

@@ -1,0 +1,63 @@
+"""``python -m zse.serve``: the entry point of images.
+
+The socket is bound before anything else is imported, so that a load balancer's first probe waits
+in its backlog instead of being refused.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from zse.errors import ZSEError
+from zse.serve.options import ServeOptions
+from zse.serve.sockets import bind_socket
+from zse.settings import load_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from zse.settings import Settings
+
+
+def build_parser(settings: Settings) -> argparse.ArgumentParser:
+    """Return the parser; the environment supplies the defaults."""
+    parser = argparse.ArgumentParser(prog="zse.serve", description="Serve the OpenAI API.")
+    add = parser.add_argument
+    add("model", nargs="?", default=settings.model, help="a .zse file, checkpoint, hub id or tiny")
+    add("--host", default=settings.host, help="address to bind")
+    add("--port", type=int, default=settings.port, help="port to bind; 0 takes a free one")
+    add("--device", default=settings.device, help="auto, cpu, cuda or cuda:N")
+    add("--served-model-name", default=settings.served_model_name, help="name in /v1/models")
+    add("--max-context", type=int, default=settings.max_context, help="longest sequence, tokens")
+    add("--threads", type=int, default=settings.threads, help="CPU threads; 0 is all")
+    add("--kv-gib", type=float, default=settings.kv_gib, help="KV cache in GiB; 0 is automatic")
+    add("--max-queue", type=int, default=settings.max_queue, help="waiting answers before 429")
+    add("--drain-seconds", type=float, default=settings.drain_seconds, help="patience of SIGTERM")
+    add("--log-level", default=settings.log_level, help="debug, info, warning or error")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Serve until told to stop; return the exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if given[:1] == ["serve"]:
+        given = given[1:]  # SageMaker starts every image with this word
+    try:
+        settings = load_settings()
+        values = vars(build_parser(settings).parse_args(given))
+        options = ServeOptions(**values, start_time_ns=settings.start_time_ns)
+        with bind_socket(options.host, options.port) as listener:
+            from zse.serve.boot import serve
+
+            return serve(listener, options)
+    except ZSEError as error:
+        print(f"error: {error.message}", file=sys.stderr)  # noqa: T201 - the log may not exist yet
+        if error.hint:
+            print(f"hint: {error.hint}", file=sys.stderr)  # noqa: T201
+        return error.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

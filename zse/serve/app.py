@@ -1,0 +1,68 @@
+"""The application: hot routes on plain Starlette, the described rest mounted on first use.
+
+Importing this module costs no torch, transformers, FastAPI, pydantic or numpy; a test proves it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.routing import Route
+
+from zse.errors import ZSEError
+from zse.serve.chat import answer_chat, create_chat_completion
+from zse.serve.completions import answer_completion, create_completion
+from zse.serve.errors import handle_crash, handle_http_error, handle_zse_error
+from zse.serve.health import live, metrics, ping, ready
+from zse.serve.lazy import DESCRIBED_PATHS, LazyAdmin
+from zse.serve.middleware import Shell
+from zse.serve.models import get_model, list_models
+from zse.serve.requests import read_body, state_of
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.types import ASGIApp
+
+    from zse.serve.state import AppState
+
+
+async def invoke(request: Request) -> ASGIApp:
+    """SageMaker's one route: the body says which of the two it is."""
+    state_of(request).require_model()
+    mapping = await read_body(request)
+    return await (answer_chat if "messages" in mapping else answer_completion)(request, mapping)
+
+
+def create_app(state: AppState, *, allowed_hosts: frozenset[str] | None = None) -> ASGIApp:
+    """Return the ASGI application.
+
+    Args:
+        state: Shared with the boot thread, which puts the model in when it is loaded.
+        allowed_hosts: Host header names to answer; None answers all.
+    """
+    admin = LazyAdmin(state)
+    app = Starlette(
+        routes=[
+            Route("/v1/chat/completions", create_chat_completion, methods=["POST"]),
+            Route("/v1/completions", create_completion, methods=["POST"]),
+            Route("/v1/models", list_models, methods=["GET"]),
+            Route("/v1/models/{model:path}", get_model, methods=["GET"]),
+            Route("/health", ready, methods=["GET"]),
+            Route("/health/ready", ready, methods=["GET"]),
+            Route("/health/live", live, methods=["GET"]),
+            Route("/ping", ping, methods=["GET"]),
+            Route("/metrics", metrics, methods=["GET"]),
+            Route("/invocations", invoke, methods=["POST"]),
+            *(Route(path, admin) for path in DESCRIBED_PATHS),
+        ],
+        exception_handlers={
+            ZSEError: handle_zse_error,
+            HTTPException: handle_http_error,
+            Exception: handle_crash,
+        },
+    )
+    app.router.redirect_slashes = False
+    app.state.zse = state
+    return Shell(app, state=state, allowed_hosts=allowed_hosts)

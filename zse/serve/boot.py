@@ -1,0 +1,194 @@
+"""Boot: answer at once, load beside it, drain at the end.
+
+    bind (before this module) -> loader thread starts -> web stack imported, first answers (503)
+    -> model ready -> ... -> SIGTERM: readiness flips, work in flight ends -> exit code 0
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import threading
+from typing import TYPE_CHECKING
+
+from zse.errors import ZSEError
+from zse.serve.ledger import Ledger
+from zse.serve.logs import configure_logging
+from zse.serve.sockets import is_loopback
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Iterator
+
+    import uvicorn
+
+    from zse.serve.options import ServeOptions
+    from zse.serve.state import AppState, LoadedModel
+
+LOG = logging.getLogger("zse.serve")
+
+MAX_HEADER_BYTES = 64 << 10
+END_SECONDS = 5.0
+"""After the drain: for error events to be written and connections to close."""
+
+
+def serve(
+    listener: socket.socket,
+    options: ServeOptions,
+    load: Callable[[AppState], LoadedModel] | None = None,
+) -> int:
+    """Serve on a bound socket until a signal; return the exit code.
+
+    Args:
+        listener: Bound and listening.
+        options: How to serve.
+        load: Returns the model, in a thread; by default the one that the options name.
+    """
+    ledger = Ledger(options.start_time_ns)
+    configure_logging(options.log_level)
+    port = listener.getsockname()[1]
+    LOG.info("listening", extra={"host": options.host, "port": port})
+    if not is_loopback(options.host):
+        LOG.warning("this address is reachable from other machines and no key is asked for")
+    with ledger.phase("web"):
+        import uvicorn
+
+        from zse.serve.app import create_app
+        from zse.serve.middleware import LOOPBACK_HOSTS
+        from zse.serve.state import AppState
+    state = AppState(
+        ledger=ledger, served_name=options.served_model_name, max_queue=options.max_queue
+    )
+    hosts = LOOPBACK_HOSTS if is_loopback(options.host) else None
+    config = uvicorn.Config(
+        create_app(state, allowed_hosts=hosts),
+        http="h11",  # caps headers; the faster parser does not
+        ws="none",
+        loop="asyncio",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+        timeout_graceful_shutdown=int(END_SECONDS),
+    )
+    process = ServerProcess(uvicorn.Server(config), state, options)
+    return process.run(listener, load or _loader(options))
+
+
+def _loader(options: ServeOptions) -> Callable[[AppState], LoadedModel]:
+    def load(state: AppState) -> LoadedModel:
+        from zse.serve.load import ModelOptions, load_served_model
+
+        model_options = ModelOptions(
+            model=options.model,
+            device=options.device,
+            max_context=options.max_context,
+            threads=options.threads,
+            kv_gib=options.kv_gib,
+            max_running=state.max_running,
+        )
+        return load_served_model(model_options, state)
+
+    return load
+
+
+class ServerProcess:
+    """The process from its first answer to its exit code.
+
+    Args:
+        server: uvicorn, not started.
+        state: Shared with the handlers.
+        options: For the drain.
+    """
+
+    def __init__(self, server: uvicorn.Server, state: AppState, options: ServeOptions) -> None:
+        self._server = server
+        self._state = state
+        self._options = options
+        self._exit_code = 0
+        self._drainer: asyncio.Task[None] | None = None
+        # Signals are ours: uvicorn would close its listener at once, and readiness with it.
+        server.capture_signals = _no_signals  # type: ignore[method-assign]
+
+    def run(self, listener: socket.socket, load: Callable[[AppState], LoadedModel]) -> int:
+        """Load and serve; return the exit code."""
+        loader = threading.Thread(target=self._load, args=(load,), name="zse-boot", daemon=True)
+        loader.start()
+        asyncio.run(self._serve(listener))
+        # A loader that is still at work is abandoned: a daemon thread ends with the process.
+        if self._state.model is not None:
+            self._state.model.engine.close()
+        LOG.info("stopped", extra={"exit_code": self._exit_code})
+        return self._exit_code
+
+    def _load(self, load: Callable[[AppState], LoadedModel]) -> None:
+        state = self._state
+        try:
+            model = load(state)
+            state.metrics.warm()
+        except BaseException as error:  # noqa: BLE001 - any failure to load ends the process
+            self._give_up(error)
+            return
+        state.ledger.mark("ready")
+        state.phase = "ready"
+        state.model = model
+        LOG.info(
+            "ready", extra={"model": model.name, "cold_start_ms": state.ledger.to_json()}
+        )
+
+    def _give_up(self, error: BaseException) -> None:
+        is_ours = isinstance(error, ZSEError)
+        self._exit_code = error.exit_code if isinstance(error, ZSEError) else 1
+        self._state.phase = "failed"
+        hint = error.hint if isinstance(error, ZSEError) else ""
+        LOG.error(
+            "the model could not be loaded: %s",
+            error,
+            exc_info=None if is_ours else error,
+            extra={"hint": hint},
+        )
+        self._server.should_exit = True
+
+    async def _serve(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_signal, number)
+        self._state.ledger.mark("answering")
+        await self._server.serve(sockets=[listener])
+
+    def _on_signal(self, number: signal.Signals) -> None:
+        if self._drainer is not None:
+            LOG.warning("second signal: stopping now", extra={"signal": number.name})
+            self._state.terminate.set()
+            return
+        LOG.info(
+            "draining", extra={"signal": number.name, "in_flight": self._state.in_flight}
+        )
+        self._drainer = asyncio.create_task(self._drain())
+
+    async def _drain(self) -> None:
+        """Take nothing new, let work in flight end, then end what is left."""
+        state = self._state
+        state.draining = True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._options.drain_seconds):
+                while state.in_flight and not state.terminate.is_set():
+                    await asyncio.sleep(0.02)
+        if state.in_flight:
+            LOG.warning("drain ran out of time", extra={"in_flight": state.in_flight})
+        state.terminate.set()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(END_SECONDS):
+                while state.in_flight:
+                    await asyncio.sleep(0.02)
+        self._server.should_exit = True
+
+
+@contextlib.contextmanager
+def _no_signals() -> Iterator[None]:
+    yield
+

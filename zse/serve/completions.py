@@ -1,0 +1,249 @@
+"""POST /v1/completions: prompts as text or token ids, several at once, echo, logprobs, streams."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from starlette.responses import Response
+
+from zse.serve.errors import BadRequestError, UnsupportedParameterError
+from zse.serve.generation import Generation, WorkOrder
+from zse.serve.logprobs import completion_logprobs
+from zse.serve.protocol import (
+    MAX_PROMPTS,
+    MAX_TOP_LOGPROBS,
+    CompletionRequest,
+    check_range,
+    read_request,
+)
+from zse.serve.requests import answer_head, ignored_header, read_body, state_of
+from zse.serve.sampling import build_params, check_extras, resolve_max_tokens
+from zse.serve.streaming import DONE, ChunkWriter, ClientGoneError, EventStream, race
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from starlette.requests import Request
+    from starlette.types import ASGIApp
+
+    from zse.serve.state import LoadedModel
+
+DEFAULT_MAX_TOKENS = 16
+CLIENT_CLOSED = 499
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A checked request."""
+
+    order: WorkOrder | None
+    """None when nothing is to be generated (max_tokens 0)."""
+    num_prompt_tokens: int
+    echoes: tuple[str, ...]
+    """Text to begin each prompt's choices with; empty texts without ``echo``."""
+    num_choices_each: int
+    has_logprobs: bool
+    has_top: bool
+
+
+@dataclass
+class _Choice:
+    text: str
+    logprobs: list[Any] = field(default_factory=list)
+    finish_reason: str = "length"
+
+
+async def create_completion(request: Request) -> ASGIApp:
+    """Handle the route."""
+    state_of(request).require_model()
+    return await answer_completion(request, await read_body(request))
+
+
+async def answer_completion(request: Request, mapping: dict[str, Any]) -> ASGIApp:
+    """Answer a parsed body."""
+    state = state_of(request)
+    body, ignored = read_request(mapping, CompletionRequest)
+    model = state.require_model(body.model)
+    plan = await asyncio.to_thread(_plan, body, model, request.state.request_id)
+    head = answer_head("text_completion", "cmpl", model)
+    headers = ignored_header(ignored)
+    generation = Generation(state, model, plan.order) if plan.order is not None else None
+    if body.stream:
+        options = body.stream_options
+        writer = ChunkWriter(head, include_usage=bool(options and options.include_usage))
+        frames = _frames(plan, generation, writer)
+        return EventStream(frames, terminate=state.terminate, headers=headers)
+    try:
+        work = _collect(plan, generation, head)
+        answer = await race(work, request.receive, state.terminate)
+    except ClientGoneError:
+        return Response(status_code=CLIENT_CLOSED)
+    return Response(
+        msgspec.json.encode(answer), media_type="application/json", headers=headers
+    )
+
+
+def _plan(body: CompletionRequest, model: LoadedModel, request_id: str) -> Plan:
+    prompts = _prompts(body, model)
+    if body.logprobs is not None:
+        check_range("logprobs", body.logprobs, 0, MAX_TOP_LOGPROBS)
+    if body.echo and body.logprobs is not None:
+        raise UnsupportedParameterError(
+            "logprobs", "Log-probabilities of the prompt (echo with logprobs) are not computed."
+        )
+    requested = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
+    num_choices_each = body.n or 1
+    longest = max(len(prompt) for prompt in prompts)
+    priority, salt = check_extras(body)
+    order = None
+    if requested != 0:
+        max_tokens = resolve_max_tokens(
+            requested,
+            num_prompt_tokens=longest,
+            max_context=model.max_context,
+            param="max_tokens",
+            prompt_param="prompt",
+        )
+        params = build_params(body, model, max_tokens=max_tokens, logprobs=body.logprobs)
+        for prompt in prompts:
+            model.engine.check(prompt, params)
+        order = WorkOrder(
+            request_id=request_id,
+            prompts=tuple(prompts),
+            params=params,
+            priority=priority,
+            cache_salt=salt,
+        )
+    return Plan(
+        order=order,
+        num_prompt_tokens=sum(len(prompt) for prompt in prompts),
+        echoes=tuple(_echo(model, prompt) if body.echo else "" for prompt in prompts),
+        num_choices_each=num_choices_each,
+        has_logprobs=body.logprobs is not None,
+        has_top=bool(body.logprobs),
+    )
+
+
+def _echo(model: LoadedModel, prompt: list[int]) -> str:
+    return model.tokenizer.decode(prompt, skip_special_tokens=True)
+
+
+def _prompts(body: CompletionRequest, model: LoadedModel) -> list[list[int]]:
+    """Return token ids for each prompt: a text, a list of ids, or a list of either."""
+    prompt = body.prompt
+    if prompt is None:
+        raise BadRequestError(
+            "Missing required parameter: 'prompt'.", param="prompt", code="missing_required_parameter"
+        )
+    items: list[Any]
+    if isinstance(prompt, str):
+        items = [prompt]
+    elif prompt and all(isinstance(item, int) for item in prompt):
+        items = [prompt]
+    else:
+        items = list(prompt)
+    if not 0 < len(items) <= MAX_PROMPTS:
+        raise BadRequestError(
+            f"'prompt' holds {len(items)} prompts, expected 1 to {MAX_PROMPTS}.", param="prompt"
+        )
+    return [_token_ids(item, model) for item in items]
+
+
+def _token_ids(item: str | list[int] | int, model: LoadedModel) -> list[int]:
+    if isinstance(item, str):
+        ids = model.tokenizer.encode(item)
+    elif isinstance(item, list):
+        ids = item
+    else:
+        raise BadRequestError("'prompt' mixes token ids with texts or lists.", param="prompt")
+    if not ids:
+        raise BadRequestError("'prompt' is empty: it has no tokens.", param="prompt")
+    if min(ids) < 0 or max(ids) >= model.vocab_size:
+        raise BadRequestError(
+            f"'prompt' holds a token id outside 0 to {model.vocab_size - 1}.", param="prompt"
+        )
+    return ids
+
+
+def _empty_usage(plan: Plan) -> dict[str, Any]:
+    return {
+        "prompt_tokens": plan.num_prompt_tokens,
+        "completion_tokens": 0,
+        "total_tokens": plan.num_prompt_tokens,
+    }
+
+
+async def _collect(
+    plan: Plan, generation: Generation | None, head: dict[str, Any]
+) -> dict[str, Any]:
+    choices = [_Choice(text) for text in plan.echoes for _ in range(plan.num_choices_each)]
+    if generation is not None:
+        async with aclosing(generation.deltas()) as deltas:
+            async for index, delta in deltas:
+                choice = choices[index]
+                choice.text += delta.text
+                choice.logprobs.extend(delta.logprobs or ())
+                choice.finish_reason = delta.finish_reason or choice.finish_reason
+    return {
+        **head,
+        "choices": [
+            {
+                "index": index,
+                "text": choice.text,
+                "logprobs": completion_logprobs(
+                    choice.logprobs, text_offset=0, with_top=plan.has_top
+                )
+                if plan.has_logprobs
+                else None,
+                "finish_reason": choice.finish_reason,
+            }
+            for index, choice in enumerate(choices)
+        ],
+        "usage": generation.usage() if generation else _empty_usage(plan),
+    }
+
+
+async def _frames(
+    plan: Plan, generation: Generation | None, writer: ChunkWriter
+) -> AsyncGenerator[bytes, None]:
+    num_choices = len(plan.echoes) * plan.num_choices_each
+    offsets = dict.fromkeys(range(num_choices), 0)
+    if generation is None:
+        for index in range(num_choices):
+            yield writer.completion_text(index, plan.echoes[index // plan.num_choices_each])
+            yield writer.choice(_piece(index, finish_reason="length"))
+    else:
+        is_new = set(range(num_choices))
+        async with aclosing(generation.deltas()) as deltas:
+            async for index, delta in deltas:
+                if index in is_new:
+                    is_new.discard(index)
+                    if echo := plan.echoes[index // plan.num_choices_each]:
+                        yield writer.completion_text(index, echo)
+                if plan.has_logprobs and delta.logprobs:
+                    logprobs = completion_logprobs(
+                        delta.logprobs, text_offset=offsets[index], with_top=plan.has_top
+                    )
+                    offsets[index] += sum(len(entry.token) for entry in delta.logprobs)
+                    yield writer.choice(_piece(index, text=delta.text, logprobs=logprobs))
+                elif delta.text:
+                    yield writer.completion_text(index, delta.text)
+                if delta.finish_reason is not None:
+                    yield writer.choice(_piece(index, finish_reason=delta.finish_reason))
+    if writer.include_usage:
+        yield writer.usage(generation.usage() if generation else _empty_usage(plan))
+    yield DONE
+
+
+def _piece(
+    index: int,
+    *,
+    text: str = "",
+    logprobs: dict[str, Any] | None = None,
+    finish_reason: str | None = None,
+) -> dict[str, Any]:
+    return {"text": text, "index": index, "logprobs": logprobs, "finish_reason": finish_reason}

@@ -1,0 +1,193 @@
+"""From a chat request to prompt tokens: checks the messages, renders the model's template."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from zse.errors import TemplateError
+from zse.serve.errors import BadRequestError, UnsupportedParameterError
+from zse.serve.protocol import (
+    MAX_MESSAGES,
+    MAX_TOOLS,
+    MAX_TOP_LOGPROBS,
+    ChatRequest,
+    FunctionDefinition,
+    Message,
+    check_range,
+)
+
+if TYPE_CHECKING:
+    from zse.serve.state import LoadedModel
+
+_RESERVED = frozenset(
+    {"messages", "tools", "add_generation_prompt", "tokenize", "chat_template", "bos_token"}
+    | {"eos_token", "continue_final_message", "return_dict", "raise_exception", "strftime_now"}
+)
+
+
+def check_chat(request: ChatRequest) -> None:
+    """Refuse what the types allow and the protocol or this server does not.
+
+    Raises:
+        BadRequestError: A value is out of range or two fields contradict each other.
+        UnsupportedParameterError: The request asks for something this server does not enforce.
+    """
+    if not 0 < len(request.messages) <= MAX_MESSAGES:
+        raise BadRequestError(
+            f"'messages' holds {len(request.messages)} messages, expected 1 to {MAX_MESSAGES}.",
+            param="messages",
+        )
+    if request.top_logprobs is not None:
+        check_range("top_logprobs", request.top_logprobs, 0, MAX_TOP_LOGPROBS)
+        if not request.logprobs:
+            raise BadRequestError(
+                "'top_logprobs' is only allowed when 'logprobs' is true.", param="top_logprobs"
+            )
+    both = request.max_tokens is not None and request.max_completion_tokens is not None
+    if both and request.max_tokens != request.max_completion_tokens:
+        raise BadRequestError(
+            "'max_tokens' and 'max_completion_tokens' are both set and differ.", param="max_tokens"
+        )
+    form = (request.response_format or {"type": "text"}).get("type")
+    if form != "text":
+        raise UnsupportedParameterError(
+            "response_format", "Only {'type': 'text'} can be enforced here."
+        )
+    _check_tools(request)
+    for name in request.chat_template_kwargs or {}:
+        if name in _RESERVED:
+            raise BadRequestError(
+                f"'chat_template_kwargs' must not set '{name}'.", param="chat_template_kwargs"
+            )
+
+
+def _check_tools(request: ChatRequest) -> None:
+    if len(request.tools or ()) > MAX_TOOLS:
+        raise BadRequestError(f"'tools' holds more than {MAX_TOOLS} tools.", param="tools")
+    choice = request.tool_choice
+    if choice is None or choice == "none":
+        return
+    if choice not in ("auto", "required") and not isinstance(choice, dict):
+        raise BadRequestError(
+            "'tool_choice' is none of 'none', 'auto', 'required' or a function.",
+            param="tool_choice",
+        )
+    if not request.tools:
+        raise BadRequestError(
+            "'tool_choice' is only allowed when 'tools' are given.", param="tool_choice"
+        )
+    if choice != "auto":
+        raise UnsupportedParameterError(
+            "tool_choice", "Only 'none' and 'auto' are: a call cannot be forced here."
+        )
+
+
+def offers_tools(request: ChatRequest) -> bool:
+    """Whether the model is shown tools, and its answer searched for calls."""
+    return bool(request.tools) and request.tool_choice != "none"
+
+
+def without_effect(request: ChatRequest) -> list[str]:
+    """Name nested fields that are accepted and do nothing."""
+    is_strict = any(tool.function.strict for tool in request.tools or ())
+    return ["tools[].function.strict"] if is_strict else []
+
+
+def prompt_token_ids(request: ChatRequest, model: LoadedModel) -> list[int]:
+    """Return the prompt's token ids.
+
+    Raises:
+        BadRequestError: A message has parts that are not text, or the wrong fields for its role.
+        TemplateError: The model has no template, or it refuses the messages.
+    """
+    if model.template is None:
+        raise TemplateError(
+            f"The model '{model.name}' has no chat template. Use /v1/completions.",
+            param="messages",
+        )
+    messages = [_template_message(message, i) for i, message in enumerate(request.messages)]
+    tools = [_template_tool(tool.function) for tool in request.tools or ()]
+    try:
+        text = model.template.render(
+            messages,
+            tools=tools if offers_tools(request) else None,
+            add_generation_prompt=True,
+            **(request.chat_template_kwargs or {}),
+        )
+    except TemplateError as error:
+        error.param = error.param or "messages"
+        raise
+    # The template wrote the special tokens itself.
+    return model.tokenizer.encode(text, add_special_tokens=False)
+
+
+def _template_message(message: Message, index: int) -> dict[str, Any]:
+    where = f"messages[{index}]"
+    # Models know no developer; OpenAI defines it as the system message of newer models.
+    role = "system" if message.role == "developer" else message.role
+    result: dict[str, Any] = {"role": role, "content": _text_of(message, where)}
+    if message.name is not None:
+        result["name"] = message.name
+    if role == "tool":
+        if message.tool_call_id is None:
+            raise BadRequestError(
+                f"Missing required parameter: '{where}.tool_call_id'.",
+                param=f"{where}.tool_call_id",
+                code="missing_required_parameter",
+            )
+        result["tool_call_id"] = message.tool_call_id
+    if message.tool_calls:
+        if role != "assistant":
+            raise BadRequestError(
+                f"'{where}.tool_calls' is only allowed for the assistant.",
+                param=f"{where}.tool_calls",
+            )
+        result["tool_calls"] = [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {
+                    "name": call.function.name,
+                    "arguments": _arguments(call.function.arguments),
+                },
+            }
+            for call in message.tool_calls
+        ]
+    return result
+
+
+def _text_of(message: Message, where: str) -> str:
+    content = message.content
+    if content is None:
+        if message.role == "assistant":
+            return ""
+        raise BadRequestError(
+            f"'{where}.content' is null, expected text.", param=f"{where}.content"
+        )
+    if isinstance(content, str):
+        return content
+    texts = []
+    for i, part in enumerate(content):
+        if part.type not in ("text", "refusal") or part.text is None:
+            raise BadRequestError(
+                f"'{where}.content[{i}]' is of type '{part.type[:40]}'; this model reads text only.",
+                param=f"{where}.content",
+                code="unsupported_content",
+            )
+        texts.append(part.text)
+    return "\n".join(texts)
+
+
+def _arguments(text: str) -> Any:  # noqa: ANN401 - whatever JSON the model once wrote
+    """Parse the arguments of an earlier call: templates print them as JSON themselves."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _template_tool(function: FunctionDefinition) -> dict[str, Any]:
+    definition: dict[str, Any] = {"name": function.name, "description": function.description or ""}
+    definition["parameters"] = function.parameters or {"type": "object", "properties": {}}
+    return {"type": "function", "function": definition}

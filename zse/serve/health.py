@@ -1,0 +1,69 @@
+"""Health, in the dialects of the platforms, and the metrics route. None of these needs the model.
+
+    /health, /health/ready   200 when ready, else 503 with the phase and Retry-After
+    /health/live             200 from the first millisecond until the engine is beyond repair
+    /ping                    RunPod, SageMaker: 204 while loading, 200 when ready, 503 when draining
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+from starlette.responses import Response
+
+from zse.errors import EngineError
+from zse.serve.errors import error_response
+from zse.serve.metrics import CONTENT_TYPE
+from zse.serve.requests import state_of
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+
+class UnhealthyError(EngineError):
+    """The engine has crashed; only a restart helps."""
+
+    http_status = 503
+    error_code = "engine_crashed"
+
+
+def _crash(request: Request) -> Response | None:
+    model = state_of(request).model
+    if model is None or model.engine.is_healthy:
+        return None
+    return error_response(UnhealthyError("The engine has crashed; restart the server."))
+
+
+async def ready(request: Request) -> Response:
+    """Say whether requests are taken, and where the start is if not."""
+    state = state_of(request)
+    if (crash := _crash(request)) is not None:
+        return crash
+    state.require_model()  # its refusal is the answer while loading or draining
+    body = {"status": "ready", "phases": state.ledger.to_json()}
+    return Response(msgspec.json.encode(body), media_type="application/json")
+
+
+async def live(request: Request) -> Response:
+    """Say that the process answers."""
+    if (crash := _crash(request)) is not None:
+        return crash
+    state = state_of(request)
+    body = {"status": "live", "phase": "draining" if state.draining else state.phase}
+    return Response(msgspec.json.encode(body), media_type="application/json")
+
+
+async def ping(request: Request) -> Response:
+    """Answer the load balancers of RunPod and SageMaker."""
+    state = state_of(request)
+    if (crash := _crash(request)) is not None:
+        return crash
+    if state.draining:
+        return await ready(request)
+    return Response(status_code=204 if state.model is None else 200)
+
+
+async def metrics(request: Request) -> Response:
+    """Return the Prometheus exposition."""
+    return Response(state_of(request).metrics.render(), headers={"content-type": CONTENT_TYPE})

@@ -1,0 +1,45 @@
+"""Imports and mounts the FastAPI part when somebody first asks for it, after the model is ready.
+
+FastAPI costs half a second of imports that would otherwise stand between a start and its first
+token; nobody who waits for a token is waiting for the API's description.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from zse.serve.state import AppState
+
+DESCRIBED_PATHS = ("/docs", "/docs/oauth2-redirect", "/openapi.json", "/version")
+
+
+class LazyAdmin:
+    """An ASGI application that becomes the FastAPI one.
+
+    Args:
+        state: Says when the model is there, and what ``/version`` reports.
+    """
+
+    __name__ = "admin"
+
+    def __init__(self, state: AppState) -> None:
+        self._state = state
+        self._app: ASGIApp | None = None
+        self._lock = asyncio.Lock()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer, importing the application before the first answer."""
+        self._state.require_model()
+        async with self._lock:
+            if self._app is None:
+                self._app = await asyncio.to_thread(self._build)
+        await self._app(scope, receive, send)
+
+    def _build(self) -> ASGIApp:
+        from zse.serve.admin import create_admin
+
+        return create_admin(self._state)

@@ -1,0 +1,127 @@
+"""From a model's name to a model that answers, phase by phase, in the boot thread."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from zse import __version__
+from zse.errors import TemplateError
+from zse.serve.state import LoadedModel
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from zse.engine.loading import LoadedModel as EngineModel
+    from zse.serve.state import AppState, Template
+
+_DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelOptions:
+    """Which model, and how it is placed."""
+
+    model: str
+    """A .zse file, a checkpoint folder, a hub id or a built-in name."""
+    device: str = "auto"
+    max_context: int = 0
+    """Longest sequence in tokens; 0 means what the model says."""
+    threads: int = 0
+    """CPU threads; 0 means all physical cores."""
+    kv_gib: float = 0.0
+    """Memory for the KV cache in GiB; 0 means chosen from what is free."""
+    max_running: int = 64
+    """Most choices that run at once."""
+
+
+def load_served_model(options: ModelOptions, state: AppState) -> LoadedModel:
+    """Load a model; the caller puts it into the state.
+
+    Raises:
+        ZSEError: The model is missing, damaged or does not fit the device.
+    """
+    with _phase(state, "imports"):
+        from zse.engine.async_engine import AsyncEngine
+        from zse.engine.loading import LoadOptions, load_model, locate_model
+        from zse.text.template import load_chat_template
+    with _phase(state, "model-file"):
+        path = locate_model(options.model)
+    with _phase(state, "weights"):
+        loaded = load_model(
+            path,
+            LoadOptions(
+                device=options.device,
+                max_context=options.max_context,
+                threads=options.threads,
+                kv_gib=options.kv_gib,
+                max_sequences=options.max_running,
+            ),
+        )
+    with _phase(state, "engine"):
+        template: Template | None
+        try:
+            template = load_chat_template(loaded.reader)
+        except TemplateError:
+            template = None  # a base model: only /v1/completions can serve it
+        engine = AsyncEngine(loaded.core, loaded.tokenizer)
+    return LoadedModel(
+        name=state.served_name or _name_of(options.model),
+        engine=engine,
+        tokenizer=loaded.tokenizer,
+        template=template,
+        max_context=loaded.core.capacity_tokens,
+        vocab_size=loaded.core.runner.vocab_size,
+        fingerprint=_fingerprint(loaded),
+        created=int(time.time()),
+        sampling_defaults=_sampling_defaults(loaded),
+        details={
+            "architecture": loaded.reader.header.architecture,
+            "file_bytes": loaded.reader.size_bytes,
+            "device": options.device,
+        },
+    )
+
+
+def _phase(state: AppState, name: str) -> Any:  # noqa: ANN401
+    state.phase = name
+    return state.ledger.phase(name)
+
+
+def _name_of(model: str) -> str:
+    """Return the public name: a hub id or built-in name as it is, a path's last part without .zse."""
+    name = model.rstrip("/")
+    if name.endswith(".zse") or name.startswith((".", "/", "~")) or "://" in name:
+        name = name.rpartition("/")[2]
+    return name.removesuffix(".zse") or "model"
+
+
+def _fingerprint(loaded: EngineModel) -> str:
+    """Hash what decides an answer besides the request: weights, quantization, template, code."""
+    header = loaded.reader.header
+    digest = hashlib.sha256(__version__.encode())
+    for part in (*header.groups, *header.sections):
+        digest.update(f"{part.name}:{part.sha256};".encode())
+    return f"zse-{digest.hexdigest()[:16]}"
+
+
+def _sampling_defaults(loaded: EngineModel) -> Mapping[str, float]:
+    """Read the model's own sampling defaults; ``do_sample: false`` there means greedy."""
+    if not loaded.reader.has_section("generation_config.json"):
+        return {}
+    try:
+        config = json.loads(bytes(loaded.reader.section("generation_config.json")))
+    except ValueError:
+        return {}
+    if not isinstance(config, dict):
+        return {}
+    if config.get("do_sample") is False:
+        return {"temperature": 0.0}
+    return {
+        name: config[name]
+        for name in _DEFAULTS
+        if isinstance(config.get(name), (int, float)) and not isinstance(config[name], bool)
+    }

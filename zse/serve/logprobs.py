@@ -1,0 +1,58 @@
+"""Log-probabilities in the two shapes OpenAI uses."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from zse.serve.state import TokenLogprob
+
+MINIMUM = -9999.0
+"""Stands for minus infinity, which JSON cannot say."""
+
+
+def chat_logprobs(entries: Sequence[TokenLogprob]) -> list[dict[str, Any]]:
+    """Return the ``content`` list of a chat choice's logprobs."""
+    return [
+        {
+            "token": entry.token,
+            "logprob": _finite(entry.logprob),
+            "bytes": list(entry.bytes),
+            "top_logprobs": [
+                {"token": top[0], "logprob": _finite(top[2]), "bytes": list(top[3])}
+                for top in entry.top
+            ],
+        }
+        for entry in entries
+    ]
+
+
+def completion_logprobs(
+    entries: Sequence[TokenLogprob], *, text_offset: int, with_top: bool
+) -> dict[str, Any]:
+    """Return a text completion's logprobs: four lists of equal length.
+
+    Args:
+        entries: The tokens.
+        text_offset: Characters of the choice's text before the first of them.
+        with_top: Whether alternatives were asked for; otherwise each place holds null.
+    """
+    offsets = []
+    for entry in entries:
+        offsets.append(text_offset)
+        text_offset += len(entry.token)
+    return {
+        "tokens": [entry.token for entry in entries],
+        "token_logprobs": [_finite(entry.logprob) for entry in entries],
+        "top_logprobs": [
+            {top[0]: _finite(top[2]) for top in entry.top} if with_top else None
+            for entry in entries
+        ],
+        "text_offset": offsets,
+    }
+
+
+def _finite(value: float) -> float:
+    return max(value, MINIMUM)

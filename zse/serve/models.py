@@ -1,0 +1,42 @@
+"""GET /v1/models and GET /v1/models/{id}."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from starlette.responses import Response
+
+from zse.serve.requests import state_of
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from zse.serve.state import LoadedModel
+
+
+def model_entry(model: LoadedModel) -> dict[str, Any]:
+    """Return OpenAI's model object; ``max_model_len`` is vLLM's addition that tools read."""
+    return {
+        "id": model.name,
+        "object": "model",
+        "created": model.created,
+        "owned_by": "zse",
+        "max_model_len": model.max_context,
+    }
+
+
+async def list_models(request: Request) -> Response:
+    """Handle the list."""
+    model = state_of(request).require_model()
+    return _json({"object": "list", "data": [model_entry(model)]})
+
+
+async def get_model(request: Request) -> Response:
+    """Handle one model; its name may hold slashes, and ``default`` is an alias."""
+    model = state_of(request).require_model(request.path_params["model"])
+    return _json(model_entry(model))
+
+
+def _json(value: object) -> Response:
+    return Response(msgspec.json.encode(value), media_type="application/json")

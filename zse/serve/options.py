@@ -1,0 +1,47 @@
+"""How a server is started, from flags and the environment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from zse.errors import UsageError
+
+MAX_PORT = 65535
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeOptions:
+    """One start of the server.
+
+    Raises:
+        UsageError: A value is out of range.
+    """
+
+    model: str
+    """A .zse file, a checkpoint folder, a hub id or a built-in name."""
+    host: str = "127.0.0.1"
+    port: int = 8000
+    """0 takes a free port, which is printed."""
+    device: str = "auto"
+    served_model_name: str = ""
+    """Name in /v1/models; empty takes the model's own."""
+    max_context: int = 0
+    """Longest sequence in tokens; 0 means what the model says."""
+    threads: int = 0
+    """CPU threads; 0 means all physical cores."""
+    kv_gib: float = 0.0
+    """Memory for the KV cache in GiB; 0 means chosen from what is free."""
+    max_queue: int = 256
+    """Answers that may wait before new requests get 429."""
+    drain_seconds: float = 30.0
+    """How long SIGTERM waits for work in flight."""
+    log_level: str = "info"
+    start_time_ns: int = 0
+    """CLOCK_REALTIME when a launcher started the process; 0 asks the kernel."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port <= MAX_PORT:
+            raise UsageError(f"port {self.port} is not between 0 and {MAX_PORT}")
+        for name in ("max_context", "threads", "kv_gib", "max_queue", "drain_seconds"):
+            if not getattr(self, name) >= 0:
+                raise UsageError(f"{name} is {getattr(self, name)}, expected 0 or more")

@@ -1,0 +1,46 @@
+"""The listening socket, bound before the rest of the server is imported."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+
+from zse.errors import UsageError
+
+BACKLOG = 2048
+
+
+def bind_socket(host: str, port: int) -> socket.socket:
+    """Bind and listen.
+
+    Raises:
+        UsageError: The address is unknown, or the port is taken or forbidden.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except socket.gaierror as error:
+        raise UsageError(f"host {host!r} cannot be resolved: {error.strerror}") from None
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise UsageError(
+            f"cannot listen on {host} port {port}: {error.strerror}",
+            hint="Choose another port with --port; 0 takes a free one.",
+        ) from None
+    return listener
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address is reachable from this machine only."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
