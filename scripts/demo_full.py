@@ -1,8 +1,8 @@
 """The main job through real services: what ``scripts/demo --full`` runs.
 
-The built-in model is converted into a real S3 server, an image is built from there and pushed to a real
-registry, pulled back by skopeo, unpacked by umoci, started by runc (or bubblewrap), and asked a
-question by the openai client. Needs root on Debian: what is missing is installed with apt-get.
+The built-in model is converted into a real S3 server, an image is built from there and pushed to
+a real registry, pulled back by skopeo, unpacked by umoci, started by runc (or bubblewrap), and
+asked a question by the openai client. Needs root on Debian: what is missing is installed.
 """
 
 from __future__ import annotations
@@ -128,8 +128,8 @@ def pull(reference: str, digest: str, work: Path, environment: dict[str, str]) -
 def runc_command(bundle: Path, work: Path, variables: dict[str, str]) -> list[str]:
     """Write umoci's config anew so that runc can start it here, and return the command.
 
-    The network is the host's, cgroups and limits are left alone (they may not be ours to change), the
-    root is read-only. Entry point, user, working folder and environment stay those of the image.
+    The network is the host's, cgroups and limits are left alone (they may not be ours to change),
+    the root is read-only. Entry point, user, working folder and environment stay those of the image.
     """
     path = bundle / "config.json"
     config: dict[str, Any] = json.loads(path.read_text())
