@@ -221,3 +221,26 @@ def random_zse(random_checkpoint, tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("zse") / "random.zse"
     convert_model(random_checkpoint, path, quantization="int8")
     return path
+
+
+class LetterTokenizer:
+    """Token i is the character with code 32 + i, so that texts can be read in the tests."""
+
+    vocab_size = 97
+    special_ids: frozenset[int] = frozenset()
+    eos_ids: tuple[int, ...] = ()
+    bos_id = None
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        return "".join(map(self.token_text, ids))
+
+    def token_text(self, token_id: int) -> str:
+        return chr(32 + token_id)
+
+    def token_bytes(self, token_id: int) -> bytes:
+        return self.token_text(token_id).encode()
+
+
+@pytest.fixture(scope="session")
+def letters() -> LetterTokenizer:
+    return LetterTokenizer()

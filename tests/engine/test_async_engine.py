@@ -1,0 +1,231 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextlib import aclosing
+
+import pytest
+
+from zse.engine.async_engine import AsyncEngine
+from zse.engine.request import SamplingParams
+from zse.errors import ContextLengthError, EngineError, ShuttingDownError
+
+PROMPT = [3, 1, 4, 1, 5]
+
+
+@pytest.fixture
+def make_engine(engine, letters):
+    made = []
+
+    def make(runner=None, **options):
+        runner = runner or engine.Runner(num_blocks=64, max_position=4096)
+        made.append(AsyncEngine(engine.core(runner, **options), letters))
+        return made[-1]
+
+    yield make
+    for async_engine in made:
+        async_engine.close()
+
+
+def greedy(**fields):
+    fields.setdefault("max_tokens", 8)
+    return SamplingParams(temperature=0.0, **fields)
+
+
+async def collect(async_engine, prompt=PROMPT, params=None, **fields):
+    stream = async_engine.generate(prompt, params or greedy(), **fields)
+    return [delta async for delta in stream]
+
+
+def text_of(deltas, index=0):
+    return "".join(delta.text for delta in deltas if delta.index == index)
+
+
+async def until(condition):
+    while not condition():
+        await asyncio.sleep(0.001)
+
+
+def test_a_stream_delivers_the_text_of_the_tokens(engine, letters, make_engine):
+    deltas = asyncio.run(collect(make_engine()))
+    assert text_of(deltas) == letters.decode(engine.expected_tokens(PROMPT, greedy()))
+    assert [d.finish_reason for d in deltas][-1] == "length"
+
+
+def test_concurrent_streams_get_their_own_answers(engine, letters, make_engine):
+    prompts = [[i, i + 1] for i in range(20)]
+
+    async def main():
+        async_engine = make_engine(max_sequences=5)
+        return await asyncio.gather(*(collect(async_engine, prompt) for prompt in prompts))
+
+    for prompt, deltas in zip(prompts, asyncio.run(main()), strict=True):
+        assert text_of(deltas) == letters.decode(engine.expected_tokens(prompt, greedy()))
+
+
+def test_all_choices_arrive_on_one_stream(make_engine):
+    params = SamplingParams(temperature=1.0, seed=1, n=3, max_tokens=4)
+    deltas = asyncio.run(collect(make_engine(), params=params))
+    assert {d.index for d in deltas} == {0, 1, 2}
+    assert sum(d.finish_reason is not None for d in deltas) == 3
+
+
+def test_a_stop_text_ends_the_choice_in_the_engine_too(engine, letters, make_engine):
+    answer = letters.decode(engine.expected_tokens(PROMPT, greedy(max_tokens=3)))
+
+    async def main():
+        async_engine = make_engine()
+        deltas = await collect(async_engine, params=greedy(max_tokens=50, stop=answer[1:3]))
+        await until(lambda: async_engine.stats().num_running == 0)
+        return deltas, async_engine.stats()
+
+    deltas, stats = asyncio.run(main())
+    assert text_of(deltas) == answer[:1]
+    assert deltas[-1].finish_reason == "stop"
+    assert stats.generated_tokens == 3
+
+
+def test_closing_the_generator_cancels_the_request(engine, make_engine):
+    async def main():
+        async_engine = make_engine(engine.Runner(num_blocks=1200, max_position=4096))
+        async with aclosing(
+            async_engine.generate(PROMPT, greedy(max_tokens=4000))
+        ) as stream:
+            async for _ in stream:
+                break
+        await until(lambda: async_engine.stats().num_running == 0)
+        return async_engine.num_active
+
+    assert asyncio.run(main()) == 0
+
+
+def test_a_cancelled_task_cancels_its_request(engine, make_engine):
+    async def main():
+        async_engine = make_engine(engine.Runner(num_blocks=1200, max_position=4096))
+        task = asyncio.create_task(collect(async_engine, params=greedy(max_tokens=4000)))
+        await until(lambda: async_engine.stats().num_running == 1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await until(lambda: async_engine.stats().num_running == 0)
+
+    asyncio.run(main())
+
+
+def test_a_request_that_never_fits_is_refused_at_once(make_engine):
+    async_engine = make_engine(max_context=10)
+    with pytest.raises(ContextLengthError):
+        async_engine.check(PROMPT, greedy())
+    with pytest.raises(ContextLengthError):
+        asyncio.run(collect(async_engine))
+    assert async_engine.num_active == 0
+
+
+def test_a_crash_fails_every_waiting_request_and_marks_the_engine_unhealthy(
+    engine, make_engine, caplog
+):
+    runner = engine.Runner()
+
+    async def main():
+        async_engine = make_engine(runner)
+        assert async_engine.is_healthy
+        runner.error = RuntimeError("the device is gone")
+        results = await asyncio.gather(
+            *(collect(async_engine) for _ in range(3)), return_exceptions=True
+        )
+        with pytest.raises(EngineError, match="the device is gone"):
+            await collect(async_engine)
+        return async_engine, results
+
+    async_engine, results = asyncio.run(main())
+    assert [type(result) for result in results] == [EngineError] * 3
+    assert not async_engine.is_healthy
+    assert "the engine thread crashed" in caplog.text
+
+
+def test_text_that_cannot_be_made_fails_its_own_request_only(make_engine, letters, monkeypatch):
+    async def main():
+        async_engine = make_engine()
+        good = asyncio.create_task(collect(async_engine))
+        await good
+        monkeypatch.setattr(
+            "zse.engine.output.ChoiceText.push", lambda *_: 1 / 0, raising=True
+        )
+        with pytest.raises(EngineError, match="ZeroDivisionError"):
+            await collect(async_engine)
+        monkeypatch.undo()
+        return await collect(async_engine), good.result()
+
+    after, before = asyncio.run(main())
+    assert text_of(after) == text_of(before)
+
+
+def test_draining_lets_work_finish_and_refuses_new_requests(make_engine):
+    async def main():
+        async_engine = make_engine()
+        task = asyncio.create_task(collect(async_engine))
+        await until(lambda: async_engine.num_active == 1)
+        is_empty = await async_engine.drain(30)
+        with pytest.raises(ShuttingDownError):
+            await collect(async_engine)
+        return is_empty, await task
+
+    is_empty, deltas = asyncio.run(main())
+    assert is_empty
+    assert deltas[-1].finish_reason == "length"
+
+
+def test_draining_fails_what_outlasts_the_timeout(engine, make_engine):
+    gate = threading.Event()
+    runner = engine.Runner()
+    execute = runner.execute
+    runner.execute = lambda batch: (gate.wait(), execute(batch))[1]
+
+    async def main():
+        async_engine = make_engine(runner)
+        task = asyncio.create_task(collect(async_engine))
+        await until(lambda: async_engine.num_active == 1)
+        is_empty = await async_engine.drain(0)
+        with pytest.raises(ShuttingDownError):
+            await task
+        gate.set()
+        return is_empty
+
+    assert asyncio.run(main()) is False
+
+
+def test_closing_fails_what_is_in_flight_and_closes_the_runner(engine, make_engine):
+    runner = engine.Runner(num_blocks=1200, max_position=4096)
+
+    async def main():
+        async_engine = make_engine(runner)
+        task = asyncio.create_task(collect(async_engine, params=greedy(max_tokens=4000)))
+        await until(lambda: async_engine.stats().num_running == 1)
+        async_engine.close()
+        async_engine.close()
+        with pytest.raises(ShuttingDownError):
+            await task
+
+    asyncio.run(main())
+    assert runner.is_closed
+
+
+def test_a_loop_that_is_gone_does_not_disturb_the_others(engine, make_engine):
+    async_engine = make_engine(engine.Runner(num_blocks=1200, max_position=4096))
+
+    async def leave():
+        stream = async_engine.generate(PROMPT, greedy(max_tokens=4000))
+        await anext(stream)
+        return stream
+
+    loop = asyncio.new_event_loop()
+    abandoned = loop.run_until_complete(leave())
+    loop.close()
+    deltas = asyncio.run(collect(async_engine, [9, 9]))
+    assert len(text_of(deltas)) == 8
+    asyncio.run(until_idle(async_engine))
+    del abandoned
+
+
+async def until_idle(async_engine):
+    await until(lambda: async_engine.stats().num_running == 0)
