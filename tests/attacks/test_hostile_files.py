@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import hostile_files
 import pytest
 
 from zse.errors import NotFoundError
 from zse.format.reader import ZSEReader
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.mark.parametrize("attack", hostile_files.ATTACKS, ids=lambda attack: attack.name)
@@ -68,8 +65,8 @@ def test_named_pipe_is_refused_without_waiting(tmp_path: Path) -> None:
 def test_rejected_file_leaves_no_descriptor_open(tmp_path: Path) -> None:
     path = tmp_path / "bad.zse"
     path.write_bytes(b"ZSE\0" + b"\xff" * 60)
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(list(Path("/proc/self/fd").iterdir()))
     for _ in range(5):
         with pytest.raises(hostile_files.FormatError):
             ZSEReader(path)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(list(Path("/proc/self/fd").iterdir())) == before

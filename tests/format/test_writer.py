@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import small_file
@@ -45,6 +45,26 @@ def start(writer: ZSEWriter) -> ZSEWriter:
     return writer
 
 
+def fail_before(group: str, path: Path, **options: Any) -> None:
+    """Write up to a group, one row further, and fail there."""
+    with pytest.raises(RuntimeError), start(new_writer(path, **options)) as writer:
+        _fill_and_raise(writer, group)
+
+
+def _fill_and_raise(writer: ZSEWriter, group: str) -> None:
+    small_file.fill(writer, stop_before=group)
+    writer.write_part("final_norm.weight", "data", bytes(4))
+    raise RuntimeError
+
+
+def write_plain(path: Path, *chunks: tuple[int, int]) -> None:
+    """Write a file of one [4, 2] float32 tensor from chunks of (bytes, first row)."""
+    with new_writer(path) as writer:
+        writer.plan([("embed", [PLAIN])])
+        for size_bytes, row_offset in chunks:
+            writer.write_part("a", "data", bytes(size_bytes), row_offset=row_offset)
+
+
 def files_in(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
@@ -62,9 +82,7 @@ def test_final_name_is_absent_until_close(tmp_path: Path) -> None:
 
 
 def test_exception_removes_every_temporary_file(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError), start(new_writer(tmp_path / "m.zse")) as writer:
-        small_file.fill(writer, stop_before="final")
-        raise RuntimeError
+    fail_before("final", tmp_path / "m.zse")
     assert files_in(tmp_path) == []
 
 
@@ -72,7 +90,7 @@ def test_leaving_the_block_with_a_part_missing_is_an_error_and_leaves_nothing(
     tmp_path: Path,
 ) -> None:
     with (
-        pytest.raises(WriterStageError, match="final_norm.weight/data has 0 of 128 rows"),
+        pytest.raises(WriterStageError, match=r"final_norm\.weight/data has 0 of 128 rows"),
         start(new_writer(tmp_path / "m.zse")) as writer,
     ):
         small_file.fill(writer, stop_before="final")
@@ -104,39 +122,23 @@ def test_calls_out_of_stage_name_both_stages(tmp_path: Path) -> None:
 
 def test_parts_out_of_order_are_refused(tmp_path: Path) -> None:
     with (
-        pytest.raises(WriterStageError, match="expected embed.weight/data"),
+        pytest.raises(WriterStageError, match=r"expected embed\.weight/data"),
         start(new_writer(tmp_path / "m.zse")) as writer,
     ):
         writer.write_part("final_norm.weight", "data", b"")
 
 
-class Chunk(NamedTuple):
-    size_bytes: int
-    row_offset: int
-
-
 @pytest.mark.parametrize(
-    "chunk",
-    [Chunk(7, 0), Chunk(8, 1), Chunk(40, 0)],
-    ids=["half a row", "a gap", "too many rows"],
+    "chunk", [(7, 0), (8, 1), (40, 0)], ids=["half a row", "a gap", "too many rows"]
 )
-def test_rows_that_do_not_fit_are_refused(tmp_path: Path, chunk: Chunk) -> None:
-    with (
-        pytest.raises(WriterStageError, match="4 rows in all"),
-        new_writer(tmp_path / "m.zse") as writer,
-    ):
-        writer.plan([("embed", [PLAIN])])
-        writer.write_part("a", "data", bytes(chunk.size_bytes), row_offset=chunk.row_offset)
+def test_rows_that_do_not_fit_are_refused(tmp_path: Path, chunk: tuple[int, int]) -> None:
+    with pytest.raises(WriterStageError, match="4 rows in all"):
+        write_plain(tmp_path / "m.zse", chunk)
 
 
 def test_part_after_the_last_one_is_refused(tmp_path: Path) -> None:
-    with (
-        pytest.raises(WriterStageError, match="every planned part"),
-        new_writer(tmp_path / "m.zse") as writer,
-    ):
-        writer.plan([("embed", [PLAIN])])
-        writer.write_part("a", "data", bytes(32))
-        writer.write_part("a", "data", bytes(32))
+    with pytest.raises(WriterStageError, match="every planned part"):
+        write_plain(tmp_path / "m.zse", (16, 0), (16, 2), (32, 0))
 
 
 def test_part_written_in_chunks_gives_the_same_bytes(tmp_path: Path, small_path: Path) -> None:
@@ -223,10 +225,7 @@ def test_failed_run_that_may_resume_keeps_its_finished_groups(
     tmp_path: Path, small_path: Path
 ) -> None:
     path = tmp_path / "m.zse"
-    with pytest.raises(RuntimeError), start(new_writer(path, keep_partial=True)) as writer:
-        small_file.fill(writer, stop_before="final")
-        writer.write_part("final_norm.weight", "data", bytes(4))
-        raise RuntimeError
+    fail_before("final", path, keep_partial=True)
     assert files_in(tmp_path) == ["m.zse.partial", "m.zse.partial.json"]
     with start(new_writer(path, resume=True)) as writer:
         assert writer.completed_groups == {"embed", "layers.0"}
@@ -268,9 +267,7 @@ def test_damaged_partial_file_is_written_again_from_the_damage(
 ) -> None:
     path = tmp_path / "m.zse"
     partial = tmp_path / "m.zse.partial"
-    with pytest.raises(RuntimeError), start(new_writer(path, resume=True)) as writer:
-        small_file.fill(writer, stop_before="final")
-        raise RuntimeError
+    fail_before("final", path, resume=True)
     data = bytearray(partial.read_bytes())
     with ZSEReader(small_path) as reader:
         data[reader.entry("layers.0.qkv.weight").parts[0].offset_bytes] ^= 1
