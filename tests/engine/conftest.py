@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from zse.backends.types import SampledToken, SamplingRow, StepBatch, StepResult
 from zse.engine.core import EngineCore, EngineOptions
 from zse.engine.request import Request, SamplingParams, TokenEvent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
 
 
 def next_token(history: Sequence[int], row: SamplingRow, vocab_size: int) -> int:

@@ -88,9 +88,7 @@ def test_a_stop_text_ends_the_choice_in_the_engine_too(engine, letters, make_eng
 def test_closing_the_generator_cancels_the_request(engine, make_engine):
     async def main():
         async_engine = make_engine(engine.Runner(num_blocks=1200, max_position=4096))
-        async with aclosing(
-            async_engine.generate(PROMPT, greedy(max_tokens=4000))
-        ) as stream:
+        async with aclosing(async_engine.generate(PROMPT, greedy(max_tokens=4000))) as stream:
             async for _ in stream:
                 break
         await until(lambda: async_engine.stats().num_running == 0)
@@ -148,9 +146,7 @@ def test_text_that_cannot_be_made_fails_its_own_request_only(make_engine, letter
         async_engine = make_engine()
         good = asyncio.create_task(collect(async_engine))
         await good
-        monkeypatch.setattr(
-            "zse.engine.output.ChoiceText.push", lambda *_: 1 / 0, raising=True
-        )
+        monkeypatch.setattr("zse.engine.output.ChoiceText.push", lambda *_: 1 / 0, raising=True)
         with pytest.raises(EngineError, match="ZeroDivisionError"):
             await collect(async_engine)
         monkeypatch.undo()

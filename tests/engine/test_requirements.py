@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import pytest
+
+from zse.engine.requirements import estimate_memory, largest_that_fits, read_facts
+from zse.errors import DeviceError, NotFoundError
+from zse.format import ZSEReader, convert_model
+
+
+@pytest.mark.parametrize("quantization", ["int4", "nf4", "int8", "fp16", "bf16"])
+def test_the_estimated_weights_are_those_of_the_converted_file(
+    random_checkpoint, tmp_path, quantization
+):
+    facts = read_facts(random_checkpoint)
+    convert_model(random_checkpoint, tmp_path / "m.zse", quantization=quantization)
+    with ZSEReader(tmp_path / "m.zse") as reader:
+        stored = sum(reader.entry(name).length_bytes for name in reader.names())
+    estimate = estimate_memory(facts, quantization)
+    assert estimate.weights_bytes == pytest.approx(stored, rel=0.02)
+
+
+def test_a_file_is_estimated_at_the_scheme_it_has(random_zse):
+    facts = read_facts(random_zse)
+    estimate = estimate_memory(facts, "int4", context_tokens=100)
+    assert estimate.quantization == "int8"
+    assert estimate.kv_bytes == 100 * 2 * 2 * 2 * 16 * 4
+    assert estimate.total_bytes > estimate.weights_bytes + estimate.kv_bytes
+
+
+def test_the_context_is_cut_to_the_models(random_zse):
+    assert estimate_memory(read_facts(random_zse), "int8").context_tokens == 256
+
+
+def test_the_first_estimate_within_the_budget_is_chosen(random_checkpoint):
+    facts = read_facts(random_checkpoint)
+    estimates = [estimate_memory(facts, name) for name in ("bf16", "int8", "int4")]
+    assert largest_that_fits(estimates, estimates[0].total_bytes) is estimates[0]
+    assert largest_that_fits(estimates, estimates[0].total_bytes - 1) is estimates[1]
+    with pytest.raises(DeviceError, match=r"needs 0\.\d+ GB at int4"):
+        largest_that_fits(estimates, 1000)
+
+
+def test_an_unknown_model_is_not_found(tmp_path):
+    with pytest.raises(NotFoundError):
+        read_facts(tmp_path / "absent.zse")
+    with pytest.raises(NotFoundError):
+        read_facts(tmp_path / "absent")
