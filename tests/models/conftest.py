@@ -57,13 +57,11 @@ class Pair:
 def planned(tensor: TensorSource, quantization: str, plain: Scheme) -> PlannedTensor:
     """Return how the test stores a tensor: linears quantized, the head INT8, the rest plain."""
     scheme, group_size = plain, 0
-    if quantization not in ("fp16", "bf16", "fp32"):
-        if tensor.kind == "head":
-            scheme = Scheme.INT8
-        elif tensor.kind == "linear":
-            scheme = Scheme(quantization)
-            grouped = scheme in (Scheme.INT4, Scheme.NF4)
-            group_size = next(g for g in (128, 64, 32) if tensor.shape[1] % g == 0) * grouped
+    if quantization not in ("fp16", "bf16", "fp32") and tensor.kind in ("head", "linear"):
+        scheme = Scheme.INT8
+        fitting = [size for size in (128, 64, 32) if tensor.shape[1] % size == 0]
+        if tensor.kind == "linear" and quantization != "int8" and fitting:
+            scheme, group_size = Scheme(quantization), fitting[0]
     return PlannedTensor(name=tensor.name, scheme=scheme, shape=tensor.shape, group_size=group_size)
 
 
