@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 import torch
@@ -12,6 +11,9 @@ from safetensors.torch import save_file
 
 from zse.models.config import ModelConfig
 from zse.models.names import tensor_plan
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 ARCHITECTURES = {
     "llama": "LlamaForCausalLM",

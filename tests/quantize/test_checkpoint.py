@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -10,6 +10,9 @@ from safetensors.torch import load_file, save_file
 
 from zse.errors import CheckpointError, NotFoundError, RefusedError, UnsupportedModelError
 from zse.quantize.checkpoint import Checkpoint
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.fixture
@@ -66,14 +69,14 @@ def test_bare_model_without_prefix_is_read(folder: Path) -> None:
 
 def test_missing_shard_is_named(sharded: Path) -> None:
     (sharded / "model-00002-of-00003.safetensors").unlink()
-    with pytest.raises(CheckpointError, match="1 of 3 shards.*model-00002-of-00003"):
+    with pytest.raises(CheckpointError, match=r"1 of 3 shards.*model-00002-of-00003"):
         Checkpoint(sharded)
 
 
 def test_index_that_lies_about_a_shard_is_found(sharded: Path) -> None:
     path = sharded / "model.safetensors.index.json"
     index = json.loads(path.read_text())
-    first, second = list(index["weight_map"])[:2]
+    first, *_, second = index["weight_map"]
     index["weight_map"][first] = index["weight_map"][second]
     path.write_text(json.dumps(index))
     with pytest.raises(CheckpointError, match="the index says"):

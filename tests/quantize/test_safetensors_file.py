@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 import struct
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -10,6 +10,9 @@ from safetensors.torch import save_file
 
 from zse.errors import CheckpointError, UnsupportedModelError
 from zse.quantize.safetensors_file import SafetensorsFile
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def write(path: Path, header: object, data: bytes = b"") -> Path:
@@ -69,6 +72,6 @@ def test_file_cut_while_open_is_an_error(tmp_path: Path) -> None:
 
 def test_type_that_cannot_be_converted_is_named(tmp_path: Path) -> None:
     entry = {"dtype": "F8_E4M3", "shape": [8], "data_offsets": [0, 8]}
-    with SafetensorsFile(write(tmp_path / "m.safetensors", {"a": entry}, bytes(8))) as file:
-        with pytest.raises(UnsupportedModelError, match="F8_E4M3"):
-            file.read_rows(file.tensors["a"], 0, 1)
+    path = write(tmp_path / "m.safetensors", {"a": entry}, bytes(8))
+    with SafetensorsFile(path) as file, pytest.raises(UnsupportedModelError, match="F8_E4M3"):
+        file.read_rows(file.tensors["a"], 0, 1)

@@ -7,6 +7,7 @@ is used, so an interrupted download goes on where it stopped and other tools sha
 from __future__ import annotations
 
 import re
+import sys
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -171,6 +172,7 @@ def _translated(
 
 
 def _network_errors() -> tuple[type[Exception], ...]:
-    # Older versions of the library raise errors of requests, which are OSErrors.
-    http_error: type[Exception] = import_module("httpx").HTTPError
-    return (http_error, OSError)
+    """Return what the hub library's HTTP client raises; which client depends on its version."""
+    loaded = (sys.modules.get(name) for name in ("httpx", "httpx2"))
+    # Oldest versions use requests, whose errors are OSErrors.
+    return (OSError, *(module.HTTPError for module in loaded if module is not None))

@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pytest
+
+from zse.errors import NotFoundError
+from zse.format.reader import ZSEReader
+from zse.quantize import builtin
+from zse.quantize.builtin import ensure_zse
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_file_is_returned_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "m.zse"
+    path.write_bytes(b"anything")
+    assert ensure_zse(path, cache_dir=tmp_path / "cache") == path
+    assert not (tmp_path / "cache").exists()
+
+
+def test_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match=r"absent\.zse"):
+        ensure_zse(tmp_path / "absent.zse")
+
+
+def test_folder_is_converted_once(llama_folder: Path, tmp_path: Path) -> None:
+    first = ensure_zse(llama_folder, quant="int8", cache_dir=tmp_path)
+    written = first.stat().st_mtime_ns
+    assert ensure_zse(llama_folder, quant="int8", cache_dir=tmp_path) == first
+    assert first.stat().st_mtime_ns == written
+    with ZSEReader(first) as reader:
+        assert reader.entry("layers.0.o.weight").scheme == "int8"
+        assert reader.header.provenance["source"] == "little-llama"
+
+
+def test_quantization_is_part_of_the_key(llama_folder: Path, tmp_path: Path) -> None:
+    paths = {ensure_zse(llama_folder, quant=q, cache_dir=tmp_path) for q in ("int4", "bf16", None)}
+    assert len(paths) == 2
+
+
+def test_changed_checkpoint_is_converted_again(make_checkpoint, tmp_path: Path) -> None:
+    folder = make_checkpoint(tmp_path / "model")
+    first = ensure_zse(folder, cache_dir=tmp_path / "cache")
+    (folder / "generation_config.json").write_text('{"eos_token_id": 5}')
+    assert ensure_zse(folder, cache_dir=tmp_path / "cache") != first
+
+
+def test_callers_at_the_same_time_convert_once(
+    llama_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[object] = []
+    real = builtin.convert_source
+
+    def counting(*arguments: object, **keywords: object) -> object:
+        calls.append(arguments)
+        return real(*arguments, **keywords)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(builtin, "convert_source", counting)
+    with ThreadPoolExecutor(4) as pool:
+        paths = set(pool.map(lambda _: ensure_zse(llama_folder, cache_dir=tmp_path), range(4)))
+    assert len(paths) == 1
+    assert len(calls) == 1

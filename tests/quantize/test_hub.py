@@ -1,0 +1,159 @@
+"""The hub library against a small server that speaks the hub's protocol on loopback."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING
+
+import pytest
+
+from zse.errors import HubError, RefusedError
+from zse.quantize.hub import Hub, HubOfflineError, is_hub_id
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+FILES = {
+    "good/model": ["config.json", "model.safetensors", "modeling.py", "pytorch_model.bin"],
+    "pickle/model": ["config.json", "pytorch_model.bin"],
+}
+
+
+class HubHandler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *arguments: object) -> None:
+        """Stay quiet."""
+
+    def reply(self, status: int, body: bytes = b"", **headers: str) -> None:
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def do_GET(self) -> None:
+        self.server.requested.append(self.path)
+        path = self.path.split("?")[0]
+        if path.startswith("/api/models/gated/"):
+            self.reply(403, X_Error_Code="GatedRepo", X_Error_Message="gated")
+        elif path.startswith("/api/models/absent/"):
+            self.reply(401, X_Error_Code="RepoNotFound", X_Error_Message="absent")
+        elif path.startswith("/api/models/broken/"):
+            self.reply(500)
+        elif path.endswith("/revision/nope"):
+            self.reply(404, X_Error_Code="RevisionNotFound", X_Error_Message="no revision")
+        elif path.startswith("/api/models/"):
+            self.list_files("/".join(path.split("/")[3:5]), tree="/tree/" in path)
+        else:
+            body = f"content of {path.rsplit('/')[-1]}".encode()
+            etag = hashlib.sha1(body).hexdigest()
+            self.reply(200, body, ETag=f'"{etag}"', X_Repo_Commit=COMMIT)
+
+    def list_files(self, repository: str, *, tree: bool) -> None:
+        names = FILES[repository]
+        if tree:
+            listing: object = [
+                {"type": "file", "path": name, "size": 20, "oid": "0" * 40} for name in names
+            ]
+        else:
+            siblings = [{"rfilename": name} for name in names]
+            listing = {"id": repository, "sha": COMMIT, "siblings": siblings}
+        self.reply(200, json.dumps(listing).encode(), Content_Type="application/json")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ThreadingHTTPServer]:
+    pytest.importorskip("huggingface_hub")
+    server = ThreadingHTTPServer(("127.0.0.1", 0), HubHandler)
+    server.requested = []  # type: ignore[attr-defined]
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture
+def hub(server: ThreadingHTTPServer, tmp_path: Path) -> Hub:
+    return Hub(endpoint=f"http://127.0.0.1:{server.server_port}", cache_dir=tmp_path, token="t")
+
+
+def test_snapshot_holds_weights_and_never_code_or_pickle(hub: Hub) -> None:
+    snapshot = hub.fetch_snapshot("good/model")
+    names = sorted(path.name for path in snapshot.folder.iterdir())
+    assert names == ["config.json", "model.safetensors"]
+    assert snapshot.revision == COMMIT
+
+
+def test_second_fetch_downloads_nothing(hub: Hub, server: ThreadingHTTPServer) -> None:
+    hub.fetch_snapshot("good/model")
+    server.requested.clear()  # type: ignore[attr-defined]
+    hub.fetch_snapshot("good/model", COMMIT)
+    assert not [path for path in server.requested if "/resolve/" in path]  # type: ignore[attr-defined]
+
+
+def test_cached_commit_is_found_without_a_network(hub: Hub, tmp_path: Path) -> None:
+    folder = hub.fetch_snapshot("good/model").folder
+    offline = Hub(endpoint="http://127.0.0.1:9", cache_dir=tmp_path)
+    assert offline.fetch_snapshot("good/model", COMMIT).folder == folder
+
+
+@pytest.mark.parametrize(
+    ("repository", "revision", "message", "hint"),
+    [
+        ("gated/model", None, "is gated", "HF_TOKEN"),
+        ("absent/model", None, "does not exist", "Check the name"),
+        ("good/model", "nope", "no revision 'nope'", "branch"),
+        ("broken/model", None, "status 500", "later"),
+    ],
+)
+def test_refusal_says_what_to_do(
+    hub: Hub, repository: str, revision: str | None, message: str, hint: str
+) -> None:
+    with pytest.raises(HubError, match=message) as caught:
+        hub.fetch_snapshot(repository, revision)
+    assert hint in caught.value.hint
+
+
+def test_pickle_repository_is_refused_before_any_download(
+    hub: Hub, server: ThreadingHTTPServer
+) -> None:
+    server.requested.clear()  # type: ignore[attr-defined]
+    with pytest.raises(RefusedError, match="pickle"):
+        hub.fetch_snapshot("pickle/model")
+    assert not [path for path in server.requested if "/resolve/" in path]  # type: ignore[attr-defined]
+
+
+def test_no_network_and_no_cache_is_an_offline_error(tmp_path: Path) -> None:
+    pytest.importorskip("huggingface_hub")
+    hub = Hub(endpoint="http://127.0.0.1:9", cache_dir=tmp_path)
+    with pytest.raises(HubOfflineError, match="cannot be reached"):
+        hub.fetch_snapshot("good/model")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("owner/name", True),
+        ("Qwen/Qwen2.5-0.5B", True),
+        ("./folder", False),
+        ("/root/model", False),
+        ("a/b/c", False),
+        ("a/..", False),
+        ("name", False),
+    ],
+)
+def test_hub_id_is_owner_slash_name(text: str, expected: bool) -> None:
+    assert is_hub_id(text) is expected
