@@ -129,7 +129,7 @@ def runc_command(bundle: Path, work: Path, variables: dict[str, str]) -> list[st
     """Write umoci's config anew so that runc can start it here, and return the command.
 
     The network is the host's, cgroups and limits are left alone (they may not be ours to change),
-    the root is read-only. Entry point, user, working folder and environment stay those of the image.
+    the root is read-only. Entry point, user, working folder and environment stay the image's own.
     """
     path = bundle / "config.json"
     config: dict[str, Any] = json.loads(path.read_text())
