@@ -145,8 +145,8 @@ class Scheduler:
         if position is None or not self._free_slots:
             return None
         sequence = self._waiting[position]
-        leader = sequence.leader
-        parent = leader.table if leader is not None and leader.is_prompt_computed else None
+        # A leader that still holds blocks has computed its prompt, or this one would not be next.
+        parent = sequence.leader.table if sequence.leader is not None else None
         table = self._cache.open_table(
             sequence.token_ids,
             namespace=sequence.request.cache_salt,
