@@ -17,6 +17,7 @@ from zse.errors import ZSEError
 from zse.serve.ledger import Ledger
 from zse.serve.logs import configure_logging
 from zse.serve.sockets import is_loopback
+from zse.serve.state import AppState
 
 if TYPE_CHECKING:
     import socket
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     import uvicorn
 
     from zse.serve.options import ServeOptions
-    from zse.serve.state import AppState, LoadedModel
+    from zse.serve.state import LoadedModel
 
 LOG = logging.getLogger("zse.serve")
 
@@ -52,18 +53,24 @@ def serve(
     LOG.info("listening", extra={"host": options.host, "port": port})
     if not is_loopback(options.host):
         LOG.warning("this address is reachable from other machines and no key is asked for")
-    with ledger.phase("web"):
-        import uvicorn
-
-        from zse.serve.app import create_app
-        from zse.serve.middleware import LOOPBACK_HOSTS
-        from zse.serve.state import AppState
     state = AppState(
         ledger=ledger, served_name=options.served_model_name, max_queue=options.max_queue
     )
-    hosts = LOOPBACK_HOSTS if is_loopback(options.host) else None
+    process = ServerProcess(state, options)
+    process.start_loading(load or _loader(options))
+    with ledger.phase("web"):  # beside the loader, whose file reads leave the interpreter free
+        server = _make_server(state, options)
+    return process.run(server, listener)
+
+
+def _make_server(state: AppState, options: ServeOptions) -> uvicorn.Server:
+    import uvicorn
+
+    from zse.serve.app import create_app
+    from zse.serve.middleware import LOOPBACK_HOSTS
+
     config = uvicorn.Config(
-        create_app(state, allowed_hosts=hosts),
+        create_app(state, allowed_hosts=LOOPBACK_HOSTS if is_loopback(options.host) else None),
         http="h11",  # caps headers; the faster parser does not
         ws="none",
         loop="asyncio",
@@ -75,8 +82,7 @@ def serve(
         h11_max_incomplete_event_size=MAX_HEADER_BYTES,
         timeout_graceful_shutdown=int(END_SECONDS),
     )
-    process = ServerProcess(uvicorn.Server(config), state, options)
-    return process.run(listener, load or _loader(options))
+    return uvicorn.Server(config)
 
 
 def _loader(options: ServeOptions) -> Callable[[AppState], LoadedModel]:
@@ -100,26 +106,28 @@ class ServerProcess:
     """The process from its first answer to its exit code.
 
     Args:
-        server: uvicorn, not started.
         state: Shared with the handlers.
         options: For the drain.
     """
 
-    def __init__(self, server: uvicorn.Server, state: AppState, options: ServeOptions) -> None:
-        self._server = server
+    def __init__(self, state: AppState, options: ServeOptions) -> None:
+        self._server: uvicorn.Server | None = None
         self._state = state
         self._options = options
         self._exit_code = 0
         self._drainer: asyncio.Task[None] | None = None
+
+    def start_loading(self, load: Callable[[AppState], LoadedModel]) -> None:
+        """Load the model in a thread that ends with the process."""
+        threading.Thread(target=self._load, args=(load,), name="zse-boot", daemon=True).start()
+
+    def run(self, server: uvicorn.Server, listener: socket.socket) -> int:
+        """Answer until a signal or a failed load; return the exit code."""
+        self._server = server
         # Signals are ours: uvicorn would close its listener at once, and readiness with it.
         server.capture_signals = _no_signals  # type: ignore[method-assign]
-
-    def run(self, listener: socket.socket, load: Callable[[AppState], LoadedModel]) -> int:
-        """Load and serve; return the exit code."""
-        loader = threading.Thread(target=self._load, args=(load,), name="zse-boot", daemon=True)
-        loader.start()
-        asyncio.run(self._serve(listener))
-        # A loader that is still at work is abandoned: a daemon thread ends with the process.
+        if self._exit_code == 0:  # else the load failed before there was a server to stop
+            asyncio.run(self._serve(server, listener))
         if self._state.model is not None:
             self._state.model.engine.close()
         LOG.info("stopped", extra={"exit_code": self._exit_code})
@@ -151,14 +159,15 @@ class ServerProcess:
             exc_info=None if is_ours else error,
             extra={"hint": hint},
         )
-        self._server.should_exit = True
+        if self._server is not None:
+            self._server.should_exit = True
 
-    async def _serve(self, listener: socket.socket) -> None:
+    async def _serve(self, server: uvicorn.Server, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal, number)
         self._state.ledger.mark("answering")
-        await self._server.serve(sockets=[listener])
+        await server.serve(sockets=[listener])
 
     def _on_signal(self, number: signal.Signals) -> None:
         if self._drainer is not None:
@@ -185,7 +194,8 @@ class ServerProcess:
             async with asyncio.timeout(END_SECONDS):
                 while state.in_flight:
                     await asyncio.sleep(0.02)
-        self._server.should_exit = True
+        if self._server is not None:
+            self._server.should_exit = True
 
 
 @contextlib.contextmanager

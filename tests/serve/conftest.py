@@ -1,0 +1,147 @@
+"""Servers for the tests: an application in this process, and real ones as child processes."""
+
+import contextlib
+import importlib.util
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from zse.settings import subprocess_environment
+
+SCRIPT = Path(__file__).parent / "scripted_server.py"
+
+
+@pytest.fixture(scope="session")
+def scripted():
+    """The module with the scripted engine."""
+    spec = importlib.util.spec_from_file_location("scripted_server", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["scripted_server"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+class ServerChild:
+    """A server process, its log, and clients for it."""
+
+    def __init__(self, command: list[str], **environment: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, *command],
+            stderr=subprocess.PIPE,
+            text=True,
+            env=subprocess_environment(OMP_NUM_THREADS="1", **environment),
+        )
+        self.lines: list[dict] = []
+        self.raw: list[str] = []
+        self._changed = threading.Condition()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        self.port = self.wait_for_line("listening")["port"]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.http = httpx.Client(base_url=self.url, timeout=60)
+
+    def _read(self) -> None:
+        for line in self.process.stderr:
+            with self._changed:
+                self.raw.append(line)
+                with contextlib.suppress(ValueError):
+                    self.lines.append(json.loads(line))
+                self._changed.notify_all()
+        with self._changed:
+            self._changed.notify_all()
+
+    def wait_for_line(self, message: str, seconds: float = 120) -> dict:
+        """Return the first log line with this message."""
+        deadline = time.monotonic() + seconds
+        with self._changed:
+            while True:
+                for line in self.lines:
+                    if line["message"] == message:
+                        return line
+                over = time.monotonic() > deadline or not self._reader.is_alive()
+                assert not over, f"no {message!r} in the log:\n" + "".join(self.raw)
+                self._changed.wait(0.2)
+
+    def gauge(self, name: str) -> float:
+        """Return one metric without labels."""
+        for line in self.http.get("/metrics").text.splitlines():
+            if line.split(" ")[0] == name:
+                return float(line.split(" ")[1])
+        raise AssertionError(f"no metric {name}")
+
+    def wait_for_gauge(self, name: str, value: float) -> None:
+        """Wait until a metric has a value."""
+        deadline = time.monotonic() + 60
+        while self.gauge(name) != value:
+            assert time.monotonic() < deadline, f"{name} is {self.gauge(name)}, not {value}"
+            time.sleep(0.02)
+
+    def openai(self, **options):
+        """Return an OpenAI client for this server."""
+        import openai
+
+        options.setdefault("max_retries", 0)
+        return openai.OpenAI(base_url=f"{self.url}/v1", api_key="unused", timeout=60, **options)
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """Signal the process and return its exit code."""
+        self.process.send_signal(number)
+        return self.process.wait(60)
+
+    def close(self) -> None:
+        self.http.close()
+        self.process.kill()
+        self.process.wait()
+        self._reader.join()
+        self.process.stderr.close()
+
+
+@pytest.fixture
+def start_server():
+    """Start scripted servers with given flags; they end with the test."""
+    children = []
+
+    def start(*flags: str) -> ServerChild:
+        children.append(ServerChild([str(SCRIPT), *flags]))
+        return children[-1]
+
+    yield start
+    for child in children:
+        child.close()
+
+
+@pytest.fixture(scope="session")
+def server():
+    """One scripted server for the tests that leave it as it was."""
+    child = ServerChild([str(SCRIPT)])
+    child.wait_for_line("ready")
+    yield child
+    child.close()
+
+
+@pytest.fixture
+def client(server):
+    """An OpenAI client for the shared server."""
+    with server.openai() as client:
+        yield client
+
+
+@pytest.fixture
+def start_command():
+    """Start any Python command line that ends up as a server."""
+    children = []
+
+    def start(*command: str, **environment: str) -> ServerChild:
+        children.append(ServerChild(list(command), **environment))
+        return children[-1]
+
+    yield start
+    for child in children:
+        child.close()

@@ -1,0 +1,170 @@
+"""A server whose model is a script: what to answer is said in the prompt. Run as a child process.
+
+    say:TEXT     answers TEXT, one character a token
+    slow:N       answers N tokens, 20 ms apart
+    break:N      fails after N tokens
+    silent:MS    waits before the first token
+"""
+
+import argparse
+import asyncio
+import contextlib
+import sys
+import time
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+from zse.errors import ContextLengthError, EngineError, TemplateError
+from zse.serve.boot import serve
+from zse.serve.options import ServeOptions
+from zse.serve.sockets import bind_socket
+from zse.serve.state import AppState, LoadedModel
+
+MAX_CONTEXT = 512
+
+
+class ByteTokenizer:
+    """One token a byte."""
+
+    def encode(self, text, *, add_special_tokens=True, parse_special=True):
+        return list(text.encode())
+
+    def decode(self, ids, *, skip_special_tokens=True):
+        return bytes(ids).decode(errors="replace")
+
+
+class PlainTemplate:
+    """``role: content`` lines."""
+
+    def render(self, messages, tools=None, add_generation_prompt=True, **kwargs):
+        if any(m["content"] == "refuse" for m in messages):
+            raise TemplateError("the template refused: /opt/models/secret/template.jinja at 0x7f00ab12")
+        lines = [f"{m['role']}: {m['content']}" for m in messages]
+        if tools:
+            lines.insert(0, "tools: " + ",".join(t["function"]["name"] for t in tools))
+        return "\n".join(lines)
+
+
+@dataclass
+class ScriptedEngine:
+    """Implements what the server needs of an engine."""
+
+    is_healthy: bool = True
+    active: int = 0
+    cancelled: int = 0
+    seen: list[Any] = field(default_factory=list)
+
+    def check(self, prompt_token_ids, params):
+        if len(prompt_token_ids) + (params.max_tokens or 1) > MAX_CONTEXT:
+            raise ContextLengthError("too long")
+
+    def stats(self):
+        names = "kv_usage kv_blocks_total prefix_query_tokens prefix_hit_tokens preemptions steps"
+        zeros = dict.fromkeys([*names.split(), "computed_tokens"], 0)
+        return SimpleNamespace(num_running=self.active, num_waiting=self.cancelled, **zeros)
+
+    def close(self):
+        self.is_healthy = False
+
+    async def generate(self, prompt_token_ids, params, request_id="", priority=0, cache_salt=""):
+        prompt = bytes(prompt_token_ids).decode(errors="replace")
+        self.seen.append((prompt, params, cache_salt))
+        self.active += 1
+        done = False
+        try:
+            for index in range(params.n):
+                async for delta in self._choice(prompt, params, index):
+                    yield delta
+            done = True
+        finally:
+            self.active -= 1
+            self.cancelled += not done
+
+    async def _choice(self, prompt, params, index):
+        text, pause, break_at = _script(prompt)
+        if "silent:" in prompt:
+            await asyncio.sleep(int(prompt.split("silent:")[1].split()[0]) / 1000)
+        sent = 0
+        for position, character in enumerate(text):
+            if sent == break_at:
+                raise EngineError("the engine broke at /opt/secret/place")
+            if params.stop and any(text[position:].startswith(s) for s in params.stop):
+                break
+            if sent == params.max_tokens:
+                yield _delta(index, prompt, finish_reason="length")
+                return
+            await asyncio.sleep(pause)
+            sent += 1
+            yield _delta(index, prompt, character, params=params)
+        yield _delta(index, prompt, finish_reason="stop")
+
+
+def _script(prompt):
+    if "say:" in prompt:
+        return prompt.split("say:", 1)[1], 0, -1
+    if "slow:" in prompt:
+        return "x" * int(prompt.split("slow:")[1].split()[0]), 0.02, -1
+    if "break:" in prompt:
+        return "y" * 50, 0, int(prompt.split("break:")[1].split()[0])
+    return "Hello world", 0, -1
+
+
+def _delta(index, prompt, text="", finish_reason=None, params=None):
+    logprobs = []
+    if params is not None and params.logprobs is not None:
+        top = [(text, 1, -0.1, list(text.encode())), ("?", 2, float("-inf"), [63])]
+        entry = SimpleNamespace(
+            token=text, token_id=1, logprob=-0.1, bytes=list(text.encode()), top=top[: params.logprobs]
+        )
+        logprobs = [entry]
+    return SimpleNamespace(
+        index=index,
+        text=text,
+        token_ids=list(text.encode()),
+        logprobs=logprobs,
+        finish_reason=finish_reason,
+        prompt_tokens=len(prompt.encode()),
+        cached_tokens=0,
+    )
+
+
+def scripted_model(name="scripted", template=PlainTemplate):
+    return LoadedModel(
+        name=name,
+        engine=ScriptedEngine(),
+        tokenizer=ByteTokenizer(),
+        template=template() if template else None,
+        max_context=MAX_CONTEXT,
+        vocab_size=256,
+        fingerprint="zse-test",
+        created=1,
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--load-seconds", type=float, default=0.0)
+    parser.add_argument("--load-fails", action="store_true")
+    parser.add_argument("--drain-seconds", type=float, default=5.0)
+    parser.add_argument("--max-queue", type=int, default=256)
+    parser.add_argument("--max-running", type=int, default=64)
+    arguments = parser.parse_args()
+
+    def load(state: AppState) -> LoadedModel:
+        state.phase = "weights"
+        state.max_running = arguments.max_running
+        time.sleep(arguments.load_seconds)
+        if arguments.load_fails:
+            raise TemplateError("no such thing")
+        return scripted_model()
+
+    options = ServeOptions(
+        model="scripted", port=0, drain_seconds=arguments.drain_seconds, max_queue=arguments.max_queue
+    )
+    with contextlib.closing(bind_socket(options.host, 0)) as listener:
+        return serve(listener, options, load)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,539 @@
+"""Every refusal has the schema's body; every route answers; nothing internal leaks."""
+
+import asyncio
+import json
+
+import httpx
+import pytest
+
+from zse.serve.app import create_app
+from zse.serve.ledger import Ledger
+from zse.serve.middleware import LOOPBACK_HOSTS, MAX_BODY_BYTES
+from zse.serve.state import AppState
+
+CHAT = "/v1/chat/completions"
+COMPLETIONS = "/v1/completions"
+
+
+class Caller:
+    """Calls an application in this process."""
+
+    def __init__(self, state, **options) -> None:
+        self.state = state
+        self.app = create_app(state, **options)
+
+    def __call__(self, method, path, **options) -> httpx.Response:
+        async def call():
+            transport = httpx.ASGITransport(self.app)
+            async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+                return await client.request(method, path, **options)
+
+        return asyncio.run(call())
+
+    def chat(self, text="Hello", **fields):
+        body = {"messages": [{"role": "user", "content": text}], **fields}
+        return self("POST", CHAT, json=body)
+
+    def complete(self, prompt="Hello", **fields):
+        return self("POST", COMPLETIONS, json={"prompt": prompt, **fields})
+
+
+@pytest.fixture
+def state():
+    return AppState(ledger=Ledger())
+
+
+@pytest.fixture
+def loading(state):
+    return Caller(state)
+
+
+@pytest.fixture
+def call(state, scripted):
+    state.model = scripted.scripted_model()
+    return Caller(state)
+
+
+def check_error(response, status, *, param=None, code=None, kind="invalid_request_error"):
+    """The body is OpenAI's error object: four keys, their types, nothing else."""
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/json"
+    body = response.json()
+    assert list(body) == ["error"]
+    error = body["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert isinstance(error["message"], str)
+    assert error["message"]
+    assert error["type"] == kind
+    assert error["param"] == param
+    assert error["code"] == code
+    return error["message"]
+
+
+def test_a_chat_answer_has_every_field(call):
+    response = call.chat("say:Paris")
+    body = response.json()
+    assert response.status_code == 200
+    assert body["id"].startswith("chatcmpl-")
+    assert body["object"] == "chat.completion"
+    assert body["model"] == "scripted"
+    assert body["system_fingerprint"] == "zse-test"
+    assert body["choices"] == [
+        {
+            "index": 0,
+            "message": {"role": "assistant", "content": "Paris", "refusal": None},
+            "logprobs": None,
+            "finish_reason": "stop",
+        }
+    ]
+    usage = body["usage"]
+    assert usage["completion_tokens"] == 5
+    assert usage["total_tokens"] == usage["prompt_tokens"] + 5
+    assert usage["prompt_tokens_details"] == {"cached_tokens": 0}
+
+
+def test_stream_chunks_are_exactly_as_clients_expect(call):
+    response = call.chat("say:Hi", stream=True, stream_options={"include_usage": True})
+    assert response.headers["content-type"].startswith("text/event-stream")
+    assert response.headers["cache-control"] == "no-cache"
+    assert response.headers["x-accel-buffering"] == "no"
+    events = response.text.split("\n\n")
+    assert events[-2:] == ["data: [DONE]", ""]
+    chunks = [json.loads(event.removeprefix("data: ")) for event in events[:-2]]
+    deltas = [chunk["choices"][0]["delta"] for chunk in chunks[:-1]]
+    assert deltas == [
+        {"role": "assistant", "content": "", "refusal": None},
+        {"content": "H"},
+        {"content": "i"},
+        {},
+    ]
+    assert [c["choices"][0]["finish_reason"] for c in chunks[:-1]] == [None, None, None, "stop"]
+    assert all(chunk["usage"] is None for chunk in chunks[:-1])
+    assert chunks[-1]["choices"] == []
+    assert chunks[-1]["usage"]["completion_tokens"] == 2
+    for key in ("id", "created", "model", "object", "system_fingerprint"):
+        assert len({str(chunk[key]) for chunk in chunks}) == 1
+
+
+def test_without_include_usage_no_chunk_has_usage_or_empty_choices(call):
+    response = call.chat("say:Hi", stream=True)
+    chunks = [json.loads(line[6:]) for line in response.text.split("\n\n")[:-2]]
+    assert all("usage" not in chunk and chunk["choices"] for chunk in chunks)
+
+
+def test_text_with_quotes_and_newlines_survives_the_splice(call):
+    text = 'a "b"\n\\ ü 漢 \u2028 end'
+    response = call.chat("say:" + text, stream=True)
+    chunks = [json.loads(line[6:]) for line in response.text.split("\n\n")[:-2]]
+    assert "".join(c["choices"][0]["delta"].get("content", "") for c in chunks) == text
+
+
+def test_a_completion_answer_has_every_field(call):
+    body = call.complete("say:ab").json()
+    assert body["id"].startswith("cmpl-")
+    assert body["object"] == "text_completion"
+    choice = {"index": 0, "text": "ab", "logprobs": None, "finish_reason": "stop"}
+    assert body["choices"] == [choice]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "texts"),
+    [
+        ("say:ab", ["ab"]),
+        (["say:a", "say:b"], ["a", "b"]),
+        (list(b"say:z"), ["z"]),
+        ([list(b"say:y"), list(b"say:z")], ["y", "z"]),
+        (["say:x", list(b"say:z")], ["x", "z"]),
+    ],
+)
+def test_prompts_may_be_texts_token_ids_or_lists_of_them(call, prompt, texts):
+    choices = call.complete(prompt).json()["choices"]
+    assert [choice["text"] for choice in choices] == texts
+
+
+def test_echo_puts_the_prompt_in_front(call):
+    assert call.complete("say:ab", echo=True).json()["choices"][0]["text"] == "say:abab"
+    only_prompt = call.complete("say:ab", echo=True, max_tokens=0).json()
+    assert only_prompt["choices"][0]["text"] == "say:ab"
+    assert only_prompt["usage"]["completion_tokens"] == 0
+    streamed = call.complete("say:ab", echo=True, stream=True).text.split("\n\n")[:-2]
+    texts = [json.loads(line[6:])["choices"][0]["text"] for line in streamed]
+    assert "".join(texts) == "say:abab"
+
+
+def test_completion_logprobs_are_four_lists_of_equal_length(call):
+    logprobs = call.complete("say:ab", logprobs=2).json()["choices"][0]["logprobs"]
+    assert logprobs == {
+        "tokens": ["a", "b"],
+        "token_logprobs": [-0.1, -0.1],
+        "top_logprobs": [{"a": -0.1, "?": -9999.0}, {"b": -0.1, "?": -9999.0}],
+        "text_offset": [0, 1],
+    }
+
+
+def test_chat_logprobs_carry_tokens_bytes_and_alternatives(call):
+    body = call.chat("say:a", logprobs=True, top_logprobs=1).json()
+    top = {"token": "a", "logprob": -0.1, "bytes": [97]}
+    assert body["choices"][0]["logprobs"] == {
+        "content": [{**top, "top_logprobs": [top]}],
+        "refusal": None,
+    }
+    none = call.chat("say:a", logprobs=True).json()["choices"][0]["logprobs"]
+    assert none["content"][0]["top_logprobs"] == []
+
+
+def test_choices_are_numbered_prompt_by_prompt(call):
+    choices = call.complete(["say:a", "say:b"], n=2).json()["choices"]
+    assert [(c["index"], c["text"]) for c in choices] == [(0, "a"), (1, "a"), (2, "b"), (3, "b")]
+
+
+def test_engine_parameters_are_the_requests_fields(call, state):
+    call.chat(
+        "say:a",
+        temperature=0.5,
+        top_p=0.9,
+        n=2,
+        seed=7,
+        stop=["x", "y"],
+        max_completion_tokens=9,
+        logit_bias={"5": -100},
+        presence_penalty=0.1,
+        frequency_penalty=0.2,
+        top_k=4,
+        cache_salt="mine",
+    )
+    _, params, salt = state.model.engine.seen[0]
+    assert (params.temperature, params.top_p, params.n, params.seed) == (0.5, 0.9, 2, 7)
+    assert (params.stop, params.max_tokens, params.top_k) == (("x", "y"), 9, 4)
+    assert dict(params.logit_bias) == {5: -100}
+    assert (params.presence_penalty, params.frequency_penalty, salt) == (0.1, 0.2, "mine")
+
+
+def test_without_max_tokens_a_chat_may_fill_the_context(call, state):
+    call.chat("say:a")
+    prompt, params, _ = state.model.engine.seen[0]
+    assert params.max_tokens == 512 - len(prompt)
+
+
+def test_top_p_zero_means_the_likeliest_token(call, state):
+    call.chat("say:a", top_p=0)
+    assert state.model.engine.seen[0][1].temperature == 0
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"temperature": 2.5}, "temperature"),
+        ({"temperature": "hot"}, "temperature"),
+        ({"top_p": -0.1}, "top_p"),
+        ({"n": 0}, "n"),
+        ({"n": 10**9}, "n"),
+        ({"n": 2**70}, "n"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_completion_tokens": -1}, "max_completion_tokens"),
+        ({"max_tokens": 3, "max_completion_tokens": 4}, "max_tokens"),
+        ({"presence_penalty": 3}, "presence_penalty"),
+        ({"frequency_penalty": -3}, "frequency_penalty"),
+        ({"logit_bias": {"no": 1}}, "logit_bias"),
+        ({"logit_bias": {"999": 1}}, "logit_bias"),
+        ({"logit_bias": {"1": 101}}, "logit_bias"),
+        ({"seed": 2**63}, "seed"),
+        ({"seed": 1.5}, "seed"),
+        ({"stop": [""]}, "stop"),
+        ({"stop": ["a"] * 17}, "stop"),
+        ({"stop": 5}, "stop"),
+        ({"top_logprobs": 2}, "top_logprobs"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+        ({"stream_options": {"include_usage": True}}, "stream_options"),
+        ({"messages": []}, "messages"),
+        ({"messages": "hello"}, "messages"),
+        ({"messages": [{"content": "no role"}]}, "messages[0].role"),
+        ({"messages": [{"role": "wizard", "content": "x"}]}, "messages[0].role"),
+        ({"messages": [{"role": "user"}]}, "messages[0].content"),
+        ({"messages": [{"role": "user", "content": "refuse"}]}, "messages"),
+        ({"tool_choice": "auto"}, "tool_choice"),
+        ({"tool_choice": "sometimes"}, "tool_choice"),
+        ({"tools": [{"type": "function"}]}, "tools[0].function"),
+        ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs"),
+        ({"priority": 10**6}, "priority"),
+    ],
+)
+def test_a_bad_value_is_400_and_names_its_parameter(call, fields, param):
+    response = call.chat(**fields)
+    message = response.json()["error"]["message"]
+    code = "missing_required_parameter" if "Missing" in message else None
+    check_error(response, 400, param=param, code=code)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("response_format", {"type": "json_object"}),
+        ("response_format", {"type": "json_schema", "json_schema": {}}),
+        ("functions", [{"name": "f"}]),
+        ("guided_json", {}),
+        ("audio", {"voice": "x"}),
+        ("modalities", ["audio"]),
+        ("prediction", {"type": "content"}),
+        ("store", True),
+        ("service_tier", "flex"),
+        ("chat_template", "{{ lipsum.__globals__ }}"),
+        ("reasoning_effort", "high"),
+    ],
+)
+def test_what_is_not_done_is_refused_by_name(call, name, value):
+    check_error(call.chat(**{name: value}), 400, param=name, code="unsupported_parameter")
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "f"}}])
+def test_a_forced_tool_call_is_refused_because_it_cannot_be_enforced(call, choice):
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    response = call.chat(tools=tools, tool_choice=choice)
+    check_error(response, 400, param="tool_choice", code="unsupported_parameter")
+
+
+def test_defaults_of_unsupported_parameters_are_accepted(call):
+    response = call.chat(
+        response_format={"type": "text"},
+        functions=None,
+        modalities=["text"],
+        store=False,
+        service_tier="auto",
+        user="u",
+        metadata={"a": "b"},
+        temperature=None,
+    )
+    assert response.status_code == 200
+    assert "x-zse-ignored" not in response.headers
+
+
+def test_unknown_fields_are_reported_in_a_header(call):
+    response = call.chat(frobnicate=1, **{"x\r\ny: z": 2})
+    assert response.status_code == 200
+    assert response.headers["x-zse-ignored"] == "frobnicate, x??y??z"
+
+
+def test_an_image_is_refused(call):
+    part = {"type": "image_url", "image_url": {"url": "http://169.254.169.254/"}}
+    response = call.chat(messages=[{"role": "user", "content": [part]}])
+    check_error(response, 400, param="messages[0].content", code="unsupported_content")
+
+
+def test_text_parts_and_developer_messages_reach_the_template(call, state):
+    parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
+    messages = [{"role": "developer", "content": "be"}, {"role": "user", "content": parts}]
+    assert call.chat(messages=messages).status_code == 200
+    assert state.model.engine.seen[0][0] == "system: be\nuser: one\ntwo"
+
+
+def test_overflow_says_what_client_libraries_search_for(call):
+    for response, param in (
+        (call.chat("x" * 600), "messages"),
+        (call.chat("x", max_tokens=600), "messages"),
+        (call.complete("x" * 600), "prompt"),
+    ):
+        message = check_error(response, 400, param=param, code="context_length_exceeded")
+        assert "This model's maximum context length is 512 tokens." in message
+        assert "reduce the length of the messages" in message
+        assert "(context_length_exceeded)" in message
+
+
+@pytest.mark.parametrize("prompt", ["", [], [[]], [999], [-1], [1, "a"], [[1], 2], None])
+def test_bad_prompts_are_400(call, prompt):
+    response = call.complete(prompt)
+    code = "missing_required_parameter" if prompt is None else None
+    check_error(response, 400, param="prompt", code=code)
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[]", b"null", b'"x"', b"\xff", b"[" * 100_000, b'{"a":NaN}']
+)
+def test_a_body_that_is_no_json_object_is_400(call, body):
+    headers = {"content-type": "application/json"}
+    check_error(call("POST", CHAT, content=body, headers=headers), 400)
+
+
+def test_a_form_is_415(call):
+    response = call("POST", CHAT, data={"a": "b"})
+    check_error(response, 415, code="unsupported_media_type")
+
+
+def test_a_huge_body_is_413_with_and_without_a_length(call):
+    headers = {"content-type": "application/json"}
+    large = call("POST", CHAT, content=b"x" * (MAX_BODY_BYTES + 1), headers=headers)
+    check_error(large, 413, code="request_too_large")
+
+    async def pieces():
+        for _ in range(33):
+            yield b" " * (1 << 20)
+
+    check_error(call("POST", CHAT, content=pieces(), headers=headers), 413, code="request_too_large")
+
+
+def test_unknown_paths_methods_and_models_are_openai_errors(call):
+    check_error(call("GET", "/v1/nothing"), 404)
+    check_error(call("GET", "/"), 404)
+    response = call("GET", CHAT)
+    check_error(response, 405)
+    assert response.headers["allow"] == "POST"
+    check_error(call("PUT", "/docs"), 405)
+    check_error(call.chat(model="gpt-4"), 404, param="model", code="model_not_found")
+    response = call("GET", "/v1/models/gpt-4")
+    check_error(response, 404, param="model", code="model_not_found")
+
+
+def test_the_alias_and_the_name_both_reach_the_model(call):
+    assert call.chat(model="default").json()["model"] == "scripted"
+    assert call.chat(model="scripted").status_code == 200
+    assert call("GET", "/v1/models/default").json()["id"] == "scripted"
+    entry = call("GET", "/v1/models").json()["data"][0]
+    assert entry == {
+        "id": "scripted",
+        "object": "model",
+        "created": 1,
+        "owned_by": "zse",
+        "max_model_len": 512,
+    }
+
+
+def test_a_model_without_template_refuses_chat_and_completes(state, scripted):
+    state.model = scripted.scripted_model(template=None)
+    call = Caller(state)
+    check_error(call.chat(), 400, param="messages")
+    assert call.complete().status_code == 200
+
+
+def test_a_failure_before_the_first_token_has_its_own_status_and_no_details(call):
+    for response in (call.chat("break:0"), call.chat("break:0", stream=True)):
+        message = check_error(response, 500, kind="server_error")
+        assert "/opt" not in message
+
+
+def test_a_failure_inside_a_stream_is_an_error_event(call):
+    events = call.chat("break:3", stream=True).text.split("\n\n")
+    error = json.loads(events[-2].removeprefix("data: "))["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert "/opt" not in error["message"]
+    assert "[DONE]" not in events[-2]
+
+
+def test_paths_and_addresses_never_leave_the_server(call):
+    message = check_error(call.chat("refuse"), 400, param="messages")
+    assert "/opt" not in message
+    assert "7f00ab12" not in message
+
+
+def test_a_crash_in_a_handler_is_a_plain_500(call, state, monkeypatch):
+    def crash(*_):
+        raise ValueError("secret at /opt/place")
+
+    monkeypatch.setattr(state.model.engine, "check", crash)
+    message = check_error(call.chat(), 500, kind="server_error")
+    assert "secret" not in message
+
+
+def test_a_full_queue_is_429_with_retry_after(call, state):
+    state.max_running, state.max_queue = 1, 1
+    response = call.chat("say:a", n=3)
+    check_error(response, 429, code="rate_limit_exceeded", kind="rate_limit_error")
+    assert int(response.headers["retry-after"]) >= 1
+    assert call.chat("say:a", n=3, stream=True).status_code == 429
+    assert state.in_flight == 0
+    assert call.chat("say:a", n=2).status_code == 200
+    assert state.in_flight == 0
+
+
+def test_while_loading_work_gets_503_and_liveness_200(loading):
+    for response in (loading.chat(), loading("GET", "/health"), loading("GET", "/v1/models")):
+        check_error(response, 503, code="server_is_overloaded", kind="server_error")
+        assert response.headers["retry-after"] == "1"
+    assert loading("GET", "/health/ready").status_code == 503
+    assert loading("GET", "/health/live").json() == {"status": "live", "phase": "starting"}
+    assert loading("GET", "/ping").status_code == 204
+    assert loading("GET", "/docs").status_code == 503
+    assert "zse_ready 0.0" in loading("GET", "/metrics").text
+
+
+def test_when_ready_every_probe_is_200(call):
+    for path in ("/health", "/health/ready", "/health/live", "/ping", "/metrics"):
+        assert call("GET", path).status_code == 200
+    assert call("GET", "/health").json()["status"] == "ready"
+
+
+def test_while_draining_readiness_and_work_are_503(call, state):
+    state.draining = True
+    for path in ("/health", "/health/ready", "/ping"):
+        assert call("GET", path).status_code == 503
+    assert call("GET", "/health/live").json()["phase"] == "draining"
+    check_error(call.chat(), 503, code="server_is_overloaded", kind="server_error")
+
+
+def test_a_crashed_engine_fails_liveness(call, state):
+    state.model.engine.is_healthy = False
+    for path in ("/health", "/health/live", "/ping"):
+        check_error(call("GET", path), 503, code="engine_crashed", kind="server_error")
+
+
+def test_every_response_has_a_request_id_and_the_ledger(call):
+    response = call.chat()
+    assert response.headers["x-request-id"].startswith("req_")
+    assert "cold-interpreter;dur=" in response.headers["server-timing"]
+    echoed = call("GET", "/health", headers={"x-request-id": "abc-1"})
+    assert echoed.headers["x-request-id"] == "abc-1"
+    forged = call("GET", "/health", headers={"x-request-id": "a b"})
+    assert forged.headers["x-request-id"].startswith("req_")
+
+
+@pytest.mark.parametrize("host", ["evil.example", "", "localhost.evil", "127.0.0.1@evil", "[::2]"])
+def test_a_loopback_server_refuses_foreign_hosts(state, scripted, host):
+    state.model = scripted.scripted_model()
+    call = Caller(state, allowed_hosts=LOOPBACK_HOSTS)
+    response = call("GET", "/v1/models", headers={"host": host})
+    check_error(response, 421, code="misdirected_request")
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1:8000", "[::1]:80", "LOCALHOST:1"])
+def test_a_loopback_server_answers_its_own_names(state, scripted, host):
+    state.model = scripted.scripted_model()
+    call = Caller(state, allowed_hosts=LOOPBACK_HOSTS)
+    assert call("GET", "/v1/models", headers={"host": host}).status_code == 200
+
+
+def test_metrics_count_what_happened(call):
+    call.chat("say:abc")
+    call.chat("break:2")
+    call.chat(temperature=9)
+    text = call("GET", "/metrics").text
+    assert 'zse_requests_total{route="create_chat_completion",status="200"} 1.0' in text
+    assert 'zse_requests_total{route="create_chat_completion",status="400"} 1.0' in text
+    assert "zse_generation_tokens_total 5.0" in text
+    assert 'zse_request_success_total{finished_reason="stop"} 1.0' in text
+    assert 'zse_request_success_total{finished_reason="abort"} 1.0' in text
+    assert "zse_time_to_first_token_seconds_count 2.0" in text
+    assert 'zse_cold_start_milliseconds{phase="interpreter"}' in text
+
+
+def test_the_openapi_document_describes_hot_and_mounted_routes(call):
+    document = call("GET", "/openapi.json").json()
+    paths = {route.path for route in call.app._app.routes}
+    described = {path.replace("{model}", "{model:path}") for path in document["paths"]}
+    assert paths - described <= {"/docs", "/docs/oauth2-redirect", "/openapi.json"}
+    assert "ChatRequest" in document["components"]["schemas"]
+    assert call("GET", "/docs").status_code == 200
+    assert call("GET", "/version").json()["model"] == "scripted"
+
+
+def test_sagemaker_invocations_reach_both_kinds(call):
+    messages = [{"role": "user", "content": "say:a"}]
+    chat = call("POST", "/invocations", json={"messages": messages})
+    assert chat.json()["object"] == "chat.completion"
+    text = call("POST", "/invocations", json={"prompt": "say:a"})
+    assert text.json()["object"] == "text_completion"
+
+
+def test_one_log_line_says_what_a_request_used_and_not_what_it_said(call, caplog):
+    caplog.set_level("INFO", logger="zse.serve")
+    call.chat("say:canary-prompt")
+    lines = [record for record in caplog.records if record.message == "generation"]
+    assert [(line.outcome, line.completion_tokens) for line in lines] == [("completed", 13)]
+    assert "canary" not in caplog.text

@@ -1,0 +1,182 @@
+"""Chat answers, whole or as chunks, from the deltas of a generation."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from zse.serve.logprobs import chat_logprobs
+from zse.serve.requests import new_id
+from zse.serve.streaming import DONE, ChunkWriter
+from zse.serve.toolcalls import CallPiece, ToolReader, read_whole_answer
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Iterator
+
+    from zse.serve.generation import Generation
+    from zse.serve.state import Delta
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswerOptions:
+    """What the answer must contain."""
+
+    num_choices: int
+    has_logprobs: bool
+    has_tools: bool
+    """Whether the text is searched for tool calls."""
+    allows_parallel_calls: bool
+
+
+@dataclass
+class _Choice:
+    text: list[str] = field(default_factory=list)
+    logprobs: list[Any] = field(default_factory=list)
+    finish_reason: str = "length"
+
+
+async def collect_chat(
+    generation: Generation, head: dict[str, Any], options: AnswerOptions
+) -> dict[str, Any]:
+    """Return the whole answer."""
+    choices = [_Choice() for _ in range(options.num_choices)]
+    async with aclosing(generation.deltas()) as deltas:
+        async for index, delta in deltas:
+            choice = choices[index]
+            choice.text.append(delta.text)
+            choice.logprobs.extend(delta.logprobs or ())
+            choice.finish_reason = delta.finish_reason or choice.finish_reason
+    return {
+        **head,
+        "choices": [_whole(i, choice, options) for i, choice in enumerate(choices)],
+        "usage": generation.usage(),
+    }
+
+
+def _whole(index: int, choice: _Choice, options: AnswerOptions) -> dict[str, Any]:
+    content: str | None = "".join(choice.text)
+    message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+    finish_reason = choice.finish_reason
+    if options.has_tools:
+        content, calls = read_whole_answer("".join(choice.text))
+        calls = calls if options.allows_parallel_calls else calls[:1]
+        if calls:
+            message["content"] = content or None
+            message["tool_calls"] = [
+                {
+                    "id": new_id("call"),
+                    "type": "function",
+                    "function": {"name": call.name, "arguments": call.arguments},
+                }
+                for call in calls
+            ]
+            finish_reason = _reason(finish_reason, has_calls=True)
+    logprobs = None
+    if options.has_logprobs:
+        logprobs = {"content": chat_logprobs(choice.logprobs), "refusal": None}
+    return {
+        "index": index,
+        "message": message,
+        "logprobs": logprobs,
+        "finish_reason": finish_reason,
+    }
+
+
+def _reason(reason: str, *, has_calls: bool) -> str:
+    # An answer that was cut says so, whatever it had begun.
+    return "tool_calls" if has_calls and reason == "stop" else reason
+
+
+async def chat_frames(
+    generation: Generation, writer: ChunkWriter, options: AnswerOptions
+) -> AsyncGenerator[bytes, None]:
+    """Yield the events of a streamed answer, the end marker included."""
+    choices: dict[int, _StreamedChoice] = {}
+    async with aclosing(generation.deltas()) as deltas:
+        async for index, delta in deltas:
+            if index not in choices:
+                choices[index] = _StreamedChoice(index, writer, options)
+                yield choices[index].opening()
+            for frame in choices[index].frames(delta):
+                yield frame
+    if writer.include_usage:
+        yield writer.usage(generation.usage())
+    yield DONE
+
+
+class _StreamedChoice:
+    """One choice of a stream."""
+
+    def __init__(self, index: int, writer: ChunkWriter, options: AnswerOptions) -> None:
+        self._index = index
+        self._writer = writer
+        self._options = options
+        self._reader = ToolReader() if options.has_tools else None
+        self._held_logprobs: list[Any] = []
+        self._num_calls = 0
+
+    def opening(self) -> bytes:
+        """Return the chunk that names the role."""
+        return self._chunk({"role": "assistant", "content": "", "refusal": None})
+
+    def frames(self, delta: Delta) -> Iterator[bytes]:
+        """Yield the chunks of one delta."""
+        self._held_logprobs.extend(delta.logprobs or ())
+        is_last = delta.finish_reason is not None
+        if self._reader is None:
+            yield from self._text(delta.text)
+        else:
+            pieces = self._reader.push(delta.text)
+            for piece in [*pieces, *(self._reader.finish() if is_last else ())]:
+                if isinstance(piece, CallPiece):
+                    yield from self._call(piece)
+                else:
+                    yield from self._text(piece)
+        if delta.finish_reason is not None:
+            if self._held_logprobs:
+                yield self._chunk({"content": ""}, with_logprobs=True)
+            reason = _reason(delta.finish_reason, has_calls=self._num_calls > 0)
+            yield self._chunk({}, finish_reason=reason)
+
+    def _text(self, text: str) -> Iterator[bytes]:
+        if not text:
+            return
+        if self._options.has_logprobs:
+            yield self._chunk({"content": text}, with_logprobs=True)
+        else:
+            yield self._writer.chat_text(self._index, text)
+
+    def _call(self, piece: CallPiece) -> Iterator[bytes]:
+        if piece.index > 0 and not self._options.allows_parallel_calls:
+            return
+        if piece.name is not None:
+            self._num_calls += 1
+            # The name, the id and the type come once: clients concatenate what they get.
+            opening = {"id": new_id("call"), "type": "function"}
+            function = {"name": piece.name, "arguments": ""}
+            call = {"index": piece.index, **opening, "function": function}
+            yield self._chunk({"tool_calls": [call]})
+        if piece.arguments:
+            call = {"index": piece.index, "function": {"arguments": piece.arguments}}
+            yield self._chunk({"tool_calls": [call]})
+
+    def _chunk(
+        self,
+        delta: dict[str, Any],
+        *,
+        finish_reason: str | None = None,
+        with_logprobs: bool = False,
+    ) -> bytes:
+        logprobs = None
+        if with_logprobs:
+            logprobs = {"content": chat_logprobs(self._held_logprobs), "refusal": None}
+            self._held_logprobs = []
+        return self._writer.choice(
+            {
+                "index": self._index,
+                "delta": delta,
+                "logprobs": logprobs,
+                "finish_reason": finish_reason,
+            }
+        )
