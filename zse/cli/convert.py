@@ -161,14 +161,15 @@ def _bar() -> Iterator[Callable[[ConversionProgress], None]]:
 class _PlainLines:
     """Prints a line on stderr every few seconds: share, bytes, speed, time left."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._stage = ""
-        self._started = self._printed = time.monotonic()
+        self._started = self._printed = clock()
         self._first_bytes = 0
 
     def __call__(self, progress: ConversionProgress) -> None:
         """Show one report, unless the last line is recent."""
-        now = time.monotonic()
+        now = self._clock()
         if progress.stage != self._stage:
             self._stage = progress.stage
             self._started = self._printed = now

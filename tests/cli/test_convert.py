@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from zse.cli import run
+from zse.cli.convert import _PlainLines, _size
+from zse.format.reader import ZSEReader
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch = pytest.importorskip("torch")
+    from safetensors.torch import save_file
+
+    from zse.models.config import ModelConfig
+    from zse.models.names import tensor_plan
+
+    folder = tmp_path_factory.mktemp("checkpoint")
+    config = {
+        "architectures": ["LlamaForCausalLM"],
+        "vocab_size": 64,
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "max_position_embeddings": 64,
+        "torch_dtype": "float16",
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    plan = tensor_plan(ModelConfig.from_huggingface(config))
+    sources = [piece for group in plan for tensor in group.tensors for piece in tensor.sources]
+    tensors = {name: torch.ones(shape, dtype=torch.float16) for name, shape in sources}
+    save_file(tensors, folder / "model.safetensors")
+    return folder
+
+
+@pytest.mark.parametrize("name", ["convert", "quantize"])
+def test_json_report_is_all_of_stdout(
+    name: str, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "m.zse"
+    arguments = ["--quant", "nf4", "--group-size", "32", "--lm-head", "fp16", "--json"]
+    assert run([name, str(checkpoint), "-o", str(out), *arguments]) == 0
+    captured = capsys.readouterr()
+    report = json.loads(captured.out)
+    assert report["path"] == str(out)
+    assert report["size_bytes"] == out.stat().st_size
+    assert "wrote: " in captured.err
+    with ZSEReader(out) as reader:
+        assert reader.entry("layers.0.o.weight").group_size == 32
+        assert reader.entry("lm_head.weight").scheme == "fp16"
+
+
+def test_without_json_stdout_is_empty(
+    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["convert", str(checkpoint), "-o", str(tmp_path / "m.zse")]) == 0
+    assert capsys.readouterr().out == ""
+
+
+def test_error_is_a_message_a_hint_and_a_code(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["convert", str(tmp_path / "absent"), "-o", str(tmp_path / "m.zse")]) == 3
+    captured = capsys.readouterr()
+    assert "error: there is no model" in captured.err
+    assert "hint: " in captured.err
+
+
+def test_group_size_of_a_scheme_without_groups_is_refused(
+    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = str(tmp_path / "m.zse")
+    code = run(["convert", str(checkpoint), "-o", out, "--quant", "int8", "--group-size", "64"])
+    assert code == 2
+    assert "has no groups" in capsys.readouterr().err
+
+
+def test_plain_lines_show_share_speed_and_time_left(capsys: pytest.CaptureFixture[str]) -> None:
+    from zse.quantize.convert import ConversionProgress
+
+    seconds = iter([0.0, 0.0, 1.0, 10.0])
+    lines = _PlainLines(clock=lambda: next(seconds))
+    for done_bytes in (0, 100, 4_000_000):
+        lines(ConversionProgress(stage="convert", done_bytes=done_bytes, total_bytes=8_000_000))
+    printed = capsys.readouterr().err
+    assert printed == "converting: 50%, 4.0 MB of 8.0 MB, 400.0 KB/s, 10 s left\n"
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "text"), [(12, "12 B"), (1500, "1.5 KB"), (2.5e6, "2.5 MB"), (7e10, "70.00 GB")]
+)
+def test_sizes_are_decimal(num_bytes: float, text: str) -> None:
+    assert _size(num_bytes) == text
