@@ -18,6 +18,9 @@ _DIGIT_ZERO = 128
 _OFFSET = _DIGIT_ZERO * (1 + 256 + 65536)
 _LARGEST = 8_355_000.0
 """Inputs are scaled to this: with the offset added they stay below 2**24."""
+_SIGN_BITS = 0x00808080
+_SMALL = 2 * 1024 * 1024
+"""Matrices up to this many weights are faster unpacked: a packed product costs more to start."""
 _ROWS_AT_ONCE = 128
 _ROW_STEP = 8
 MAX_COLUMNS = 2**31 // (128 * 128)
@@ -31,7 +34,12 @@ class Int8Linear:
         self._rows, self._columns = qweight.shape
         self._scale = scale.clone()
         self._zero_points = torch.zeros(self._rows, dtype=torch.int64)
-        self._packed = torch.ops.onednn.qlinear_prepack(qweight, None)
+        self._unpacked: torch.Tensor | None = None
+        self._packed: torch.Tensor | None = None
+        if qweight.numel() <= _SMALL:
+            self._unpacked = qweight.clone().t()
+        else:
+            self._packed = torch.ops.onednn.qlinear_prepack(qweight, None)
 
     def each_row(self, inputs: torch.Tensor) -> torch.Tensor:
         """Multiply [M, K] float32; exact integers make every row independent of the others."""
@@ -56,31 +64,39 @@ class Int8Linear:
         return self._rows * (self._columns + 12)
 
     def _multiply(self, inputs: torch.Tensor) -> torch.Tensor:
-        digits, unit = split_digits(inputs)
-        products = torch.ops.onednn.qlinear_pointwise(
-            digits, 1.0, _DIGIT_ZERO, self._packed, self._scale, self._zero_points,
-            None, 1.0, 0, torch.float32, "none", [], "",
-        ).view(_DIGITS, -1, self._rows)  # fmt: skip
+        digits, unit = split_digits(inputs, signed=self._unpacked is not None)
+        if self._unpacked is not None:
+            products = torch._int_mm(digits, self._unpacked).to(torch.float32).mul_(self._scale)
+        else:
+            products = torch.ops.onednn.qlinear_pointwise(
+                digits, 1.0, _DIGIT_ZERO, self._packed, self._scale, self._zero_points,
+                None, 1.0, 0, torch.float32, "none", [], "",
+            )  # fmt: skip
+        products = products.view(_DIGITS, -1, self._rows)
         outputs = products[2].mul_(65536.0)
         outputs.add_(products[1], alpha=256.0).add_(products[0])
         return outputs.mul_(unit)
 
 
-def split_digits(inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def split_digits(inputs: torch.Tensor, *, signed: bool) -> tuple[torch.Tensor, torch.Tensor]:
     """Write float32 rows as three digits and a unit.
 
     Args:
         inputs: float32 [M, K].
+        signed: Return int8 digits as they are, not uint8 digits that are 128 too large.
 
     Returns:
-        uint8 digits [3 * M, K], least significant first, each 128 too large, and the unit
-        float32 [M, 1]: ``inputs = unit * sum((digit_i - 128) * 256**i)``.
+        Digits [3 * M, K], least significant first, and the unit float32 [M, 1]:
+        ``inputs = unit * sum(digit_i * 256**i)``.
     """
-    largest = torch.linalg.vector_norm(inputs, float("inf"), -1, keepdim=True).clamp_min_(1e-30)
-    whole = (inputs * (_LARGEST / largest)).round_().to(torch.int32).add_(_OFFSET)
-    octets = whole.view(torch.uint8).view(*inputs.shape, 4)
-    digits = octets.permute(2, 0, 1)[:_DIGITS].reshape(-1, inputs.shape[1])
-    return digits, largest / _LARGEST
+    largest = torch.linalg.vector_norm(inputs, float("inf"), -1, keepdim=True)
+    unit = largest.clamp_min_(1e-30).mul_(1.0 / _LARGEST)
+    whole = (inputs / unit).round_().to(torch.int32).add_(_OFFSET)
+    if signed:
+        # Flipping a byte's top bit subtracts 128 from it, read as a signed number.
+        whole.bitwise_xor_(_SIGN_BITS)
+    octets = whole.view(torch.int8 if signed else torch.uint8).view(*inputs.shape, 4)
+    return octets.permute(2, 0, 1)[:_DIGITS].reshape(-1, inputs.shape[1]), unit
 
 
 @cache
@@ -90,14 +106,17 @@ def int8_is_exact() -> bool:
     Processors without VNNI add pairs of products in 16 bits, which overflows for the largest
     values. The check multiplies exactly those.
     """
-    columns = 256
-    weights = torch.full((64, columns), 127, dtype=torch.int8)
-    weights[1::2] = -127
-    inputs = torch.full((2, columns), 1.0)
-    inputs[1] = -1.0
-    expected = (inputs.double() @ weights.double().t()).float()
-    try:
-        found = Int8Linear(weights, torch.ones(64)).each_row(inputs)
-    except (RuntimeError, NotImplementedError, AttributeError):
-        return False
-    return bool(torch.allclose(found, expected, rtol=1e-5))
+    columns = 1024
+    for rows in (64, _SMALL // columns + 64):
+        weights = torch.full((rows, columns), 127, dtype=torch.int8)
+        weights[1::2] = -127
+        inputs = torch.full((2, columns), 1.0)
+        inputs[1] = -1.0
+        expected = inputs @ weights.float().t()
+        try:
+            found = Int8Linear(weights, torch.ones(rows)).each_row(inputs)
+        except (RuntimeError, NotImplementedError, AttributeError):
+            return False
+        if not torch.allclose(found, expected, rtol=1e-5):
+            return False
+    return True

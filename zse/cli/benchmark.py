@@ -1,0 +1,167 @@
+"""``zse benchmark``: how fast a model reads a prompt and writes an answer on this machine."""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import time
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+from zse.errors import UsageError
+
+if TYPE_CHECKING:
+    from zse.models.runner import ModelRunner
+
+_FIRST_TOKEN_ID = 3
+"""Prompts are made of ordinary ids: the first few are usually special."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchmarkResult:
+    """One measurement. Speeds are tokens a second over all sequences."""
+
+    model: str
+    device: str
+    prompt_tokens: int
+    output_tokens: int
+    batch: int
+    load_seconds: float
+    first_token_seconds: float
+    """From a loaded model and ``batch`` prompts to the first token of each."""
+    prefill_tokens_per_second: float
+    decode_tokens_per_second: float
+    file_bytes: int
+    weights_bytes: int
+    kv_cache_bytes: int
+    peak_resident_bytes: int
+    """Largest resident memory of the whole process, mapped pages of the file included."""
+
+
+@click.command(help="Measure prefill and decode speed, memory and time to first token.")
+@click.argument("model", default="tiny")
+@click.option("--prompt-tokens", type=click.IntRange(1), default=128, show_default=True)
+@click.option("--output-tokens", type=click.IntRange(2), default=64, show_default=True)
+@click.option("--batch", type=click.IntRange(1), default=1, show_default=True, help="Sequences.")
+@click.option("--quant", default=None, help="Scheme to convert to, when MODEL is a checkpoint.")
+@click.option("--device", default=None, help="auto, cpu or cuda[:N].")
+@click.option("--threads", type=click.IntRange(0), default=None, help="CPU threads; 0: all cores.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def command(
+    model: str,
+    prompt_tokens: int,
+    output_tokens: int,
+    batch: int,
+    quant: str | None,
+    device: str | None,
+    threads: int | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Convert the model if needed, run one batch and print what was measured."""
+    from zse.models import load_runner
+    from zse.quantize.builtin import ensure_zse
+    from zse.settings import load_settings
+
+    settings = load_settings()
+    path = ensure_zse(model, quant=quant, cache_dir=settings.cache_dir)
+    device = device or settings.device
+    started = time.perf_counter()
+    total = prompt_tokens + output_tokens
+    runner = load_runner(
+        path,
+        device=device,
+        threads=settings.threads if threads is None else threads,
+        num_blocks=batch * -(-total // 32),
+        block_size=32,
+    )
+    load_seconds = time.perf_counter() - started
+    try:
+        if total > runner.max_position:
+            raise UsageError(
+                f"{prompt_tokens} + {output_tokens} tokens are more than the model's "
+                f"{runner.max_position}",
+                hint="Lower --prompt-tokens or --output-tokens.",
+            )
+        first, prefill, decode = measure(runner, prompt_tokens, output_tokens, batch)
+        memory = runner.memory_bytes()
+    finally:
+        runner.close()
+    result = BenchmarkResult(
+        model=model,
+        device=device,
+        prompt_tokens=prompt_tokens,
+        output_tokens=output_tokens,
+        batch=batch,
+        load_seconds=load_seconds,
+        first_token_seconds=first,
+        prefill_tokens_per_second=prefill,
+        decode_tokens_per_second=decode,
+        file_bytes=path.stat().st_size,
+        weights_bytes=memory["weights"],
+        kv_cache_bytes=memory["kv_cache"],
+        peak_resident_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+    )
+    sys.stdout.write(json.dumps(asdict(result)) + "\n" if as_json else describe(result))
+
+
+def measure(
+    runner: ModelRunner, prompt_tokens: int, output_tokens: int, batch: int
+) -> tuple[float, float, float]:
+    """Run one batch of prompts to the end.
+
+    Returns:
+        Seconds to the first token, prompt tokens a second, decoded tokens a second.
+    """
+    from zse.backends.types import SamplingRow, SequenceChunk, StepBatch
+
+    blocks_each = -(-(prompt_tokens + output_tokens) // runner.block_size)
+    usable = max(runner.vocab_size - _FIRST_TOKEN_ID, 1)
+    rows = [SamplingRow(temperature=0.0)] * batch
+
+    def step(pending: list[list[int]], start: int) -> list[list[int]]:
+        chunks = [
+            SequenceChunk(
+                sequence_slot=slot,
+                token_ids=token_ids,
+                start_position=start,
+                block_table=range(slot * blocks_each, (slot + 1) * blocks_each),
+            )
+            for slot, token_ids in enumerate(pending)
+        ]
+        result = runner.execute(StepBatch(chunks=chunks, sampling=rows))
+        return [[token.token_id] for token in result.sampled if token is not None]
+
+    prompts = [
+        [(_FIRST_TOKEN_ID + 7 * i + slot) % usable for i in range(prompt_tokens)]
+        for slot in range(batch)
+    ]
+    step(step(prompts, 0), prompt_tokens)  # the first pass compiles kernels and touches pages
+    started = time.perf_counter()
+    pending = step(prompts, 0)
+    first = time.perf_counter() - started
+    for index in range(output_tokens - 1):
+        pending = step(pending, prompt_tokens + index)
+    decode = time.perf_counter() - started - first
+    return first, batch * prompt_tokens / first, batch * (output_tokens - 1) / decode
+
+
+def describe(result: BenchmarkResult) -> str:
+    """Return the table that people read."""
+    mib = 1024.0 * 1024.0
+    lines = (
+        ("model", f"{result.model} on {result.device}, batch {result.batch}"),
+        ("tokens", f"{result.prompt_tokens} in, {result.output_tokens} out"),
+        ("load", f"{result.load_seconds * 1000:.0f} ms"),
+        ("first token", f"{result.first_token_seconds * 1000:.1f} ms"),
+        ("prefill", f"{result.prefill_tokens_per_second:.1f} tokens/s"),
+        ("decode", f"{result.decode_tokens_per_second:.1f} tokens/s"),
+        ("file", f"{result.file_bytes / mib:.1f} MiB"),
+        ("weights in memory", f"{result.weights_bytes / mib:.1f} MiB (the rest is mapped)"),
+        ("KV cache", f"{result.kv_cache_bytes / mib:.1f} MiB"),
+        ("peak resident", f"{result.peak_resident_bytes / mib:.1f} MiB"),
+    )
+    return "".join(f"{name:<18} {value}\n" for name, value in lines)
