@@ -1,0 +1,262 @@
+"""Builders of small wheels, Debian packages, mirrors, recipes and a registry in memory."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import json
+import lzma
+import re
+import tarfile
+import zipfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+
+def sha256_hex(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def make_wheel(
+    folder: Path,
+    name: str = "demo",
+    files: dict[str, bytes] | None = None,
+    *,
+    record: dict[str, bytes] | None = None,
+    unlisted: dict[str, bytes] | None = None,
+) -> Path:
+    """Write NAME-1.0-py3-none-any.whl; ``record`` overrides what RECORD claims of a file."""
+    info = f"{name}-1.0.dist-info"
+    content = {
+        **(files if files is not None else {f"{name}/__init__.py": b"VALUE = 1\n"}),
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n".encode(),
+        f"{info}/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    lines = []
+    for path, data in content.items():
+        digest = hashlib.sha256((record or {}).get(path, data)).digest()
+        text = base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+        lines.append(f"{path},sha256={text},{len(data)}")
+    lines.append(f"{info}/RECORD,,")
+    path = folder / f"{name}-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for member, data in {**content, **(unlisted or {})}.items():
+            archive.writestr(zipfile.ZipInfo(member), data)
+        archive.writestr(zipfile.ZipInfo(f"{info}/RECORD"), "\n".join(lines) + "\n")
+    return path
+
+
+def make_tar(members: list[tarfile.TarInfo | tuple[str, bytes]]) -> bytes:
+    """Write a tar of files given as (path, bytes) and of ready headers."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for member in members:
+            if isinstance(member, tarfile.TarInfo):
+                archive.addfile(member)
+            else:
+                header = tarfile.TarInfo(member[0])
+                header.size = len(member[1])
+                archive.addfile(header, io.BytesIO(member[1]))
+    return buffer.getvalue()
+
+
+def make_deb(files: dict[str, bytes] | bytes, *, suffix: str = ".xz") -> bytes:
+    """Return a .deb that holds files, or a ready data.tar."""
+    data = files if isinstance(files, bytes) else make_tar([(f"./{p}", d) for p, d in files.items()])
+    packed = lzma.compress(data) if suffix == ".xz" else data
+    result = b"!<arch>\n"
+    for name, content in [("debian-binary", b"2.0\n"), (f"data.tar{suffix}", packed)]:
+        result += f"{name:<16}{0:<12}{0:<6}{0:<6}{'100644':<8}{len(content):<10}`\n".encode()
+        result += content + b"\n" * (len(content) % 2)
+    return result
+
+
+@dataclass
+class FakeMirror:
+    """A Debian mirror in memory: packages by name, and the indexes that list them."""
+
+    packages: dict[str, bytes] = field(default_factory=dict)
+    depends: dict[str, str] = field(default_factory=dict)
+    gone: set[str] = field(default_factory=set)
+    requests: list[str] = field(default_factory=list)
+
+    def transport(self) -> httpx.MockTransport:
+        return httpx.MockTransport(self._answer)
+
+    def _answer(self, request: httpx.Request) -> httpx.Response:
+        path = request.url.path.removeprefix("/debian/")
+        self.requests.append(path)
+        content = self._files().get(path)
+        if content is None or path in self.gone:
+            return httpx.Response(404)
+        return httpx.Response(200, content=content)
+
+    def _files(self) -> dict[str, bytes]:
+        paragraphs, files = [], {}
+        for name, data in self.packages.items():
+            path = f"pool/{name}_1.0_amd64.deb"
+            files[path] = data
+            paragraphs.append(
+                f"Package: {name}\nVersion: 1.0\nFilename: {path}\nSize: {len(data)}\n"
+                f"SHA256: {sha256_hex(data)}\nDepends: {self.depends.get(name, '')}\n"
+            )
+        index = lzma.compress("\n".join(paragraphs).encode())
+        inner = "main/binary-amd64/Packages.xz"
+        release = (
+            "-----BEGIN PGP SIGNED MESSAGE-----\nHash: SHA256\n\nOrigin: Test\nSHA256:\n"
+            f" {sha256_hex(index)} {len(index)} {inner}\n-----BEGIN PGP SIGNATURE-----\n"
+        )
+        base = "dists/bookworm"
+        return {**files, f"{base}/InRelease": release.encode(), f"{base}/{inner}": index}
+
+
+@dataclass
+class FakeRegistry:
+    """A registry in memory that speaks enough of the distribution API to be argued with."""
+
+    auth: str = ""  # "", "basic" or "bearer"
+    blobs: dict[str, dict[str, bytes]] = field(default_factory=dict)
+    manifests: dict[tuple[str, str], tuple[str, bytes]] = field(default_factory=dict)
+    sessions: dict[str, bytearray] = field(default_factory=dict)
+    log: list[tuple[str, str, str]] = field(default_factory=list)
+    failures: list[httpx.Response] = field(default_factory=list)
+    redirect_blobs_to: str = ""
+    lose_sessions: int = 0
+    tokens_asked: list[str] = field(default_factory=list)
+
+    def transport(self) -> httpx.MockTransport:
+        return httpx.MockTransport(self._answer)
+
+    def _answer(self, request: httpx.Request) -> httpx.Response:
+        request.read()
+        path, method = request.url.path, request.method
+        self.log.append((method, str(request.url), request.headers.get("authorization", "")))
+        if request.url.path == "/token":
+            self.tokens_asked.append(str(request.url))
+            return httpx.Response(200, json={"token": "good"})
+        if request.url.host == "blobs.example":
+            digest = path.removeprefix("/")
+            return httpx.Response(200, content=self._find(digest))
+        if not self._is_allowed(request):
+            challenge = {
+                "basic": 'Basic realm="test"',
+                "bearer": 'Bearer realm="http://127.0.0.1:5000/token",service="test"',
+            }[self.auth]
+            return httpx.Response(401, headers={"WWW-Authenticate": challenge})
+        if self.failures:
+            return self.failures.pop(0)
+        if match := re.fullmatch(r"/v2/(.+)/manifests/(.+)", path):
+            return self._manifest(request, match[1], match[2])
+        if match := re.fullmatch(r"/v2/(.+)/blobs/uploads/(.*)", path):
+            return self._upload(request, match[1], match[2])
+        if match := re.fullmatch(r"/v2/(.+)/blobs/(sha256:.+)", path):
+            return self._blob(method, match[1], match[2])
+        return httpx.Response(404)
+
+    def _is_allowed(self, request: httpx.Request) -> bool:
+        wanted = {"": "", "basic": "Basic " + base64.b64encode(b"me:secret").decode()}
+        return not self.auth or request.headers.get("authorization") == wanted.get(
+            self.auth, "Bearer good"
+        )
+
+    def _find(self, digest: str) -> bytes:
+        return next(held[digest] for held in self.blobs.values() if digest in held)
+
+    def _manifest(self, request: httpx.Request, repository: str, name: str) -> httpx.Response:
+        if request.method == "PUT":
+            digest = f"sha256:{sha256_hex(request.content)}"
+            entry = (request.headers["content-type"], request.content)
+            self.manifests[repository, name] = self.manifests[repository, digest] = entry
+            return httpx.Response(201, headers={"Docker-Content-Digest": digest})
+        if (repository, name) not in self.manifests:
+            body = {"errors": [{"code": "MANIFEST_UNKNOWN", "message": "manifest unknown"}]}
+            return httpx.Response(404, json=body)
+        media_type, content = self.manifests[repository, name]
+        return httpx.Response(200, content=content, headers={"Content-Type": media_type})
+
+    def _blob(self, method: str, repository: str, digest: str) -> httpx.Response:
+        content = self.blobs.get(repository, {}).get(digest)
+        if content is None:
+            return httpx.Response(404)
+        if method == "GET" and self.redirect_blobs_to:
+            return httpx.Response(307, headers={"Location": f"{self.redirect_blobs_to}/{digest}"})
+        return httpx.Response(200, content=content if method == "GET" else b"")
+
+    def _upload(self, request: httpx.Request, repository: str, session: str) -> httpx.Response:
+        held = self.blobs.setdefault(repository, {})
+        digest = request.url.params.get("mount")
+        if request.method == "POST":
+            source = self.blobs.get(request.url.params.get("from", ""), {})
+            if digest and digest in source:
+                held[digest] = source[digest]
+                return httpx.Response(201)
+            name = f"s{len(self.sessions)}"
+            self.sessions[name] = bytearray()
+            return httpx.Response(202, headers=self._location(repository, name))
+        if self.lose_sessions and request.method in {"PATCH", "PUT"}:
+            self.lose_sessions -= 1
+            self.sessions.pop(session, None)
+        if session not in self.sessions:
+            return httpx.Response(404)
+        self.sessions[session] += request.content
+        if request.method == "PATCH":
+            return httpx.Response(202, headers=self._location(repository, session))
+        content = bytes(self.sessions.pop(session))
+        if f"sha256:{sha256_hex(content)}" != request.url.params["digest"]:
+            return httpx.Response(400)
+        held[request.url.params["digest"]] = content
+        return httpx.Response(201)
+
+    @staticmethod
+    def _location(repository: str, session: str) -> dict[str, str]:
+        return {"Location": f"/v2/{repository}/blobs/uploads/{session}?state=x"}
+
+
+RECIPE = """
+name = "small"
+python = "3.11"
+base = "debian:bookworm"
+entrypoint = ["python3", "/opt/zse/boot.py"]
+port = 8000
+[env]
+ZSE_HOST = "0.0.0.0"
+[labels]
+title = "small"
+[healthcheck]
+test = ["CMD", "true"]
+interval_seconds = 10
+[files]
+"opt/zse/boot.py" = "boot.py"
+[code]
+exclude = ["*"]
+[wheels]
+requirements = ["demo==1.0"]
+[debian]
+suite = "bookworm"
+packages = ["python3"]
+"""
+
+
+def fill_cache(cache_dir: Path, recipe_folder: Path) -> Path:
+    """Put the recipe's wheel where a build looks for fetched ones."""
+    wheel = next(recipe_folder.glob("*.whl"))
+    target = cache_dir / "downloads" / "wheels" / sha256_hex(wheel.read_bytes()) / wheel.name
+    target.parent.mkdir(parents=True)
+    target.write_bytes(wheel.read_bytes())
+    return cache_dir
+
+
+def make_rootfs(path: Path) -> Path:
+    """Write a tar that stands for a base's root file system."""
+    path.write_bytes(make_tar([("usr/bin/python3", b"binary")]))
+    return path
+
+
+def read_layer(layout: Path, digest: str) -> bytes:
+    return (layout / "blobs" / "sha256" / digest.removeprefix("sha256:")).read_bytes()
+
+
+def read_json(layout: Path, digest: str) -> dict:
+    return json.loads(read_layer(layout, digest))
