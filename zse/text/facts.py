@@ -1,0 +1,126 @@
+"""What the runtime must know of a tokenizer beside its merges: kept next to the binary form.
+
+Parsing a large ``tokenizer.json`` takes over half a second, so everything here is worked out once,
+when a checkpoint is converted, and stored as a few kilobytes of JSON.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from zse.errors import FormatError
+
+Kind = Literal["byte_level", "metaspace", "other"]
+"""How tokens become bytes: by the byte alphabet, by ▁ and <0xNN>, or only as a whole sequence."""
+
+
+class TokenizerError(FormatError):
+    """The tokenizer's files cannot be read."""
+
+    default_hint = "Convert the checkpoint again; its tokenizer.json may be damaged."
+
+
+@dataclass(frozen=True, kw_only=True)
+class AddedToken:
+    """One added token: matched in text before the model runs; ``special`` ones are control."""
+
+    token_id: int
+    text: str
+    special: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenizerFacts:
+    """Facts worked out from a tokenizer.json.
+
+    ``prefix_ids`` and ``suffix_ids`` are what encoding adds around a text; ``strips_space`` says
+    that decoding drops one leading space; ``vocab_size`` is the highest id plus one.
+    """
+
+    kind: Kind
+    vocab_size: int
+    strips_space: bool = False
+    prefix_ids: tuple[int, ...] = ()
+    suffix_ids: tuple[int, ...] = ()
+    added: tuple[AddedToken, ...] = field(default=())
+
+    @property
+    def special_ids(self) -> frozenset[int]:
+        """Ids of control tokens, which decoding leaves out by default."""
+        return frozenset(token.token_id for token in self.added if token.special)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values for :meth:`from_json`."""
+        return {
+            "kind": self.kind,
+            "vocab_size": self.vocab_size,
+            "strips_space": self.strips_space,
+            "prefix_ids": list(self.prefix_ids),
+            "suffix_ids": list(self.suffix_ids),
+            "added": [[token.token_id, token.text, token.special] for token in self.added],
+        }
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> TokenizerFacts:
+        """Build from :meth:`to_json`'s values.
+
+        Raises:
+            TokenizerError: A field is missing or has the wrong type.
+        """
+        try:
+            return cls(
+                kind=value["kind"],
+                vocab_size=int(value["vocab_size"]),
+                strips_space=bool(value["strips_space"]),
+                prefix_ids=tuple(int(i) for i in value["prefix_ids"]),
+                suffix_ids=tuple(int(i) for i in value["suffix_ids"]),
+                added=tuple(
+                    AddedToken(token_id=int(i), text=str(text), special=bool(special))
+                    for i, text, special in value["added"]
+                ),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise TokenizerError(f"the stored tokenizer facts are damaged: {error!r}") from error
+
+
+def parse_object(data: bytes, name: str) -> dict[str, Any]:
+    """Parse a JSON object.
+
+    Raises:
+        TokenizerError: ``data`` is not a JSON object; the message names the file.
+    """
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise TokenizerError(f"{name} is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise TokenizerError(f"{name} holds a {type(value).__name__}, not an object")
+    return value
+
+
+def decoder_kind(decoder: Any) -> tuple[Kind, bool]:
+    """Return how tokens of this decoder become bytes, and whether a leading space is dropped."""
+    steps = _steps(decoder)
+    names = [step.get("type") for step in steps]
+    if "ByteLevel" in names:
+        return "byte_level", False
+    if names == ["Metaspace"]:
+        scheme = steps[0].get("prepend_scheme", "always")
+        return "metaspace", scheme != "never"
+    replaces = [s for s in steps if s.get("type") == "Replace" and s.get("content") == " "]
+    if replaces and set(names) <= {"Replace", "ByteFallback", "Fuse", "Strip"}:
+        strips = [s for s in steps if s.get("type") == "Strip"]
+        plain = all(s.get("content") == " " and s.get("stop", 0) == 0 for s in strips)
+        if plain and sum(int(s.get("start", 0)) for s in strips) <= 1:
+            return "metaspace", any(s.get("start") for s in strips)
+    return "other", False
+
+
+def _steps(decoder: Any) -> list[dict[str, Any]]:
+    if not isinstance(decoder, dict):
+        return []
+    if decoder.get("type") == "Sequence":
+        return [step for part in decoder.get("decoders", []) for step in _steps(part)]
+    return [decoder]

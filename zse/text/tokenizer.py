@@ -1,0 +1,200 @@
+"""The tokenizer: text to ids and back, from the sections of a .zse file or a checkpoint's files.
+
+It loads from the binary form when the file holds one (written at conversion, and only if it equals
+the reference there), else from tokenizer.json by the reference library.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from zse.errors import NotFoundError
+from zse.text.container import BINARY_SECTION, unpack
+from zse.text.engines import Engine, KitokenEngine, ReferenceEngine
+from zse.text.facts import TokenizerError, TokenizerFacts, parse_object
+
+Sections = Callable[[str], bytes | None]
+
+
+class SectionReader(Protocol):
+    """The part of a .zse reader that tokenizers and templates are loaded from."""
+
+    def has_section(self, name: str) -> bool:
+        """Return whether the file holds this section."""
+        ...
+
+    def section(self, name: str) -> memoryview:
+        """Return the section's bytes."""
+        ...
+
+
+class Tokenizer:
+    """Text to token ids and back.
+
+    Decoding works on bytes: a token is a byte string, a text is their concatenation read as UTF-8
+    with U+FFFD for what is not UTF-8. Equal to the reference for every sequence that encodes a text.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        facts: TokenizerFacts,
+        *,
+        bos_id: int | None = None,
+        eos_ids: Sequence[int] = (),
+    ) -> None:
+        self._engine = engine
+        self.facts = facts
+        self.bos_id = bos_id
+        self.eos_ids = tuple(eos_ids)
+        self.special_ids = facts.special_ids
+        self.vocab_size = facts.vocab_size
+        self._added_text = {token.token_id: token.text for token in facts.added}
+        self._added_ids = {token.text: token.token_id for token in facts.added}
+        specials = sorted((t.text for t in facts.added if t.special), key=len, reverse=True)
+        self._special_pattern = re.compile("|".join(map(re.escape, specials)) or r"(?!)")
+        self.token_bytes = functools.lru_cache(maxsize=65536)(engine.token_bytes)
+
+    @property
+    def engine(self) -> Literal["kitoken", "tokenizers"]:
+        """Which library does the work."""
+        return self._engine.name
+
+    @classmethod
+    def from_sections(cls, get: Sections) -> Tokenizer:
+        """Load from named byte sections.
+
+        Args:
+            get: Returns a section's bytes by name, or None when it is absent.
+
+        Raises:
+            NotFoundError: There is neither a binary form nor a tokenizer.json.
+            TokenizerError: A section is damaged.
+        """
+        binary = get(BINARY_SECTION)
+        if binary is not None:
+            facts, payload = unpack(binary)
+            engine: Engine = KitokenEngine(payload, facts)
+        else:
+            source = get("tokenizer.json")
+            if source is None:
+                raise NotFoundError(
+                    "the model holds no tokenizer.json",
+                    hint="Only models with a fast tokenizer (tokenizer.json) are supported.",
+                )
+            reference = ReferenceEngine(source)
+            engine, facts = reference, reference.facts
+        bos_id, eos_ids = _boundaries(get, facts)
+        return cls(engine, facts, bos_id=bos_id, eos_ids=eos_ids)
+
+    @classmethod
+    def from_folder(cls, folder: Path) -> Tokenizer:
+        """Load from a checkpoint folder's files."""
+
+        def read(name: str) -> bytes | None:
+            path = folder / name
+            return path.read_bytes() if path.is_file() else None
+
+        return cls.from_sections(read)
+
+    def encode(
+        self, text: str, *, add_special_tokens: bool = True, parse_special: bool = True
+    ) -> list[int]:
+        """Encode a text.
+
+        Args:
+            text: Any text; lone surrogates become U+FFFD, since no tokenizer can hold them.
+            add_special_tokens: Put the tokens around it that the model's files ask for (bos).
+            parse_special: Read the text of control tokens (``<|im_end|>``) as those tokens. When
+                false no control token comes out, whatever the text says.
+        """
+        text = _without_surrogates(text)
+        ids = self._engine.encode(text, parse_special=parse_special)
+        if not parse_special and not self.special_ids.isdisjoint(ids):
+            ids = self._encode_as_plain_text(text)
+        if add_special_tokens:
+            return [*self.facts.prefix_ids, *ids, *self.facts.suffix_ids]
+        return ids
+
+    def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:
+        """Decode ids; unknown ids are left out, bytes that are not UTF-8 become U+FFFD."""
+        kept = [i for i in ids if not (skip_special_tokens and i in self.special_ids)]
+        if self.facts.kind == "other":
+            return self._engine.decode(kept)
+        data = b"".join(map(self.token_bytes, kept))
+        if self.facts.strips_space and data.startswith(b" "):
+            data = data[1:]
+        return data.decode("utf-8", "replace")
+
+    def decode_whole(self, ids: Sequence[int]) -> str:
+        """Decode by the engine itself; for tokenizers whose tokens have no bytes of their own."""
+        return self._engine.decode(ids)
+
+    def token_text(self, token_id: int) -> str:
+        """Text of one token for display; U+FFFD stands for bytes that are no whole character."""
+        return self.token_bytes(token_id).decode("utf-8", "replace")
+
+    def special_id(self, text: str) -> int | None:
+        """Id of an added token by its text."""
+        return self._added_ids.get(text)
+
+    def added_text(self, token_id: int | None) -> str:
+        """Text of an added token; empty when the id is None or names an ordinary token."""
+        return "" if token_id is None else self._added_text.get(token_id, "")
+
+    def _encode_as_plain_text(self, text: str) -> list[int]:
+        """Cut every control token's text in two, so that no vocabulary can match it whole."""
+        cuts = [match.start() + 1 for match in self._special_pattern.finditer(text)]
+        edges = [0, *cuts, len(text)]
+        ids: list[int] = []
+        for start, end in zip(edges, edges[1:], strict=False):
+            ids += self._engine.encode(text[start:end], parse_special=False)
+        return [i for i in ids if i not in self.special_ids]
+
+
+def load_tokenizer(reader: SectionReader) -> Tokenizer:
+    """Load the tokenizer that a .zse file holds."""
+    return Tokenizer.from_sections(
+        lambda name: bytes(reader.section(name)) if reader.has_section(name) else None
+    )
+
+
+def special_token_text(value: Any) -> str:
+    """Text of a tokenizer_config.json token, given as a string, an object or null."""
+    if isinstance(value, dict):
+        value = value.get("content")
+    return value if isinstance(value, str) else ""
+
+
+def _boundaries(get: Sections, facts: TokenizerFacts) -> tuple[int | None, tuple[int, ...]]:
+    """The bos id and every id that ends a text, from the files that say so."""
+    ids_by_text = {token.text: token.token_id for token in facts.added}
+    documents = {
+        name: parse_object(data, name) if (data := get(name)) else {}
+        for name in ("tokenizer_config.json", "generation_config.json", "config.json")
+    }
+    tokenizer_config = documents["tokenizer_config.json"]
+    bos_id = ids_by_text.get(special_token_text(tokenizer_config.get("bos_token")))
+    found: list[int] = []
+    for name in ("generation_config.json", "config.json"):
+        value = documents[name].get("eos_token_id")
+        values = value if isinstance(value, list) else [value]
+        if any(not isinstance(i, int) and i is not None for i in values):
+            raise TokenizerError(f"{name} holds eos_token_id={value!r}, not whole numbers")
+        found += [i for i in values if i is not None]
+    eos_text = special_token_text(tokenizer_config.get("eos_token"))
+    if eos_text in ids_by_text:
+        found.append(ids_by_text[eos_text])
+    return bos_id, tuple(dict.fromkeys(found))
+
+
+def _without_surrogates(text: str) -> str:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
