@@ -16,6 +16,7 @@ import pytest
 from zse.settings import subprocess_environment
 
 SCRIPT = Path(__file__).parent / "scripted_server.py"
+ROOT = str(Path(__file__).parents[2])
 
 
 @pytest.fixture(scope="session")
@@ -36,16 +37,21 @@ class ServerChild:
             [sys.executable, *command],
             stderr=subprocess.PIPE,
             text=True,
-            env=subprocess_environment(OMP_NUM_THREADS="1", **environment),
+            env=subprocess_environment(PYTHONPATH=ROOT, OMP_NUM_THREADS="1", **environment),
         )
         self.lines: list[dict] = []
         self.raw: list[str] = []
         self._changed = threading.Condition()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
-        self.port = self.wait_for_line("listening")["port"]
+        self.http = httpx.Client(timeout=60)
+        try:
+            self.port = self.wait_for_line("listening")["port"]
+        except BaseException:
+            self.close()
+            raise
         self.url = f"http://127.0.0.1:{self.port}"
-        self.http = httpx.Client(base_url=self.url, timeout=60)
+        self.http.base_url = self.url
 
     def _read(self) -> None:
         for line in self.process.stderr:

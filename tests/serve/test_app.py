@@ -18,9 +18,9 @@ COMPLETIONS = "/v1/completions"
 class Caller:
     """Calls an application in this process."""
 
-    def __init__(self, state, **options) -> None:
-        self.state = state
+    def __init__(self, state, runner, **options) -> None:
         self.app = create_app(state, **options)
+        self.runner = runner
 
     def __call__(self, method, path, **options) -> httpx.Response:
         async def call():
@@ -28,7 +28,7 @@ class Caller:
             async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
                 return await client.request(method, path, **options)
 
-        return asyncio.run(call())
+        return self.runner.run(call())
 
     def chat(self, text="Hello", **fields):
         body = {"messages": [{"role": "user", "content": text}], **fields}
@@ -44,14 +44,21 @@ def state():
 
 
 @pytest.fixture
-def loading(state):
-    return Caller(state)
+def runner():
+    """One event loop for a test: the server has one for its life."""
+    with asyncio.Runner() as runner:
+        yield runner
 
 
 @pytest.fixture
-def call(state, scripted):
+def loading(state, runner):
+    return Caller(state, runner)
+
+
+@pytest.fixture
+def call(state, runner, scripted):
     state.model = scripted.scripted_model()
-    return Caller(state)
+    return Caller(state, runner)
 
 
 def check_error(response, status, *, param=None, code=None, kind="invalid_request_error"):
@@ -396,9 +403,9 @@ def test_the_alias_and_the_name_both_reach_the_model(call):
     }
 
 
-def test_a_model_without_template_refuses_chat_and_completes(state, scripted):
+def test_a_model_without_template_refuses_chat_and_completes(state, runner, scripted):
     state.model = scripted.scripted_model(template=None)
-    call = Caller(state)
+    call = Caller(state, runner)
     check_error(call.chat(), 400, param="messages")
     assert call.complete().status_code == 200
 
@@ -485,17 +492,17 @@ def test_every_response_has_a_request_id_and_the_ledger(call):
 
 
 @pytest.mark.parametrize("host", ["evil.example", "", "localhost.evil", "127.0.0.1@evil", "[::2]"])
-def test_a_loopback_server_refuses_foreign_hosts(state, scripted, host):
+def test_a_loopback_server_refuses_foreign_hosts(state, runner, scripted, host):
     state.model = scripted.scripted_model()
-    call = Caller(state, allowed_hosts=LOOPBACK_HOSTS)
+    call = Caller(state, runner, allowed_hosts=LOOPBACK_HOSTS)
     response = call("GET", "/v1/models", headers={"host": host})
     check_error(response, 421, code="misdirected_request")
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1:8000", "[::1]:80", "LOCALHOST:1"])
-def test_a_loopback_server_answers_its_own_names(state, scripted, host):
+def test_a_loopback_server_answers_its_own_names(state, runner, scripted, host):
     state.model = scripted.scripted_model()
-    call = Caller(state, allowed_hosts=LOOPBACK_HOSTS)
+    call = Caller(state, runner, allowed_hosts=LOOPBACK_HOSTS)
     assert call("GET", "/v1/models", headers={"host": host}).status_code == 200
 
 
