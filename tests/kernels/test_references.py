@@ -1,0 +1,173 @@
+"""The CPU backend's operations equal the references within each contract's tolerance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+import zse.kernels
+from zse.backends.cpu import CPUBackend
+from zse.backends.options import BackendOptions
+from zse.backends.types import SamplingRow, SequenceChunk, StepBatch
+from zse.format import Scheme, ZSEReader, ZSEWriter
+from zse.format.as_torch import bytes_from
+from zse.format.layout import PlannedTensor
+from zse.kernels.attention.reference import attention
+from zse.kernels.contract import Contract
+from zse.kernels.embed.reference import embed
+from zse.kernels.gate_up.reference import gate_up
+from zse.kernels.linear_residual.reference import linear_residual
+from zse.kernels.lm_head_sample.reference import lm_head_sample
+from zse.kernels.norm_linear.reference import norm_linear
+from zse.kernels.rope_store.reference import rope_store
+
+NAMES = (
+    "embed",
+    "norm_linear",
+    "rope_store",
+    "attention",
+    "linear_residual",
+    "gate_up",
+    "lm_head_sample",
+)
+HIDDEN, HEADS, KV_HEADS, HEAD_DIM, WIDE, VOCAB = 64, 4, 2, 16, 96, 100
+EPSILON = 1e-5
+FREQUENCIES = tuple(10000.0 ** (-i / 8) for i in range(8))
+MATRICES = {
+    "embed.weight": (VOCAB, HIDDEN),
+    "qkv.weight": ((HEADS + 2 * KV_HEADS) * HEAD_DIM, HIDDEN),
+    "gate_up.weight": (2 * WIDE, HIDDEN),
+    "down.weight": (HIDDEN, WIDE),
+}
+VECTORS = {"norm.weight": HIDDEN, "qkv.bias": MATRICES["qkv.weight"][0], "head_norm": HEAD_DIM}
+
+
+@pytest.fixture(scope="module")
+def case(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Return a backend over a small float32 file, its tensors, a step and a residual stream."""
+    generator = torch.Generator().manual_seed(3)
+    shapes = {**MATRICES, **{name: (size,) for name, size in VECTORS.items()}}
+    tensors = {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}
+    path: Path = tmp_path_factory.mktemp("kernels") / "case.zse"
+    plan = [
+        PlannedTensor(name=n, scheme=Scheme.FP32, shape=tuple(t.shape)) for n, t in tensors.items()
+    ]
+    with ZSEWriter(path, architecture="llama", model_config={}, provenance={}) as writer:
+        writer.plan([("embed", plan)])
+        for name, tensor in tensors.items():
+            writer.write_part(name, "data", bytes_from(tensor))
+        writer.close()
+    shape = SimpleNamespace(
+        vocab_size=VOCAB,
+        hidden_size=HIDDEN,
+        num_layers=1,
+        num_heads=HEADS,
+        num_kv_heads=KV_HEADS,
+        head_dim=HEAD_DIM,
+        rms_norm_eps=EPSILON,
+        max_position=64,
+    )
+    options = BackendOptions(inverse_frequencies=FREQUENCIES, block_size=4, num_blocks=8, threads=1)
+    with ZSEReader(path) as reader:
+        backend = CPUBackend(reader, shape, options)
+        chunks = [
+            SequenceChunk(sequence_slot=0, token_ids=[5, 9, 77], start_position=0, block_table=[6]),
+            SequenceChunk(sequence_slot=1, token_ids=[31], start_position=0, block_table=[2]),
+            SequenceChunk(sequence_slot=2, token_ids=[8] * 7, start_position=0, block_table=[1, 4]),
+        ]
+        step = backend.begin(StepBatch(chunks=chunks, sampling=[SamplingRow(temperature=0.0)] * 3))
+        residual = torch.randn(11, HIDDEN, generator=generator)
+        yield SimpleNamespace(backend=backend, tensors=tensors, step=step, residual=residual)
+        backend.close()
+
+
+def contract(name: str) -> Contract:
+    found = import_module(f"zse.kernels.{name}.contract").CONTRACT
+    assert isinstance(found, Contract)
+    return found
+
+
+def check(name: str, found: torch.Tensor, expected: torch.Tensor) -> None:
+    assert found.shape == expected.shape
+    error = float((found - expected).abs().max() / expected.abs().max())
+    assert error <= contract(name).relative_tolerance
+
+
+def test_every_folder_is_an_operation_with_a_contract() -> None:
+    folders = {p.parent.name for p in Path(zse.kernels.__file__).parent.glob("*/contract.py")}
+    assert folders == set(NAMES)
+    for name in NAMES:
+        assert contract(name).name == name
+        assert contract(name).relative_tolerance <= contract(name).relative_tolerance_16bit
+
+
+def test_embed_equals_its_reference(case: Any) -> None:
+    found = case.backend.embed(case.step, "embed.weight")
+    check("embed", found, embed(case.step.token_ids, case.tensors["embed.weight"]))
+
+
+def test_norm_linear_equals_its_reference(case: Any) -> None:
+    t = case.tensors
+    found = case.backend.norm_linear(
+        case.step, case.residual, "norm.weight", "qkv.weight", "qkv.bias"
+    )
+    expected = norm_linear(case.residual, t["norm.weight"], t["qkv.weight"], EPSILON, t["qkv.bias"])
+    check("norm_linear", found, expected)
+
+
+@pytest.mark.parametrize("head_norms", [False, True])
+@pytest.mark.parametrize("window", [None, 1, 3])
+def test_rope_store_and_attention_equal_their_references(
+    case: Any, window: int | None, head_norms: bool
+) -> None:
+    step, norm = case.step, case.tensors["head_norm"]
+    qkv = torch.randn(11, HEADS + 2 * KV_HEADS, HEAD_DIM)
+    cache = torch.zeros(8 * 4, 2 * KV_HEADS, HEAD_DIM)
+    expected = rope_store(
+        qkv.clone(),
+        step.positions,
+        torch.tensor(FREQUENCIES),
+        step.slots,
+        cache,
+        HEADS,
+        (norm, norm, EPSILON) if head_norms else None,
+    )
+    names = ("head_norm", "head_norm") if head_norms else ()
+    query = case.backend.rope_store(step, qkv.flatten(1), 0, *names)
+    check("rope_store", query, expected)
+    stored = step.cache[0].view_as(cache)
+    check("rope_store", stored[step.slots], cache[step.slots])
+    found = case.backend.attention(step, query, 0, window)
+    for chunk in step.chunks:
+        rows = slice(chunk.first_row, chunk.first_row + chunk.num_tokens)
+        part = attention(expected[rows], cache, step.slots[rows], chunk.start_position, window)
+        check("attention", found[rows], part)
+
+
+def test_linear_residual_equals_its_reference(case: Any) -> None:
+    inputs = torch.randn(11, WIDE)
+    found = case.backend.linear_residual(case.step, inputs, "down.weight", case.residual.clone())
+    expected = linear_residual(inputs, case.tensors["down.weight"], case.residual)
+    check("linear_residual", found, expected)
+
+
+def test_gate_up_equals_its_reference(case: Any) -> None:
+    found = case.backend.gate_up(case.step, case.residual, "norm.weight", "gate_up.weight")
+    t = case.tensors
+    check("gate_up", found, gate_up(case.residual, t["norm.weight"], t["gate_up.weight"], EPSILON))
+
+
+def test_lm_head_sample_equals_its_reference(case: Any) -> None:
+    t, step = case.tensors, case.step
+    logits, tokens = lm_head_sample(
+        case.residual[step.last_rows], t["norm.weight"], t["embed.weight"], EPSILON
+    )
+    args = (step, case.residual, "norm.weight", "lm_head.weight")
+    check("lm_head_sample", case.backend.lm_head(*args), logits)
+    assert [token.token_id for token in case.backend.lm_head_sample(*args)] == tokens

@@ -1,0 +1,39 @@
+"""Reference of ``attention``: plain, slow, obviously right."""
+
+from __future__ import annotations
+
+import torch
+
+
+def attention(
+    query: torch.Tensor,
+    cache: torch.Tensor,
+    slots: torch.Tensor,
+    first_position: int,
+    window: int | None = None,
+) -> torch.Tensor:
+    """Return causal attention of consecutive queries of one sequence.
+
+    Args:
+        query: float32 [T, HQ, D] of positions ``first_position`` and after.
+        cache: [S, 2 * HK, D], keys first.
+        slots: int64 [P], the cache row of every position from 0 to the last query's.
+        first_position: Position of the first query.
+        window: Positions a query sees, its own included; None for all before it.
+
+    Returns:
+        float32 [T, HQ * D].
+    """
+    kv_heads = cache.shape[1] // 2
+    repeats = query.shape[1] // kv_heads
+    outputs = torch.empty_like(query)
+    for token in range(query.shape[0]):
+        position = first_position + token
+        first_key = 0 if window is None else max(0, position - window + 1)
+        seen = cache[slots[first_key : position + 1]].float()
+        for head in range(query.shape[1]):
+            keys = seen[:, head // repeats]
+            values = seen[:, kv_heads + head // repeats]
+            scores = keys @ query[token, head] / query.shape[2] ** 0.5
+            outputs[token, head] = torch.softmax(scores, 0) @ values
+    return outputs.flatten(1)

@@ -1,0 +1,1 @@
+"""embed: the rows of the embedding that the tokens name."""

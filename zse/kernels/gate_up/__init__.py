@@ -1,0 +1,1 @@
+"""gate_up: RMSNorm, the joined gate and up matrix, silu(gate) * up."""

@@ -1,0 +1,1 @@
+"""linear_residual: a matrix, added to the residual stream."""

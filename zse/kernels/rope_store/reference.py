@@ -1,0 +1,57 @@
+"""Reference of ``rope_store``: plain, slow, obviously right."""
+
+from __future__ import annotations
+
+import torch
+
+from zse.kernels.norm_linear.reference import rms_norm
+
+
+def rotate(heads: torch.Tensor, positions: torch.Tensor, frequencies: torch.Tensor) -> torch.Tensor:
+    """Rotate [T, heads, D]: dimension i and i + D/2 are the two axes of rotation i."""
+    angles = positions.float()[:, None, None] * frequencies
+    first, second = heads.chunk(2, -1)
+    return torch.cat(
+        (
+            first * angles.cos() - second * angles.sin(),
+            second * angles.cos() + first * angles.sin(),
+        ),
+        -1,
+    )
+
+
+def rope_store(
+    qkv: torch.Tensor,
+    positions: torch.Tensor,
+    frequencies: torch.Tensor,
+    slots: torch.Tensor,
+    cache: torch.Tensor,
+    num_heads: int,
+    head_norms: tuple[torch.Tensor, torch.Tensor, float] | None = None,
+) -> torch.Tensor:
+    """Rotate queries and keys, write keys and values, return the queries.
+
+    Args:
+        qkv: float32 [T, HQ + 2 * HK, D].
+        positions: int64 [T].
+        frequencies: float32 [D / 2], radians per position.
+        slots: int64 [T], rows of ``cache``.
+        cache: [S, 2 * HK, D], keys first; changed in place.
+        num_heads: HQ.
+        head_norms: Weights [D] for queries and for keys, and epsilon; None for no head norm.
+
+    Returns:
+        float32 [T, HQ, D].
+    """
+    kv_heads = cache.shape[1] // 2
+    query = qkv[:, :num_heads]
+    keys = qkv[:, num_heads : num_heads + kv_heads]
+    values = qkv[:, num_heads + kv_heads :]
+    if head_norms is not None:
+        q_norm, k_norm, epsilon = head_norms
+        query, keys = rms_norm(query, q_norm, epsilon), rms_norm(keys, k_norm, epsilon)
+    keys = rotate(keys, positions, frequencies)
+    for token, slot in enumerate(slots.tolist()):
+        cache[slot, :kv_heads] = keys[token].to(cache.dtype)
+        cache[slot, kv_heads:] = values[token].to(cache.dtype)
+    return rotate(query, positions, frequencies)
