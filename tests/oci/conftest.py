@@ -10,7 +10,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from oci_builders import RECIPE, make_wheel, sha256_hex  # noqa: E402
+from oci_builders import RECIPE, make_wheel, sha256_hex
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import httpx
 
+
 def sha256_hex(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
@@ -64,7 +65,9 @@ def make_tar(members: list[tarfile.TarInfo | tuple[str, bytes]]) -> bytes:
 
 def make_deb(files: dict[str, bytes] | bytes, *, suffix: str = ".xz") -> bytes:
     """Return a .deb that holds files, or a ready data.tar."""
-    data = files if isinstance(files, bytes) else make_tar([(f"./{p}", d) for p, d in files.items()])
+    data = (
+        files if isinstance(files, bytes) else make_tar([(f"./{p}", d) for p, d in files.items()])
+    )
     packed = lzma.compress(data) if suffix == ".xz" else data
     result = b"!<arch>\n"
     for name, content in [("debian-binary", b"2.0\n"), (f"data.tar{suffix}", packed)]:

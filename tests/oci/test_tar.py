@@ -64,7 +64,11 @@ def test_owner_and_time_are_fixed():
 
 def test_content_starts_at_a_page_when_aligned():
     data = tar_of(
-        [directory("models"), file_of_bytes("models/a", b"A" * 10), file_of_bytes("models/b", b"B")],
+        [
+            directory("models"),
+            file_of_bytes("models/a", b"A" * 10),
+            file_of_bytes("models/b", b"B"),
+        ],
         align_bytes=4096,
     )
     files = [member for member in headers(data) if member.isfile()]

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import errno
+import io
+import json
+import tarfile
+
+import pytest
+
+from zse.errors import DiskFullError
+from zse.oci import layout as layout_module
+from zse.oci.errors import DigestMismatchError, LayoutError
+from zse.oci.image import MEDIA_TYPE_INDEX, MEDIA_TYPE_MANIFEST, Descriptor, canonical_json
+from zse.oci.layout import ImageLayout, write_archive
+
+
+@pytest.fixture
+def layout(tmp_path):
+    layout = ImageLayout(tmp_path / "layout")
+    layout.create()
+    return layout
+
+
+def add_image(layout: ImageLayout, content: bytes, tag: str, media_type=MEDIA_TYPE_MANIFEST):
+    digest = layout.add_bytes(content)
+    manifest = Descriptor(media_type=media_type, digest=digest, size_bytes=len(content))
+    layout.add_image(manifest, tag)
+    return manifest
+
+
+def test_image_is_found_by_its_tag(layout):
+    add_image(layout, b"one", "1")
+    add_image(layout, b"two", "2")
+    assert ImageLayout.open(layout.folder).find_manifest("2", platform="linux/amd64") == b"two"
+
+
+def test_new_image_replaces_the_one_of_its_tag(layout):
+    add_image(layout, b"old", "1")
+    add_image(layout, b"new", "1")
+    assert layout.find_manifest("", platform="linux/amd64") == b"new"
+
+
+def test_index_in_a_layout_is_followed_to_the_platform(layout):
+    manifest = add_image(layout, b"inner", "unused")
+    index = canonical_json({"manifests": [manifest.to_json()]})
+    add_image(layout, index, "multi", MEDIA_TYPE_INDEX)
+    assert layout.find_manifest("multi", platform="linux/amd64") == b"inner"
+
+
+def test_choice_between_images_needs_a_tag(layout):
+    add_image(layout, b"one", "1")
+    add_image(layout, b"two", "2")
+    with pytest.raises(LayoutError, match="2 images"):
+        layout.find_manifest("", platform="linux/amd64")
+
+
+def test_folder_that_is_no_layout_is_refused(tmp_path):
+    with pytest.raises(LayoutError, match="not an OCI image layout"):
+        ImageLayout.open(tmp_path)
+
+
+def test_changed_blob_is_noticed(layout):
+    digest = layout.add_bytes(b"content")
+    layout.blob_path(digest).write_bytes(b"changed")
+    with pytest.raises(DigestMismatchError):
+        layout.read_blob(digest)
+
+
+@pytest.mark.parametrize("digest", ["sha256:../../x", "md5:aa", "sha256:" + "G" * 64, ""])
+def test_digest_that_is_no_file_name_is_refused(layout, digest):
+    with pytest.raises(LayoutError, match="not a sha256 digest"):
+        layout.blob_path(digest)
+
+
+def test_file_from_a_disk_without_links_is_copied(layout, tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.EXDEV, "other disk")
+
+    monkeypatch.setattr(layout_module.os, "link", refuse)
+    source = tmp_path / "blob"
+    source.write_bytes(b"data")
+    digest = "sha256:" + "a" * 64
+    layout.add_file(source, digest)
+    assert layout.blob_path(digest).read_bytes() == b"data"
+
+
+def test_full_disk_is_its_own_error(layout, tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(layout_module.os, "link", refuse)
+    monkeypatch.setattr(layout_module.shutil, "copyfile", refuse)
+    with pytest.raises(DiskFullError, match="no room"):
+        layout.add_file(tmp_path / "blob", "sha256:" + "a" * 64)
+
+
+def test_archive_holds_one_image_and_is_the_same_each_time(layout, tmp_path):
+    manifest = add_image(layout, b"one", "1")
+    add_image(layout, b"two", "2")
+    blob = layout.add_bytes(b"layer")
+    for name in ("a.tar", "b.tar"):
+        write_archive(layout, manifest, [blob], "1", tmp_path / name)
+    data = (tmp_path / "a.tar").read_bytes()
+    assert data == (tmp_path / "b.tar").read_bytes()
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        names = {name for name in archive.getnames() if "sha256/" in name}
+        index = json.load(archive.extractfile("index.json"))
+    assert {name.rpartition("/")[2] for name in names} == {
+        manifest.digest.removeprefix("sha256:"),
+        blob.removeprefix("sha256:"),
+    }
+    assert len(index["manifests"]) == 1

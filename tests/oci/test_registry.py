@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import httpx
+import pytest
+from oci_builders import FakeRegistry, sha256_hex
+
+from zse.oci.credentials import Credentials
+from zse.oci.errors import DigestMismatchError, RegistryAuthError, RegistryError
+from zse.oci.image import MEDIA_TYPE_MANIFEST, Descriptor
+from zse.oci.reference import parse_reference
+from zse.oci.registry import Registry
+
+ME = Credentials(user="me", password="secret")
+BLOB = b"blob content"
+DIGEST = f"sha256:{sha256_hex(BLOB)}"
+DESCRIPTOR = Descriptor(media_type="x", digest=DIGEST, size_bytes=len(BLOB))
+
+
+@pytest.fixture
+def fake():
+    return FakeRegistry(blobs={"app": {DIGEST: BLOB}})
+
+
+@pytest.fixture
+def waits():
+    return []
+
+
+@pytest.fixture
+def connect(fake, waits):
+    def connect(credentials=None, name="127.0.0.1:5000/app:1"):
+        return Registry(
+            parse_reference(name), credentials, transport=fake.transport(), sleep=waits.append
+        )
+
+    return connect
+
+
+def test_manifest_comes_back_as_it_was_pushed(connect):
+    registry = connect()
+    digest = registry.push_manifest("1", b"{}", MEDIA_TYPE_MANIFEST)
+    for name in ("1", digest):
+        found = registry.manifest(name)
+        assert (found.content, found.digest, found.media_type) == (
+            b"{}",
+            digest,
+            MEDIA_TYPE_MANIFEST,
+        )
+
+
+@pytest.mark.parametrize("auth", ["basic", "bearer"])
+def test_registry_that_asks_gets_credentials(connect, fake, auth):
+    fake.auth = auth
+    assert connect(ME).has_blob(DIGEST)
+
+
+def test_token_is_asked_for_once_per_scope(connect, fake):
+    fake.auth = "bearer"
+    registry = connect(ME)
+    for _ in range(3):
+        registry.small_blob(DESCRIPTOR)
+    assert len(fake.tokens_asked) == 1
+    assert "scope=repository%3Aapp%3Apull" in fake.tokens_asked[0]
+
+
+def test_missing_credentials_are_said(connect, fake):
+    fake.auth = "basic"
+    with pytest.raises(RegistryAuthError, match="wants a user") as caught:
+        connect().has_blob(DIGEST)
+    assert "Log in" in caught.value.hint
+
+
+def test_wrong_credentials_are_said_without_the_password(connect, fake):
+    fake.auth = "basic"
+    with pytest.raises(RegistryAuthError, match="refused") as caught:
+        connect(Credentials(user="me", password="wrong-word")).has_blob(DIGEST)
+    assert "wrong-word" not in str(caught.value)
+
+
+def test_plain_http_is_spoken_with_this_machine_only(connect, fake):
+    connect().has_blob(DIGEST)
+    connect(name="registry.example/app:1").has_blob(DIGEST)
+    assert [url.partition(":")[0] for _, url, _ in fake.log] == ["http", "https"]
+
+
+def test_redirected_download_carries_no_token(connect, fake, tmp_path):
+    fake.auth, fake.redirect_blobs_to = "basic", "https://blobs.example"
+    connect(ME).pull_blob(DESCRIPTOR, tmp_path)
+    assert fake.log[-1][1].startswith("https://blobs.example")
+    assert fake.log[-1][2] == ""
+
+
+def test_redirect_to_plain_http_is_refused(connect, fake, tmp_path):
+    fake.redirect_blobs_to = "http://blobs.example"
+    with pytest.raises(RegistryError, match="plain HTTP"):
+        connect(name="registry.example/app:1").pull_blob(DESCRIPTOR, tmp_path)
+
+
+def test_busy_registry_is_asked_again_after_the_time_it_names(connect, fake, waits):
+    fake.failures = [httpx.Response(429, headers={"Retry-After": "7"}), httpx.Response(503)]
+    assert connect().has_blob(DIGEST)
+    assert waits[0] == 7.0
+    assert len(waits) == 2
+
+
+def test_wait_is_never_longer_than_a_minute(connect, fake, waits):
+    fake.failures = [httpx.Response(429, headers={"Retry-After": "86400"})]
+    connect().has_blob(DIGEST)
+    assert waits == [60.0]
+
+
+def test_patience_ends(connect, fake):
+    fake.failures = [httpx.Response(503) for _ in range(9)]
+    with pytest.raises(RegistryError, match="503"):
+        connect().has_blob(DIGEST)
+
+
+def test_refusal_says_what_the_registry_said(connect):
+    with pytest.raises(RegistryError, match="manifest unknown") as caught:
+        connect().manifest("missing")
+    assert "tag" in caught.value.hint
+
+
+def test_unreachable_registry_is_an_error_with_words():
+    def refuse(request):
+        raise httpx.ConnectError("no route")
+
+    registry = Registry(
+        parse_reference("127.0.0.1:5000/a"),
+        transport=httpx.MockTransport(refuse),
+        sleep=lambda _: None,
+    )
+    with pytest.raises(RegistryError, match="could not be reached: no route"):
+        registry.manifest("1")
+
+
+def test_blob_with_other_bytes_is_refused_and_not_kept(connect, fake, tmp_path):
+    fake.blobs["app"][DIGEST] = b"other bytes!"
+    with pytest.raises(DigestMismatchError):
+        connect().pull_blob(DESCRIPTOR, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(DigestMismatchError):
+        connect().small_blob(DESCRIPTOR)
+
+
+def test_manifest_with_other_bytes_is_refused(connect, fake):
+    wanted = "sha256:" + "0" * 64
+    fake.manifests["app", wanted] = (MEDIA_TYPE_MANIFEST, b"{}")
+    with pytest.raises(DigestMismatchError):
+        connect().manifest(wanted)
+
+
+def test_blob_that_is_there_is_not_fetched_again(connect, fake, tmp_path):
+    connect().pull_blob(DESCRIPTOR, tmp_path)
+    fake.log.clear()
+    assert connect().pull_blob(DESCRIPTOR, tmp_path).read_bytes() == BLOB
+    assert fake.log == []

@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import httpx
+import pytest
+from oci_builders import FakeRegistry, sha256_hex
+
+from zse.oci import upload
+from zse.oci.errors import RegistryError
+from zse.oci.image import Descriptor
+from zse.oci.reference import parse_reference
+from zse.oci.registry import Registry
+from zse.oci.upload import Upload, push_blob, push_blobs
+
+BLOB = b"0123456789" * 10
+DIGEST = f"sha256:{sha256_hex(BLOB)}"
+DESCRIPTOR = Descriptor(media_type="x", digest=DIGEST, size_bytes=len(BLOB))
+
+
+@pytest.fixture
+def fake():
+    return FakeRegistry()
+
+
+@pytest.fixture
+def registry(fake):
+    return Registry(
+        parse_reference("127.0.0.1:5000/app:1"),
+        transport=fake.transport(),
+        sleep=lambda _: None,
+    )
+
+
+@pytest.fixture
+def source(tmp_path):
+    path = tmp_path / "blob"
+    path.write_bytes(BLOB)
+    return lambda: path
+
+
+def push(registry, source, **options) -> Upload:
+    return push_blob(registry, DESCRIPTOR, source, sleep=lambda _: None, **options)
+
+
+def methods(fake) -> list[str]:
+    return [method for method, _, _ in fake.log]
+
+
+def test_small_blob_goes_in_one_request(registry, source, fake):
+    assert push(registry, source) is Upload.SENT
+    assert fake.blobs["app"][DIGEST] == BLOB
+    assert methods(fake) == ["HEAD", "POST", "PUT"]
+
+
+def test_blob_that_is_there_is_not_sent(registry, source, fake):
+    fake.blobs["app"] = {DIGEST: BLOB}
+    assert push(registry, source) is Upload.EXISTED
+    assert methods(fake) == ["HEAD"]
+
+
+def test_blob_of_another_repository_is_mounted_without_its_file(registry, fake):
+    fake.blobs["base"] = {DIGEST: BLOB}
+
+    def never():
+        raise AssertionError("the file was asked for")
+
+    assert push(registry, never, mount_from="base") is Upload.MOUNTED
+    assert fake.blobs["app"][DIGEST] == BLOB
+
+
+def test_blob_is_sent_when_the_registry_does_not_mount(registry, source, fake):
+    assert push(registry, source, mount_from="elsewhere") is Upload.SENT
+
+
+def test_large_blob_goes_in_chunks(registry, source, fake, monkeypatch):
+    monkeypatch.setattr(upload, "WHOLE_MAX_BYTES", 10)
+    monkeypatch.setattr(upload, "CHUNK_BYTES", 40)
+    push(registry, source)
+    assert fake.blobs["app"][DIGEST] == BLOB
+    assert methods(fake) == ["HEAD", "POST", "PATCH", "PATCH", "PATCH", "PUT"]
+
+
+def test_lost_session_begins_the_blob_again(registry, source, fake, monkeypatch):
+    monkeypatch.setattr(upload, "WHOLE_MAX_BYTES", 10)
+    monkeypatch.setattr(upload, "CHUNK_BYTES", 40)
+    fake.lose_sessions = 2
+    assert push(registry, source) is Upload.SENT
+    assert fake.blobs["app"][DIGEST] == BLOB
+
+
+def test_registry_that_always_loses_sessions_is_an_error(registry, source, fake):
+    fake.lose_sessions = 99
+    with pytest.raises(RegistryError):
+        push(registry, source)
+
+
+@pytest.mark.parametrize(
+    ("headers", "expected"),
+    [
+        ({}, upload.CHUNK_BYTES),
+        ({"oci-chunk-max-length": "1000"}, 1000),
+        ({"oci-chunk-min-length": str(1 << 30)}, 1 << 30),
+    ],
+)
+def test_chunks_stay_within_what_the_registry_states(headers, expected):
+    assert upload._chunk_bytes(httpx.Headers(headers)) == expected
+
+
+def test_every_blob_is_reported(registry, source):
+    said: list[str] = []
+    push_blobs(registry, [(DESCRIPTOR, source)], mount_from={}, report=said.append)
+    assert said == [f"sent {DIGEST[:19]} (0.0 MB)"]
