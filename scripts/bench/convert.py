@@ -12,15 +12,16 @@ import argparse
 import json
 import os
 import platform
+import random
 import shutil
 import struct
 import subprocess
 import sys
 import tempfile
 import time
+from array import array
+from importlib.metadata import version
 from pathlib import Path
-
-import torch
 
 from zse import __version__
 from zse.models.config import ModelConfig
@@ -72,11 +73,7 @@ def write_checkpoint(folder: Path, wanted_bytes: int) -> int:
     num_layers = max(1, round((wanted_bytes - stored_bytes(1)) / layer_bytes) + 1)
     config = CONFIG | {"num_hidden_layers": num_layers}
     (folder / "config.json").write_text(json.dumps(config))
-    generator = torch.Generator().manual_seed(0)
-    # One block of noise, repeated: a generator for every byte would take longer than the test.
-    noise = (torch.randn(32 * MIB, generator=generator) * 0.02).to(torch.bfloat16)
-    block = bytes(noise.view(torch.uint8).numpy())
-    del noise
+    block = noise_block(1 << 20)
     tensors = [tensor for group in plan_for(num_layers) for tensor in group.tensors]
     shards: list[list[tuple[str, tuple[int, ...]]]] = [[]]
     filled_bytes = 0
@@ -93,6 +90,17 @@ def write_checkpoint(folder: Path, wanted_bytes: int) -> int:
         weight_map |= {name: file_name for name, _ in pieces}
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
     return max(nbytes(tensor.shape) for tensor in tensors)
+
+
+def noise_block(num_values: int) -> bytes:
+    """Return Gaussian bfloat16 values, the upper halves of float32; shards repeat them.
+
+    No torch here: a child's peak memory starts at what its parent held when it was started.
+    """
+    generator = random.Random(0)
+    values = array("f", (generator.gauss(0.0, 0.02) for _ in range(num_values)))
+    halves = array("H", values.tobytes())
+    return halves[1::2].tobytes()
 
 
 def write_shard(path: Path, pieces: list[tuple[str, tuple[int, ...]]], block: bytes) -> None:
@@ -148,7 +156,7 @@ def describe(runs: list[dict[str, float | str]], largest_bytes: int) -> dict[str
         "num_cpus": os.cpu_count(),
         "versions": {
             "zse": __version__,
-            "torch": torch.__version__,
+            "torch": version("torch"),
             "python": platform.python_version(),
         },
         "largest_tensor_mib": round(largest_bytes / MIB, 1),
