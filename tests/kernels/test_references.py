@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -26,6 +25,9 @@ from zse.kernels.linear_residual.reference import linear_residual
 from zse.kernels.lm_head_sample.reference import lm_head_sample
 from zse.kernels.norm_linear.reference import norm_linear
 from zse.kernels.rope_store.reference import rope_store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 NAMES = (
     "embed",

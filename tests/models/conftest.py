@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -17,6 +15,10 @@ from zse.format.layout import PlannedTensor
 from zse.models.config import FAMILY_BY_ARCHITECTURE, ModelConfig
 from zse.models.names import TensorSource, tensor_plan
 from zse.quantize.registry import create_scheme
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
 
 CONFIG_CLASSES = {
     "llama": transformers.LlamaConfig,

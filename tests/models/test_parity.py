@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -13,6 +12,9 @@ from zse.backends.types import SamplingRow, SequenceChunk, StepBatch
 from zse.models import ModelRunner, load_runner
 from zse.models.config import ModelConfig
 from zse.models.decoder import FINAL_NORM, HEAD
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 TOLERANCE = 1e-4
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")

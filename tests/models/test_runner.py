@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -13,6 +12,9 @@ from zse.errors import ContextLengthError, DeviceError, EngineError, InvalidPara
 from zse.format import ZSEReader
 from zse.models import ModelRunner, load_runner
 from zse.models.decoder import FINAL_NORM, HEAD
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 BLOCKS_EACH = 4
 QUANTIZATIONS = ("bf16", "int8", "int4", "nf4")

@@ -1,1 +1,1 @@
-"""rope_store: head norms if the model has them, rotary positions, keys and values into the cache."""
+"""rope_store: head norms if there are any, rotary positions, keys and values into the cache."""

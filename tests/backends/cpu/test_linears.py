@@ -1,0 +1,107 @@
+"""Packed matrices: as precise as float32, independent rows, no hidden copy."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from zse.backends.cpu import int8_linear
+from zse.backends.cpu.int4_linear import Int4Linear
+from zse.backends.cpu.int8_linear import Int8Linear, int8_is_exact, split_digits
+from zse.backends.cpu.linear import DenseLinear, Linear, int8_tiles, nf4_tiles, plain_tiles
+from zse.format.as_torch import NF4_CODES
+from zse.format.spec import Scheme
+from zse.quantize.registry import create_scheme
+
+FORMS = ("dense", "fp16", "bf16", "int8", "int8_packed", "int8_tiles", "int4", "nf4")
+
+
+def make(
+    form: str, rows: int, columns: int, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Linear, torch.Tensor]:
+    """Return a matrix in one form, and its dequantized weights."""
+    weight = torch.randn(rows, columns, generator=torch.Generator().manual_seed(rows)) * 0.1
+    if form == "dense":
+        return DenseLinear(weight), weight
+    if form in ("fp16", "bf16"):
+        data = weight.half() if form == "fp16" else weight.bfloat16()
+        return plain_tiles(data), data.float()
+    scheme = create_scheme(Scheme(form.split("_")[0]), 32)
+    parts = scheme.quantize_blocks(weight)
+    values = scheme.dequantize_blocks(parts)
+    if form == "int8_tiles":
+        return int8_tiles(parts["qweight"], parts["scale"]), values
+    if form.startswith("int8"):
+        if form == "int8_packed":
+            monkeypatch.setattr(int8_linear, "_SMALL", 0)
+        return Int8Linear(parts["qweight"], parts["scale"]), values
+    if form == "int4":
+        return Int4Linear(parts["qweight"], parts["scale_zero"], 32), values
+    return nf4_tiles(parts["qweight"], parts["absmax"], 32, NF4_CODES), values
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("rows", "columns"), [(64, 64), (300, 96), (1030, 1056)])
+def test_products_are_those_of_the_dequantized_weights(
+    form: str, rows: int, columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    linear, values = make(form, rows, columns, monkeypatch)
+    for count in (1, 2, 9, 140):
+        inputs = torch.randn(count, columns)
+        inputs[0, 0] = 30.0  # an outlier, as real activations have
+        expected = (inputs.double() @ values.double().t()).float()
+        for found in (linear.each_row(inputs), linear.all_rows(inputs)):
+            assert found.shape == expected.shape
+            assert float((found - expected).abs().max() / expected.abs().max()) < 1e-5
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_each_row_has_the_same_bits_in_every_company(
+    form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    linear, _ = make(form, 300, 96, monkeypatch)
+    inputs = torch.randn(21, 96)
+    alone = torch.cat([linear.each_row(row) for row in torch.split(inputs, 1)])
+    assert torch.equal(linear.each_row(inputs), alone)
+    assert torch.equal(linear.each_row(inputs[4:9]), alone[4:9])
+
+
+def test_int4_takes_little_more_than_its_file() -> None:
+    scheme = create_scheme(Scheme.INT4, 128)
+    parts = scheme.quantize_blocks(torch.randn(1024, 1024))
+    stored = sum(part.numel() * part.element_size() for part in parts.values())
+    linear = Int4Linear(parts["qweight"], parts["scale_zero"], 128)
+    assert linear.memory_bytes() < 1.1 * stored
+
+
+def test_mapped_forms_take_no_memory_of_their_own() -> None:
+    assert plain_tiles(torch.zeros(8, 8, dtype=torch.float16)).memory_bytes() == 0
+    assert DenseLinear(torch.zeros(8, 8)).memory_bytes() == 256
+
+
+@settings(max_examples=50)
+@given(
+    values=st.lists(
+        st.floats(-1e20, 1e20, width=32, allow_subnormal=False), min_size=1, max_size=40
+    ),
+    signed=st.booleans(),
+)
+def test_digits_put_together_are_the_inputs(values: list[float], signed: bool) -> None:
+    inputs = torch.tensor([values, [0.0] * len(values)])
+    digits, unit = split_digits(inputs, signed=signed)
+    parts = digits.view(3, 2, -1).double() - (0 if signed else 128)
+    joined = unit.double() * (parts[0] + 256 * parts[1] + 65536 * parts[2])
+    assert float((joined - inputs).abs().max()) <= 0.51 * float(unit.max())
+    assert torch.equal(joined[1], torch.zeros(len(values), dtype=torch.float64))
+
+
+def test_machine_that_saturates_int8_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def saturating(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        return (left.int() @ right.int()).clamp(-32768, 32767).int()
+
+    monkeypatch.setattr(torch, "_int_mm", saturating)
+    int8_is_exact.cache_clear()
+    assert not int8_is_exact()
+    int8_is_exact.cache_clear()

@@ -1,0 +1,63 @@
+"""Rotary frequencies equal those of transformers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+from zse.models.rope import inverse_frequencies, read_rope
+
+SCALINGS: list[dict[str, Any]] = [
+    {"rope_type": "linear", "factor": 4.0},
+    {"rope_type": "dynamic", "factor": 4.0},
+    {
+        "rope_type": "llama3",
+        "factor": 32.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    },
+    {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768},
+    {
+        "rope_type": "yarn",
+        "factor": 40.0,
+        "original_max_position_embeddings": 4096,
+        "mscale": 1.0,
+        "mscale_all_dim": 0.8,
+        "beta_fast": 16,
+        "truncate": False,
+    },
+    {
+        "rope_type": "yarn",
+        "factor": 8.0,
+        "original_max_position_embeddings": 4096,
+        "attention_factor": 1.25,
+    },
+]
+
+
+@pytest.mark.parametrize("scaling", SCALINGS, ids=lambda s: "-".join(map(str, s.values())))
+@pytest.mark.parametrize("length", [0, 200000])
+def test_frequencies_equal_transformers(scaling: dict[str, Any], length: int) -> None:
+    parameters = {**scaling, "rope_theta": 500000.0}
+    config = transformers.LlamaConfig(
+        hidden_size=512,
+        num_attention_heads=4,
+        max_position_embeddings=131072,
+        rope_parameters=dict(parameters),
+    )
+    expected, factor = ROPE_INIT_FUNCTIONS[scaling["rope_type"]](config, "cpu", seq_len=length)
+    theta, ours = read_rope({"rope_parameters": parameters}, 131072, 128)
+    found, found_factor = inverse_frequencies(128, theta, ours, length=length)
+    torch.testing.assert_close(torch.tensor(found), expected, rtol=2e-6, atol=0.0)
+    assert found_factor == pytest.approx(factor)
+
+
+def test_default_rope_has_no_scaling() -> None:
+    assert read_rope({"rope_scaling": None, "rope_theta": 5.0}, 10, 4) == (5.0, None)
+    assert read_rope({"rope_parameters": {"rope_type": "default", "rope_theta": 7}}, 10, 4)[0] == 7
+    assert inverse_frequencies(4, 100.0, None) == ([1.0, 0.1], 1.0)
