@@ -11,9 +11,12 @@ import re
 import tarfile
 import zipfile
 from dataclasses import dataclass, field
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import httpx
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def sha256_hex(data: bytes) -> str:

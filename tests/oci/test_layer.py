@@ -3,13 +3,14 @@ from __future__ import annotations
 import errno
 import gzip
 import hashlib
+from pathlib import Path
 
 import pytest
 import zstandard
 
 from zse.errors import DiskFullError
-from zse.oci.layer import Compression, blob_file, write_layer
-from zse.oci.tar import file_of_bytes
+from zse.oci.layer import Compression, write_layer
+from zse.oci.tar import Entry, file_of_bytes
 
 ENTRIES = [file_of_bytes("a", b"A" * 5000), file_of_bytes("b/c", b"C" * 300_000)]
 
@@ -46,22 +47,21 @@ def test_media_types_are_those_of_the_specification():
     assert [c.media_type.rpartition("tar")[2] for c in Compression] == ["+zstd", "+gzip", ""]
 
 
+def broken_content():
+    raise ZeroDivisionError
+
+
 def test_failed_layer_leaves_nothing_behind(tmp_path):
-    with pytest.raises(ZeroDivisionError), blob_file(tmp_path) as blob:
-        blob.write(b"half")
-        raise ZeroDivisionError
+    with pytest.raises(ZeroDivisionError):
+        write_layer([Entry(path="a", size_bytes=1, open=broken_content)], tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_full_disk_is_its_own_error(tmp_path):
-    class FullFile:
-        def write(self, data):
-            raise OSError(errno.ENOSPC, "full")
+def test_full_disk_is_its_own_error(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.ENOSPC, "full")
 
-        def close(self):
-            return None
-
-    with pytest.raises(DiskFullError, match="no room"), blob_file(tmp_path) as blob:
-        blob._file.close()
-        blob._file = FullFile()
-        blob.write(b"data")
+    monkeypatch.setattr(Path, "replace", refuse)
+    with pytest.raises(DiskFullError, match="no room"):
+        write_layer(ENTRIES, tmp_path)
+    assert list(tmp_path.iterdir()) == []

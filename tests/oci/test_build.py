@@ -1,0 +1,201 @@
+from __future__ import annotations
+
+import io
+import os
+import sys
+import tarfile
+
+import pytest
+import zstandard
+from oci_builders import FakeRegistry, fill_cache, make_rootfs, read_json, read_layer
+
+from zse.errors import NotFoundError, UsageError
+from zse.oci import build as build_module
+from zse.oci.build import BuildOptions, ModelMode, build_image
+from zse.oci.layer import Compression
+from zse.oci.layout import ImageLayout
+from zse.oci.recipe import load_recipe
+from zse.oci.registry import Registry
+
+MODEL = bytes(range(256)) * 40
+
+
+@pytest.fixture
+def project(tmp_path, recipe_files):
+    """Everything a build needs: a recipe, a base, a model, a cache of fetched wheels."""
+    make_rootfs(tmp_path / "base.tar")
+    (tmp_path / "model.zse").write_bytes(MODEL)
+    fill_cache(tmp_path / "cache", recipe_files)
+    return tmp_path
+
+
+@pytest.fixture
+def build(project):
+    def build(**options):
+        wanted = {
+            "name": "zse:1",
+            "cache_dir": project / "cache",
+            "model": project / "model.zse",
+            "base": f"rootfs:{project / 'base.tar'}",
+            "output": f"oci:{project / 'out'}",
+            **options,
+        }
+        recipe = load_recipe(project / "recipe")
+        return build_image(recipe, BuildOptions(**wanted), lambda _: None)
+
+    return build
+
+
+def config_of(layout) -> dict:
+    manifest = ImageLayout.open(layout).find_manifest("1", platform="linux/amd64")
+    return read_json(layout, build_module.Descriptor.from_json(_json(manifest)["config"]).digest)
+
+
+def _json(data: bytes) -> dict:
+    return read_json.__globals__["json"].loads(data)
+
+
+def test_image_is_a_layout_with_all_its_blobs(build, project):
+    built = build()
+    manifest = read_json(project / "out", built.digest)
+    assert [layer["digest"] for layer in manifest["layers"]] == [x.digest for x in built.layers]
+    for item in [manifest["config"], *manifest["layers"]]:
+        assert len(read_layer(project / "out", item["digest"])) == item["size"]
+
+
+def test_same_inputs_give_the_same_digest_from_any_folder_umask_and_empty_cache(
+    build, project, recipe_files, monkeypatch
+):
+    digests = set()
+    for index, umask in enumerate((0o022, 0o077)):
+        work = project / f"work{index}"
+        work.mkdir()
+        monkeypatch.chdir(work)
+        cache = fill_cache(work / "cache", recipe_files)
+        before = os.umask(umask)
+        try:
+            built = build(cache_dir=cache, output=f"oci:out{index}", is_cached=False)
+        finally:
+            os.umask(before)
+        digests.add(built.digest)
+    assert len(digests) == 1
+
+
+def test_cached_build_gives_the_digest_of_a_fresh_one(build):
+    assert build().digest == build().digest == build(is_cached=False).digest
+
+
+@pytest.mark.parametrize("change", ["model", "code", "compression", "epoch"])
+def test_changed_input_gives_another_digest(build, project, change):
+    first = build().digest
+    options = {}
+    if change == "model":
+        (project / "model.zse").write_bytes(MODEL[::-1])
+    elif change == "code":
+        (project / "recipe" / "boot.py").write_text("print('other')\n")
+    elif change == "compression":
+        options["compression"] = Compression.GZIP
+    else:
+        options["epoch_seconds"] = 1
+    assert build(**options).digest != first
+
+
+def test_model_lies_plain_and_page_aligned_in_its_layer(build, project):
+    built = build()
+    layer = built.layers[-1]
+    assert layer.digest == layer.diff_id
+    data = read_layer(project / "out", layer.digest)
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        member = archive.getmember("models/model.zse")
+    assert member.offset_data % 4096 == 0
+    assert data[member.offset_data : member.offset_data + member.size] == MODEL
+    assert built.model_size_bytes == layer.size_bytes
+
+
+def test_config_says_how_to_start(build, project):
+    build()
+    config = config_of(project / "out")["config"]
+    assert config["Entrypoint"] == ["python3", "/opt/zse/boot.py"]
+    assert "ZSE_MODEL=/models/model.zse" in config["Env"]
+    assert config["User"] == "65532:65532"
+    assert config["Healthcheck"]["Interval"] == 10_000_000_000
+
+
+@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the recipe's image has Python 3.11")
+def test_dependencies_carry_byte_code(build, project):
+    layer = build().layers[1]
+    data = (
+        zstandard.ZstdDecompressor()
+        .decompressobj()
+        .decompress(read_layer(project / "out", layer.digest))
+    )
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        names = archive.getnames()
+    assert "opt/zse/site-packages/demo/__pycache__/__init__.cpython-311.pyc" in names
+
+
+def test_volume_image_holds_no_model(build, project):
+    built = build(model_mode=ModelMode.VOLUME, model=None)
+    assert built.model_size_bytes == 0
+    assert config_of(project / "out")["config"]["Volumes"] == {"/models": {}}
+
+
+def test_url_image_names_the_address(build, project):
+    build(model_mode=ModelMode.URL, model=None, model_url="s3://bucket/m.zse")
+    assert "ZSE_MODEL=s3://bucket/m.zse" in config_of(project / "out")["config"]["Env"]
+
+
+def test_layout_can_be_the_base_of_another_image(build, project):
+    first = build()
+    second = build(base=f"oci:{project / 'out'}:1", output=f"oci:{project / 'two'}")
+    manifest = read_json(project / "two", second.digest)
+    assert [x["digest"] for x in manifest["layers"]][: len(first.layers)] == [
+        x.digest for x in first.layers
+    ]
+    assert manifest["annotations"]["org.opencontainers.image.base.digest"] == first.digest
+    assert len(config_of(project / "two")["rootfs"]["diff_ids"]) == len(manifest["layers"])
+
+
+def test_tar_output_holds_the_same_image(build, project):
+    built = build(output=f"tar:{project / 'image.tar'}")
+    assert built.digest == build().digest
+    with tarfile.open(project / "image.tar") as archive:
+        assert f"blobs/sha256/{built.digest.removeprefix('sha256:')}" in archive.getnames()
+
+
+def test_pushed_image_is_whole_in_the_registry(build, project, monkeypatch):
+    fake = FakeRegistry()
+
+    def connect(reference, credentials):
+        return Registry(reference, credentials, transport=fake.transport())
+
+    monkeypatch.setattr(build_module, "Registry", connect)
+    built = build(
+        name="127.0.0.1:5000/team/zse:2", output="", is_pushed=True, auth_file=project / "none"
+    )
+    assert fake.manifests["team/zse", "2"] == fake.manifests["team/zse", built.digest]
+    assert {layer.digest for layer in built.layers} <= set(fake.blobs["team/zse"])
+    fake.log.clear()
+    build(name="127.0.0.1:5000/team/zse:2", output="", is_pushed=True, auth_file=project / "none")
+    assert {method for method, _, _ in fake.log} == {"HEAD", "PUT"}
+
+
+def test_scratch_folders_are_removed(build, project):
+    build(output=f"tar:{project / 'image.tar'}")
+    assert {path.name for path in (project / "cache").iterdir()} == {"downloads", "layers"}
+
+
+def test_image_that_would_go_nowhere_is_refused(build):
+    with pytest.raises(UsageError, match="nowhere"):
+        build(output="")
+
+
+@pytest.mark.parametrize("output", ["dir", "zip:x", "oci:"])
+def test_unknown_output_is_refused(build, output):
+    with pytest.raises(UsageError, match="not understood"):
+        build(output=output)
+
+
+def test_missing_model_is_refused(build, project):
+    with pytest.raises(NotFoundError, match=r"none\.zse"):
+        build(model=project / "none.zse")

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import pytest
+
+from zse.errors import NotFoundError
+from zse.oci.debian import read_debian_lock
+from zse.oci.errors import LockError
+from zse.oci.recipe import load_lock, load_recipe, recipe_folder, write_lock
+from zse.oci.wheels import read_wheel_lock
+
+
+def test_shipped_recipe_and_its_locks_fit_together():
+    folder = recipe_folder("cpu")
+    recipe = load_recipe(folder)
+    names = {wheel.name for wheel in read_wheel_lock(folder, recipe)}
+    assert {"torch", "uvicorn", "kitoken"} <= names
+    assert "python3" in {package.name for package in read_debian_lock(folder, recipe.debian)}
+
+
+def test_shipped_locks_name_no_host():
+    for path in recipe_folder("cpu").glob("*.lock"):
+        assert "://" not in path.read_text()
+
+
+def test_lock_comes_back_as_it_was_written(tmp_path):
+    entries = [{"name": "a", "size_bytes": 3}, {"name": "b~1", "size_bytes": 0}]
+    write_lock(tmp_path / "x.lock", "package", entries)
+    assert load_lock(tmp_path / "x.lock", "package") == entries
+
+
+def test_value_that_would_break_the_lock_is_refused(tmp_path):
+    with pytest.raises(LockError):
+        write_lock(tmp_path / "x.lock", "package", [{"name": 'a"\n[[evil]]'}])
+    assert not (tmp_path / "x.lock").exists()
+
+
+@pytest.mark.parametrize("text", ["[[package", "package = 3", "package = [1]"])
+def test_malformed_lock_is_an_error(tmp_path, text):
+    (tmp_path / "x.lock").write_text(text)
+    with pytest.raises(LockError):
+        load_lock(tmp_path / "x.lock", "package")
+
+
+def test_missing_lock_tells_how_to_make_it(tmp_path):
+    with pytest.raises(LockError) as caught:
+        load_lock(tmp_path / "x.lock", "package")
+    assert "--update-lock" in caught.value.hint
+
+
+def test_unknown_key_of_a_recipe_is_an_error(tmp_path):
+    (tmp_path / "image.toml").write_text('name = "x"\nentrypoint = []\nsurprise = 1\n')
+    with pytest.raises(LockError, match="surprise"):
+        load_recipe(tmp_path)
+
+
+def test_unknown_recipe_is_not_found():
+    with pytest.raises(NotFoundError, match="'quantum'"):
+        recipe_folder("quantum")
