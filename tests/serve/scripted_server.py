@@ -1,9 +1,9 @@
 """A server whose model is a script: what to answer is said in the prompt. Run as a child process.
 
-    say:TEXT     answers TEXT, one character a token
-    slow:N       answers N tokens, 20 ms apart
-    break:N      fails after N tokens
-    silent:MS    waits before the first token
+say:TEXT     answers TEXT, one character a token
+slow:N       answers N tokens, 20 ms apart
+break:N      fails after N tokens
+silent:MS    waits before the first token
 """
 
 import argparse
@@ -39,7 +39,9 @@ class PlainTemplate:
 
     def render(self, messages, tools=None, add_generation_prompt=True, **kwargs):
         if any(m["content"] == "refuse" for m in messages):
-            raise TemplateError("the template refused: /opt/models/secret/template.jinja at 0x7f00ab12")
+            raise TemplateError(
+                "the template refused: /opt/models/secret/template.jinja at 0x7f00ab12"
+            )
         lines = [f"{m['role']}: {m['content']}" for m in messages]
         if tools:
             lines.insert(0, "tools: " + ",".join(t["function"]["name"] for t in tools))
@@ -85,17 +87,15 @@ class ScriptedEngine:
         text, pause, break_at = _script(prompt)
         if "silent:" in prompt:
             await asyncio.sleep(int(prompt.split("silent:")[1].split()[0]) / 1000)
-        sent = 0
         for position, character in enumerate(text):
-            if sent == break_at:
+            if position == break_at:
                 raise EngineError("the engine broke at /opt/secret/place")
             if params.stop and any(text[position:].startswith(s) for s in params.stop):
                 break
-            if sent == params.max_tokens:
+            if position == params.max_tokens:
                 yield _delta(index, prompt, finish_reason="length")
                 return
             await asyncio.sleep(pause)
-            sent += 1
             yield _delta(index, prompt, character, params=params)
         yield _delta(index, prompt, finish_reason="stop")
 
@@ -115,7 +115,11 @@ def _delta(index, prompt, text="", finish_reason=None, params=None):
     if params is not None and params.logprobs is not None:
         top = [(text, 1, -0.1, list(text.encode())), ("?", 2, float("-inf"), [63])]
         entry = SimpleNamespace(
-            token=text, token_id=1, logprob=-0.1, bytes=list(text.encode()), top=top[: params.logprobs]
+            token=text,
+            token_id=1,
+            logprob=-0.1,
+            bytes=list(text.encode()),
+            top=top[: params.logprobs],
         )
         logprobs = [entry]
     return SimpleNamespace(
@@ -160,7 +164,10 @@ def main() -> int:
         return scripted_model()
 
     options = ServeOptions(
-        model="scripted", port=0, drain_seconds=arguments.drain_seconds, max_queue=arguments.max_queue
+        model="scripted",
+        port=0,
+        drain_seconds=arguments.drain_seconds,
+        max_queue=arguments.max_queue,
     )
     with contextlib.closing(bind_socket(options.host, 0)) as listener:
         return serve(listener, options, load)

@@ -25,7 +25,9 @@ class Caller:
     def __call__(self, method, path, **options) -> httpx.Response:
         async def call():
             transport = httpx.ASGITransport(self.app)
-            async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            async with httpx.AsyncClient(
+                transport=transport, base_url="http://localhost"
+            ) as client:
                 return await client.request(method, path, **options)
 
         return self.runner.run(call())
@@ -374,7 +376,9 @@ def test_a_huge_body_is_413_with_and_without_a_length(call):
         for _ in range(33):
             yield b" " * (1 << 20)
 
-    check_error(call("POST", CHAT, content=pieces(), headers=headers), 413, code="request_too_large")
+    check_error(
+        call("POST", CHAT, content=pieces(), headers=headers), 413, code="request_too_large"
+    )
 
 
 def test_unknown_paths_methods_and_models_are_openai_errors(call):

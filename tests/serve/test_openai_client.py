@@ -100,9 +100,7 @@ def test_errors_map_to_the_clients_classes(client):
 
 
 def test_an_error_inside_a_stream_is_raised_by_the_client(client):
-    stream = client.chat.completions.create(
-        model="default", messages=ask("break:4"), stream=True
-    )
+    stream = client.chat.completions.create(model="default", messages=ask("break:4"), stream=True)
     with pytest.raises(openai.APIError):
         list(stream)
 
@@ -153,9 +151,13 @@ def test_a_cut_tool_call_ends_with_length(client):
 def test_a_client_that_leaves_cancels_its_work(start_server, is_stream):
     server = start_server()
     server.wait_for_line("ready")
-    body = {"messages": ask("slow:400"), "stream": is_stream}
-    with pytest.raises(httpx.ReadTimeout):
-        server.http.post("/v1/chat/completions", json=body, timeout=0.5)
+    body = {"messages": ask("slow:4000"), "stream": is_stream}
+    if is_stream:
+        with server.http.stream("POST", "/v1/chat/completions", json=body) as response:
+            next(response.iter_lines())
+    else:
+        with pytest.raises(httpx.ReadTimeout):
+            server.http.post("/v1/chat/completions", json=body, timeout=0.5)
     server.wait_for_gauge("zse_num_requests_running", 0)
     assert server.gauge("zse_num_requests_waiting") == 1  # the script's count of cancellations
     assert server.gauge("zse_in_flight") == 0
@@ -166,7 +168,7 @@ def test_a_full_queue_is_a_rate_limit_error(start_server):
     server.wait_for_line("ready")
     with server.openai() as client:
         stream = client.chat.completions.create(
-            model="default", messages=ask("slow:400"), stream=True
+            model="default", messages=ask("slow:4000"), stream=True
         )
         next(iter(stream))
         with pytest.raises(openai.RateLimitError) as full:
@@ -227,11 +229,13 @@ def test_sigterm_lets_streams_finish_and_refuses_new_work(start_server):
 def test_a_drain_that_runs_out_of_time_ends_streams_with_an_error_event(start_server):
     server = start_server("--drain-seconds", "0.2")
     server.wait_for_line("ready")
-    body = {"messages": ask("slow:400"), "stream": True}
+    body = {"messages": ask("slow:4000"), "stream": True}
     whole: list[httpx.Response] = []
     other = threading.Thread(
         target=lambda: whole.append(
-            httpx.post(f"{server.url}/v1/chat/completions", json={**body, "stream": False}, timeout=60)
+            httpx.post(
+                f"{server.url}/v1/chat/completions", json={**body, "stream": False}, timeout=60
+            )
         )
     )
     with server.http.stream("POST", "/v1/chat/completions", json=body) as response:

@@ -84,7 +84,9 @@ def _describe_hot_routes(schema: dict[str, Any]) -> None:
             responses[status] = {"description": text}
             if status == "200":
                 responses[status]["content"] = (
-                    {"text/plain": {"schema": {"type": "string"}}} if path == "/metrics" else content
+                    {"text/plain": {"schema": {"type": "string"}}}
+                    if path == "/metrics"
+                    else content
                 )
         responses["default"] = {"description": "Error", "content": {"application/json": error}}
         operation: dict[str, Any] = {"summary": summary, "responses": responses}

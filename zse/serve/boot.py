@@ -1,7 +1,7 @@
 """Boot: answer at once, load beside it, drain at the end.
 
-    bind (before this module) -> loader thread starts -> web stack imported, first answers (503)
-    -> model ready -> ... -> SIGTERM: readiness flips, work in flight ends -> exit code 0
+bind (before this module) -> loader thread starts -> web stack imported, first answers (503)
+-> model ready -> ... -> SIGTERM: readiness flips, work in flight ends -> exit code 0
 """
 
 from __future__ import annotations
@@ -48,6 +48,10 @@ def serve(
         load: Returns the model, in a thread; by default the one that the options name.
     """
     ledger = Ledger(options.start_time_ns)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # Until the loop runs there is no work to drain. As process 1 of a container, a signal
+        # without a handler would be ignored.
+        signal.signal(number, _leave)
     configure_logging(options.log_level)
     port = listener.getsockname()[1]
     LOG.info("listening", extra={"host": options.host, "port": port})
@@ -144,9 +148,7 @@ class ServerProcess:
         state.ledger.mark("ready")
         state.phase = "ready"
         state.model = model
-        LOG.info(
-            "ready", extra={"model": model.name, "cold_start_ms": state.ledger.to_json()}
-        )
+        LOG.info("ready", extra={"model": model.name, "cold_start_ms": state.ledger.to_json()})
 
     def _give_up(self, error: BaseException) -> None:
         is_ours = isinstance(error, ZSEError)
@@ -174,9 +176,7 @@ class ServerProcess:
             LOG.warning("second signal: stopping now", extra={"signal": number.name})
             self._state.terminate.set()
             return
-        LOG.info(
-            "draining", extra={"signal": number.name, "in_flight": self._state.in_flight}
-        )
+        LOG.info("draining", extra={"signal": number.name, "in_flight": self._state.in_flight})
         self._drainer = asyncio.create_task(self._drain())
 
     async def _drain(self) -> None:
@@ -198,7 +198,10 @@ class ServerProcess:
             self._server.should_exit = True
 
 
+def _leave(number: int, frame: object) -> None:  # noqa: ARG001
+    raise SystemExit(0)
+
+
 @contextlib.contextmanager
 def _no_signals() -> Iterator[None]:
     yield
-

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator
 
     from zse.serve.generation import Generation
-    from zse.serve.state import Delta
+    from zse.serve.ports import Delta
 
 
 @dataclass(frozen=True, kw_only=True)

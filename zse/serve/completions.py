@@ -82,9 +82,7 @@ async def answer_completion(request: Request, mapping: dict[str, Any]) -> ASGIAp
         answer = await race(work, request.receive, state.terminate)
     except ClientGoneError:
         return Response(status_code=CLIENT_CLOSED)
-    return Response(
-        msgspec.json.encode(answer), media_type="application/json", headers=headers
-    )
+    return Response(msgspec.json.encode(answer), media_type="application/json", headers=headers)
 
 
 def _plan(body: CompletionRequest, model: LoadedModel, request_id: str) -> Plan:
@@ -137,12 +135,12 @@ def _prompts(body: CompletionRequest, model: LoadedModel) -> list[list[int]]:
     prompt = body.prompt
     if prompt is None:
         raise BadRequestError(
-            "Missing required parameter: 'prompt'.", param="prompt", code="missing_required_parameter"
+            "Missing required parameter: 'prompt'.",
+            param="prompt",
+            code="missing_required_parameter",
         )
     items: list[Any]
-    if isinstance(prompt, str):
-        items = [prompt]
-    elif prompt and all(isinstance(item, int) for item in prompt):
+    if isinstance(prompt, str) or (prompt and all(isinstance(item, int) for item in prompt)):
         items = [prompt]
     else:
         items = list(prompt)

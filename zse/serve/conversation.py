@@ -171,7 +171,7 @@ def _text_of(message: Message, where: str) -> str:
     for i, part in enumerate(content):
         if part.type not in ("text", "refusal") or part.text is None:
             raise BadRequestError(
-                f"'{where}.content[{i}]' is of type '{part.type[:40]}'; this model reads text only.",
+                f"'{where}.content[{i}]' is of type '{part.type[:40]}'; only text is read.",
                 param=f"{where}.content",
                 code="unsupported_content",
             )
@@ -179,7 +179,7 @@ def _text_of(message: Message, where: str) -> str:
     return "\n".join(texts)
 
 
-def _arguments(text: str) -> Any:  # noqa: ANN401 - whatever JSON the model once wrote
+def _arguments(text: str) -> Any:
     """Parse the arguments of an earlier call: templates print them as JSON themselves."""
     try:
         return json.loads(text)

@@ -1,7 +1,7 @@
 """Errors on the wire: every refusal becomes OpenAI's error body here and nowhere else.
 
 The body is ``{"error": {"message", "type", "param", "code"}}`` with all four keys. Text of internal
-failures never reaches a client: it may hold paths and addresses; the log has it under the request id.
+failures never reaches a client, for it may hold paths and addresses; the log has it.
 """
 
 from __future__ import annotations

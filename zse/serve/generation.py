@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
     from zse.engine.request import SamplingParams
-    from zse.serve.state import AppState, Delta, LoadedModel
+    from zse.serve.ports import Delta
+    from zse.serve.state import AppState, LoadedModel
 
 LOG = logging.getLogger("zse.serve.request")
 

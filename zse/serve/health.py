@@ -1,8 +1,8 @@
 """Health, in the dialects of the platforms, and the metrics route. None of these needs the model.
 
-    /health, /health/ready   200 when ready, else 503 with the phase and Retry-After
-    /health/live             200 from the first millisecond until the engine is beyond repair
-    /ping                    RunPod, SageMaker: 204 while loading, 200 when ready, 503 when draining
+/health, /health/ready   200 when ready, else 503 with the phase and Retry-After
+/health/live             200 from the first millisecond until the engine is beyond repair
+/ping                    RunPod, SageMaker: 204 while loading, 200 when ready, 503 when draining
 """
 
 from __future__ import annotations

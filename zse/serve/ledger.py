@@ -104,5 +104,5 @@ def process_age_ms(start_time_ns: int = 0) -> float:
         age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError, IndexError, AttributeError):
         return 0.0
-    # Inside some sandboxes the two clocks do not share an origin; a nonsense age is worse than none.
+    # Inside some sandboxes the two clocks share no origin; a nonsense age is worse than none.
     return age_s * 1000 if 0 <= age_s < 86400 else 0.0

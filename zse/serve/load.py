@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from zse.engine.loading import LoadedModel as EngineModel
-    from zse.serve.state import AppState, Template
+    from zse.serve.ports import Template
+    from zse.serve.state import AppState
 
 _DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
@@ -86,13 +87,13 @@ def load_served_model(options: ModelOptions, state: AppState) -> LoadedModel:
     )
 
 
-def _phase(state: AppState, name: str) -> Any:  # noqa: ANN401
+def _phase(state: AppState, name: str) -> Any:
     state.phase = name
     return state.ledger.phase(name)
 
 
 def _name_of(model: str) -> str:
-    """Return the public name: a hub id or built-in name as it is, a path's last part without .zse."""
+    """Return the public name: a hub id as it is, of a path the last part without ``.zse``."""
     name = model.rstrip("/")
     if name.endswith(".zse") or name.startswith((".", "/", "~")) or "://" in name:
         name = name.rpartition("/")[2]

@@ -130,7 +130,7 @@ class CompletionRequest(GenerationFields, kw_only=True):
     logprobs: int | None = None
 
 
-# Known parameters that are not done here: name -> values that ask for nothing. Anything else is refused.
+# Known parameters that are not done here: name -> values that ask for nothing. All else is refused.
 _SHARED_UNSUPPORTED: dict[str, tuple[object, ...]] = {
     "service_tier": ("auto", "default"),
     "guided_json": (),
@@ -185,7 +185,9 @@ def read_mapping(body: bytes) -> dict[str, Any]:
     try:
         value = msgspec.json.decode(body)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)[:200]
+        reason = (
+            "it is nested too deeply" if isinstance(error, RecursionError) else str(error)[:200]
+        )
         raise BadRequestError(f"The body could not be parsed as JSON: {reason}.") from None
     if not isinstance(value, dict):
         raise BadRequestError("The body must be a JSON object.")

@@ -1,4 +1,4 @@
-"""What every generating handler does first: read the body, name the request, list what is ignored."""
+"""What every generating handler does first: read the body, name the answer, list the ignored."""
 
 from __future__ import annotations
 

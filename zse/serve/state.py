@@ -1,7 +1,6 @@
 """What the server knows: the model when it is there, the phase, and how much work is in flight.
 
-The boot thread fills it, handlers read it. Nothing here imports the engine: a model is anything
-with these methods, which is also how the tests drive the server with scripted answers.
+The boot thread fills it, handlers read it.
 """
 
 from __future__ import annotations
@@ -10,93 +9,19 @@ import asyncio
 import time
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from zse.errors import LoadingError, ModelNotFoundError, OverloadedError, ShuttingDownError
 from zse.serve.metrics import Metrics
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Mapping, Sequence
+    from collections.abc import Mapping
 
-    from zse.engine.request import SamplingParams
     from zse.serve.ledger import Ledger
+    from zse.serve.ports import Engine, Template, Tokenizer
 
 DEFAULT_ALIAS = "default"
 MAX_RETRY_SECONDS = 60
-
-
-class TokenLogprob(Protocol):
-    """A generated token with its log-probability and the likeliest alternatives."""
-
-    @property
-    def token(self) -> str: ...
-    @property
-    def logprob(self) -> float: ...
-    @property
-    def bytes(self) -> Sequence[int]: ...
-    @property
-    def top(self) -> Sequence[Any]:
-        """Alternatives as ``(token, token_id, logprob, bytes)``."""
-
-
-class Delta(Protocol):
-    """A piece of one choice, as the engine streams it."""
-
-    @property
-    def index(self) -> int: ...
-    @property
-    def text(self) -> str: ...
-    @property
-    def token_ids(self) -> Sequence[int]: ...
-    @property
-    def logprobs(self) -> Sequence[TokenLogprob]: ...
-    @property
-    def finish_reason(self) -> str | None: ...
-    @property
-    def prompt_tokens(self) -> int: ...
-    @property
-    def cached_tokens(self) -> int: ...
-
-
-class Engine(Protocol):
-    """What the server needs of ``zse.engine``'s asynchronous engine."""
-
-    @property
-    def is_healthy(self) -> bool: ...
-
-    def generate(
-        self,
-        prompt_token_ids: Sequence[int],
-        params: SamplingParams,
-        request_id: str = "",
-        priority: int = 0,
-        cache_salt: str = "",
-    ) -> AsyncGenerator[Any, None]: ...
-
-    def check(self, prompt_token_ids: Sequence[int], params: SamplingParams) -> None: ...
-    def stats(self) -> Any: ...  # noqa: ANN401
-    def close(self) -> None: ...
-
-
-class Tokenizer(Protocol):
-    """What the server needs of ``zse.text``'s tokenizer."""
-
-    def encode(
-        self, text: str, *, add_special_tokens: bool = True, parse_special: bool = True
-    ) -> list[int]: ...
-    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str: ...
-
-
-class Template(Protocol):
-    """What the server needs of ``zse.text``'s chat template."""
-
-    def render(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        add_generation_prompt: bool = True,
-        **kwargs: Any,  # noqa: ANN401
-    ) -> str: ...
 
 
 @dataclass(frozen=True, kw_only=True)
