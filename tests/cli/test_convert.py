@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from zse.cli import run
-from zse.cli.convert import _PlainLines, _size
+from zse.cli.convert import _bar, _PlainLines, _size
 from zse.format.reader import ZSEReader
 
 if TYPE_CHECKING:
@@ -98,3 +98,13 @@ def test_plain_lines_show_share_speed_and_time_left(capsys: pytest.CaptureFixtur
 )
 def test_sizes_are_decimal(num_bytes: float, text: str) -> None:
     assert _size(num_bytes) == text
+
+
+def test_bar_takes_every_stage_and_ends_clean(capsys: pytest.CaptureFixture[str]) -> None:
+    from zse.quantize.convert import ConversionProgress
+
+    with _bar() as show:
+        for stage in ("convert", "upload"):
+            for done_bytes in (0, 50, 100):
+                show(ConversionProgress(stage=stage, done_bytes=done_bytes, total_bytes=100))
+    assert capsys.readouterr().out == ""

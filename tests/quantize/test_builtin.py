@@ -63,3 +63,12 @@ def test_callers_at_the_same_time_convert_once(
         paths = set(pool.map(lambda _: ensure_zse(llama_folder, cache_dir=tmp_path), range(4)))
     assert len(paths) == 1
     assert len(calls) == 1
+
+
+def test_builtin_name_becomes_an_int8_file(tmp_path: Path) -> None:
+    path = ensure_zse("tiny", cache_dir=tmp_path)
+    with ZSEReader(path) as reader:
+        reader.verify()
+        assert reader.header.provenance["source"] == "tiny"
+        assert reader.entry("layers.0.o.weight").scheme == "int8"
+        assert reader.has_section("tokenizer.json")

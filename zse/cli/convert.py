@@ -95,10 +95,9 @@ def command(
 def _summary(report: ConversionReport) -> str:
     schemes = ", ".join(f"{count} {scheme}" for scheme, count in report.schemes.items())
     resumed = f"\nresumed: {report.resumed_groups} groups" if report.resumed_groups else ""
-    ratio = report.source_bytes / report.size_bytes
     return (
         f"wrote: {report.path}\n"
-        f"size: {_size(report.size_bytes)}, {ratio:.1f} times less than the checkpoint\n"
+        f"size: {_size(report.size_bytes)} (checkpoint: {_size(report.source_bytes)})\n"
         f"tensors: {report.tensors} ({schemes})\n"
         f"sha256: {report.sha256} (header)\n"
         f"time: {report.seconds:.1f} s{resumed}"
