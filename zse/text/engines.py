@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from zse.text.facts import (
@@ -19,6 +18,8 @@ from zse.text.facts import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tokenizers import Tokenizer as ReferenceTokenizer
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
@@ -144,7 +145,7 @@ def _load_reference(tokenizer_json: bytes) -> ReferenceTokenizer:
 
     try:
         tokenizer = ReferenceTokenizer.from_str(tokenizer_json.decode("utf-8"))
-    except Exception as error:  # noqa: BLE001  (the library raises bare Exception)
+    except Exception as error:
         raise TokenizerError(f"tokenizer.json cannot be loaded: {error}") from error
     # A stored truncation or padding is a training-time setting; prompts must arrive whole.
     tokenizer.no_truncation()

@@ -7,15 +7,18 @@ the reference there), else from tokenizer.json by the reference library.
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from zse.errors import NotFoundError
 from zse.text.container import BINARY_SECTION, unpack
 from zse.text.engines import Engine, KitokenEngine, ReferenceEngine
 from zse.text.facts import TokenizerError, TokenizerFacts, parse_object
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 Sections = Callable[[str], bytes | None]
 
@@ -36,7 +39,7 @@ class Tokenizer:
     """Text to token ids and back.
 
     Decoding works on bytes: a token is a byte string, a text is their concatenation read as UTF-8
-    with U+FFFD for what is not UTF-8. Equal to the reference for every sequence that encodes a text.
+    with U+FFFD for what is not UTF-8. It equals the reference for all ids that encode a text.
     """
 
     def __init__(
@@ -151,7 +154,7 @@ class Tokenizer:
         cuts = [match.start() + 1 for match in self._special_pattern.finditer(text)]
         edges = [0, *cuts, len(text)]
         ids: list[int] = []
-        for start, end in zip(edges, edges[1:], strict=False):
+        for start, end in itertools.pairwise(edges):
             ids += self._engine.encode(text[start:end], parse_special=False)
         return [i for i in ids if i not in self.special_ids]
 
