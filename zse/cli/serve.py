@@ -1,0 +1,40 @@
+"""``zse serve``: the server with flags; the same boot as ``python -m zse.serve``."""
+
+from __future__ import annotations
+
+import click
+
+from zse.settings import load_settings
+
+
+@click.command(name="serve", short_help="Serve the OpenAI API.")
+@click.argument("model", required=False)
+@click.option("--host", help="Address to bind.  [ZSE_HOST, else 127.0.0.1]")
+@click.option("--port", type=int, help="Port to bind; 0 takes a free one.  [PORT, ZSE_PORT, 8000]")
+@click.option("--device", help="auto, cpu, cuda or cuda:N.  [ZSE_DEVICE, else auto]")
+@click.option("--served-model-name", help="Name in /v1/models.  [the model's own]")
+@click.option("--max-context", type=int, help="Longest sequence in tokens.  [what the model says]")
+@click.option("--threads", type=int, help="CPU threads.  [all physical cores]")
+@click.option("--kv-gib", type=float, help="KV cache in GiB.  [from what is free]")
+@click.option("--max-queue", type=int, help="Answers that may wait before 429.  [256]")
+@click.option("--drain-seconds", type=float, help="How long SIGTERM waits for answers.  [30]")
+@click.option("--log-level", help="debug, info, warning or error.  [info]")
+def command(**flags: object) -> int:
+    """Serve MODEL (a .zse file, a checkpoint folder, a hub id or "tiny") over HTTP.
+
+    The port answers at once: /health/live says so, /health/ready waits for the model. Logs are JSON
+    lines on stderr. SIGTERM lets running answers end first.
+    """
+    from zse.serve.options import ServeOptions
+    from zse.serve.sockets import bind_socket
+
+    settings = load_settings()
+    # A flag that was not given leaves the environment's value.
+    values = {
+        name: getattr(settings, name) if value is None else value for name, value in flags.items()
+    }
+    options = ServeOptions(**values, start_time_ns=settings.start_time_ns)  # type: ignore[arg-type]
+    with bind_socket(options.host, options.port) as listener:
+        from zse.serve.boot import serve
+
+        return serve(listener, options)
