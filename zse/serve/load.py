@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from zse.engine.loading import LoadedModel as EngineModel
+    from zse.format.reader import ZSEReader
     from zse.serve.ports import Template
     from zse.serve.state import AppState
 
@@ -78,7 +79,7 @@ def load_served_model(options: ModelOptions, state: AppState) -> LoadedModel:
         vocab_size=loaded.core.runner.vocab_size,
         fingerprint=_fingerprint(loaded),
         created=int(time.time()),
-        sampling_defaults=_sampling_defaults(loaded),
+        sampling_defaults=sampling_defaults(loaded.reader),
         details={
             "architecture": loaded.reader.header.architecture,
             "file_bytes": loaded.reader.size_bytes,
@@ -109,12 +110,12 @@ def _fingerprint(loaded: EngineModel) -> str:
     return f"zse-{digest.hexdigest()[:16]}"
 
 
-def _sampling_defaults(loaded: EngineModel) -> Mapping[str, float]:
+def sampling_defaults(reader: ZSEReader) -> Mapping[str, float]:
     """Read the model's own sampling defaults; ``do_sample: false`` there means greedy."""
-    if not loaded.reader.has_section("generation_config.json"):
+    if not reader.has_section("generation_config.json"):
         return {}
     try:
-        config = json.loads(bytes(loaded.reader.section("generation_config.json")))
+        config = json.loads(bytes(reader.section("generation_config.json")))
     except ValueError:
         return {}
     if not isinstance(config, dict):

@@ -1,0 +1,119 @@
+"""The conversation with a scripted backend; the command on tiny is in the slow test below."""
+
+import io
+import json
+
+import pytest
+
+from zse.cli.chat_session import Session
+from zse.errors import ContextLengthError
+
+
+class Echo:
+    """Answers with what it was sent; can be told to fail or to be interrupted."""
+
+    def __init__(self) -> None:
+        self.seen = []
+        self.closed = 0
+
+    def answer(self, messages):
+        self.seen.append([dict(message) for message in messages])
+        try:
+            text = messages[-1]["content"]
+            if text == "too long":
+                raise ContextLengthError("it is too long")
+            yield "you said "
+            if text == "interrupt":
+                raise KeyboardInterrupt
+            yield text
+        finally:
+            self.closed += 1
+
+
+@pytest.fixture
+def talk(capsys):
+    """Run lines through a session; return the backend, standard output and the messages."""
+
+    def run(*lines, **options):
+        backend = Echo()
+        session = Session(backend, is_terminal=False, **options)
+        session.run(io.StringIO("".join(line + "\n" for line in lines)))
+        return backend, capsys.readouterr(), session.messages
+
+    return run
+
+
+def test_answers_are_printed_and_become_history(talk):
+    backend, output, _ = talk("one", "", "two")
+    assert output.out == "you said one\nyou said two\n"
+    assert [m["content"] for m in backend.seen[1]] == ["one", "you said one", "two"]
+
+
+def test_the_system_message_comes_first_and_survives_a_reset(talk):
+    backend, _, messages = talk("one", "/reset", "two", system="be brief")
+    assert backend.seen[1] == [
+        {"role": "system", "content": "be brief"},
+        {"role": "user", "content": "two"},
+    ]
+    assert len(messages) == 3
+
+
+def test_a_new_system_message_begins_anew(talk):
+    backend, _, _ = talk("one", "/system speak Latin", "two", "/system", "three")
+    assert backend.seen[1][0] == {"role": "system", "content": "speak Latin"}
+    assert backend.seen[2] == [{"role": "user", "content": "three"}]
+
+
+def test_exit_ends_before_the_rest(talk):
+    backend, _, _ = talk("one", "/exit", "two")
+    assert len(backend.seen) == 1
+
+
+def test_help_lists_the_commands_and_unknown_ones_are_named(talk):
+    backend, output, _ = talk("/help", "/dance", "/save")
+    assert "/reset" in output.out
+    assert "'/dance' is no command" in output.err
+    assert "'/save' is no command" in output.err
+    assert not backend.seen
+
+
+def test_a_stopped_answer_stays_in_the_history_as_far_as_it_came(talk):
+    backend, output, messages = talk("interrupt")
+    assert output.out == "you said  [stopped]\n"
+    assert messages[-1] == {"role": "assistant", "content": "you said "}
+    assert backend.closed == 1
+
+
+def test_save_writes_the_conversation_as_json(talk, tmp_path):
+    path = tmp_path / "talk.json"
+    _, output, messages = talk("grüße", f"/save {path}")
+    assert json.loads(path.read_text()) == messages
+    assert "Saved" in output.err
+    assert [file.name for file in tmp_path.iterdir()] == ["talk.json"]
+
+
+def test_save_to_nowhere_says_so_and_goes_on(talk, tmp_path):
+    _, output, _ = talk(f"/save {tmp_path}/none/talk.json", "one")
+    assert "cannot write" in output.err
+    assert "you said one" in output.out
+
+
+def test_without_a_terminal_an_error_ends_the_command(talk):
+    with pytest.raises(ContextLengthError):
+        talk("too long")
+
+
+def test_in_a_terminal_a_failed_question_is_forgotten(capsys, monkeypatch):
+    lines = iter(["too long", "one"])
+
+    def read():
+        try:
+            return next(lines)
+        except StopIteration:
+            raise EOFError from None
+
+    monkeypatch.setattr("zse.cli.chat_session._ask_terminal", read)
+    session = Session(Echo(), is_terminal=True)
+    session.run(io.StringIO())
+    assert "it is too long" in capsys.readouterr().err
+    assert [m["content"] for m in session.messages] == ["one", "you said one"]

@@ -1,0 +1,41 @@
+"""What the hot path may import, in a fresh process."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from zse.settings import subprocess_environment
+
+HEAVY = {
+    "torch",
+    "triton",
+    "transformers",
+    "fastapi",
+    "pydantic",
+    "numpy",
+    "rich",
+    "httpx",
+    "boto3",
+}
+ROOT = str(Path(__file__).parents[2])
+
+
+@pytest.mark.parametrize("module", ["zse.serve.app", "zse.serve.__main__", "zse.serve.boot"])
+def test_importing_the_server_imports_nothing_heavy(module):
+    code = f"import sys, {module}; print(*{{name.partition('.')[0] for name in sys.modules}})"
+    environment = subprocess_environment(PYTHONPATH=ROOT)
+    output = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
+    )
+    assert not set(output.stdout.split()) & HEAVY
+
+
+def test_the_entry_point_imports_no_web_stack_before_it_has_bound():
+    code = "import sys, zse.serve.__main__; print(*sys.modules)"
+    environment = subprocess_environment(PYTHONPATH=ROOT)
+    output = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
+    )
+    assert not {"starlette", "uvicorn", "msgspec", "asyncio"} & set(output.stdout.split())

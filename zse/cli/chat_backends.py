@@ -1,0 +1,150 @@
+"""Where the answers of ``zse chat`` come from: this process, or a server."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+from zse.errors import ZSEError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import httpx
+
+Message = dict[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswerOptions:
+    """How answers are generated; None leaves it to the model."""
+
+    max_tokens: int | None = None
+    temperature: float | None = None
+    seed: int | None = None
+
+    def given(self) -> dict[str, Any]:
+        """Return the values that were set."""
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+
+class ServerError(ZSEError):
+    """The server refused, or could not be reached."""
+
+    exit_code = 8
+
+
+class LocalBackend:
+    """A model in this process.
+
+    Args:
+        model: A .zse file, a checkpoint folder, a hub id or a built-in name.
+        device: auto, cpu, cuda or cuda:N.
+        threads: CPU threads; 0 means all physical cores.
+        max_context: Longest conversation in tokens; 0 means what the model says.
+        options: How to generate.
+    """
+
+    def __init__(
+        self, model: str, *, device: str, threads: int, max_context: int, options: AnswerOptions
+    ) -> None:
+        from zse.engine.llm import LLM
+        from zse.format.reader import ZSEReader
+        from zse.serve.load import sampling_defaults
+
+        self._llm = LLM(model, device=device, threads=threads, max_context=max_context)
+        with ZSEReader(self._llm.path) as reader:
+            self._values = {**sampling_defaults(reader), **options.given()}
+
+    def answer(self, messages: Sequence[Message]) -> Iterator[str]:
+        """Yield the pieces of the answer. Closing the iterator stops it.
+
+        Raises:
+            ContextLengthError: The conversation is too long.
+        """
+        from zse.engine.request import SamplingParams
+
+        values: dict[str, Any] = {"max_tokens": None, **self._values}
+        prompt = self._llm.chat_prompt(messages)
+        for delta in self._llm.stream(prompt, SamplingParams(**values)):
+            yield delta.text
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Give the model's memory back."""
+        self._llm.close()
+
+
+class ServerBackend:
+    """A server that speaks the OpenAI protocol, ours or another.
+
+    Args:
+        url: Its address, with or without ``/v1``.
+        model: The model to ask for.
+        api_key: Sent as a bearer token.
+        options: How to generate.
+    """
+
+    def __init__(self, url: str, *, model: str, api_key: str, options: AnswerOptions) -> None:
+        import httpx
+
+        base = url.rstrip("/").removesuffix("/v1")
+        self._url = f"{base}/v1/chat/completions"
+        self._fields = {"model": model, "stream": True, **options.given()}
+        # Connecting is quick or fails; a first token may take as long as the queue is.
+        timeout = httpx.Timeout(600, connect=10)
+        headers = {"authorization": f"Bearer {api_key}"}
+        self._client = httpx.Client(timeout=timeout, headers=headers)
+
+    def answer(self, messages: Sequence[Message]) -> Iterator[str]:
+        """Yield the pieces of the answer. Closing the iterator closes the connection.
+
+        Raises:
+            ServerError: The server refused, failed on the way, or is not there.
+        """
+        import httpx
+
+        body = {**self._fields, "messages": list(messages)}
+        try:
+            with self._client.stream("POST", self._url, json=body) as response:
+                if response.status_code != 200:
+                    response.read()
+                    raise ServerError(_refusal(response))
+                for line in response.iter_lines():
+                    if not line.startswith("data: ") or line == "data: [DONE]":
+                        continue
+                    yield _text_of(json.loads(line.removeprefix("data: ")))
+        except httpx.InvalidURL as error:
+            raise ServerError(f"{self._url!r} is no address: {error}") from None
+        except httpx.HTTPError as error:
+            raise ServerError(
+                f"no answer from {self._url}: {str(error) or type(error).__name__}",
+                hint="Start one with: zse serve",
+            ) from None
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the connections."""
+        self._client.close()
+
+
+def _refusal(response: httpx.Response) -> str:
+    try:
+        message = response.json()["error"]["message"]
+    except (ValueError, KeyError, TypeError):
+        message = response.text[:200]
+    return f"the server answered {response.status_code}: {message}"
+
+
+def _text_of(chunk: dict[str, Any]) -> str:
+    if "error" in chunk:
+        raise ServerError(f"the server stopped the answer: {chunk['error'].get('message')}")
+    choices = chunk.get("choices") or [{}]
+    return choices[0].get("delta", {}).get("content") or ""

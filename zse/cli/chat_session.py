@@ -1,0 +1,152 @@
+"""A conversation in the terminal: history, commands, and answers as they come."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, TextIO
+
+import click
+
+from zse.errors import ZSEError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from zse.cli.chat_backends import Message
+
+HELP = """\
+/help           show this
+/reset          forget the conversation; the system message stays
+/system [TEXT]  set the system message, or remove it; the conversation is forgotten
+/save FILE      write the conversation as JSON
+/exit           leave (also Ctrl-D)
+Ctrl-C          stop an answer"""
+
+PROMPT = "> "
+
+
+class Backend(Protocol):
+    """Answers conversations."""
+
+    def answer(self, messages: Sequence[Message]) -> Iterator[str]:
+        """Yield the pieces of an answer."""
+
+
+class Session:
+    """One conversation.
+
+    Args:
+        backend: Answers.
+        system: System message; empty means none.
+        is_terminal: Whether a person reads: prompts are shown, and an error does not end it.
+    """
+
+    def __init__(self, backend: Backend, *, system: str = "", is_terminal: bool) -> None:
+        self._backend = backend
+        self._system = system
+        self._is_terminal = is_terminal
+        self._history: list[Message] = []
+
+    @property
+    def messages(self) -> list[Message]:
+        """The conversation, the system message first."""
+        first = [{"role": "system", "content": self._system}] if self._system else []
+        return [*first, *self._history]
+
+    def run(self, source: TextIO) -> None:
+        """Read messages until the end of input or ``/exit``."""
+        if self._is_terminal:
+            click.echo("Type a message, or /help.", err=True)
+        while (line := self._read(source)) is not None:
+            text = line.strip()
+            if text == "/exit":
+                return
+            if text.startswith("/"):
+                self._command(text)
+            elif text:
+                self._ask(text)
+
+    def _read(self, source: TextIO) -> str | None:
+        """Return the next line, or None at the end."""
+        if not self._is_terminal:
+            return source.readline() or None
+        try:
+            return _ask_terminal()
+        except EOFError:
+            click.echo(err=True)
+            return None
+        except KeyboardInterrupt:
+            click.echo("\nType /exit or press Ctrl-D to leave.", err=True)
+            return ""
+
+    def _command(self, text: str) -> None:
+        name, _, argument = text.partition(" ")
+        argument = argument.strip()
+        if name == "/help":
+            click.echo(HELP)
+        elif name == "/reset":
+            self._history.clear()
+            self._say("The conversation is forgotten.")
+        elif name == "/system":
+            self._system = argument
+            self._history.clear()
+            self._say("The system message is set." if argument else "No system message.")
+        elif name == "/save" and argument:
+            self._save(Path(argument).expanduser())
+        else:
+            click.echo(f"{text!r} is no command. /help lists them.", err=True)
+
+    def _ask(self, text: str) -> None:
+        self._history.append({"role": "user", "content": text})
+        pieces: list[str] = []
+        try:
+            self._print_answer(pieces)
+        except KeyboardInterrupt:
+            click.echo(" [stopped]")
+        except ZSEError as error:
+            self._history.pop()  # as if it had not been asked: the next one is not spoiled by it
+            if not self._is_terminal:
+                raise
+            click.echo(f"error: {error.message}", err=True)
+            click.echo(f"hint: {error.hint or '/reset begins anew.'}", err=True)
+            return
+        self._history.append({"role": "assistant", "content": "".join(pieces)})
+
+    def _print_answer(self, pieces: list[str]) -> None:
+        """Print an answer as it comes, collecting it; a stop keeps what was said."""
+        answer = self._backend.answer(self.messages)
+        try:
+            for piece in answer:
+                pieces.append(piece)
+                click.echo(piece, nl=False)
+            click.echo()
+        finally:
+            # Closing cancels the work; a generator that is left alone would go on.
+            close = getattr(answer, "close", None)
+            if close is not None:
+                close()
+
+    def _save(self, path: Path) -> None:
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        text = json.dumps(self.messages, ensure_ascii=False, indent=2) + "\n"
+        try:
+            temporary.write_text(text, encoding="utf-8")
+            temporary.replace(path)
+        except OSError as error:
+            click.echo(f"error: cannot write {path}: {error.strerror}", err=True)
+            return
+        self._say(f"Saved to {path}.")
+
+    def _say(self, text: str) -> None:
+        click.echo(text, err=True)
+
+
+def _ask_terminal() -> str:
+    # Importing readline gives input() editing and history; some Pythons are built without it.
+    import contextlib
+
+    with contextlib.suppress(ImportError):
+        import readline  # noqa: F401
+    return input(PROMPT)
