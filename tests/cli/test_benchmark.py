@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -16,6 +16,9 @@ from zse.format.as_torch import bytes_from
 from zse.format.layout import PlannedTensor
 from zse.models.config import ModelConfig
 from zse.models.names import tensor_plan
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.fixture(scope="module")
