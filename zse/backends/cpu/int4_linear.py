@@ -9,6 +9,8 @@ sums that the group scales then multiply.
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 
 from zse.format.as_torch import split_scale_zero, unpack_nibbles
@@ -33,9 +35,7 @@ class Int4Linear:
         self._table = self._pack(qweight)
         # float16 as in the file: float32 copies would cost a tenth of the weights' size.
         self._scale, self._minus_zero_scale = self._pack_scales(scale_zero)
-        count = self._tiles * self._columns
-        self._indices = torch.arange(count, dtype=torch.int32)
-        self._offsets = torch.arange(0, count, group_size, dtype=torch.int32)
+        self._indices, self._offsets = _bags(self._tiles * self._columns, group_size)
 
     def each_row(self, inputs: torch.Tensor) -> torch.Tensor:
         """Multiply [M, K] float32 row by row."""
@@ -60,8 +60,8 @@ class Int4Linear:
         return outputs[:, : self._rows].contiguous()
 
     def memory_bytes(self) -> int:
-        """Return the bytes of the packed copy, scales and indices."""
-        tensors = (self._table, self._scale, self._minus_zero_scale, self._indices, self._offsets)
+        """Return the bytes of the packed copy and its scales."""
+        tensors = (self._table, self._scale, self._minus_zero_scale)
         return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
     def _multiply_one(self, row: torch.Tensor) -> torch.Tensor:
@@ -113,3 +113,10 @@ class Int4Linear:
                 halves.permute(0, 3, 2, 1).reshape(self._tiles, self._groups, TILE_COLUMNS)
             )
         return packed[0], packed[1]
+
+
+@cache
+def _bags(count: int, group_size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return every table row's index and the first of each bag; matrices of one shape share them."""
+    indices = torch.arange(count, dtype=torch.int32)
+    return indices, torch.arange(0, count, group_size, dtype=torch.int32)
