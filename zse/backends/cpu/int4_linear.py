@@ -117,6 +117,6 @@ class Int4Linear:
 
 @cache
 def _bags(count: int, group_size: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return every table row's index and the first of each bag; matrices of one shape share them."""
+    """Return each table row's index and each bag's first; matrices of one shape share them."""
     indices = torch.arange(count, dtype=torch.int32)
     return indices, torch.arange(0, count, group_size, dtype=torch.int32)
