@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from zse.text.container import pack
 from zse.text.engines import KitokenEngine, ReferenceEngine
+from zse.text.kitoken_module import import_kitoken
 from zse.text.tokenizer import Tokenizer
 
 _PROSE = (
@@ -31,6 +32,7 @@ def build_binary(tokenizer_json: bytes) -> bytes | None:
 
     The candidate must encode and decode a built-in mixed text (prose, code, many scripts, emoji,
     control characters, and every added token between and inside words) exactly as the reference.
+    Left out is the literal text of the unknown token (``<unk>``): kitoken joins neighbours of it.
 
     Args:
         tokenizer_json: A Hugging Face tokenizer.json.
@@ -38,17 +40,17 @@ def build_binary(tokenizer_json: bytes) -> bytes | None:
     Raises:
         TokenizerError: The reference library cannot load ``tokenizer_json``.
     """
-    from kitoken import Kitoken
-
     reference = ReferenceEngine(tokenizer_json)
     facts = reference.facts
     try:
-        payload = bytes(Kitoken.from_tokenizers(tokenizer_json).to_bytes())
+        definition = import_kitoken().Kitoken.from_tokenizers(tokenizer_json)
+        payload = bytes(definition.to_bytes())
         candidate = KitokenEngine(payload, facts)
     except ValueError:
         return None
     fast, slow = Tokenizer(candidate, facts), Tokenizer(reference, facts)
-    lines = probe_lines([token.text for token in facts.added])
+    unknown = reference.unknown_text
+    lines = probe_lines([token.text for token in facts.added if token.text != unknown])
     return pack(facts, payload) if all(_agree(fast, slow, line) for line in lines) else None
 
 
@@ -74,10 +76,6 @@ def _agree(fast: Tokenizer, slow: Tokenizer, line: str) -> bool:
     wanted = slow.encode(line, add_special_tokens=False)
     if ids != wanted:
         return False
-    texts = {
-        tokenizer.decode(ids, skip_special_tokens=skip)
-        for tokenizer in (fast, slow)
-        for skip in (False,)
-    }
-    texts.add(slow.decode_whole(wanted))
+    texts = {slow.decode_whole(wanted)}
+    texts |= {tokenizer.decode(ids, skip_special_tokens=False) for tokenizer in (fast, slow)}
     return len(texts) == 1

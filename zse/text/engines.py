@@ -16,6 +16,7 @@ from zse.text.facts import (
     decoder_kind,
     parse_object,
 )
+from zse.text.kitoken_module import CALL_GATE, import_kitoken
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,21 +51,22 @@ class KitokenEngine:
     name: Literal["kitoken", "tokenizers"] = "kitoken"
 
     def __init__(self, payload: bytes, facts: TokenizerFacts) -> None:
-        from kitoken import Kitoken
-
+        kitoken = import_kitoken()
         try:
-            self._kitoken: Any = Kitoken(payload)
+            with CALL_GATE:
+                self._kitoken: Any = kitoken.Kitoken(payload)
         except ValueError as error:
             raise TokenizerError(f"the tokenizer's binary form is damaged: {error}") from error
         # A token in front keeps the decoder from treating the token asked for as a text's start.
         self._anchor: list[int] = []
         if facts.kind != "byte_level":
-            self._anchor = self._kitoken.encode(_PROBE, False)[-1:]
+            self._anchor = self.encode(_PROBE, parse_special=False)[-1:]
         self._anchor_length = len(self._decode_bytes(self._anchor))
 
     def encode(self, text: str, *, parse_special: bool) -> list[int]:
         """Encode; without ``parse_special`` only ordinary added tokens are matched in the text."""
-        return list(self._kitoken.encode(text, True if parse_special else ["priority"]))
+        with CALL_GATE:
+            return list(self._kitoken.encode(text, True if parse_special else ["priority"]))
 
     def decode(self, ids: Sequence[int]) -> str:
         """Decode a whole sequence; ids that name no token are skipped."""
@@ -82,7 +84,10 @@ class KitokenEngine:
             return b""
 
     def _decode_bytes(self, ids: list[int]) -> bytes:
-        return bytes(self._kitoken.decode(ids, True)) if ids else b""
+        if not ids:
+            return b""
+        with CALL_GATE:
+            return bytes(self._kitoken.decode(ids, True))
 
     def _exists(self, token_id: int) -> bool:
         try:
@@ -102,6 +107,7 @@ class ReferenceEngine:
         self.tokenizer = _load_reference(tokenizer_json)
         self.facts = _facts(document, self.tokenizer)
         self._kind = self.facts.kind
+        self.unknown_text = _unknown_text(document.get("model", {}))
         self._added = {token.token_id: token.text.encode() for token in self.facts.added}
         self._alphabet = _byte_alphabet() if self._kind == "byte_level" else {}
         # The switch that turns matching of specials off lives in the shared object.
@@ -170,6 +176,13 @@ def _facts(document: dict[str, Any], tokenizer: ReferenceTokenizer) -> Tokenizer
             for i, token in sorted(added.items())
         ),
     )
+
+
+def _unknown_text(model: dict[str, Any]) -> str:
+    """Text of the token for what the vocabulary lacks; Unigram models name it by its id."""
+    if isinstance(model.get("unk_id"), int):
+        return str(model["vocab"][model["unk_id"]][0])
+    return str(model.get("unk_token") or "")
 
 
 def _byte_alphabet() -> dict[str, int]:

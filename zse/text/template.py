@@ -44,7 +44,11 @@ class ChatTemplate:
         self._error = minijinja.TemplateError
         self._budget = _Budget()
         environment = minijinja.Environment(
-            pycompat=True, trim_blocks=True, lstrip_blocks=True, auto_escape_callback=_no_escape
+            pycompat=True,
+            debug=False,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            auto_escape_callback=_no_escape,
         )
         environment.add_filter("tojson", self._budget.to_json)
         environment.add_filter(REPLACE, self._budget.replace)
@@ -57,7 +61,9 @@ class ChatTemplate:
         try:
             environment.add_template("chat", weave(source))
         except minijinja.TemplateError as error:
-            raise TemplateError(f"the chat template does not compile: {error}") from error
+            raise TemplateError(
+                f"the chat template does not compile: {_first_line(error)}"
+            ) from error
         self._environment = environment
 
     def render(
@@ -92,10 +98,8 @@ class ChatTemplate:
         context = {**self._tokens, **values, "add_generation_prompt": add_generation_prompt}
         try:
             return str(self._environment.render_template("chat", **context))
-        except self._error as error:
-            raise TemplateError(f"the chat template failed: {error}") from error
-        except (TypeError, ValueError, OverflowError, AttributeError) as error:
-            raise TemplateError(f"the chat template failed: {error}") from error
+        except (self._error, TypeError, ValueError, OverflowError, AttributeError) as error:
+            raise TemplateError(f"the chat template failed: {_first_line(error)}") from error
 
 
 class _Budget:
@@ -220,6 +224,11 @@ def _strftime_now(form: str) -> str:
     if len(form) > 256:
         raise TemplateError("the chat template asks for a date of over 256 characters")
     return datetime.datetime.now().astimezone().strftime(form)
+
+
+def _first_line(error: Exception) -> str:
+    """Without the source lines that the engine appends; the template may hold private text."""
+    return str(error).partition("\n")[0]
 
 
 def _no_escape(_name: str) -> bool:
