@@ -16,6 +16,7 @@ import pytest
 from zse.backends.types import SampledToken, SamplingRow, StepBatch, StepResult
 from zse.engine.core import EngineCore, EngineOptions
 from zse.engine.request import Request, SamplingParams, TokenEvent
+from zse.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -226,24 +227,17 @@ def random_zse(random_checkpoint, tmp_path_factory) -> Path:
     return path
 
 
-class LetterTokenizer:
-    """Token i is the character with code 32 + i, so that texts can be read in the tests."""
-
-    vocab_size = 97
-    special_ids: frozenset[int] = frozenset()
-    eos_ids: tuple[int, ...] = ()
-    bos_id = None
-
-    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        return "".join(map(self.token_text, ids))
-
-    def token_text(self, token_id: int) -> str:
-        return chr(32 + token_id)
-
-    def token_bytes(self, token_id: int) -> bytes:
-        return self.token_text(token_id).encode()
-
-
 @pytest.fixture(scope="session")
-def letters() -> LetterTokenizer:
-    return LetterTokenizer()
+def letters() -> Tokenizer:
+    """Token i is the character with code 32 + i (a new line for the last), to read in the tests."""
+    from tokenizers import Tokenizer as Builder
+    from tokenizers import decoders, models, pre_tokenizers
+
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    characters = [*map(chr, range(32, 128)), "\n"]
+    vocabulary = {byte_level.pre_tokenize_str(c)[0][0]: i for i, c in enumerate(characters)}
+    builder = Builder(models.BPE(vocabulary, []))
+    builder.pre_tokenizer = byte_level
+    builder.decoder = decoders.ByteLevel()
+    sections = {"tokenizer.json": builder.to_str().encode()}
+    return Tokenizer.from_sections(sections.get)

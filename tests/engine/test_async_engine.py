@@ -42,8 +42,9 @@ def text_of(deltas, index=0):
 
 
 async def until(condition):
-    while not condition():
-        await asyncio.sleep(0.001)
+    async with asyncio.timeout(30):
+        while not condition():
+            await asyncio.sleep(0.001)
 
 
 def test_a_stream_delivers_the_text_of_the_tokens(engine, letters, make_engine):
@@ -156,15 +157,27 @@ def test_text_that_cannot_be_made_fails_its_own_request_only(make_engine, letter
     assert text_of(after) == text_of(before)
 
 
-def test_draining_lets_work_finish_and_refuses_new_requests(make_engine):
+def gated_runner(engine):
+    """A runner that waits for its gate before each step."""
+    gate, runner = threading.Event(), engine.Runner()
+    execute = runner.execute
+    runner.execute = lambda batch: (gate.wait(), execute(batch))[1]
+    return gate, runner
+
+
+def test_draining_lets_work_finish_and_refuses_new_requests(engine, make_engine):
+    gate, runner = gated_runner(engine)
+
     async def main():
-        async_engine = make_engine()
+        async_engine = make_engine(runner)
         task = asyncio.create_task(collect(async_engine))
         await until(lambda: async_engine.num_active == 1)
-        is_empty = await async_engine.drain(30)
+        draining = asyncio.create_task(async_engine.drain(30))
+        await asyncio.sleep(0)
         with pytest.raises(ShuttingDownError):
             await collect(async_engine)
-        return is_empty, await task
+        gate.set()
+        return await draining, await task
 
     is_empty, deltas = asyncio.run(main())
     assert is_empty
@@ -172,10 +185,7 @@ def test_draining_lets_work_finish_and_refuses_new_requests(make_engine):
 
 
 def test_draining_fails_what_outlasts_the_timeout(engine, make_engine):
-    gate = threading.Event()
-    runner = engine.Runner()
-    execute = runner.execute
-    runner.execute = lambda batch: (gate.wait(), execute(batch))[1]
+    gate, runner = gated_runner(engine)
 
     async def main():
         async_engine = make_engine(runner)
