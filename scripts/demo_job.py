@@ -214,9 +214,9 @@ def demo(work: Path, wanted_runner: str) -> dict[str, Any]:
         image = unpack(layout, work, built["digest"])
     with step("look for a way to start it in a root of its own"):
         runner = first_that_works(image, wanted_runner, say)
-    with step(f"start its entry point with {runner} and ask: {QUESTION}"):
-        with started(runner, image) as (url, ready_seconds):
-            answer = ask(url, ready_seconds)
+    asking = step(f"start its entry point with {runner} and ask: {QUESTION}")
+    with asking, started(runner, image) as (url, ready_seconds):
+        answer = ask(url, ready_seconds)
     return {
         "question": QUESTION,
         "answer": answer.text,

@@ -60,15 +60,26 @@ def find(name: str) -> str:
 def docker(image: Image, arguments: list[str], variables: dict[str, str]) -> list[str]:
     """Load the image into the Docker daemon; its entry point is replaced only for the probe."""
     program = find("docker")
-    archive = image.scratch / "docker.tar"
-    if not archive.exists():
-        subprocess.run(["tar", "-cf", archive, "-C", image.layout, "."], check=True)
-        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        subprocess.run([program, "load", "-i", archive], check=True, timeout=300, **quiet)
+    note = image.scratch / "docker-image"
+    if not note.exists():
+        _output([program, "info"])  # fails at once where no daemon answers
+        archive = image.scratch / "docker.tar"
+        _output(["tar", "-cf", str(archive), "-C", str(image.layout), "."])
+        words = _output([program, "load", "-i", str(archive)])
+        note.write_text(words.strip().rpartition(" ")[2])  # "Loaded image: NAME"
+        archive.unlink()
     flags = [f"--env={name}={value}" for name, value in variables.items()]
     entry = [f"--entrypoint={arguments[0]}"] if arguments else []
     base = [program, "run", "--rm", "--network=host", "--read-only", "--tmpfs=/tmp", *flags, *entry]
-    return [*base, image.tag, *arguments[1:]]
+    return [*base, note.read_text(), *arguments[1:]]
+
+
+def _output(command: list[str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or [f"exit {done.returncode}"])[-1]
+        raise OSError(last)
+    return done.stdout
 
 
 def podman(image: Image, arguments: list[str], variables: dict[str, str]) -> list[str]:
