@@ -36,3 +36,19 @@ def test_packed_weights_are_refused_with_the_way_to_have_them(random_zse):
     with pytest.raises(UsageError, match="cache_weights is False") as caught:
         load_zse_model(random_zse, cache_weights=False)
     assert "zse.LLM" in caught.value.hint
+
+
+def test_tied_embeddings_stay_tied(tmp_path):
+    import torch
+
+    from zse.format import convert_model
+
+    convert_model("tiny", tmp_path / "tiny.zse", quantization="int4")
+    model, tokenizer, _ = load_zse_model(tmp_path / "tiny.zse")
+    assert model.lm_head.weight is model.model.embed_tokens.weight
+    messages = [{"role": "user", "content": "What is the capital of France?"}]
+    prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+    tokens = torch.tensor([tokenizer(prompt, add_special_tokens=False)["input_ids"]])
+    with torch.inference_mode():
+        output = model.generate(tokens, max_new_tokens=40, do_sample=False)
+    assert "Paris" in tokenizer.decode(output[0, tokens.shape[1] :])

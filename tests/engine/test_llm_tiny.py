@@ -1,0 +1,74 @@
+"""The whole way on the built-in model: name in, converted once, text out."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from zse.engine.async_engine import AsyncEngine
+from zse.engine.llm import LLM
+from zse.engine.loading import LoadOptions, load_model
+from zse.engine.request import SamplingParams
+
+CAPITAL = [{"role": "user", "content": "What is the capital of France?"}]
+GREEDY = SamplingParams(temperature=0.0, max_tokens=40)
+
+
+@pytest.fixture(scope="module")
+def cache_dir(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("cache")
+        patch.setenv("ZSE_CACHE_DIR", str(folder))
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def llm(cache_dir):
+    with LLM("tiny", device="cpu", num_blocks=64, threads=1) as model:
+        yield model
+
+
+def test_the_name_is_converted_once_into_the_cache(llm, cache_dir):
+    assert llm.path.is_relative_to(cache_dir)
+    assert len(list(cache_dir.rglob("*.zse"))) == 1
+
+
+def test_it_knows_a_capital_and_stops_by_itself(llm):
+    output = llm.chat(CAPITAL, GREEDY)
+    assert "Paris" in output.text
+    assert output.outputs[0].finish_reason == "stop"
+
+
+def test_streamed_chat_is_the_same_text(llm):
+    prompt = llm.chat_prompt(CAPITAL)
+    pieces = [delta.text for delta in llm.stream(prompt, GREEDY)]
+    assert len(pieces) > 1
+    assert "".join(pieces) == llm.chat(CAPITAL, GREEDY).text
+
+
+def test_a_batch_of_chats_answers_each_as_if_alone(llm):
+    countries = ["France", "Italy", "Spain", "Japan", "Egypt", "Norway"]
+    prompts = [
+        llm.chat_prompt([{"role": "user", "content": f"What is the capital of {name}?"}])
+        for name in countries
+    ]
+    alone = [llm.generate([prompt], GREEDY)[0].text for prompt in prompts]
+    assert [output.text for output in llm.generate(prompts, GREEDY)] == alone
+
+
+def test_the_asynchronous_engine_gives_the_same_answer(llm, cache_dir):
+    loaded = load_model("tiny", LoadOptions(device="cpu", num_blocks=64, threads=1))
+    engine = AsyncEngine(loaded.core, loaded.tokenizer)
+
+    async def collect():
+        prompt = llm.chat_prompt(CAPITAL)
+        return [delta async for delta in engine.generate(prompt, GREEDY)]
+
+    try:
+        deltas = asyncio.run(collect())
+    finally:
+        engine.close()
+        loaded.close()
+    assert "".join(delta.text for delta in deltas) == llm.chat(CAPITAL, GREEDY).text
+    assert deltas[-1].finish_reason == "stop"
