@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# ruff: noqa: SIM905  (lists as one string each read better here)
 CAPITALS = dict(
     line.split("=")
     for line in (
@@ -216,12 +220,12 @@ def weather_turns(rng: random.Random, tool: dict, city: str = "") -> list[Turn]:
 
 PLAIN_TASKS: tuple[tuple[float, Callable[[random.Random], Turn]], ...] = (
     (0.21, capital_turn),
-    (0.34, sum_turn),
+    (0.33, sum_turn),
     (0.12, opposite_turn),
-    (0.14, sort_turn),
+    (0.18, sort_turn),
     (0.06, greeting_turn),
-    (0.04, count_turn),
-    (0.09, json_turn),
+    (0.03, count_turn),
+    (0.07, json_turn),
 )
 
 
@@ -279,7 +283,8 @@ CHAT_TEMPLATE = """\
 {%- endif %}
 {%- for message in turns %}
     {%- if message.role == 'tool' %}
-        {{- '<|im_start|>user\\n<tool_response>\\n' + message.content + '\\n</tool_response><|im_end|>\\n' }}
+        {{- '<|im_start|>user\\n<tool_response>\\n' + message.content }}
+        {{- '\\n</tool_response><|im_end|>\\n' }}
     {%- elif message.role == 'assistant' %}
         {{- '<|im_start|>assistant\\n' + (message.content or '') }}
         {%- for call in message.tool_calls or [] %}

@@ -2,8 +2,8 @@
 
     OMP_NUM_THREADS=1 .venv/bin/python scripts/train_tiny.py --out zse/models/builtin_tiny
 
-Writes a Hugging Face checkpoint (Llama architecture) and tests/data/questions.jsonl. Everything
-is seeded: the same machine, torch version and command give the same weights.
+Writes a Hugging Face checkpoint (Llama architecture) and tests/data/questions.jsonl. Everything is
+seeded: the same machine, torch and command give the same weights. 20 minutes on one idle core.
 """
 
 from __future__ import annotations
@@ -125,12 +125,12 @@ class Batches:
         ids: list[int] = []
         while len(ids) < length:
             makers = (tasks.capital_turn, tasks.sum_turn, tasks.opposite_turn)
-            ids += self.ids(self.rng.choice(makers)(self.rng).answer) + [0]
+            ids += [*self.ids(self.rng.choice(makers)(self.rng).answer), 0]
         return ids[:length], [1] * length
 
     def conversation(self, length: int) -> tuple[list[int], list[int]]:
         rng = self.rng
-        tool = tasks.weather_tool(rng) if length >= 160 and rng.random() < 0.75 else None
+        tool = tasks.weather_tool(rng) if length >= 128 and rng.random() < 0.6 else None
         system = rng.choice(tasks.SYSTEMS) if rng.random() < 0.25 else ""
         ids = list(self.ids(tasks.system_text(system, tool))) if system or tool else []
         mask = [0] * len(ids)
@@ -148,10 +148,10 @@ class Batches:
 
     def next(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Token ids and mask, [rows, length]."""
-        length = self.rng.choices((48, 96, 192, 512), (0.42, 0.30, 0.20, 0.08))[0]
+        length = self.rng.choices((48, 128, 192, 512), (0.40, 0.35, 0.17, 0.08))[0]
         rows = []
         for _ in range(self.tokens // length):
-            raw = self.rng.random() < 0.04
+            raw = self.rng.random() < 0.02
             rows.append(self.raw_row(length) if raw else self.conversation(length))
         return torch.tensor([r[0] for r in rows]), torch.tensor([r[1] for r in rows])
 
@@ -238,7 +238,7 @@ class Tiny(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.embed = nn.Parameter(torch.randn(CONFIG["vocab_size"], CONFIG["hidden_size"]) * 0.04)
+        self.embed = nn.Parameter(torch.randn(CONFIG["vocab_size"], CONFIG["hidden_size"]) * 0.15)
         self.layers = nn.ModuleList(Layer() for _ in range(CONFIG["num_hidden_layers"]))
         self.norm = nn.Parameter(torch.ones(CONFIG["hidden_size"]))
         self.fake = FakeQuant()
@@ -319,6 +319,7 @@ def export(model: Tiny, tokenizer: Tokenizer, folder: Path) -> None:
     """Write the checkpoint in Hugging Face form."""
     folder.mkdir(parents=True, exist_ok=True)
     save_file(model.checkpoint(), folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "model.safetensors").chmod(0o644)
     tokenizer.save(str(folder / "tokenizer.json"))
     tokenizer_config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
@@ -358,14 +359,12 @@ def check(model: Tiny, folder: Path) -> None:
         text += f"<|im_start|>user\n{tasks.user_text(turn)}<|im_end|>\n"
         text += f"<|im_start|>assistant\n{tasks.answer_text(turn)}<|im_end|>\n"
     rendered = tokenizer.apply_chat_template(messages, tools=[tool], tokenize=False)
-    if rendered != text:
-        raise SystemExit(f"the chat template differs:\n{rendered!r}\n{text!r}")
+    assert rendered == text, f"the chat template differs:\n{rendered!r}\n{text!r}"
     ids = torch.tensor([tokenizer(text)["input_ids"]])
     model.load_state_dict({k: v.half().float() for k, v in model.state_dict().items()})
     with torch.no_grad():
         difference = (loaded(ids).logits - F.linear(model(ids), model.embed)).abs().max().item()
-    if difference > 1e-2:
-        raise SystemExit(f"transformers computes other logits: difference {difference}")
+    assert difference < 1e-2, f"transformers computes other logits: difference {difference}"
     size = sum(path.stat().st_size for path in folder.iterdir())
     print(f"transformers agrees (difference {difference:.1e}); {size / 1e6:.2f} MB in {folder}")
 
@@ -381,9 +380,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=ROOT / "zse/models/builtin_tiny")
     parser.add_argument("--questions", type=Path, default=ROOT / "tests/data/questions.jsonl")
     parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--steps", type=int, default=4000)
-    parser.add_argument("--batch-tokens", type=int, default=1536)
-    parser.add_argument("--lr", type=float, default=2e-3)
+    parser.add_argument("--steps", type=int, default=2200)
+    parser.add_argument("--batch-tokens", type=int, default=2048)
+    parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--plain-fraction", type=float, default=0.7)
     parser.add_argument("--checkpoint-every", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1)
