@@ -151,3 +151,9 @@ def start_command():
     yield start
     for child in children:
         child.close()
+
+
+@pytest.fixture(scope="session")
+def server_class():
+    """For modules that start a server of their own."""
+    return ServerChild

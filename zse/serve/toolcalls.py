@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-_OPENERS = ("<tool_call>", "[TOOL_CALLS]", "<|python_tag|>")
+_TAG, _CLOSER = "<tool_call>", "</tool_call>"
+_OPENERS = (_TAG, "[TOOL_CALLS]", "<|python_tag|>")
+_LONGEST = max(map(len, _OPENERS))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,45 +38,55 @@ def read_whole_answer(text: str) -> tuple[str, list[WholeCall]]:
 class ToolReader:
     """Splits a streamed answer into text and calls.
 
-    Text flows until something that may open a call; from there on it is held until the end, when
-    the same parser as for whole answers decides. A call that is half written is never sent.
+    Text flows until something that may open a call; from there on it is held until the call is
+    closed or the answer ends, when the same parser as for whole answers decides. A call that is
+    half written is never sent.
     """
 
     def __init__(self) -> None:
         self._held = ""
-        self._is_holding = False
         self._has_sent_text = False
+        self._num_calls = 0
 
     def push(self, text: str) -> list[str | CallPiece]:
         """Return what is certain after ``text``."""
         self._held += text
-        if self._is_holding:
-            return []
-        start = self._possible_start()
-        ready, self._held = self._held[:start], self._held[start:]
-        self._is_holding = any(self._held.startswith(opener) for opener in _OPENERS)
-        self._has_sent_text = self._has_sent_text or bool(ready.strip())
-        return [ready] if ready else []
+        pieces: list[str | CallPiece] = []
+        while self._held:
+            start = self._possible_start()
+            if start > 0:
+                pieces.append(self._held[:start])
+                self._has_sent_text = self._has_sent_text or bool(self._held[:start].strip())
+                self._held = self._held[start:]
+                continue
+            end = self._held.find(_CLOSER) + len(_CLOSER)
+            if not self._held.startswith(_TAG) or end < len(_CLOSER):
+                break
+            closed, self._held = self._held[:end], self._held[end:]
+            pieces.extend(self._read(closed))
+        return pieces
+
+    def finish(self) -> list[str | CallPiece]:
+        """Return what was held, as calls where it is calls."""
+        held, self._held = self._held, ""
+        return self._read(held)
 
     def _possible_start(self) -> int:
         """Return where a call opens or may be opening; the length when nowhere."""
         held = self._held
         if not self._has_sent_text and held.lstrip().startswith("{"):
-            self._is_holding = True
-            return 0
+            return 0  # an answer that is one JSON object may be a call
         for start in range(len(held)):
-            rest = held[start:]
+            rest = held[start : start + _LONGEST]
             if any(rest.startswith(opener) or opener.startswith(rest) for opener in _OPENERS):
                 return start
         return len(held)
 
-    def finish(self) -> list[str | CallPiece]:
-        """Return what was held, as calls where it is calls."""
-        text, calls = read_whole_answer(self._held)
-        self._held = ""
+    def _read(self, held: str) -> list[str | CallPiece]:
+        text, calls = read_whole_answer(held)
         pieces: list[str | CallPiece] = [text] if text else []
-        pieces.extend(
-            CallPiece(index=index, name=call.name, arguments=call.arguments)
-            for index, call in enumerate(calls)
-        )
+        for call in calls:
+            piece = CallPiece(index=self._num_calls, name=call.name, arguments=call.arguments)
+            self._num_calls += 1
+            pieces.append(piece)
         return pieces

@@ -1,0 +1,56 @@
+"""Splitting streamed answers into text and calls."""
+
+import pytest
+
+from zse.serve.toolcalls import CallPiece, ToolReader, read_whole_answer
+
+ONE = '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
+TWO = ONE + '\n<tool_call>{"name": "g", "arguments": {}}</tool_call>'
+
+
+def read(text, size):
+    """Push a text in pieces; return its text and its calls."""
+    reader = ToolReader()
+    pieces = []
+    for start in range(0, len(text), size):
+        pieces += reader.push(text[start : start + size])
+    pieces += reader.finish()
+    said = "".join(piece for piece in pieces if isinstance(piece, str))
+    return said, [piece for piece in pieces if isinstance(piece, CallPiece)]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
+@pytest.mark.parametrize(
+    "text", [ONE, TWO, "Let me see. " + ONE, '{"name": "f", "parameters": {}}']
+)
+def test_pieces_of_any_size_give_the_calls_of_the_whole(text, size):
+    said, calls = read(text, size)
+    whole_text, whole_calls = read_whole_answer(text)
+    assert said.strip() == whole_text
+    assert [(c.name, c.arguments) for c in calls] == [(c.name, c.arguments) for c in whole_calls]
+    assert [c.index for c in calls] == list(range(len(calls)))
+
+
+@pytest.mark.parametrize("size", [1, 5, 1000])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "plain",
+        "a < b, <tool, [TOOL",
+        "<tool_call>not json</tool_call> then",
+        "<tool_call>{cut",
+        '{"x": 1}',
+        "<",
+    ],
+)
+def test_what_is_no_call_comes_out_as_it_went_in(text, size):
+    assert read(text, size) == (text, [])
+
+
+def test_text_flows_before_a_call_and_a_closed_call_does_not_wait_for_the_end():
+    reader = ToolReader()
+    assert reader.push("Let me <") == ["Let me "]
+    assert reader.push("b> see") == ["<b> see"]
+    (call,) = reader.push(ONE)
+    assert call == CallPiece(index=0, name="f", arguments='{"a": 1}')
+    assert reader.finish() == []
