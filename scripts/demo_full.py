@@ -32,6 +32,7 @@ from service_packages import ServiceError, find_command  # noqa: E402
 
 if TYPE_CHECKING:
     from ceph_s3 import S3Server
+    from demo_job import Answer
 
 BUCKET = "models"
 MODEL_URL = f"s3://{BUCKET}/tiny.zse"
@@ -127,6 +128,16 @@ def working_runner(image: Image, wanted: str) -> str:
     raise DemoError("neither runc nor bubblewrap can start the image here")
 
 
+def ask_or_explain(url: str, ready_seconds: float) -> Answer:
+    """Ask; a failure becomes an error that the server's log is shown with."""
+    import openai
+
+    try:
+        return ask(url, ready_seconds)
+    except openai.OpenAIError as error:
+        raise DemoError(f"the server did not answer: {error}") from error
+
+
 def demo(work: Path, wanted_runner: str) -> dict[str, Any]:
     """Run every step; return the figures that are printed at the end."""
     with step("install what is missing"):
@@ -147,7 +158,7 @@ def demo(work: Path, wanted_runner: str) -> dict[str, Any]:
         with step(f"start its entry point in a root of its own and ask: {QUESTION}"):
             runner = working_runner(image, wanted_runner)
             with started(runner, image) as (url, ready_seconds):
-                answer = ask(url, ready_seconds)
+                answer = ask_or_explain(url, ready_seconds)
     return {
         "question": QUESTION,
         "answer": answer.text,
