@@ -4,7 +4,6 @@ import asyncio
 import signal
 import socket
 import threading
-import time
 
 import httpx
 import openai
@@ -242,7 +241,7 @@ def test_a_drain_that_runs_out_of_time_ends_streams_with_an_error_event(start_se
         lines = response.iter_lines()
         next(lines)
         other.start()
-        time.sleep(0.5)
+        server.wait_for_gauge("zse_in_flight", 2)
         server.process.send_signal(signal.SIGTERM)
         rest = [line for line in lines if line]
     other.join()

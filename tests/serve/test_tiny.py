@@ -117,17 +117,13 @@ def test_logprobs_are_sorted_and_the_greedy_token_is_the_first(client):
         assert entry.logprob <= 0
 
 
-def test_a_logit_bias_forbids_a_token(client):
-    body = client.completions.create(
-        model="tiny", prompt="The capital of France is", temperature=0, max_tokens=1, logprobs=1
+def test_a_logit_bias_decides_the_tokens(client):
+    answer = client.completions.create(
+        model="tiny", prompt="The", max_tokens=4, logprobs=0, logit_bias={"300": 100}
     )
-    first = body.choices[0].logprobs.tokens
-    biases = {str(token): -100 for token in range(50)}
-    biased = client.completions.create(
-        model="tiny", prompt="The", temperature=0, max_tokens=4, logit_bias=biases
-    )
-    assert len(first) == 1
-    assert biased.choices[0].finish_reason in ("stop", "length")
+    tokens = answer.choices[0].logprobs.tokens
+    assert len(tokens) == 4
+    assert len(set(tokens)) == 1
 
 
 def test_a_real_tool_call_round_trip(client):
@@ -215,7 +211,13 @@ def run_zse():
         environment = subprocess_environment(PYTHONPATH=ROOT, OMP_NUM_THREADS="1", NO_PROXY="*")
         command = [sys.executable, "-m", "zse", *arguments]
         return subprocess.run(
-            command, capture_output=True, text=True, env=environment, timeout=300, **options
+            command,
+            check=False,
+            capture_output=True,
+            text=True,
+            env=environment,
+            timeout=300,
+            **options,
         )
 
     return run

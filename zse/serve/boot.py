@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("zse.serve")
 
 MAX_HEADER_BYTES = 64 << 10
+KEEP_ALIVE_SECONDS = 75
+"""Longer than load balancers keep idle connections, or they would send into a closing one."""
 END_SECONDS = 5.0
 """After the drain: for error events to be written and connections to close."""
 
@@ -84,6 +86,7 @@ def _make_server(state: AppState, options: ServeOptions) -> uvicorn.Server:
         server_header=False,
         proxy_headers=False,
         h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=int(END_SECONDS),
     )
     return uvicorn.Server(config)
@@ -141,7 +144,6 @@ class ServerProcess:
         state = self._state
         try:
             model = load(state)
-            state.metrics.warm()
         except BaseException as error:  # noqa: BLE001 - any failure to load ends the process
             self._give_up(error)
             return
@@ -169,7 +171,10 @@ class ServerProcess:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal, number)
         self._state.ledger.mark("answering")
+        # Beside the load, so that neither the first answer nor the first token waits for it.
+        warm = loop.run_in_executor(None, self._state.metrics.warm)
         await server.serve(sockets=[listener])
+        await warm
 
     def _on_signal(self, number: signal.Signals) -> None:
         if self._drainer is not None:

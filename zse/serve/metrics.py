@@ -5,6 +5,7 @@ Names follow vLLM's under our own prefix, so that existing dashboards need one s
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class Metrics:
     def __init__(self, state: AppState) -> None:
         self._state = state
         self._families: _Families | None = None
+        self._lock = threading.Lock()
 
     def warm(self) -> None:
         """Import the library and make the families, ahead of the first request."""
@@ -49,7 +51,9 @@ class Metrics:
 
     def _get(self) -> _Families:
         if self._families is None:
-            self._families = _Families(self._state)
+            with self._lock:  # a request and the warm-up may meet here; counts must not be split
+                if self._families is None:
+                    self._families = _Families(self._state)
         return self._families
 
     def count_response(self, route: str, status: int) -> None:
