@@ -1,5 +1,6 @@
 """Servers for the tests: an application in this process, and real ones as child processes."""
 
+import asyncio
 import contextlib
 import importlib.util
 import json
@@ -13,10 +14,15 @@ from pathlib import Path
 import httpx
 import pytest
 
+from zse.serve.app import create_app
+from zse.serve.ledger import Ledger
+from zse.serve.state import AppState
 from zse.settings import subprocess_environment
 
 SCRIPT = Path(__file__).parent / "scripted_server.py"
 ROOT = str(Path(__file__).parents[2])
+CHAT = "/v1/chat/completions"
+COMPLETIONS = "/v1/completions"
 
 
 @pytest.fixture(scope="session")
@@ -157,3 +163,84 @@ def start_command():
 def server_class():
     """For modules that start a server of their own."""
     return ServerChild
+
+
+class Caller:
+    """Calls an application in this process."""
+
+    def __init__(self, state, runner, **options) -> None:
+        self.app = create_app(state, **options)
+        self.runner = runner
+
+    def __call__(self, method, path, **options) -> httpx.Response:
+        async def call():
+            transport = httpx.ASGITransport(self.app)
+            async with httpx.AsyncClient(
+                transport=transport, base_url="http://localhost"
+            ) as client:
+                return await client.request(method, path, **options)
+
+        return self.runner.run(call())
+
+    def chat(self, text="Hello", **fields):
+        body = {"messages": [{"role": "user", "content": text}], **fields}
+        return self("POST", CHAT, json=body)
+
+    def complete(self, prompt="Hello", **fields):
+        return self("POST", COMPLETIONS, json={"prompt": prompt, **fields})
+
+
+@pytest.fixture
+def state():
+    return AppState(ledger=Ledger())
+
+
+@pytest.fixture
+def runner():
+    """One event loop for a test: the server has one for its life."""
+    with asyncio.Runner() as runner:
+        yield runner
+
+
+@pytest.fixture
+def loading(state, runner):
+    return Caller(state, runner)
+
+
+@pytest.fixture
+def call(state, runner, scripted):
+    state.model = scripted.scripted_model()
+    return Caller(state, runner)
+
+
+@pytest.fixture(scope="session")
+def check_error():
+    """Check an error response; returns its message."""
+    return _check_error
+
+
+def _check_error(response, status, *, param=None, code=None, kind="invalid_request_error"):
+    """The body is OpenAI's error object: four keys, their types, nothing else."""
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/json"
+    body = response.json()
+    assert list(body) == ["error"]
+    error = body["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert isinstance(error["message"], str)
+    assert error["message"]
+    assert error["type"] == kind
+    assert error["param"] == param
+    assert error["code"] == code
+    return error["message"]
+
+
+@pytest.fixture
+def make_caller(state, runner, scripted):
+    """Make a caller of an application with other options."""
+
+    def make(model=None, **options):
+        state.model = model or scripted.scripted_model()
+        return Caller(state, runner, **options)
+
+    return make
