@@ -42,6 +42,9 @@ def build_binary(tokenizer_json: bytes) -> bytes | None:
     """
     reference = ReferenceEngine(tokenizer_json)
     facts = reference.facts
+    if reference.model_type == "Unigram":
+        # Equally likely splits ("66"+"6", "6"+"66") are decided by rounding, and not alike.
+        return None
     try:
         definition = import_kitoken().Kitoken.from_tokenizers(tokenizer_json)
         payload = bytes(definition.to_bytes())

@@ -107,7 +107,9 @@ class ReferenceEngine:
         self.tokenizer = _load_reference(tokenizer_json)
         self.facts = _facts(document, self.tokenizer)
         self._kind = self.facts.kind
-        self.unknown_text = _unknown_text(document.get("model", {}))
+        model = document.get("model", {})
+        self.model_type = str(model.get("type", ""))
+        self.unknown_text = str(model.get("unk_token") or "")
         self._added = {token.token_id: token.text.encode() for token in self.facts.added}
         self._alphabet = _byte_alphabet() if self._kind == "byte_level" else {}
         # The switch that turns matching of specials off lives in the shared object.
@@ -176,13 +178,6 @@ def _facts(document: dict[str, Any], tokenizer: ReferenceTokenizer) -> Tokenizer
             for i, token in sorted(added.items())
         ),
     )
-
-
-def _unknown_text(model: dict[str, Any]) -> str:
-    """Text of the token for what the vocabulary lacks; Unigram models name it by its id."""
-    if isinstance(model.get("unk_id"), int):
-        return str(model["vocab"][model["unk_id"]][0])
-    return str(model.get("unk_token") or "")
 
 
 def _byte_alphabet() -> dict[str, int]:

@@ -1,0 +1,105 @@
+"""Grade the built-in model: 300 questions, greedy, at each quantization, through ``zse.LLM``.
+
+    .venv/bin/python scripts/bench/quality.py [--quant fp16 int8 nf4 int4] [--limit N]
+
+Prints a table of right answers by category, and one JSON object as the last line. An answer is
+right when it is the expected text, or for JSON and tool calls the expected value.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT))
+QUESTIONS = ROOT / "tests" / "data" / "questions.jsonl"
+QUANTIZATIONS = ("fp16", "int8", "nf4", "int4")
+MAX_TOKENS = 64
+
+
+def load_questions(limit: int = 0) -> list[dict]:
+    """The committed questions; with a limit, spread over all categories."""
+    rows = [json.loads(line) for line in QUESTIONS.read_text(encoding="utf-8").splitlines()]
+    step = len(rows) / limit if 0 < limit < len(rows) else 1
+    return [rows[int(i * step)] for i in range(int(len(rows) / step))]
+
+
+def is_right(row: dict, answer: str) -> bool:
+    """Whether an answer is the expected one."""
+    if row["category"] == "tools":
+        from zse.text.tools import parse_tool_calls
+
+        return parse_tool_calls(answer) == parse_tool_calls(row["answer"])
+    if row["category"] == "json":
+        try:
+            return bool(json.loads(answer) == json.loads(row["answer"]))
+        except ValueError:
+            return False
+    return answer.strip() == row["answer"]
+
+
+def grade(model: str | Path, quant: str, rows: list[dict], cache_dir: Path) -> dict:
+    """Ask all questions at one quantization.
+
+    Returns:
+        ``accuracy`` from 0 to 1, ``right`` and ``asked`` by category, ``wrong`` answers, seconds.
+    """
+    from zse.engine.llm import LLM
+    from zse.engine.request import SamplingParams
+    from zse.quantize.builtin import ensure_zse
+
+    path = ensure_zse(model, quant=quant, cache_dir=cache_dir)
+    asked, right, wrong = Counter(row["category"] for row in rows), Counter(), []
+    started = time.monotonic()
+    with LLM(path, device="cpu") as llm:
+        prompts = [llm.chat_prompt(row["messages"], tools=row.get("tools")) for row in rows]
+        greedy = SamplingParams(max_tokens=MAX_TOKENS, temperature=0.0)
+        outputs = llm.generate(prompts, greedy)
+    for row, output in zip(rows, outputs, strict=True):
+        answer = output.outputs[0].text
+        if is_right(row, answer):
+            right[row["category"]] += 1
+        else:
+            wrong.append({"id": row["id"], "answer": answer})
+    return {
+        "accuracy": sum(right.values()) / len(rows),
+        "right": {category: right[category] for category in asked},
+        "asked": dict(asked),
+        "wrong": wrong,
+        "file_bytes": path.stat().st_size,
+        "seconds": round(time.monotonic() - started, 2),
+    }
+
+
+def print_table(results: dict[str, dict]) -> None:
+    asked = next(iter(results.values()))["asked"]
+    print(f"{'category':<12}" + "".join(f"{quant:>10}" for quant in results))
+    for category, count in asked.items():
+        cells = (f"{result['right'][category]}/{count}" for result in results.values())
+        print(f"{category:<12}" + "".join(f"{cell:>10}" for cell in cells))
+    print(f"{'all':<12}" + "".join(f"{r['accuracy']:>10.1%}" for r in results.values()))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", default="tiny", help="a built-in, folder or .zse file")
+    parser.add_argument("--quant", nargs="+", default=QUANTIZATIONS, choices=QUANTIZATIONS)
+    parser.add_argument("--limit", type=int, default=0, help="ask only this many questions")
+    options = parser.parse_args()
+    rows = load_questions(options.limit)
+    with tempfile.TemporaryDirectory(prefix="zse-quality-") as folder:
+        results = {
+            quant: grade(options.model, quant, rows, Path(folder)) for quant in options.quant
+        }
+    print_table(results)
+    print(json.dumps({"model": options.model, "questions": len(rows), "results": results}))
+
+
+if __name__ == "__main__":
+    main()
