@@ -66,6 +66,6 @@ service_packages.cannot_install = lambda: ""
 @pytest.mark.system
 def test_a(): assert False
 """
-    done = run_suite(tmp_path, text)
+    done = run_suite(tmp_path, text, ZSE_TEST_SYSTEM="0")
     assert done.returncode == 0, done.stdout
     assert "packages missing: some-package; ZSE_TEST_SYSTEM=1 installs them" in done.stdout
