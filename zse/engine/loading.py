@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zse.engine.core import EngineCore, EngineOptions
+from zse.engine.remote import fetch_model, is_remote
 from zse.errors import UsageError
 from zse.format.reader import ZSEReader
 from zse.models import load_runner
@@ -70,13 +71,15 @@ def locate_model(model: str | Path, *, quant: str | None = None) -> Path:
     """Return the .zse file of a model, converting a checkpoint into the cache when it is none.
 
     Args:
-        model: A .zse file, a checkpoint folder, a hub id or ``tiny``.
+        model: A .zse file, its s3:// address, a checkpoint folder, a hub id or ``tiny``.
         quant: Scheme to convert to.
 
     Raises:
         NotFoundError: There is no such file or model.
         ConversionError: The checkpoint cannot be converted.
     """
+    if is_remote(str(model)):
+        return fetch_model(str(model), load_settings().cache_dir)
     path = Path(model).expanduser()
     if path.suffix == ".zse" or (path.is_file() and not is_builtin(str(model))):
         return path

@@ -123,7 +123,8 @@ def build_image(recipe: Recipe, options: BuildOptions, report: Callable[[str], N
         layout.create()
         builder = _builder(recipe, options, report)
         base, layers = _base(stack, recipe, options, builder)
-        layers += [*builder.dependencies(), builder.code()]
+        is_fetched = options.model_mode is ModelMode.URL
+        layers += [*builder.dependencies(with_storage=is_fetched), builder.code()]
         for layer in layers:
             layout.add_file(builder.cache.path(layer), layer.digest)
         if options.model_mode is ModelMode.BAKED:
@@ -295,11 +296,12 @@ def _settings(recipe: Recipe, options: BuildOptions) -> ImageSettings:
     if is_url and not options.model_url:
         raise UsageError("--model url needs an address", hint="Give s3://BUCKET/KEY as MODEL.")
     model = options.model_url if is_url else f"/{MODEL_PATH}"
+    cache = {"ZSE_CACHE_DIR": "/tmp/zse"} if is_url else {}
     check = recipe.healthcheck
     second = 1_000_000_000
     return ImageSettings(
         entrypoint=recipe.entrypoint,
-        env={**recipe.env, "ZSE_MODEL": model, "PORT": str(recipe.port)},
+        env={**recipe.env, **cache, "ZSE_MODEL": model, "PORT": str(recipe.port)},
         labels={**recipe.labels, "org.opencontainers.image.version": zse.__version__},
         user=recipe.user,
         port=recipe.port,

@@ -22,7 +22,12 @@ from zse.oci.layer import LIBZSTD_VERSION, Compression, Layer, write_layer
 from zse.oci.pyc import HOST_PYTHON, host_can_compile, with_byte_code
 from zse.oci.tar import directory, file_of_path
 from zse.oci.wheel import SITE_PACKAGES, wheel_entries
-from zse.oci.wheels import fetch_wheels, read_wheel_lock, update_wheel_lock
+from zse.oci.wheels import (
+    fetch_wheels,
+    read_wheel_lock,
+    update_wheel_lock,
+    wheels_for_storage,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -77,17 +82,21 @@ class LayerBuilder:
             lambda: debian_entries(archive, packages, recipe),
         )
 
-    def dependencies(self) -> list[Layer]:
-        """Build the layers that hold Python packages."""
+    def dependencies(self, *, with_storage: bool) -> list[Layer]:
+        """Build the layers that hold Python packages; those for object storage when asked for."""
         if self.is_update:
             self.report("resolving wheels into wheels.lock")
             wheels = update_wheel_lock(self.recipe, self.locks, self.downloads / "wheels")
         else:
             wheels = read_wheel_lock(self.locks, self.recipe)
+        storage = wheels_for_storage(self.recipe, wheels)
+        if not with_storage:
+            wheels = [wheel for wheel in wheels if wheel not in storage]
         files = fetch_wheels(self.recipe, wheels, self.downloads / "wheels")
         groups: dict[str, list[tuple[Path, str]]] = {}
         for wheel, file in zip(wheels, files, strict=True):
-            group = wheel.name if file.stat().st_size >= OWN_LAYER_BYTES else ""
+            is_large = file.stat().st_size >= OWN_LAYER_BYTES
+            group = "object storage" if wheel in storage else wheel.name if is_large else ""
             groups.setdefault(group, []).append((file, wheel.sha256))
         # Named groups first: they change least often.
         return [self._wheels(name, groups[name]) for name in sorted(groups, reverse=True)]

@@ -37,6 +37,8 @@ class WheelRecipe:
     """Python dependencies: ``name==version`` each, what to leave out, and a spare index."""
 
     requirements: tuple[str, ...] = ()
+    storage: tuple[str, ...] = ()
+    """What only images need that fetch their model from object storage."""
     prune: tuple[str, ...] = ()
     extra_index: str = ""
 

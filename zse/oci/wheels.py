@@ -52,7 +52,7 @@ def read_wheel_lock(folder: Path, recipe: Recipe) -> list[LockedWheel]:
     except TypeError as error:
         raise LockError(f"{path}: {error}") from error
     locked = {f"{canonical_name(wheel.name)}=={wheel.version}" for wheel in wheels}
-    wanted = {_canonical_requirement(text) for text in recipe.wheels.requirements}
+    wanted = {_canonical_requirement(text) for text in _all_requirements(recipe)}
     if locked != wanted:
         changed = ", ".join(sorted(locked ^ wanted))
         raise LockError(f"{path} does not match image.toml: {changed}")
@@ -64,7 +64,7 @@ def update_wheel_lock(recipe: Recipe, folder: Path, cache: Path) -> list[LockedW
     wheels = []
     with tempfile.TemporaryDirectory(dir=_made(cache)) as name:
         scratch = Path(name)
-        _download(recipe, list(recipe.wheels.requirements), scratch, hashes=False)
+        _download(recipe, _all_requirements(recipe), scratch, hashes=False)
         for file in scratch.glob("*.whl"):
             project, version = file.name.split("-")[:2]
             digest = _sha256(file)
@@ -77,6 +77,16 @@ def update_wheel_lock(recipe: Recipe, folder: Path, cache: Path) -> list[LockedW
     wheels.sort(key=lambda wheel: wheel.name)
     write_lock(folder / LOCK_NAME, "wheel", [dict(asdict(wheel)) for wheel in wheels])
     return wheels
+
+
+def wheels_for_storage(recipe: Recipe, wheels: Sequence[LockedWheel]) -> list[LockedWheel]:
+    """Return the wheels that only images need that fetch their model from object storage."""
+    names = {_canonical_requirement(text) for text in recipe.wheels.storage}
+    return [wheel for wheel in wheels if f"{canonical_name(wheel.name)}=={wheel.version}" in names]
+
+
+def _all_requirements(recipe: Recipe) -> list[str]:
+    return [*recipe.wheels.requirements, *recipe.wheels.storage]
 
 
 def fetch_wheels(recipe: Recipe, wheels: Sequence[LockedWheel], cache: Path) -> list[Path]:
