@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import random
 import shutil
 import struct
@@ -20,10 +19,10 @@ import sys
 import tempfile
 import time
 from array import array
-from importlib.metadata import version
 from pathlib import Path
 
-from zse import __version__
+from machine import machine_facts
+
 from zse.models.config import ModelConfig
 from zse.models.names import tensor_plan
 
@@ -142,24 +141,11 @@ def measure(folder: Path, quant: str) -> dict[str, float | str]:
 
 
 def describe(runs: list[dict[str, float | str]], largest_bytes: int) -> dict[str, object]:
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"],
-        capture_output=True,
-        text=True,
-        cwd=Path(__file__).parent,
-        check=False,
-    ).stdout.strip()
+    largest_mib = round(largest_bytes / MIB, 1)
     return {
         "subject": "convert",
-        "commit": commit,
-        "device": cpu_name(),
-        "num_cpus": os.cpu_count(),
-        "versions": {
-            "zse": __version__,
-            "torch": version("torch"),
-            "python": platform.python_version(),
-        },
-        "largest_tensor_mib": round(largest_bytes / MIB, 1),
+        **machine_facts(),
+        "largest_tensor_mib": largest_mib,
         "runs": runs,
     }
 
@@ -178,13 +164,6 @@ def nbytes(shape: tuple[int, ...]) -> int:
     for length in shape:
         size *= length
     return size
-
-
-def cpu_name() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.machine()
 
 
 if __name__ == "__main__":

@@ -18,6 +18,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT))
+from machine import machine_facts  # noqa: E402
+
 QUESTIONS = ROOT / "tests" / "data" / "questions.jsonl"
 QUANTIZATIONS = ("fp16", "int8", "nf4", "int4")
 MAX_TOKENS = 64
@@ -98,7 +100,8 @@ def main() -> None:
             quant: grade(options.model, quant, rows, Path(folder)) for quant in options.quant
         }
     print_table(results)
-    print(json.dumps({"model": options.model, "questions": len(rows), "results": results}))
+    facts = {"subject": "quality", "model": options.model, **machine_facts()}
+    print(json.dumps({**facts, "num_questions": len(rows), "results": results}))
 
 
 if __name__ == "__main__":
