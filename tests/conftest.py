@@ -12,6 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "scripts" / "services"))
+sys.path.insert(0, str(ROOT / "tests" / "support"))
 
 import ceph_s3  # noqa: E402
 import oci_registry  # noqa: E402

@@ -1,0 +1,51 @@
+"""How activations lie in device memory between kernels: addresses and sizes, nothing owned."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+ACTIVATION_GROUP = 128
+"""Consecutive activations that share an int8 scale."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quantized:
+    """Int8 activations: ``value = code * scale`` of its group of 128 columns."""
+
+    rows: int
+    columns: int
+    codes: int
+    """Address of int8 [rows, columns]."""
+    scales: int
+    """Address of float32 [rows, columns / 128]."""
+    sums: int
+    """Address of float32 [rows, columns / 128]: scale times the sum of the group's codes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plain:
+    """16-bit activations."""
+
+    rows: int
+    columns: int
+    values: int
+    """Address of bfloat16 [rows, columns]."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Partials:
+    """Float32 summands of a matrix product that was split along K; their sum is the result.
+
+    The reader adds them in order of the first dimension, so the result does not depend on which
+    program finished first.
+    """
+
+    rows: int
+    columns: int
+    splits: int
+    values: int
+    """Address of float32 [splits, rows, columns]."""
+
+
+Activation: TypeAlias = Quantized | Plain

@@ -1,0 +1,46 @@
+"""What runs a variant. The CUDA backend has one over a kernel pack; the tests have one over the
+interpreter; ``scripts/bench`` may have one over the just-in-time compiler."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    from zse.kernels.variant import Variant
+
+Grid: TypeAlias = tuple[int, int, int]
+Value: TypeAlias = int | float
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceFacts:
+    """What the choice of a variant may depend on."""
+
+    name: str
+    """As the driver says it, for example ``NVIDIA H200``."""
+    capability: tuple[int, int]
+    multiprocessors: int
+    bandwidth_bytes_per_second: float = 0.0
+    """Of device memory; 0 when unknown."""
+
+
+class Launcher(Protocol):
+    """Puts kernels into one stream, in order."""
+
+    @property
+    def device(self) -> DeviceFacts:
+        """The device that the stream is on."""
+
+    def launch(self, variant: Variant, grid: Grid, *arguments: Value) -> None:
+        """Enqueue one kernel.
+
+        Args:
+            variant: Which compiled form.
+            grid: Number of programs along x, y, z.
+            arguments: One value for each of ``variant.arguments``: device addresses and numbers.
+
+        Raises:
+            KernelPackError: The pack holds no such variant.
+            DeviceError: The driver refused the launch.
+        """

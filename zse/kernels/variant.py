@@ -1,0 +1,103 @@
+"""A compiled form of a kernel, described without compiling it: what a launcher and a builder share.
+
+Nothing here imports triton. A ``Kernel`` names a Triton function and the types of its run-time
+arguments; a ``Variant`` fixes its compile-time constants, its warps and its pipeline depth. The
+variant's ``key`` names it in a kernel pack.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeAlias
+
+Constant: TypeAlias = int | float | bool | str
+
+TARGET_CONSTANTS = ("PDL", "PLAIN")
+"""Constants that the target decides, not the variant: whether kernels of one stream may overlap
+(programmatic dependent launch, sm_90 and later), and whether plain arithmetic stands in for inline
+assembly (in the interpreter, and where there is no PTX)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Argument:
+    """One run-time argument."""
+
+    name: str
+    type: str
+    """``*fp32 *fp16 *bf16 *i8 *u8 *i32 *i64`` for addresses, ``i32 i64 fp32`` for numbers."""
+    aligned: bool
+    """A multiple of 16: an address in bytes, or a number. The compiler relies on it."""
+
+    @property
+    def is_pointer(self) -> bool:
+        """Whether the argument is an address."""
+        return self.type.startswith("*")
+
+
+def pointer(name: str, element: str) -> Argument:
+    """Return an address argument, 16-byte aligned; ``element`` is fp32, bf16, i8 ..."""
+    return Argument(name=name, type=f"*{element}", aligned=True)
+
+
+def number(name: str, kind: str = "i32", *, aligned: bool = False) -> Argument:
+    """Return a number argument; ``aligned`` promises a multiple of 16."""
+    return Argument(name=name, type=kind, aligned=aligned)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kernel:
+    """One Triton function. Its constants follow its run-time arguments in the signature."""
+
+    name: str
+    """Folder and function, for example ``linear.gemv_int4``."""
+    module: str
+    function: str
+    arguments: tuple[Argument, ...]
+    """Run-time arguments in the order of the signature."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variant:
+    """One compiled form of a kernel."""
+
+    kernel: Kernel
+    constants: tuple[tuple[str, Constant], ...]
+    """Values of the constants, without those that the target decides."""
+    num_warps: int = 4
+    num_stages: int = 1
+    types: tuple[tuple[str, str], ...] = ()
+    """Arguments whose type differs from the kernel's own, for example ("outputs", "*bf16")."""
+
+    @cached_property
+    def key(self) -> str:
+        """Name of the variant in a pack, for example ``linear.gemv_int4[BN=16,UN=2]w2s1``."""
+        inside = ",".join(f"{name}={value}" for name, value in (*self.constants, *self.types))
+        return f"{self.kernel.name}[{inside}]w{self.num_warps}s{self.num_stages}"
+
+    @cached_property
+    def arguments(self) -> tuple[Argument, ...]:
+        """Run-time arguments with this variant's types."""
+        own = dict(self.types)
+        return tuple(
+            Argument(name=a.name, type=own.get(a.name, a.type), aligned=a.aligned)
+            for a in self.kernel.arguments
+        )
+
+
+def variant(
+    kernel: Kernel,
+    *,
+    num_warps: int = 4,
+    num_stages: int = 1,
+    types: dict[str, str] | None = None,
+    **constants: Constant,
+) -> Variant:
+    """Return a variant; keyword arguments are its constants."""
+    return Variant(
+        kernel=kernel,
+        constants=tuple(constants.items()),
+        num_warps=num_warps,
+        num_stages=num_stages,
+        types=tuple((types or {}).items()),
+    )
