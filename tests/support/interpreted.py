@@ -58,9 +58,8 @@ class InterpretedLauncher:
         function = getattr(importlib.import_module(variant.kernel.module), variant.kernel.function)
         constants = dict(variant.constants)
         accepted = inspect.signature(function.fn).parameters
-        for name, value in zip(TARGET_CONSTANTS, (False, True), strict=True):
-            if name in accepted:
-                constants[name] = value
+        target = dict(zip(TARGET_CONSTANTS, (False, True), strict=True))
+        constants.update((name, value) for name, value in target.items() if name in accepted)
         function[grid](**values, **constants)
 
 

@@ -1,5 +1,7 @@
-"""What runs a variant. The CUDA backend has one over a kernel pack; the tests have one over the
-interpreter; ``scripts/bench`` may have one over the just-in-time compiler."""
+"""What runs a variant.
+
+The CUDA backend has one over a kernel pack, the tests have one over Triton's interpreter.
+"""
 
 from __future__ import annotations
 
