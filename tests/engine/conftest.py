@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from zse.backends.types import SampledToken, SamplingRow, StepBatch, StepResult
+from zse.backends.types import FinishedStep, SampledToken, SamplingRow, StepBatch
 from zse.engine.core import EngineCore, EngineOptions
 from zse.engine.request import Request, SamplingParams, TokenEvent
 from zse.text.tokenizer import Tokenizer
@@ -34,6 +34,8 @@ def next_token(history: Sequence[int], row: SamplingRow, vocab_size: int) -> int
 
 
 class ScriptedRunner:
+    looks_ahead = False
+
     def __init__(
         self,
         *,
@@ -51,7 +53,7 @@ class ScriptedRunner:
         self.error: Exception | None = None
         self.is_closed = False
 
-    def execute(self, batch: StepBatch) -> StepResult:
+    def submit(self, batch: StepBatch) -> FinishedStep:
         if self.error is not None:
             raise self.error
         assert len({chunk.sequence_slot for chunk in batch.chunks}) == len(batch.chunks)
@@ -75,7 +77,7 @@ class ScriptedRunner:
             logprob = None if row.logprobs is None else -0.5
             top = [(token, -0.5)] * (row.logprobs or 0)
             sampled.append(SampledToken(token_id=token, logprob=logprob, top=top))
-        return StepResult(sampled=sampled)
+        return FinishedStep(sampled=sampled)
 
     def logits(self, token_ids: Sequence[int]) -> list[list[float]]:
         return [[float(token)] * self.vocab_size for token in token_ids]

@@ -160,8 +160,8 @@ def test_text_that_cannot_be_made_fails_its_own_request_only(make_engine, letter
 def gated_runner(engine):
     """A runner that waits for its gate before each step."""
     gate, runner = threading.Event(), engine.Runner()
-    execute = runner.execute
-    runner.execute = lambda batch: (gate.wait(), execute(batch))[1]
+    submit = runner.submit
+    runner.submit = lambda batch: (gate.wait(), submit(batch))[1]
     return gate, runner
 
 

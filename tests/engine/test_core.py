@@ -267,10 +267,10 @@ def test_logprobs_travel_with_the_tokens(engine):
 
 
 def test_a_runner_that_answers_too_little_is_an_error(engine):
-    from zse.backends.types import StepResult
+    from zse.backends.types import FinishedStep
 
     runner = engine.Runner()
-    runner.execute = lambda batch: StepResult(sampled=[])
+    runner.submit = lambda batch: FinishedStep(sampled=[])
     core = engine.core(runner)
     core.add_request(engine.request("a", [1], max_tokens=3))
     with pytest.raises(EngineError, match="answered 0 chunks, expected 1"):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from zse.backends.types import SampledToken, StepBatch
 
@@ -19,6 +19,8 @@ Step: TypeAlias = Any
 """The positions, blocks and rows of one forward pass, made by ``begin``."""
 Cache: TypeAlias = Any
 """A KV pool."""
+Sampled: TypeAlias = Any
+"""What ``lm_head_sample`` returns and ``submit`` reads: tokens, or where on the device they are."""
 
 
 class Operations(Protocol):
@@ -54,14 +56,37 @@ class Operations(Protocol):
     def lm_head(self, step: Step, residual: Handle, norm: str, linear: str) -> Handle:
         """Return float32 logits of the rows the chunks ask for, [wanted, vocab]."""
 
-    def lm_head_sample(
-        self, step: Step, residual: Handle, norm: str, linear: str
-    ) -> Sequence[SampledToken | None]:
+    def lm_head_sample(self, step: Step, residual: Handle, norm: str, linear: str) -> Sampled:
         """Choose a token for each chunk that has a sampling row."""
+
+
+Forward: TypeAlias = "Callable[[Operations, Step], Sampled]"
+"""A whole forward pass: a model's program, then the choice of tokens."""
+
+
+class PendingStep(Protocol):
+    """A step that has been submitted."""
+
+    def wait(self) -> Sequence[SampledToken | None]:
+        """Wait for the step and return one answer a chunk, None where nothing was asked.
+
+        Any thread may wait, while other work is submitted. Called once for each step, in the order
+        in which they were submitted.
+
+        Raises:
+            DeviceError: The device failed; nothing that was submitted will be answered.
+        """
 
 
 class Backend(Operations, Protocol):
     """Operations with weights and a KV pool on one device."""
+
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether a step can be submitted before the one before it has been waited for.
+
+        If so, a chunk may carry ``PENDING_TOKEN``, and at most two steps are in flight.
+        """
 
     @property
     def block_size(self) -> int:
@@ -70,6 +95,17 @@ class Backend(Operations, Protocol):
     @property
     def num_blocks(self) -> int:
         """Blocks in the KV pool."""
+
+    def submit(self, batch: StepBatch, forward: Forward) -> PendingStep:
+        """Compute one step over the pool: begin it, then run ``forward`` on it.
+
+        ``forward`` issues the same operations in the same order for every batch, so a backend may
+        record what it issues for a shape and repeat that later without calling it.
+
+        Raises:
+            EngineError: A chunk is empty, names an unknown token or lacks blocks.
+            DeviceError: The device failed.
+        """
 
     def begin(self, batch: StepBatch, cache: Cache | None = None) -> Step:
         """Prepare one forward pass over the pool, or over a cache of ``new_cache``."""

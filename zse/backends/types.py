@@ -14,6 +14,13 @@ if TYPE_CHECKING:
 
 WantsLogits = Literal["none", "last", "all"]
 
+PENDING_TOKEN = -1
+"""Stands for the token that its sequence's slot sampled in the step submitted just before.
+
+Only the device knows it yet. It is the only token of its chunk, and it appears only where the
+backend looks ahead.
+"""
+
 
 @dataclass(frozen=True, kw_only=True)
 class CacheGeometry:
@@ -29,8 +36,9 @@ class SequenceChunk:
     """Consecutive tokens of one sequence: a piece of its prompt, or one decode token."""
 
     sequence_slot: int
-    """Which sequence this is; unique in a batch."""
+    """Which sequence this is; unique in a batch, and below the most sequences that run at once."""
     token_ids: Sequence[int]
+    """Token ids, or ``PENDING_TOKEN`` alone."""
     start_position: int
     """Position of the first token; everything before it is already in the cache."""
     block_table: Sequence[int]
@@ -57,6 +65,9 @@ class SamplingRow:
     step: int = 0
     """Number of tokens generated before this one; with ``seed`` it fixes the random draw."""
     prompt_token_ids: Sequence[int] = ()
+    """With ``output_token_ids``, what penalties look at. Read both before ``submit`` returns: the
+    lists belong to the sequence, which goes on. A row with a penalty never follows a pending token.
+    """
     output_token_ids: Sequence[int] = ()
     logprobs: int | None = None
     """Number of likeliest alternatives to report; None reports no log-probabilities at all."""
@@ -91,3 +102,14 @@ class StepResult:
     """What was sampled; ``sampled[i]`` belongs to ``chunks[i]``, None where nothing was asked."""
 
     sampled: Sequence[SampledToken | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinishedStep:
+    """A step that was computed when it was submitted."""
+
+    sampled: Sequence[SampledToken | None]
+
+    def wait(self) -> Sequence[SampledToken | None]:
+        """Return what was sampled."""
+        return self.sampled

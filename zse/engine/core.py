@@ -192,13 +192,11 @@ class EngineCore:
             chunks=[_chunk_for_runner(chunk) for chunk in chunks],
             sampling=[c.sequence.sampling_row() if c.wants_token else None for c in chunks],
         )
-        result = self.runner.execute(batch)
-        if len(result.sampled) != len(chunks):
-            raise EngineError(
-                f"the runner answered {len(result.sampled)} chunks, expected {len(chunks)}"
-            )
+        answers = self.runner.submit(batch).wait()
+        if len(answers) != len(chunks):
+            raise EngineError(f"the runner answered {len(answers)} chunks, expected {len(chunks)}")
         self._num_steps += 1
-        for chunk, sampled in zip(chunks, result.sampled, strict=True):
+        for chunk, sampled in zip(chunks, answers, strict=True):
             self._num_computed_tokens += chunk.num_tokens
             self._scheduler.complete(chunk)
             if chunk.wants_token:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from zse.backends.types import StepBatch, StepResult
+    from zse.backends.protocol import PendingStep
+    from zse.backends.types import StepBatch
 
 
 class Runner(Protocol):
@@ -29,8 +30,12 @@ class Runner(Protocol):
     def vocab_size(self) -> int:
         """Rows of the output head; token ids are below it."""
 
-    def execute(self, batch: StepBatch) -> StepResult:
-        """Compute one step: write the chunks' KV and sample where a row asks for it."""
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether a step can be submitted before the one before it has been waited for."""
+
+    def submit(self, batch: StepBatch) -> PendingStep:
+        """Hand over one step: write the chunks' KV and sample where a row asks for it."""
 
     def logits(self, token_ids: Sequence[int]) -> Any:
         """Return float32 logits [num_tokens, vocab_size] of one sequence, outside the KV pool."""

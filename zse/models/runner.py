@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from zse.backends import create_backend
 from zse.backends.options import BackendOptions
-from zse.backends.types import SequenceChunk, StepBatch, StepResult
+from zse.backends.types import FinishedStep, SequenceChunk, StepBatch, StepResult
 from zse.errors import ContextLengthError, FormatError, InvalidParameterError
 from zse.format import ZSEReader
 from zse.models.config import ModelConfig
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Sequence
 
-    from zse.backends.protocol import Backend
+    from zse.backends.protocol import Backend, Forward, Operations, PendingStep, Sampled, Step
 
 _LOGITS_CHUNK = 512
 """Tokens that ``logits`` computes at a time."""
@@ -55,22 +55,33 @@ class ModelRunner:
         self._owns_reader = owns_reader
         self._backend = backend
         self._program = program_for(config.family)
+        self._forward = self._make_forward()
         self._lock = threading.Lock()
         self._closed = False
 
-    def execute(self, batch: StepBatch) -> StepResult:
-        """Compute one step: write the chunks' KV and sample where a row asks for it.
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether a step can be submitted before the one before it has been waited for."""
+        return self._backend.looks_ahead
+
+    def submit(self, batch: StepBatch) -> PendingStep:
+        """Hand one step to the device: write the chunks' KV and sample where a row asks for it.
 
         Raises:
             EngineError: A chunk is empty, names an unknown token or lacks blocks.
         """
         if not batch.chunks:
-            return StepResult(sampled=[])
+            return FinishedStep(sampled=[])
         with self._lock:
-            step = self._backend.begin(batch)
-            residual = self._program(self._backend, self.config, step)
-            sampled = self._backend.lm_head_sample(step, residual, FINAL_NORM, HEAD)
-        return StepResult(sampled=sampled)
+            return self._backend.submit(batch, self._forward)
+
+    def execute(self, batch: StepBatch) -> StepResult:
+        """Compute one step and wait for it.
+
+        Raises:
+            EngineError: A chunk is empty, names an unknown token or lacks blocks.
+        """
+        return StepResult(sampled=self.submit(batch).wait())
 
     def logits(self, token_ids: Sequence[int]) -> Any:
         """Return float32 logits [num_tokens, vocab_size] of one sequence, outside the KV pool.
@@ -109,6 +120,14 @@ class ModelRunner:
     def memory_bytes(self) -> dict[str, int]:
         """Return bytes held, by use: weights, kv_cache."""
         return self._backend.memory_bytes()
+
+    def _make_forward(self) -> Forward:
+        program, config = self._program, self.config
+
+        def forward(ops: Operations, step: Step) -> Sampled:
+            return ops.lm_head_sample(step, program(ops, config, step), FINAL_NORM, HEAD)
+
+        return forward
 
     def close(self) -> None:
         """Give the memory back; the runner cannot be used afterwards."""

@@ -11,6 +11,7 @@ from zse.backends.cpu.rotary import RotaryTable, rotate
 from zse.backends.cpu.sampling import sample
 from zse.backends.cpu.step import CpuStep, build_step
 from zse.backends.cpu.weights import Weights
+from zse.backends.types import FinishedStep
 from zse.device import probe
 from zse.errors import DeviceError
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from zse.backends.cpu.linear import Linear
     from zse.backends.options import BackendOptions, ModelShape
+    from zse.backends.protocol import Forward
     from zse.backends.types import SampledToken, StepBatch
     from zse.format.reader import ZSEReader
 
@@ -29,6 +31,8 @@ _POOL_SEQUENCES = 16
 
 class CPUBackend:
     """See ``zse.backends.protocol.Backend``."""
+
+    looks_ahead = False
 
     def __init__(self, reader: ZSEReader, shape: ModelShape, options: BackendOptions) -> None:
         torch.set_num_threads(options.threads or probe().physical_cores)
@@ -45,6 +49,10 @@ class CPUBackend:
         self._cache = self.new_cache(self.num_blocks)
 
     # --- the pass ------------------------------------------------------------------------------
+
+    def submit(self, batch: StepBatch, forward: Forward) -> FinishedStep:
+        """Compute one step now."""
+        return FinishedStep(sampled=forward(self, self.begin(batch)))
 
     def begin(self, batch: StepBatch, cache: list[torch.Tensor] | None = None) -> CpuStep:
         """Lay out one forward pass."""
