@@ -1,0 +1,76 @@
+"""Whether a range of a file is in the page cache, asked without reading it.
+
+``mincore`` on a mapping that is never touched: a probing read with RWF_NOWAIT starts read-ahead on
+current kernels, and file systems such as tmpfs and overlayfs refuse it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import threading
+
+from zse.format.spec import PAGE
+
+_FAILED = ctypes.c_void_p(-1).value
+_LARGEST_BYTES = 64 << 20  # a vector of one byte a page
+
+
+class PageCacheMap:
+    """A mapping of a whole file, for questions only.
+
+    Args:
+        fd: The file.
+        size_bytes: Its size.
+    """
+
+    def __init__(self, fd: int, size_bytes: int) -> None:
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._libc.mmap.restype = ctypes.c_void_p
+        number = ctypes.c_int
+        self._libc.mmap.argtypes = [
+            *(ctypes.c_void_p, ctypes.c_size_t, number, number, number, ctypes.c_long)
+        ]
+        self._libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+        self._libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p]
+        self._size_bytes = size_bytes
+        self._lock = threading.Lock()
+        self._address: int | None = None
+        # The kernel tells only who may write the file; to others every page looks resident.
+        if size_bytes and mmap.PAGESIZE == PAGE and _may_ask(fd):
+            found = self._libc.mmap(None, size_bytes, mmap.PROT_READ, mmap.MAP_SHARED, fd, 0)
+            self._address = None if found == _FAILED else found
+
+    def resident_share(self, offset_bytes: int, length_bytes: int) -> float:
+        """Return how much of a range is cached, 0 to 1; 1 where the kernel does not say.
+
+        Args:
+            offset_bytes: A multiple of 4096.
+            length_bytes: Above 64 MiB, only the first 64 MiB count.
+        """
+        length_bytes = min(length_bytes, self._size_bytes - offset_bytes, _LARGEST_BYTES)
+        pages = -(-length_bytes // PAGE)
+        if pages <= 0:
+            return 1.0
+        vector = ctypes.create_string_buffer(pages)
+        with self._lock:  # close must not unmap while the kernel looks
+            if self._address is None:
+                return 1.0
+            if self._libc.mincore(self._address + offset_bytes, length_bytes, vector):
+                return 1.0
+        # Only the lowest bit has a meaning, and the kernel leaves the others zero.
+        return vector.raw.count(1) / pages
+
+    def close(self) -> None:
+        """Unmap."""
+        with self._lock:
+            if self._address is not None:
+                self._libc.munmap(self._address, self._size_bytes)
+                self._address = None
+
+
+def _may_ask(fd: int) -> bool:
+    if os.geteuid() in (0, os.fstat(fd).st_uid):
+        return True
+    return os.access(f"/proc/self/fd/{fd}", os.W_OK)

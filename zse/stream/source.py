@@ -1,0 +1,210 @@
+"""Where a model's bytes come from, and the source for files of this machine.
+
+A file that is in the page cache is read through it. A cold one is read past it (O_DIRECT), which
+saves the processor a copy and the machine's memory the pages. The choice is made chunk by chunk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+import threading
+from pathlib import Path
+from typing import Literal, Protocol
+
+from zse.errors import NotFoundError, UsageError
+from zse.format.spec import PAGE
+from zse.stream.errors import FileShrankError, SourceChangedError, StreamError
+from zse.stream.residency import PageCacheMap
+
+DirectMode = Literal["auto", "always", "never"]
+
+_CACHED_SHARE = 0.5
+"""A chunk with this share of its pages in memory is read through the page cache."""
+
+
+class ByteSource(Protocol):
+    """A run of bytes that several threads may read at once."""
+
+    @property
+    def name(self) -> str:
+        """The path or address, for messages."""
+        ...
+
+    @property
+    def kind(self) -> str:
+        """How the bytes came so far: ``page cache``, ``direct``, ``mixed`` or ``http``."""
+        ...
+
+    @property
+    def size_bytes(self) -> int:
+        """Length of the whole."""
+        ...
+
+    def read_into(self, offset_bytes: int, view: memoryview) -> None:
+        """Fill ``view`` with the bytes from ``offset_bytes``.
+
+        Raises:
+            FileShrankError: The file ends before the view is full.
+            StoreError: The storage failed.
+        """
+        ...
+
+    def prefetch(self, offset_bytes: int, length_bytes: int) -> None:
+        """Begin to fetch a range that is read soon, where that is possible; return at once."""
+        ...
+
+    def check_unchanged(self) -> None:
+        """Check that what was read is one state of the file.
+
+        Raises:
+            SourceChangedError: The file was written to since it was opened.
+        """
+        ...
+
+    def close(self) -> None:
+        """Give up what is held. No thread may be reading."""
+        ...
+
+
+class LocalSource:
+    """A regular file.
+
+    Args:
+        path: The file.
+        direct: ``auto`` reads cold chunks with O_DIRECT, ``always`` every chunk that is aligned,
+            ``never`` none. Where the file system refuses O_DIRECT, reads are buffered.
+
+    Raises:
+        NotFoundError: There is no such regular file.
+        UsageError: It cannot be opened.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, direct: DirectMode = "auto") -> None:
+        self._path = Path(path)
+        self._fd = _open_regular(self._path)
+        self._state = _state_of(self._fd)
+        self._direct_fd = -1 if direct == "never" else self._open_direct()
+        self._cache = (
+            PageCacheMap(self._fd, self.size_bytes)
+            if direct == "auto" and self._direct_fd >= 0
+            else None
+        )
+        self._lock = threading.Lock()
+        self._direct_bytes = self._buffered_bytes = 0
+
+    @property
+    def name(self) -> str:
+        """The path."""
+        return str(self._path)
+
+    @property
+    def kind(self) -> str:
+        """How the bytes came so far."""
+        if self._direct_bytes and self._buffered_bytes:
+            return "mixed"
+        return "direct" if self._direct_bytes else "page cache"
+
+    @property
+    def size_bytes(self) -> int:
+        """Length of the file when it was opened."""
+        return self._state[0]
+
+    def read_into(self, offset_bytes: int, view: memoryview) -> None:
+        """Fill ``view``; see ``ByteSource``. O_DIRECT needs it to start at a multiple of 4096."""
+        filled = 0
+        if self._wants_direct(offset_bytes, len(view)):
+            filled = self._fill_direct(offset_bytes, view)
+        direct = filled
+        while filled < len(view):
+            filled += self._read_some(self._fd, offset_bytes + filled, view, filled)
+        with self._lock:
+            self._direct_bytes += direct
+            self._buffered_bytes += filled - direct
+
+    def prefetch(self, offset_bytes: int, length_bytes: int) -> None:
+        """Ask the kernel to read a range into the page cache."""
+        with contextlib.suppress(OSError):  # advice; a file system may have no use for it
+            os.posix_fadvise(self._fd, offset_bytes, length_bytes, os.POSIX_FADV_WILLNEED)
+
+    def check_unchanged(self) -> None:
+        """Compare size and time of modification with those at opening."""
+        found = _state_of(self._fd)
+        if found[0] < self.size_bytes:
+            raise self._shrank()
+        if found != self._state:
+            raise SourceChangedError(f"{self._path} was written to while it was read")
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._cache is not None:
+            self._cache.close()
+        for fd in {self._fd, self._direct_fd} - {-1}:
+            os.close(fd)
+        self._fd = self._direct_fd = -1
+
+    def _open_direct(self) -> int:
+        try:
+            return os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECT)
+        except OSError:
+            return -1
+
+    def _wants_direct(self, offset_bytes: int, length_bytes: int) -> bool:
+        if self._direct_fd < 0 or offset_bytes % PAGE or length_bytes % PAGE:
+            return False
+        if self._cache is None:
+            return True
+        return self._cache.resident_share(offset_bytes, length_bytes) < _CACHED_SHARE
+
+    def _fill_direct(self, offset_bytes: int, view: memoryview) -> int:
+        """Return how much was filled; the rest is for a buffered read."""
+        filled = 0
+        while filled < len(view) and filled % PAGE == 0:
+            try:
+                filled += self._read_some(self._direct_fd, offset_bytes + filled, view, filled)
+            except OSError:  # the file system, or this buffer, cannot do it
+                break
+        return filled
+
+    def _read_some(self, fd: int, offset_bytes: int, view: memoryview, filled: int) -> int:
+        """Read once into ``view[filled:]``; return the count, which is above 0."""
+        try:
+            with view[filled:] as rest:
+                count = os.preadv(fd, [rest], offset_bytes)
+        except OSError as error:
+            if fd == self._direct_fd and error.errno in (errno.EINVAL, errno.EOPNOTSUPP):
+                raise
+            raise StreamError(
+                f"cannot read {self._path} at byte {offset_bytes}: {error.strerror}",
+                hint="Check the disk or the network file system.",
+            ) from error
+        if count == 0:
+            raise self._shrank()
+        return count
+
+    def _shrank(self) -> FileShrankError:
+        found = _state_of(self._fd)[0]
+        return FileShrankError(
+            f"{self._path} has {found} bytes now; it had {self.size_bytes} when it was opened"
+        )
+
+
+def _state_of(fd: int) -> tuple[int, int]:
+    found = os.fstat(fd)
+    return found.st_size, found.st_mtime_ns
+
+
+def _open_regular(path: Path) -> int:
+    try:
+        # Without O_NONBLOCK, opening a named pipe would wait for a writer for ever.
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except (FileNotFoundError, NotADirectoryError):
+        raise NotFoundError(f"there is no file {path}", hint="Check the path.") from None
+    except OSError as error:
+        raise UsageError(f"{path} cannot be opened: {error.strerror}") from error
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise NotFoundError(f"{path} is not a regular file", hint="Name a .zse file.")
+    return fd
