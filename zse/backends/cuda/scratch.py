@@ -1,0 +1,98 @@
+"""Memory that lives within one step, at addresses that depend on the step's shape alone.
+
+A pass needs few buffers, because kernels of one stream run in order: the activations that a matrix
+reads, the sums it writes, and the residual stream. A captured step has these addresses inside it,
+so the block is one range of addresses that grows in place and never moves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from zse.kernels.buffers import ACTIVATION_GROUP, Plain, Quantized
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from zse.device.cuda import VirtualPool
+
+_ALIGNMENT = 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScratchSizes:
+    """Bytes of each buffer of a step."""
+
+    residual: int
+    activations: int
+    """16-bit activations, or int8 ones with their scales and sums."""
+    sums: int
+    """What matrices write: split sums, or the wide result of gate and up in 16 bits."""
+    query: int
+    """Rotated queries of prefill rows."""
+    attention: int
+    """What the splits of one sequence exchange."""
+    weights: int
+    """Weights widened to 16 bits for prefill."""
+    logits: int
+    sampling: int
+
+    def offsets(self) -> tuple[Mapping[str, int], int]:
+        """Return the offset of each buffer, and the bytes of all together."""
+        offsets: dict[str, int] = {}
+        offset = 0
+        for name in self.__dataclass_fields__:
+            offsets[name] = offset
+            offset += _aligned(getattr(self, name))
+        return offsets, offset
+
+
+class Scratch:
+    """The buffers of one step.
+
+    Args:
+        pool: Where they lie; grown if it is too small.
+        sizes: How large they are.
+    """
+
+    def __init__(self, pool: VirtualPool, sizes: ScratchSizes) -> None:
+        offsets, total = sizes.offsets()
+        pool.grow(total)
+        self.residual = pool.address + offsets["residual"]
+        self.activations = pool.address + offsets["activations"]
+        self.sums = pool.address + offsets["sums"]
+        self.query = pool.address + offsets["query"]
+        self.attention = pool.address + offsets["attention"]
+        self.weights = pool.address + offsets["weights"]
+        self.weights_bytes = sizes.weights
+        self.logits = pool.address + offsets["logits"]
+        self.sampling = pool.address + offsets["sampling"]
+
+    def plain(self, rows: int, columns: int, *, first_row: int = 0) -> Plain:
+        """Return the activations as bfloat16 [rows, columns], from ``first_row`` on."""
+        return Plain(
+            rows=rows, columns=columns, values=self.activations + first_row * columns * 2
+        )
+
+    def quantized(self, rows: int, columns: int) -> Quantized:
+        """Return the activations as int8 [rows, columns] with scales and sums."""
+        codes = _aligned(rows * columns)
+        scales = _aligned(rows * columns // ACTIVATION_GROUP * 4)
+        return Quantized(
+            rows=rows,
+            columns=columns,
+            codes=self.activations,
+            scales=self.activations + codes,
+            sums=self.activations + codes + scales,
+        )
+
+
+def activation_bytes(rows: int, columns: int) -> int:
+    """Return the bytes that activations take in either form."""
+    quantized = _aligned(rows * columns) + 2 * _aligned(rows * columns // ACTIVATION_GROUP * 4)
+    return max(rows * columns * 2, quantized)
+
+
+def _aligned(length_bytes: int) -> int:
+    return -(-length_bytes // _ALIGNMENT) * _ALIGNMENT

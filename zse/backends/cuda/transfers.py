@@ -1,0 +1,164 @@
+"""Pinned memory between host and device: inputs on their way down, sampled tokens on their way up.
+
+Each direction is a small ring, because the host prepares one step while the device works on
+another. An event tells when a buffer may be used again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from zse.backends.types import SampledToken
+from zse.kernels.lm_head_sample.launch import MAX_ALTERNATIVES, SampledArrays
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from zse.backends.cuda.step import StepPlan
+    from zse.device.cuda import DeviceBlock, Event, Gpu, HostBlock, Stream
+
+RING = 3
+"""Two steps in flight, and one that is being written or read."""
+
+
+class StagingRing:
+    """Host buffers for what goes to the device.
+
+    Args:
+        gpu: The device.
+    """
+
+    def __init__(self, gpu: Gpu) -> None:
+        self._gpu = gpu
+        self._buffers: list[HostBlock | None] = [None] * RING
+        self._events: list[Event | None] = [None] * RING
+        self._next = 0
+
+    def acquire(self, length_bytes: int) -> HostBlock:
+        """Return a buffer that no transfer reads any more."""
+        index = self._next
+        event, buffer = self._events[index], self._buffers[index]
+        if event is not None:
+            event.synchronize()
+        if buffer is None or len(buffer.view) < length_bytes:
+            if buffer is not None:
+                buffer.free()
+            buffer = self._buffers[index] = self._gpu.allocate_host(_rounded(length_bytes))
+        return buffer
+
+    def send(self, destination: int, length_bytes: int, stream: Stream) -> None:
+        """Copy the acquired buffer to the device, and move on to the next one."""
+        index = self._next
+        buffer = self._buffers[index]
+        assert buffer is not None
+        self._gpu.copy_to_device(destination, buffer.address, length_bytes, stream)
+        event = self._events[index] = self._events[index] or self._gpu.create_event()
+        event.record(stream)
+        self._next = (index + 1) % RING
+
+    def close(self) -> None:
+        """Give the memory back."""
+        for buffer in self._buffers:
+            if buffer is not None:
+                buffer.free()
+        self._buffers = [None] * RING
+
+
+class ResultRing:
+    """Where sampled tokens are written on the device, and their way to the host.
+
+    Args:
+        gpu: The device.
+        max_rows: Most rows that one step samples.
+        max_slots: Sequences whose last token the device remembers; one slot more is for padding.
+    """
+
+    def __init__(self, gpu: Gpu, *, max_rows: int, max_slots: int, stream: Stream) -> None:
+        self._gpu = gpu
+        sizes = (max_rows, max_rows, max_rows * MAX_ALTERNATIVES, max_rows * MAX_ALTERNATIVES)
+        self._offsets = [0]
+        for count in sizes:
+            self._offsets.append(self._offsets[-1] + _aligned(count * 4))
+        last_tokens_bytes = _aligned((max_slots + 1) * 4)
+        self._device: DeviceBlock = gpu.allocate(self._offsets[-1] + last_tokens_bytes)
+        gpu.fill(self._device.address, 0, self._device.length_bytes, stream)
+        tokens, logprobs, top_tokens, top_logprobs, last = (
+            self._device.address + offset for offset in self._offsets
+        )
+        self.arrays = SampledArrays(
+            tokens=tokens,
+            last_tokens=last,
+            logprobs=logprobs,
+            top_tokens=top_tokens,
+            top_logprobs=top_logprobs,
+        )
+        self._hosts = [gpu.allocate_host(self._offsets[-1]) for _ in range(RING)]
+        self._events = [gpu.create_event() for _ in range(RING)]
+        self._next = 0
+
+    def receive(self, plan: StepPlan, stream: Stream) -> PendingResults:
+        """Copy a step's tokens to the host, behind the step."""
+        index = self._next
+        self._next = (index + 1) % RING
+        host = self._hosts[index]
+        count = len(plan.sampled)
+        if count:
+            length = self._offsets[-1] if plan.kind.logprobs else count * 4
+            self._gpu.copy_to_host(host.address, self._device.address, length, stream)
+        self._events[index].record(stream)
+        return PendingResults(
+            plan=plan, view=host.view, event=self._events[index], offsets=tuple(self._offsets)
+        )
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self._device.free()
+        for host in self._hosts:
+            host.free()
+
+
+@dataclass(frozen=True, kw_only=True)
+class PendingResults:
+    """See ``zse.backends.protocol.PendingStep``."""
+
+    plan: StepPlan
+    view: memoryview
+    event: Event
+    offsets: tuple[int, ...]
+
+    def wait(self) -> Sequence[SampledToken | None]:
+        """Wait for the device and return one answer a chunk."""
+        self.event.synchronize()
+        plan = self.plan
+        answers: list[SampledToken | None] = [None] * len(plan.batch.chunks)
+        tokens = self._numbers(0, "i")
+        for row, chunk in enumerate(plan.sampled):
+            sampling = plan.batch.sampling[chunk]
+            if sampling is None or sampling.logprobs is None:
+                answers[chunk] = SampledToken(token_id=tokens[row])
+            else:
+                answers[chunk] = self._with_logprobs(row, tokens[row], sampling.logprobs)
+        return answers
+
+    def _with_logprobs(self, row: int, token_id: int, count: int) -> SampledToken:
+        first = row * MAX_ALTERNATIVES
+        last = first + min(count, MAX_ALTERNATIVES)
+        ids, values = self._numbers(2, "i")[first:last], self._numbers(3, "f")[first:last]
+        return SampledToken(
+            token_id=token_id,
+            logprob=self._numbers(1, "f")[row],
+            top=[(i, value) for i, value in zip(ids, values, strict=True) if i >= 0],
+        )
+
+    def _numbers(self, part: int, kind: str) -> memoryview:
+        return self.view[self.offsets[part] : self.offsets[part + 1]].cast(kind)  # type: ignore[call-overload]
+
+
+def _rounded(length_bytes: int) -> int:
+    """Return a size that leaves room to grow, so that buffers are not made anew all the time."""
+    return 1 << max(length_bytes - 1, 1 << 16).bit_length()
+
+
+def _aligned(length_bytes: int) -> int:
+    return -(-length_bytes // 256) * 256

@@ -1,0 +1,153 @@
+"""Weights in device memory: one block that mirrors the file's tensor region, and addresses in it.
+
+Nothing is converted: the kernels read the file's own layout. The one exception are norm weights
+and biases that a file stores in 16 bits, which kernels want in float32; they are a few kilobytes.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING
+
+from zse.errors import UnsupportedModelError
+from zse.format.schemes import Scheme
+from zse.kernels.embed.launch import EmbedTable
+from zse.kernels.linear.weight import LinearWeight
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from zse.device.cuda import DeviceBlock, Gpu, Stream
+    from zse.format.spec import TensorEntry, ZSEHeader
+
+EMBED = "embed.weight"
+HEAD = "lm_head.weight"
+_SCALES = {Scheme.INT4: "scale_zero", Scheme.NF4: "absmax", Scheme.INT8: "scale"}
+
+
+def region_of(header: ZSEHeader) -> tuple[int, int]:
+    """Return offset and length in bytes of the tensor region: from the first group to the last."""
+    start = min(group.offset_bytes for group in header.groups)
+    return start, max(group.end_bytes for group in header.groups) - start
+
+
+class DeviceWeights:
+    """Where every tensor lies on the device.
+
+    Args:
+        gpu: The device.
+        header: The file's header.
+        block: Device memory that holds the tensor region.
+    """
+
+    def __init__(self, gpu: Gpu, header: ZSEHeader, block: DeviceBlock) -> None:
+        self._gpu = gpu
+        self._block = block
+        self._shift = block.address - region_of(header)[0]
+        self._entries = {entry.name: entry for entry in header.tensors}
+        self._widened: DeviceBlock | None = None
+        self._vectors: dict[str, int] = {}
+        self._linears = {
+            entry.name: self._linear_of(entry)
+            for entry in header.tensors
+            if len(entry.shape) == 2 and entry.scheme is not Scheme.FP32
+        }
+
+    def linear(self, name: str) -> LinearWeight:
+        """Return a matrix by name; the head of a tied model is its embedding."""
+        if name == HEAD and name not in self._entries:
+            name = EMBED
+        try:
+            return self._linears[name]
+        except KeyError:
+            raise UnsupportedModelError(
+                f"tensor {name} is stored as {self._entries[name].scheme}, which the GPU kernels "
+                "do not multiply",
+                hint="Convert the model to int4, nf4, int8, fp16 or bf16.",
+            ) from None
+
+    def linears(self) -> Iterable[LinearWeight]:
+        """Return every matrix."""
+        return self._linears.values()
+
+    def vector(self, name: str) -> int:
+        """Return the address of a float32 norm weight or bias."""
+        return self._vectors[name]
+
+    def embedding(self) -> EmbedTable:
+        """Return the table whose rows the tokens name."""
+        entry = self._entries[EMBED]
+        weight = None if entry.scheme is Scheme.FP32 else self._linear_of(entry)
+        return EmbedTable(
+            scheme=str(entry.scheme),
+            group_size=entry.group_size,
+            values=weight.weights if weight else self._address(entry, "data"),
+            scales=weight.scales if weight else 0,
+        )
+
+    def prepare_vectors(self, stream: Stream) -> None:
+        """Find every vector's address once the block is filled, widening 16-bit ones."""
+        vectors = [entry for entry in self._entries.values() if len(entry.shape) == 1]
+        narrow = [entry for entry in vectors if entry.scheme is not Scheme.FP32]
+        self._vectors = {e.name: self._address(e, "data") for e in vectors if e not in narrow}
+        if narrow:
+            self._widen(narrow, stream)
+
+    def memory_bytes(self) -> int:
+        """Return the bytes of device memory held."""
+        return self._block.length_bytes + (self._widened.length_bytes if self._widened else 0)
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self._block.free()
+        if self._widened is not None:
+            self._widened.free()
+
+    def _address(self, entry: TensorEntry, role: str) -> int:
+        return self._shift + entry.part(role).offset_bytes
+
+    def _linear_of(self, entry: TensorEntry) -> LinearWeight:
+        plain = entry.scheme.is_plain
+        return LinearWeight(
+            scheme=str(entry.scheme),
+            rows=entry.shape[0],
+            columns=entry.shape[1],
+            group_size=entry.group_size,
+            weights=self._address(entry, "data" if plain else "qweight"),
+            scales=0 if plain else self._address(entry, _SCALES[entry.scheme]),
+        )
+
+    def _widen(self, entries: list[TensorEntry], stream: Stream) -> None:
+        """Make float32 copies, each 256-byte aligned, in a block of their own."""
+        offsets, total = {}, 0
+        for entry in entries:
+            offsets[entry.name] = total
+            total += -(-entry.shape[0] * 4 // 256) * 256
+        self._widened = self._gpu.allocate(total)
+        host = self._gpu.allocate_host(total)
+        try:
+            for entry in entries:
+                part, target = entry.part("data"), host.address + offsets[entry.name]
+                source = self._shift + part.offset_bytes
+                self._gpu.copy_to_host(target, source, part.length_bytes, stream)
+            stream.synchronize()
+            for entry in entries:
+                offset, count = offsets[entry.name], entry.shape[0]
+                raw = bytes(host.view[offset : offset + 2 * count])
+                host.view[offset : offset + 4 * count] = widened(raw, entry.scheme)
+            self._gpu.copy_to_device(self._widened.address, host.address, total, stream)
+            stream.synchronize()
+        finally:
+            host.free()
+        for name, offset in offsets.items():
+            self._vectors[name] = self._widened.address + offset
+
+
+def widened(raw: bytes, scheme: Scheme) -> bytes:
+    """Return 16-bit numbers as little-endian float32."""
+    if scheme is Scheme.FP16:
+        count = len(raw) // 2
+        return struct.pack(f"<{count}f", *struct.unpack(f"<{count}e", raw))
+    wide = bytearray(2 * len(raw))  # a bfloat16 is the upper half of a float32
+    wide[2::4], wide[3::4] = raw[0::2], raw[1::2]
+    return bytes(wide)
