@@ -61,7 +61,7 @@ def test_file_holds_the_checkpoint(llama_folder: Path, tmp_path: Path, quantizat
         for name, weight in expected.items():
             assert relative_error(reader.tensor(name), weight) < TOLERANCE[quantization], name
         assert reader.entry("layers.0.qkv.weight").scheme == quantization
-        assert reader.entry("layers.0.attn_norm.weight").scheme is Scheme.BF16
+        assert reader.entry("layers.0.attn_norm.weight").scheme is Scheme.FP32
         assert reader.header.architecture == "llama"
     assert report.size_bytes == out.stat().st_size
     assert report.tensors == sum(report.schemes.values())
@@ -97,12 +97,20 @@ def test_every_family_converts(make_checkpoint, tmp_path: Path, family: str) -> 
         assert ("layers.0.q_norm.weight" in reader.names()) == (family == "qwen3")
 
 
-def test_float32_norms_stay_float32(make_checkpoint, tmp_path: Path) -> None:
-    folder = make_checkpoint(tmp_path / "model", torch_dtype="float32")
-    convert_model(folder, tmp_path / "m.zse", "int4")
-    with ZSEReader(tmp_path / "m.zse") as reader:
-        assert reader.entry("final_norm.weight").scheme is Scheme.FP32
-        assert reader.entry("embed.weight").scheme is Scheme.BF16
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_norms_are_exact_whatever_the_checkpoint_has(
+    make_checkpoint, tmp_path: Path, dtype: str
+) -> None:
+    folder = make_checkpoint(tmp_path / "model", torch_dtype=dtype)
+    expected = load_file(folder / "model.safetensors")["model.norm.weight"]
+    assert expected.dtype is getattr(torch, dtype)
+    for quantization in ("int4", "fp16"):
+        convert_model(folder, tmp_path / "m.zse", quantization)
+        with ZSEReader(tmp_path / "m.zse") as reader:
+            assert reader.entry("final_norm.weight").scheme is Scheme.FP32
+            assert torch.equal(reader.tensor("final_norm.weight"), expected.float())
+            embedding = reader.entry("embed.weight").scheme
+            assert embedding is (Scheme.INT8 if quantization == "int4" else Scheme.FP16)
 
 
 def test_same_input_gives_the_same_bytes_on_any_number_of_threads(
@@ -129,7 +137,12 @@ def test_provenance_has_options_and_no_path(llama_folder: Path, tmp_path: Path) 
     with ZSEReader(tmp_path / "m.zse") as reader:
         provenance = reader.header.provenance
     assert provenance["source"] == "little-llama"
-    assert provenance["options"] == {"quantization": "int4", "group_size": 64, "lm_head": "int8"}
+    assert provenance["options"] == {
+        "quantization": "int4",
+        "group_size": 64,
+        "lm_head": "int8",
+        "embedding": "int8",
+    }
     assert str(llama_folder.parent) not in json.dumps(dict(provenance))
 
 

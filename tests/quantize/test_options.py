@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from zse.errors import UsageError
-from zse.format.spec import DType, Scheme
+from zse.format.spec import Scheme
 from zse.models.names import Kind, TensorSource
 from zse.quantize.options import QuantizationOptions
 
@@ -31,13 +31,13 @@ def test_linear_takes_the_largest_group_that_divides_it(
     quantization: str, columns: int, expected: tuple[Scheme, int]
 ) -> None:
     options = QuantizationOptions(quantization=quantization)
-    planned = options.plan_tensor(make_source("linear", columns), [DType.BF16])
+    planned = options.plan_tensor(make_source("linear", columns))
     assert (planned.scheme, planned.group_size) == expected
 
 
 def test_group_size_asked_for_is_an_upper_bound() -> None:
     options = QuantizationOptions(quantization="int4", group_size=32)
-    assert options.plan_tensor(make_source("linear"), [DType.F16]).group_size == 32
+    assert options.plan_tensor(make_source("linear")).group_size == 32
 
 
 @pytest.mark.parametrize(
@@ -54,31 +54,31 @@ def test_group_size_asked_for_is_an_upper_bound() -> None:
 )
 def test_head_scheme(quantization: str, lm_head: str, expected: Scheme) -> None:
     options = QuantizationOptions(quantization=quantization, lm_head=lm_head)
-    assert options.plan_tensor(make_source("head"), [DType.BF16]).scheme is expected
+    assert options.plan_tensor(make_source("head")).scheme is expected
 
 
 @pytest.mark.parametrize(
-    ("quantization", "dtype", "expected"),
+    ("quantization", "expected"),
     [
-        ("int4", DType.BF16, Scheme.BF16),
-        ("int4", DType.F16, Scheme.FP16),
-        ("int4", DType.F32, Scheme.BF16),
-        ("fp16", DType.BF16, Scheme.FP16),
-        ("fp16", DType.F32, Scheme.FP16),
+        ("int4", Scheme.INT8),
+        ("nf4", Scheme.INT8),
+        ("int8", Scheme.INT8),
+        ("fp16", Scheme.FP16),
+        ("bf16", Scheme.BF16),
     ],
 )
-def test_untied_embedding_has_16_bits(quantization: str, dtype: DType, expected: Scheme) -> None:
-    options = QuantizationOptions(quantization=quantization)
-    assert options.plan_tensor(make_source("embed"), [dtype]).scheme is expected
+def test_untied_embedding_is_int8_beside_quantized_layers(
+    quantization: str, expected: Scheme
+) -> None:
+    options = QuantizationOptions(quantization=quantization, lm_head="bf16")
+    assert options.plan_tensor(make_source("embed")).scheme is expected
 
 
 @pytest.mark.parametrize("kind", ["norm", "bias"])
-def test_norms_and_biases_keep_their_type(kind: Kind) -> None:
-    options = QuantizationOptions(quantization="int4")
-    source = make_source(kind)
-    assert options.plan_tensor(source, [DType.F16]).scheme is Scheme.FP16
-    assert options.plan_tensor(source, [DType.F32]).scheme is Scheme.FP32
-    assert options.plan_tensor(source, [DType.F16, DType.BF16]).scheme is Scheme.FP32
+@pytest.mark.parametrize("quantization", ["int4", "bf16"])
+def test_norms_and_biases_are_float32(kind: Kind, quantization: str) -> None:
+    options = QuantizationOptions(quantization=quantization)
+    assert options.plan_tensor(make_source(kind)).scheme is Scheme.FP32
 
 
 @pytest.mark.parametrize(

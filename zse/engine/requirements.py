@@ -11,7 +11,7 @@ from typing import Any
 
 from zse.errors import DeviceError
 from zse.format.reader import ZSEReader
-from zse.format.spec import Scheme, bytes_of_shape, parts_for
+from zse.format.spec import GROUP_SIZES, Scheme, bytes_of_shape, parts_for
 from zse.models.builtin import builtin_checkpoint, is_builtin
 from zse.models.config import ModelConfig
 from zse.models.names import TensorSource, tensor_plan
@@ -98,7 +98,7 @@ def estimate_memory(
     weights = facts.stored_bytes
     if weights is None:
         weights = sum(
-            _stored_bytes(tensor, Scheme(quantization), facts.plain_quantization)
+            _stored_bytes(tensor, Scheme(quantization))
             for group in tensor_plan(config)
             for tensor in group.tensors
         )
@@ -155,20 +155,19 @@ def _facts_of_file(path: Path) -> ModelFacts:
         )
 
 
-def _stored_bytes(tensor: TensorSource, scheme: Scheme, plain: str) -> int:
+def _stored_bytes(tensor: TensorSource, scheme: Scheme) -> int:
+    """Return the bytes that the converter's defaults give a tensor."""
     is_plain = scheme in (Scheme.FP16, Scheme.BF16)
     group_size = 0
-    if tensor.kind == "linear":
-        if scheme in _GROUP_SIZES:
-            group_size = next(
-                (g for g in (128, 64, 32) if g <= _GROUP_SIZES[scheme] and not tensor.shape[1] % g),
-                0,
-            )
-            scheme = scheme if group_size else Scheme.INT8
-    elif tensor.kind == "head" and not is_plain:
-        scheme = Scheme.INT8
+    if tensor.kind in ("norm", "bias"):
+        scheme = Scheme.FP32
+    elif tensor.kind == "linear" and scheme in _GROUP_SIZES:
+        largest, columns = _GROUP_SIZES[scheme], tensor.shape[1]
+        fitting = [size for size in GROUP_SIZES if size <= largest and columns % size == 0]
+        group_size = fitting[0] if fitting else 0
+        scheme = scheme if group_size else Scheme.INT8
     elif not is_plain:
-        scheme = Scheme(plain)
+        scheme = Scheme.INT8
     parts = parts_for(scheme, tensor.shape, group_size)
     return sum(bytes_of_shape(dtype, shape) for _, dtype, shape in parts)
 

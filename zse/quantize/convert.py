@@ -18,7 +18,6 @@ from zse.errors import UsageError
 from zse.format.writer import ZSEWriter
 from zse.quantize.checkpoint import Checkpoint
 from zse.quantize.options import QuantizationOptions
-from zse.quantize.safetensors_file import storage_dtype
 from zse.quantize.sections import collect_sections
 from zse.quantize.source import Source, resolve_source
 from zse.quantize.stream import TensorStream, single_threaded_torch
@@ -153,7 +152,7 @@ class _Conversion:
     def run(self, *, resume: bool) -> _Written:
         """Write the file."""
         groups = [
-            (group.name, [(tensor, self._plan_tensor(tensor)) for tensor in group.tensors])
+            (group.name, [(tensor, self.options.plan_tensor(tensor)) for tensor in group.tensors])
             for group in self.checkpoint.plan
         ]
         sections = collect_sections(self.checkpoint)
@@ -206,10 +205,6 @@ class _Conversion:
                     continue
                 for tensor, planned in items:
                     stream.write_tensor(tensor, planned)
-
-    def _plan_tensor(self, tensor: TensorSource) -> PlannedTensor:
-        stored = [self.checkpoint.tensor(name) for name, _ in tensor.sources]
-        return self.options.plan_tensor(tensor, [storage_dtype(piece) for piece in stored])
 
     def _stored_bytes(self, tensor: TensorSource) -> int:
         return sum(self.checkpoint.tensor(name).length_bytes for name, _ in tensor.sources)

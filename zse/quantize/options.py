@@ -1,7 +1,9 @@
 """Which scheme each tensor gets: the rules of ``--quant``, ``--group-size`` and ``--lm-head``.
 
 Linear layers follow ``--quant``. The head is INT8 by default, since it is read once a token and
-INT8 costs nothing measurable. Norms and biases are a thousandth of the bytes and stay as they are.
+INT8 costs nothing measurable. The embedding is INT8 beside quantized layers: it is the largest
+single tensor, a row of it is read per token, and a scale for each row keeps that row close. Norms
+and biases are a thousandth of the bytes; they are float32, which is what the operations compute in.
 """
 
 from __future__ import annotations
@@ -11,17 +13,15 @@ from typing import TYPE_CHECKING
 
 from zse.errors import UsageError
 from zse.format.layout import PlannedTensor
-from zse.format.spec import GROUP_SIZES, DType, Scheme
+from zse.format.spec import GROUP_SIZES, Scheme
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from zse.models.names import TensorSource
 
 QUANTIZATIONS = ("int4", "nf4", "int8", "fp16", "bf16")
 LM_HEADS = ("auto", "int8", "fp16", "bf16")
 _DEFAULT_GROUP_SIZE = {"int4": 128, "nf4": 64}
-_PLAIN = {DType.F32: Scheme.FP32, DType.F16: Scheme.FP16, DType.BF16: Scheme.BF16}
+_PLAIN = ("fp16", "bf16")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,25 +61,18 @@ class QuantizationOptions:
             "quantization": self.quantization,
             "group_size": self._group_size(),
             "lm_head": self._head_scheme().value,
+            "embedding": self._embedding_scheme().value,
         }
 
-    def plan_tensor(self, source: TensorSource, dtypes: Iterable[DType]) -> PlannedTensor:
-        """Choose how one tensor is stored.
-
-        Args:
-            source: The tensor.
-            dtypes: Types of its pieces in the checkpoint.
-        """
-        found = set(dtypes)
-        # Pieces of different types are kept exact by the one type that holds them all.
-        stored = _PLAIN[found.pop()] if len(found) == 1 else Scheme.FP32
-        scheme, group_size = stored, 0
+    def plan_tensor(self, source: TensorSource) -> PlannedTensor:
+        """Choose how one tensor is stored."""
+        scheme, group_size = Scheme.FP32, 0
         if source.kind == "linear":
             scheme, group_size = self._linear_scheme(source.shape[1])
         elif source.kind == "head":
             scheme = self._head_scheme()
         elif source.kind == "embed":
-            scheme = self._embedding_scheme(stored)
+            scheme = self._embedding_scheme()
         return PlannedTensor(
             name=source.name, scheme=scheme, shape=source.shape, group_size=group_size
         )
@@ -97,14 +90,10 @@ class QuantizationOptions:
         return Scheme.INT8, 0
 
     def _head_scheme(self) -> Scheme:
-        if self.lm_head != "auto":
-            return Scheme(self.lm_head)
-        return Scheme(self.quantization) if self.quantization in ("fp16", "bf16") else Scheme.INT8
+        return self._embedding_scheme() if self.lm_head == "auto" else Scheme(self.lm_head)
 
-    def _embedding_scheme(self, stored: Scheme) -> Scheme:
-        if self.quantization in ("fp16", "bf16"):
-            return Scheme(self.quantization)
-        return Scheme.BF16 if stored is Scheme.FP32 else stored
+    def _embedding_scheme(self) -> Scheme:
+        return Scheme(self.quantization) if self.quantization in _PLAIN else Scheme.INT8
 
 
 def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
