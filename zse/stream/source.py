@@ -64,6 +64,10 @@ class ByteSource(Protocol):
         """
         ...
 
+    def interrupt(self) -> None:
+        """Make reads that wait for a network fail soon; the source is of no use afterwards."""
+        ...
+
     def close(self) -> None:
         """Give up what is held. No thread may be reading."""
         ...
@@ -136,6 +140,9 @@ class LocalSource:
             raise self._shrank()
         if found != self._state:
             raise SourceChangedError(f"{self._path} was written to while it was read")
+
+    def interrupt(self) -> None:
+        """Do nothing: reads of a disk end by themselves."""
 
     def close(self) -> None:
         """Close the file."""

@@ -1,0 +1,265 @@
+"""From a file's tensor region to one block of device memory, at the speed of the slower of the two.
+
+A few threads each read into pinned buffers (the GIL is released while they do) and copy from them
+on a stream of their own. Groups arrive in execution order, so that work can begin on the first
+while the last is still on its way.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from zse.errors import UsageError
+from zse.format.errors import ChecksumMismatch
+from zse.stream.copier import ChunkCopier
+from zse.stream.errors import FileShrankError, LoadCancelledError
+from zse.stream.plan import CHUNK_BYTES, ReadPlan, plan_reads
+from zse.stream.progress import LoadProgress
+from zse.stream.verify import verify_groups
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from zse.format.spec import ZSEHeader
+    from zse.stream.plan import Chunk
+    from zse.stream.source import ByteSource
+    from zse.stream.target import CopyDevice
+
+Verify = Literal["none", "during", "after"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoaderOptions:
+    """How a load is done."""
+
+    threads: int = 8
+    chunk_bytes: int = CHUNK_BYTES
+    """Bytes of one read and one copy, at most; a multiple of 4096."""
+    buffers_per_thread: int = 2
+    """Two let a read run beside a copy. All buffers together are the pinned memory in use."""
+    verify: Verify = "none"
+    """``during`` checks each group's SHA-256 on the bytes that are copied, ``after`` reads the
+    source a second time, when the device has everything; ``none`` trusts a local file."""
+
+    def __post_init__(self) -> None:
+        if self.threads < 1 or self.buffers_per_thread < 1:
+            raise UsageError(
+                f"threads is {self.threads}, buffers_per_thread {self.buffers_per_thread}; "
+                "both must be at least 1"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadReport:
+    """What a load did."""
+
+    num_bytes: int
+    seconds: float
+    """From the start until every byte was in device memory."""
+    source: str
+    """``page cache``, ``direct``, ``mixed`` or ``http``."""
+    threads: int
+    phase_seconds: Mapping[str, float]
+    """Mean over the threads: pin, read, copy (waiting for copies), digest; ``verify`` is the time
+    of a check after the load."""
+
+    @property
+    def gigabytes_per_second(self) -> float:
+        """Speed of the load in 1e9 bytes a second."""
+        return self.num_bytes / 1e9 / self.seconds if self.seconds else 0.0
+
+
+class RegionLoad:
+    """A load that is running. Call ``wait`` in the end, also when its result is not needed.
+
+    Args:
+        gpu: The device.
+        source: Where the bytes are; it stays open.
+        plan: What to read.
+        destination_address: The device's block; it must outlive the load.
+        options: How.
+        on_group: Called with each group's name when it is in device memory, by a loading thread,
+            in about the order of execution.
+    """
+
+    def __init__(
+        self,
+        gpu: CopyDevice,
+        source: ByteSource,
+        plan: ReadPlan,
+        destination_address: int,
+        options: LoaderOptions,
+        *,
+        on_group: Callable[[str], None] | None = None,
+    ) -> None:
+        self._gpu = gpu
+        self._source = source
+        self._plan = plan
+        self._destination = destination_address
+        self._options = options
+        self._progress = LoadProgress(plan, by_group=options.verify == "during", on_group=on_group)
+        self._seconds: defaultdict[str, float] = defaultdict(float)
+        self._lock = threading.Lock()
+        self._started = time.perf_counter()
+        self._ended = self._started
+        count = min(options.threads, len(plan.chunks))
+        self._threads = [
+            threading.Thread(target=self._run, name=f"zse-load-{index}", daemon=True)
+            for index in range(count)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def wait_for_group(self, name: str) -> None:
+        """Wait until a group is in device memory.
+
+        Raises:
+            KeyError: The group is not part of this load.
+            ZSEError: The load has failed.
+        """
+        self._progress.wait_for_group(name)
+
+    def cancel(self) -> None:
+        """Stop soon; ``wait`` then raises ``LoadCancelledError``."""
+        self._stop(LoadCancelledError(f"loading {self._source.name} was stopped"))
+
+    def wait(self) -> LoadReport:
+        """Wait until everything is in device memory and every thread has ended.
+
+        Raises:
+            FileShrankError, SourceChangedError, StreamError: The source changed or failed.
+            ChecksumMismatch: A group differs from its digest.
+            DeviceError: The device failed.
+            LoadCancelledError: ``cancel`` was called.
+        """
+        try:
+            self._join()
+        except BaseException:
+            self.cancel()
+            self._join()  # the caller frees the block that the threads copy to
+            raise
+        if self._progress.error is not None:
+            raise self._progress.error
+        self._source.check_unchanged()
+        count = len(self._threads)
+        phases = {phase: spent / count for phase, spent in sorted(self._seconds.items())}
+        if self._options.verify == "after":
+            phases["verify"] = verify_groups(self._source, self._plan, self._options.threads)
+        return LoadReport(
+            num_bytes=self._plan.total_bytes,
+            seconds=self._ended - self._started,
+            source=self._source.kind,
+            threads=count,
+            phase_seconds=phases,
+        )
+
+    def _join(self) -> None:
+        for thread in self._threads:
+            thread.join()
+
+    def _run(self) -> None:
+        copier = ChunkCopier(
+            self._gpu,
+            self._source,
+            self._destination,
+            buffer_bytes=self._plan.largest_chunk_bytes,
+            num_buffers=self._options.buffers_per_thread,
+            landed=self._progress.landed,
+        )
+        try:
+            self._gpu.make_current()
+            try:
+                self._copy_all(copier)
+            finally:
+                copier.close()
+        except BaseException as error:  # noqa: BLE001 - the waiting thread raises it
+            self._stop(error)
+        with self._lock:
+            for phase, spent in copier.seconds.items():
+                self._seconds[phase] += spent
+
+    def _copy_all(self, copier: ChunkCopier) -> None:
+        while (work := self._progress.next_work()) is not None:
+            if self._options.verify == "during":
+                self._copy_checked(copier, work)
+            else:
+                for chunk in work:
+                    copier.copy(chunk)
+        if not self._progress.is_stopped:
+            copier.finish()
+        with self._lock:  # before the buffers are freed, which takes a while
+            self._ended = max(self._ended, time.perf_counter())
+
+    def _copy_checked(self, copier: ChunkCopier, chunks: tuple[Chunk, ...]) -> None:
+        group = self._plan.groups[chunks[0].group]
+        digest = hashlib.sha256()
+        for chunk in chunks:
+            if self._progress.is_stopped:
+                return
+            copier.copy(chunk, digest.update)
+        if digest.hexdigest() != group.sha256:
+            raise ChecksumMismatch(
+                f"group {group.name} of {self._source.name} has SHA-256 {digest.hexdigest()}, "
+                f"expected {group.sha256}"
+            )
+
+    def _stop(self, error: BaseException) -> None:
+        if self._progress.fail(error):
+            self._source.interrupt()
+
+
+def start_load(
+    gpu: CopyDevice,
+    source: ByteSource,
+    header: ZSEHeader,
+    destination_address: int,
+    options: LoaderOptions | None = None,
+    *,
+    groups: Sequence[str] | None = None,
+    on_group: Callable[[str], None] | None = None,
+) -> RegionLoad:
+    """Begin to load a file's tensors; see ``load_region``."""
+    options = options or LoaderOptions()
+    plan = plan_reads(header, groups=groups, chunk_bytes=options.chunk_bytes)
+    if plan.end_bytes > source.size_bytes:
+        raise FileShrankError(
+            f"{source.name} has {source.size_bytes} bytes; its header says that the tensors end "
+            f"at byte {plan.end_bytes}"
+        )
+    return RegionLoad(gpu, source, plan, destination_address, options, on_group=on_group)
+
+
+def load_region(
+    gpu: CopyDevice,
+    source: ByteSource,
+    header: ZSEHeader,
+    destination_address: int,
+    options: LoaderOptions | None = None,
+    *,
+    groups: Sequence[str] | None = None,
+    on_group: Callable[[str], None] | None = None,
+) -> LoadReport:
+    """Load a file's tensors into one block of device memory and wait for them.
+
+    Args:
+        gpu: The device.
+        source: Where the bytes are.
+        header: The file's validated header.
+        destination_address: A block of ``region_span(header)[1]`` bytes.
+        options: How; the defaults reach the link on a machine with 8 cores and more.
+        groups: Load only these, each to its place in the block.
+        on_group: Called with each group's name when it is in device memory.
+
+    Raises:
+        FileShrankError, SourceChangedError, StreamError: The source changed or failed.
+        ChecksumMismatch: A group differs from its digest.
+        DeviceError: The device failed.
+    """
+    return start_load(
+        gpu, source, header, destination_address, options, groups=groups, on_group=on_group
+    ).wait()
