@@ -1,0 +1,45 @@
+"""How a matrix lies in device memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from zse.kernels.buffers import ACTIVATION_GROUP
+
+GROUPED_SCHEMES = ("int4", "nf4")
+PLAIN_SCHEMES = ("bf16", "fp16")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinearWeight:
+    """A matrix [rows, columns] in device memory, in the layout of the file."""
+
+    scheme: str
+    """``int4``, ``nf4``, ``int8``, ``bf16`` or ``fp16``."""
+    rows: int
+    columns: int
+    weights: int
+    """Address of the codes or values."""
+    group_size: int = 0
+    """Columns that share a scale in ``int4`` and ``nf4``: 128, 64 or 32."""
+    scales: int = 0
+    """Address: scale_zero int32 [rows, columns / group_size] of int4, absmax float16 of the same
+    shape of nf4, scale float32 [rows] of int8; 0 for plain schemes."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the matrix and its scales: what one product reads."""
+        elements = self.rows * self.columns
+        if self.scheme == "int4":
+            return elements // 2 + elements // self.group_size * 4
+        if self.scheme == "nf4":
+            return elements // 2 + elements // self.group_size * 2
+        if self.scheme == "int8":
+            return elements + self.rows * 4
+        return elements * 2
+
+
+def supports_quantized(weight: LinearWeight) -> bool:
+    """Return whether the matrix can be multiplied with int8 activations."""
+    grouped = weight.scheme in GROUPED_SCHEMES
+    return weight.columns % ACTIVATION_GROUP == 0 and (grouped or weight.scheme == "int8")
