@@ -71,9 +71,7 @@ class Scratch:
 
     def plain(self, rows: int, columns: int, *, first_row: int = 0) -> Plain:
         """Return the activations as bfloat16 [rows, columns], from ``first_row`` on."""
-        return Plain(
-            rows=rows, columns=columns, values=self.activations + first_row * columns * 2
-        )
+        return Plain(rows=rows, columns=columns, values=self.activations + first_row * columns * 2)
 
     def quantized(self, rows: int, columns: int) -> Quantized:
         """Return the activations as int8 [rows, columns] with scales and sums."""

@@ -1,0 +1,98 @@
+"""One pass on its way through the layers: where its numbers are, and what is put off.
+
+Work is put off where that saves a kernel. A matrix leaves split sums behind; the next norm adds
+them to the residual stream on its way. Attention and the gate wait until it is known in which form
+the next matrix reads them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from zse.backends.cuda.inputs import InputShape
+    from zse.backends.cuda.kv_pool import KVPool
+    from zse.backends.cuda.scratch import Scratch
+    from zse.kernels.buffers import Activation, Partials
+    from zse.kernels.lm_head_sample.launch import SamplingKind
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pass:
+    """What the operations look up. Everything in it is an address or a size."""
+
+    shape: InputShape
+    inputs: int
+    """Address of the step's inputs."""
+    scratch: Scratch
+    cache: KVPool
+    kind: SamplingKind | None
+    """Which sampling is part of the pass; None: it ends at the logits."""
+    quantized: bool
+    """Whether matrices may read int8 activations."""
+
+    def input(self, name: str) -> int:
+        """Return the address of an array of the step's inputs."""
+        return self.shape.layout.address(self.inputs, name)
+
+
+@dataclass(kw_only=True)
+class Residual:
+    """The residual stream, float32 [rows, hidden], and what is still to be added to it."""
+
+    address: int
+    pending: Partials | None = None
+
+    def take_pending(self) -> Partials | None:
+        """Return what is to be added; the caller adds it."""
+        pending, self.pending = self.pending, None
+        return pending
+
+
+@dataclass(frozen=True, kw_only=True)
+class Projected:
+    """Queries, keys and values before their bias, norm and rotation."""
+
+    sums: Partials
+    bias: int
+    """Address of float32 [columns], or 0."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Query:
+    """Queries of a layer; those of prefill rows are rotated already, those of decode rows not."""
+
+    projected: Projected
+    head_norms: tuple[int, int]
+    """Addresses of the float32 norm weights of queries and keys, or zeros."""
+
+
+class Deferred(Protocol):
+    """Activations that are made when it is known how they will be read."""
+
+    @property
+    def columns(self) -> int:
+        """Their width."""
+
+    @property
+    def can_quantize(self) -> bool:
+        """Whether they can be made in int8."""
+
+    def write(self, output: Activation) -> None:
+        """Make them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Later:
+    """Activations that ``make`` makes."""
+
+    columns: int
+    can_quantize: bool
+    make: Callable[[Activation], None] = field(repr=False)
+
+    def write(self, output: Activation) -> None:
+        """Make them."""
+        self.make(output)

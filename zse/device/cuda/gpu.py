@@ -1,0 +1,252 @@
+"""One GPU: what it is, its memory, its streams, its kernels.
+
+It holds the device's primary context, which other libraries of the process share.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import TYPE_CHECKING, Self
+
+from zse.device.cuda import info as facts
+from zse.device.cuda.errors import (
+    OUT_OF_MEMORY,
+    CudaError,
+    DeviceBusyError,
+    OutOfDeviceMemoryError,
+    ReleasedError,
+)
+from zse.device.cuda.graph import Capture
+from zse.device.cuda.library import Driver
+from zse.device.cuda.memory import DeviceBlock, HostBlock, read_memory
+from zse.device.cuda.module import Function, LaunchSite, Module
+from zse.device.cuda.resource import Owner
+from zse.device.cuda.stream import Event, Stream
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+
+class Gpu:
+    """An open GPU. ``Gpu.open`` makes one; its context is current in the thread that did."""
+
+    def __init__(self, driver: Driver, *, ordinal: int, device: int, context: int) -> None:
+        self.owner = Owner(driver)
+        self.device = device
+        """The driver's number of the device."""
+        self._driver = driver
+        self._context: int | None = context
+        self._copy_to_device = driver.raw("cuMemcpyHtoDAsync_v2")
+        self._copy_to_host = driver.raw("cuMemcpyDtoHAsync_v2")
+        self.make_current()
+        self.info = facts.read_info(driver, ordinal, free_bytes=read_memory(driver)[0])
+
+    @classmethod
+    def open(cls, ordinal: int = 0, *, driver: Driver | None = None) -> Gpu:
+        """Start the driver and take a GPU: about 0.2 s, nearly all of it the driver's.
+
+        Args:
+            ordinal: Which of the GPUs that this process sees.
+            driver: An already loaded driver.
+
+        Raises:
+            NoDriverError: There is no driver.
+            DriverTooOldError: It is too old.
+            NoDeviceError: It shows no such GPU.
+            DeviceBusyError: The GPU keeps this process out.
+            OutOfDeviceMemoryError: A neighbour left too little for a context.
+        """
+        driver = driver or Driver()
+        driver.version()
+        device = facts.get_device(driver, ordinal)
+        context = _retain_context(driver, device, ordinal)
+        try:
+            return cls(driver, ordinal=ordinal, device=device, context=context)
+        except CudaError:
+            driver.release("cuDevicePrimaryCtxRelease_v2", device)
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give everything back that is still held, then the context; twice does nothing."""
+        if self._context is not None:
+            self.make_current()
+            self.owner.release_all()
+            self._context = None
+            self._driver.release("cuDevicePrimaryCtxRelease_v2", self.device)
+
+    def make_current(self) -> None:
+        """Let the calling thread use this GPU; every thread does it once.
+
+        Raises:
+            ReleasedError: It was closed.
+        """
+        if self._context is None:
+            raise ReleasedError("a GPU was used after it had been closed")
+        self._driver.call("cuCtxSetCurrent", self._context)
+
+    def memory(self) -> tuple[int, int]:
+        """Return free and total bytes, now."""
+        return read_memory(self._driver)
+
+    def synchronize(self) -> None:
+        """Wait for every stream.
+
+        Raises:
+            DeviceFault: Work in one of them failed.
+        """
+        self._driver.call("cuCtxSynchronize")
+
+    # --- making things ---------------------------------------------------------------------------
+
+    def allocate(self, length_bytes: int) -> DeviceBlock:
+        """Return a block of device memory; its bytes are undefined.
+
+        Raises:
+            OutOfDeviceMemoryError: So many bytes are not free.
+        """
+        return DeviceBlock(self.owner, length_bytes)
+
+    def allocate_host(self, length_bytes: int) -> HostBlock:
+        """Return a block of pinned host memory."""
+        return HostBlock(self.owner, length_bytes)
+
+    def create_stream(self) -> Stream:
+        """Return a new stream."""
+        return Stream(self.owner)
+
+    def create_event(self, timing: bool = False) -> Event:
+        """Return a new event; ``elapsed_ms`` needs timing on both of its events."""
+        return Event(self.owner, timing=timing)
+
+    def load_module(self, image: bytes) -> Module:
+        """Return a loaded cubin.
+
+        Raises:
+            WrongArchitectureError: It is for another GPU.
+            InvalidImageError: The driver cannot read it.
+        """
+        return Module(self.owner, image, self.info.shared_memory_optin_bytes)
+
+    def capture(self, stream: Stream) -> Capture:
+        """Return a context manager that records what is put into a stream."""
+        return Capture(self.owner, stream)
+
+    # --- putting work into a stream --------------------------------------------------------------
+
+    def copy_to_device(
+        self, destination: int, source: int, length_bytes: int, stream: Stream
+    ) -> None:
+        """Copy from the host; asynchronous when the source is pinned memory."""
+        code = self._copy_to_device(destination, source, length_bytes, stream.handle)
+        if code:
+            self._driver.fail("cuMemcpyHtoDAsync_v2", code)
+
+    def copy_to_host(
+        self, destination: int, source: int, length_bytes: int, stream: Stream
+    ) -> None:
+        """Copy to the host; asynchronous when the destination is pinned memory."""
+        code = self._copy_to_host(destination, source, length_bytes, stream.handle)
+        if code:
+            self._driver.fail("cuMemcpyDtoHAsync_v2", code)
+
+    def copy_on_device(
+        self, destination: int, source: int, length_bytes: int, stream: Stream
+    ) -> None:
+        """Copy from device memory to device memory, asynchronously."""
+        self._driver.call("cuMemcpyDtoDAsync_v2", destination, source, length_bytes, stream.handle)
+
+    def fill(self, address: int, byte: int, length_bytes: int, stream: Stream) -> None:
+        """Set every byte of a range of device memory, asynchronously."""
+        self._driver.call("cuMemsetD8Async", address, byte, length_bytes, stream.handle)
+
+    def launch(
+        self,
+        function: Function,
+        grid: tuple[int, int, int],
+        num_threads: int,
+        shared_bytes: int,
+        stream: Stream,
+        parameters: ctypes.Array[ctypes.c_void_p],
+        *,
+        num_ctas: int = 1,
+        programmatic: bool = False,
+        cooperative: bool = False,
+    ) -> None:
+        """Put a kernel into a stream; one thread at a time for a function.
+
+        Args:
+            function: Which kernel.
+            grid: Programs along x, y and z.
+            num_threads: Threads of a block.
+            shared_bytes: Dynamic shared memory of a block.
+            stream: Where.
+            parameters: Where each parameter is, see ``zse.device.cuda.parameters``.
+            num_ctas: Blocks of a cluster; a program is one cluster.
+            programmatic: May start while the kernel before it still runs.
+            cooperative: All blocks must be resident at once.
+        """
+        key = (num_threads, shared_bytes, num_ctas, programmatic, cooperative)
+        site = function.sites.get(key)
+        if site is None:
+            site = function.sites[key] = LaunchSite(
+                self._driver,
+                function,
+                num_threads=num_threads,
+                shared_bytes=shared_bytes,
+                num_ctas=num_ctas,
+                programmatic=programmatic,
+                cooperative=cooperative,
+            )
+        site.launch(grid, stream.handle, parameters)
+
+    # --- other GPUs ------------------------------------------------------------------------------
+
+    def can_access_peer(self, other: Gpu) -> bool:
+        """Whether kernels and copies of this GPU may use the other's memory directly."""
+        return facts.can_access_peer(self._driver, self.device, other.device)
+
+    def peer_link(self, other: Gpu) -> facts.PeerLink:
+        """Return how this GPU reaches the other."""
+        return facts.read_peer_link(self._driver, self.device, other.device)
+
+
+def _retain_context(driver: Driver, device: int, ordinal: int) -> int:
+    """Return the device's primary context; say who is in the way when there is none to have."""
+    mode = facts.read_attribute(driver, device, facts.COMPUTE_MODE)
+    if mode == facts.MODE_PROHIBITED:
+        raise DeviceBusyError(
+            f"GPU {ordinal} is in compute mode PROHIBITED: no process may use it",
+            hint="Set the mode back with nvidia-smi -c DEFAULT, or choose another GPU.",
+        )
+    context = ctypes.c_void_p()
+    try:
+        driver.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
+    except DeviceBusyError as error:
+        if mode != facts.MODE_EXCLUSIVE:
+            raise
+        raise DeviceBusyError(
+            f"GPU {ordinal} is in compute mode EXCLUSIVE_PROCESS and another process has it",
+            function=error.function,
+            code=error.code,
+            name=error.name,
+        ) from error
+    except OutOfDeviceMemoryError as error:
+        raise OutOfDeviceMemoryError(
+            f"GPU {ordinal} has too little free memory even to be opened (about 0.5 GB): "
+            "other processes hold it",
+            function=error.function,
+            code=OUT_OF_MEMORY,
+            name=error.name,
+        ) from error
+    return context.value or 0

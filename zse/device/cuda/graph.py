@@ -1,0 +1,124 @@
+"""CUDA graphs: what was put into a stream once, replayed by one call.
+
+Capture runs in the relaxed mode: memory may be allocated and modules loaded meanwhile, which
+happens when a kernel is used for the first time.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import TYPE_CHECKING, Self
+
+from zse.device.cuda.errors import CaptureError
+from zse.device.cuda.resource import Resource
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from zse.device.cuda.resource import Owner
+    from zse.device.cuda.stream import Stream
+
+_CAPTURE_RELAXED = 2
+
+
+class GraphExec(Resource):
+    """A graph ready to run.
+
+    Args:
+        owner: The GPU's.
+        graph: What was captured; it may be destroyed afterwards.
+    """
+
+    noun = "graph"
+
+    def __init__(self, owner: Owner, graph: Graph) -> None:
+        handle = ctypes.c_void_p()
+        owner.driver.call("cuGraphInstantiateWithFlags", ctypes.byref(handle), graph.handle, 0)
+        super().__init__(owner, handle.value or 0)
+        self._launch = owner.driver.raw("cuGraphLaunch")
+
+    def launch(self, stream: Stream) -> None:
+        """Put one run of it into a stream."""
+        code = self._launch(self.handle, stream.handle)
+        if code:
+            self._driver.fail("cuGraphLaunch", code)
+
+    def upload(self, stream: Stream) -> None:
+        """Bring it to the GPU before its first launch, so that the launch does not wait for it."""
+        self._driver.call("cuGraphUpload", self.handle, stream.handle)
+
+    def destroy(self) -> None:
+        """Give it back after it has run."""
+        self.release()
+
+    def _give_back(self, handle: int) -> None:
+        self._driver.release("cuGraphExecDestroy", handle)
+
+
+class Graph(Resource):
+    """What was captured: a description, not yet able to run."""
+
+    noun = "captured graph"
+
+    @property
+    def num_nodes(self) -> int:
+        """Kernels, copies and fills in it."""
+        count = ctypes.c_size_t()
+        self._driver.call("cuGraphGetNodes", self.handle, None, ctypes.byref(count))
+        return count.value
+
+    def instantiate(self) -> GraphExec:
+        """Return the form of it that runs."""
+        return GraphExec(self._owner, self)
+
+    def destroy(self) -> None:
+        """Give the description back; what was instantiated stays."""
+        self.release()
+
+    def _give_back(self, handle: int) -> None:
+        self._driver.release("cuGraphDestroy", handle)
+
+
+class Capture:
+    """Records a stream while the ``with`` block runs; nothing of it is executed."""
+
+    def __init__(self, owner: Owner, stream: Stream) -> None:
+        self._owner = owner
+        self._stream = stream
+        self._graph: Graph | None = None
+
+    @property
+    def graph(self) -> Graph:
+        """What was recorded.
+
+        Raises:
+            CaptureError: The ``with`` block has not ended well.
+        """
+        if self._graph is None:
+            raise CaptureError("the graph is there only after its capture has ended")
+        return self._graph
+
+    def __enter__(self) -> Self:
+        self._owner.driver.call("cuStreamBeginCapture_v2", self._stream.handle, _CAPTURE_RELAXED)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        driver = self._owner.driver
+        handle = ctypes.c_void_p()
+        code = driver.raw("cuStreamEndCapture")(self._stream.handle, ctypes.byref(handle))
+        graph = Graph(self._owner, handle.value) if handle.value else None
+        if kind is not None:
+            # The stream had to be taken out of capture; the body's own error is what counts.
+            if graph is not None:
+                graph.destroy()
+            return
+        if code:
+            driver.fail("cuStreamEndCapture", code)
+        if graph is None:
+            raise CaptureError("the driver returned no graph for a capture")
+        self._graph = graph

@@ -1,0 +1,155 @@
+"""What the driver says about a GPU without a context: cheap, and possible while it is busy."""
+
+from __future__ import annotations
+
+import ctypes
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from zse.device.cuda.errors import NoDeviceError
+
+if TYPE_CHECKING:
+    from zse.device.cuda.library import Driver
+
+MULTIPROCESSORS = 16
+COMPUTE_MODE = 20
+_MEMORY_CLOCK_KILOHERTZ = 36
+_MEMORY_BUS_BITS = 37
+_L2_BYTES = 38
+_CAPABILITY_MAJOR = 75
+_CAPABILITY_MINOR = 76
+_SHARED_MEMORY_OPTIN_BYTES = 97
+
+MODE_PROHIBITED = 2
+MODE_EXCLUSIVE = 3
+
+_P2P_PERFORMANCE_RANK = 1
+_P2P_NATIVE_ATOMICS = 3
+_NAME_BYTES = 256
+_TRANSFERS_PER_CLOCK = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuInfo:
+    """One GPU as it was when it was looked at."""
+
+    name: str
+    """As the driver says it, for example ``NVIDIA H200``."""
+    capability: tuple[int, int]
+    """Compute capability: (9, 0) is sm_90."""
+    total_bytes: int
+    free_bytes: int
+    """0 where no context could be made."""
+    multiprocessors: int
+    driver_version: int
+    """The CUDA version that the driver speaks: 12040 is 12.4."""
+    shared_memory_optin_bytes: int
+    """Shared memory that a block may ask for."""
+    l2_bytes: int
+    bandwidth_bytes_per_second: float
+    """Of device memory, from its clock and its width; what kernels reach is 5 to 10% less."""
+    ordinal: int
+    """Its place among the GPUs that this process sees."""
+    uuid: str
+    """As nvidia-smi shows it, for example ``GPU-1b5c...``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PeerLink:
+    """How one GPU reaches another."""
+
+    can_access: bool
+    """Whether kernels and copies may use the other's memory directly."""
+    performance_rank: int
+    """0 is the fastest kind of link in the machine."""
+    native_atomics: bool
+    """Whether atomic operations work across the link, as over NVLink."""
+
+
+def count_devices(driver: Driver) -> int:
+    """Return how many GPUs this process sees; the driver is initialised by it."""
+    driver.call("cuInit", 0)
+    count = ctypes.c_int()
+    driver.call("cuDeviceGetCount", ctypes.byref(count))
+    return count.value
+
+
+def get_device(driver: Driver, ordinal: int) -> int:
+    """Return the driver's number of a GPU.
+
+    Raises:
+        NoDeviceError: There are fewer.
+    """
+    count = count_devices(driver)
+    if not 0 <= ordinal < count:
+        seen = "1 GPU is" if count == 1 else f"{count} GPUs are"
+        raise NoDeviceError(f"there is no GPU {ordinal}: {seen} visible, counted from 0")
+    device = ctypes.c_int()
+    driver.call("cuDeviceGet", ctypes.byref(device), ordinal)
+    return device.value
+
+
+def read_attribute(driver: Driver, device: int, attribute: int) -> int:
+    """Return one of the numbers of ``CUdevice_attribute``."""
+    value = ctypes.c_int()
+    driver.call("cuDeviceGetAttribute", ctypes.byref(value), attribute, device)
+    return value.value
+
+
+def read_info(driver: Driver, ordinal: int, *, free_bytes: int = 0) -> GpuInfo:
+    """Describe a GPU; no context is made.
+
+    Args:
+        driver: The driver.
+        ordinal: Which GPU.
+        free_bytes: Its free memory, which only a context can tell.
+    """
+    device = get_device(driver, ordinal)
+    name = ctypes.create_string_buffer(_NAME_BYTES)
+    driver.call("cuDeviceGetName", name, _NAME_BYTES, device)
+    total = ctypes.c_size_t()
+    driver.call("cuDeviceTotalMem_v2", ctypes.byref(total), device)
+    identity = (ctypes.c_ubyte * 16)()
+    driver.call("cuDeviceGetUuid_v2", identity, device)
+
+    def attribute(number: int) -> int:
+        return read_attribute(driver, device, number)
+
+    clock_hertz = attribute(_MEMORY_CLOCK_KILOHERTZ) * 1000
+    bus_bytes = attribute(_MEMORY_BUS_BITS) / 8
+    return GpuInfo(
+        name=name.value.decode("utf-8", "replace"),
+        capability=(attribute(_CAPABILITY_MAJOR), attribute(_CAPABILITY_MINOR)),
+        total_bytes=total.value,
+        free_bytes=free_bytes,
+        multiprocessors=attribute(MULTIPROCESSORS),
+        driver_version=driver.version(),
+        shared_memory_optin_bytes=attribute(_SHARED_MEMORY_OPTIN_BYTES),
+        l2_bytes=attribute(_L2_BYTES),
+        bandwidth_bytes_per_second=clock_hertz * bus_bytes * _TRANSFERS_PER_CLOCK,
+        ordinal=ordinal,
+        uuid=f"GPU-{uuid.UUID(bytes=bytes(identity))}",
+    )
+
+
+def can_access_peer(driver: Driver, device: int, other: int) -> bool:
+    """Return whether one GPU can use another's memory directly."""
+    value = ctypes.c_int()
+    driver.call("cuDeviceCanAccessPeer", ctypes.byref(value), device, other)
+    return bool(value.value)
+
+
+def read_peer_link(driver: Driver, device: int, other: int) -> PeerLink:
+    """Return what the driver says of the link from one GPU to another."""
+
+    def attribute(number: int) -> int:
+        value = ctypes.c_int()
+        driver.call("cuDeviceGetP2PAttribute", ctypes.byref(value), number, device, other)
+        return value.value
+
+    return PeerLink(
+        can_access=can_access_peer(driver, device, other),
+        performance_rank=attribute(_P2P_PERFORMANCE_RANK),
+        native_atomics=bool(attribute(_P2P_NATIVE_ATOMICS)),
+    )

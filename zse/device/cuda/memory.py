@@ -1,0 +1,127 @@
+"""Blocks of device memory and of pinned host memory."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import TYPE_CHECKING
+
+from zse.device.cuda.errors import OUT_OF_MEMORY, CudaError, OutOfDeviceMemoryError
+from zse.device.cuda.resource import Resource
+
+if TYPE_CHECKING:
+    from zse.device.cuda.library import Driver
+    from zse.device.cuda.resource import Owner
+
+_PORTABLE = 1  # pinned for every context of the process
+
+
+class DeviceBlock(Resource):
+    """Bytes on the GPU, 256-byte aligned.
+
+    Args:
+        owner: The GPU's.
+        length_bytes: How many.
+
+    Raises:
+        OutOfDeviceMemoryError: So many are not free.
+    """
+
+    noun = "block of device memory"
+
+    def __init__(self, owner: Owner, length_bytes: int) -> None:
+        address = ctypes.c_uint64()
+        _allocate(owner.driver, "cuMemAlloc_v2", ctypes.byref(address), length_bytes)
+        super().__init__(owner, address.value)
+        self.length_bytes = length_bytes
+
+    @property
+    def address(self) -> int:
+        """Where it starts."""
+        return self.handle
+
+    def free(self) -> None:
+        """Give the memory back; the driver waits for work in flight that may use it."""
+        self.release()
+
+    def _give_back(self, handle: int) -> None:
+        self._driver.release("cuMemFree_v2", handle)
+
+
+class HostBlock(Resource):
+    """Bytes of the host that the GPU reads and writes by itself.
+
+    Pinning costs about half a second a gigabyte: make small ones and use them again.
+    """
+
+    noun = "block of pinned memory"
+
+    def __init__(self, owner: Owner, length_bytes: int) -> None:
+        address = ctypes.c_void_p()
+        _allocate(owner.driver, "cuMemHostAlloc", ctypes.byref(address), length_bytes, _PORTABLE)
+        super().__init__(owner, address.value or 0)
+        self.length_bytes = length_bytes
+        array = (ctypes.c_ubyte * length_bytes).from_address(self.handle)
+        self._view = memoryview(array).cast("B")
+
+    @property
+    def address(self) -> int:
+        """Where it starts, page-aligned."""
+        return self.handle
+
+    @property
+    def view(self) -> memoryview:
+        """The bytes, writable. It and its slices are invalid after ``free``."""
+        self.handle  # noqa: B018 - raises when the memory is gone
+        return self._view
+
+    def free(self) -> None:
+        """Give the memory back."""
+        self.release()
+
+    def _give_back(self, handle: int) -> None:
+        self._view.release()
+        self._driver.release("cuMemFreeHost", handle)
+
+
+def read_memory(driver: Driver) -> tuple[int, int]:
+    """Return free and total bytes of the current context's GPU."""
+    free, total = ctypes.c_size_t(), ctypes.c_size_t()
+    driver.call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+    return free.value, total.value
+
+
+def out_of_memory(driver: Driver, function: str, asked_bytes: int) -> OutOfDeviceMemoryError:
+    """Return the error that says what was asked for and what is free."""
+    try:
+        free, total = read_memory(driver)
+        left = f"{_gigabytes(free)} of {_gigabytes(total)} are free"
+    except CudaError:
+        left = "the driver does not say what is free"
+    return OutOfDeviceMemoryError(
+        f"out of GPU memory: {_gigabytes(asked_bytes)} ({asked_bytes} bytes) asked, {left}",
+        function=function,
+        code=OUT_OF_MEMORY,
+        name="CUDA_ERROR_OUT_OF_MEMORY",
+    )
+
+
+def _allocate(driver: Driver, name: str, out: object, length_bytes: int, *rest: int) -> None:
+    if length_bytes <= 0:
+        raise CudaError(f"cannot allocate {length_bytes} bytes", function=name)
+    code = driver.raw(name)(out, length_bytes, *rest)
+    if code == OUT_OF_MEMORY and name == "cuMemHostAlloc":
+        raise OutOfDeviceMemoryError(
+            f"the host cannot pin {_gigabytes(length_bytes)} ({length_bytes} bytes) of memory",
+            hint="Raise the memory limit of the container, or the locked-memory limit (ulimit -l).",
+            function=name,
+            code=code,
+            name="CUDA_ERROR_OUT_OF_MEMORY",
+        )
+    if code == OUT_OF_MEMORY:
+        raise out_of_memory(driver, name, length_bytes)
+    if code:
+        driver.fail(name, code)
+
+
+def _gigabytes(size_bytes: int) -> str:
+    return f"{size_bytes / 1e9:.2f} GB"
