@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pytest
 
-from zse.backends.types import FinishedStep, SampledToken, SamplingRow, StepBatch
+from zse.backends.types import PENDING_TOKEN, SampledToken, SamplingRow, StepBatch
 from zse.engine.core import EngineCore, EngineOptions
 from zse.engine.request import Request, SamplingParams, TokenEvent
 from zse.text.tokenizer import Tokenizer
@@ -33,8 +34,37 @@ def next_token(history: Sequence[int], row: SamplingRow, vocab_size: int) -> int
     return token
 
 
+@dataclass(frozen=True)
+class Submitted:
+    """What a device copied of a batch when it was submitted."""
+
+    runner: ScriptedRunner
+    slots: list[int]
+    token_ids: list[list[int]]
+    starts: list[int]
+    tables: list[list[int]]
+    known: list[list[int]]
+    """Prompt and output as the host knew them; empty where nothing is sampled."""
+    rows: list[SamplingRow | None]
+    answers: list[SampledToken | None] = field(default_factory=list)
+
+    def wait(self) -> list[SampledToken | None]:
+        return self.runner.answers_of(self)
+
+    def written(self, index: int) -> set[int]:
+        """Blocks that a chunk writes into."""
+        first, size = self.starts[index], self.runner.block_size
+        last = first + len(self.token_ids[index]) - 1
+        return set(self.tables[index][first // size : last // size + 1])
+
+
 class ScriptedRunner:
-    looks_ahead = False
+    """A model of hashes, as a device that computes at once or as late as it may.
+
+    Args:
+        looks_ahead: Takes two steps at a time and pending tokens, and checks how they are used.
+        is_late: Computes a step when it is waited for; else when it is submitted.
+    """
 
     def __init__(
         self,
@@ -43,41 +73,109 @@ class ScriptedRunner:
         block_size: int = 4,
         max_position: int = 256,
         vocab_size: int = 97,
+        looks_ahead: bool = False,
+        is_late: bool = True,
     ) -> None:
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.max_position = max_position
         self.vocab_size = vocab_size
+        self.looks_ahead = looks_ahead
+        self.is_late = is_late and looks_ahead
         self.cells = [[-1] * block_size for _ in range(num_blocks)]
+        self.last_tokens: dict[int, int] = {}
         self.batches: list[StepBatch] = []
+        self.in_flight: list[Submitted] = []
+        self.before: Submitted | None = None
+        self.num_pending = 0
         self.error: Exception | None = None
         self.is_closed = False
 
-    def submit(self, batch: StepBatch) -> FinishedStep:
+    def submit(self, batch: StepBatch) -> Submitted:
         if self.error is not None:
             raise self.error
-        assert len({chunk.sequence_slot for chunk in batch.chunks}) == len(batch.chunks)
         self.batches.append(batch)
-        written: set[tuple[int, int]] = set()
-        for chunk in batch.chunks:
-            for offset, token in enumerate(chunk.token_ids):
-                block, cell = self._cell(chunk.block_table, chunk.start_position + offset)
-                assert (block, cell) not in written, "two sequences write one cell"
-                written.add((block, cell))
-                self.cells[block][cell] = token
-        sampled: list[SampledToken | None] = []
+        step = self._copy_of(batch)
+        assert len(set(step.slots)) == len(step.slots)
+        assert len(self.in_flight) <= int(self.looks_ahead), "too many steps in flight"
+        for other in (step, *self.in_flight):
+            self._check_owners(step, other)
+        self._check_pending(step)
+        self.in_flight.append(step)
+        self.before = step
+        if not self.is_late:
+            self._compute(step)
+        return step
+
+    def answers_of(self, step: Submitted) -> list[SampledToken | None]:
+        assert step is self.in_flight.pop(0), "steps are waited for in order, and once"
+        if self.is_late:
+            self._compute(step)
+        return step.answers
+
+    def _copy_of(self, batch: StepBatch) -> Submitted:
+        known = []
         for chunk, row in zip(batch.chunks, batch.sampling, strict=True):
             assert (row is None) == (chunk.wants_logits == "none")
-            if row is None:
-                sampled.append(None)
+            known.append([] if row is None else [*row.prompt_token_ids, *row.output_token_ids])
+        return Submitted(
+            runner=self,
+            slots=[chunk.sequence_slot for chunk in batch.chunks],
+            token_ids=[list(chunk.token_ids) for chunk in batch.chunks],
+            starts=[chunk.start_position for chunk in batch.chunks],
+            tables=[list(chunk.block_table) for chunk in batch.chunks],
+            known=known,
+            rows=list(batch.sampling),
+        )
+
+    def _check_owners(self, step: Submitted, other: Submitted) -> None:
+        """Nobody writes a block that somebody else's chunk uses in a step that is not done."""
+        for mine, slot in enumerate(step.slots):
+            for index, other_slot in enumerate(other.slots):
+                if slot != other_slot:
+                    assert not step.written(mine) & set(other.tables[index])
+
+    def _check_pending(self, step: Submitted) -> None:
+        """A pending token was sampled in the step just before, in the same blocks."""
+        for index, token_ids in enumerate(step.token_ids):
+            if PENDING_TOKEN not in token_ids:
                 continue
-            history = self._history(chunk.block_table, chunk.start_position + len(chunk.token_ids))
-            assert history == [*row.prompt_token_ids, *row.output_token_ids]
+            self.num_pending += 1
+            assert self.looks_ahead
+            assert self.in_flight == [self.before], "the token is known: its step is done"
+            assert token_ids == [PENDING_TOKEN]
+            before, row = self.before, step.rows[index]
+            assert before is not None
+            assert row is not None
+            place = before.slots.index(step.slots[index])
+            assert before.rows[place] is not None
+            assert step.starts[index] == before.starts[place] + len(before.token_ids[place])
+            assert row.repetition_penalty == 1.0
+            assert row.presence_penalty == row.frequency_penalty == 0.0
+
+    def _compute(self, step: Submitted) -> None:
+        written: set[tuple[int, int]] = set()
+        for index, token_ids in enumerate(step.token_ids):
+            for offset, token in enumerate(token_ids):
+                block, cell = self._cell(step.tables[index], step.starts[index] + offset)
+                assert (block, cell) not in written, "two sequences write one cell"
+                written.add((block, cell))
+                known = self.last_tokens[step.slots[index]] if token == PENDING_TOKEN else token
+                self.cells[block][cell] = known
+        for index, row in enumerate(step.rows):
+            if row is None:
+                step.answers.append(None)
+                continue
+            end = step.starts[index] + len(step.token_ids[index])
+            history = self._history(step.tables[index], end)
+            known = step.known[index]
+            assert history[: len(known)] == known
+            assert len(history) - len(known) == step.token_ids[index].count(PENDING_TOKEN)
             token = next_token(history, row, self.vocab_size)
+            self.last_tokens[step.slots[index]] = token
             logprob = None if row.logprobs is None else -0.5
             top = [(token, -0.5)] * (row.logprobs or 0)
-            sampled.append(SampledToken(token_id=token, logprob=logprob, top=top))
-        return FinishedStep(sampled=sampled)
+            step.answers.append(SampledToken(token_id=token, logprob=logprob, top=top))
 
     def logits(self, token_ids: Sequence[int]) -> list[list[float]]:
         return [[float(token)] * self.vocab_size for token in token_ids]

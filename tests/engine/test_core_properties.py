@@ -17,6 +17,7 @@ class Arrival:
     salt: str
     seed: int | None
     min_tokens: int
+    has_penalty: bool
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ arrivals = st.builds(
     salt=st.sampled_from(["", "", "x"]),
     seed=st.one_of(st.none(), st.integers(0, 5)),
     min_tokens=st.sampled_from([0, 0, 1]),
+    has_penalty=st.sampled_from([False, False, True]),
 )
 traces = st.lists(
     st.one_of(arrivals, st.builds(Abort, st.integers(0, 20)), st.just("step")), max_size=40
@@ -46,6 +48,8 @@ shapes = st.fixed_dictionaries(
         "max_sequences": st.integers(1, 6),
         "prefix_cache": st.booleans(),
         "aging_steps": st.integers(1, 20),
+        "looks_ahead": st.booleans(),
+        "is_late": st.booleans(),
     }
 )
 LONGEST = 14 + 8
@@ -55,7 +59,8 @@ def make_core(engine, shape):
     shape = dict(shape)
     block_size = shape.pop("block_size")
     num_blocks = -(-LONGEST // block_size) + shape.pop("spare_blocks")
-    runner = engine.Runner(num_blocks=num_blocks, block_size=block_size, vocab_size=11)
+    device = {name: shape.pop(name) for name in ("looks_ahead", "is_late")}
+    runner = engine.Runner(num_blocks=num_blocks, block_size=block_size, vocab_size=11, **device)
     return engine.core(runner, eos_token_ids=(0,), **shape)
 
 
@@ -70,6 +75,7 @@ def request_of(engine, name, arrival):
         cache_salt=arrival.salt,
         temperature=0.0 if arrival.seed is None else 1.0,
         seed=arrival.seed,
+        presence_penalty=float(arrival.has_penalty),  # the model takes no notice, the engine does
     )
 
 

@@ -26,8 +26,9 @@ def make_sequence(num_tokens, *, arrival=0, priority=0, leader=None, first_token
 def run_step(scheduler):
     """One step of a model that always answers 7; returns (arrival, start, num_tokens) a chunk."""
     chunks = scheduler.schedule_step()
+    scheduler.submitted(chunks)
+    scheduler.done()
     for chunk in chunks:
-        scheduler.complete(chunk)
         if chunk.wants_token:
             chunk.sequence.append(7)
     return [(int(c.sequence.request.request_id), c.start, c.num_tokens) for c in chunks]

@@ -14,10 +14,10 @@ import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from zse.backends.types import SampledToken, SequenceChunk, StepBatch
 from zse.engine.admission import check_request, resolve_max_tokens
+from zse.engine.pipeline import StepPipeline
 from zse.engine.request import Request, TokenEvent
-from zse.engine.scheduler import ScheduledChunk, Scheduler, rank_of
+from zse.engine.scheduler import Scheduler, rank_of
 from zse.engine.sequence import Sequence, seed_of_choice
 from zse.errors import EngineError, UsageError
 from zse.kv.cache import KVCache
@@ -25,6 +25,7 @@ from zse.kv.cache import KVCache
 if TYPE_CHECKING:
     from collections.abc import Sequence as TokenIds
 
+    from zse.backends.types import SampledToken
     from zse.engine.request import SamplingParams
     from zse.engine.runner import Runner
 
@@ -102,6 +103,7 @@ class EngineCore:
             max_batch_tokens=self.options.max_batch_tokens,
             max_sequences=self.options.max_sequences,
         )
+        self._pipeline = StepPipeline(self._scheduler, runner)
         self._requests: dict[str, list[Sequence]] = {}
         self._pending: list[TokenEvent] = []
         self._arrivals = itertools.count()
@@ -125,7 +127,7 @@ class EngineCore:
     @property
     def has_work(self) -> bool:
         """Whether a step has anything to do or to report."""
-        return bool(self._pending or self._requests)
+        return bool(self._pending or self._requests or self._pipeline.is_busy)
 
     def check(self, prompt_token_ids: TokenIds[int], params: SamplingParams) -> None:
         """Refuse a request that can never be served. Touches no state: any thread may call it.
@@ -185,24 +187,18 @@ class EngineCore:
             EngineError: The runner broke its contract.
         """
         events, self._pending = self._pending, []
-        chunks = self._scheduler.schedule_step()
-        if not chunks:
+        finished = self._pipeline.next()
+        if finished is None:
             return events
-        batch = StepBatch(
-            chunks=[_chunk_for_runner(chunk) for chunk in chunks],
-            sampling=[c.sequence.sampling_row() if c.wants_token else None for c in chunks],
-        )
-        answers = self.runner.submit(batch).wait()
-        if len(answers) != len(chunks):
-            raise EngineError(f"the runner answered {len(answers)} chunks, expected {len(chunks)}")
         self._num_steps += 1
-        for chunk, sampled in zip(chunks, answers, strict=True):
+        for chunk, sampled in zip(finished.chunks, finished.sampled, strict=True):
             self._num_computed_tokens += chunk.num_tokens
-            self._scheduler.complete(chunk)
-            if chunk.wants_token:
-                if sampled is None:
-                    raise EngineError("the runner sampled no token where one was asked for")
-                events.append(self._accept(chunk.sequence, sampled))
+            sequence = chunk.sequence
+            if not chunk.wants_token or sequence.finish_reason is not None:
+                continue  # of a prompt, or past the end that came while the step was in flight
+            if sampled is None:
+                raise EngineError("the runner sampled no token where one was asked for")
+            events.append(self._accept(sequence, sampled))
         return events
 
     def stats(self) -> EngineStats:
@@ -242,11 +238,11 @@ class EngineCore:
         Raises:
             BlockOwnershipError: A block has another number of owners than it counts.
         """
-        tables = [s.table for s in self._scheduler.running if s.table is not None]
-        self.cache.check_consistency(tables)
+        self.cache.check_consistency(self._scheduler.tables())
 
     def close(self) -> None:
         """Drop all requests and close the runner."""
+        self._pipeline.abandon()
         for request_id in list(self._requests):
             self.abort(request_id)
         self._pending.clear()
@@ -290,6 +286,8 @@ class EngineCore:
         reason = sequence.finish_reason = sequence.reason_to_finish()
         if reason is not None:
             self._retire(sequence)
+        elif sequence.num_pending:
+            self._scheduler.commit(sequence)  # the token may have filled a block in flight
         return TokenEvent(
             request_id=sequence.request.request_id,
             index=sequence.index,
@@ -309,15 +307,3 @@ class EngineCore:
         siblings.remove(sequence)
         if not siblings:
             del self._requests[request_id]
-
-
-def _chunk_for_runner(chunk: ScheduledChunk) -> SequenceChunk:
-    sequence = chunk.sequence
-    assert sequence.table is not None
-    return SequenceChunk(
-        sequence_slot=sequence.slot,
-        token_ids=sequence.token_ids[chunk.start : chunk.start + chunk.num_tokens],
-        start_position=chunk.start,
-        block_table=sequence.table.blocks,
-        wants_logits="last" if chunk.wants_token else "none",
-    )

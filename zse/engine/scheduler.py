@@ -8,6 +8,10 @@ the blocks of the lowest-ranked running sequence, which waits and is computed ag
 Why nothing starves: a rank is fixed at arrival and falls with arrival time, so only finitely many
 sequences ever stand before a given one. The highest-ranked running sequence is never preempted for
 another, and alone it always fits (the core refuses what cannot): it finishes, then the next does.
+
+A step may be planned while the one before it runs. Then the newest token of most sequences is
+pending: its place is known, its value is not. A sequence that leaves meanwhile keeps its blocks
+until the last step that uses them is done, and nobody is preempted.
 """
 
 from __future__ import annotations
@@ -15,6 +19,8 @@ from __future__ import annotations
 import bisect
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from zse.kv.cache import BlockTable
 
 if TYPE_CHECKING:
     from zse.engine.sequence import Sequence
@@ -28,11 +34,17 @@ class ScheduledChunk:
     sequence: Sequence
     start: int
     num_tokens: int
+    wants_token: bool
+    """Whether the chunk reaches the sequence's last token, so that the next one can be chosen."""
 
-    @property
-    def wants_token(self) -> bool:
-        """Whether the chunk reaches the last known token, so that the next one can be chosen."""
-        return self.start + self.num_tokens == self.sequence.num_tokens
+
+@dataclass(frozen=True, kw_only=True)
+class _Held:
+    """What is given back once step ``last_step`` is done."""
+
+    last_step: int
+    table: BlockTable
+    slot: int = -1
 
 
 def rank_of(*, priority: int, arrival: int, step: int, aging_steps: int) -> tuple[int, int]:
@@ -66,6 +78,9 @@ class Scheduler:
         self._free_slots = list(range(num_slots - 1, -1, -1))
         self._waiting: list[Sequence] = []  # lowest rank first, so the next one is at the end
         self._running: list[Sequence] = []  # highest rank first
+        self._held: list[_Held] = []
+        self._num_submitted = 0
+        self._num_done = 0
         self.num_preemptions = 0
         self.num_prefix_queries = 0
         self.num_prefix_hits = 0
@@ -94,27 +109,72 @@ class Scheduler:
     def schedule_step(self) -> list[ScheduledChunk]:
         """Plan one step; sequences may be admitted and preempted on the way.
 
+        Nothing may be in flight.
+
         Returns:
             Chunks of distinct sequences, at most the budget together; empty when nothing can run.
         """
-        chunks = self._schedule_decodes()
+        return self._fill(self._schedule_decodes())
+
+    def schedule_ahead(self) -> list[ScheduledChunk]:
+        """Plan the step after one that is in flight; sequences may be admitted on the way.
+
+        Returns:
+            As ``schedule_step``; empty also when the step in flight is better waited for.
+        """
+        chunks = self._schedule_pending()
+        return [] if chunks is None else self._fill(chunks)
+
+    def submitted(self, chunks: list[ScheduledChunk]) -> None:
+        """Note that a step is in flight, and offer the blocks that it fills for reuse.
+
+        Steps are computed in order, so what a later one reuses is there when it comes to it.
+        """
+        self._num_submitted += 1
+        for chunk in chunks:
+            sequence = chunk.sequence
+            sequence.last_step = self._num_submitted
+            sequence.num_computed = chunk.start + chunk.num_tokens
+            self.commit(sequence)
+            sequence.num_pending += chunk.wants_token
+
+    def done(self) -> None:
+        """Note that the oldest step in flight is done, and give back what waited for it."""
+        self._num_done += 1
+        if self._held:
+            held, self._held = self._held, []
+            for item in held:
+                self._give_back(item)
+
+    def commit(self, sequence: Sequence) -> None:
+        """Offer the full blocks of a running sequence, as far as its tokens are known."""
+        table = sequence.table
+        assert table is not None
+        num_known = min(sequence.num_computed, len(sequence.token_ids))
+        if num_known < (table.num_cached + 1) * self._cache.block_size:
+            return
+        replaced: list[int] = []
+        self._cache.commit(table, sequence.token_ids, num_computed=num_known, replaced=replaced)
+        if replaced:
+            given_up = BlockTable(blocks=replaced)
+            self._give_back(_Held(last_step=sequence.last_step, table=given_up))
+
+    def tables(self) -> list[BlockTable]:
+        """Return the tables that own blocks: of running sequences, and held for steps in flight."""
+        running = [s.table for s in self._running if s.table is not None]
+        return running + [item.table for item in self._held]
+
+    def _fill(self, chunks: list[ScheduledChunk]) -> list[ScheduledChunk]:
+        """Spend what decodes leave of the budget on prompts in progress, then on arrivals."""
         budget = self._max_batch_tokens - len(chunks)
-        decoding = {chunk.sequence.slot for chunk in chunks}
         for sequence in self._running:
-            if budget and sequence.slot not in decoding:
+            if budget and sequence.num_remaining > 1:
                 chunks.append(_chunk_of(sequence, budget))
                 budget -= chunks[-1].num_tokens
         while budget and (admitted := self._admit_next()) is not None:
             chunks.append(_chunk_of(admitted, budget))
             budget -= chunks[-1].num_tokens
         return chunks
-
-    def complete(self, chunk: ScheduledChunk) -> None:
-        """Note that a chunk has been computed, and offer its full blocks for reuse."""
-        sequence = chunk.sequence
-        assert sequence.table is not None
-        sequence.num_computed = chunk.start + chunk.num_tokens
-        self._cache.commit(sequence.table, sequence.token_ids, num_computed=sequence.num_computed)
 
     def _schedule_decodes(self) -> list[ScheduledChunk]:
         chunks: list[ScheduledChunk] = []
@@ -125,10 +185,32 @@ class Scheduler:
                 chunks.append(_chunk_of(sequence, 1))
         return chunks
 
+    def _schedule_pending(self) -> list[ScheduledChunk] | None:
+        """Let sequences in decode go on before their newest token is known; None: wait for it."""
+        chunks: list[ScheduledChunk] = []
+        num_stopped = 0
+        for sequence in self._running:
+            if sequence.num_remaining != 1:
+                continue
+            if sequence.num_pending and sequence.is_last_pending:
+                continue
+            if sequence.num_pending and sequence.needs_known_tokens:
+                num_stopped += 1
+            elif self._has_room(sequence):
+                chunks.append(_chunk_of(sequence, 1))
+            else:
+                return None  # somebody must be preempted, and that takes a host that knows all
+        # Those that cannot go on lose a step. Where they are the most, all wait for them.
+        return None if num_stopped > len(chunks) else chunks
+
+    def _has_room(self, sequence: Sequence) -> bool:
+        assert sequence.table is not None
+        return self._cache.grow_table(sequence.table, num_tokens=sequence.num_tokens)
+
     def _make_room(self, sequence: Sequence) -> bool:
         """Give a running sequence the block its next token needs, at others' cost if it must."""
         while sequence.table is not None:
-            if self._cache.grow_table(sequence.table, num_tokens=sequence.num_tokens):
+            if self._has_room(sequence):
                 return True
             self._preempt(self._running[-1])
         return False
@@ -178,11 +260,20 @@ class Scheduler:
 
     def _stop_running(self, sequence: Sequence) -> None:
         assert sequence.table is not None
-        self._cache.close_table(sequence.table)
+        held = _Held(last_step=sequence.last_step, table=sequence.table, slot=sequence.slot)
         sequence.table = None
-        self._free_slots.append(sequence.slot)
         sequence.slot = -1
         self._running.remove(sequence)
+        self._give_back(held)
+
+    def _give_back(self, item: _Held) -> None:
+        """Free blocks and slot, or hold them while a step that uses them is in flight."""
+        if item.last_step > self._num_done:
+            self._held.append(item)
+            return
+        self._cache.close_table(item.table)
+        if item.slot >= 0:
+            self._free_slots.append(item.slot)
 
 
 def _descending_rank(sequence: Sequence) -> tuple[int, int]:
@@ -190,8 +281,10 @@ def _descending_rank(sequence: Sequence) -> tuple[int, int]:
 
 
 def _chunk_of(sequence: Sequence, budget: int) -> ScheduledChunk:
+    num_remaining = sequence.num_remaining
     return ScheduledChunk(
         sequence=sequence,
         start=sequence.num_computed,
-        num_tokens=min(sequence.num_remaining, budget),
+        num_tokens=min(num_remaining, budget),
+        wants_token=num_remaining <= budget,
     )

@@ -40,20 +40,39 @@ class Sequence:
     """Its blocks; None while it waits."""
     slot: int = -1
     num_computed: int = 0
-    """Tokens whose KV is written."""
+    """Tokens whose KV is written, or will be when the submitted steps are done."""
+    num_pending: int = 0
+    """Newest tokens that only the device knows yet: one for each step in flight that samples."""
+    last_step: int = 0
+    """Number of the last submitted step that uses its blocks."""
     cached_tokens: int | None = None
     """Prompt tokens reused when it first ran; None before."""
     finish_reason: FinishReason | None = None
 
     @property
     def num_tokens(self) -> int:
-        """Tokens known: prompt and output."""
-        return len(self.token_ids)
+        """Prompt and output so far, a pending token included."""
+        return len(self.token_ids) + self.num_pending
 
     @property
     def num_remaining(self) -> int:
-        """Known tokens still to compute; 1 for a sequence in decode."""
-        return len(self.token_ids) - self.num_computed
+        """Tokens still to compute; 1 for a sequence in decode."""
+        return len(self.token_ids) + self.num_pending - self.num_computed
+
+    @property
+    def needs_known_tokens(self) -> bool:
+        """Whether its next token cannot be chosen before the host knows the one before."""
+        params = self.request.params
+        return (
+            params.repetition_penalty != 1.0
+            or params.presence_penalty != 0.0
+            or params.frequency_penalty != 0.0
+        )
+
+    @property
+    def is_last_pending(self) -> bool:
+        """Whether the pending token, whatever it is, ends the sequence by its length."""
+        return len(self.output_token_ids) + self.num_pending >= self.max_tokens
 
     @property
     def is_prompt_computed(self) -> bool:
@@ -61,17 +80,19 @@ class Sequence:
         return self.table is not None and self.num_computed >= len(self.prompt_token_ids)
 
     def append(self, token_id: int) -> None:
-        """Add a generated token."""
+        """Add a generated token: the oldest pending one, now known."""
+        self.num_pending -= 1
         self.output_token_ids.append(token_id)
         self.token_ids.append(token_id)
 
     def sampling_row(self) -> SamplingRow:
         """Return how its next token is to be chosen.
 
-        The token lists are shared with the sequence, not copied: a step reads them and is done.
+        The token lists are shared with the sequence, not copied: ``submit`` reads them at once.
         """
         params = self.request.params
-        too_early = len(self.output_token_ids) < params.min_tokens
+        num_output = len(self.output_token_ids) + self.num_pending
+        too_early = num_output < params.min_tokens
         return SamplingRow(
             temperature=params.temperature,
             top_k=params.top_k,
@@ -81,7 +102,7 @@ class Sequence:
             presence_penalty=params.presence_penalty,
             frequency_penalty=params.frequency_penalty,
             seed=self.seed,
-            step=len(self.output_token_ids),
+            step=num_output,
             prompt_token_ids=self.prompt_token_ids,
             output_token_ids=self.output_token_ids,
             logprobs=params.logprobs,

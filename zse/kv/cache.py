@@ -124,7 +124,14 @@ class KVCache:
         table.blocks.extend(fresh)
         return True
 
-    def commit(self, table: BlockTable, token_ids: Sequence[int], *, num_computed: int) -> None:
+    def commit(
+        self,
+        table: BlockTable,
+        token_ids: Sequence[int],
+        *,
+        num_computed: int,
+        replaced: list[int] | None = None,
+    ) -> None:
         """Offer the blocks that have become full to other sequences.
 
         Where an equal block is cached already, the table changes over to it and its own is freed.
@@ -132,7 +139,9 @@ class KVCache:
         Args:
             table: The sequence's table.
             token_ids: The sequence's tokens.
-            num_computed: Tokens at its start whose KV has been written.
+            num_computed: Tokens at its start whose KV has been written, or will have been before
+                anything that is computed later reads it.
+            replaced: Takes the blocks that would be freed, for a table of the caller's to own.
         """
         start, stop = table.num_cached, num_computed // self.block_size
         if not self._keeps_prefixes or stop <= start:
@@ -147,8 +156,11 @@ class KVCache:
         for index, (mine, cached) in enumerate(zip(own, held, strict=True), start=start):
             if mine != cached:
                 self._tree.acquire(cached)
-                self._tree.release(mine)
                 table.blocks[index] = cached
+                if replaced is None:
+                    self._tree.release(mine)
+                else:
+                    replaced.append(mine)
         table.num_cached = stop
 
     def close_table(self, table: BlockTable) -> None:

@@ -1,0 +1,120 @@
+"""Steps in flight: at most two, so that a device that looks ahead never waits for the host.
+
+    host     plan 1, submit | plan 2, submit | wait 1, deliver | plan 3, submit | wait 2, deliver
+    device                  | step 1 ...............| step 2 ................| step 3 ....
+
+A step is planned before the tokens of the one before it are known. Sequences go on with a pending
+token in their place; what a sequence computed past its end is thrown away.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from zse.backends.types import PENDING_TOKEN, SequenceChunk, StepBatch
+from zse.errors import EngineError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from zse.backends.protocol import PendingStep
+    from zse.backends.types import SampledToken
+    from zse.engine.runner import Runner
+    from zse.engine.scheduler import ScheduledChunk, Scheduler
+
+logger = logging.getLogger(__name__)
+
+_PENDING = (PENDING_TOKEN,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinishedChunks:
+    """A step's chunks and what was sampled for each."""
+
+    chunks: list[ScheduledChunk]
+    sampled: Sequence[SampledToken | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _InFlight:
+    chunks: list[ScheduledChunk]
+    step: PendingStep
+
+
+class StepPipeline:
+    """Plans steps, hands them to the runner and takes their answers in order.
+
+    Args:
+        scheduler: Plans the steps.
+        runner: Computes them, in the order in which they were submitted.
+    """
+
+    def __init__(self, scheduler: Scheduler, runner: Runner) -> None:
+        self._scheduler = scheduler
+        self._runner = runner
+        self._looks_ahead = runner.looks_ahead
+        self._current: _InFlight | None = None
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a step is in flight."""
+        return self._current is not None
+
+    def next(self) -> FinishedChunks | None:
+        """Wait for the oldest step, with the one after it submitted; None when nothing can run.
+
+        Raises:
+            EngineError: The runner broke its contract.
+        """
+        current = self._current
+        if current is None:
+            current = self._submit(self._scheduler.schedule_step())
+            if current is None:
+                return None
+            self._current = current
+        following = self._submit(self._scheduler.schedule_ahead()) if self._looks_ahead else None
+        self._current = following
+        sampled = current.step.wait()
+        self._scheduler.done()
+        num_chunks = len(current.chunks)
+        if len(sampled) != num_chunks:
+            raise EngineError(f"the runner answered {len(sampled)} chunks, expected {num_chunks}")
+        return FinishedChunks(chunks=current.chunks, sampled=sampled)
+
+    def abandon(self) -> None:
+        """Wait for what is in flight and throw it away, so that the runner can be closed."""
+        current, self._current = self._current, None
+        if current is None:
+            return
+        try:
+            current.step.wait()
+        except Exception as error:  # noqa: BLE001 - the end comes either way
+            logger.warning("the last step failed: %s", error)
+        self._scheduler.done()
+
+    def _submit(self, chunks: list[ScheduledChunk]) -> _InFlight | None:
+        if not chunks:
+            return None
+        batch = StepBatch(
+            chunks=[_chunk_for_runner(chunk) for chunk in chunks],
+            sampling=[c.sequence.sampling_row() if c.wants_token else None for c in chunks],
+        )
+        step = self._runner.submit(batch)
+        self._scheduler.submitted(chunks)
+        return _InFlight(chunks=chunks, step=step)
+
+
+def _chunk_for_runner(chunk: ScheduledChunk) -> SequenceChunk:
+    sequence = chunk.sequence
+    assert sequence.table is not None
+    end = chunk.start + chunk.num_tokens
+    is_pending = end > len(sequence.token_ids)
+    return SequenceChunk(
+        sequence_slot=sequence.slot,
+        token_ids=_PENDING if is_pending else sequence.token_ids[chunk.start : end],
+        start_position=chunk.start,
+        block_table=sequence.table.blocks,
+        wants_logits="last" if chunk.wants_token else "none",
+    )
