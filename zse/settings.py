@@ -38,6 +38,14 @@ class Settings:
     """ZSE_THREADS: CPU threads for the cpu backend; 0 means all physical cores."""
     kv_gib: float = 0.0
     """ZSE_KV_GIB: memory for the KV cache in GiB; 0 means chosen from what is free."""
+    vram_gib: float = 0.0
+    """ZSE_VRAM_GIB: GPU memory for everything, in GiB; 0 means all that is free."""
+    kv_dtype: str = "auto"
+    """ZSE_KV_DTYPE: type of the cached keys and values: auto, fp32, bf16 or int8."""
+    exact_activations: bool = False
+    """ZSE_EXACT_ACTIVATIONS: never round activations to 8 bits on a GPU; slower decoding."""
+    kernels: str = ""
+    """ZSE_KERNELS: kernel pack for the GPU; empty looks in the model file, the image, the cache."""
     max_context: int = 0
     """ZSE_MAX_CONTEXT: longest sequence in tokens; 0 means what the model says."""
     max_queue: int = 256

@@ -16,6 +16,14 @@ from zse.settings import load_settings
 @click.option("--max-context", type=int, help="Longest sequence in tokens.  [what the model says]")
 @click.option("--threads", type=int, help="CPU threads.  [all physical cores]")
 @click.option("--kv-gib", type=float, help="KV cache in GiB.  [from what is free]")
+@click.option("--vram-gib", "--vram", type=float, help="GPU memory in GiB.  [all that is free]")
+@click.option("--kv-dtype", help="Type of the KV cache: auto, fp32, bf16 or int8.  [auto]")
+@click.option(
+    "--exact-activations/--no-exact-activations",
+    default=None,
+    help="Never round activations to 8 bits on a GPU; slower decoding.",
+)
+@click.option("--kernels", help="Kernel pack for the GPU.  [model file, image, cache]")
 @click.option("--max-queue", type=int, help="Answers that may wait before 429.  [256]")
 @click.option("--drain-seconds", type=float, help="How long SIGTERM waits for answers.  [30]")
 @click.option("--log-level", help="debug, info, warning or error.  [info]")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from zse.backends.options import KV_DTYPES
 from zse.engine.core import EngineCore, EngineOptions
 from zse.engine.remote import fetch_model, is_remote
 from zse.errors import UsageError
@@ -32,6 +33,14 @@ class LoadOptions:
     """Scheme to convert to when the model is not a .zse file yet; None means the default."""
     kv_gib: float = 0.0
     """Memory for the KV cache in GiB; 0 means chosen from what is free."""
+    vram_gib: float = 0.0
+    """GPU memory for everything, in GiB; 0 means all that is free."""
+    kv_dtype: str = "auto"
+    """Type of the cached keys and values: auto, fp32, bf16 or int8."""
+    exact_activations: bool = False
+    """Never round activations to 8 bits on a GPU."""
+    kernels: str = ""
+    """Kernel pack for the GPU; empty looks in the model file, the image and the cache."""
     num_blocks: int = 0
     """Blocks of the KV cache; wins over ``kv_gib``."""
     block_size: int = 32
@@ -45,11 +54,16 @@ class LoadOptions:
     prefix_cache: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("kv_gib", "num_blocks", "threads", "max_context"):
+        for name in ("kv_gib", "vram_gib", "num_blocks", "threads", "max_context"):
             if getattr(self, name) < 0:
                 raise UsageError(f"{name} is {getattr(self, name)}, expected 0 or more")
         if self.block_size < 1:
             raise UsageError(f"block_size is {self.block_size}, expected 1 or more")
+        if self.kv_dtype not in KV_DTYPES:
+            known = ", ".join(KV_DTYPES)
+            raise UsageError(
+                f"the KV type {self.kv_dtype!r} is not known", hint=f"Choose one of {known}."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,6 +134,12 @@ def load_model(model: str | Path, options: LoadOptions | None = None) -> LoadedM
             block_size=options.block_size,
             threads=options.threads,
             max_context=options.max_context,
+            kv_dtype=options.kv_dtype,
+            vram_bytes=int(options.vram_gib * GIB),
+            exact_activations=options.exact_activations,
+            kernels=options.kernels,
+            max_batch_tokens=options.max_batch_tokens,
+            max_sequences=options.max_sequences,
         )
     except BaseException:
         reader.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from zse.backends import create_backend
 from zse.backends.options import BackendOptions
@@ -140,28 +140,35 @@ class ModelRunner:
                 self._reader.close()
 
 
+class Sizes(TypedDict, total=False):
+    """What the user may choose; see ``zse.backends.options.BackendOptions``."""
+
+    num_blocks: int
+    kv_bytes: int
+    block_size: int
+    threads: int
+    kv_dtype: str
+    vram_bytes: int
+    exact_activations: bool
+    kernels: str
+    max_batch_tokens: int
+    max_sequences: int
+
+
 def load_runner(
     path_or_reader: str | os.PathLike[str] | ZSEReader,
     *,
     device: str = "auto",
-    num_blocks: int = 0,
-    kv_bytes: int = 0,
-    block_size: int = 32,
-    threads: int = 0,
     max_context: int = 0,
-    kv_dtype: Literal["fp32", "bf16"] = "fp32",
+    **sizes: Unpack[Sizes],
 ) -> ModelRunner:
     """Load a ``.zse`` file onto a device.
 
     Args:
         path_or_reader: The file, or an open reader that the caller keeps open and closes.
         device: auto, cpu or cuda[:N].
-        num_blocks: KV blocks; 0 means from ``kv_bytes``.
-        kv_bytes: Memory of the KV pool; 0 means chosen from what is free.
-        block_size: Tokens in a KV block.
-        threads: CPU threads; 0 means all physical cores.
         max_context: Longest sequence in tokens; 0 means what the model says.
-        kv_dtype: Type of the cached keys and values.
+        sizes: As the fields of ``BackendOptions``.
 
     Raises:
         FormatError: The file is damaged, or its tensors do not fit its model config.
@@ -181,12 +188,8 @@ def load_runner(
         options = BackendOptions(
             inverse_frequencies=tuple(frequencies),
             rope_factor=factor,
-            block_size=block_size,
-            num_blocks=num_blocks,
-            kv_bytes=kv_bytes,
-            kv_dtype=kv_dtype,
-            threads=threads,
             max_context=max_position,
+            **sizes,
         )
         backend = create_backend(device, reader, config, options=options)
         return ModelRunner(

@@ -33,6 +33,21 @@ def build_parser(settings: Settings) -> argparse.ArgumentParser:
     add("--max-context", type=int, default=settings.max_context, help="longest sequence, tokens")
     add("--threads", type=int, default=settings.threads, help="CPU threads; 0 is all")
     add("--kv-gib", type=float, default=settings.kv_gib, help="KV cache in GiB; 0 is automatic")
+    add(
+        "--vram-gib",
+        "--vram",
+        type=float,
+        default=settings.vram_gib,
+        help="GPU memory, GiB; 0: all",
+    )
+    add("--kv-dtype", default=settings.kv_dtype, help="auto, fp32, bf16 or int8")
+    add(
+        "--exact-activations",
+        action=argparse.BooleanOptionalAction,
+        default=settings.exact_activations,
+        help="never round activations to 8 bits",
+    )
+    add("--kernels", default=settings.kernels, help="kernel pack for the GPU")
     add("--max-queue", type=int, default=settings.max_queue, help="waiting answers before 429")
     add("--drain-seconds", type=float, default=settings.drain_seconds, help="patience of SIGTERM")
     add("--log-level", default=settings.log_level, help="debug, info, warning or error")

@@ -94,17 +94,9 @@ def _make_server(state: AppState, options: ServeOptions) -> uvicorn.Server:
 
 def _loader(options: ServeOptions) -> Callable[[AppState], LoadedModel]:
     def load(state: AppState) -> LoadedModel:
-        from zse.serve.load import ModelOptions, load_served_model
+        from zse.serve.load import load_served_model
 
-        model_options = ModelOptions(
-            model=options.model,
-            device=options.device,
-            max_context=options.max_context,
-            threads=options.threads,
-            kv_gib=options.kv_gib,
-            max_running=state.max_running,
-        )
-        return load_served_model(model_options, state)
+        return load_served_model(options, state)
 
     return load
 

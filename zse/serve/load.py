@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from zse import __version__
@@ -17,30 +16,14 @@ if TYPE_CHECKING:
 
     from zse.engine.loading import LoadedModel as EngineModel
     from zse.format.reader import ZSEReader
+    from zse.serve.options import ServeOptions
     from zse.serve.ports import Template
     from zse.serve.state import AppState
 
 _DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
 
-@dataclass(frozen=True, kw_only=True)
-class ModelOptions:
-    """Which model, and how it is placed."""
-
-    model: str
-    """A .zse file, a checkpoint folder, a hub id or a built-in name."""
-    device: str = "auto"
-    max_context: int = 0
-    """Longest sequence in tokens; 0 means what the model says."""
-    threads: int = 0
-    """CPU threads; 0 means all physical cores."""
-    kv_gib: float = 0.0
-    """Memory for the KV cache in GiB; 0 means chosen from what is free."""
-    max_running: int = 64
-    """Most choices that run at once."""
-
-
-def load_served_model(options: ModelOptions, state: AppState) -> LoadedModel:
+def load_served_model(options: ServeOptions, state: AppState) -> LoadedModel:
     """Load a model; the caller puts it into the state.
 
     Raises:
@@ -60,7 +43,11 @@ def load_served_model(options: ModelOptions, state: AppState) -> LoadedModel:
                 max_context=options.max_context,
                 threads=options.threads,
                 kv_gib=options.kv_gib,
-                max_sequences=options.max_running,
+                vram_gib=options.vram_gib,
+                kv_dtype=options.kv_dtype,
+                exact_activations=options.exact_activations,
+                kernels=options.kernels,
+                max_sequences=state.max_running,
             ),
         )
     with _phase(state, "engine"):

@@ -31,6 +31,14 @@ class ServeOptions:
     """CPU threads; 0 means all physical cores."""
     kv_gib: float = 0.0
     """Memory for the KV cache in GiB; 0 means chosen from what is free."""
+    vram_gib: float = 0.0
+    """GPU memory for everything, in GiB; 0 means all that is free."""
+    kv_dtype: str = "auto"
+    """auto, fp32, bf16 or int8."""
+    exact_activations: bool = False
+    """Never round activations to 8 bits on a GPU."""
+    kernels: str = ""
+    """Kernel pack for the GPU; empty looks in the usual places."""
     max_queue: int = 256
     """Answers that may wait before new requests get 429."""
     drain_seconds: float = 30.0
@@ -42,6 +50,6 @@ class ServeOptions:
     def __post_init__(self) -> None:
         if not 0 <= self.port <= MAX_PORT:
             raise UsageError(f"port {self.port} is not between 0 and {MAX_PORT}")
-        for name in ("max_context", "threads", "kv_gib", "max_queue", "drain_seconds"):
+        for name in ("max_context", "threads", "kv_gib", "vram_gib", "max_queue", "drain_seconds"):
             if not getattr(self, name) >= 0:
                 raise UsageError(f"{name} is {getattr(self, name)}, expected 0 or more")

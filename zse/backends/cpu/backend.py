@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from zse.backends.types import SampledToken, StepBatch
     from zse.format.reader import ZSEReader
 
-_KV_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+_KV_DTYPES = {"auto": torch.float32, "fp32": torch.float32, "bf16": torch.bfloat16}
 _POOL_SEQUENCES = 16
 """The pool that is chosen for the user holds at most this many sequences of full length."""
 
@@ -41,6 +41,11 @@ class CPUBackend:
         self._rotated_heads = shape.num_heads + shape.num_kv_heads
         self._eps = shape.rms_norm_eps
         self.block_size = options.block_size
+        if options.kv_dtype not in _KV_DTYPES:
+            raise DeviceError(
+                f"the CPU keeps no {options.kv_dtype} KV cache",
+                hint=f"Choose one of {', '.join(_KV_DTYPES)}.",
+            )
         self._kv_dtype = _KV_DTYPES[options.kv_dtype]
         self._rotary = RotaryTable(options.inverse_frequencies, options.rope_factor)
         self._head_norms: dict[tuple[str, str], torch.Tensor] = {}
