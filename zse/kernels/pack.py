@@ -1,8 +1,8 @@
-"""Reads kernel packs: compiled kernels of one GPU architecture in one file, ``.zkp``.
+r"""Reads kernel packs: compiled kernels of one GPU architecture in one file, ``.zkp``.
 
 ::
 
-    0    8   magic: b"ZKP\\0" + u32 little-endian version (1)
+    0    8   magic: b"ZKP\0" + u32 little-endian version (1)
     8    8   u64 header length in bytes
     16  32   SHA-256 of the header bytes
     48  16   reserved, zero

@@ -1,0 +1,209 @@
+"""`zse kernels`: build, look into and ship kernel packs; time kernels on the GPU at hand."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from zse.errors import UsageError
+from zse.kernels.catalog import all_variants, source_digest
+from zse.kernels.find import SUFFIX, section_name
+from zse.kernels.pack import KernelPack
+from zse.kernels.targets import TARGETS, target_named
+from zse.settings import load_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from zse.kernels.build.builder import BuiltPack
+    from zse.kernels.targets import Target
+
+
+@click.group(name="kernels")
+def command() -> None:
+    """Build kernel packs for GPUs, look into them, ship them; tune on the GPU at hand."""
+
+
+@command.command(name="build")
+@click.option(
+    "--gpu",
+    "gpus",
+    multiple=True,
+    required=True,
+    metavar="ARCH",
+    help=f"Architecture to build for, again and again: {', '.join(TARGETS)}.",
+)
+@click.option(
+    "-o", "--out", required=True, type=click.Path(), help="A .zkp file, or a folder for ARCH.zkp."
+)
+@click.option("--jobs", type=click.IntRange(min=0), default=0, help="Compilers at a time.")
+@click.option("--keep-going", is_flag=True, help="Leave out kernels that do not compile.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def build(gpus: tuple[str, ...], out: str, jobs: int, keep_going: bool, as_json: bool) -> None:
+    """Compile every kernel ahead of time. Needs triton, but no GPU.
+
+    The same sources and the same triton give the same bytes.
+    """
+    from zse.kernels.build.builder import build_pack
+    from zse.kernels.build.writer import write_whole
+
+    targets = [target_named(name) for name in dict.fromkeys(gpus)]
+    paths = _output_paths(Path(out), targets)
+    variants = all_variants()
+    reports = []
+    for target, path in zip(targets, paths, strict=True):
+        with _progress(target, len(variants)) as progress:
+            built = build_pack(
+                target,
+                variants,
+                source_digest=source_digest(),
+                cache_dir=load_settings().cache_dir / "triton",
+                processes=jobs,
+                keep_going=keep_going,
+                progress=progress,
+            )
+        write_whole(path, built.data)
+        reports.append({"path": str(path), **_describe_build(built)})
+        if not as_json:
+            _print_build(path, built)
+    if as_json:
+        click.echo(json.dumps({"packs": reports}, indent=2, sort_keys=True))
+
+
+@command.command(name="list")
+@click.argument("pack", type=click.Path())
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def list_command(pack: str, as_json: bool) -> None:
+    """Show what PACK holds, and whether it is of this version's kernels."""
+    opened = KernelPack.open(pack)
+    report = _describe_pack(opened)
+    if as_json:
+        click.echo(json.dumps(report, indent=2, sort_keys=True))
+        return
+    for name in ("path", "target", "bytes", "zse", "triton", "ptxas", "sources", "current"):
+        click.echo(f"{name:9}{report[name]}")
+    click.echo(f"{'missing':9}{len(report['missing'])} kernels of this version")
+    click.echo(f"\n{'bytes':>7} {'registers':>9} {'shared':>7} {'stack':>6}  kernel")
+    for kernel in report["kernels"]:
+        click.echo(
+            f"{kernel['bytes']:7} {kernel['registers']:9} {kernel['shared_bytes']:7} "
+            f"{kernel['stack_bytes']:6}  {kernel['key']}"
+        )
+    for key, reason in opened.skipped.items():
+        click.echo(f"{'-':>7} {'-':>9} {'-':>7} {'-':>6}  {key}: {reason}")
+
+
+@command.command(name="verify")
+@click.argument("pack", type=click.Path())
+def verify(pack: str) -> None:
+    """Check every byte of PACK."""
+    opened = KernelPack.open(pack)
+    opened.verify()
+    click.echo(f"{pack}: {len(opened)} kernels for {opened.target}, every digest agrees")
+
+
+@command.command(name="add")
+@click.argument("file", type=click.Path())
+@click.argument("pack", type=click.Path())
+def add(file: str, pack: str) -> None:
+    """Put PACK into the .zse FILE, in place, as its section for that architecture."""
+    from zse.format.append import append_section
+
+    opened = KernelPack.open(pack)
+    opened.verify()
+    name = section_name(target_named(opened.target))
+    section = append_section(file, name, Path(pack).read_bytes())
+    click.echo(f"{file}: section {section.name}, {section.length_bytes} bytes")
+
+
+def _output_paths(out: Path, targets: list[Target]) -> list[Path]:
+    if out.suffix != SUFFIX or out.is_dir():
+        return [out / f"{target.name}{SUFFIX}" for target in targets]
+    if len(targets) != 1:
+        raise UsageError(
+            f"{out} is one pack, but {len(targets)} architectures were asked for",
+            hint="Name a folder: it gets one pack for each architecture.",
+        )
+    return [out]
+
+
+def _describe_build(built: BuiltPack) -> dict[str, Any]:
+    return {
+        "target": built.target.name,
+        "bytes": len(built.data),
+        "seconds": round(built.seconds, 1),
+        "kernels": len(built.kernels),
+        "skipped": built.skipped,
+        "failed": built.failed,
+    }
+
+
+def _describe_pack(pack: KernelPack) -> dict[str, Any]:
+    entries = [pack.entry(key) for key in pack.keys()]  # noqa: SIM118 - a pack is no mapping
+    return {
+        "path": pack.name,
+        "target": pack.target,
+        "bytes": pack.size_bytes,
+        **pack.provenance,
+        "current": pack.provenance["sources"] == source_digest(),
+        "missing": list(pack.missing(all_variants())),
+        "skipped": dict(pack.skipped),
+        "kernels": [
+            {
+                "key": entry.key,
+                "bytes": len(entry.image),
+                "registers": entry.registers,
+                "stack_bytes": entry.stack_bytes,
+                "shared_bytes": entry.shared_bytes,
+                "global_scratch_bytes": entry.global_scratch_bytes,
+                "num_warps": entry.num_warps,
+                "programmatic": entry.programmatic,
+                "trailing_pointers": entry.trailing_pointers,
+                "sha256": entry.sha256,
+            }
+            for entry in entries
+        ],
+    }
+
+
+def _print_build(path: Path, built: BuiltPack) -> None:
+    """Print one line for each kernel function, and what was left out."""
+    groups: dict[str, list[tuple[int, dict[str, Any]]]] = {}
+    for kernel in built.kernels:
+        function = kernel.key.partition("[")[0]
+        groups.setdefault(function, []).append((len(kernel.cubin), dict(kernel.record)))
+    click.echo(f"{'kernel':32} {'variants':>8} {'bytes':>8} {'registers':>9} {'shared':>7} stack")
+    for function, items in sorted(groups.items()):
+        click.echo(
+            f"{function:32} {len(items):8} {sum(size for size, _ in items):8} "
+            f"{max(record['registers'] for _, record in items):9} "
+            f"{max(record['shared_bytes'] for _, record in items):7} "
+            f"{max(record['stack_bytes'] for _, record in items):5}"
+        )
+    for key, reason in built.skipped.items():
+        click.echo(f"left out: {key}: {reason}")
+    for key, text in built.failed.items():
+        click.echo(f"failed: {key}: {text}", err=True)
+    click.echo(
+        f"{path}: {len(built.kernels)} kernels for {built.target.name}, {len(built.data)} bytes, "
+        f"{built.seconds:.1f} s"
+    )
+
+
+@contextmanager
+def _progress(target: Target, total: int) -> Iterator[Callable[[str], None]]:
+    """Yield a callback for finished kernels: a bar on a terminal, nothing elsewhere."""
+    if not sys.stderr.isatty() or load_settings().no_color:
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(f"compiling for {target.name}", total=total)
+        yield lambda _: bar.update(task, advance=1)

@@ -1,0 +1,121 @@
+"""Adds a section at the end of a finished .zse file, in place.
+
+The bytes come first, then the header in one write: until then the file is what it was, and a write
+that fails is cut off again. The header's space was left with room for this when the file was made.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+
+from zse.errors import DiskFullError, NotFoundError, UsageError
+from zse.format.errors import HeaderTooLarge, WriterBusyError
+from zse.format.reader import read_header
+from zse.format.spec import (
+    PAGE,
+    PREFIX_BYTES,
+    Section,
+    align_up,
+    check_section_name,
+)
+from zse.format.validate import validate
+from zse.format.writer import prefix_for
+
+
+def append_section(path: str | os.PathLike[str], name: str, data: bytes) -> Section:
+    """Add a section, or put it in the place of one of the same name, whose bytes become zeros.
+
+    Args:
+        path: A complete .zse file that nobody else is writing.
+        name: A plain relative path, such as ``kernels/sm_90``.
+        data: The section's bytes.
+
+    Returns:
+        Where the section lies now.
+
+    Raises:
+        NotFoundError: There is no such file.
+        UsageError: The file cannot be written.
+        WriterBusyError: Another process is adding a section.
+        DiskFullError: No room is left; the file is what it was.
+        HeaderTooLarge: The header has no room left for another section.
+        FormatError: The file or the name breaks a rule.
+    """
+    check_section_name(name)
+    fd = _open(Path(path))
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise WriterBusyError(f"another process is writing {path}") from None
+        return _append(fd, str(path), name, data)
+    finally:
+        os.close(fd)
+
+
+def _open(path: Path) -> int:
+    try:
+        return os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        raise NotFoundError(f"there is no file {path}", hint="Check the path.") from None
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def _append(fd: int, path: str, name: str, data: bytes) -> Section:
+    size_bytes = os.fstat(fd).st_size
+    header, header_end_bytes = read_header(fd, size_bytes)
+    validate(header, header_end_bytes=header_end_bytes, file_size_bytes=size_bytes)
+    regions = [*header.sections, *header.groups]
+    if not regions:
+        raise UsageError(f"{path} holds nothing yet: add sections when it is written")
+    section = Section(
+        name=name,
+        offset_bytes=align_up(max(region.end_bytes for region in regions), PAGE),
+        length_bytes=len(data),
+        sha256=sha256(data).hexdigest(),
+    )
+    old = next((known for known in header.sections if known.name == name), None)
+    if old is not None and old.sha256 == section.sha256:
+        return old
+    others = tuple(known for known in header.sections if known is not old)
+    raw = replace(header, sections=(*others, section)).to_bytes()
+    room_bytes = min(region.offset_bytes for region in regions) - PREFIX_BYTES
+    if len(raw) > room_bytes:
+        raise HeaderTooLarge(
+            f"{path}: the header would take {len(raw)} bytes, {room_bytes} are kept for it",
+            hint="Convert the checkpoint again, or keep the data in a file of its own.",
+        )
+    _write_data(fd, section, data, size_bytes)
+    # Zeros after the JSON wipe what a longer header left.
+    padding = bytes(max(0, header_end_bytes - PREFIX_BYTES - len(raw)))
+    _write_all(fd, prefix_for(raw) + raw + padding, 0)
+    os.fdatasync(fd)
+    if old is not None:
+        _write_all(fd, bytes(old.length_bytes), old.offset_bytes)
+    os.fsync(fd)
+    return section
+
+
+def _write_data(fd: int, section: Section, data: bytes, size_bytes: int) -> None:
+    try:
+        _write_all(fd, data, section.offset_bytes)
+        os.fdatasync(fd)
+    except OSError as error:
+        os.ftruncate(fd, size_bytes)
+        if error.errno == errno.ENOSPC:
+            raise DiskFullError(f"no room for {len(data)} more bytes") from error
+        raise
+
+
+def _write_all(fd: int, data: bytes, offset_bytes: int) -> None:
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(fd, view, offset_bytes)
+        view = view[written:]
+        offset_bytes += written

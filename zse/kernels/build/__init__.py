@@ -1,0 +1,1 @@
+"""Builds kernel packs: compiles every variant with triton, on a machine that needs no GPU."""

@@ -1,0 +1,189 @@
+"""Worker processes that compile, kept busy by one thread each."""
+
+from __future__ import annotations
+
+import json
+import queue
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from zse.errors import MissingDependencyError
+from zse.settings import subprocess_environment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+WORKER = "zse.kernels.build.worker"
+_TRITON_PREFIXES = ("TRITON_", "PTXAS_", "MLIR_", "LLVM_", "DISABLE_PTXAS_OPT")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What became of one job."""
+
+    job: dict[str, Any]
+    facts: dict[str, Any]
+    """Launch facts; empty when it failed."""
+    error: str
+    """What the compiler said; empty when it succeeded."""
+
+
+def require_triton() -> Path:
+    """Return triton's folder without importing it.
+
+    Raises:
+        MissingDependencyError: It is not installed.
+    """
+    spec = find_spec("triton")
+    if spec is None or not spec.submodule_search_locations:
+        raise MissingDependencyError(
+            "building kernels needs the package triton",
+            hint="Install it: pip install 'zllm-zse[kernels]'",
+        )
+    return Path(spec.submodule_search_locations[0])
+
+
+def compiler_environment(cache_dir: Path, import_paths: Sequence[Path] = ()) -> dict[str, str]:
+    """Return the environment of a worker: triton's own variables, none of the caller's.
+
+    The ptxas of CUDA 12 compiles for every architecture: its code loads on drivers of CUDA 12 and
+    of CUDA 13, whereas code of the other one that triton ships needs a driver of CUDA 13.
+
+    Args:
+        cache_dir: Triton's cache, of these builds alone.
+        import_paths: Where kernels' modules are found besides the interpreter's own paths.
+    """
+    ptxas = require_triton() / "backends" / "nvidia" / "bin" / "ptxas"
+    inherited = {
+        name: value
+        for name, value in subprocess_environment().items()
+        if not name.startswith(_TRITON_PREFIXES)
+    }
+    paths = [*map(str, import_paths), *filter(None, sys.path)]
+    return {
+        **inherited,
+        "PYTHONPATH": ":".join(paths),
+        "TRITON_CACHE_DIR": str(cache_dir),
+        "TRITON_DISABLE_LINE_INFO": "1",  # else paths of this machine stand in the code
+        "TRITON_DEFAULT_FP_FUSION": "1",
+        "TRITON_PTXAS_PATH": str(ptxas),
+        "TRITON_PTXAS_BLACKWELL_PATH": str(ptxas),
+    }
+
+
+def run_jobs(
+    jobs: Sequence[dict[str, Any]],
+    *,
+    processes: int,
+    environment: dict[str, str],
+    progress: Callable[[Answer], None],
+) -> list[Answer]:
+    """Compile every job; answers come in the order of the jobs.
+
+    A process that dies fails the job it had, and a new one takes the rest.
+
+    Args:
+        jobs: See ``zse.kernels.build.worker.compile_job``.
+        processes: Workers at a time.
+        environment: From ``compiler_environment``.
+        progress: Called with each answer, from several threads but never at once.
+    """
+    todo: queue.SimpleQueue[int] = queue.SimpleQueue()
+    for index in range(len(jobs)):
+        todo.put(index)
+    answers: dict[int, Answer] = {}
+    lock = threading.Lock()
+
+    def work() -> None:
+        with _worker(environment) as ask:
+            while True:
+                try:
+                    index = todo.get_nowait()
+                except queue.Empty:
+                    return
+                answer = ask(jobs[index])
+                with lock:
+                    answers[index] = answer
+                    progress(answer)
+
+    threads = [threading.Thread(target=work) for _ in range(min(processes, len(jobs)))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return [answers[index] for index in range(len(jobs))]
+
+
+def ask_versions(number: int, environment: dict[str, str]) -> dict[str, str]:
+    """Return the versions of triton and ptxas that a worker uses for capability ``number``."""
+    with _worker(environment) as ask:
+        answer = ask({"versions": True, "number": number})
+    if answer.error:
+        raise MissingDependencyError(
+            f"triton does not start: {answer.error}",
+            hint="Install it again: pip install 'zllm-zse[kernels]'",
+        )
+    return answer.facts
+
+
+@contextmanager
+def _worker(environment: dict[str, str]) -> Iterator[Callable[[dict[str, Any]], Answer]]:
+    """Yield a function that asks one process, started when it is first needed."""
+    current: list[subprocess.Popen[str]] = []
+
+    def ask(job: dict[str, Any]) -> Answer:
+        if not current:
+            current.append(_start(environment))
+        process = current[0]
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.stdin.write(json.dumps(job) + "\n")
+            process.stdin.flush()
+            line = process.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        if not line:
+            _stop(current.pop())
+            return Answer(job=job, facts={}, error=f"the compiler died: {_ending(process)}")
+        reply = json.loads(line)
+        return Answer(job=job, facts=reply.get("ok", {}), error=reply.get("error", ""))
+
+    try:
+        yield ask
+    finally:
+        for process in current:
+            _stop(process)
+
+
+def _start(environment: dict[str, str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", WORKER],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=environment,
+    )
+
+
+def _stop(process: subprocess.Popen[str]) -> None:
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            try:
+                pipe.close()
+            except BrokenPipeError:
+                continue
+    process.wait()
+
+
+def _ending(process: subprocess.Popen[str]) -> str:
+    return (
+        f"signal {-process.returncode}" if process.returncode < 0 else f"exit {process.returncode}"
+    )

@@ -1,0 +1,99 @@
+"""Writes a kernel pack: the same kernels give the same bytes."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from zse.kernels.pack import MAGIC, PREFIX_BYTES, VERSION, KernelPack, align_up, canonical
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from zse.kernels.targets import Target
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompiledKernel:
+    """One kernel as the compiler left it."""
+
+    record: Mapping[str, Any]
+    """The entry's fields without its place and digest; see ``zse.kernels.pack_fields``."""
+    cubin: bytes
+
+    @property
+    def key(self) -> str:
+        """The variant's key."""
+        return str(self.record["key"])
+
+
+def pack_bytes(
+    target: Target,
+    kernels: Iterable[CompiledKernel],
+    *,
+    provenance: Mapping[str, str],
+    skipped: Mapping[str, str],
+) -> bytes:
+    """Return the bytes of a pack, its kernels sorted by key.
+
+    Args:
+        target: The architecture of the code.
+        kernels: What was compiled, in any order.
+        provenance: ``zse``, ``triton`` and ``ptxas`` versions, ``sources`` digest.
+        skipped: Keys that the architecture cannot run, with the reason.
+
+    Raises:
+        KernelPackError: The pack would break a rule of the format.
+    """
+    entries, pieces, offset = [], [], 0
+    for kernel in sorted(kernels, key=lambda kernel: kernel.key):
+        entries.append(
+            {
+                **kernel.record,
+                "offset_bytes": offset,
+                "length_bytes": len(kernel.cubin),
+                "sha256": hashlib.sha256(kernel.cubin).hexdigest(),
+            }
+        )
+        padded = align_up(len(kernel.cubin))
+        pieces.append(kernel.cubin.ljust(padded, b"\0"))
+        offset += padded
+    document = {
+        "entries": entries,
+        "provenance": dict(provenance),
+        "skipped": sorted([key, reason] for key, reason in skipped.items()),
+        "target": target.name,
+    }
+    pack = assemble(canonical(document), b"".join(pieces))
+    KernelPack.open(pack).verify()
+    return pack
+
+
+def assemble(header: bytes, code: bytes) -> bytes:
+    """Return prefix, header, zeros and code as one byte string."""
+    digest = hashlib.sha256(header).digest()
+    prefix = struct.pack("<4sIQ32s16x", MAGIC, VERSION, len(header), digest)
+    padding = bytes(align_up(PREFIX_BYTES + len(header)) - PREFIX_BYTES - len(header))
+    return prefix + header + padding + code
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file under a temporary name, then give it its own."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fd, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    temporary = Path(name)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.chmod(0o644)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,170 @@
+"""Decides which kernel pack a GPU gets, and from where.
+
+Nothing here imports triton: where a pack must be built, a child process builds it.
+"""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from zse.errors import NotFoundError
+from zse.kernels.catalog import source_digest
+from zse.kernels.pack import KernelPack
+from zse.kernels.pack_errors import KernelPackError, KernelPackNotFound
+from zse.kernels.targets import targets_for
+from zse.settings import subprocess_environment
+
+if TYPE_CHECKING:
+    from zse.kernels.targets import Capability, Target
+
+SHIPPED = Path(__file__).parent / "packs"
+SUFFIX = ".zkp"
+_LOG = logging.getLogger("zse.kernels")
+
+
+class Sections(Protocol):
+    """A .zse file, as far as packs are concerned."""
+
+    def has_section(self, name: str) -> bool:
+        """Whether the file carries a section."""
+
+    def section(self, name: str) -> memoryview:
+        """Return a section's bytes."""
+
+
+def section_name(target: Target) -> str:
+    """Return the name of the section that holds a pack in a .zse file."""
+    return f"kernels/{target.name}"
+
+
+def cached_pack(target: Target, cache_dir: Path) -> Path:
+    """Return where a pack of these sources lies in the cache folder, whether or not it is there."""
+    return cache_dir / "kernels" / f"{target.name}-{source_digest()[:16]}{SUFFIX}"
+
+
+def find_pack(
+    capability: Capability,
+    *,
+    device_name: str,
+    explicit: Path | None,
+    sections: Sections | None,
+    cache_dir: Path,
+    build: bool = True,
+) -> KernelPack:
+    """Return the pack for a GPU.
+
+    The first of these that is there: the one named by the user, a section of the model file, one
+    shipped with zse or the image, one in the cache, one built now by a child process. Only the
+    one named by the user may be of other kernel sources than this zse's.
+
+    Args:
+        capability: The GPU's compute capability.
+        device_name: The GPU's name, for messages.
+        explicit: A pack, or a folder of packs named after targets; a flag or ZSE_KERNELS.
+        sections: The model file.
+        cache_dir: ``Settings.cache_dir``.
+        build: Whether building is allowed when nothing was found.
+
+    Raises:
+        NotFoundError: The explicit path does not exist.
+        KernelPackMismatch: The explicit pack is for another architecture.
+        KernelPackNotFound: There is none, and none can be built.
+        KernelPackError: A pack is damaged.
+    """
+    targets = targets_for(capability)
+    if explicit is not None:
+        pack = KernelPack.open(_inside(explicit, targets, device_name))
+        pack.require(capability, device_name)
+        return pack
+    found = _find_shipped(targets, sections, cache_dir)
+    if found is not None:
+        return found
+    if not targets:
+        raise KernelPackNotFound(
+            f"{device_name} has compute capability {capability[0]}.{capability[1]}, for which zse "
+            "has no kernels",
+            hint="Use a GPU of capability 8.0 or later, or --device cpu.",
+        )
+    if build and find_spec("triton") is not None:
+        return _build(targets[0], cache_dir)
+    name = targets[0].name
+    raise KernelPackNotFound(
+        f"there is no kernel pack for {device_name} ({name}), and triton is not installed",
+        hint=f"Build the image with `--gpu {name}`, or build a pack on any machine with "
+        f"`pip install 'zllm-zse[kernels]'` and `zse kernels build --gpu {name} -o PACK`, and "
+        "name it with --kernels or ZSE_KERNELS.",
+    )
+
+
+def _find_shipped(
+    targets: tuple[Target, ...], sections: Sections | None, cache_dir: Path
+) -> KernelPack | None:
+    for target in targets:
+        name = section_name(target)
+        if sections is not None and sections.has_section(name):
+            pack = KernelPack.open(sections.section(name))
+            if _is_current(pack, f"section {name} of the model file"):
+                return pack
+    paths = [SHIPPED / f"{target.name}{SUFFIX}" for target in targets]
+    paths += [cached_pack(target, cache_dir) for target in targets if source_digest()]
+    for path in paths:
+        if path.is_file():
+            pack = KernelPack.open(path)
+            if _is_current(pack, str(path)):
+                return pack
+    return None
+
+
+def _is_current(pack: KernelPack, where: str) -> bool:
+    """Whether a pack was built from the kernels of this zse, as far as that can be told."""
+    digest = source_digest()
+    if digest and pack.provenance["sources"] != digest:
+        _LOG.warning(
+            "%s is passed over: zse %s built it from other kernels than those of this version",
+            where,
+            pack.provenance["zse"],
+        )
+        return False
+    _LOG.debug("kernel pack: %s", where)
+    return True
+
+
+def _inside(path: Path, targets: tuple[Target, ...], device_name: str) -> Path:
+    if not path.is_dir():
+        return path
+    names = [f"{target.name}{SUFFIX}" for target in targets]
+    for name in names:
+        if (path / name).is_file():
+            return path / name
+    raise NotFoundError(
+        f"{path} holds none of the packs {', '.join(names)} that {device_name} can use",
+        hint=f"Build one: zse kernels build --gpu {names[0].removesuffix(SUFFIX)} -o {path}",
+    )
+
+
+def _build(target: Target, cache_dir: Path) -> KernelPack:
+    path = cached_pack(target, cache_dir)
+    _LOG.warning(
+        "no kernel pack for %s: building one into %s, which takes minutes, once", target.name, path
+    )
+    command = [sys.executable, "-m", "zse", "kernels", "build", "--gpu", target.name, "-o"]
+    done = subprocess.run(
+        [*command, str(path)],
+        check=False,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        env=subprocess_environment(),
+    )
+    if done.returncode != 0:
+        last = (done.stderr.strip().splitlines() or ["nothing was said"])[-1]
+        raise KernelPackError(
+            f"building kernels for {target.name} ended with code {done.returncode}: {last}",
+            hint=f"See all of it: zse kernels build --gpu {target.name} -o {path}",
+        )
+    return KernelPack.open(path)
