@@ -1,0 +1,129 @@
+"""The norm kernels equal their references, in the interpreter."""
+
+from __future__ import annotations
+
+import pytest
+from interpreted import InterpretedLauncher
+
+import torch
+
+from zse.errors import UnsupportedModelError
+from zse.kernels.buffers import Partials, Plain, Quantized
+from zse.kernels.norm import reference
+from zse.kernels.norm.launch import quantize, residual_norm
+from zse.kernels.norm.variants import row_groups_for
+from zse.kernels.norm_linear.contract import CONTRACT
+
+EPSILON = 1e-6
+
+
+class Codes:
+    """Room for int8 activations, and what they stand for."""
+
+    def __init__(self, rows: int, columns: int) -> None:
+        self.codes = torch.zeros(rows, columns, dtype=torch.int8)
+        self.scales = torch.full((rows, columns // 128), -1.0)
+        self.sums = torch.full((rows, columns // 128), -1.0)
+        self.buffer = Quantized(
+            rows=rows,
+            columns=columns,
+            codes=self.codes.data_ptr(),
+            scales=self.scales.data_ptr(),
+            sums=self.sums.data_ptr(),
+        )
+
+    def check(self, expected: torch.Tensor) -> None:
+        codes, scales, _ = reference.quantize(expected)
+        torch.testing.assert_close(self.scales, scales, rtol=1e-4, atol=1e-9)
+        assert (self.codes.int() - codes.int()).abs().max() <= 1
+        assert (self.codes != codes).float().mean() < 0.01
+        own_sums = self.scales * self.codes.float().unflatten(-1, (-1, 128)).sum(-1)
+        torch.testing.assert_close(self.sums, own_sums, rtol=1e-5, atol=1e-6)
+
+
+def plain(tensor: torch.Tensor) -> Plain:
+    return Plain(rows=tensor.shape[0], columns=tensor.shape[1], values=tensor.data_ptr())
+
+
+def partials(tensor: torch.Tensor) -> Partials:
+    splits, rows, columns = tensor.shape
+    return Partials(rows=rows, columns=columns, splits=splits, values=tensor.data_ptr())
+
+
+def relative_error(found: torch.Tensor, expected: torch.Tensor) -> float:
+    return float((found.float() - expected).abs().max() / expected.abs().max())
+
+
+@pytest.mark.parametrize("splits", [0, 1, 3, 5])
+@pytest.mark.parametrize("hidden", [128, 640])
+def test_quantized_output_and_the_updated_stream_equal_the_reference(
+    hidden: int, splits: int
+) -> None:
+    torch.manual_seed(1)
+    stream, weight = torch.randn(3, hidden), torch.randn(hidden)
+    added = torch.randn(splits, 3, hidden) if splits else None
+    expected_stream, expected = reference.residual_norm(stream, weight, EPSILON, added)
+    out = Codes(3, hidden)
+    residual_norm(
+        InterpretedLauncher(), stream.data_ptr(), 3, hidden, weight.data_ptr(), EPSILON, out.buffer,
+        added=None if added is None else partials(added),
+    )  # fmt: skip
+    torch.testing.assert_close(stream, expected_stream, rtol=1e-6, atol=1e-6)
+    out.check(expected)
+
+
+@pytest.mark.parametrize("hidden", [48, 128, 400])
+def test_plain_output_takes_any_multiple_of_sixteen(hidden: int) -> None:
+    torch.manual_seed(2)
+    stream, weight = torch.randn(2, hidden) * 30, torch.randn(hidden)
+    added = torch.randn(2, 2, hidden)
+    expected_stream, expected = reference.residual_norm(stream, weight, EPSILON, added)
+    out = torch.zeros(2, hidden, dtype=torch.bfloat16)
+    residual_norm(
+        InterpretedLauncher(), stream.data_ptr(), 2, hidden, weight.data_ptr(), EPSILON,
+        plain(out), added=partials(added),
+    )  # fmt: skip
+    torch.testing.assert_close(stream, expected_stream, rtol=1e-6, atol=1e-6)
+    assert relative_error(out, expected) <= CONTRACT.relative_tolerance_16bit
+
+
+@pytest.mark.parametrize("has_added", [True, False])
+def test_gathered_rows_leave_the_stream_alone(has_added: bool) -> None:
+    torch.manual_seed(3)
+    hidden = 256
+    stream, weight, added = torch.randn(5, hidden), torch.randn(hidden), torch.randn(2, 5, hidden)
+    before = stream.clone()
+    index = torch.tensor([4, 0, 4], dtype=torch.int32)
+    _, expected = reference.residual_norm(stream, weight, EPSILON, added if has_added else None)
+    out = Codes(3, hidden)
+    residual_norm(
+        InterpretedLauncher(), stream.data_ptr(), 3, hidden, weight.data_ptr(), EPSILON, out.buffer,
+        added=partials(added) if has_added else None, row_index_address=index.data_ptr(),
+    )  # fmt: skip
+    assert torch.equal(stream, before)
+    out.check(expected[index])
+
+
+@pytest.mark.parametrize("element", ["bf16", "fp32"])
+def test_quantize_equals_the_reference_and_survives_a_group_of_zeros(element: str) -> None:
+    torch.manual_seed(4)
+    values = torch.randn(2, 640).to(torch.bfloat16 if element == "bf16" else torch.float32)
+    values[1, 128:256] = 0
+    out = Codes(2, 640)
+    quantize(InterpretedLauncher(), plain(values), out.buffer, element=element)
+    out.check(values.float())
+    assert out.scales[1, 1] == 0
+    assert not out.codes[1, 128:256].any()
+
+
+def test_rows_that_no_kernel_takes_are_refused() -> None:
+    with pytest.raises(UnsupportedModelError, match="hidden size 100"):
+        row_groups_for(100)
+    with pytest.raises(UnsupportedModelError, match="hidden size 32768"):
+        row_groups_for(32768)
+
+
+def test_columns_that_do_not_fill_groups_cannot_be_quantized() -> None:
+    buffer = Quantized(rows=1, columns=192, codes=0, scales=0, sums=0)
+    with pytest.raises(UnsupportedModelError, match="192 columns"):
+        residual_norm(InterpretedLauncher(), 0, 1, 192, 0, EPSILON, buffer)

@@ -1,0 +1,44 @@
+"""Reference of ``norm``: plain, slow, obviously right."""
+
+from __future__ import annotations
+
+import torch
+
+from zse.kernels.norm_linear.reference import rms_norm
+
+
+def residual_norm(
+    residual: torch.Tensor,
+    norm: torch.Tensor,
+    epsilon: float,
+    added: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the new residual stream and its RMSNorm, both float32 [T, H].
+
+    Args:
+        residual: float32 [T, H].
+        norm: float32 [H].
+        epsilon: Added to the mean of squares.
+        added: float32 [splits, T, H], added in order of the first dimension.
+    """
+    for part in () if added is None else added:
+        residual = residual + part
+    return residual, rms_norm(residual, norm, epsilon)
+
+
+def quantize(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return int8 codes [T, K], float32 scales [T, K / 128] and scaled sums of codes.
+
+    The largest value of a group of 128 gets code 127; halves are rounded to even; a group of
+    zeros has scale 0.
+    """
+    groups = values.float().unflatten(-1, (-1, 128))
+    scales = groups.abs().amax(-1) / 127.0
+    inverse = torch.where(scales > 0, 1.0 / scales, torch.zeros_like(scales))
+    codes = torch.round(groups * inverse.unsqueeze(-1))
+    return codes.flatten(-2).to(torch.int8), scales, scales * codes.sum(-1)
+
+
+def dequantize(codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    """Return float32 [T, K] of int8 codes [T, K] and scales [T, K / 128]."""
+    return (codes.float().unflatten(-1, (-1, 128)) * scales.unsqueeze(-1)).flatten(-2)

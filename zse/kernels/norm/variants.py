@@ -1,0 +1,91 @@
+"""The compiled forms of ``norm``."""
+
+from __future__ import annotations
+
+from zse.errors import UnsupportedModelError
+from zse.kernels.buffers import ACTIVATION_GROUP
+from zse.kernels.variant import Kernel, Variant, number, pointer, variant
+
+MODULE = "zse.kernels.norm.triton_kernel"
+ROW_GROUPS = (1, 4, 8, 16, 32, 64, 128)
+"""Groups of 128 columns that one program can hold."""
+QUANTIZE_GROUPS = 4
+
+RESIDUAL_NORM = Kernel(
+    name="norm.residual_norm",
+    module=MODULE,
+    function="residual_norm",
+    arguments=(
+        pointer("residual", "fp32"),
+        pointer("added", "fp32"),
+        pointer("row_index", "i32"),
+        pointer("norm", "fp32"),
+        pointer("outputs", "i8"),
+        pointer("scales", "fp32"),
+        pointer("sums", "fp32"),
+        number("hidden", aligned=True),
+        number("added_rows"),
+        number("splits"),
+        number("epsilon", "fp32"),
+    ),
+)
+QUANTIZE = Kernel(
+    name="norm.quantize",
+    module=MODULE,
+    function="quantize",
+    arguments=(
+        pointer("inputs", "bf16"),
+        pointer("codes", "i8"),
+        pointer("scales", "fp32"),
+        pointer("sums", "fp32"),
+        number("columns", aligned=True),
+    ),
+)
+KERNELS = (RESIDUAL_NORM, QUANTIZE)
+
+
+def residual_norm_variant(groups: int, *, quantized: bool, gather: bool) -> Variant:
+    """Return the form for rows of ``groups`` groups: a warp for each group, up to 32."""
+    return variant(
+        RESIDUAL_NORM,
+        num_warps=min(max(groups, 1), 32),
+        types=None if quantized else {"outputs": "*bf16"},
+        GROUPS=groups,
+        GATHER=gather,
+    )
+
+
+def row_groups_for(hidden: int) -> int:
+    """Return the smallest number of groups that holds a row of ``hidden`` columns.
+
+    Raises:
+        UnsupportedModelError: The row is too long, or its length is not a multiple of 16.
+    """
+    needed = -(-hidden // ACTIVATION_GROUP)
+    if hidden % 16 or needed > ROW_GROUPS[-1] or hidden < 1:
+        raise UnsupportedModelError(
+            f"hidden size {hidden}; the norm kernel takes multiples of 16 up to "
+            f"{ROW_GROUPS[-1] * ACTIVATION_GROUP}"
+        )
+    return next(groups for groups in ROW_GROUPS if groups >= needed)
+
+
+def quantize_variant(element: str) -> Variant:
+    """Return the form that reads ``bf16`` or ``fp32``."""
+    return variant(
+        QUANTIZE,
+        num_warps=QUANTIZE_GROUPS,
+        types={"inputs": f"*{element}"},
+        GROUPS=QUANTIZE_GROUPS,
+    )
+
+
+VARIANTS: tuple[Variant, ...] = (
+    *(
+        residual_norm_variant(groups, quantized=quantized, gather=gather)
+        for groups in ROW_GROUPS
+        for quantized in (True, False)
+        for gather in (False, True)
+    ),
+    *(quantize_variant(element) for element in ("bf16", "fp32")),
+)
