@@ -7,6 +7,7 @@ or overwritten changes the history, and with it the answer.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from dataclasses import dataclass, field
@@ -262,9 +263,24 @@ class Harness:
         )
 
 
+class AheadHarness(Harness):
+    """The same with a device that takes the next step before it has answered."""
+
+    Runner = staticmethod(functools.partial(ScriptedRunner, looks_ahead=True))
+
+    @staticmethod
+    def core(runner: ScriptedRunner | None = None, **options: object) -> EngineCore:
+        return Harness.core(runner or AheadHarness.Runner(), **options)
+
+
 @pytest.fixture(scope="session")
 def engine() -> type[Harness]:
     return Harness
+
+
+@pytest.fixture(scope="session")
+def ahead() -> type[AheadHarness]:
+    return AheadHarness
 
 
 @pytest.fixture(scope="session")

@@ -13,6 +13,11 @@ from zse.errors import ContextLengthError, EngineError, ShuttingDownError
 PROMPT = [3, 1, 4, 1, 5]
 
 
+@pytest.fixture(params=["plain", "ahead"])
+def engine(request, engine, ahead):
+    return ahead if request.param == "ahead" else engine
+
+
 @pytest.fixture
 def make_engine(engine, letters):
     made = []
@@ -83,6 +88,7 @@ def test_a_stop_text_ends_the_choice_in_the_engine_too(engine, letters, make_eng
     deltas, stats = asyncio.run(main())
     assert text_of(deltas) == answer[:1]
     assert deltas[-1].finish_reason == "stop"
+    # A device that looks ahead has begun the fourth before the third is known.
     assert stats.generated_tokens == 3
 
 
