@@ -10,12 +10,12 @@ itself, before all of that.
 
 from __future__ import annotations
 
-import hashlib
 from typing import TYPE_CHECKING
 
 import torch
 
 from zse.backends.types import SampledToken
+from zse.kernels.lm_head_sample.draws import uniform
 
 if TYPE_CHECKING:
     from zse.backends.types import SamplingRow
@@ -36,12 +36,6 @@ def sample(logits: torch.Tensor, row: SamplingRow) -> SampledToken:
     if row.logprobs is None:
         return SampledToken(token_id=token_id)
     return _with_logprobs(logits, token_id, row.logprobs)
-
-
-def uniform(seed: int, step: int) -> float:
-    """Return a number in [0, 1) that depends on the seed and the step alone."""
-    digest = hashlib.blake2b(f"{seed}:{step}".encode(), digest_size=8).digest()
-    return (int.from_bytes(digest, "little") >> 11) * 2.0**-53
 
 
 def _adjust(logits: torch.Tensor, row: SamplingRow) -> torch.Tensor:

@@ -1,0 +1,100 @@
+"""What sampling reads and writes in device memory: addresses, one entry per row of logits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from zse.kernels.lm_head_sample.parameters import SamplingParameters
+
+GREEDY_BELOW = 1e-5
+"""Temperatures below this mean the most likely token."""
+MAX_TOP_LOGPROBS = 20
+"""Alternatives that are reported for each row when log-probabilities are asked for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingArrays:
+    """Parameters, by address. A row of padding has temperature 0 and a slot nobody reads."""
+
+    temperature: int
+    """fp32 [rows]; below ``GREEDY_BELOW`` the row is greedy."""
+    top_k: int
+    """i32 [rows]; 0 is none."""
+    top_p: int
+    """fp32 [rows]; 1 is none."""
+    min_p: int
+    """fp32 [rows]; 0 is none."""
+    uniform: int
+    """fp32 [rows] in [0, 1), from ``draws.uniform_single``."""
+    slots: int
+    """i32 [rows]: the entry of ``SampledArrays.last_tokens`` that the row's token goes to."""
+    num_entries: int = 0
+    """i32 [1]: number of adjustments, read on the device, so that a captured graph serves any."""
+    entry_row: int = 0
+    """i32 [num_entries]."""
+    entry_token: int = 0
+    """i32 [num_entries]; a (row, token) stands at most once. Outside the vocabulary: ignored."""
+    entry_penalty: int = 0
+    """fp32 [num_entries]: repetition penalty, or 1."""
+    entry_add: int = 0
+    """fp32 [num_entries]: added after the penalty; -inf bans the token."""
+    entry_raw: int = 0
+    """fp32 [num_entries], scratch: the logits as they were."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampledArrays:
+    """Results, by address. The last three are written only with ``SamplingKind.logprobs``."""
+
+    tokens: int
+    """i32 [rows]."""
+    last_tokens: int
+    """i32 [slots]: feeds the next step on the device."""
+    logprobs: int = 0
+    """fp32 [rows]: the chosen token's, from the logits before any adjustment."""
+    top_tokens: int = 0
+    """i32 [rows, 20], likeliest first, lowest id first on a tie; -1 past the vocabulary."""
+    top_logprobs: int = 0
+    """fp32 [rows, 20]."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingKind:
+    """Which kernels a batch needs. A kind that asks for more than a row needs changes nothing."""
+
+    random: bool = False
+    """Some row has a temperature."""
+    truncated: bool = False
+    """Some row with a temperature has top_k, top_p or min_p."""
+    logprobs: bool = False
+    adjusted: bool = False
+    """Some row has penalties, biases or bans."""
+
+    @classmethod
+    def of(cls, rows: Iterable[SamplingParameters], vocab: int) -> SamplingKind:
+        """Return what these rows need, and no more."""
+        rows = list(rows)
+        drawn = [row for row in rows if row.temperature >= GREEDY_BELOW]
+        return cls(
+            random=bool(drawn),
+            truncated=any(
+                0 < row.top_k < vocab or row.top_p < 1.0 or row.min_p > 0.0 for row in drawn
+            ),
+            logprobs=any(row.logprobs is not None for row in rows),
+            adjusted=any(is_adjusted(row) for row in rows),
+        )
+
+
+def is_adjusted(row: SamplingParameters) -> bool:
+    """Whether penalties, biases or bans change the row's logits."""
+    counts = row.presence_penalty != 0.0 or row.frequency_penalty != 0.0
+    return (
+        row.repetition_penalty != 1.0
+        or (counts and len(row.output_token_ids) > 0)
+        or len(row.logit_bias) > 0
+        or len(row.banned_token_ids) > 0
+    )
