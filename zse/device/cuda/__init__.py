@@ -26,7 +26,7 @@ from zse.device.cuda.info import GpuInfo, PeerLink
 from zse.device.cuda.library import Driver
 from zse.device.cuda.memory import DeviceBlock, HostBlock
 from zse.device.cuda.module import Function, LaunchSite, Module
-from zse.device.cuda.parameters import ParameterBlock
+from zse.device.cuda.parameters import ParameterArray, ParameterBlock
 from zse.device.cuda.pool import VirtualPool
 from zse.device.cuda.stream import Event, Stream
 
@@ -53,6 +53,7 @@ __all__ = [
     "NoDeviceError",
     "NoDriverError",
     "OutOfDeviceMemoryError",
+    "ParameterArray",
     "ParameterBlock",
     "PeerLink",
     "ReleasedError",

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from zse.device.cuda.errors import CudaError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+ParameterArray: TypeAlias = "ctypes.Array[ctypes.c_void_p]"
+"""Where each parameter is: what a launch takes."""
 
 _CODES = {
     "i1": "b", "i8": "b", "u8": "B", "i16": "h", "u16": "H", "i32": "i", "u32": "I",
@@ -41,7 +44,7 @@ class ParameterBlock:
         ]
         self.pointers = (ctypes.c_void_p * len(codes))(*(base + offset for offset in offsets))
 
-    def pack(self, *values: float) -> ctypes.Array[ctypes.c_void_p]:
+    def pack(self, *values: float) -> ParameterArray:
         """Write the values; return what a launch takes as its parameters.
 
         Raises:
