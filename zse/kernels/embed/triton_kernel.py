@@ -1,0 +1,102 @@
+"""Rows of the embedding, from any scheme that a file stores."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+NF4_CODES = tl.constexpr(
+    (
+        -1.0,
+        -0.6961928009986877,
+        -0.5250730514526367,
+        -0.39491748809814453,
+        -0.28444138169288635,
+        -0.18477343022823334,
+        -0.09105003625154495,
+        0.0,
+        0.07958029955625534,
+        0.16093020141124725,
+        0.24611230194568634,
+        0.33791524171829224,
+        0.44070982933044434,
+        0.5626170039176941,
+        0.7229568362236023,
+        1.0,
+    )
+)
+
+
+@triton.jit
+def load_packed_codes(line, columns, mask, GROUP_SIZE: tl.constexpr):
+    """Return 4-bit codes: byte b of a group holds code b low and code b + GROUP_SIZE / 2 high."""
+    within = columns % GROUP_SIZE
+    half: tl.constexpr = GROUP_SIZE // 2
+    byte = columns // GROUP_SIZE * half + within % half
+    packed = tl.load(line + byte, mask=mask, other=0).to(tl.int32)
+    return tl.where(within >= half, packed >> 4, packed & 15)
+
+
+@triton.jit
+def decode_nf4(codes):
+    """Return the normal-float value of each code."""
+    values = tl.zeros(codes.shape, tl.float32)
+    for index in tl.static_range(16):
+        values = tl.where(codes == index, NF4_CODES[index], values)
+    return values
+
+
+@triton.jit
+def load_row(weights, scales, token, hidden, columns, mask, SCHEME: tl.constexpr, GROUP_SIZE):
+    """Return float32 values of some columns of one row of the table."""
+    if SCHEME == "plain":
+        line = weights + token * hidden
+        values = tl.load(line + columns, mask=mask, other=0.0).to(tl.float32)
+    elif SCHEME == "int8":
+        line = weights + token * hidden
+        scale = tl.load(scales + token)
+        values = tl.load(line + columns, mask=mask, other=0).to(tl.float32) * scale
+    else:
+        codes = load_packed_codes(weights + token * (hidden // 2), columns, mask, GROUP_SIZE)
+        at = token * (hidden // GROUP_SIZE) + columns // GROUP_SIZE
+        scale = tl.load(scales + at, mask=mask, other=0)
+        if SCHEME == "int4":
+            low = (scale & 0xFFFF).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
+            high = (scale >> 16).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
+            values = codes.to(tl.float32) * low + high
+        else:
+            values = decode_nf4(codes) * scale.to(tl.float32)
+    return values
+
+
+@triton.jit
+def embed(
+    weights,
+    scales,
+    tokens,
+    slots,
+    last_tokens,
+    residual,
+    hidden,
+    SCHEME: tl.constexpr,
+    GROUP_SIZE: tl.constexpr,
+    BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """Store one chunk of one embedding row as float32. Program: (row, chunk of BLOCK columns).
+
+    A negative token stands for the last token that was sampled in the row's slot.
+    """
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
+    row = tl.program_id(0).to(tl.int64)
+    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    mask = columns < hidden
+    token = tl.load(tokens + row)
+    if token < 0:
+        token = tl.load(last_tokens + tl.load(slots + row))
+    values = load_row(
+        weights, scales, token.to(tl.int64), hidden, columns, mask, SCHEME, GROUP_SIZE
+    )
+    tl.store(residual + row * hidden + columns, values, mask=mask)

@@ -1,0 +1,59 @@
+"""The compiled forms of ``embed``."""
+
+from __future__ import annotations
+
+from zse.errors import UnsupportedModelError
+from zse.kernels.variant import Kernel, Variant, number, pointer, variant
+
+EMBED = Kernel(
+    name="embed.embed",
+    module="zse.kernels.embed.triton_kernel",
+    function="embed",
+    arguments=(
+        pointer("weights", "bf16"),
+        pointer("scales", "fp32"),
+        pointer("tokens", "i32"),
+        pointer("slots", "i32"),
+        pointer("last_tokens", "i32"),
+        pointer("residual", "fp32"),
+        number("hidden", aligned=True),
+    ),
+)
+KERNELS = (EMBED,)
+BLOCK = 1024
+"""Columns a program."""
+PLAIN_SCHEMES = ("bf16", "fp16", "fp32")
+GROUPED_SCHEMES = {"int4": ("u8", "i32"), "nf4": ("u8", "fp16")}
+"""Element types of codes and scales."""
+GROUP_SIZES = (128, 64, 32)
+
+
+def embed_variant(scheme: str, group_size: int) -> Variant:
+    """Return the form for a table.
+
+    Args:
+        scheme: ``bf16 fp16 fp32 int8 int4 nf4``.
+        group_size: Columns that share a scale for int4 and nf4, else 0.
+
+    Raises:
+        UnsupportedModelError: No kernel reads such a table.
+    """
+    if scheme in PLAIN_SCHEMES and group_size == 0:
+        types, form = {"weights": f"*{scheme}"}, "plain"
+    elif scheme == "int8" and group_size == 0:
+        types, form = {"weights": "*i8"}, "int8"
+    elif scheme in GROUPED_SCHEMES and group_size in GROUP_SIZES:
+        codes, scales = GROUPED_SCHEMES[scheme]
+        types, form = {"weights": f"*{codes}", "scales": f"*{scales}"}, scheme
+    else:
+        raise UnsupportedModelError(
+            f"embedding of scheme {scheme!r} with groups of {group_size}; expected "
+            f"{', '.join(PLAIN_SCHEMES)}, int8, or int4 and nf4 with groups of 128, 64 or 32"
+        )
+    return variant(EMBED, types=types, SCHEME=form, GROUP_SIZE=group_size, BLOCK=BLOCK)
+
+
+VARIANTS: tuple[Variant, ...] = (
+    *(embed_variant(scheme, 0) for scheme in (*PLAIN_SCHEMES, "int8")),
+    *(embed_variant(scheme, size) for scheme in GROUPED_SCHEMES for size in GROUP_SIZES),
+)
