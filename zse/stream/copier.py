@@ -93,6 +93,7 @@ class ChunkCopier:
         """Give buffers and stream back, after the copies that still read them."""
         with contextlib.ExitStack() as stack:
             for slot in self._slots:
+                stack.callback(slot.event.destroy)
                 stack.callback(slot.buffer.free)
             if self._stream is not None:
                 stack.callback(self._stream.destroy)
@@ -107,8 +108,8 @@ class ChunkCopier:
     def _next_slot(self) -> _Slot:
         if len(self._slots) < self._num_buffers:
             with self._timed("pin"):
-                event = self._gpu.create_event()
-                self._slots.append(_Slot(self._gpu.allocate_host(self._buffer_bytes), event))
+                buffer = self._gpu.allocate_host(self._buffer_bytes)
+                self._slots.append(_Slot(buffer, self._gpu.create_event()))
             self._turn = len(self._slots) - 1
         else:
             self._turn = (self._turn + 1) % self._num_buffers

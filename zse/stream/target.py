@@ -46,6 +46,10 @@ class CopyEvent(Protocol):
         """Wait until the stream has passed it."""
         ...
 
+    def destroy(self) -> None:
+        """Give it back."""
+        ...
+
 
 class CopyDevice(Protocol):
     """A device with memory of its own. Every method may be called from several threads."""

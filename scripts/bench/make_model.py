@@ -1,0 +1,239 @@
+"""Write a .zse file with the shapes of a well-known model and random weights, at disk speed.
+
+The file is valid: it opens, verifies, loads and answers (nonsense). The weights are normal with a
+standard deviation of 0.02, so that activations stay finite. The tokenizer and the chat template
+are those of the built-in model; ids above its vocabulary have no text. The same arguments give the
+same bytes. The last line is one JSON object.
+
+    python scripts/bench/make_model.py --like qwen2.5-7b --quant int4 -o /dev/shm/7b.zse
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from model_shapes import CONFIGS
+from random_parts import Patterns
+
+from zse import __version__
+from zse.errors import ZSEError
+from zse.format.layout import UNKNOWN_DIGEST, PlannedFile, PlannedTensor, plan_layout
+from zse.format.schemes import Scheme
+from zse.format.writer import prefix_for
+from zse.models.builtin import builtin_checkpoint
+from zse.models.config import ModelConfig
+from zse.models.names import TensorSource, tensor_plan
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from zse.format.spec import Group, TensorEntry, TensorPart, ZSEHeader
+
+QUANTS = ("int4", "nf4", "int8", "bf16")
+GROUP_SIZES = {"int4": 128, "nf4": 64}
+PIECE_BYTES = 8 << 20
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--like", choices=CONFIGS, required=True)
+    parser.add_argument("--quant", choices=QUANTS, default="int4")
+    parser.add_argument("-o", "--out", type=Path, required=True)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--threads", type=int, default=min(16, os.cpu_count() or 1))
+    parser.add_argument("--tokenizer", type=Path, help="checkpoint folder whose tokenizer to carry")
+    parser.add_argument(
+        "--no-digest",
+        action="store_true",
+        help="leave zeros for the groups' SHA-256: faster, but the file does not verify",
+    )
+    options = parser.parse_args()
+    started = time.monotonic()
+    size_bytes = make_model(
+        options.out,
+        like=options.like,
+        quant=options.quant,
+        seed=options.seed,
+        threads=options.threads,
+        digest=not options.no_digest,
+        tokenizer=options.tokenizer,
+    )
+    seconds = time.monotonic() - started
+    report = {
+        "path": str(options.out),
+        "like": options.like,
+        "quant": options.quant,
+        "size_bytes": size_bytes,
+        "seconds": round(seconds, 2),
+        "gigabytes_per_second": round(size_bytes / 1e9 / seconds, 2),
+    }
+    print(json.dumps(report, sort_keys=True))
+
+
+def make_model(
+    out: Path,
+    *,
+    like: str,
+    quant: str,
+    seed: int = 0,
+    threads: int = 4,
+    digest: bool = True,
+    tokenizer: Path | None = None,
+) -> int:
+    """Write the file; it appears under its name when it is whole. Return its size in bytes."""
+    config_json = CONFIGS[like]
+    planned = plan_file(config_json, quant, seed, tokenizer or builtin_checkpoint("tiny"))
+    layout = plan_layout(planned)
+    draft = out.with_name(f"{out.name}.{os.getpid()}.partial")
+    fd = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    try:
+        os.truncate(fd, layout.file_size_bytes)  # what lies between the parts is zeros
+        for section, (_, data) in zip(layout.header.sections, planned.sections, strict=True):
+            write_all(fd, memoryview(data), section.offset_bytes)
+        header = write_groups(fd, layout.header, layout.members, seed, threads, digest=digest)
+        raw = header.to_bytes()
+        write_all(fd, memoryview(prefix_for(raw) + raw), 0)
+        draft.replace(out)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(fd)
+    return layout.file_size_bytes
+
+
+def plan_file(config_json: dict, quant: str, seed: int, tokenizer: Path) -> PlannedFile:
+    config = ModelConfig.from_huggingface(config_json)
+    return PlannedFile(
+        architecture=config.family,
+        model_config=config.to_json(),
+        provenance={
+            "source": "random weights",
+            "tool": f"make_model, zse {__version__}",
+            "options": {"quantization": quant, "seed": seed},
+        },
+        sections=sections_from(tokenizer, config_json),
+        groups=[
+            (group.name, [plan_tensor(tensor, quant) for tensor in group.tensors])
+            for group in tensor_plan(config)
+        ],
+    )
+
+
+def plan_tensor(tensor: TensorSource, quant: str) -> PlannedTensor:
+    """Choose schemes as a conversion does; norms and biases are fp32, as the kernels read them."""
+    scheme, group_size = Scheme(quant), 0
+    if tensor.kind in ("norm", "bias"):
+        scheme = Scheme.FP32
+    elif tensor.kind in ("embed", "head"):
+        scheme = Scheme.BF16 if quant == "bf16" else Scheme.INT8
+    else:
+        group_size = GROUP_SIZES.get(quant, 0)
+    return PlannedTensor(name=tensor.name, scheme=scheme, shape=tensor.shape, group_size=group_size)
+
+
+def sections_from(folder: Path, config_json: dict) -> list[tuple[str, bytes]]:
+    """Return what a conversion carries: this model's configuration, the folder's tokenizer."""
+    sections = {"config.json": json.dumps(config_json, sort_keys=True).encode()}
+    for name in ("generation_config.json", "tokenizer.json", "tokenizer_config.json"):
+        path = folder / name
+        if path.is_file():
+            sections[name] = path.read_bytes()
+    template = json.loads(sections["tokenizer_config.json"]).get("chat_template")
+    if isinstance(template, str):
+        sections["chat_template.jinja"] = template.encode()
+    binary = binary_tokenizer(sections["tokenizer.json"])
+    if binary is not None:
+        sections["tokenizer.kitoken"] = binary
+    return sorted(sections.items())
+
+
+def binary_tokenizer(tokenizer_json: bytes) -> bytes | None:
+    """Return the fast form; None where the packages that make it are not installed."""
+    try:
+        from zse.text.binary import build_binary
+
+        return build_binary(tokenizer_json)
+    except (ImportError, ZSEError) as error:
+        print(f"no binary tokenizer: {error}", file=sys.stderr)
+        return None
+
+
+# --- the tensor region --------------------------------------------------------------------------
+
+
+def write_groups(
+    fd: int,
+    header: ZSEHeader,
+    members: dict[str, tuple[TensorEntry, ...]],
+    seed: int,
+    threads: int,
+    *,
+    digest: bool,
+) -> ZSEHeader:
+    """Write every group, several at once; return the header with their digests."""
+    patterns = Patterns(seed)
+    for entry in header.tensors:  # before the threads, which would each make their own
+        for part in entry.parts:
+            patterns.of_part(entry, part)
+    phases = {entry.name: 7919 * index for index, entry in enumerate(header.tensors)}
+
+    def write(group: Group) -> Group:
+        running = hashlib.sha256()
+        position = group.offset_bytes
+        for piece, offset in pieces_of(members[group.name], patterns, phases):
+            write_all(fd, piece, offset)
+            if digest:
+                running.update(bytes(offset - position))
+                running.update(piece)
+            position = offset + len(piece)
+        running.update(bytes(group.end_bytes - position))
+        return replace(group, sha256=running.hexdigest() if digest else UNKNOWN_DIGEST)
+
+    # The largest groups first: a digest is one thread's work.
+    by_size = sorted(header.groups, key=lambda group: -group.length_bytes)
+    with ThreadPoolExecutor(threads) as pool:
+        written = {group.name: group for group in pool.map(write, by_size)}
+    return replace(header, groups=tuple(written[group.name] for group in header.groups))
+
+
+def pieces_of(
+    entries: tuple[TensorEntry, ...], patterns: Patterns, phases: dict[str, int]
+) -> Iterator[tuple[memoryview, int]]:
+    """Yield ``(bytes, offset in the file)`` in file order."""
+    for entry in entries:
+        for part in entry.parts:
+            pattern, element_bytes = patterns.of_part(entry, part)
+            phase = phases[entry.name] * element_bytes % len(pattern)
+            yield from repeated(part, pattern, phase)
+
+
+def repeated(part: TensorPart, pattern: bytes, phase: int) -> Iterator[tuple[memoryview, int]]:
+    """Fill a part with a pattern from ``phase`` on, in pieces of some megabytes."""
+    wanted = min(PIECE_BYTES, phase + part.length_bytes)
+    view = memoryview(pattern * -(-wanted // len(pattern)))
+    offset = part.offset_bytes
+    while offset < part.end_bytes:
+        piece = view[phase : phase + part.end_bytes - offset]
+        yield piece, offset
+        offset += len(piece)
+        phase = 0
+
+
+def write_all(fd: int, data: memoryview, offset: int) -> None:
+    done = 0
+    while done < len(data):
+        done += os.pwrite(fd, data[done:], offset + done)
+
+
+if __name__ == "__main__":
+    main()
