@@ -1,0 +1,266 @@
+"""The loader on a device that copies as late as it may: right bytes, nothing leaked, clear errors."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+from host_gpu import DeviceLostError, HostGpu
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.stream.conftest import write_model
+from zse.errors import UsageError
+from zse.format.errors import ChecksumMismatch
+from zse.format.reader import ZSEReader
+from zse.stream.errors import (
+    FileShrankError,
+    LoadCancelledError,
+    SourceChangedError,
+    StreamError,
+)
+from zse.stream.loader import LoaderOptions, LoadReport, load_region, start_load
+from zse.stream.plan import region_span
+from zse.stream.source import LocalSource
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from zse.format.spec import ZSEHeader
+
+    MakeFile = Callable[[Sequence[int]], Path]
+
+SMALL = LoaderOptions(threads=3, chunk_bytes=8192)
+
+
+def header_of(path: Path) -> ZSEHeader:
+    with ZSEReader(path) as reader:
+        return reader.header
+
+
+def region_of(path: Path) -> bytes:
+    offset, length = region_span(header_of(path))
+    return path.read_bytes()[offset : offset + length]
+
+
+def load(gpu: HostGpu, path: Path, options: LoaderOptions) -> tuple[bytes, LoadReport]:
+    header = header_of(path)
+    address = gpu.memory(region_span(header)[1])
+    source = LocalSource(path)
+    try:
+        report = load_region(gpu, source, header, address, options)
+    finally:
+        source.close()
+        assert gpu.live == set()
+    return gpu.bytes_of(address), report
+
+
+@settings(
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(
+    pages=st.lists(st.integers(1, 30), min_size=1, max_size=5),
+    chunk_pages=st.integers(1, 8),
+    threads=st.integers(1, 6),
+    buffers=st.integers(1, 3),
+    verify=st.sampled_from(["none", "during", "after"]),
+)
+def test_the_device_holds_the_region_whatever_the_sizes(
+    tmp_path: Path, pages: list[int], chunk_pages: int, threads: int, buffers: int, verify: str
+) -> None:
+    path = write_model(tmp_path / "model.zse", pages)
+    gpu = HostGpu()
+    options = LoaderOptions(
+        threads=threads, chunk_bytes=chunk_pages * 4096, buffers_per_thread=buffers, verify=verify
+    )
+    found, report = load(gpu, path, options)
+    assert found == region_of(path)
+    assert report.num_bytes == len(found)
+    assert gpu.peak_pinned_bytes <= threads * buffers * chunk_pages * 4096
+
+
+def test_the_report_says_where_the_time_went(gpu: HostGpu, make_file: MakeFile) -> None:
+    _, report = load(gpu, make_file([20, 20]), LoaderOptions(chunk_bytes=8192, verify="after"))
+    assert set(report.phase_seconds) >= {"pin", "read", "copy", "verify"}
+    assert report.gigabytes_per_second > 0
+    assert report.source in ("page cache", "direct", "mixed")
+
+
+def test_a_small_file_pins_little_and_takes_few_threads(gpu: HostGpu, make_file: MakeFile) -> None:
+    _, report = load(gpu, make_file([2]), LoaderOptions())
+    assert report.threads == 1
+    assert gpu.peak_pinned_bytes == 2 * 4096
+
+
+def test_groups_are_announced_when_they_are_in_device_memory(
+    gpu: HostGpu, make_file: MakeFile
+) -> None:
+    path = make_file([9, 1, 30])
+    header = header_of(path)
+    address = gpu.memory(region_span(header)[1])
+    wanted = region_of(path)
+    seen: dict[str, bool] = {}
+
+    def on_group(name: str) -> None:
+        group = next(group for group in header.groups if group.name == name)
+        start = group.offset_bytes - header.groups[0].offset_bytes
+        end = start + group.length_bytes
+        seen[name] = gpu.bytes_of(address)[start:end] == wanted[start:end]
+
+    source = LocalSource(path)
+    running = start_load(gpu, source, header, address, SMALL, on_group=on_group)
+    for group in header.groups:
+        running.wait_for_group(group.name)
+    running.wait()
+    source.close()
+    assert seen == {"layers.0": True, "layers.1": True, "layers.2": True}
+    with pytest.raises(KeyError):
+        running.wait_for_group("layers.9")
+
+
+def test_chosen_groups_leave_the_rest_of_the_block_alone(gpu: HostGpu, make_file: MakeFile) -> None:
+    path = make_file([3, 2, 4])
+    header = header_of(path)
+    address = gpu.memory(region_span(header)[1])
+    source = LocalSource(path)
+    load_region(gpu, source, header, address, SMALL, groups=["layers.1"])
+    source.close()
+    found, wanted = gpu.bytes_of(address), region_of(path)
+    middle = slice(3 * 4096, 5 * 4096)
+    assert found[middle] == wanted[middle]
+    assert found[: middle.start] == b"\xee" * middle.start
+    assert found[middle.stop :] == b"\xee" * (4 * 4096)
+
+
+# --- bad days -----------------------------------------------------------------------------------
+
+
+def test_a_file_cut_short_while_it_is_loaded_names_both_sizes(
+    gpu: HostGpu, make_file: MakeFile
+) -> None:
+    path = make_file([10, 50])
+    size = path.stat().st_size
+
+    def cut(count: int) -> None:
+        if count == 5:
+            os.truncate(path, size - 20 * 4096)
+
+    gpu.on_copy = cut
+    with pytest.raises(FileShrankError, match=f"has {size - 20 * 4096} bytes now; it had {size}"):
+        load(gpu, path, SMALL)
+
+
+def test_a_file_cut_short_before_it_is_loaded_is_refused(gpu: HostGpu, make_file: MakeFile) -> None:
+    path = make_file([10])
+    header = header_of(path)
+    os.truncate(path, path.stat().st_size - 4096)
+    source = LocalSource(path)
+    with pytest.raises(FileShrankError, match="its header says that the tensors end"):
+        load_region(gpu, source, header, gpu.memory(10 * 4096), SMALL)
+    source.close()
+    assert gpu.num_copies == 0
+
+
+def test_a_file_written_to_while_it_is_loaded_is_an_error(
+    gpu: HostGpu, make_file: MakeFile
+) -> None:
+    path = make_file([10])
+    gpu.on_copy = lambda _count: os.utime(path, ns=(1, 1))
+    with pytest.raises(SourceChangedError, match="was written to while it was read"):
+        load(gpu, path, SMALL)
+
+
+def test_the_first_failure_stops_every_thread_and_frees_everything(
+    gpu: HostGpu, make_file: MakeFile
+) -> None:
+    def fail(count: int) -> None:
+        if count == 4:
+            raise DeviceLostError("the device fell off the bus")
+
+    gpu.on_copy = fail
+    with pytest.raises(DeviceLostError, match="fell off the bus"):
+        load(gpu, make_file([300]), LoaderOptions(threads=4, chunk_bytes=4096))
+    assert gpu.num_copies < 300
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("zse-load")]
+
+
+def test_whoever_waits_for_a_group_learns_of_the_failure(gpu: HostGpu, make_file: MakeFile) -> None:
+    def fail(count: int) -> None:
+        raise DeviceLostError("no")
+
+    gpu.on_copy = fail
+    path = make_file([4, 4])
+    source = LocalSource(path)
+    running = start_load(gpu, source, header_of(path), gpu.memory(8 * 4096), SMALL)
+    with pytest.raises(DeviceLostError):
+        running.wait_for_group("layers.1")
+    with pytest.raises(DeviceLostError):
+        running.wait()
+    source.close()
+
+
+def test_a_load_can_be_cancelled(gpu: HostGpu, make_file: MakeFile) -> None:
+    path = make_file([100])
+    header = header_of(path)
+    source = LocalSource(path)
+    reached, go_on = threading.Event(), threading.Event()
+
+    def hold(count: int) -> None:
+        if count == 3:
+            reached.set()
+            go_on.wait(10)
+
+    gpu.on_copy = hold
+    options = LoaderOptions(threads=2, chunk_bytes=4096)
+    running = start_load(gpu, source, header, gpu.memory(100 * 4096), options)
+    reached.wait(10)
+    running.cancel()
+    go_on.set()
+    with pytest.raises(LoadCancelledError, match="was stopped"):
+        running.wait()
+    source.close()
+    assert gpu.live == set()
+    assert gpu.num_copies < 100
+
+
+def test_a_device_that_cannot_pin_memory_is_an_error(gpu: HostGpu, make_file: MakeFile) -> None:
+    def refuse(length_bytes: int) -> None:
+        raise DeviceLostError(f"cannot pin {length_bytes} bytes")
+
+    gpu.allocate_host = refuse  # type: ignore[method-assign,assignment]
+    with pytest.raises(DeviceLostError, match="cannot pin 8192 bytes"):
+        load(gpu, make_file([40]), SMALL)
+
+
+@pytest.mark.parametrize("verify", ["during", "after"])
+def test_damaged_bytes_are_found_when_asked(gpu: HostGpu, make_file: MakeFile, verify: str) -> None:
+    path = make_file([5, 5])
+    with path.open("r+b") as file:
+        file.seek(header_of(path).groups[1].offset_bytes + 7)
+        file.write(b"x")
+    load(gpu, path, SMALL)
+    with pytest.raises(ChecksumMismatch, match=r"group layers\.1 of .*model\.zse has SHA-256"):
+        load(gpu, path, LoaderOptions(chunk_bytes=8192, verify=verify))
+
+
+def test_a_read_error_names_the_file_and_the_place(
+    gpu: HostGpu, make_file: MakeFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = make_file([5])
+
+    def broken(*_: object) -> int:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr("os.preadv", broken)
+    with pytest.raises(StreamError, match=r"cannot read .*model\.zse at byte \d+: Input/output"):
+        load(gpu, path, SMALL)
+
+
+def test_options_without_a_thread_are_refused() -> None:
+    with pytest.raises(UsageError, match="at least 1"):
+        LoaderOptions(threads=0)
