@@ -2,12 +2,13 @@
 
 One ``StepBatch`` is one forward pass. It mixes chunks of prompts with single decode tokens; a
 chunk that finishes its sequence's known tokens carries a ``SamplingRow`` and gets one token back.
+What is made once a token is a named tuple: it takes half the time of a frozen dataclass.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -31,8 +32,7 @@ class CacheGeometry:
     num_blocks: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class SequenceChunk:
+class SequenceChunk(NamedTuple):
     """Consecutive tokens of one sequence: a piece of its prompt, or one decode token."""
 
     sequence_slot: int
@@ -42,7 +42,10 @@ class SequenceChunk:
     start_position: int
     """Position of the first token; everything before it is already in the cache."""
     block_table: Sequence[int]
-    """Blocks that hold positions 0, block_size, 2 * block_size ...; covers the chunk's end."""
+    """Blocks that hold positions 0, block_size, 2 * block_size ...; covers the chunk's end.
+
+    The sequence's own list, which changes later: read it before ``submit`` returns.
+    """
     wants_logits: WantsLogits = "last"
 
 
@@ -74,6 +77,15 @@ class SamplingRow:
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     banned_token_ids: Collection[int] = ()
 
+    def at_step(self, step: int, banned_token_ids: Collection[int]) -> SamplingRow:
+        """Return the row of a later token of the same sequence; everything else stays."""
+        row = object.__new__(SamplingRow)  # a fifth of what ``dataclasses.replace`` takes
+        values = row.__dict__
+        values.update(self.__dict__)
+        values["step"] = step
+        values["banned_token_ids"] = banned_token_ids
+        return row
+
 
 @dataclass(frozen=True, kw_only=True)
 class StepBatch:
@@ -83,8 +95,7 @@ class StepBatch:
     sampling: Sequence[SamplingRow | None]
 
 
-@dataclass(frozen=True, kw_only=True)
-class SampledToken:
+class SampledToken(NamedTuple):
     """One chosen token.
 
     Log-probabilities are natural logarithms of the model's own distribution, before penalties,

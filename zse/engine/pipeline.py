@@ -112,9 +112,9 @@ def _chunk_for_runner(chunk: ScheduledChunk) -> SequenceChunk:
     end = chunk.start + chunk.num_tokens
     is_pending = end > len(sequence.token_ids)
     return SequenceChunk(
-        sequence_slot=sequence.slot,
-        token_ids=_PENDING if is_pending else sequence.token_ids[chunk.start : end],
-        start_position=chunk.start,
-        block_table=sequence.table.blocks,
-        wants_logits="last" if chunk.wants_token else "none",
+        sequence.slot,
+        _PENDING if is_pending else sequence.token_ids[chunk.start : end],
+        chunk.start,
+        sequence.table.blocks,
+        "last" if chunk.wants_token else "none",
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import InitVar, dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from zse.errors import InvalidParameterError
 
@@ -84,12 +84,11 @@ class Request:
     """Prefixes are shared only between requests with the same salt."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class TokenEvent:
+class TokenEvent(NamedTuple):
     """One generated token of one choice, or the end of a choice."""
 
     request_id: str
-    index: int
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody calls
     """Which of the ``n`` choices."""
     token_id: int | None
     """None only when the choice was aborted."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import bisect
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from zse.kv.cache import BlockTable
 
@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from zse.kv.cache import KVCache
 
 
-@dataclass(frozen=True, kw_only=True)
-class ScheduledChunk:
+class ScheduledChunk(NamedTuple):
     """Tokens [start, start + num_tokens) of a sequence, to be computed in this step."""
 
     sequence: Sequence
@@ -73,6 +72,7 @@ class Scheduler:
 
     def __init__(self, cache: KVCache, *, max_batch_tokens: int, max_sequences: int) -> None:
         self._cache = cache
+        self._block_size = cache.block_size
         self._max_batch_tokens = max_batch_tokens
         num_slots = min(max_sequences, max_batch_tokens)
         self._free_slots = list(range(num_slots - 1, -1, -1))
@@ -151,7 +151,7 @@ class Scheduler:
         table = sequence.table
         assert table is not None
         num_known = min(sequence.num_computed, len(sequence.token_ids))
-        if num_known < (table.num_cached + 1) * self._cache.block_size:
+        if num_known < (table.num_cached + 1) * self._block_size:
             return
         replaced: list[int] = []
         self._cache.commit(table, sequence.token_ids, num_computed=num_known, replaced=replaced)
@@ -182,7 +182,7 @@ class Scheduler:
             if sequence.table is None:
                 continue  # preempted for one that stands before it
             if self._make_room(sequence):
-                chunks.append(_chunk_of(sequence, 1))
+                chunks.append(ScheduledChunk(sequence, sequence.num_computed, 1, True))
         return chunks
 
     def _schedule_pending(self) -> list[ScheduledChunk] | None:
@@ -192,20 +192,26 @@ class Scheduler:
         for sequence in self._running:
             if sequence.num_remaining != 1:
                 continue
-            if sequence.num_pending and sequence.is_last_pending:
-                continue
-            if sequence.num_pending and sequence.needs_known_tokens:
-                num_stopped += 1
-            elif self._has_room(sequence):
-                chunks.append(_chunk_of(sequence, 1))
+            if sequence.num_pending:
+                if sequence.is_last_pending:
+                    continue
+                if sequence.needs_known_tokens:
+                    num_stopped += 1
+                    continue
+            if self._has_room(sequence):
+                chunks.append(ScheduledChunk(sequence, sequence.num_computed, 1, True))
             else:
                 return None  # somebody must be preempted, and that takes a host that knows all
         # Those that cannot go on lose a step. Where they are the most, all wait for them.
         return None if num_stopped > len(chunks) else chunks
 
     def _has_room(self, sequence: Sequence) -> bool:
-        assert sequence.table is not None
-        return self._cache.grow_table(sequence.table, num_tokens=sequence.num_tokens)
+        table = sequence.table
+        assert table is not None
+        num_tokens = sequence.num_tokens
+        if num_tokens <= len(table.blocks) * self._block_size:  # nearly always
+            return True
+        return self._cache.grow_table(table, num_tokens=num_tokens)
 
     def _make_room(self, sequence: Sequence) -> bool:
         """Give a running sequence the block its next token needs, at others' cost if it must."""
@@ -283,8 +289,5 @@ def _descending_rank(sequence: Sequence) -> tuple[int, int]:
 def _chunk_of(sequence: Sequence, budget: int) -> ScheduledChunk:
     num_remaining = sequence.num_remaining
     return ScheduledChunk(
-        sequence=sequence,
-        start=sequence.num_computed,
-        num_tokens=min(num_remaining, budget),
-        wants_token=num_remaining <= budget,
+        sequence, sequence.num_computed, min(num_remaining, budget), num_remaining <= budget
     )

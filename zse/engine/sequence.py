@@ -48,6 +48,31 @@ class Sequence:
     cached_tokens: int | None = None
     """Prompt tokens reused when it first ran; None before."""
     finish_reason: FinishReason | None = None
+    needs_known_tokens: bool = field(init=False)
+    """Whether a token cannot be chosen before the host knows the one before."""
+    _row: SamplingRow = field(init=False)
+
+    def __post_init__(self) -> None:
+        params = self.request.params
+        self.needs_known_tokens = (
+            params.repetition_penalty != 1.0
+            or params.presence_penalty != 0.0
+            or params.frequency_penalty != 0.0
+        )
+        self._row = SamplingRow(
+            temperature=params.temperature,
+            top_k=params.top_k,
+            top_p=params.top_p,
+            min_p=params.min_p,
+            repetition_penalty=params.repetition_penalty,
+            presence_penalty=params.presence_penalty,
+            frequency_penalty=params.frequency_penalty,
+            seed=self.seed,
+            prompt_token_ids=self.prompt_token_ids,
+            output_token_ids=self.output_token_ids,
+            logprobs=params.logprobs,
+            logit_bias=params.logit_bias,
+        )
 
     @property
     def num_tokens(self) -> int:
@@ -58,16 +83,6 @@ class Sequence:
     def num_remaining(self) -> int:
         """Tokens still to compute; 1 for a sequence in decode."""
         return len(self.token_ids) + self.num_pending - self.num_computed
-
-    @property
-    def needs_known_tokens(self) -> bool:
-        """Whether its next token cannot be chosen before the host knows the one before."""
-        params = self.request.params
-        return (
-            params.repetition_penalty != 1.0
-            or params.presence_penalty != 0.0
-            or params.frequency_penalty != 0.0
-        )
 
     @property
     def is_last_pending(self) -> bool:
@@ -90,30 +105,14 @@ class Sequence:
 
         The token lists are shared with the sequence, not copied: ``submit`` reads them at once.
         """
-        params = self.request.params
         num_output = len(self.output_token_ids) + self.num_pending
-        too_early = num_output < params.min_tokens
-        return SamplingRow(
-            temperature=params.temperature,
-            top_k=params.top_k,
-            top_p=params.top_p,
-            min_p=params.min_p,
-            repetition_penalty=params.repetition_penalty,
-            presence_penalty=params.presence_penalty,
-            frequency_penalty=params.frequency_penalty,
-            seed=self.seed,
-            step=num_output,
-            prompt_token_ids=self.prompt_token_ids,
-            output_token_ids=self.output_token_ids,
-            logprobs=params.logprobs,
-            logit_bias=params.logit_bias,
-            banned_token_ids=self.end_token_ids if too_early else (),
-        )
+        too_early = num_output < self.request.params.min_tokens
+        return self._row.at_step(num_output, self.end_token_ids if too_early else ())
 
     def reason_to_finish(self) -> FinishReason | None:
         """Return why the last token ends the sequence, or None when it goes on."""
         num_output = len(self.output_token_ids)
-        is_end = self.token_ids[-1] in self.end_token_ids
+        is_end = self.output_token_ids[-1] in self.end_token_ids
         if is_end and num_output > self.request.params.min_tokens:
             return "stop"
         return "length" if num_output >= self.max_tokens else None
