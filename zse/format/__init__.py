@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 # Entry points that live higher up; by name, so that this package stays at the bottom.
-_LATE = {"convert_model": "zse.quantize.convert", "load_zse_model": "zse.engine.interop"}
+_LATE = {"convert_model": "zse.quantize.convert", "load_zse_model": "zse.quantize.huggingface"}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,131 @@
+"""Puts a file's tensors where a transformers model, built on the meta device, expects them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from zse.errors import FormatError
+from zse.format.as_torch import stored_parts
+from zse.models.config import ModelConfig
+from zse.models.names import EMBED, TensorSource, tensor_plan
+from zse.quantize.huggingface.layers import StoredMatrix, frozen
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from zse.format.reader import ZSEReader
+    from zse.quantize.huggingface.layers import LayerMaker
+
+_HEAD = "lm_head.weight"
+
+
+def fill_model(
+    model: Any, reader: ZSEReader, layers: LayerMaker, *, device: torch.device, dtype: torch.dtype
+) -> None:
+    """Give every parameter of a model its value, group by group.
+
+    Args:
+        model: A transformers model whose parameters are on the meta device.
+        reader: The file.
+        layers: What linear layers become.
+        device: Where tensors go.
+        dtype: Of embeddings and norms.
+
+    Raises:
+        FormatError: The file's tensors and its config.json do not belong together.
+    """
+    config = ModelConfig.from_json(reader.header.model_config)
+    for group in tensor_plan(config):
+        biases = _biases(reader, group.tensors)
+        for tensor in group.tensors:
+            if tensor.kind in ("linear", "head"):
+                _fill_matrix(model, reader, tensor, layers, biases, device, dtype)
+            elif tensor.kind != "bias":
+                values = reader.tensor(tensor.name)
+                _set_parameter(model, tensor.sources[0][0], frozen(values, device, dtype))
+        reader.release(group.name)
+    _compute_buffers(model, device)
+    left = [name for name, value in model.named_parameters() if value.is_meta]
+    left += [name for name, value in model.named_buffers() if value.is_meta]
+    if left:
+        raise FormatError(f"the file has no values for {', '.join(left[:3])} of its config.json")
+
+
+def _biases(reader: ZSEReader, tensors: tuple[TensorSource, ...]) -> dict[str, torch.Tensor]:
+    """Return float32 biases by the checkpoint name of the weight that each belongs to."""
+    found = {}
+    for tensor in tensors:
+        if tensor.kind == "bias":
+            pieces = torch.split(reader.tensor(tensor.name), [s[0] for _, s in tensor.sources])
+            for (name, _), piece in zip(tensor.sources, pieces, strict=True):
+                found[name.removesuffix("bias") + "weight"] = piece
+    return found
+
+
+def _fill_matrix(
+    model: Any,
+    reader: ZSEReader,
+    tensor: TensorSource,
+    layers: LayerMaker,
+    biases: dict[str, torch.Tensor],
+    device: torch.device,
+    dtype: torch.dtype,
+) -> None:
+    """Cut a joined matrix apart and put a layer where each piece belongs."""
+    whole = StoredMatrix(entry=reader.entry(tensor.name), parts=stored_parts(reader, tensor.name))
+    if tensor.name == EMBED:
+        _fill_tied(model, whole, layers, device, dtype)
+        return
+    first = 0
+    for name, shape in tensor.sources:
+        piece = whole.rows(first, first + shape[0])
+        first += shape[0]
+        _set_module(model, name.removesuffix(".weight"), layers.make(piece, biases.get(name)))
+
+
+def _fill_tied(
+    model: Any, whole: StoredMatrix, layers: LayerMaker, device: torch.device, dtype: torch.dtype
+) -> None:
+    """Fill embedding and head from the one matrix that both read."""
+    embedding = model.get_input_embeddings()
+    embedding.weight = frozen(whole.values(), device, dtype)
+    head = layers.make(whole, None)
+    if isinstance(head, torch.nn.Linear):
+        head.weight = embedding.weight
+    model.set_output_embeddings(head)
+
+
+def _set_parameter(model: Any, name: str, value: torch.nn.Parameter) -> None:
+    path, _, leaf = name.rpartition(".")
+    module = _module(model, path)
+    expected = module._parameters.get(leaf)
+    if expected is None or expected.shape != value.shape:
+        found = "no such parameter" if expected is None else f"one of shape {list(expected.shape)}"
+        raise FormatError(f"{name} is {list(value.shape)}, but its config.json gives {found}")
+    setattr(module, leaf, value)
+
+
+def _set_module(model: Any, path: str, layer: torch.nn.Module) -> None:
+    old = _module(model, path)
+    sizes = [(getattr(m, "out_features", 0), getattr(m, "in_features", 0)) for m in (old, layer)]
+    if sizes[0] != sizes[1]:
+        raise FormatError(f"{path} is {sizes[1]}, but its config.json gives {sizes[0]}")
+    parent, _, leaf = path.rpartition(".")
+    setattr(_module(model, parent), leaf, layer)
+
+
+def _module(model: Any, path: str) -> Any:
+    try:
+        return model.get_submodule(path)
+    except AttributeError as error:
+        raise FormatError(f"its config.json gives a model without {path}") from error
+
+
+def _compute_buffers(model: Any, device: torch.device) -> None:
+    """Make modules again whose buffers are computed from the configuration (rotary tables)."""
+    for path, module in list(model.named_modules()):
+        if any(buffer.is_meta for buffer in module.buffers(recurse=False)):
+            parent, _, leaf = path.rpartition(".")
+            setattr(model.get_submodule(parent), leaf, type(module)(model.config).to(device))

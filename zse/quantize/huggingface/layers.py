@@ -1,0 +1,136 @@
+"""Linear layers for a transformers model, made of the parts that the file holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+
+from zse.format.as_torch import dequantize
+
+if TYPE_CHECKING:
+    from zse.format.spec import TensorEntry
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredMatrix:
+    """A matrix [N, K] as the file has it: some rows of a tensor, whose parts are views."""
+
+    entry: TensorEntry
+    """Of this matrix: its shape is [N, K], whatever tensor it was cut from."""
+    parts: dict[str, torch.Tensor]
+    """By role; the first dimension of each is N."""
+
+    def rows(self, start: int, stop: int) -> StoredMatrix:
+        """Return rows ``start`` to ``stop``, sharing memory."""
+        return StoredMatrix(
+            entry=replace(self.entry, shape=(stop - start, self.entry.shape[1])),
+            parts={role: part[start:stop] for role, part in self.parts.items()},
+        )
+
+    def values(self) -> torch.Tensor:
+        """Return the weights float32 [N, K]."""
+        return dequantize(self.entry, self.parts)
+
+
+class LinearKernels(Protocol):
+    """Multiplies packed matrices on a GPU."""
+
+    def multiply(self, weight: StoredMatrix, inputs: torch.Tensor) -> torch.Tensor:
+        """Return inputs [M, K] @ weight^T as [M, N] float32 or bfloat16."""
+
+
+class LayerMaker(Protocol):
+    """Decides what stands where the transformers model has a linear layer."""
+
+    def make(self, weight: StoredMatrix, bias: torch.Tensor | None) -> torch.nn.Module:
+        """Return a layer for a matrix and a float32 bias [N]; nothing of it stays in the file."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlainLayers:
+    """Dequantizes once: an ordinary ``torch.nn.Linear``."""
+
+    device: torch.device
+    dtype: torch.dtype
+
+    def make(self, weight: StoredMatrix, bias: torch.Tensor | None) -> torch.nn.Module:
+        """See ``LayerMaker``."""
+        rows, columns = weight.entry.shape
+        layer = torch.nn.Linear(columns, rows, bias=bias is not None, device="meta")
+        layer.weight = frozen(weight.values(), self.device, self.dtype)
+        if bias is not None:
+            layer.bias = frozen(bias, self.device, self.dtype)
+        return layer
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackedLayers:
+    """Keeps the packed weights: ``ZSELinear``."""
+
+    device: torch.device
+    kernels: LinearKernels | None
+
+    def make(self, weight: StoredMatrix, bias: torch.Tensor | None) -> torch.nn.Module:
+        """See ``LayerMaker``."""
+        return ZSELinear(weight, bias, device=self.device, kernels=self.kernels)
+
+
+class ZSELinear(torch.nn.Module):
+    """A linear layer over packed weights.
+
+    On a GPU our kernels compute it; without them the weights are dequantized for each call, which
+    is slow and takes the memory of one dense layer for that moment.
+
+    Args:
+        weight: The matrix; its parts are copied to the device.
+        bias: Float32 [N].
+        device: Where the layer lives.
+        kernels: Multiplies on the GPU; None for torch.
+    """
+
+    def __init__(
+        self,
+        weight: StoredMatrix,
+        bias: torch.Tensor | None,
+        *,
+        device: torch.device,
+        kernels: LinearKernels | None = None,
+    ) -> None:
+        super().__init__()
+        self._entry = weight.entry
+        self._kernels = kernels
+        self._roles = tuple(weight.parts)
+        self.out_features, self.in_features = weight.entry.shape
+        for role, part in weight.parts.items():
+            self.register_buffer(role, torch.empty_like(part, device=device).copy_(part))
+        self.register_buffer("bias", None if bias is None else bias.to(device, copy=True))
+
+    def stored(self) -> StoredMatrix:
+        """Return the packed weights where they are now."""
+        return StoredMatrix(
+            entry=self._entry, parts={role: self.get_buffer(role) for role in self._roles}
+        )
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Return inputs [..., K] @ weight^T + bias, of the inputs' dtype."""
+        rows = inputs.reshape(-1, self.in_features)
+        if self._kernels is not None and rows.device.type == "cuda":
+            outputs = self._kernels.multiply(self.stored(), rows)
+        else:
+            outputs = torch.mm(rows, self.stored().values().to(rows.dtype).t())
+        bias = self._buffers["bias"]
+        if bias is not None:
+            outputs = outputs + bias.to(outputs.dtype)
+        return outputs.to(inputs.dtype).reshape(*inputs.shape[:-1], self.out_features)
+
+    def extra_repr(self) -> str:
+        """Say what ``print(model)`` should."""
+        grouped = f", group_size={self._entry.group_size}" if self._entry.group_size else ""
+        return f"{self.in_features}, {self.out_features}, scheme={self._entry.scheme}{grouped}"
+
+
+def frozen(values: torch.Tensor, device: torch.device, dtype: torch.dtype) -> torch.nn.Parameter:
+    """Return values as a parameter that is not trained; never a view of the file."""
+    return torch.nn.Parameter(values.to(device, dtype, copy=True), requires_grad=False)

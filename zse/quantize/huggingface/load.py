@@ -1,0 +1,158 @@
+"""``load_zse_model``: build the model of the file's own config.json, fill it from the file."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from zse.errors import FormatError, MissingDependencyError, UsageError
+from zse.format.reader import ZSEReader
+from zse.quantize.huggingface.bnb import BitsandbytesLayers
+from zse.quantize.huggingface.fill import fill_model
+from zse.quantize.huggingface.layers import PackedLayers, PlainLayers
+
+if TYPE_CHECKING:
+    import os
+
+    from zse.quantize.huggingface.layers import LayerMaker
+
+BACKENDS = ("zse", "bnb")
+_TOKENIZER_SECTIONS = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+    "config.json",
+)
+
+
+def load_zse_model(
+    path: str | os.PathLike[str],
+    cache_weights: bool | str = "auto",
+    *,
+    backend: str = "zse",
+    device: str = "auto",
+) -> tuple[Any, Any, dict[str, Any]]:
+    """Rebuild the transformers model that a file was made from, with the weights of the file.
+
+    Norms and embeddings are plain tensors; linear layers keep their packed weights.
+
+    Args:
+        path: The .zse file.
+        cache_weights: True makes every layer a plain one, dequantized once, at the price of the
+            memory that quantization saved; "auto" and False compute on packed weights.
+        backend: ``zse``: our kernels on a GPU, torch on a CPU; ``bnb``: NF4 layers become
+            bitsandbytes' Linear4bit.
+        device: ``auto`` (the first GPU, else the CPU), ``cpu``, ``cuda`` or ``cuda:N``.
+
+    Returns:
+        The model (evaluation mode; float32 on a CPU, bfloat16 on a GPU; ready for ``generate``),
+        its tokenizer, and a description of the file: path, architecture, format_version, schemes,
+        size_bytes, provenance.
+
+    Raises:
+        MissingDependencyError: transformers, or for ``bnb`` bitsandbytes, is not installed.
+        FormatError: The file is damaged or lacks its configuration.
+        UsageError: An option is something else, or the file has no NF4 layer for ``bnb``.
+    """
+    if cache_weights not in ("auto", True, False):
+        raise UsageError(f"cache_weights is {cache_weights!r}, expected 'auto', True or False")
+    if backend not in BACKENDS:
+        raise UsageError(
+            f"backend {backend!r} is not known", hint=f"Use one of {', '.join(BACKENDS)}."
+        )
+    transformers = _transformers()
+    place = choose_device(device)
+    dtype = torch.float32 if place.type == "cpu" else torch.bfloat16
+    with ZSEReader(path) as reader:
+        if cache_weights is True:
+            layers: LayerMaker = PlainLayers(device=place, dtype=dtype)
+        elif backend == "bnb":
+            layers = BitsandbytesLayers(reader, device=place, dtype=dtype)
+        else:
+            layers = PackedLayers(device=place, kernels=None)
+        model = _empty_model(transformers, reader, dtype)
+        fill_model(model, reader, layers, device=place, dtype=dtype)
+        tokenizer = _build_tokenizer(transformers, reader)
+        info = _describe(path, reader)
+    return model.eval(), tokenizer, info
+
+
+def choose_device(device: str) -> torch.device:
+    """Return the torch device that a user's word means.
+
+    Raises:
+        UsageError: It is not a device that can hold a model here.
+    """
+    accelerator = torch.accelerator.is_available()
+    if device == "auto":
+        return torch.device("cuda", 0) if accelerator else torch.device("cpu")
+    try:
+        place = torch.device(device)
+    except RuntimeError as error:
+        raise UsageError(f"device {device!r} is not known", hint="cpu, cuda or cuda:N.") from error
+    if place.type == "cuda" and accelerator:
+        return torch.device("cuda", place.index or 0)
+    if place.type != "cpu":
+        raise UsageError(
+            f"device {device!r} was asked for, but this torch reaches none",
+            hint="Use device='cpu', or install a torch built for the GPU.",
+        )
+    return place
+
+
+def _transformers() -> Any:
+    try:
+        return importlib.import_module("transformers")
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"load_zse_model needs transformers, which cannot be imported: {error}",
+            hint="Install it with: pip install 'zllm-zse[hf]'",
+        ) from error
+
+
+def _empty_model(transformers: Any, reader: ZSEReader, dtype: torch.dtype) -> Any:
+    """Return the model with every parameter on the meta device: shapes without memory."""
+    settings = json.loads(bytes(_section(reader, "config.json")))
+    config_class = type(transformers.AutoConfig.for_model(settings["model_type"]))
+    config = config_class.from_dict(settings)
+    config.dtype = dtype
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(config)
+    if reader.has_section("generation_config.json"):
+        generation = json.loads(bytes(reader.section("generation_config.json")))
+        model.generation_config = transformers.GenerationConfig.from_dict(generation)
+    return model
+
+
+def _build_tokenizer(transformers: Any, reader: ZSEReader) -> Any:
+    _section(reader, "tokenizer.json")
+    with tempfile.TemporaryDirectory(prefix="zse-tokenizer-") as folder:
+        for name in _TOKENIZER_SECTIONS:
+            if reader.has_section(name):
+                Path(folder, name).write_bytes(bytes(reader.section(name)))
+        return transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+
+
+def _describe(path: str | os.PathLike[str], reader: ZSEReader) -> dict[str, Any]:
+    schemes = Counter(str(reader.entry(name).scheme) for name in reader.names())
+    return {
+        "path": str(path),
+        "architecture": reader.header.architecture,
+        "format_version": reader.header.format_version,
+        "schemes": dict(schemes),
+        "size_bytes": reader.size_bytes,
+        "provenance": dict(reader.header.provenance),
+    }
+
+
+def _section(reader: ZSEReader, name: str) -> memoryview:
+    if not reader.has_section(name):
+        raise FormatError(f"the file has no section {name}")
+    return reader.section(name)
