@@ -5,9 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
-from interpreted import InterpretedLauncher
-
 import torch
+from interpreted import InterpretedLauncher
 
 from zse.errors import UnsupportedModelError
 from zse.format import Scheme

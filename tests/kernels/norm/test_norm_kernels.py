@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from interpreted import InterpretedLauncher
-
 import torch
+from interpreted import InterpretedLauncher
 
 from zse.errors import UnsupportedModelError
 from zse.kernels.buffers import Partials, Plain, Quantized

@@ -57,6 +57,4 @@ def silu_mul(
     )
     splits = inputs.splits if isinstance(inputs, Partials) else 1
     grid = (inputs.rows, -(-groups // groups_each), 1)
-    launcher.launch(
-        chosen, grid, inputs.values, outputs, scales, sums, width, inputs.rows, splits
-    )
+    launcher.launch(chosen, grid, inputs.values, outputs, scales, sums, width, inputs.rows, splits)

@@ -1,0 +1,104 @@
+"""The rotary kernels equal their reference, in the interpreter."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from interpreted import InterpretedLauncher
+from paged_cache import Pages, Tables, angles, relative_error
+
+from zse.errors import UnsupportedModelError
+from zse.kernels.buffers import Partials, Plain
+from zse.kernels.rope_store.contract import CONTRACT, INT8_CACHE_TOLERANCE
+from zse.kernels.rope_store.launch import HeadInputs, HeadShape, rope_store, rope_table
+from zse.kernels.rope_store.reference import rope_store as reference
+
+EPSILON = 1e-6
+
+
+@pytest.mark.parametrize("head_dim", [64, 80])
+def test_the_table_of_angles_equals_float32_trigonometry_at_every_position(head_dim: int) -> None:
+    frequencies, expected = angles(70, head_dim)
+    table = torch.full((70, head_dim), -9.0)
+    rope_table(
+        InterpretedLauncher(), inverse_frequencies_address=frequencies.data_ptr(),
+        table_address=table.data_ptr(), num_positions=70, head_dim=head_dim, factor=1.5,
+    )  # fmt: skip
+    torch.testing.assert_close(table, expected * 1.5, rtol=1e-5, atol=2e-6)
+
+
+def check(
+    shape: HeadShape,
+    *,
+    splits: int = 2,
+    quantized: bool = False,
+    bias: bool = False,
+    norm: bool = False,
+) -> None:
+    """Run two sequences of 3 and 2 rows that cross a block, and compare everything stored."""
+    torch.manual_seed(6)
+    dim, heads, kv = shape.head_dim, shape.num_heads, shape.kv_heads
+    positions = torch.tensor([31, 32, 33, 0, 1], dtype=torch.int32)
+    table_rows = torch.tensor([1, 1, 1, 0, 0], dtype=torch.int32)
+    tables = Tables([[2], [4, 1, 0]])
+    pages = Pages(5, kv, dim, quantized=quantized)
+    parts = torch.randn(max(splits, 1), 5, shape.qkv_columns)
+    if splits == 0:
+        parts = parts[0].bfloat16()
+    bias_values = torch.randn(shape.qkv_columns) * 3
+    norms = (torch.randn(dim), torch.randn(dim))
+    frequencies, table = angles(64, dim)
+    queries = torch.zeros(5, heads, dim, dtype=torch.bfloat16)
+    joined = Plain(rows=5, columns=shape.qkv_columns, values=parts.data_ptr())
+    summed = Partials(rows=5, columns=shape.qkv_columns, splits=splits, values=parts.data_ptr())
+    rope_store(
+        InterpretedLauncher(),
+        HeadInputs(
+            qkv=summed if splits else joined,
+            cosines_sines=table.data_ptr(),
+            positions=positions.data_ptr(),
+            bias=bias_values.data_ptr() if bias else 0,
+            q_norm=norms[0].data_ptr() if norm else 0,
+            k_norm=norms[1].data_ptr() if norm else 0,
+            epsilon=EPSILON,
+        ),
+        shape, pages.cache, tables.tables,
+        table_rows_address=table_rows.data_ptr(), queries_address=queries.data_ptr(),
+    )  # fmt: skip
+    total = (parts.sum(0) if splits else parts.float()) + (bias_values if bias else 0)
+    cache = torch.zeros(5, 2 * kv, dim)
+    expected = reference(
+        total.unflatten(1, (-1, dim)), positions.long(), frequencies, torch.arange(5), cache, heads,
+        (*norms, EPSILON) if norm else None,
+    )  # fmt: skip
+    limit = INT8_CACHE_TOLERANCE if quantized else CONTRACT.relative_tolerance_16bit
+    assert relative_error(queries, expected) <= CONTRACT.relative_tolerance_16bit
+    assert relative_error(pages.read([4, 1], 34)[31:], cache[:3]) <= limit
+    assert relative_error(pages.read([2], 2), cache[3:]) <= limit
+    untouched = pages.read([4, 1, 0], 96)
+    if not quantized:
+        assert untouched[:31].isnan().all()
+        assert untouched[34:].isnan().all()
+
+
+@pytest.mark.parametrize("quantized", [False, True])
+@pytest.mark.parametrize("norm", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+def test_queries_and_the_cache_equal_the_reference(quantized: bool, norm: bool, bias: bool) -> None:
+    shape = HeadShape(num_heads=6, kv_heads=2, head_dim=64)
+    check(shape, quantized=quantized, norm=norm, bias=bias)
+
+
+@pytest.mark.parametrize("splits", [0, 1, 5])
+def test_any_number_of_summands_is_read(splits: int) -> None:
+    check(HeadShape(num_heads=2, kv_heads=2, head_dim=64), splits=splits)
+
+
+@pytest.mark.parametrize(("head_dim", "quantized"), [(80, False), (96, False), (128, True)])
+def test_other_head_widths(head_dim: int, quantized: bool) -> None:
+    check(HeadShape(num_heads=3, kv_heads=1, head_dim=head_dim), quantized=quantized, norm=True)
+
+
+def test_a_head_width_that_no_kernel_takes_is_refused() -> None:
+    with pytest.raises(UnsupportedModelError, match="head_dim 96 with an int8 cache"):
+        check(HeadShape(num_heads=3, kv_heads=1, head_dim=96), quantized=True)

@@ -1,0 +1,81 @@
+"""A paged key and value cache of CPU tensors, for tests of kernels; import ``interpreted`` first."""
+
+from __future__ import annotations
+
+import torch
+
+from zse.kernels.rope_store.launch import BlockTables, PagedCache
+
+BLOCK = 32
+
+
+class Pages:
+    """Blocks of one layer, filled with what nobody wrote: not-a-number, or large codes."""
+
+    def __init__(self, blocks: int, kv_heads: int, head_dim: int, *, quantized: bool) -> None:
+        shape = (blocks, kv_heads, BLOCK, head_dim)
+        self.quantized, self.head_dim = quantized, head_dim
+        self.parts = [torch.zeros(0), torch.zeros(0)]
+        self.scales = [torch.zeros(0), torch.zeros(0)]
+        for index in (0, 1):
+            if quantized:
+                self.parts[index] = torch.full(shape, 127, dtype=torch.int8)
+                scale_shape = (*shape[:3], head_dim // 32)
+                self.scales[index] = torch.full(scale_shape, float("nan"), dtype=torch.float16)
+            else:
+                self.parts[index] = torch.full(shape, float("nan"), dtype=torch.bfloat16)
+        self.cache = PagedCache(
+            keys=self.parts[0].data_ptr(),
+            values=self.parts[1].data_ptr(),
+            key_scales=self.scales[0].data_ptr() if quantized else 0,
+            value_scales=self.scales[1].data_ptr() if quantized else 0,
+        )
+
+    def write(self, blocks: list[int], keys: torch.Tensor, values: torch.Tensor) -> None:
+        """Write float32 [tokens, kv_heads, head_dim] from position 0 of a sequence."""
+        for position in range(keys.shape[0]):
+            block, token = blocks[position // BLOCK], position % BLOCK
+            for index, part in enumerate((keys[position], values[position])):
+                if self.quantized:
+                    groups = part.unflatten(-1, (-1, 32))
+                    scale = (groups.abs().amax(-1) / 127.0).half()
+                    codes = torch.round(groups / scale.float().unsqueeze(-1)).flatten(-2)
+                    self.parts[index][block, :, token] = codes.clamp(-127, 127).to(torch.int8)
+                    self.scales[index][block, :, token] = scale
+                else:
+                    self.parts[index][block, :, token] = part.bfloat16()
+
+    def read(self, blocks: list[int], tokens: int) -> torch.Tensor:
+        """Return float32 [tokens, 2 * kv_heads, head_dim]: keys, then values, as stored."""
+        halves = []
+        for part, scales in zip(self.parts, self.scales, strict=True):
+            wide = part.float()
+            if self.quantized:
+                wide = (wide.unflatten(-1, (-1, 32)) * scales.float().unsqueeze(-1)).flatten(-2)
+            joined = wide[blocks].transpose(1, 2).flatten(0, 1)
+            halves.append(joined[:tokens])
+        return torch.cat(halves, 1)
+
+
+class Tables:
+    """Block tables of some sequences; entries that nobody may follow are far outside."""
+
+    def __init__(self, tables: list[list[int]], stride: int = 0) -> None:
+        self.lists = tables
+        stride = stride or max(map(len, tables))
+        self.tensor = torch.full((len(tables), stride), 2**30, dtype=torch.int32)
+        for row, blocks in enumerate(tables):
+            self.tensor[row, : len(blocks)] = torch.tensor(blocks, dtype=torch.int32)
+        self.tables = BlockTables(address=self.tensor.data_ptr(), stride=stride)
+
+
+def angles(max_positions: int, head_dim: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return inverse frequencies [D / 2], and the table of cosines and sines [P, D]."""
+    frequencies = 1000.0 ** (-torch.arange(0, head_dim, 2).float() / head_dim)
+    turns = torch.arange(max_positions).float()[:, None] * frequencies
+    return frequencies, torch.cat((turns.cos(), turns.sin()), 1)
+
+
+def relative_error(found: torch.Tensor, expected: torch.Tensor) -> float:
+    """Return the largest error over the largest value."""
+    return float((found.float() - expected).abs().max() / expected.abs().max())

@@ -1,0 +1,109 @@
+"""The compiled forms of ``rope_table`` and ``rope_store``."""
+
+from __future__ import annotations
+
+from zse.errors import UnsupportedModelError
+from zse.kernels.variant import Kernel, Variant, number, pointer, variant
+
+MODULE = "zse.kernels.rope_store.triton_kernel"
+HEAD_DIMS = (64, 80, 96, 128, 256)
+INT8_HEAD_DIMS = (64, 128, 256)
+"""Head widths whose halves are whole groups of 32 channels."""
+TABLE_BLOCK = 4
+"""Positions a program of ``rope_table``."""
+HEADS = 8
+"""Heads a program of ``rope_store``."""
+
+ROPE_TABLE = Kernel(
+    name="rope_store.rope_table",
+    module=MODULE,
+    function="rope_table",
+    arguments=(
+        pointer("inverse_frequencies", "fp32"),
+        pointer("table", "fp32"),
+        number("num_positions"),
+        number("factor", "fp32"),
+    ),
+)
+ROPE_STORE = Kernel(
+    name="rope_store.rope_store",
+    module=MODULE,
+    function="rope_store",
+    arguments=(
+        pointer("qkv", "fp32"),
+        pointer("bias", "fp32"),
+        pointer("q_norm", "fp32"),
+        pointer("k_norm", "fp32"),
+        pointer("cosines_sines", "fp32"),
+        pointer("positions", "i32"),
+        pointer("table_rows", "i32"),
+        pointer("tables", "i32"),
+        pointer("queries", "bf16"),
+        pointer("keys", "bf16"),
+        pointer("values", "bf16"),
+        pointer("key_scales", "fp16"),
+        pointer("value_scales", "fp16"),
+        number("rows"),
+        number("splits"),
+        number("has_bias"),
+        number("table_stride"),
+        number("num_heads"),
+        number("kv_heads"),
+        number("epsilon", "fp32"),
+    ),
+)
+KERNELS = (ROPE_TABLE, ROPE_STORE)
+
+
+def padded(size: int) -> int:
+    """Return the smallest power of two that is not below ``size``."""
+    return 1 << (size - 1).bit_length()
+
+
+def check_head_dim(head_dim: int, *, quantized: bool) -> None:
+    """Refuse a head width that no kernel takes.
+
+    Raises:
+        UnsupportedModelError: No kernel takes it, or none with an int8 cache.
+    """
+    allowed = INT8_HEAD_DIMS if quantized else HEAD_DIMS
+    if head_dim not in allowed:
+        raise UnsupportedModelError(
+            f"head_dim {head_dim} with {'an int8' if quantized else 'a 16-bit'} cache; "
+            f"expected one of {', '.join(map(str, allowed))}",
+            hint="Use a 16-bit cache." if quantized else "",
+        )
+
+
+def rope_table_variant(head_dim: int) -> Variant:
+    """Return the form for a head width."""
+    half = head_dim // 2
+    return variant(ROPE_TABLE, HALF=half, HALF_PAD=padded(half), BLOCK=TABLE_BLOCK)
+
+
+def rope_store_variant(head_dim: int, *, element: str, quantized: bool, head_norm: bool) -> Variant:
+    """Return the form that reads ``fp32`` or ``bf16`` and writes an int8 or a bfloat16 cache."""
+    types = {} if element == "fp32" else {"qkv": f"*{element}"}
+    if quantized:
+        types |= {"keys": "*i8", "values": "*i8"}
+    return variant(
+        ROPE_STORE,
+        types=types,
+        HEAD_DIM=head_dim,
+        HALF_PAD=padded(head_dim // 2),
+        HEADS=HEADS,
+        HEAD_NORM=head_norm,
+    )
+
+
+VARIANTS: tuple[Variant, ...] = (
+    *(rope_table_variant(head_dim) for head_dim in HEAD_DIMS),
+    *(
+        rope_store_variant(head_dim, element=element, quantized=quantized, head_norm=head_norm)
+        for head_dim in HEAD_DIMS
+        for element in ("fp32", "bf16")
+        for quantized in (False, True)
+        for head_norm in (False, True)
+        if not quantized or head_dim in INT8_HEAD_DIMS
+    ),
+)
