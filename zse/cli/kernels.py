@@ -144,7 +144,7 @@ def _describe_build(built: BuiltPack) -> dict[str, Any]:
 
 
 def _describe_pack(pack: KernelPack) -> dict[str, Any]:
-    entries = [pack.entry(key) for key in pack.keys()]  # noqa: SIM118 - a pack is no mapping
+    entries = [pack.entry(key) for key in pack]
     return {
         "path": pack.name,
         "target": pack.target,

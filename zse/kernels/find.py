@@ -94,7 +94,7 @@ def find_pack(
         return _build(targets[0], cache_dir)
     name = targets[0].name
     raise KernelPackNotFound(
-        f"there is no kernel pack for {device_name} ({name}), and triton is not installed",
+        f"there is no kernel pack for {device_name} ({name}), and none can be built here",
         hint=f"Build the image with `--gpu {name}`, or build a pack on any machine with "
         f"`pip install 'zllm-zse[kernels]'` and `zse kernels build --gpu {name} -o PACK`, and "
         "name it with --kernels or ZSE_KERNELS.",

@@ -52,7 +52,7 @@ from zse.kernels.pack_fields import ELF_MAGIC, Row, read_details, read_row, read
 from zse.kernels.targets import TARGETS, Target, runs_on
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from zse.kernels.targets import Capability
     from zse.kernels.variant import Constant, Variant
@@ -155,6 +155,9 @@ class KernelPack:
     def keys(self) -> tuple[str, ...]:
         """Return the keys in the order in which the kernels lie."""
         return tuple(self._rows)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._rows)
 
     def __contains__(self, key: object) -> bool:
         return key in self._rows

@@ -1,0 +1,117 @@
+"""Adding a section to a finished file, in place."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "golden"))
+
+import small_file
+
+from zse.errors import DiskFullError, NotFoundError, UsageError
+from zse.format import append
+from zse.format.append import append_section
+from zse.format.errors import BadMagic, HeaderTooLarge, UnsafeSectionName, WriterBusyError
+from zse.format.reader import ZSEReader
+
+DATA = bytes(range(256)) * 40
+NAME = "kernels/sm_90"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "small.zse"
+    small_file.write(path)
+    return path
+
+
+def read(path: Path, name: str) -> bytes:
+    with ZSEReader(path) as reader:
+        reader.verify()
+        return bytes(reader.section(name))
+
+
+def test_an_added_section_is_read_back_and_nothing_else_moved(path: Path) -> None:
+    with ZSEReader(path) as reader:
+        before = reader.header
+        size_bytes = reader.size_bytes
+    section = append_section(path, NAME, DATA)
+    assert section.offset_bytes >= size_bytes - 4096
+    assert read(path, NAME) == DATA
+    with ZSEReader(path) as reader:
+        assert reader.header.groups == before.groups
+        assert reader.header.tensors == before.tensors
+        assert reader.header.sections == (*before.sections, section)
+        assert reader.size_bytes == section.end_bytes
+
+
+def test_several_sections_can_follow_and_each_can_be_replaced(path: Path) -> None:
+    append_section(path, NAME, DATA)
+    append_section(path, "kernels/sm_80", DATA[:100])
+    append_section(path, NAME, DATA[1:])
+    append_section(path, NAME, DATA[:7])
+    assert read(path, NAME) == DATA[:7]
+    assert read(path, "kernels/sm_80") == DATA[:100]
+
+
+def test_the_same_bytes_again_change_nothing(path: Path) -> None:
+    first = append_section(path, NAME, DATA)
+    content = path.read_bytes()
+    assert append_section(path, NAME, DATA) == first
+    assert path.read_bytes() == content
+
+
+def test_a_header_without_room_is_an_error_and_the_file_stays(path: Path) -> None:
+    for index in range(6):
+        append_section(path, f"kernels/{index}", b"a")
+    content = path.read_bytes()
+    with pytest.raises(HeaderTooLarge, match="are kept for it"):
+        append_section(path, "x" * 4096, b"a")
+    assert path.read_bytes() == content
+
+
+def test_a_full_disk_leaves_the_file_as_it_was(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = path.read_bytes()
+    pwrite = os.pwrite
+
+    def fill(fd: int, data: memoryview, offset_bytes: int) -> int:
+        if offset_bytes > len(content):
+            raise OSError(errno.ENOSPC, "no space")
+        return pwrite(fd, data[:1000], offset_bytes)
+
+    monkeypatch.setattr(append.os, "pwrite", fill)
+    with pytest.raises(DiskFullError):
+        append_section(path, NAME, DATA)
+    assert path.read_bytes() == content
+
+
+def test_a_write_in_small_pieces_arrives_whole(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pwrite = os.pwrite
+    monkeypatch.setattr(append.os, "pwrite", lambda fd, data, at: pwrite(fd, data[:999], at))
+    append_section(path, NAME, DATA)
+    assert read(path, NAME) == DATA
+
+
+def test_another_writer_is_waited_for_by_nobody(path: Path) -> None:
+    with path.open("rb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(WriterBusyError):
+            append_section(path, NAME, DATA)
+
+
+def test_bad_names_and_bad_files_are_refused(path: Path, tmp_path: Path) -> None:
+    with pytest.raises(UnsafeSectionName):
+        append_section(path, "../up", DATA)
+    with pytest.raises(NotFoundError):
+        append_section(tmp_path / "none.zse", NAME, DATA)
+    with pytest.raises((NotFoundError, UsageError)):
+        append_section(tmp_path, NAME, DATA)
+    (tmp_path / "other").write_bytes(b"not a zse file at all")
+    with pytest.raises(BadMagic):
+        append_section(tmp_path / "other", NAME, DATA)
