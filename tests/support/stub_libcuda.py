@@ -10,14 +10,17 @@ import ctypes
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from zse.device.cuda import Driver, Gpu
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 SOURCE = Path(__file__).with_suffix(".c")
 DEVICE_KIND, HOST_KIND, PIECE_KIND = 1, 2, 4
@@ -83,6 +86,8 @@ class Stub:
         self._library.stub_bytes.restype = ctypes.c_size_t
 
     def reset(self) -> None:
+        """Forget everything, what was not given back included."""
+        self._library.stub_forget()
         self._library.stub_reset()
 
     def driver(self) -> Driver:

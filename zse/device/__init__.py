@@ -6,6 +6,6 @@ kernel's own files say what is needed.
 
 from __future__ import annotations
 
-from zse.device.probe import DeviceInfo, cuda_driver_present, probe
+from zse.device.probe import DeviceInfo, cuda_device_present, cuda_driver_present, probe
 
-__all__ = ["DeviceInfo", "cuda_driver_present", "probe"]
+__all__ = ["DeviceInfo", "cuda_device_present", "cuda_driver_present", "probe"]

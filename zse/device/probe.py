@@ -55,6 +55,13 @@ def cuda_driver_present() -> bool:
     return True
 
 
+def cuda_device_present(root: Path = Path("/")) -> bool:
+    """Return whether there is a GPU and a driver for it; neither is started by asking."""
+    dev = root / "dev"
+    nodes = any(dev.glob("nvidia[0-9]*")) or (dev / "dxg").exists()  # the latter is Windows' own
+    return nodes and cuda_driver_present()
+
+
 def _read(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8", errors="replace")

@@ -80,7 +80,7 @@ class Gpu:
     def close(self) -> None:
         """Give everything back that is still held, then the context; twice does nothing."""
         if self._context is not None:
-            self.make_current()
+            self._driver.release("cuCtxSetCurrent", self._context)
             self.owner.release_all()
             self._context = None
             self._driver.release("cuDevicePrimaryCtxRelease_v2", self.device)

@@ -29,7 +29,7 @@ class GraphExec(Resource):
         graph: What was captured; it may be destroyed afterwards.
     """
 
-    noun = "graph"
+    noun = "a graph"
 
     def __init__(self, owner: Owner, graph: Graph) -> None:
         handle = ctypes.c_void_p()
@@ -58,7 +58,7 @@ class GraphExec(Resource):
 class Graph(Resource):
     """What was captured: a description, not yet able to run."""
 
-    noun = "captured graph"
+    noun = "a captured graph"
 
     @property
     def num_nodes(self) -> int:

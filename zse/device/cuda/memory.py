@@ -26,7 +26,7 @@ class DeviceBlock(Resource):
         OutOfDeviceMemoryError: So many are not free.
     """
 
-    noun = "block of device memory"
+    noun = "a block of device memory"
 
     def __init__(self, owner: Owner, length_bytes: int) -> None:
         address = ctypes.c_uint64()
@@ -53,7 +53,7 @@ class HostBlock(Resource):
     Pinning costs about half a second a gigabyte: make small ones and use them again.
     """
 
-    noun = "block of pinned memory"
+    noun = "a block of pinned memory"
 
     def __init__(self, owner: Owner, length_bytes: int) -> None:
         address = ctypes.c_void_p()

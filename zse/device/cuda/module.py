@@ -62,7 +62,7 @@ class Module(Resource):
         InvalidImageError: The driver cannot read it.
     """
 
-    noun = "module"
+    noun = "a module"
 
     def __init__(self, owner: Owner, image: bytes, shared_limit_bytes: int) -> None:
         handle = ctypes.c_void_p()

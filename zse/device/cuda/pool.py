@@ -27,7 +27,7 @@ class VirtualPool(Resource):
         reserve_bytes: The most that it can ever hold; rounded up to ``granularity_bytes``.
     """
 
-    noun = "memory pool"
+    noun = "a memory pool"
 
     def __init__(self, gpu: Gpu, reserve_bytes: int) -> None:
         driver = gpu.owner.driver

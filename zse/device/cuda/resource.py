@@ -27,7 +27,7 @@ class Owner:
 class Resource(ABC):
     """One thing of the driver's, known by a number that is invalid after ``release``."""
 
-    noun = "resource"
+    noun = "a resource"
 
     def __init__(self, owner: Owner, handle: int) -> None:
         self._owner = owner
@@ -43,7 +43,7 @@ class Resource(ABC):
             ReleasedError: It was given back.
         """
         if self._handle is None:
-            raise ReleasedError(f"a {self.noun} was used after it had been released")
+            raise ReleasedError(f"{self.noun} was used after it had been released")
         return self._handle
 
     def release(self) -> None:

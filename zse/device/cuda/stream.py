@@ -18,7 +18,7 @@ _EVENT_DISABLE_TIMING = 2
 class Stream(Resource):
     """A line of work; it does not wait for the legacy default stream."""
 
-    noun = "stream"
+    noun = "a stream"
 
     def __init__(self, owner: Owner) -> None:
         handle = ctypes.c_void_p()
@@ -48,7 +48,7 @@ class Stream(Resource):
 class Event(Resource):
     """A mark in a stream; without timing it costs less."""
 
-    noun = "event"
+    noun = "an event"
 
     def __init__(self, owner: Owner, *, timing: bool = False) -> None:
         handle = ctypes.c_void_p()

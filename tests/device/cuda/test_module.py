@@ -1,0 +1,112 @@
+"""Modules, functions, launches and their parameters on the stub driver."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from stub_libcuda import Stub, image
+
+from zse.device.cuda import (
+    CudaError,
+    Gpu,
+    InvalidImageError,
+    ParameterBlock,
+    ReleasedError,
+    WrongArchitectureError,
+)
+
+
+def test_a_launch_hands_over_grid_block_and_every_parameter(gpu: Gpu, stub: Stub) -> None:
+    function = gpu.load_module(image("mix=8,4,8,4,8")).function("mix")
+    block = ParameterBlock(["*fp32", "i32", "i64", "fp32", "*u8"])
+    parameters = block.pack(2**47 + 16, -3, -(2**40), 0.5, 0)
+    gpu.launch(function, (5, 6, 7), 128, 1024, gpu.create_stream(), parameters)
+    (launch,) = stub.launches()
+    assert (launch.name, launch.grid, launch.block) == ("mix", (5, 6, 7), (128, 1, 1))
+    assert launch.shared_bytes == 1024
+    assert (launch.programmatic, launch.cooperative, launch.cluster) == (0, 0, (0, 0, 0))
+    half = int.from_bytes(struct.pack("<f", 0.5), "little")
+    assert launch.parameters == (2**47 + 16, 2**32 - 3, 2**64 - 2**40, half, 0)
+
+
+def test_launch_attributes_are_those_that_were_asked_for(gpu: Gpu, stub: Stub) -> None:
+    function = gpu.load_module(image("none=")).function("none")
+    parameters = ParameterBlock([]).pack()
+    stream = gpu.create_stream()
+    gpu.launch(function, (3, 1, 1), 32, 0, stream, parameters, programmatic=True)
+    gpu.launch(function, (3, 1, 1), 32, 0, stream, parameters, cooperative=True)
+    gpu.launch(function, (3, 2, 1), 32, 0, stream, parameters, num_ctas=4, programmatic=True)
+    gpu.launch(function, (9, 1, 1), 32, 0, stream, parameters, programmatic=True)
+    pdl, cooperative, cluster, again = stub.launches()
+    assert (pdl.programmatic, pdl.cooperative, pdl.cluster) == (1, 0, (0, 0, 0))
+    assert (cooperative.programmatic, cooperative.cooperative) == (0, 1)
+    assert (cluster.grid, cluster.cluster, cluster.scheduling) == ((12, 2, 1), (4, 1, 1), 1)
+    assert cluster.programmatic == 1
+    assert (again.grid, again.programmatic) == ((9, 1, 1), 1)
+
+
+def test_more_shared_memory_than_usual_is_asked_for(gpu: Gpu, stub: Stub) -> None:
+    module = gpu.load_module(image("big=8"))
+    parameters = ParameterBlock(["*u8"]).pack(0)
+    stream = gpu.create_stream()
+    gpu.launch(module.function("big", 100_000), (1, 1, 1), 32, 100_000, stream, parameters)
+    assert stub.launches()[0].shared_bytes == 100_000
+    with pytest.raises(CudaError, match=r"needs 300000 bytes of shared memory.* block 232448"):
+        module.function("big", 300_000)
+
+
+def test_an_image_for_another_gpu_names_the_remedy(gpu: Gpu) -> None:
+    with pytest.raises(WrongArchitectureError, match="CUDA_ERROR_NO_BINARY_FOR_GPU") as caught:
+        gpu.load_module(image("k=8", capability=80))
+    assert "zse kernels build" in caught.value.hint
+
+
+def test_a_damaged_image_is_refused(gpu: Gpu) -> None:
+    with pytest.raises(InvalidImageError, match="kernel image is invalid"):
+        gpu.load_module(b"not an image at all")
+
+
+def test_a_kernel_that_is_not_in_the_image_is_named(gpu: Gpu) -> None:
+    module = gpu.load_module(image("there=8"))
+    with pytest.raises(CudaError, match=r"CUDA_ERROR_NOT_FOUND \(500\): no elsewhere"):
+        module.function("elsewhere")
+
+
+def test_an_unloaded_module_takes_its_functions_with_it(gpu: Gpu) -> None:
+    module = gpu.load_module(image("k="))
+    function = module.function("k")
+    parameters = ParameterBlock([]).pack()
+    gpu.launch(function, (1, 1, 1), 32, 0, gpu.create_stream(), parameters)
+    module.destroy()
+    with pytest.raises(ReleasedError, match="a module was used after"):
+        gpu.launch(function, (1, 1, 1), 32, 0, gpu.create_stream(), parameters)
+
+
+def test_a_refused_launch_is_the_drivers_error(gpu: Gpu) -> None:
+    function = gpu.load_module(image("k=")).function("k")
+    with pytest.raises(CudaError, match="cuLaunchKernelEx: CUDA_ERROR_INVALID_VALUE"):
+        gpu.launch(function, (0, 1, 1), 32, 0, gpu.create_stream(), ParameterBlock([]).pack())
+
+
+@pytest.mark.parametrize(
+    ("types", "values"),
+    [
+        (["i32"], ()),
+        (["i32"], (1, 2)),
+        (["i32"], (2**31,)),
+        (["i32"], (0.5,)),
+        (["*u8"], (-1,)),
+        (["fp32"], ("word",)),
+    ],
+)
+def test_a_value_that_does_not_fit_its_parameter_is_refused(
+    types: list[str], values: tuple[float, ...]
+) -> None:
+    with pytest.raises(CudaError, match="cannot be packed"):
+        ParameterBlock(types).pack(*values)
+
+
+def test_a_type_that_cannot_be_passed_is_refused() -> None:
+    with pytest.raises(CudaError, match="type 'tensordesc'"):
+        ParameterBlock(["tensordesc"])

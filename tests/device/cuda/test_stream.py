@@ -1,0 +1,67 @@
+"""Streams and events on the stub driver."""
+
+from __future__ import annotations
+
+import pytest
+
+from zse.device.cuda import CudaError, DeviceFault, Gpu, ReleasedError
+
+
+def test_an_event_marks_a_place_that_another_stream_waits_for(gpu: Gpu) -> None:
+    first, second = gpu.create_stream(), gpu.create_stream()
+    event = gpu.create_event()
+    event.record(first)
+    second.wait(event)
+    event.synchronize()
+    assert event.is_done()
+
+
+def test_an_event_that_is_not_reached_is_not_done(
+    gpu: Gpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    event = gpu.create_event()
+    monkeypatch.setenv("ZSE_STUB_FAIL", "cuEventQuery:600")
+    assert not event.is_done()
+    monkeypatch.setenv("ZSE_STUB_FAIL", "cuEventQuery:700")
+    with pytest.raises(DeviceFault):
+        event.is_done()
+
+
+def test_time_passes_between_two_events_with_timing(gpu: Gpu) -> None:
+    stream = gpu.create_stream()
+    start, end = gpu.create_event(timing=True), gpu.create_event(timing=True)
+    start.record(stream)
+    end.record(stream)
+    assert end.elapsed_ms(start) >= 0
+    with pytest.raises(CudaError, match="cuEventElapsedTime"):
+        gpu.create_event().elapsed_ms(start)
+
+
+@pytest.mark.parametrize(
+    "failing", ["cuStreamSynchronize", "cuEventSynchronize", "cuEventRecord", "cuStreamWaitEvent"]
+)
+def test_a_fault_of_a_kernel_is_met_by_whoever_comes_next(
+    gpu: Gpu, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    stream, event = gpu.create_stream(), gpu.create_event()
+    calls = {
+        "cuStreamSynchronize": stream.synchronize,
+        "cuEventSynchronize": event.synchronize,
+        "cuEventRecord": lambda: event.record(stream),
+        "cuStreamWaitEvent": lambda: stream.wait(event),
+    }
+    monkeypatch.setenv("ZSE_STUB_FAIL", f"{failing}:700")
+    with pytest.raises(DeviceFault, match="illegal memory access") as caught:
+        calls[failing]()
+    assert "Restart the process" in caught.value.hint
+
+
+def test_what_was_destroyed_cannot_be_used(gpu: Gpu) -> None:
+    stream, event = gpu.create_stream(), gpu.create_event()
+    for resource in (stream, event):
+        resource.destroy()
+        resource.destroy()
+    with pytest.raises(ReleasedError, match="a stream was used"):
+        stream.synchronize()
+    with pytest.raises(ReleasedError, match="an event was used"):
+        event.synchronize()
