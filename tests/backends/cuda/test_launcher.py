@@ -1,0 +1,197 @@
+"""The launcher over kernel packs, on the stub driver: what reaches the driver, and what does not."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field, replace
+
+import pytest
+from stub_libcuda import DEVICE_KIND, Stub, gpu, image, stub
+
+from zse.backends.cuda.launcher import PackLauncher
+from zse.device.cuda import CudaError, Gpu, Stream
+from zse.kernels.pack import KernelPackMismatch, PackEntry
+from zse.kernels.pack_errors import KernelVariantMissing
+from zse.kernels.variant import Kernel, Variant, number, pointer, variant
+
+__all__ = ["gpu", "stub"]
+
+KERNEL = Kernel(
+    name="test.scale",
+    module="none",
+    function="scale",
+    arguments=(
+        pointer("values", "fp32"),
+        number("rows"),
+        number("columns", aligned=True),
+        number("factor", "fp32"),
+    ),
+)
+SCALE = variant(KERNEL, num_warps=8, BLOCK=64)
+HALF = int.from_bytes(struct.pack("<f", 0.5), "little")
+
+
+def make_entry(made: Variant, **changes: object) -> PackEntry:
+    sizes = [8 if a.is_pointer or a.type == "i64" else 4 for a in made.arguments] + [8, 8]
+    entry = PackEntry(
+        key=made.key,
+        entry="scale_kernel",
+        image=memoryview(image(f"scale_kernel={','.join(map(str, sizes))}")),
+        arguments=tuple((a.name, a.type) for a in made.arguments),
+        aligned=frozenset(a.name for a in made.arguments if a.aligned),
+        trailing_pointers=2,
+        constants=made.constants,
+        num_warps=made.num_warps,
+        num_stages=1,
+        num_ctas=1,
+        shared_bytes=0,
+        global_scratch_bytes=0,
+        global_scratch_align=1,
+        profile_scratch_bytes=0,
+        programmatic=False,
+        cooperative=False,
+        registers=32,
+        stack_bytes=0,
+        sha256="",
+    )
+    return replace(entry, **changes)  # type: ignore[arg-type]
+
+
+@dataclass
+class FakePack:
+    """The part of ``KernelPack`` that a launcher asks."""
+
+    entries: dict[str, PackEntry]
+    capability: tuple[int, int] = (9, 0)
+    asked: list[str] = field(default_factory=list)
+
+    def require(self, capability: tuple[int, int], device_name: str = "this GPU") -> None:
+        if capability != self.capability:
+            raise KernelPackMismatch(f"for {self.capability}, but {device_name} is {capability}")
+
+    def entry(self, key: str) -> PackEntry:
+        self.asked.append(key)
+        if key not in self.entries:
+            raise KernelVariantMissing(f"no {key}")
+        return self.entries[key]
+
+
+@pytest.fixture
+def stream(gpu: Gpu) -> Stream:
+    return gpu.create_stream()
+
+
+def make_launcher(
+    gpu: Gpu, stream: Stream, *, made: Variant = SCALE, **changes: object
+) -> PackLauncher:
+    return PackLauncher(gpu, FakePack({made.key: make_entry(made, **changes)}), stream)  # type: ignore[arg-type]
+
+
+def test_arguments_arrive_with_two_addresses_of_scratch_behind_them(
+    gpu: Gpu, stub: Stub, stream: Stream
+) -> None:
+    launcher = make_launcher(gpu, stream)
+    launcher.launch(SCALE, (3, 4, 5), 4096, -7, 64, 0.5)
+    (launch,) = stub.launches()
+    assert (launch.name, launch.grid, launch.block) == ("scale_kernel", (3, 4, 5), (256, 1, 1))
+    assert launch.parameters == (4096, 2**32 - 7, 64, HALF, 0, 0)
+    assert launch.programmatic == launch.cooperative == 0
+
+
+def test_what_the_pack_says_of_a_kernel_decides_how_it_is_launched(
+    gpu: Gpu, stub: Stub, stream: Stream
+) -> None:
+    launcher = make_launcher(
+        gpu,
+        stream,
+        num_warps=4,
+        num_ctas=2,
+        shared_bytes=70_000,
+        programmatic=True,
+        cooperative=True,
+    )
+    launcher.launch(SCALE, (3, 1, 1), 4096, 1, 64, 0.5)
+    (launch,) = stub.launches()
+    assert (launch.grid, launch.block, launch.cluster) == ((6, 1, 1), (128, 1, 1), (2, 1, 1))
+    assert (launch.shared_bytes, launch.programmatic, launch.cooperative) == (70_000, 1, 1)
+
+
+def test_code_is_loaded_once_and_only_when_it_is_used(gpu: Gpu, stub: Stub, stream: Stream) -> None:
+    pack = FakePack({SCALE.key: make_entry(SCALE)})
+    before = stub.live()
+    launcher = PackLauncher(gpu, pack, stream)  # type: ignore[arg-type]
+    assert (stub.live(), pack.asked) == (before, [])
+    launcher.prepare(SCALE)
+    for rows in range(3):
+        launcher.launch(SCALE, (1, 1, 1), 0, rows, 64, 0.5)
+    launcher.prepare(SCALE)
+    assert (stub.live(), pack.asked) == (before + 1, [SCALE.key])
+    assert [launch.parameters[1] for launch in stub.launches()] == [0, 1, 2]
+
+
+def test_a_variant_that_the_pack_lacks_is_the_packs_error(gpu: Gpu, stream: Stream) -> None:
+    with pytest.raises(KernelVariantMissing):
+        make_launcher(gpu, stream).launch(variant(KERNEL, BLOCK=1), (1, 1, 1), 0, 1, 64, 0.5)
+
+
+def test_a_pack_for_another_gpu_is_refused_before_anything_is_launched(
+    stub: Stub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ZSE_STUB_CAPABILITY", "89")
+    with (
+        Gpu.open(driver=stub.driver()) as other,
+        pytest.raises(KernelPackMismatch, match="Stub GPU"),
+    ):
+        make_launcher(other, other.create_stream())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((4100, 1, 64, 0.5), "values = 4100 is not a multiple of 16"),
+        ((4096, 1, 65, 0.5), "columns = 65 is not a multiple of 16"),
+        ((4096,), "are no arguments for values, rows, columns, factor"),
+        ((4096, 1, 64), "cannot be packed"),
+        ((4096, 1, 64, 0.5, 1), "cannot be packed"),
+        ((4096.0, 1, 64, 0.5), "are no arguments for"),
+        ((4096, 2**31, 64, 0.5), "cannot be packed"),
+    ],
+)
+def test_arguments_that_break_a_promise_never_reach_the_driver(
+    gpu: Gpu, stub: Stub, stream: Stream, arguments: tuple[float, ...], words: str
+) -> None:
+    with pytest.raises(CudaError, match=words):
+        make_launcher(gpu, stream).launch(SCALE, (1, 1, 1), *arguments)
+    assert stub.launches() == []
+
+
+def test_a_pack_that_describes_other_arguments_is_refused(gpu: Gpu, stream: Stream) -> None:
+    launcher = make_launcher(gpu, stream, arguments=(("values", "*fp16"),))
+    with pytest.raises(CudaError, match="the pack's kernel takes") as caught:
+        launcher.launch(SCALE, (1, 1, 1), 0, 1, 64, 0.5)
+    assert "build it again" in caught.value.hint
+
+
+def test_scratch_is_allocated_for_every_block_and_never_moves_under_a_graph(
+    gpu: Gpu, stub: Stub, stream: Stream
+) -> None:
+    launcher = make_launcher(
+        gpu, stream, global_scratch_bytes=256, profile_scratch_bytes=64, num_ctas=2
+    )
+    with gpu.capture(stream) as capture:
+        launcher.launch(SCALE, (4, 1, 1), 0, 1, 64, 0.5)
+    small = stub.bytes_of(DEVICE_KIND)
+    assert small == 4 * 2 * (256 + 64)
+    launcher.launch(SCALE, (2, 1, 1), 0, 2, 64, 0.5)
+    launcher.launch(SCALE, (5, 1, 1), 0, 3, 64, 0.5)
+    assert stub.bytes_of(DEVICE_KIND) == small + 4096 + 1024
+    capture.graph.instantiate().launch(stream)
+    first, larger, captured = stub.launches()
+    assert first.parameters[4:] == captured.parameters[4:]
+    assert larger.parameters[4] not in (0, first.parameters[4])
+
+
+def test_the_device_facts_are_those_of_the_gpu(gpu: Gpu, stream: Stream) -> None:
+    facts = make_launcher(gpu, stream).device
+    assert (facts.name, facts.capability, facts.multiprocessors) == ("Stub GPU", (9, 0), 132)
+    assert facts.bandwidth_bytes_per_second == gpu.info.bandwidth_bytes_per_second
