@@ -58,6 +58,81 @@ def dot4_signed(a, b, c, PLAIN: tl.constexpr):
 
 
 @triton.jit
+def interleave(low, high, PLAIN: tl.constexpr):
+    """Return bytes (low 0, high 0, low 1, high 1) and (low 2, high 2, low 3, high 3)."""
+    if PLAIN:
+        front = low & 0xFF | ((high & 0xFF) << 8)
+        front |= ((low & 0xFF00) << 8) | ((high & 0xFF00) << 16)
+        back = (low >> 16) & 0xFF | ((high >> 8) & 0xFF00)
+        back |= ((low >> 8) & 0xFF0000) | (high & 0xFF000000)
+        return front, back
+    return tl.inline_asm_elementwise(
+        "prmt.b32 $0, $2, $3, 0x5140; prmt.b32 $1, $2, $3, 0x7362;",
+        "=&r,=r,r,r",
+        [low, high],
+        dtype=(tl.int32, tl.int32),
+        is_pure=True,
+        pack=1,
+    )
+
+
+@triton.jit
+def nf4_byte(code):
+    """Return the int8 value of NF4 codes 0..15, as int32; ``NF4_SCALE`` times the real value."""
+    value = tl.where(code == 0, -112, tl.where(code == 1, -78, tl.where(code == 2, -59, -44)))
+    upper = tl.where(code == 4, -32, tl.where(code == 5, -21, tl.where(code == 6, -10, 0)))
+    value = tl.where(code < 4, value, upper)
+    third = tl.where(code == 8, 9, tl.where(code == 9, 18, tl.where(code == 10, 28, 38)))
+    fourth = tl.where(code == 12, 49, tl.where(code == 13, 63, tl.where(code == 14, 81, 112)))
+    return tl.where(code < 8, value, tl.where(code < 12, third, fourth))
+
+
+@triton.jit
+def nf4_bytes(words, PLAIN: tl.constexpr):
+    """Return the int8 values of eight codes a word, in the order of ``interleave``.
+
+    A byte permute looks four codes up at once: three bits choose in a table of eight bytes, so two
+    permutes serve the two halves of the table and a third chooses between them by the fourth bit.
+    """
+    if PLAIN:
+        front = tl.zeros_like(words)
+        back = tl.zeros_like(words)
+        for index in tl.static_range(4):
+            front |= (nf4_byte((words >> (4 * index)) & 15) & 0xFF) << (8 * index)
+            back |= (nf4_byte((words >> (4 * index + 16)) & 15) & 0xFF) << (8 * index)
+        return front, back
+    return tl.inline_asm_elementwise(
+        """{ .reg .b32 s, m, a, b;
+        and.b32 s, $2, 0x77777777;
+        shr.u32 m, $2, 1; and.b32 m, m, 0x44444444; or.b32 m, m, 0x32103210;
+        prmt.b32 a, 0xD4C5B290, 0x00F6EBE0, s; prmt.b32 b, 0x261C1209, 0x70513F31, s;
+        prmt.b32 $0, a, b, m;
+        shr.u32 s, s, 16; shr.u32 m, m, 16;
+        prmt.b32 a, 0xD4C5B290, 0x00F6EBE0, s; prmt.b32 b, 0x261C1209, 0x70513F31, s;
+        prmt.b32 $1, a, b, m; }""",
+        "=&r,=r,r",
+        [words],
+        dtype=(tl.int32, tl.int32),
+        is_pure=True,
+        pack=1,
+    )
+
+
+@triton.jit
+def opaque(index, PLAIN: tl.constexpr):
+    """Return ``index``, of whose order the compiler knows nothing.
+
+    It would otherwise load consecutive scales as one vector, in a layout that is not the weights',
+    and exchange them between threads through shared memory at each step.
+    """
+    if PLAIN:
+        return index
+    return tl.inline_asm_elementwise(
+        "mov.b32 $0, $1;", "=r,r", [index], dtype=tl.int32, is_pure=True, pack=1
+    )
+
+
+@triton.jit
 def low_half(pair):
     """Return the float16 in the low 16 bits of int32 words, as float32."""
     return (pair & 0xFFFF).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
@@ -67,3 +142,21 @@ def low_half(pair):
 def high_half(pair):
     """Return the float16 in the high 16 bits of int32 words, as float32."""
     return (pair >> 16).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
+
+
+@triton.jit
+def split_of_pieces(pieces, C: tl.constexpr):
+    """Return the first and last piece of this program's split; splits differ by one step of C."""
+    steps = tl.cdiv(pieces, C)
+    splits = tl.num_programs(1)
+    split = tl.program_id(1)
+    begin = (split * steps) // splits * C
+    end = tl.minimum(((split + 1) * steps) // splits * C, pieces)
+    return begin, end
+
+
+@triton.jit
+def tile_rows(R: tl.constexpr, T: tl.constexpr):
+    """Return the rows of this program's tile, int32 [R, T]."""
+    inner = tl.arange(0, R)[:, None] * T + tl.arange(0, T)[None, :]
+    return tl.program_id(0) * (R * T) + inner

@@ -1,12 +1,13 @@
-"""Matrix times a few tokens whose activations are int8: the weights pass once, nothing else counts.
+"""A matrix times one, two or four tokens whose activations are int8: the weights pass once.
 
-A program takes BN rows of the matrix and one split of its columns. It walks them in steps of
-CHUNKS pieces; a piece is 16 bytes of a row, what one thread loads at once, so a thread needs one
-scale a piece. The pieces of the next step are requested before those of this one are used. Sums
-stay in the thread until the end of the walk.
+A piece is 16 bytes of a row of the matrix, what a thread loads at once. A program takes R * T rows
+and one split of their columns; its threads lie T along the rows and C along the pieces of a row,
+so T * C is the number of threads, and each has R pieces of as many rows in a step. That keeps the
+activations and scales of a piece in the thread that uses them. The pieces of the next step are
+requested before those of this one are used. Sums stay in the thread until the end.
 
-Activations lie in their natural order. A four-bit piece of group g holds 32 weights: 16 of the
-first half of the group in the low nibbles, 16 of the second half in the high ones.
+Activations lie in their natural order. A four-bit piece holds 32 weights of one group: 16 of the
+group's first half in the low nibbles, the 16 of its second half in the high ones.
 """
 
 from __future__ import annotations
@@ -14,50 +15,106 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from zse.kernels.linear.triton_common import dot4_signed, dot4_unsigned, high_half, low_half
+from zse.kernels.linear.triton_common import (
+    dot4_signed,
+    dot4_unsigned,
+    high_half,
+    interleave,
+    low_half,
+    nf4_bytes,
+    opaque,
+    split_of_pieces,
+    tile_rows,
+)
+
+NF4_STEP = tl.constexpr(1 / 112.03021780975463)
 
 
 @triton.jit
-def split_of_pieces(pieces, CHUNKS: tl.constexpr):
-    """Return the first and last piece of this program's split; splits differ by one step."""
-    steps = tl.cdiv(pieces, CHUNKS)
-    splits = tl.num_programs(1)
-    split = tl.program_id(1)
-    begin = (split * steps) // splits * CHUNKS
-    end = tl.minimum(((split + 1) * steps) // splits * CHUNKS, pieces)
-    return begin, end
+def words_of_piece(codes, word, inside, T: tl.constexpr, C: tl.constexpr):
+    """Return four words of activations for each thread, int32 [1, T, C, 4]; ``word`` is [C]."""
+    same = tl.zeros((1, T, 1, 1), tl.int32)
+    at = codes + same + word[None, None, :, None] + tl.arange(0, 4)[None, None, None, :]
+    return tl.load(at, mask=inside[None, None, :, None] & (same == 0), other=0)
 
 
 @triton.jit
-def int4_row(total, low, high, codes, scales, sums, pair, first, piece, m, blocks, inside,
-             GROUP: tl.constexpr, PLAIN: tl.constexpr):  # fmt: skip
-    """Add to ``total`` [BN, C] the products of one step with token m."""
-    lane = tl.arange(0, 4)
-    half: tl.constexpr = GROUP // 8  # words between the two halves of a group
-    at = codes + m * blocks * 32 + first[:, None] + lane[None, :]
-    mask = inside[:, None]
-    x_low = tl.load(at, mask=mask, other=0)[None, :, :]
-    x_high = tl.load(at + half, mask=mask, other=0)[None, :, :]
+def number_of_piece(numbers, index, inside, T: tl.constexpr, C: tl.constexpr):
+    """Return one number a piece for each thread, float32 [1, T, C]; ``index`` is [C]."""
+    same = tl.zeros((1, T, 1), tl.int32)
+    at = numbers + same + index[None, None, :]
+    return tl.load(at, mask=inside[None, None, :] & (same == 0), other=0.0)
+
+
+@triton.jit
+def like(x, words):
+    """Return ``x`` [1, T, C, 4] repeated to the shape of ``words``."""
+    repeated, _ = tl.broadcast(x, words)
+    return repeated
+
+
+@triton.jit
+def four_bit_inputs(codes, m, blocks, piece, inside, GROUP: tl.constexpr,
+                    T: tl.constexpr, C: tl.constexpr):  # fmt: skip
+    """Return the activations that meet the low and the high nibbles of each thread's piece."""
+    per_group: tl.constexpr = GROUP // 32
+    word = m * blocks * 32 + piece // per_group * (GROUP // 4) + piece % per_group * 4
+    low = words_of_piece(codes, word, inside, T, C)
+    return low, words_of_piece(codes, word + GROUP // 8, inside, T, C)
+
+
+@triton.jit
+def int4_token(total, low, high, pair, codes, scales, sums, m, blocks, piece, inside,
+               GROUP: tl.constexpr, T: tl.constexpr, C: tl.constexpr, PLAIN: tl.constexpr):  # fmt: skip
+    """Add the products of one step with token m to ``total`` [R, T, C]."""
+    x_low, x_high = four_bit_inputs(codes, m, blocks, piece, inside, GROUP, T, C)
     block = m * blocks + piece // 4
-    scale = tl.load(scales + block, mask=inside, other=0.0)[None, :]
-    if GROUP == 128:
-        group_sum = tl.load(sums + block, mask=inside, other=0.0)[None, :] * 0.25
+    scale = number_of_piece(scales, block, inside, T, C)
+    if GROUP == 128:  # each of the group's four pieces takes a quarter of its zero
+        part = number_of_piece(sums, block, inside, T, C) * 0.25
     else:
         ones = tl.full(x_low.shape, 0x01010101, tl.int32)
-        count = dot4_unsigned(ones, x_high, dot4_unsigned(ones, x_low, tl.zeros_like(x_low), PLAIN), PLAIN)
-        group_sum = tl.sum(count, 2).to(tl.float32) * scale
-    zero = tl.zeros_like(low)
-    x_low, zero = tl.broadcast(x_low, zero)
-    x_high, zero = tl.broadcast(x_high, zero)
-    products = dot4_unsigned(high, x_high, dot4_unsigned(low, x_low, zero, PLAIN), PLAIN)
-    product = tl.sum(products, 2).to(tl.float32)
-    return total + product * (low_half(pair) * scale) + high_half(pair) * group_sum
+        count = dot4_unsigned(ones, x_low, tl.zeros_like(x_low), PLAIN)
+        part = tl.sum(dot4_unsigned(ones, x_high, count, PLAIN), 3).to(tl.float32) * scale
+    products = dot4_unsigned(low, like(x_low, low), tl.zeros_like(low), PLAIN)
+    products = dot4_unsigned(high, like(x_high, low), products, PLAIN)
+    product = tl.sum(products, 3).to(tl.float32)
+    return total + product * (low_half(pair) * scale) + high_half(pair) * part
+
+
+@triton.jit
+def nf4_token(total, front, back, absmax, codes, scales, m, blocks, piece, inside,
+              GROUP: tl.constexpr, T: tl.constexpr, C: tl.constexpr, PLAIN: tl.constexpr):  # fmt: skip
+    """Add the products of one step with token m to ``total`` [R, T, C]."""
+    x_low, x_high = four_bit_inputs(codes, m, blocks, piece, inside, GROUP, T, C)
+    x_front, x_back = interleave(x_low, x_high, PLAIN)
+    scale = number_of_piece(scales, m * blocks + piece // 4, inside, T, C) * NF4_STEP
+    products = dot4_signed(front, like(x_front, front), tl.zeros_like(front), PLAIN)
+    products = dot4_signed(back, like(x_back, front), products, PLAIN)
+    return total + tl.sum(products, 3).to(tl.float32) * (absmax.to(tl.float32) * scale)
+
+
+@triton.jit
+def int8_token(total, words, codes, scales, m, blocks, piece, inside,
+               T: tl.constexpr, C: tl.constexpr, PLAIN: tl.constexpr):  # fmt: skip
+    """Add the products of one step with token m to ``total`` [R, T, C]."""
+    x = words_of_piece(codes, m * blocks * 32 + piece * 4, inside, T, C)
+    scale = number_of_piece(scales, m * blocks + piece // 8, inside, T, C)
+    products = dot4_signed(words, like(x, words), tl.zeros_like(words), PLAIN)
+    return total + tl.sum(products, 3).to(tl.float32) * scale
+
+
+@triton.jit
+def store_token(outputs, total, n, m, N, ROWS: tl.constexpr):
+    """Write the sums of token m to its row of this program's split."""
+    row = tl.program_id(1) * ROWS + m
+    tl.store(outputs + row.to(tl.int64) * N + n, tl.sum(total, 2), mask=n < N)
 
 
 @triton.jit
 def gemv_int4(codes, scales, sums, weights, scale_zeros, outputs, N, blocks,
-              GROUP: tl.constexpr, ROWS: tl.constexpr, BN: tl.constexpr, CHUNKS: tl.constexpr,
-              PDL: tl.constexpr, PLAIN: tl.constexpr):  # fmt: skip
+              GROUP: tl.constexpr, ROWS: tl.constexpr, R: tl.constexpr, T: tl.constexpr,
+              C: tl.constexpr, PDL: tl.constexpr, PLAIN: tl.constexpr):  # fmt: skip
     """Write float32 [splits, ROWS, N]: int8 activations [ROWS, K] times int4 weights [N, K].
 
     Args:
@@ -73,46 +130,227 @@ def gemv_int4(codes, scales, sums, weights, scale_zeros, outputs, N, blocks,
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
     per_group: tl.constexpr = GROUP // 32
-    pieces = blocks * 4
-    begin, end = split_of_pieces(pieces, CHUNKS)
-    n = tl.program_id(0) * BN + tl.arange(0, BN)
+    begin, end = split_of_pieces(blocks * 4, C)
+    n = tile_rows(R, T)
     row = tl.minimum(n, N - 1)  # rows past the end repeat the last one and are not stored
-    lane = tl.arange(0, 4)
-    piece = begin + tl.arange(0, CHUNKS)
+    piece = begin + tl.arange(0, C)
     inside = piece < end
-    at = weights + row[:, None, None] * (blocks * 16) + piece[None, :, None] * 4 + lane[None, None, :]
-    pair_at = scale_zeros + row[:, None] * (pieces // per_group) + (piece // per_group)[None, :]
-    words = tl.load(at, mask=inside[None, :, None], eviction_policy="evict_first")
-    pair = tl.load(pair_at, mask=inside[None, :], other=0)
+    lane = tl.arange(0, 4)
+    at = weights + row[:, :, None, None] * (blocks * 16) + piece[:, None] * 4 + lane
+    pair_at = scale_zeros + row[:, :, None] * (blocks * (4 // per_group))
+    pair_at += opaque(piece // per_group, PLAIN)
+    words = tl.load(at, mask=inside[:, None], eviction_policy="evict_first")
+    pair = tl.load(pair_at, mask=inside, other=0)
     if PDL:
         tl.extra.cuda.gdc_wait()
-    total0 = tl.zeros((BN, CHUNKS), tl.float32)
+    total0 = tl.zeros((R, T, C), tl.float32)
     total1 = total0
     total2 = total0
     total3 = total0
-    for _ in range(begin, end, CHUNKS):
-        at += CHUNKS * 4
-        pair_at += CHUNKS // per_group
-        following = (piece + CHUNKS) < end
-        next_words = tl.load(at, mask=following[None, :, None], eviction_policy="evict_first")
-        next_pair = tl.load(pair_at, mask=following[None, :], other=0)
+    for _ in range(begin, end, C):
+        at += C * 4
+        pair_at += C // per_group
+        following = (piece + C) < end
+        next_words = tl.load(at, mask=following[:, None], eviction_policy="evict_first")
+        next_pair = tl.load(pair_at, mask=following, other=0)
         low = words & 0x0F0F0F0F
         high = (words >> 4) & 0x0F0F0F0F
-        first = piece // per_group * (GROUP // 4) + piece % per_group * 4
-        total0 = int4_row(total0, low, high, codes, scales, sums, pair, first, piece, 0, blocks, inside, GROUP, PLAIN)
+        total0 = int4_token(total0, low, high, pair, codes, scales, sums, 0, blocks, piece, inside,
+                            GROUP, T, C, PLAIN)  # fmt: skip
         if ROWS > 1:
-            total1 = int4_row(total1, low, high, codes, scales, sums, pair, first, piece, 1, blocks, inside, GROUP, PLAIN)
+            total1 = int4_token(total1, low, high, pair, codes, scales, sums, 1, blocks, piece,
+                                inside, GROUP, T, C, PLAIN)  # fmt: skip
         if ROWS > 2:
-            total2 = int4_row(total2, low, high, codes, scales, sums, pair, first, piece, 2, blocks, inside, GROUP, PLAIN)
-            total3 = int4_row(total3, low, high, codes, scales, sums, pair, first, piece, 3, blocks, inside, GROUP, PLAIN)
+            total2 = int4_token(total2, low, high, pair, codes, scales, sums, 2, blocks, piece,
+                                inside, GROUP, T, C, PLAIN)  # fmt: skip
+            total3 = int4_token(total3, low, high, pair, codes, scales, sums, 3, blocks, piece,
+                                inside, GROUP, T, C, PLAIN)  # fmt: skip
         words = next_words
         pair = next_pair
-        piece += CHUNKS
+        piece += C
         inside = following
-    out = outputs + tl.program_id(1) * ROWS * N + n
-    tl.store(out, tl.sum(total0, 1), mask=n < N)
+    store_token(outputs, total0, n, 0, N, ROWS)
     if ROWS > 1:
-        tl.store(out + N, tl.sum(total1, 1), mask=n < N)
+        store_token(outputs, total1, n, 1, N, ROWS)
     if ROWS > 2:
-        tl.store(out + 2 * N, tl.sum(total2, 1), mask=n < N)
-        tl.store(out + 3 * N, tl.sum(total3, 1), mask=n < N)
+        store_token(outputs, total2, n, 2, N, ROWS)
+        store_token(outputs, total3, n, 3, N, ROWS)
+
+
+@triton.jit
+def gemv_nf4(codes, scales, weights, absmaxes, outputs, N, blocks,
+             GROUP: tl.constexpr, ROWS: tl.constexpr, R: tl.constexpr, T: tl.constexpr,
+             C: tl.constexpr, PDL: tl.constexpr, PLAIN: tl.constexpr):  # fmt: skip
+    """As ``gemv_int4`` for nf4 weights, whose values are rounded to int8 (``NF4_STEP`` apart).
+
+    Args:
+        codes: int32 words of int8 [ROWS, K].
+        scales: float32 [ROWS, K / 128].
+        weights: int32 words of packed weights [N, K / 8].
+        absmaxes: float16 [N, K / GROUP].
+        outputs: float32 [splits, ROWS, N].
+        N: Rows of the matrix.
+        blocks: K / 128.
+    """
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
+    per_group: tl.constexpr = GROUP // 32
+    begin, end = split_of_pieces(blocks * 4, C)
+    n = tile_rows(R, T)
+    row = tl.minimum(n, N - 1)
+    piece = begin + tl.arange(0, C)
+    inside = piece < end
+    lane = tl.arange(0, 4)
+    at = weights + row[:, :, None, None] * (blocks * 16) + piece[:, None] * 4 + lane
+    absmax_at = absmaxes + row[:, :, None] * (blocks * (4 // per_group))
+    absmax_at += opaque(piece // per_group, PLAIN)
+    words = tl.load(at, mask=inside[:, None], eviction_policy="evict_first")
+    absmax = tl.load(absmax_at, mask=inside, other=0.0)
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+    total0 = tl.zeros((R, T, C), tl.float32)
+    total1 = total0
+    total2 = total0
+    total3 = total0
+    for _ in range(begin, end, C):
+        at += C * 4
+        absmax_at += C // per_group
+        following = (piece + C) < end
+        next_words = tl.load(at, mask=following[:, None], eviction_policy="evict_first")
+        next_absmax = tl.load(absmax_at, mask=following, other=0.0)
+        front, back = nf4_bytes(words, PLAIN)
+        total0 = nf4_token(total0, front, back, absmax, codes, scales, 0, blocks, piece, inside,
+                           GROUP, T, C, PLAIN)  # fmt: skip
+        if ROWS > 1:
+            total1 = nf4_token(total1, front, back, absmax, codes, scales, 1, blocks, piece,
+                               inside, GROUP, T, C, PLAIN)  # fmt: skip
+        if ROWS > 2:
+            total2 = nf4_token(total2, front, back, absmax, codes, scales, 2, blocks, piece,
+                               inside, GROUP, T, C, PLAIN)  # fmt: skip
+            total3 = nf4_token(total3, front, back, absmax, codes, scales, 3, blocks, piece,
+                               inside, GROUP, T, C, PLAIN)  # fmt: skip
+        words = next_words
+        absmax = next_absmax
+        piece += C
+        inside = following
+    store_token(outputs, total0, n, 0, N, ROWS)
+    if ROWS > 1:
+        store_token(outputs, total1, n, 1, N, ROWS)
+    if ROWS > 2:
+        store_token(outputs, total2, n, 2, N, ROWS)
+        store_token(outputs, total3, n, 3, N, ROWS)
+
+
+@triton.jit
+def gemv_int8(codes, scales, weights, row_scales, outputs, N, blocks,
+              ROWS: tl.constexpr, R: tl.constexpr, T: tl.constexpr, C: tl.constexpr,
+              PDL: tl.constexpr, PLAIN: tl.constexpr):  # fmt: skip
+    """As ``gemv_int4`` for int8 weights; a piece is 16 of them.
+
+    Args:
+        codes: int32 words of int8 [ROWS, K].
+        scales: float32 [ROWS, K / 128].
+        weights: int32 words of int8 [N, K].
+        row_scales: float32 [N].
+        outputs: float32 [splits, ROWS, N].
+        N: Rows of the matrix.
+        blocks: K / 128.
+    """
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
+    begin, end = split_of_pieces(blocks * 8, C)
+    n = tile_rows(R, T)
+    row = tl.minimum(n, N - 1)
+    piece = begin + tl.arange(0, C)
+    inside = piece < end
+    lane = tl.arange(0, 4)
+    at = weights + row[:, :, None, None] * (blocks * 32) + piece[:, None] * 4 + lane
+    words = tl.load(at, mask=inside[:, None], eviction_policy="evict_first")
+    row_scale = tl.load(row_scales + row)[:, :, None]
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+    total0 = tl.zeros((R, T, C), tl.float32)
+    total1 = total0
+    total2 = total0
+    total3 = total0
+    for _ in range(begin, end, C):
+        at += C * 4
+        following = (piece + C) < end
+        next_words = tl.load(at, mask=following[:, None], eviction_policy="evict_first")
+        total0 = int8_token(total0, words, codes, scales, 0, blocks, piece, inside, T, C, PLAIN)
+        if ROWS > 1:
+            total1 = int8_token(total1, words, codes, scales, 1, blocks, piece, inside, T, C, PLAIN)
+        if ROWS > 2:
+            total2 = int8_token(total2, words, codes, scales, 2, blocks, piece, inside, T, C, PLAIN)
+            total3 = int8_token(total3, words, codes, scales, 3, blocks, piece, inside, T, C, PLAIN)
+        words = next_words
+        piece += C
+        inside = following
+    store_token(outputs, total0 * row_scale, n, 0, N, ROWS)
+    if ROWS > 1:
+        store_token(outputs, total1 * row_scale, n, 1, N, ROWS)
+    if ROWS > 2:
+        store_token(outputs, total2 * row_scale, n, 2, N, ROWS)
+        store_token(outputs, total3 * row_scale, n, 3, N, ROWS)
+
+
+@triton.jit
+def plain_token(total, weight, values, m, eighths, piece, inside,
+                T: tl.constexpr, C: tl.constexpr):  # fmt: skip
+    """Add the products of one step with token m to ``total`` [R, T, C]."""
+    same = tl.zeros((1, T, 1, 1), tl.int32)
+    at = values + m * eighths * 8 + same + piece[None, None, :, None] * 8
+    at += tl.arange(0, 8)[None, None, None, :]
+    x = tl.load(at, mask=inside[None, None, :, None] & (same == 0), other=0.0)
+    return total + tl.sum(weight * x.to(tl.float32), 3)
+
+
+@triton.jit
+def gemv_16(values, weights, outputs, N, eighths,
+            ROWS: tl.constexpr, R: tl.constexpr, T: tl.constexpr, C: tl.constexpr,
+            PDL: tl.constexpr):  # fmt: skip
+    """As ``gemv_int4`` for 16-bit weights and activations; a piece is 8 weights.
+
+    Args:
+        values: bfloat16 [ROWS, K].
+        weights: bfloat16 or float16 [N, K].
+        outputs: float32 [splits, ROWS, N].
+        N: Rows of the matrix.
+        eighths: K / 8.
+    """
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
+    begin, end = split_of_pieces(eighths, C)
+    n = tile_rows(R, T)
+    row = tl.minimum(n, N - 1).to(tl.int64)
+    piece = begin + tl.arange(0, C)
+    inside = piece < end
+    lane = tl.arange(0, 8)
+    at = weights + row[:, :, None, None] * (eighths * 8) + piece[:, None] * 8 + lane
+    loaded = tl.load(at, mask=inside[:, None], other=0.0, eviction_policy="evict_first")
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+    total0 = tl.zeros((R, T, C), tl.float32)
+    total1 = total0
+    total2 = total0
+    total3 = total0
+    for _ in range(begin, end, C):
+        at += C * 8
+        following = (piece + C) < end
+        next_loaded = tl.load(at, mask=following[:, None], other=0.0, eviction_policy="evict_first")
+        weight = loaded.to(tl.float32)
+        total0 = plain_token(total0, weight, values, 0, eighths, piece, inside, T, C)
+        if ROWS > 1:
+            total1 = plain_token(total1, weight, values, 1, eighths, piece, inside, T, C)
+        if ROWS > 2:
+            total2 = plain_token(total2, weight, values, 2, eighths, piece, inside, T, C)
+            total3 = plain_token(total3, weight, values, 3, eighths, piece, inside, T, C)
+        loaded = next_loaded
+        piece += C
+        inside = following
+    store_token(outputs, total0, n, 0, N, ROWS)
+    if ROWS > 1:
+        store_token(outputs, total1, n, 1, N, ROWS)
+    if ROWS > 2:
+        store_token(outputs, total2, n, 2, N, ROWS)
+        store_token(outputs, total3, n, 3, N, ROWS)

@@ -1,0 +1,60 @@
+"""Reference of ``linear``: dequantize, multiply in float64."""
+
+from __future__ import annotations
+
+import torch
+
+from zse.kernels.buffers import ACTIVATION_GROUP
+
+NF4_INT8 = (-112, -78, -59, -44, -32, -21, -10, 0, 9, 18, 28, 38, 49, 63, 81, 112)
+"""The int8 values that stand for NF4 codes where activations are int8."""
+NF4_INT8_SCALE = 112.03021780975463
+"""What they are multiples of: the scale that leaves the smallest error, 0.33% of the values."""
+
+
+def quantize_activations(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return codes int8 [M, K], scales and sums float32 [M, K / 128] of float32 [M, K]."""
+    groups = values.float().unflatten(-1, (-1, ACTIVATION_GROUP))
+    scales = (groups.abs().amax(-1) / 127).clamp(min=1e-30)
+    codes = torch.floor(groups / scales.unsqueeze(-1) + 0.5).clamp(-127, 127).to(torch.int8)
+    sums = codes.float().sum(-1) * scales
+    return codes.flatten(-2), scales, sums
+
+
+def dequantize_activations(codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    """Return float64 [M, K]."""
+    return codes.double() * scales.double().repeat_interleave(ACTIVATION_GROUP, -1)
+
+
+def unpack_nibbles(qweight: torch.Tensor, group_size: int) -> torch.Tensor:
+    """Return codes 0..15, uint8 [N, K], of packed uint8 [N, K / 2]."""
+    groups = qweight.unflatten(-1, (-1, group_size // 2))
+    return torch.cat((groups & 15, groups >> 4), -1).flatten(-2)
+
+
+def dequantize_int4(
+    qweight: torch.Tensor, scale_zero: torch.Tensor, group_size: int
+) -> torch.Tensor:
+    """Return float64 [N, K] of uint8 [N, K / 2] and int32 [N, K / group_size]."""
+    pairs = scale_zero.contiguous().view(torch.float16).unflatten(-1, (-1, 2)).double()
+    codes = unpack_nibbles(qweight, group_size).double().unflatten(-1, (-1, group_size))
+    return (codes * pairs[..., :1] + pairs[..., 1:]).flatten(-2)
+
+
+def dequantize_nf4(
+    qweight: torch.Tensor, absmax: torch.Tensor, group_size: int, values: torch.Tensor
+) -> torch.Tensor:
+    """Return float64 [N, K] of uint8 [N, K / 2], float16 [N, K / group_size], 16 code values."""
+    codes = unpack_nibbles(qweight, group_size).long()
+    table = values.to(codes.device).double()
+    return table[codes] * absmax.double().repeat_interleave(group_size, -1)
+
+
+def dequantize_int8(qweight: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """Return float64 [N, K] of int8 [N, K] and float32 [N]."""
+    return qweight.double() * scale.double().unsqueeze(-1)
+
+
+def linear(activations: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
+    """Return float64 [M, N] of activations [M, K] and a dequantized matrix [N, K]."""
+    return activations.double() @ matrix.double().T

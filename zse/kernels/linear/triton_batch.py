@@ -1,0 +1,233 @@
+"""A matrix times a batch of tokens on tensor cores, weights unpacked in registers.
+
+The matrix is the left operand, so a tile has many rows of it (BN) and few tokens (BM). A program
+takes one tile and one split of the columns. ``dot_*`` take bfloat16 activations, ``imma_*`` int8
+ones, whose products are whole numbers and exact.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from zse.kernels.linear.triton_common import high_half, low_half
+from zse.kernels.linear.triton_unpack import (
+    nf4_codes,
+    nibbles,
+    unpack_int4,
+    unpack_int8,
+    unpack_nf4,
+)
+
+NF4_STEP = tl.constexpr(1 / 112.03021780975463)
+
+
+@triton.jit
+def split_of_groups(groups):
+    """Return the first and last group of this program's split."""
+    splits = tl.num_programs(1)
+    split = tl.program_id(1)
+    return (split * groups) // splits, ((split + 1) * groups) // splits
+
+
+@triton.jit
+def tile_of(rows, N, BN: tl.constexpr, BM: tl.constexpr):
+    """Return rows of the matrix and tokens of this program, and each held inside its range."""
+    n = tl.program_id(0) * BN + tl.arange(0, BN)
+    m = tl.program_id(2) * BM + tl.arange(0, BM)
+    return n, tl.minimum(n, N - 1), m, tl.minimum(m, rows - 1)
+
+
+@triton.jit
+def store_tile(outputs, total, n, m, rows, N):
+    """Write ``total`` [BN, BM] to float32 [splits, rows, N]."""
+    at = (tl.program_id(1) * rows + m).to(tl.int64)[None, :] * N + n[:, None]
+    tl.store(outputs + at, total, mask=(n < N)[:, None] & (m < rows)[None, :])
+
+
+@triton.jit
+def load_scales(at, inside, SCHEME: tl.constexpr):
+    """Return the scales of one group of BN rows; ``inside`` is whether there is such a group."""
+    if SCHEME == "int4":
+        return tl.load(at, mask=inside, other=0)
+    return tl.load(at, mask=inside, other=0.0)
+
+
+@triton.jit
+def dot_four_bit(values, weights, scales, outputs, rows, N, groups, SCHEME: tl.constexpr,
+                 GROUP: tl.constexpr, BN: tl.constexpr, BM: tl.constexpr,
+                 STAGES: tl.constexpr, PDL: tl.constexpr, PLAIN: tl.constexpr):  # fmt: skip
+    """Write float32 [splits, rows, N]: bfloat16 [rows, K] times int4 or nf4 weights [N, K].
+
+    Args:
+        values: bfloat16 [rows, K].
+        weights: uint8 [N, K / 2].
+        scales: int4: int32 pairs [N, K / GROUP]; nf4: float16 of the same shape.
+        outputs: float32 [splits, rows, N].
+        rows: Tokens.
+        N: Rows of the matrix.
+        groups: K / GROUP.
+    """
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
+    half: tl.constexpr = GROUP // 2
+    begin, end = split_of_groups(groups)
+    n, row, m, token = tile_of(rows, N, BN, BM)
+    k = tl.arange(0, half)
+    at = weights + row[:, None] * (groups * half) + begin * half + k[None, :]
+    x_at = values + token[:, None] * (groups * GROUP) + begin * GROUP + k[None, :]
+    scale_at = scales + row * groups + begin
+    pair = load_scales(scale_at, (row >= 0) & (begin < end), SCHEME)
+    total = tl.zeros((BN, BM), tl.float32)
+    for group in tl.range(begin, end, num_stages=STAGES):
+        packed = tl.load(at, eviction_policy="evict_first")
+        x_low = tl.load(x_at)
+        x_high = tl.load(x_at + half)
+        scale_at += 1
+        next_pair = load_scales(scale_at, (row >= 0) & (group + 1 < end), SCHEME)
+        if SCHEME == "int4":
+            low, high = unpack_int4(packed, low_half(pair), high_half(pair), PLAIN)
+        else:
+            low, high = unpack_nf4(packed, pair.to(tl.float32), PLAIN)
+        total = tl.dot(low, tl.trans(x_low), total)
+        total = tl.dot(high, tl.trans(x_high), total)
+        at += half
+        x_at += GROUP
+        pair = next_pair
+    store_tile(outputs, total, n, m, rows, N)
+
+
+@triton.jit
+def dot_whole(values, weights, row_scales, outputs, rows, N, steps, SCHEME: tl.constexpr,
+              BN: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr,
+              PDL: tl.constexpr, PLAIN: tl.constexpr):  # fmt: skip
+    """As ``dot_four_bit`` for int8, bf16 and fp16 weights.
+
+    Args:
+        values: bfloat16 [rows, K].
+        weights: int8, bfloat16 or float16 [N, K].
+        row_scales: float32 [N]; not read unless SCHEME is int8.
+        outputs: float32 [splits, rows, N].
+        rows: Tokens.
+        N: Rows of the matrix.
+        steps: K / BK.
+    """
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
+    begin, end = split_of_groups(steps)
+    n, row, m, token = tile_of(rows, N, BN, BM)
+    k = tl.arange(0, BK)
+    at = weights + row.to(tl.int64)[:, None] * (steps * BK) + begin * BK + k[None, :]
+    x_at = values + token[:, None] * (steps * BK) + begin * BK + k[None, :]
+    total = tl.zeros((BN, BM), tl.float32)
+    for _ in tl.range(begin, end, num_stages=STAGES):
+        weight = tl.load(at, eviction_policy="evict_first")
+        x = tl.load(x_at)
+        if SCHEME == "int8":
+            weight = unpack_int8(weight, PLAIN)
+        if SCHEME == "fp16":
+            x = x.to(tl.float16)
+        total = tl.dot(weight, tl.trans(x), total)
+        at += BK
+        x_at += BK
+    if SCHEME == "int8":
+        total *= tl.load(row_scales + row)[:, None]
+    store_tile(outputs, total, n, m, rows, N)
+
+
+@triton.jit
+def imma_four_bit(codes, x_scales, x_sums, weights, scales, outputs, rows, N, blocks,
+                  SCHEME: tl.constexpr, GROUP: tl.constexpr, BN: tl.constexpr,
+                  BM: tl.constexpr, STAGES: tl.constexpr, PDL: tl.constexpr,
+                  PLAIN: tl.constexpr):  # fmt: skip
+    """As ``dot_four_bit`` with int8 activations; nf4 values are rounded to int8.
+
+    Args:
+        codes: int8 [rows, K].
+        x_scales: float32 [rows, K / 128].
+        x_sums: float32 [rows, K / 128].
+        weights: uint8 [N, K / 2].
+        scales: int4: int32 pairs [N, K / GROUP]; nf4: float16 of the same shape.
+        outputs: float32 [splits, rows, N].
+        rows: Tokens.
+        N: Rows of the matrix.
+        blocks: K / 128.
+    """
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
+    half: tl.constexpr = GROUP // 2
+    per_block: tl.constexpr = 128 // GROUP
+    begin, end = split_of_groups(blocks * per_block)
+    n, row, m, token = tile_of(rows, N, BN, BM)
+    k = tl.arange(0, half)
+    at = weights + row[:, None] * (blocks * 64) + begin * half + k[None, :]
+    x_at = codes + token[:, None] * (blocks * 128) + begin * GROUP + k[None, :]
+    scale_at = scales + row * (blocks * per_block) + begin
+    pair = load_scales(scale_at, (row >= 0) & (begin < end), SCHEME)
+    total = tl.zeros((BN, BM), tl.float32)
+    for group in tl.range(begin, end, num_stages=STAGES):
+        packed = tl.load(at, eviction_policy="evict_first")
+        x_low = tl.load(x_at)
+        x_high = tl.load(x_at + half)
+        x_scale = tl.load(x_scales + token * blocks + group // per_block)
+        scale_at += 1
+        next_pair = load_scales(scale_at, (row >= 0) & (group + 1 < end), SCHEME)
+        if SCHEME == "int4":
+            low, high = nibbles(packed, PLAIN)
+        else:
+            low, high = nf4_codes(packed, PLAIN)
+        product = tl.dot(low, tl.trans(x_low), out_dtype=tl.int32)
+        product = tl.dot(high, tl.trans(x_high), product, out_dtype=tl.int32)
+        if SCHEME == "int4":
+            if GROUP == 128:
+                x_sum = tl.load(x_sums + token * blocks + group)
+            else:
+                count = tl.sum(x_low.to(tl.int32) + x_high.to(tl.int32), 1)
+                x_sum = count.to(tl.float32) * x_scale
+            total += product.to(tl.float32) * x_scale[None, :] * low_half(pair)[:, None]
+            total += high_half(pair)[:, None] * x_sum[None, :]
+        else:
+            scale = pair.to(tl.float32) * NF4_STEP
+            total += product.to(tl.float32) * x_scale[None, :] * scale[:, None]
+        at += half
+        x_at += GROUP
+        pair = next_pair
+    store_tile(outputs, total, n, m, rows, N)
+
+
+@triton.jit
+def imma_int8(codes, x_scales, weights, row_scales, outputs, rows, N, blocks,
+              BN: tl.constexpr, BM: tl.constexpr, STAGES: tl.constexpr,
+              PDL: tl.constexpr):  # fmt: skip
+    """As ``dot_four_bit`` for int8 weights and activations.
+
+    Args:
+        codes: int8 [rows, K].
+        x_scales: float32 [rows, K / 128].
+        weights: int8 [N, K].
+        row_scales: float32 [N].
+        outputs: float32 [splits, rows, N].
+        rows: Tokens.
+        N: Rows of the matrix.
+        blocks: K / 128.
+    """
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
+    begin, end = split_of_groups(blocks)
+    n, row, m, token = tile_of(rows, N, BN, BM)
+    k = tl.arange(0, 128)
+    at = weights + row.to(tl.int64)[:, None] * (blocks * 128) + begin * 128 + k[None, :]
+    x_at = codes + token[:, None] * (blocks * 128) + begin * 128 + k[None, :]
+    total = tl.zeros((BN, BM), tl.float32)
+    for block in tl.range(begin, end, num_stages=STAGES):
+        x_scale = tl.load(x_scales + token * blocks + block)
+        weight = tl.load(at, eviction_policy="evict_first")
+        product = tl.dot(weight, tl.trans(tl.load(x_at)), out_dtype=tl.int32)
+        total += product.to(tl.float32) * x_scale[None, :]
+        at += 128
+        x_at += 128
+    store_tile(outputs, total * tl.load(row_scales + row)[:, None], n, m, rows, N)
