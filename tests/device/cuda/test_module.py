@@ -79,7 +79,7 @@ def test_an_unloaded_module_takes_its_functions_with_it(gpu: Gpu) -> None:
     parameters = ParameterBlock([]).pack()
     gpu.launch(function, (1, 1, 1), 32, 0, gpu.create_stream(), parameters)
     module.destroy()
-    with pytest.raises(ReleasedError, match="a module was used after"):
+    with pytest.raises(ReleasedError, match="kernel k was launched after its unloading"):
         gpu.launch(function, (1, 1, 1), 32, 0, gpu.create_stream(), parameters)
 
 

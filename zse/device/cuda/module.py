@@ -10,7 +10,7 @@ import ctypes
 from typing import TYPE_CHECKING
 
 from zse.device.cuda import structs
-from zse.device.cuda.errors import CudaError, error_for
+from zse.device.cuda.errors import CudaError, ReleasedError, error_for
 from zse.device.cuda.resource import Resource
 
 if TYPE_CHECKING:
@@ -26,27 +26,17 @@ class Function:
     """One kernel of a module; it lives as long as the module.
 
     Args:
-        module: Where it is.
+        handle: The driver's number for it.
         entry: Its symbol.
         shared_bytes: Dynamic shared memory that its launches use.
     """
 
-    def __init__(self, module: Module, entry: str, shared_bytes: int) -> None:
-        self._module = module
-        self._handle = module.find(entry, shared_bytes)
+    def __init__(self, handle: int, entry: str, shared_bytes: int) -> None:
+        self.handle: int | None = handle
+        """The driver's number for it; None once its module is gone."""
         self.entry = entry
         self.shared_bytes = shared_bytes
         self.sites: dict[tuple[int, int, int, bool, bool], LaunchSite] = {}
-
-    @property
-    def handle(self) -> int:
-        """The driver's number for it.
-
-        Raises:
-            ReleasedError: The module was destroyed.
-        """
-        self._module.handle  # noqa: B018 - raises when the module is gone
-        return self._handle
 
 
 class Module(Resource):
@@ -69,6 +59,7 @@ class Module(Resource):
         owner.driver.call("cuModuleLoadData", ctypes.byref(handle), image)
         super().__init__(owner, handle.value or 0)
         self._shared_limit_bytes = shared_limit_bytes
+        self._functions: list[Function] = []
 
     def function(self, entry: str, shared_bytes: int = 0) -> Function:
         """Return a kernel, allowed to use its shared memory.
@@ -76,10 +67,6 @@ class Module(Resource):
         Raises:
             CudaError: There is no such kernel, or the GPU has less shared memory.
         """
-        return Function(self, entry, shared_bytes)
-
-    def find(self, entry: str, shared_bytes: int) -> int:
-        """Return the driver's number of a kernel after its shared memory was allowed."""
         if shared_bytes > self._shared_limit_bytes:
             raise CudaError(
                 f"kernel {entry} needs {shared_bytes} bytes of shared memory; this GPU gives a "
@@ -98,13 +85,17 @@ class Module(Resource):
             self._driver.call(
                 "cuFuncSetAttribute", found.value, _MAX_DYNAMIC_SHARED_BYTES, shared_bytes
             )
-        return found.value or 0
+        function = Function(found.value or 0, entry, shared_bytes)
+        self._functions.append(function)
+        return function
 
     def destroy(self) -> None:
         """Unload it; its functions are invalid from then on."""
         self.release()
 
     def _give_back(self, handle: int) -> None:
+        for function in self._functions:
+            function.handle = None
         self._driver.release("cuModuleUnload", handle)
 
 
@@ -147,6 +138,7 @@ class LaunchSite:
             num_attributes=len(self._attributes),
         )
         self._reference = ctypes.byref(self._config)
+        self._grid = (0, 0, 0)
         self._raw = driver.raw("cuLaunchKernelEx")
 
     def launch(
@@ -163,11 +155,16 @@ class LaunchSite:
             CudaError: The driver refused it.
         """
         config = self._config
-        config.grid_x = grid[0] * self._num_ctas
-        config.grid_y = grid[1]
-        config.grid_z = grid[2]
+        if grid != self._grid:
+            config.grid_x = grid[0] * self._num_ctas
+            config.grid_y = grid[1]
+            config.grid_z = grid[2]
+            self._grid = grid
         config.stream = stream
-        code = self._raw(self._reference, self._function.handle, parameters, None)
+        handle = self._function.handle
+        if handle is None:
+            raise ReleasedError(f"kernel {self._function.entry} was launched after its unloading")
+        code = self._raw(self._reference, handle, parameters, None)
         if code:
             self._driver.fail("cuLaunchKernelEx", code)
 
