@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 GREEDY_BELOW = 1e-5
 """Temperatures below this mean the most likely token."""
-MAX_TOP_LOGPROBS = 20
+MAX_ALTERNATIVES = 20
 """Alternatives that are reported for each row when log-probabilities are asked for."""
 
 
@@ -32,18 +32,16 @@ class SamplingArrays:
     """fp32 [rows] in [0, 1), from ``draws.uniform_single``."""
     slots: int
     """i32 [rows]: the entry of ``SampledArrays.last_tokens`` that the row's token goes to."""
-    num_entries: int = 0
-    """i32 [1]: number of adjustments, read on the device, so that a captured graph serves any."""
     entry_row: int = 0
-    """i32 [num_entries]."""
+    """i32 [num_adjustments]."""
     entry_token: int = 0
-    """i32 [num_entries]; a (row, token) stands at most once. Outside the vocabulary: ignored."""
+    """i32 [num_adjustments]; a (row, token) stands at most once. Tokens outside the vocabulary
+    are ignored."""
     entry_penalty: int = 0
-    """fp32 [num_entries]: repetition penalty, or 1."""
+    """fp32 [num_adjustments]: repetition penalty, or 1."""
     entry_add: int = 0
-    """fp32 [num_entries]: added after the penalty; -inf bans the token."""
-    entry_raw: int = 0
-    """fp32 [num_entries], scratch: the logits as they were."""
+    """fp32 [num_adjustments]: added after the penalty; -inf bans. Overwritten with the logits as
+    they were before."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from zse.kernels.lm_head_sample.arrays import is_adjusted
 
@@ -19,9 +18,8 @@ if TYPE_CHECKING:
     from zse.kernels.lm_head_sample.parameters import SamplingParameters
 
 
-@dataclass(frozen=True, kw_only=True)
-class AdjustmentEntries:
-    """Parallel arrays; ``logit = (logit > 0 ? logit / penalty : logit * penalty) + add``."""
+class AdjustmentEntries(NamedTuple):
+    """Parallel arrays; ``logit = (logit > 0 ? logit / penalty : logit * penalty) + addition``."""
 
     rows: array[int]
     """i32."""
@@ -31,9 +29,6 @@ class AdjustmentEntries:
     """fp32."""
     additions: array[float]
     """fp32."""
-
-    def __len__(self) -> int:
-        return len(self.rows)
 
 
 def adjustment_entries(rows: Sequence[SamplingParameters | None]) -> AdjustmentEntries:

@@ -1,0 +1,222 @@
+"""The compiled forms of the sampling kernels.
+
+Kernels that read whole rows come twice: where the vocabulary is a multiple of 16, every row starts
+aligned and is read in wide pieces.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from zse.kernels.lm_head_sample.arrays import MAX_ALTERNATIVES
+from zse.kernels.variant import Argument, Kernel, Variant, number, pointer, variant
+
+_FOLDER = "zse.kernels.lm_head_sample"
+NUM_BINS = 16
+STATE_SIZE = 4
+"""Numbers in a row's state."""
+_ENTRIES = 1024
+
+_TYPES = {
+    "entry_row": "i32",
+    "entry_token": "i32",
+    "top_k": "i32",
+    "slots": "i32",
+    "block_arg": "i32",
+    "block_count": "i32",
+    "bin_count": "i32",
+    "second_count": "i32",
+    "state_counts": "i32",
+    "cut_counts": "i32",
+    "list_tokens": "i32",
+    "best_tokens": "i32",
+    "chosen": "i32",
+    "tokens": "i32",
+    "last_tokens": "i32",
+    "top_tokens": "i32",
+}
+"""Element types of pointers; the others are fp32."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tiles:
+    """How rows are cut up. Tests make the pieces small."""
+
+    block: int = 4096
+    """Logits that one program reduces."""
+    slice: int = 256
+    """Logits that it sorts into bins at a time."""
+    max_blocks: int = 128
+    capacity: int = 8192
+    """Tokens in a row's list."""
+    chunk: int = 2048
+    """Tokens of the list that are looked at together."""
+
+    @property
+    def max_vocab(self) -> int:
+        """Largest vocabulary."""
+        return self.block * self.max_blocks
+
+
+TILES = Tiles()
+
+
+def _kernel(
+    module: str,
+    function: str,
+    pointers: str,
+    numbers: tuple[str, ...] = ("vocab", "num_blocks"),
+    *,
+    aligned: bool = False,
+) -> Kernel:
+    arguments: list[Argument] = [
+        pointer(name, _TYPES.get(name, "fp32")) for name in pointers.split()
+    ]
+    arguments += [number(name, aligned=aligned and name == "vocab") for name in numbers]
+    return Kernel(
+        name=f"lm_head_sample.{function}{'_aligned' if aligned else ''}",
+        module=f"{_FOLDER}.{module}",
+        function=function,
+        arguments=tuple(arguments),
+    )
+
+
+def _both(module: str, function: str, pointers: str) -> dict[bool, Kernel]:
+    return {
+        aligned: _kernel(module, function, pointers, aligned=aligned) for aligned in (False, True)
+    }
+
+
+_BLOCKS = "block_max block_arg block_mass"
+_CUTS = "temperature top_k top_p min_p"
+_BINS = "bin_count bin_mass edges"
+_SECOND = "second_count second_mass second_edges state_values state_counts"
+_LIST = "list_values list_tokens cut_values cut_counts"
+
+ADJUST = _kernel(
+    "triton_sample",
+    "adjust_logits",
+    "logits entry_row entry_token entry_penalty entry_add",
+    ("vocab", "num_entries"),
+)
+STATISTICS = _both(
+    "triton_sample", "block_statistics", f"logits temperature {_BLOCKS} block_min block_count"
+)
+PICK = _kernel(
+    "triton_sample",
+    "pick_tokens",
+    f"logits temperature uniform slots {_BLOCKS} tokens last_tokens",
+)
+FIRST_BINS = _both(
+    "triton_truncate", "first_bins", f"logits {_CUTS} block_max block_arg block_min {_BINS}"
+)
+SECOND_BINS = _both(
+    "triton_gather",
+    "second_bins",
+    f"logits {_CUTS} {_BLOCKS} block_min block_count {_BINS} {_SECOND}",
+)
+GATHER = _both(
+    "triton_gather",
+    "gather_candidates",
+    f"logits {_CUTS} {_BLOCKS} block_count {_BINS} {_SECOND} kept_mass {_LIST}",
+)
+DRAW = _kernel(
+    "triton_draw",
+    "draw_tokens",
+    f"logits {_CUTS} uniform slots block_max block_arg kept_mass {_LIST} tokens last_tokens",
+)
+ALTERNATIVES = _both(
+    "triton_logprobs",
+    "block_alternatives",
+    "logits block_max block_mass best_values best_tokens",
+)
+LOGPROBS = _kernel(
+    "triton_logprobs",
+    "row_logprobs",
+    "logits chosen block_max block_mass best_values best_tokens logprobs top_tokens top_logprobs",
+)
+KERNELS = (
+    ADJUST,
+    *STATISTICS.values(),
+    PICK,
+    *FIRST_BINS.values(),
+    *SECOND_BINS.values(),
+    *GATHER.values(),
+    DRAW,
+    *ALTERNATIVES.values(),
+    LOGPROBS,
+)
+
+
+def adjust_variant(*, restore: bool) -> Variant:
+    """Return the form that applies adjustments, or that takes them back."""
+    return variant(ADJUST, num_warps=4, ENTRIES=_ENTRIES, RESTORE=restore)
+
+
+def statistics_variant(tiles: Tiles, *, aligned: bool, random: bool, truncated: bool) -> Variant:
+    """Return the form that computes what the choice will need."""
+    return variant(
+        STATISTICS[aligned], num_warps=4, BLOCK=tiles.block, RANDOM=random, TRUNCATED=truncated
+    )
+
+
+def pick_variant(tiles: Tiles, *, random: bool) -> Variant:
+    """Return the form for greedy rows alone, or for draws from the whole distribution too."""
+    return variant(
+        PICK,
+        num_warps=8 if random else 4,
+        BLOCK=tiles.block,
+        MAX_BLOCKS=tiles.max_blocks,
+        RANDOM=random,
+    )
+
+
+def truncation_variants(
+    tiles: Tiles, *, aligned: bool
+) -> tuple[Variant, Variant, Variant, Variant]:
+    """Return first_bins, second_bins, gather_candidates and draw_tokens."""
+    block, blocks = tiles.block, tiles.max_blocks
+    room = tiles.capacity
+    return (
+        variant(
+            FIRST_BINS[aligned], num_warps=4, BLOCK=block, SLICE=tiles.slice, MAX_BLOCKS=blocks
+        ),
+        variant(
+            SECOND_BINS[aligned],
+            num_warps=4,
+            BLOCK=block,
+            SLICE=tiles.slice,
+            MAX_BLOCKS=blocks,
+            CAPACITY=room,
+        ),
+        variant(GATHER[aligned], num_warps=4, BLOCK=block, MAX_BLOCKS=blocks, CAPACITY=room),
+        variant(
+            DRAW, num_warps=8, BLOCK=block, MAX_BLOCKS=blocks, CAPACITY=room, CHUNK=tiles.chunk
+        ),
+    )
+
+
+def logprob_variants(tiles: Tiles, *, aligned: bool) -> tuple[Variant, Variant]:
+    """Return block_alternatives and row_logprobs."""
+    candidates = 1 << (tiles.max_blocks * MAX_ALTERNATIVES - 1).bit_length()
+    return (
+        variant(ALTERNATIVES[aligned], num_warps=4, BLOCK=tiles.block),
+        variant(LOGPROBS, num_warps=8, MAX_BLOCKS=tiles.max_blocks, MAX_CANDIDATES=candidates),
+    )
+
+
+def _all() -> tuple[Variant, ...]:
+    found = [adjust_variant(restore=restore) for restore in (False, True)]
+    found += [pick_variant(TILES, random=random) for random in (False, True)]
+    for aligned in (False, True):
+        for random, truncated in ((False, False), (True, False), (True, True)):
+            found.append(
+                statistics_variant(TILES, aligned=aligned, random=random, truncated=truncated)
+            )
+        found += truncation_variants(TILES, aligned=aligned)
+        found += logprob_variants(TILES, aligned=aligned)
+    return tuple({form.key: form for form in found}.values())
+
+
+VARIANTS = _all()
+"""Everything that goes into a kernel pack."""
