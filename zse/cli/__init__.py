@@ -25,6 +25,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "serve": ("zse.cli.serve", "Serve the OpenAI API."),
     "chat": ("zse.cli.chat", "Chat with a model in the terminal."),
     "benchmark": ("zse.cli.benchmark", "Measure prefill and decode speed, memory, first token."),
+    "hardware": ("zse.cli.hardware", "Show GPUs, memory, which models fit, what a GPU lacks."),
     "kernels": ("zse.cli.kernels", "Build, check and tune GPU kernel packs."),
     "build-image": ("zse.cli.build_image", "Write an OCI image around a model, without Docker."),
 }

@@ -82,20 +82,25 @@ class Driver:
             name, code, self._text("cuGetErrorName", code), self._text("cuGetErrorString", code)
         )
 
+    def read_version(self) -> int:
+        """Return the CUDA version that the driver speaks: 12030 is 12.3."""
+        found = ctypes.c_int()
+        self.call("cuDriverGetVersion", ctypes.byref(found))
+        return found.value
+
     def version(self) -> int:
-        """Return the CUDA version that the driver speaks: 12030 is 12.3.
+        """Return the CUDA version that the driver speaks, if it is enough.
 
         Raises:
             DriverTooOldError: It is below ``MINIMUM_VERSION``.
         """
-        found = ctypes.c_int()
-        self.call("cuDriverGetVersion", ctypes.byref(found))
-        if found.value < MINIMUM_VERSION:
+        found = self.read_version()
+        if found < MINIMUM_VERSION:
             raise DriverTooOldError(
-                f"the NVIDIA driver speaks CUDA {version_text(found.value)}; "
+                f"the NVIDIA driver speaks CUDA {version_text(found)}; "
                 f"{version_text(MINIMUM_VERSION)} or newer is needed"
             )
-        return found.value
+        return found
 
     def _resolve(self, name: str) -> Callable[..., int]:
         try:
