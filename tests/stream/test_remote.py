@@ -1,0 +1,237 @@
+"""A .zse file in object storage: opened by small reads, loaded with no disk."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from range_server import serving
+
+from tests.stream.conftest import write_model
+from zse.errors import FormatError, NotFoundError, StoreError, UsageError
+from zse.format.errors import ChecksumMismatch, ReaderClosedError, UnknownNameError
+from zse.format.reader import ZSEReader
+from zse.store import put_file
+from zse.store.location import parse_location
+from zse.stream import http_source
+from zse.stream.errors import SourceChangedError, StreamError
+from zse.stream.loader import LoaderOptions, load_region
+from zse.stream.opening import open_source
+from zse.stream.plan import region_span
+from zse.stream.remote import RemoteReader
+from zse.stream.source import LocalSource
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from host_gpu import HostGpu
+    from range_server import Handler, RangeServer
+
+URL = "s3://models/folder/tiny model.zse"
+PATH = "/models/folder/tiny%20model.zse"
+OPTIONS = LoaderOptions(threads=4, chunk_bytes=64 << 10)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return write_model(tmp_path / "model.zse", [20, 3, 90])
+
+
+@pytest.fixture
+def server(model: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RangeServer]:
+    """An S3 look-alike that holds the model, with the AWS variables pointing at it."""
+    monkeypatch.setattr(http_source, "FIRST_PAUSE_SECONDS", 0.0)
+    with serving(PATH, model.read_bytes()) as found:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", found.url)
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+        yield found
+
+
+def load(gpu: HostGpu, reader: RemoteReader) -> bytes:
+    address = gpu.memory(region_span(reader.header)[1])
+    report = load_region(gpu, reader.source, reader.header, address, OPTIONS)
+    assert report.source == "http"
+    return gpu.bytes_of(address)
+
+
+def region_of(path: Path) -> bytes:
+    with ZSEReader(path) as reader:
+        offset, length = region_span(reader.header)
+    return path.read_bytes()[offset : offset + length]
+
+
+def test_opening_is_one_request_and_answers_like_a_local_reader(
+    server: RangeServer, model: Path
+) -> None:
+    with RemoteReader(open_source(URL)) as remote, ZSEReader(model) as local:
+        assert server.requests == ["bytes=0-262143"]
+        assert remote.header == local.header
+        assert remote.size_bytes == local.size_bytes
+        assert remote.names() == local.names() == ("t0", "t1", "t2")
+        assert remote.entry("t1") == local.entry("t1")
+        assert remote.group("layers.2") == local.group("layers.2")
+        assert remote.tensors_of("layers.0") == local.tensors_of("layers.0")
+        assert remote.has_section("notes.txt")
+        assert not remote.has_section("absent")
+        for name in ("notes.txt", "large.bin", "large.bin"):
+            assert remote.section(name) == local.section(name)
+        assert remote.path == URL
+    assert len(server.requests) == 2  # the large section, once
+
+
+def test_a_request_is_signed(server: RangeServer) -> None:
+    RemoteReader(open_source(URL)).close()
+    assert server.headers_seen[0]["authorization"].startswith("AWS4-HMAC-SHA256 Credential=key/")
+
+
+def test_a_large_header_takes_a_second_request(
+    server: RangeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_source, "PREFIX_BYTES", 256)
+    RemoteReader(open_source(URL)).close()
+    assert len(server.requests) == 2
+
+
+def test_the_device_holds_the_region_and_no_file_was_made(
+    server: RangeServer, model: Path, gpu: HostGpu
+) -> None:
+    with RemoteReader(open_source(URL)) as remote:
+        assert load(gpu, remote) == region_of(model)
+
+
+def test_connections_that_are_cut_in_the_middle_do_not_matter(
+    server: RangeServer, model: Path, gpu: HostGpu
+) -> None:
+    count = 0
+
+    def cut_every_third(request: Handler) -> bool:
+        nonlocal count
+        count += 1
+        if count % 3:
+            return False
+        request.answer_cut(5000)
+        return True
+
+    with RemoteReader(open_source(URL)) as remote:
+        server.fault = cut_every_third
+        assert load(gpu, remote) == region_of(model)
+
+
+def test_a_server_that_stops_in_the_middle_is_an_error(server: RangeServer, gpu: HostGpu) -> None:
+    with RemoteReader(open_source(URL)) as remote:
+
+        def die(request: Handler) -> bool:
+            if len(server.requests) < 4:
+                return False
+            request.close_connection = True
+            return True
+
+        server.fault = die
+        with pytest.raises(StreamError, match="attempts failed"):
+            load(gpu, remote)
+
+
+def test_an_object_replaced_in_the_middle_is_an_error(server: RangeServer, gpu: HostGpu) -> None:
+    with RemoteReader(open_source(URL)) as remote:
+
+        def replace(request: Handler) -> bool:
+            if len(server.requests) == 4:
+                server.etag = '"second"'
+            return False
+
+        server.fault = replace
+        with pytest.raises(SourceChangedError, match=f"{URL} was replaced"):
+            load(gpu, remote)
+
+
+def test_what_is_no_zse_file_is_refused(server: RangeServer) -> None:
+    server.data = b"PK\3\4" + bytes(5000)
+    with pytest.raises(FormatError):
+        RemoteReader(open_source(URL))
+    server.data = b"ZS"
+    with pytest.raises(FormatError):
+        RemoteReader(open_source(URL))
+
+
+def test_a_damaged_section_is_found(server: RangeServer) -> None:
+    with RemoteReader(open_source(URL)) as remote:
+        place = next(item for item in remote.header.sections if item.name == "large.bin")
+    data = bytearray(server.data)
+    data[place.offset_bytes] ^= 1
+    server.data = bytes(data)
+    with RemoteReader(open_source(URL)) as remote:
+        with pytest.raises(ChecksumMismatch, match=r"section large\.bin of s3://"):
+            remote.section("large.bin")
+        with pytest.raises(UnknownNameError):
+            remote.section("absent")
+        with pytest.raises(UnknownNameError):
+            remote.entry("absent")
+        with pytest.raises(UnknownNameError):
+            remote.group("absent")
+    with pytest.raises(ReaderClosedError):
+        remote.section("notes.txt")
+
+
+def test_an_object_that_is_not_there_is_not_found(server: RangeServer) -> None:
+    with pytest.raises(NotFoundError, match="s3://models/other does not exist"):
+        open_source("s3://models/other")
+
+
+def test_a_folder_is_no_object(server: RangeServer) -> None:
+    with pytest.raises(UsageError, match="names a folder"):
+        open_source("s3://models/folder/")
+
+
+def test_an_endpoint_that_is_no_url_is_an_error(
+    server: RangeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "not a url")
+    with pytest.raises(StoreError, match="is not usable"):
+        open_source(URL)
+
+
+def test_missing_credentials_are_an_error(
+    server: RangeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    with pytest.raises(StoreError, match=r"no S3 credentials") as caught:
+        open_source(URL)
+    assert "AWS_SECRET_ACCESS_KEY" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("url", "region", "host"),
+    [
+        ("s3://models/a.zse", "eu-west-1", "https://models.s3.eu-west-1.amazonaws.com /a.zse"),
+        ("s3://my.models/a", "eu-west-1", "https://s3.eu-west-1.amazonaws.com /my.models/a"),
+        ("s3://models/a", "cn-north-1", "https://models.s3.cn-north-1.amazonaws.com.cn /a"),
+    ],
+)
+def test_aws_is_addressed_by_bucket_and_region(url: str, region: str, host: str) -> None:
+    from zse.stream.s3 import _address
+
+    assert " ".join(_address(parse_location(url), region)) == host
+
+
+def test_a_path_opens_a_file(model: Path) -> None:
+    source = open_source(model)
+    assert isinstance(source, LocalSource)
+    with RemoteReader(source) as reader:
+        assert reader.section("notes.txt") == b"hello"
+
+
+@pytest.mark.system
+def test_a_real_server_gives_the_same_bytes(s3_bucket: str, model: Path, gpu: HostGpu) -> None:
+    url = f"s3://{s3_bucket}/földer/name with space+%.zse"
+    put_file(model, url)
+    with RemoteReader(open_source(url)) as remote:
+        assert load(gpu, remote) == region_of(model)
+        put_file(write_model(model, [20, 3, 90], seed=1), url)
+        with pytest.raises(SourceChangedError):
+            load(gpu, remote)
+    with pytest.raises(NotFoundError, match="does not exist"):
+        open_source(f"s3://{s3_bucket}/absent")
+    with pytest.raises(NotFoundError, match="bucket 'absent-bucket' does not exist"):
+        open_source("s3://absent-bucket/absent")
