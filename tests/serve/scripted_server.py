@@ -3,6 +3,7 @@
 say:TEXT     answers TEXT, one character a token
 slow:N       answers N tokens, 20 ms apart
 break:N      fails after N tokens
+crash:N      takes the engine down after N tokens
 silent:MS    waits before the first token
 """
 
@@ -15,7 +16,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from zse.errors import ContextLengthError, EngineError, TemplateError
+from zse.errors import ContextLengthError, DeviceError, EngineError, TemplateError
 from zse.serve.boot import serve
 from zse.serve.options import ServeOptions
 from zse.serve.sockets import bind_socket
@@ -53,6 +54,7 @@ class ScriptedEngine:
     """Implements what the server needs of an engine."""
 
     is_healthy: bool = True
+    failure: BaseException | None = None
     active: int = 0
     cancelled: int = 0
     seen: list[Any] = field(default_factory=list)
@@ -85,9 +87,14 @@ class ScriptedEngine:
 
     async def _choice(self, prompt, params, index):
         text, pause, break_at = _script(prompt)
+        crash_at = int(prompt.split("crash:")[1].split()[0]) if "crash:" in prompt else -1
         if "silent:" in prompt:
             await asyncio.sleep(int(prompt.split("silent:")[1].split()[0]) / 1000)
         for position, character in enumerate(text):
+            if position == crash_at:
+                self.failure, self.is_healthy = DeviceError("the device is gone"), False
+            if self.failure is not None:
+                raise EngineError(f"the engine crashed: {self.failure}")
             if position == break_at:
                 raise EngineError("the engine broke at /opt/secret/place")
             if params.stop and any(text[position:].startswith(s) for s in params.stop):

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _DRAIN_POLL_SECONDS = 0.01
+_JOIN_SECONDS = 10.0
+"""How long ``close`` waits for a step; one that takes longer is left behind with the process."""
 
 
 class _Stream:
@@ -58,7 +60,7 @@ class AsyncEngine:
         self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._streams: dict[str, _Stream] = {}
         self._lock = threading.Lock()  # guards what decides whether a stream may be added
-        self._failure = ""  # why the thread crashed
+        self._failure: BaseException | None = None  # why the thread crashed
         self._is_draining = False
         self._is_closed = False
         self._thread = threading.Thread(target=self._run, name="zse-engine", daemon=True)
@@ -67,7 +69,12 @@ class AsyncEngine:
     @property
     def is_healthy(self) -> bool:
         """Whether the engine thread runs; once it has crashed, it stays down."""
-        return not self._failure and not self._is_closed
+        return self._failure is None and not self._is_closed
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What crashed the engine thread."""
+        return self._failure
 
     @property
     def num_active(self) -> int:
@@ -169,14 +176,17 @@ class AsyncEngine:
                 return
             self._is_closed = True
         self._commands.put(_nothing)  # wakes the thread
-        self._thread.join()
+        self._thread.join(_JOIN_SECONDS)
         self._fail_all(lambda: ShuttingDownError("the engine was closed"))
+        if self._thread.is_alive():
+            logger.error("a step does not end: its memory is left to the end of the process")
+            return
         self._core.close()
 
     # --- in any thread --------------------------------------------------------------------------
 
     def _refuse_when_down(self) -> None:
-        if self._failure:
+        if self._failure is not None:
             raise _crash_error(self._failure)
         if self._is_draining or self._is_closed:
             raise ShuttingDownError("the server is shutting down")
@@ -205,12 +215,12 @@ class AsyncEngine:
             while not self._is_closed:
                 self._run_commands()
                 self._deliver(self._core.step())
-        except Exception as error:
+        except BaseException as error:
             logger.exception("the engine thread crashed")
-            reason = f"{type(error).__name__}: {error}"
+            failure = error
             with self._lock:
-                self._failure = reason
-            self._fail_all(lambda: _crash_error(reason))
+                self._failure = failure
+            self._fail_all(lambda: _crash_error(failure))
 
     def _run_commands(self) -> None:
         """Do what is asked; sleep until something is when the core has no work."""
@@ -258,9 +268,9 @@ def _put_all(items: list[tuple[_Stream, Delta | ZSEError]]) -> None:
         stream.inbox.put_nowait(item)
 
 
-def _crash_error(reason: str) -> EngineError:
+def _crash_error(failure: BaseException) -> EngineError:
     hint = "Restart the server; its log holds the traceback."
-    return EngineError(f"the engine crashed: {reason}", hint=hint)
+    return EngineError(f"the engine crashed: {type(failure).__name__}: {failure}", hint=hint)
 
 
 def _nothing() -> None:

@@ -2,6 +2,9 @@
 
 bind (before this module) -> loader thread starts -> web stack imported, first answers (503)
 -> model ready -> ... -> SIGTERM: readiness flips, work in flight ends -> exit code 0
+
+A load that fails or an engine that crashes ends the process with the exit code of its error, after
+what was asked has been answered with an error: the platform starts another.
 """
 
 from __future__ import annotations
@@ -9,9 +12,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import signal
+import sys
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from zse.errors import ZSEError
 from zse.serve.ledger import Ledger
@@ -35,6 +40,8 @@ KEEP_ALIVE_SECONDS = 75
 """Longer than load balancers keep idle connections, or they would send into a closing one."""
 END_SECONDS = 5.0
 """After the drain: for error events to be written and connections to close."""
+WATCH_SECONDS = 0.2
+"""How often the engine is asked whether it still runs."""
 
 
 def serve(
@@ -66,7 +73,10 @@ def serve(
     process.start_loading(load or _loader(options))
     with ledger.phase("web"):  # beside the loader, whose file reads leave the interpreter free
         server = _make_server(state, options)
-    return process.run(server, listener)
+    exit_code = process.run(server, listener)
+    if _has_stragglers():
+        _end_now(exit_code)
+    return exit_code
 
 
 def _make_server(state: AppState, options: ServeOptions) -> uvicorn.Server:
@@ -128,7 +138,7 @@ class ServerProcess:
         if self._exit_code == 0:  # else the load failed before there was a server to stop
             asyncio.run(self._serve(server, listener))
         if self._state.model is not None:
-            self._state.model.engine.close()
+            self._close(self._state.model)
         LOG.info("stopped", extra={"exit_code": self._exit_code})
         return self._exit_code
 
@@ -144,9 +154,17 @@ class ServerProcess:
         state.model = model
         LOG.info("ready", extra={"model": model.name, "cold_start_ms": state.ledger.to_json()})
 
+    def _close(self, model: LoadedModel) -> None:
+        try:
+            model.close()
+        except Exception:
+            if self._exit_code == 0:
+                raise
+            LOG.warning("the model could not be closed", exc_info=True)  # of a lost device
+
     def _give_up(self, error: BaseException) -> None:
         is_ours = isinstance(error, ZSEError)
-        self._exit_code = error.exit_code if isinstance(error, ZSEError) else 1
+        self._exit_code = _exit_code_of(error)
         self._state.phase = "failed"
         hint = error.hint if isinstance(error, ZSEError) else ""
         LOG.error(
@@ -165,8 +183,25 @@ class ServerProcess:
         self._state.ledger.mark("answering")
         # Beside the load, so that neither the first answer nor the first token waits for it.
         warm = loop.run_in_executor(None, self._state.metrics.warm)
+        watcher = asyncio.create_task(self._watch_engine())
         await server.serve(sockets=[listener])
+        watcher.cancel()
         await warm
+
+    async def _watch_engine(self) -> None:
+        """End the process when the engine has crashed: nothing in it can be answered any more."""
+        failure = None
+        while failure is None:
+            await asyncio.sleep(WATCH_SECONDS)
+            model = self._state.model
+            failure = model.engine.failure if model is not None else None
+        self._exit_code = _exit_code_of(failure)
+        LOG.critical(
+            "the engine crashed, the server stops: %s",
+            failure,
+            extra={"exit_code": self._exit_code, "hint": getattr(failure, "hint", "")},
+        )
+        await self._drain(END_SECONDS)
 
     def _on_signal(self, number: signal.Signals) -> None:
         if self._drainer is not None:
@@ -174,14 +209,14 @@ class ServerProcess:
             self._state.terminate.set()
             return
         LOG.info("draining", extra={"signal": number.name, "in_flight": self._state.in_flight})
-        self._drainer = asyncio.create_task(self._drain())
+        self._drainer = asyncio.create_task(self._drain(self._options.drain_seconds))
 
-    async def _drain(self) -> None:
+    async def _drain(self, patience_seconds: float) -> None:
         """Take nothing new, let work in flight end, then end what is left."""
         state = self._state
         state.draining = True
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._options.drain_seconds):
+            async with asyncio.timeout(patience_seconds):
                 while state.in_flight and not state.terminate.is_set():
                     await asyncio.sleep(0.02)
         if state.in_flight:
@@ -196,7 +231,29 @@ class ServerProcess:
 
 
 def _leave(number: int, frame: object) -> None:  # noqa: ARG001
-    raise SystemExit(0)
+    # As ``_end_now``, but a log line may be half written: nothing is flushed.
+    os._exit(0)
+
+
+def _exit_code_of(error: BaseException) -> int:
+    return error.exit_code if isinstance(error, ZSEError) else 1
+
+
+def _has_stragglers() -> bool:
+    """Whether a load, or a step that does not end, still runs in a thread."""
+    return any(thread.name.startswith("zse-") for thread in threading.enumerate())
+
+
+def _end_now(exit_code: int) -> NoReturn:
+    """End the process under its threads.
+
+    They may be inside native code, which cannot be stopped and which an interpreter that takes
+    itself down pulls the ground from: it would abort instead of ending with this exit code.
+    """
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(exit_code)
 
 
 @contextlib.contextmanager

@@ -69,6 +69,10 @@ class Engine(Protocol):
     def is_healthy(self) -> bool:
         """False once it has crashed or was closed."""
 
+    @property
+    def failure(self) -> BaseException | None:
+        """What crashed it; only a new process helps."""
+
     def generate(
         self,
         prompt_token_ids: Sequence[int],
@@ -113,3 +117,10 @@ class Template(Protocol):
         **kwargs: Any,
     ) -> str:
         """Return the prompt's text."""
+
+
+class Closable(Protocol):
+    """Something that holds a file or memory."""
+
+    def close(self) -> None:
+        """Give it back."""

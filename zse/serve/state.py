@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from zse.serve.ledger import Ledger
-    from zse.serve.ports import Engine, Template, Tokenizer
+    from zse.serve.ports import Closable, Engine, Template, Tokenizer
 
 DEFAULT_ALIAS = "default"
 MAX_RETRY_SECONDS = 60
@@ -43,6 +43,14 @@ class LoadedModel:
     """From the model's generation_config.json; a request's own values win."""
     details: Mapping[str, Any] = field(default_factory=dict)
     """Facts for /version: device, scheme, sizes."""
+    resources: tuple[Closable, ...] = ()
+    """What the engine reads from; closed after it."""
+
+    def close(self) -> None:
+        """End the engine, then give back what it stands on."""
+        self.engine.close()
+        for resource in self.resources:
+            resource.close()
 
 
 class BusyError(OverloadedError):

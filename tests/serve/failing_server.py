@@ -1,0 +1,33 @@
+"""The real server on the built-in model, whose device is lost at a given step. A child process."""
+
+import contextlib
+import sys
+
+from zse.errors import DeviceError
+from zse.serve.boot import serve
+from zse.serve.load import load_served_model
+from zse.serve.options import ServeOptions
+from zse.serve.sockets import bind_socket
+
+OPTIONS = ServeOptions(model="tiny", device="cpu", port=0)
+
+
+def load(state):
+    loaded = load_served_model(OPTIONS, state)
+    runner = loaded.engine._core.runner
+    submit, left = runner.submit, int(sys.argv[1])
+
+    def submit_until_lost(batch):
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise DeviceError("the driver says: an illegal memory access was encountered")
+        return submit(batch)
+
+    runner.submit = submit_until_lost
+    return loaded
+
+
+if __name__ == "__main__":
+    with contextlib.closing(bind_socket(OPTIONS.host, 0)) as listener:
+        sys.exit(serve(listener, OPTIONS, load))
