@@ -59,7 +59,7 @@ def dot_four_bit(values, weights, scales, outputs, rows, N, groups, SCHEME: tl.c
                  STAGES: tl.constexpr, PDL: tl.constexpr, PLAIN: tl.constexpr):  # fmt: skip
     """Write float32 [splits, rows, N]: bfloat16 [rows, K] times int4 or nf4 weights [N, K].
 
-    Args:
+    Operands:
         values: bfloat16 [rows, K].
         weights: uint8 [N, K / 2].
         scales: int4: int32 pairs [N, K / GROUP]; nf4: float16 of the same shape.
@@ -104,7 +104,7 @@ def dot_whole(values, weights, row_scales, outputs, rows, N, steps, SCHEME: tl.c
               PDL: tl.constexpr, PLAIN: tl.constexpr):  # fmt: skip
     """As ``dot_four_bit`` for int8, bf16 and fp16 weights.
 
-    Args:
+    Operands:
         values: bfloat16 [rows, K].
         weights: int8, bfloat16 or float16 [N, K].
         row_scales: float32 [N]; not read unless SCHEME is int8.
@@ -144,7 +144,7 @@ def imma_four_bit(codes, x_scales, x_sums, weights, scales, outputs, rows, N, bl
                   PLAIN: tl.constexpr):  # fmt: skip
     """As ``dot_four_bit`` with int8 activations; nf4 values are rounded to int8.
 
-    Args:
+    Operands:
         codes: int8 [rows, K].
         x_scales: float32 [rows, K / 128].
         x_sums: float32 [rows, K / 128].
@@ -204,7 +204,7 @@ def imma_int8(codes, x_scales, weights, row_scales, outputs, rows, N, blocks,
               PDL: tl.constexpr):  # fmt: skip
     """As ``dot_four_bit`` for int8 weights and activations.
 
-    Args:
+    Operands:
         codes: int8 [rows, K].
         x_scales: float32 [rows, K / 128].
         weights: int8 [N, K].

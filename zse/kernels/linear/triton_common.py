@@ -160,3 +160,17 @@ def tile_rows(R: tl.constexpr, T: tl.constexpr):
     """Return the rows of this program's tile, int32 [R, T]."""
     inner = tl.arange(0, R)[:, None] * T + tl.arange(0, T)[None, :]
     return tl.program_id(0) * (R * T) + inner
+
+
+@triton.jit
+def token_of(rows, index, ROWS: tl.constexpr):
+    """Return the number of this program's token; past the end the last one stands in."""
+    return tl.minimum(tl.program_id(2) * ROWS + index, rows - 1)
+
+
+@triton.jit
+def store_token(outputs, total, n, index, rows, N, ROWS: tl.constexpr):
+    """Write the sums of one token to its row of this program's split."""
+    m = tl.program_id(2) * ROWS + index
+    row = (tl.program_id(1) * rows + m).to(tl.int64)
+    tl.store(outputs + row * N + n, tl.sum(total, 2), mask=(n < N) & (m < rows))

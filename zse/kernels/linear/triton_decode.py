@@ -24,7 +24,9 @@ from zse.kernels.linear.triton_common import (
     nf4_bytes,
     opaque,
     split_of_pieces,
+    store_token,
     tile_rows,
+    token_of,
 )
 
 NF4_STEP = tl.constexpr(1 / 112.03021780975463)
@@ -105,25 +107,19 @@ def int8_token(total, words, codes, scales, m, blocks, piece, inside,
 
 
 @triton.jit
-def store_token(outputs, total, n, m, N, ROWS: tl.constexpr):
-    """Write the sums of token m to its row of this program's split."""
-    row = tl.program_id(1) * ROWS + m
-    tl.store(outputs + row.to(tl.int64) * N + n, tl.sum(total, 2), mask=n < N)
-
-
-@triton.jit
-def gemv_int4(codes, scales, sums, weights, scale_zeros, outputs, N, blocks,
+def gemv_int4(codes, scales, sums, weights, scale_zeros, outputs, rows, N, blocks,
               GROUP: tl.constexpr, ROWS: tl.constexpr, R: tl.constexpr, T: tl.constexpr,
               C: tl.constexpr, PDL: tl.constexpr, PLAIN: tl.constexpr):  # fmt: skip
-    """Write float32 [splits, ROWS, N]: int8 activations [ROWS, K] times int4 weights [N, K].
+    """Write float32 [splits, rows, N]: int8 activations [rows, K] times int4 weights [N, K].
 
-    Args:
-        codes: int32 words of int8 [ROWS, K].
-        scales: float32 [ROWS, K / 128].
-        sums: float32 [ROWS, K / 128].
+    Operands:
+        codes: int32 words of int8 [rows, K].
+        scales: float32 [rows, K / 128].
+        sums: float32 [rows, K / 128].
         weights: int32 words of packed weights [N, K / 8].
         scale_zeros: int32 [N, K / GROUP].
-        outputs: float32 [splits, ROWS, N].
+        outputs: float32 [splits, rows, N].
+        rows: Tokens; a program takes ROWS of them.
         N: Rows of the matrix.
         blocks: K / 128.
     """
@@ -143,6 +139,10 @@ def gemv_int4(codes, scales, sums, weights, scale_zeros, outputs, N, blocks,
     pair = tl.load(pair_at, mask=inside, other=0)
     if PDL:
         tl.extra.cuda.gdc_wait()
+    m0 = token_of(rows, 0, ROWS)
+    m1 = token_of(rows, 1, ROWS)
+    m2 = token_of(rows, 2, ROWS)
+    m3 = token_of(rows, 3, ROWS)
     total0 = tl.zeros((R, T, C), tl.float32)
     total1 = total0
     total2 = total0
@@ -155,40 +155,41 @@ def gemv_int4(codes, scales, sums, weights, scale_zeros, outputs, N, blocks,
         next_pair = tl.load(pair_at, mask=following, other=0)
         low = words & 0x0F0F0F0F
         high = (words >> 4) & 0x0F0F0F0F
-        total0 = int4_token(total0, low, high, pair, codes, scales, sums, 0, blocks, piece, inside,
+        total0 = int4_token(total0, low, high, pair, codes, scales, sums, m0, blocks, piece, inside,
                             GROUP, T, C, PLAIN)  # fmt: skip
         if ROWS > 1:
-            total1 = int4_token(total1, low, high, pair, codes, scales, sums, 1, blocks, piece,
+            total1 = int4_token(total1, low, high, pair, codes, scales, sums, m1, blocks, piece,
                                 inside, GROUP, T, C, PLAIN)  # fmt: skip
         if ROWS > 2:
-            total2 = int4_token(total2, low, high, pair, codes, scales, sums, 2, blocks, piece,
+            total2 = int4_token(total2, low, high, pair, codes, scales, sums, m2, blocks, piece,
                                 inside, GROUP, T, C, PLAIN)  # fmt: skip
-            total3 = int4_token(total3, low, high, pair, codes, scales, sums, 3, blocks, piece,
+            total3 = int4_token(total3, low, high, pair, codes, scales, sums, m3, blocks, piece,
                                 inside, GROUP, T, C, PLAIN)  # fmt: skip
         words = next_words
         pair = next_pair
         piece += C
         inside = following
-    store_token(outputs, total0, n, 0, N, ROWS)
+    store_token(outputs, total0, n, 0, rows, N, ROWS)
     if ROWS > 1:
-        store_token(outputs, total1, n, 1, N, ROWS)
+        store_token(outputs, total1, n, 1, rows, N, ROWS)
     if ROWS > 2:
-        store_token(outputs, total2, n, 2, N, ROWS)
-        store_token(outputs, total3, n, 3, N, ROWS)
+        store_token(outputs, total2, n, 2, rows, N, ROWS)
+        store_token(outputs, total3, n, 3, rows, N, ROWS)
 
 
 @triton.jit
-def gemv_nf4(codes, scales, weights, absmaxes, outputs, N, blocks,
+def gemv_nf4(codes, scales, weights, absmaxes, outputs, rows, N, blocks,
              GROUP: tl.constexpr, ROWS: tl.constexpr, R: tl.constexpr, T: tl.constexpr,
              C: tl.constexpr, PDL: tl.constexpr, PLAIN: tl.constexpr):  # fmt: skip
     """As ``gemv_int4`` for nf4 weights, whose values are rounded to int8 (``NF4_STEP`` apart).
 
-    Args:
-        codes: int32 words of int8 [ROWS, K].
-        scales: float32 [ROWS, K / 128].
+    Operands:
+        codes: int32 words of int8 [rows, K].
+        scales: float32 [rows, K / 128].
         weights: int32 words of packed weights [N, K / 8].
         absmaxes: float16 [N, K / GROUP].
-        outputs: float32 [splits, ROWS, N].
+        outputs: float32 [splits, rows, N].
+        rows: Tokens; a program takes ROWS of them.
         N: Rows of the matrix.
         blocks: K / 128.
     """
@@ -208,6 +209,10 @@ def gemv_nf4(codes, scales, weights, absmaxes, outputs, N, blocks,
     absmax = tl.load(absmax_at, mask=inside, other=0.0)
     if PDL:
         tl.extra.cuda.gdc_wait()
+    m0 = token_of(rows, 0, ROWS)
+    m1 = token_of(rows, 1, ROWS)
+    m2 = token_of(rows, 2, ROWS)
+    m3 = token_of(rows, 3, ROWS)
     total0 = tl.zeros((R, T, C), tl.float32)
     total1 = total0
     total2 = total0
@@ -219,40 +224,41 @@ def gemv_nf4(codes, scales, weights, absmaxes, outputs, N, blocks,
         next_words = tl.load(at, mask=following[:, None], eviction_policy="evict_first")
         next_absmax = tl.load(absmax_at, mask=following, other=0.0)
         front, back = nf4_bytes(words, PLAIN)
-        total0 = nf4_token(total0, front, back, absmax, codes, scales, 0, blocks, piece, inside,
+        total0 = nf4_token(total0, front, back, absmax, codes, scales, m0, blocks, piece, inside,
                            GROUP, T, C, PLAIN)  # fmt: skip
         if ROWS > 1:
-            total1 = nf4_token(total1, front, back, absmax, codes, scales, 1, blocks, piece,
+            total1 = nf4_token(total1, front, back, absmax, codes, scales, m1, blocks, piece,
                                inside, GROUP, T, C, PLAIN)  # fmt: skip
         if ROWS > 2:
-            total2 = nf4_token(total2, front, back, absmax, codes, scales, 2, blocks, piece,
+            total2 = nf4_token(total2, front, back, absmax, codes, scales, m2, blocks, piece,
                                inside, GROUP, T, C, PLAIN)  # fmt: skip
-            total3 = nf4_token(total3, front, back, absmax, codes, scales, 3, blocks, piece,
+            total3 = nf4_token(total3, front, back, absmax, codes, scales, m3, blocks, piece,
                                inside, GROUP, T, C, PLAIN)  # fmt: skip
         words = next_words
         absmax = next_absmax
         piece += C
         inside = following
-    store_token(outputs, total0, n, 0, N, ROWS)
+    store_token(outputs, total0, n, 0, rows, N, ROWS)
     if ROWS > 1:
-        store_token(outputs, total1, n, 1, N, ROWS)
+        store_token(outputs, total1, n, 1, rows, N, ROWS)
     if ROWS > 2:
-        store_token(outputs, total2, n, 2, N, ROWS)
-        store_token(outputs, total3, n, 3, N, ROWS)
+        store_token(outputs, total2, n, 2, rows, N, ROWS)
+        store_token(outputs, total3, n, 3, rows, N, ROWS)
 
 
 @triton.jit
-def gemv_int8(codes, scales, weights, row_scales, outputs, N, blocks,
+def gemv_int8(codes, scales, weights, row_scales, outputs, rows, N, blocks,
               ROWS: tl.constexpr, R: tl.constexpr, T: tl.constexpr, C: tl.constexpr,
               PDL: tl.constexpr, PLAIN: tl.constexpr):  # fmt: skip
     """As ``gemv_int4`` for int8 weights; a piece is 16 of them.
 
-    Args:
-        codes: int32 words of int8 [ROWS, K].
-        scales: float32 [ROWS, K / 128].
+    Operands:
+        codes: int32 words of int8 [rows, K].
+        scales: float32 [rows, K / 128].
         weights: int32 words of int8 [N, K].
         row_scales: float32 [N].
-        outputs: float32 [splits, ROWS, N].
+        outputs: float32 [splits, rows, N].
+        rows: Tokens; a program takes ROWS of them.
         N: Rows of the matrix.
         blocks: K / 128.
     """
@@ -269,6 +275,10 @@ def gemv_int8(codes, scales, weights, row_scales, outputs, N, blocks,
     row_scale = tl.load(row_scales + row)[:, :, None]
     if PDL:
         tl.extra.cuda.gdc_wait()
+    m0 = token_of(rows, 0, ROWS)
+    m1 = token_of(rows, 1, ROWS)
+    m2 = token_of(rows, 2, ROWS)
+    m3 = token_of(rows, 3, ROWS)
     total0 = tl.zeros((R, T, C), tl.float32)
     total1 = total0
     total2 = total0
@@ -277,80 +287,24 @@ def gemv_int8(codes, scales, weights, row_scales, outputs, N, blocks,
         at += C * 4
         following = (piece + C) < end
         next_words = tl.load(at, mask=following[:, None], eviction_policy="evict_first")
-        total0 = int8_token(total0, words, codes, scales, 0, blocks, piece, inside, T, C, PLAIN)
+        total0 = int8_token(total0, words, codes, scales, m0, blocks, piece, inside, T, C, PLAIN)
         if ROWS > 1:
-            total1 = int8_token(total1, words, codes, scales, 1, blocks, piece, inside, T, C, PLAIN)
+            total1 = int8_token(
+                total1, words, codes, scales, m1, blocks, piece, inside, T, C, PLAIN
+            )
         if ROWS > 2:
-            total2 = int8_token(total2, words, codes, scales, 2, blocks, piece, inside, T, C, PLAIN)
-            total3 = int8_token(total3, words, codes, scales, 3, blocks, piece, inside, T, C, PLAIN)
+            total2 = int8_token(
+                total2, words, codes, scales, m2, blocks, piece, inside, T, C, PLAIN
+            )
+            total3 = int8_token(
+                total3, words, codes, scales, m3, blocks, piece, inside, T, C, PLAIN
+            )
         words = next_words
         piece += C
         inside = following
-    store_token(outputs, total0 * row_scale, n, 0, N, ROWS)
+    store_token(outputs, total0 * row_scale, n, 0, rows, N, ROWS)
     if ROWS > 1:
-        store_token(outputs, total1 * row_scale, n, 1, N, ROWS)
+        store_token(outputs, total1 * row_scale, n, 1, rows, N, ROWS)
     if ROWS > 2:
-        store_token(outputs, total2 * row_scale, n, 2, N, ROWS)
-        store_token(outputs, total3 * row_scale, n, 3, N, ROWS)
-
-
-@triton.jit
-def plain_token(total, weight, values, m, eighths, piece, inside,
-                T: tl.constexpr, C: tl.constexpr):  # fmt: skip
-    """Add the products of one step with token m to ``total`` [R, T, C]."""
-    same = tl.zeros((1, T, 1, 1), tl.int32)
-    at = values + m * eighths * 8 + same + piece[None, None, :, None] * 8
-    at += tl.arange(0, 8)[None, None, None, :]
-    x = tl.load(at, mask=inside[None, None, :, None] & (same == 0), other=0.0)
-    return total + tl.sum(weight * x.to(tl.float32), 3)
-
-
-@triton.jit
-def gemv_16(values, weights, outputs, N, eighths,
-            ROWS: tl.constexpr, R: tl.constexpr, T: tl.constexpr, C: tl.constexpr,
-            PDL: tl.constexpr):  # fmt: skip
-    """As ``gemv_int4`` for 16-bit weights and activations; a piece is 8 weights.
-
-    Args:
-        values: bfloat16 [ROWS, K].
-        weights: bfloat16 or float16 [N, K].
-        outputs: float32 [splits, ROWS, N].
-        N: Rows of the matrix.
-        eighths: K / 8.
-    """
-    if PDL:
-        tl.extra.cuda.gdc_launch_dependents()
-    begin, end = split_of_pieces(eighths, C)
-    n = tile_rows(R, T)
-    row = tl.minimum(n, N - 1).to(tl.int64)
-    piece = begin + tl.arange(0, C)
-    inside = piece < end
-    lane = tl.arange(0, 8)
-    at = weights + row[:, :, None, None] * (eighths * 8) + piece[:, None] * 8 + lane
-    loaded = tl.load(at, mask=inside[:, None], other=0.0, eviction_policy="evict_first")
-    if PDL:
-        tl.extra.cuda.gdc_wait()
-    total0 = tl.zeros((R, T, C), tl.float32)
-    total1 = total0
-    total2 = total0
-    total3 = total0
-    for _ in range(begin, end, C):
-        at += C * 8
-        following = (piece + C) < end
-        next_loaded = tl.load(at, mask=following[:, None], other=0.0, eviction_policy="evict_first")
-        weight = loaded.to(tl.float32)
-        total0 = plain_token(total0, weight, values, 0, eighths, piece, inside, T, C)
-        if ROWS > 1:
-            total1 = plain_token(total1, weight, values, 1, eighths, piece, inside, T, C)
-        if ROWS > 2:
-            total2 = plain_token(total2, weight, values, 2, eighths, piece, inside, T, C)
-            total3 = plain_token(total3, weight, values, 3, eighths, piece, inside, T, C)
-        loaded = next_loaded
-        piece += C
-        inside = following
-    store_token(outputs, total0, n, 0, N, ROWS)
-    if ROWS > 1:
-        store_token(outputs, total1, n, 1, N, ROWS)
-    if ROWS > 2:
-        store_token(outputs, total2, n, 2, N, ROWS)
-        store_token(outputs, total3, n, 3, N, ROWS)
+        store_token(outputs, total2 * row_scale, n, 2, rows, N, ROWS)
+        store_token(outputs, total3 * row_scale, n, 3, rows, N, ROWS)

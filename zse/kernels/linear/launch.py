@@ -1,0 +1,177 @@
+"""How to launch ``linear``. Neither torch nor triton is needed here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from zse.errors import UnsupportedModelError
+from zse.kernels.buffers import Partials, Plain, Quantized
+from zse.kernels.linear.plan import form_of, step_columns
+from zse.kernels.linear.variants import matmul, widen
+from zse.kernels.linear.weight import GROUPED_SCHEMES, PLAIN_SCHEMES
+
+if TYPE_CHECKING:
+    from zse.kernels.buffers import Activation
+    from zse.kernels.launcher import Launcher
+    from zse.kernels.linear.plan import LinearPlan
+    from zse.kernels.linear.weight import LinearWeight
+    from zse.kernels.variant import Variant
+
+SLAB_MULTIPLE = 256
+"""Rows that are widened at once: whole tiles of the product."""
+
+
+def linear(
+    launcher: Launcher,
+    weight: LinearWeight,
+    inputs: Activation,
+    outputs_address: int,
+    plan: LinearPlan,
+) -> Partials:
+    """Multiply up to 256 tokens with a matrix.
+
+    Args:
+        launcher: Where to launch.
+        weight: The matrix [N, K].
+        inputs: Activations [M, K]: int8 exactly if the plan is for them.
+        outputs_address: Where float32 [splits, M, N] goes, ``plan.output_bytes``.
+        plan: From ``plan_linear`` for this matrix and number of tokens.
+
+    Returns:
+        The summands.
+
+    Raises:
+        UnsupportedModelError: Activations and matrix do not fit each other or the plan.
+    """
+    _check(weight, inputs, plan)
+    outputs = (outputs_address, inputs.rows, weight.rows)
+    if isinstance(inputs, Quantized):
+        operands = _quantized_operands(weight, inputs, plan.variant)
+    else:
+        operands = (inputs.values, weight.weights)
+        if not plan.variant.kernel.name.endswith("gemv_16"):
+            operands += (weight.scales,)
+    launcher.launch(plan.variant, plan.grid, *operands, *outputs, _steps(weight, inputs, plan))
+    return Partials(
+        rows=inputs.rows, columns=weight.rows, splits=plan.splits, values=outputs_address
+    )
+
+
+def linear_prefill(
+    launcher: Launcher,
+    weight: LinearWeight,
+    inputs: Plain,
+    outputs_address: int,
+    output_type: str,
+    scratch_address: int = 0,
+    scratch_bytes: int = 0,
+) -> None:
+    """Multiply many tokens with a matrix, a slab of its rows at a time.
+
+    Args:
+        launcher: Where to launch.
+        weight: The matrix [N, K].
+        inputs: Activations bfloat16 [T, K].
+        outputs_address: Where [T, N] goes.
+        output_type: ``fp32`` or ``bf16``.
+        scratch_address: Where rows of the matrix may lie in 16 bits; not used by 16-bit matrices.
+        scratch_bytes: Bytes there. A size that stays in the second-level cache is fastest.
+
+    Raises:
+        UnsupportedModelError: The scratch holds too few rows of the matrix.
+    """
+    form_of(weight)
+    step = step_columns(weight.columns)
+    plain = weight.scheme in PLAIN_SCHEMES
+    chosen = matmul(weight.scheme if plain else "bf16", output_type, bk=step)
+    slab = weight.rows if plain else _slab_rows(weight, scratch_bytes)
+    element_bytes = 4 if output_type == "fp32" else 2
+    for first in range(0, weight.rows, slab):
+        rows = min(slab, weight.rows - first)
+        source = weight.weights
+        if not plain:
+            source = scratch_address
+            _widen(launcher, weight, first, rows, scratch_address)
+        tiles = _tiles(chosen, inputs.rows, rows)
+        launcher.launch(
+            chosen,
+            (tiles, 1, 1),
+            inputs.values,
+            source,
+            outputs_address + first * element_bytes,
+            inputs.rows,
+            rows,
+            weight.columns // step,
+            weight.rows,
+        )
+
+
+def _slab_rows(weight: LinearWeight, scratch_bytes: int) -> int:
+    """Return how many rows fit the scratch: all, or a multiple of a tile."""
+    fitting = scratch_bytes // (weight.columns * 2)
+    if fitting >= weight.rows:
+        return weight.rows
+    if fitting < SLAB_MULTIPLE:
+        raise UnsupportedModelError(
+            f"the scratch of {scratch_bytes} bytes holds {fitting} rows of {weight.columns} "
+            f"columns, expected at least {SLAB_MULTIPLE}"
+        )
+    return fitting // SLAB_MULTIPLE * SLAB_MULTIPLE
+
+
+def _widen(
+    launcher: Launcher, weight: LinearWeight, first: int, rows: int, scratch_address: int
+) -> None:
+    """Write rows of the matrix as bfloat16."""
+    if weight.scheme in GROUPED_SCHEMES:
+        columns = weight.group_size
+        scale_bytes = (4 if weight.scheme == "int4" else 2) * (weight.columns // columns)
+        row_bytes = weight.columns // 2
+    else:
+        columns = 128 if weight.columns % 128 == 0 else 32
+        scale_bytes, row_bytes = 4, weight.columns
+    chosen = widen(weight.scheme, columns)
+    steps = weight.columns // columns
+    launcher.launch(
+        chosen,
+        (steps, -(-rows // int(dict(chosen.constants)["BN"])), 1),
+        weight.weights + first * row_bytes,
+        weight.scales + first * scale_bytes,
+        scratch_address,
+        rows,
+        steps,
+    )
+
+
+def _tiles(chosen: Variant, tokens: int, rows: int) -> int:
+    constants = dict(chosen.constants)
+    return -(-tokens // int(constants["BM"])) * -(-rows // int(constants["BN"]))
+
+
+def _quantized_operands(
+    weight: LinearWeight, inputs: Quantized, chosen: Variant
+) -> tuple[int, ...]:
+    """Return the addresses in the order of the kernel's arguments."""
+    sums = (inputs.sums,) if "sums" in chosen.kernel.arguments[2].name else ()
+    return (inputs.codes, inputs.scales, *sums, weight.weights, weight.scales)
+
+
+def _steps(weight: LinearWeight, inputs: Activation, plan: LinearPlan) -> int:
+    """Return a row's length in the unit of the kernel."""
+    if isinstance(inputs, Quantized):
+        return weight.columns // 128
+    constants = dict(plan.variant.constants)
+    if "R" in constants:
+        return weight.columns // 8
+    return weight.columns // int(constants.get("BK", weight.group_size or 1))
+
+
+def _check(weight: LinearWeight, inputs: Activation, plan: LinearPlan) -> None:
+    quantized = isinstance(inputs, Quantized)
+    wanted = any(argument.name == "codes" for argument in plan.variant.kernel.arguments)
+    shapes = (inputs.rows, inputs.columns, weight.rows)
+    if shapes != (plan.rows, weight.columns, plan.columns) or quantized != wanted:
+        raise UnsupportedModelError(
+            f"activations {inputs.rows} x {inputs.columns} and a matrix {weight.rows} x "
+            f"{weight.columns} do not fit the plan {plan.variant.key} for {plan.rows} tokens"
+        )

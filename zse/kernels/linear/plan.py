@@ -1,0 +1,245 @@
+"""Chooses the form and the number of splits for a product.
+
+A tuning table that was measured on this very GPU decides where it knows the shape. Elsewhere a
+model of the device does: the product takes as long as the busiest multiprocessor reads its share
+of the matrix, slower where too few bytes are on their way to hide the memory's latency, plus the
+sums that each split writes and the next kernel reads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Protocol
+
+from zse.errors import UnsupportedModelError
+from zse.kernels.linear.variants import (
+    DECODE_ROWS,
+    VARIANTS,
+    decode_forms,
+    dot_forms,
+    imma_forms,
+)
+from zse.kernels.linear.weight import GROUPED_SCHEMES, PLAIN_SCHEMES, supports_quantized
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from zse.kernels.launcher import DeviceFacts, Grid
+    from zse.kernels.linear.weight import LinearWeight
+    from zse.kernels.variant import Constant, Variant
+
+__all__ = ["LinearPlan", "candidates", "plan_linear", "supports_quantized", "table_name"]
+MAX_ROWS = 256
+"""Most tokens of one product; more go through ``linear_prefill``."""
+COLUMN_MULTIPLE = 32
+SPLITS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
+FLIGHT_BYTES = 40 * 1024
+"""Bytes on their way to one multiprocessor that keep the memory busy."""
+RESIDENT_WARPS = 28
+"""Warps of these kernels that one multiprocessor holds, by their registers."""
+SPLIT_SECONDS = 2e-7
+"""What one more split costs its reader beside the bytes."""
+DEFAULT_BANDWIDTH = 1e12
+_BY_KEY = {variant.key: variant for variant in VARIANTS}
+
+
+class Choices(Protocol):
+    """Measured choices: ``zse.kernels.tuning.Tuning``."""
+
+    def lookup(self, table: str, shape: str) -> Mapping[str, str | int] | None:
+        """Return ``variant`` (a key) and ``splits`` for a shape such as ``3584x37888``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinearPlan:
+    """How one product is computed."""
+
+    variant: Variant
+    splits: int
+    rows: int
+    columns: int
+    """Rows of the matrix, columns of the result."""
+
+    @property
+    def output_bytes(self) -> int:
+        """Bytes of the float32 [splits, rows, columns] that it writes."""
+        return self.splits * self.rows * self.columns * 4
+
+    @property
+    def grid(self) -> Grid:
+        """Programs along the matrix, the splits and the tokens."""
+        tile, tokens = tile_of(self.variant)
+        return (-(-self.columns // tile), self.splits, -(-self.rows // tokens))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Form:
+    """A matrix without its addresses."""
+
+    scheme: str
+    rows: int
+    columns: int
+    group_size: int
+    size_bytes: int
+
+
+def plan_linear(
+    weight: LinearWeight,
+    rows: int,
+    *,
+    quantized: bool,
+    device: DeviceFacts,
+    max_splits: int | None = None,
+    tuning: Choices | None = None,
+) -> LinearPlan:
+    """Return how to multiply ``rows`` tokens with a matrix.
+
+    Args:
+        weight: The matrix.
+        rows: Tokens, 1 to ``MAX_ROWS``.
+        quantized: Whether activations are int8.
+        device: Where it will run.
+        max_splits: Most splits that the reader accepts; None for any number.
+        tuning: Measured choices of this device.
+
+    Raises:
+        UnsupportedModelError: No kernel multiplies such a matrix.
+    """
+    form = form_of(weight)
+    if tuning is not None:
+        choice = tuning.lookup(
+            table_name(weight, rows, quantized=quantized), f"{form.columns}x{form.rows}"
+        )
+        chosen = _BY_KEY.get(str(choice["variant"])) if choice is not None else None
+        splits = int(choice.get("splits", 1)) if choice is not None else 1
+        if chosen is not None and splits <= (max_splits or splits):
+            return LinearPlan(variant=chosen, splits=splits, rows=rows, columns=form.rows)
+    limit = max_splits or SPLITS[-1]
+    bandwidth = device.bandwidth_bytes_per_second or DEFAULT_BANDWIDTH
+    return _modelled(form, rows, quantized, device.multiprocessors, bandwidth, limit)
+
+
+def candidates(weight: LinearWeight, rows: int, *, quantized: bool) -> tuple[LinearPlan, ...]:
+    """Return the plans worth timing for a product.
+
+    Raises:
+        UnsupportedModelError: No kernel multiplies such a matrix.
+    """
+    form = form_of(weight)
+    return tuple(
+        LinearPlan(variant=variant, splits=splits, rows=rows, columns=form.rows)
+        for variant in forms_for(form, rows, quantized=quantized)
+        for splits in SPLITS
+        if splits == 1 or splits * 2 <= steps_of(variant, form)
+    )
+
+
+def table_name(weight: LinearWeight, rows: int, *, quantized: bool) -> str:
+    """Return the name of the tuning table, for example ``linear.int4.g128.a8.rows1``."""
+    group = f".g{weight.group_size}" if weight.scheme in GROUPED_SCHEMES else ""
+    bucket = 1 << (rows - 1).bit_length()
+    return f"linear.{weight.scheme}{group}.{'a8' if quantized else 'a16'}.rows{bucket}"
+
+
+def form_of(weight: LinearWeight) -> Form:
+    """Return a matrix's form, checked.
+
+    Raises:
+        UnsupportedModelError: Its scheme or its row length has no kernel.
+    """
+    known = (*GROUPED_SCHEMES, "int8", *PLAIN_SCHEMES)
+    if weight.scheme not in known or weight.columns % COLUMN_MULTIPLE:
+        raise UnsupportedModelError(
+            f"no kernel multiplies a matrix {weight.rows} x {weight.columns} in {weight.scheme}: "
+            f"expected one of {', '.join(known)} and columns in multiples of {COLUMN_MULTIPLE}",
+            hint="Convert the model with --quant int8 or bf16, or serve it on the CPU.",
+        )
+    return Form(
+        scheme=weight.scheme,
+        rows=weight.rows,
+        columns=weight.columns,
+        group_size=weight.group_size,
+        size_bytes=weight.size_bytes,
+    )
+
+
+def forms_for(form: Form, rows: int, *, quantized: bool) -> tuple[Variant, ...]:
+    """Return the compiled forms that can multiply ``rows`` tokens, preferred ones first."""
+    if quantized:
+        few = rows <= DECODE_ROWS or form.group_size == 32  # too narrow for int8 tensor cores
+        choose = decode_forms if few else imma_forms
+        return choose(form.scheme, form.group_size, min(rows, DECODE_ROWS) if few else rows)
+    if form.scheme in PLAIN_SCHEMES and rows <= DECODE_ROWS:
+        return decode_forms(form.scheme, 0, rows)
+    return dot_forms(form.scheme, form.group_size, rows, bk=step_columns(form.columns))
+
+
+def step_columns(columns: int) -> int:
+    """Return the columns of a step of a kernel over whole rows: 64 where they divide a row."""
+    return 64 if columns % 64 == 0 else 32
+
+
+def tile_of(variant: Variant) -> tuple[int, int]:
+    """Return the rows of the matrix and the tokens of one program."""
+    constants = dict(variant.constants)
+    if "R" in constants:
+        return int(constants["R"]) * int(constants["T"]), int(constants["ROWS"])
+    return int(constants["BN"]), int(constants["BM"])
+
+
+def steps_of(variant: Variant, form: Form) -> int:
+    """Return how many steps a program without splits takes along the columns."""
+    return -(-form.columns // _step_columns(dict(variant.constants), form))
+
+
+def _step_columns(constants: dict[str, Constant], form: Form) -> int:
+    if "R" in constants:
+        return int(constants["C"]) * _piece_columns(form.scheme)
+    return int(constants.get("BK", form.group_size or 128))
+
+
+def _piece_columns(scheme: str) -> int:
+    return 32 if scheme in GROUPED_SCHEMES else 16 if scheme == "int8" else 8
+
+
+@cache
+def _modelled(
+    form: Form, rows: int, quantized: bool, multiprocessors: int, bandwidth: float, limit: int
+) -> LinearPlan:
+    """Return the plan that the model of the device takes for the fastest."""
+    plans = [
+        (_seconds(plan, form, multiprocessors, bandwidth), order, plan)
+        for order, plan in enumerate(_plans(form, rows, quantized))
+        if plan.splits <= limit
+    ]
+    return min(plans)[2] if len(plans) == 1 else min(plans, key=lambda entry: entry[:2])[2]
+
+
+def _plans(form: Form, rows: int, quantized: bool) -> list[LinearPlan]:
+    return [
+        LinearPlan(variant=variant, splits=splits, rows=rows, columns=form.rows)
+        for variant in forms_for(form, rows, quantized=quantized)
+        for splits in SPLITS
+        if splits == 1 or splits * 2 <= steps_of(variant, form)
+    ]
+
+
+def _seconds(plan: LinearPlan, form: Form, multiprocessors: int, bandwidth: float) -> float:
+    """Return the modelled time of a plan, in seconds."""
+    programs = plan.grid[0] * plan.grid[1] * plan.grid[2]
+    warps = plan.variant.num_warps
+    resident = max(RESIDENT_WARPS // warps, 1)
+    each = programs / multiprocessors
+    busiest = -(-programs // multiprocessors)
+    if busiest > resident:  # later programs fill the gaps of earlier ones, but for the last ones
+        busiest = int(each + 0.5 * resident) + 1
+    constants = dict(plan.variant.constants)
+    pieces = int(constants.get("R", 4)) * max(plan.variant.num_stages - 1, 1)
+    in_flight = min(each, resident) * warps * 32 * 16 * pieces
+    fill = min(1.0, in_flight / FLIGHT_BYTES)
+    steps = steps_of(plan.variant, form)
+    uneven = -(-steps // plan.splits) * plan.splits / steps
+    reads = form.size_bytes / bandwidth * (busiest / each) * (1 + (uneven - 1) / 2) / fill
+    sums = plan.output_bytes * 2 / bandwidth
+    return reads + sums + plan.splits * SPLIT_SECONDS

@@ -1,0 +1,122 @@
+"""A matrix times many tokens: widen rows of it to 16 bits, then multiply on tensor cores."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from zse.kernels.linear.triton_common import high_half, low_half
+from zse.kernels.linear.triton_unpack import unpack_int4, unpack_nf4
+
+
+@triton.jit
+def widen_four_bit(weights, scales, outputs, rows, groups, SCHEME: tl.constexpr,
+                   GROUP: tl.constexpr, BN: tl.constexpr, PDL: tl.constexpr,
+                   PLAIN: tl.constexpr):  # fmt: skip
+    """Write bfloat16 [rows, K] of int4 or nf4 weights: one group of BN rows a program.
+
+    Operands:
+        weights: uint8 [rows, K / 2].
+        scales: int4: int32 pairs [rows, K / GROUP]; nf4: float16 of the same shape.
+        outputs: bfloat16 [rows, K].
+        rows: Rows to widen.
+        groups: K / GROUP.
+    """
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
+    half: tl.constexpr = GROUP // 2
+    row = tl.program_id(1) * BN + tl.arange(0, BN)
+    held = tl.minimum(row, rows - 1)
+    group = tl.program_id(0)
+    k = tl.arange(0, half)
+    packed = tl.load(weights + held[:, None] * (groups * half) + group * half + k[None, :])
+    pair = tl.load(scales + held * groups + group)
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+    if SCHEME == "int4":
+        low, high = unpack_int4(packed, low_half(pair), high_half(pair), PLAIN)
+    else:
+        low, high = unpack_nf4(packed, pair.to(tl.float32), PLAIN)
+    at = outputs + held[:, None] * (groups * GROUP) + group * GROUP + k[None, :]
+    mask = (row < rows)[:, None]
+    tl.store(at, low, mask=mask)
+    tl.store(at + half, high, mask=mask)
+
+
+@triton.jit
+def widen_int8(weights, row_scales, outputs, rows, blocks, BK: tl.constexpr, BN: tl.constexpr,
+               PDL: tl.constexpr):  # fmt: skip
+    """Write bfloat16 [rows, K] of int8 weights: BK columns of BN rows a program.
+
+    Operands:
+        weights: int8 [rows, K].
+        row_scales: float32 [rows].
+        outputs: bfloat16 [rows, K].
+        rows: Rows to widen.
+        blocks: K / BK.
+    """
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
+    row = tl.program_id(1) * BN + tl.arange(0, BN)
+    held = tl.minimum(row, rows - 1)
+    at = held.to(tl.int64)[:, None] * (blocks * BK) + tl.program_id(0) * BK
+    at += tl.arange(0, BK)[None, :]
+    codes = tl.load(weights + at)
+    scale = tl.load(row_scales + held)
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+    widened = (codes.to(tl.float32) * scale[:, None]).to(tl.bfloat16)
+    tl.store(outputs + at, widened, mask=(row < rows)[:, None])
+
+
+@triton.jit
+def grouped_tile(tokens, rows, BM: tl.constexpr, BN: tl.constexpr, GROUPED: tl.constexpr):
+    """Return this program's tile: GROUPED tiles of tokens share a tile of weights in the cache."""
+    program = tl.program_id(0)
+    tiles_m = tl.cdiv(tokens, BM)
+    tiles_n = tl.cdiv(rows, BN)
+    band = program // (GROUPED * tiles_n)
+    first = band * GROUPED
+    height = tl.minimum(tiles_m - first, GROUPED)
+    inside = program % (GROUPED * tiles_n)
+    return first + inside % height, inside // height
+
+
+@triton.jit
+def matmul(values, weights, outputs, tokens, rows, steps, stride, BM: tl.constexpr,
+           BN: tl.constexpr, BK: tl.constexpr, GROUPED: tl.constexpr, STAGES: tl.constexpr,
+           PDL: tl.constexpr):  # fmt: skip
+    """Write [tokens, rows] of bfloat16 [tokens, K] times 16-bit [rows, K], both along K.
+
+    Operands:
+        values: bfloat16 [tokens, K].
+        weights: bfloat16 or float16 [rows, K].
+        outputs: float32 or bfloat16; row i starts at i * stride.
+        tokens: Rows of the left side.
+        rows: Rows of the matrix.
+        steps: K / BK.
+        stride: Columns of the whole output.
+    """
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
+    tile_m, tile_n = grouped_tile(tokens, rows, BM, BN, GROUPED)
+    m = tile_m * BM + tl.arange(0, BM)
+    n = tile_n * BN + tl.arange(0, BN)
+    k = tl.arange(0, BK)
+    token = tl.minimum(m, tokens - 1).to(tl.int64)
+    row = tl.minimum(n, rows - 1).to(tl.int64)
+    x_at = values + token[:, None] * (steps * BK) + k[None, :]
+    w_at = weights + row[:, None] * (steps * BK) + k[None, :]
+    total = tl.zeros((BM, BN), tl.float32)
+    for _ in tl.range(0, steps, num_stages=STAGES):
+        x = tl.load(x_at)
+        weight = tl.load(w_at)
+        if weights.dtype.element_ty == tl.float16:
+            x = x.to(tl.float16)
+        total = tl.dot(x, tl.trans(weight), total)
+        x_at += BK
+        w_at += BK
+    at = outputs + m.to(tl.int64)[:, None] * stride + n[None, :]
+    value = total.to(outputs.dtype.element_ty)
+    tl.store(at, value, mask=(m < tokens)[:, None] & (n < rows)[None, :])

@@ -1,0 +1,174 @@
+"""The compiled forms of ``linear``, and which of them suit a matrix."""
+
+from __future__ import annotations
+
+from zse.kernels.linear.definitions import (
+    DOT_FOUR_BIT,
+    DOT_WHOLE,
+    GEMV_16,
+    GEMV_INT4,
+    GEMV_INT8,
+    GEMV_NF4,
+    IMMA_FOUR_BIT,
+    IMMA_INT8,
+    KERNELS,
+    MATMUL,
+    WIDEN_FOUR_BIT,
+    WIDEN_INT8,
+)
+from zse.kernels.linear.weight import GROUPED_SCHEMES
+from zse.kernels.variant import Constant, Variant, variant
+
+__all__ = ["KERNELS", "VARIANTS"]
+ELEMENT = {"int8": "*i8", "bf16": "*bf16", "fp16": "*fp16"}
+SCALE = {"int4": "*i32", "nf4": "*fp16"}
+DECODE_ROWS = 4
+"""Most tokens of a program that works without tensor cores."""
+
+
+def gemv(scheme: str, group: int, rows: int, *, r: int, t: int, c: int) -> Variant:
+    """Return a form for few tokens.
+
+    Args:
+        scheme: Of the matrix; plain schemes take 16-bit activations, others int8.
+        group: Columns that share a scale; 0 where the scheme has none.
+        rows: Tokens of a program: 1, 2 or 4.
+        r: Rows of the matrix that a thread works on.
+        t: Threads along the rows; a program has r * t of them.
+        c: Threads along the columns; t * c is a multiple of 32.
+    """
+    kernels = {"int4": GEMV_INT4, "nf4": GEMV_NF4, "int8": GEMV_INT8}
+    kernel = kernels.get(scheme, GEMV_16)
+    constants: dict[str, Constant] = {"GROUP": group} if scheme in GROUPED_SCHEMES else {}
+    constants.update({"ROWS": rows, "R": r, "T": t, "C": c})
+    types = {"weights": ELEMENT[scheme]} if kernel is GEMV_16 else None
+    return variant(kernel, num_warps=t * c // 32, types=types, **constants)
+
+
+def dot(
+    scheme: str, group: int, *, bn: int, bm: int, bk: int = 64, warps: int = 4, stages: int = 4
+) -> Variant:
+    """Return a form for a batch of 16-bit activations: tiles of bn rows and bm tokens."""
+    if scheme in GROUPED_SCHEMES:
+        return variant(
+            DOT_FOUR_BIT,
+            num_warps=warps,
+            num_stages=stages,
+            types={"scales": SCALE[scheme]},
+            SCHEME=scheme,
+            GROUP=group,
+            BN=bn,
+            BM=bm,
+            STAGES=stages,
+        )
+    return variant(
+        DOT_WHOLE,
+        num_warps=warps,
+        num_stages=stages,
+        types={"weights": ELEMENT[scheme]},
+        SCHEME=scheme,
+        BN=bn,
+        BM=bm,
+        BK=bk,
+        STAGES=stages,
+    )
+
+
+def imma(scheme: str, group: int, *, bn: int, bm: int, warps: int = 4, stages: int = 4) -> Variant:
+    """Return a form for a batch of int8 activations: tiles of bn rows and bm tokens."""
+    sizes = {"BN": bn, "BM": bm, "STAGES": stages}
+    if scheme not in GROUPED_SCHEMES:
+        return variant(IMMA_INT8, num_warps=warps, num_stages=stages, **sizes)
+    return variant(
+        IMMA_FOUR_BIT,
+        num_warps=warps,
+        num_stages=stages,
+        types={"scales": SCALE[scheme]},
+        **{"SCHEME": scheme, "GROUP": group, **sizes},
+    )
+
+
+def widen(scheme: str, group: int) -> Variant:
+    """Return the form that writes rows of a matrix as bfloat16; ``group`` columns a program."""
+    if scheme == "int8":
+        return variant(WIDEN_INT8, num_warps=4, BK=group, BN=32)
+    return variant(
+        WIDEN_FOUR_BIT,
+        num_warps=4,
+        types={"scales": SCALE[scheme]},
+        SCHEME=scheme,
+        GROUP=group,
+        BN=64,
+    )
+
+
+def matmul(
+    weights: str,
+    outputs: str,
+    *,
+    bm: int = 128,
+    bn: int = 256,
+    bk: int = 64,
+    warps: int = 8,
+    stages: int = 3,
+) -> Variant:
+    """Return a form for many tokens; ``weights`` is bf16 or fp16, ``outputs`` fp32 or bf16."""
+    return variant(
+        MATMUL,
+        num_warps=warps,
+        num_stages=stages,
+        types={"weights": ELEMENT[weights], "outputs": f"*{outputs}"},
+        BM=bm,
+        BN=bn,
+        BK=bk,
+        GROUPED=8,
+        STAGES=stages,
+    )
+
+
+def decode_forms(scheme: str, group: int, rows: int) -> tuple[Variant, ...]:
+    """Return the forms for up to ``DECODE_ROWS`` tokens, the most generally fast one first."""
+    width = 1 if rows == 1 else 2 if rows == 2 else DECODE_ROWS
+    shapes = ((4, 4, 8), (4, 1, 32)) if width == 1 else ((4, 4, 8),)
+    if scheme == "int4" and group == 128 and width < DECODE_ROWS:
+        shapes = (*shapes, (2, 2, 16))
+    return tuple(gemv(scheme, group, width, r=r, t=t, c=c) for r, t, c in shapes)
+
+
+def imma_forms(scheme: str, group: int, rows: int) -> tuple[Variant, ...]:
+    """Return the forms for a batch of tokens with int8 activations."""
+    if rows <= 16:
+        return (imma(scheme, group, bn=64, bm=16), imma(scheme, group, bn=128, bm=16))
+    return (imma(scheme, group, bn=64, bm=32 if rows <= 32 else 64, stages=3),)
+
+
+def dot_forms(scheme: str, group: int, rows: int, *, bk: int = 64) -> tuple[Variant, ...]:
+    """Return the forms for a batch of tokens with 16-bit activations."""
+    if rows <= 16:
+        return (dot(scheme, group, bn=64, bm=16, bk=bk),)
+    if rows <= 64:
+        return (dot(scheme, group, bn=64, bm=64, bk=bk, stages=3),)
+    return (dot(scheme, group, bn=128, bm=128, bk=bk, warps=8, stages=3),)
+
+
+def _all() -> tuple[Variant, ...]:
+    """Return every form, each once."""
+    found: list[Variant] = []
+    grouped = [("int4", 128), ("int4", 64), ("int4", 32), ("nf4", 128), ("nf4", 64), ("nf4", 32)]
+    for scheme, group in (*grouped, ("int8", 0), ("bf16", 0), ("fp16", 0)):
+        for rows in (1, 2, 4):
+            found += decode_forms(scheme, group, rows)
+        for rows in (16, 64, 128):
+            for bk in (64,) if group else (64, 32):
+                found += dot_forms(scheme, group, rows, bk=bk)
+        if scheme == "int8" or group >= 64:
+            for rows in (16, 32, 64):
+                found += imma_forms(scheme, group, rows)
+    found += [widen(scheme, group) for scheme, group in (*grouped, ("int8", 128), ("int8", 32))]
+    for bk in (64, 32):
+        for weights in ("bf16", "fp16"):
+            found += [matmul(weights, outputs, bk=bk) for outputs in ("fp32", "bf16")]
+    return tuple(dict.fromkeys(found))
+
+
+VARIANTS = _all()
