@@ -9,10 +9,12 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from sample_packs import sample_pack
 from stub_libcuda import stub
 
 from zse.cli import run
 from zse.cli.hardware_models import SCHEMES, WELL_KNOWN, fits_in
+from zse.kernels.catalog import all_variants
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -128,6 +130,29 @@ def test_a_gpu_without_a_pack_gets_the_command_that_builds_one(
     (gpu,) = read_report(capsys)["gpus"]
     if gpu["kernels"]["problem"]:
         assert "zse kernels build --gpu sm_89" in gpu["kernels"]["problem"]["hint"]
+
+
+@pytest.mark.usefixtures("machine")
+def test_what_a_pack_lacks_is_listed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    pack = tmp_path / "sm_90.zkp"
+    pack.write_bytes(sample_pack(skipped={"some.kernel[]w4s1": "needs another GPU"}))
+    (gpu,) = read_report(capsys, "--kernels", str(pack))["gpus"]
+    kernels = gpu["kernels"]
+    assert (kernels["pack"], kernels["num_kernels"], kernels["problem"]) == (str(pack), 2, None)
+    assert kernels["missing"] == [variant.key for variant in all_variants()]
+    assert kernels["skipped"] == {"some.kernel[]w4s1": "needs another GPU"}
+    assert run(["hardware", "--kernels", str(tmp_path)]) == 0
+    assert f"{pack}: 2, {len(all_variants())} missing: " in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("machine")
+def test_a_pack_for_another_gpu_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    pack = tmp_path / "other.zkp"
+    pack.write_bytes(sample_pack("sm_80"))
+    (gpu,) = read_report(capsys, "--kernels", str(pack))["gpus"]
+    assert (
+        "holds kernels for sm_80, but Stub GPU needs sm_90" in gpu["kernels"]["problem"]["message"]
+    )
 
 
 def test_a_child_process_finds_the_driver_by_its_usual_name_and_imports_no_torch(

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, field, replace
 
 import pytest
+from sample_packs import PROVENANCE, record
 from stub_libcuda import DEVICE_KIND, Stub, gpu, image, stub
 
 from zse.backends.cuda.launcher import PackLauncher
 from zse.device.cuda import CudaError, Gpu, Stream
-from zse.kernels.pack import KernelPackMismatch, PackEntry
+from zse.kernels.build.writer import CompiledKernel, pack_bytes
+from zse.kernels.pack import KernelPack, KernelPackMismatch
 from zse.kernels.pack_errors import KernelVariantMissing
+from zse.kernels.targets import TARGETS
 from zse.kernels.variant import Kernel, Variant, number, pointer, variant
 
 __all__ = ["gpu", "stub"]
@@ -31,49 +33,16 @@ SCALE = variant(KERNEL, num_warps=8, BLOCK=64)
 HALF = int.from_bytes(struct.pack("<f", 0.5), "little")
 
 
-def make_entry(made: Variant, **changes: object) -> PackEntry:
+def make_pack(made: Variant = SCALE, **changes: object) -> KernelPack:
+    """Return a pack of one kernel, whose code the stub driver can load."""
     sizes = [8 if a.is_pointer or a.type == "i64" else 4 for a in made.arguments] + [8, 8]
-    entry = PackEntry(
-        key=made.key,
-        entry="scale_kernel",
-        image=memoryview(image(f"scale_kernel={','.join(map(str, sizes))}")),
-        arguments=tuple((a.name, a.type) for a in made.arguments),
-        aligned=frozenset(a.name for a in made.arguments if a.aligned),
-        trailing_pointers=2,
-        constants=made.constants,
-        num_warps=made.num_warps,
-        num_stages=1,
-        num_ctas=1,
-        shared_bytes=0,
-        global_scratch_bytes=0,
-        global_scratch_align=1,
-        profile_scratch_bytes=0,
-        programmatic=False,
-        cooperative=False,
-        registers=32,
-        stack_bytes=0,
-        sha256="",
+    described = {"entry": "scale_kernel", "shared_bytes": 0, "programmatic": False, **changes}
+    kernel = CompiledKernel(
+        record=record(made, **described),
+        cubin=image(f"scale_kernel={','.join(map(str, sizes))}"),
     )
-    return replace(entry, **changes)  # type: ignore[arg-type]
-
-
-@dataclass
-class FakePack:
-    """The part of ``KernelPack`` that a launcher asks."""
-
-    entries: dict[str, PackEntry]
-    capability: tuple[int, int] = (9, 0)
-    asked: list[str] = field(default_factory=list)
-
-    def require(self, capability: tuple[int, int], device_name: str = "this GPU") -> None:
-        if capability != self.capability:
-            raise KernelPackMismatch(f"for {self.capability}, but {device_name} is {capability}")
-
-    def entry(self, key: str) -> PackEntry:
-        self.asked.append(key)
-        if key not in self.entries:
-            raise KernelVariantMissing(f"no {key}")
-        return self.entries[key]
+    data = pack_bytes(TARGETS["sm_90"], [kernel], provenance=PROVENANCE, skipped={})
+    return KernelPack.open(data)
 
 
 @pytest.fixture
@@ -81,10 +50,8 @@ def stream(gpu: Gpu) -> Stream:
     return gpu.create_stream()
 
 
-def make_launcher(
-    gpu: Gpu, stream: Stream, *, made: Variant = SCALE, **changes: object
-) -> PackLauncher:
-    return PackLauncher(gpu, FakePack({made.key: make_entry(made, **changes)}), stream)  # type: ignore[arg-type]
+def make_launcher(gpu: Gpu, stream: Stream, **changes: object) -> PackLauncher:
+    return PackLauncher(gpu, make_pack(**changes), stream)
 
 
 def test_arguments_arrive_with_two_addresses_of_scratch_behind_them(
@@ -117,15 +84,14 @@ def test_what_the_pack_says_of_a_kernel_decides_how_it_is_launched(
 
 
 def test_code_is_loaded_once_and_only_when_it_is_used(gpu: Gpu, stub: Stub, stream: Stream) -> None:
-    pack = FakePack({SCALE.key: make_entry(SCALE)})
     before = stub.live()
-    launcher = PackLauncher(gpu, pack, stream)  # type: ignore[arg-type]
-    assert (stub.live(), pack.asked) == (before, [])
+    launcher = make_launcher(gpu, stream)
+    assert stub.live() == before
     launcher.prepare(SCALE)
     for rows in range(3):
         launcher.launch(SCALE, (1, 1, 1), 0, rows, 64, 0.5)
     launcher.prepare(SCALE)
-    assert (stub.live(), pack.asked) == (before + 1, [SCALE.key])
+    assert stub.live() == before + 1
     assert [launch.parameters[1] for launch in stub.launches()] == [0, 1, 2]
 
 
@@ -166,7 +132,7 @@ def test_arguments_that_break_a_promise_never_reach_the_driver(
 
 
 def test_a_pack_that_describes_other_arguments_is_refused(gpu: Gpu, stream: Stream) -> None:
-    launcher = make_launcher(gpu, stream, arguments=(("values", "*fp16"),))
+    launcher = make_launcher(gpu, stream, arguments=[["values", "*fp16"]], aligned=["values"])
     with pytest.raises(CudaError, match="the pack's kernel takes") as caught:
         launcher.launch(SCALE, (1, 1, 1), 0, 1, 64, 0.5)
     assert "build it again" in caught.value.hint
