@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 import pytest
-from sample_packs import PROVENANCE, record
+from sample_packs import PROVENANCE, facts
 from stub_libcuda import DEVICE_KIND, Stub, gpu, image, stub
 
 from zse.backends.cuda.launcher import PackLauncher
@@ -38,7 +38,8 @@ def make_pack(made: Variant = SCALE, **changes: object) -> KernelPack:
     sizes = [8 if a.is_pointer or a.type == "i64" else 4 for a in made.arguments] + [8, 8]
     described = {"entry": "scale_kernel", "shared_bytes": 0, "programmatic": False, **changes}
     kernel = CompiledKernel(
-        record=record(made, **described),
+        key=made.key,
+        facts=facts(made, **described),
         cubin=image(f"scale_kernel={','.join(map(str, sizes))}"),
     )
     data = pack_bytes(TARGETS["sm_90"], [kernel], provenance=PROVENANCE, skipped={})
@@ -158,6 +159,6 @@ def test_scratch_is_allocated_for_every_block_and_never_moves_under_a_graph(
 
 
 def test_the_device_facts_are_those_of_the_gpu(gpu: Gpu, stream: Stream) -> None:
-    facts = make_launcher(gpu, stream).device
-    assert (facts.name, facts.capability, facts.multiprocessors) == ("Stub GPU", (9, 0), 132)
-    assert facts.bandwidth_bytes_per_second == gpu.info.bandwidth_bytes_per_second
+    device = make_launcher(gpu, stream).device
+    assert (device.name, device.capability, device.multiprocessors) == ("Stub GPU", (9, 0), 132)
+    assert device.bandwidth_bytes_per_second == gpu.info.bandwidth_bytes_per_second
