@@ -1,17 +1,21 @@
-"""Process start to first streamed token over HTTP, beside what a bare `import torch` costs.
+"""Process start to first streamed token over HTTP, with its phases, beside peers in one run.
 
-Starts `python -m zse.serve` in a fresh process, asks one question by streaming, stops it; repeats.
-Both are timed in the same run on the same machine, so the ratio says more than the milliseconds.
+Starts `python -m zse.serve` in a fresh process the way an image does, asks for one token by
+streaming, measures decoding, stops it; repeats. Files are read once before, so that they are in
+the page cache. On a CPU the peer is a bare `import torch`. On a GPU:
 
-    .venv/bin/python scripts/bench/cold_start.py [MODEL.zse] [--repeat 5]
+    python scripts/bench/cold_start.py /dev/shm/7b.zse --device cuda --peers hf-bnb,llama-server
+
+Peers get random weights of the same shapes, made from the file's own config.json and kept in
+--work. A peer that is not installed, or whose files would be too large, is reported as not run.
+The last line is one JSON object.
 """
 
 from __future__ import annotations
 
 import argparse
-import http.client
 import json
-import socket
+import shlex
 import statistics
 import subprocess
 import sys
@@ -20,92 +24,161 @@ import time
 from pathlib import Path
 
 from machine import machine_facts
+from peers import PeerNotRunError, measure_peer
+from timed_server import ROOT, Start, start_once, zse_subject
 
-from zse.quantize.builtin import ensure_zse
+sys.path.insert(0, str(ROOT))
 
-BODY = {
-    "model": "default",
-    "stream": True,
-    "temperature": 0,
-    "max_tokens": 16,
-    "messages": [{"role": "user", "content": "What is the capital of France?"}],
-}
+from zse.format import ZSEReader
+from zse.models.config import ModelConfig
+
+PEERS = ("import-torch", "hf-bnb", "llama-server")
+CONTEXT_TOKENS = 4096
+KV_ELEMENT_BYTES = {"cpu": 4, "cuda": 2}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("model", nargs="?", default="tiny")
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("models", nargs="*", default=["tiny"], help=".zse files, or tiny")
+    parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N")
     parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--peers", default="import-torch", help=f"of {','.join(PEERS)}; or none")
+    parser.add_argument("--work", type=Path, help="folder for the peers' files, kept")
+    parser.add_argument("--llama-server", default="llama-server", help="its executable")
+    parser.add_argument("--gguf-kind", default="q4_k", choices=("q4_k", "q4_0"))
+    parser.add_argument("--serve-arguments", default="", help="more flags of our server")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as cache:
-        model = ensure_zse(options.model, quant="int8", cache_dir=Path(cache))
-        runs = [one_start(model) for _ in range(options.repeat + 1)][1:]  # the first warms the disk
-    imports = [seconds_of([sys.executable, "-c", "import torch"]) for _ in range(options.repeat)]
-    phases = {name: [run[name] * 1000 for run in runs] for name in runs[0]}
-    phases["import_torch"] = [seconds * 1000 for seconds in imports]
-    print(f"{'from process start':<20} {'median ms':>10} {'min':>8} {'max':>8}")
-    for name, values in phases.items():
-        median = statistics.median(values)
-        print(f"{name:<20} {median:>10.0f} {min(values):>8.0f} {max(values):>8.0f}")
-    medians = {f"{name}_ms_p50": round(statistics.median(v), 1) for name, v in phases.items()}
-    facts = {"subject": "cold_start", **machine_facts(), "num_runs": options.repeat}
-    print(json.dumps({**facts, **medians}))
+    with tempfile.TemporaryDirectory(prefix="zse-cold-") as folder:
+        work = options.work or Path(folder)
+        results = [measure(name, work, options) for name in options.models]
+    facts = {"subject": "cold_start", **machine_facts(), "gpu": gpu_name()}
+    print(json.dumps({**facts, "num_runs": options.repeat, "models": results}))
 
 
-def one_start(model: Path) -> dict[str, float]:
-    """Start, ask, stop; return seconds to liveness, readiness and the first token."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    began = time.perf_counter()
-    server = subprocess.Popen(
-        [sys.executable, "-m", "zse.serve", str(model), "--port", str(port)],
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        live = wait_for(port, "/health/live", began)
-        ready = wait_for(port, "/health/ready", began)
-        token = first_token(port, began)
-    finally:
-        server.terminate()
-        server.wait()
-    return {"live": live, "ready": ready, "first_token": token}
-
-
-def wait_for(port: int, path: str, began: float) -> float:
-    while time.perf_counter() - began < 120:
-        connection = http.client.HTTPConnection("127.0.0.1", port)
+def measure(name: str, work: Path, options: argparse.Namespace) -> dict[str, object]:
+    """Measure one model and its peers; print a table, return what it holds."""
+    model = zse_file(name, work)
+    read_through(model)
+    with ZSEReader(model) as reader:
+        config = ModelConfig.from_json(reader.header.model_config)
+        settings = json.loads(bytes(reader.section("config.json")))
+    kind = options.device.partition(":")[0]
+    arguments = [f"--max-context={min(CONTEXT_TOKENS, config.max_position)}"]
+    if kind == "cuda":
+        arguments.append(f"--kv-gib={kv_gib(config, kind):.4f}")
+    arguments += shlex.split(options.serve_arguments)
+    subject = zse_subject(model, device=options.device, arguments=arguments)
+    starts = [
+        start_once(subject, vocabulary=config.vocab_size, decode=index == options.repeat)
+        for index in range(options.repeat + 1)
+    ][1:]  # the first compiles and caches what a first start does
+    ours = summary(starts)
+    print(f"\n{name}: {model.stat().st_size / 1e9:.2f} GB on {options.device}")
+    print_summary("zse", ours)
+    peers: dict[str, object] = {}
+    for peer in [p for p in options.peers.split(",") if p not in ("", "none")]:
         try:
-            connection.request("GET", path)
-            if connection.getresponse().status == http.HTTPStatus.OK:
-                return time.perf_counter() - began
-        except ConnectionError:
+            if peer == "import-torch":
+                found = import_torch(options.repeat)
+            else:
+                found = measure_peer(
+                    peer,
+                    settings,
+                    work=work,
+                    repeat=options.repeat,
+                    vocabulary=config.vocab_size,
+                    llama_server=options.llama_server,
+                    gguf_kind=options.gguf_kind,
+                )
+            print_summary(peer, found)
+            times = found["first_token_ms_p50"] / ours["first_token_ms_p50"]
+            print(f"{peer} takes {times:.1f} times as long")
+            peers[peer] = {**found, "times_ours": round(times, 2)}
+        except PeerNotRunError as error:
+            print(f"{peer}: not run: {error}")
+            peers[peer] = {"not_run": str(error)}
+    return {"model": name, "file_bytes": model.stat().st_size, "zse": ours, "peers": peers}
+
+
+def zse_file(name: str, work: Path) -> Path:
+    """Return a .zse file; a built-in is converted."""
+    if Path(name).is_file():
+        return Path(name)
+    from zse.quantize.builtin import ensure_zse
+
+    return ensure_zse(name, quant="int8", cache_dir=work)
+
+
+def read_through(path: Path) -> None:
+    """Read a file once, so that it is in the page cache."""
+    with path.open("rb", buffering=0) as file:
+        buffer = bytearray(16 << 20)
+        while file.readinto(buffer):
             pass
-        finally:
-            connection.close()
-        time.sleep(0.002)
-    raise SystemExit(f"{path} did not answer in 120 s")
 
 
-def first_token(port: int, began: float) -> float:
-    connection = http.client.HTTPConnection("127.0.0.1", port)
-    headers = {"content-type": "application/json"}
-    connection.request("POST", "/v1/chat/completions", json.dumps(BODY), headers)
-    response = connection.getresponse()
-    for line in response:
-        if line.startswith(b"data: {"):
-            choices = json.loads(line[6:])["choices"]
-            if choices and choices[0]["delta"].get("content"):
-                seconds = time.perf_counter() - began
-                response.read()
-                return seconds
-    raise SystemExit("the answer held no text")
+def kv_gib(config: ModelConfig, kind: str) -> float:
+    """Return the KV memory of one sequence of the context, and a block more."""
+    tokens = CONTEXT_TOKENS + 32
+    values = 2 * config.num_layers * config.num_kv_heads * config.head_dim
+    return tokens * values * KV_ELEMENT_BYTES[kind] / (1 << 30)
 
 
-def seconds_of(command: list[str]) -> float:
-    began = time.perf_counter()
-    subprocess.run(command, check=True)
-    return time.perf_counter() - began
+def summary(starts: list[Start]) -> dict[str, object]:
+    """Return medians, least and most over the starts."""
+    result: dict[str, object] = {}
+    for phase in starts[0].seconds:
+        values = [start.seconds[phase] * 1000 for start in starts]
+        result[f"{phase}_ms_p50"] = round(statistics.median(values), 1)
+        result[f"{phase}_ms_min"] = round(min(values), 1)
+        result[f"{phase}_ms_max"] = round(max(values), 1)
+    names = starts[-1].ledger_ms
+    result["ledger_end_ms_p50"] = {
+        name: round(statistics.median(start.ledger_ms.get(name, 0.0) for start in starts), 1)
+        for name in names
+    }
+    result["decode_tokens_per_second"] = round(starts[-1].decode_tokens_per_second, 1)
+    result["gpu_bytes"] = max(start.gpu_bytes for start in starts)
+    return result
+
+
+def print_summary(name: str, result: dict[str, object]) -> None:
+    print(f"{name:<20} {'median ms':>10} {'min':>8} {'max':>8}")
+    for key, value in result.items():
+        if key.endswith("_ms_p50") and not isinstance(value, dict):
+            phase = key.removesuffix("_ms_p50")
+            low, high = (result.get(f"{phase}_ms_{end}", value) for end in ("min", "max"))
+            print(f"  {phase:<18} {value:>10.0f} {low:>8.0f} {high:>8.0f}")
+    for phase, value in result.get("ledger_end_ms_p50", {}).items():
+        print(f"    ledger {phase:<11} {value:>10.1f}")
+    if speed := result.get("decode_tokens_per_second"):
+        print(f"  {'decode tok/s':<18} {speed:>10.1f}")
+    if held := result.get("gpu_bytes"):
+        print(f"  {'GPU memory GB':<18} {held / 1e9:>10.2f}")
+
+
+def import_torch(repeat: int) -> dict[str, float]:
+    """Return what a bare ``import torch`` takes in a fresh process."""
+    values = []
+    for _ in range(repeat):
+        began = time.perf_counter()
+        done = subprocess.run([sys.executable, "-c", "import torch"], check=False)
+        values.append((time.perf_counter() - began) * 1000)
+        if done.returncode:
+            raise PeerNotRunError("torch is not installed")
+    return {
+        "first_token_ms_p50": round(statistics.median(values), 1),
+        "first_token_ms_min": round(min(values), 1),
+        "first_token_ms_max": round(max(values), 1),
+    }
+
+
+def gpu_name() -> str:
+    query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    try:
+        return subprocess.run(query, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return ""
 
 
 if __name__ == "__main__":

@@ -1,0 +1,73 @@
+"""llama.cpp's server with all layers on the GPU, flash attention on, one slot of 4096 tokens."""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+from typing import TYPE_CHECKING
+
+from timed_server import Subject, start_once
+
+from peers.errors import PeerNotRunError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def measure_llama_server(
+    settings: dict, *, work: Path, repeat: int, vocabulary: int, executable: str, kind: str
+) -> dict:
+    """Return medians of the start, decode speed and GPU memory.
+
+    Raises:
+        PeerNotRunError: There is no executable, or no ``gguf`` package to make a model with.
+    """
+    found = shutil.which(executable)
+    if found is None:
+        raise PeerNotRunError(f"there is no executable {executable}")
+    try:
+        from peers.make_gguf import make_gguf
+    except ImportError as error:
+        raise PeerNotRunError(f"a model cannot be made: {error}") from error
+    work.mkdir(parents=True, exist_ok=True)
+    model = work / f"{settings['hidden_size']}x{settings['num_hidden_layers']}-{kind}.gguf"
+    if not model.is_file():
+        make_gguf(model, settings, kind)  # what was just written is in the page cache
+    subject = Subject(
+        name="llama-server",
+        command=[
+            *(found, "-m", str(model), "--port", "{port}", "-c", "4096", "-np", "1"),
+            *("-ngl", "99", "-fa", "on"),
+        ],
+        ready_path="/health",
+        path="/completion",
+        body=_body,
+        uses_gpu=True,
+    )
+    try:
+        starts = [
+            start_once(subject, vocabulary=vocabulary, decode=index == repeat)
+            for index in range(repeat + 1)
+        ][1:]
+    except RuntimeError as error:
+        raise PeerNotRunError(str(error)) from error
+    result: dict = {"model_bytes": model.stat().st_size, "kind": kind}
+    for phase in ("ready", "first_token"):
+        values = [start.seconds[phase] * 1000 for start in starts]
+        result[f"{phase}_ms_p50"] = round(statistics.median(values), 1)
+        result[f"{phase}_ms_min"] = round(min(values), 1)
+        result[f"{phase}_ms_max"] = round(max(values), 1)
+    result["decode_tokens_per_second"] = round(starts[-1].decode_tokens_per_second, 1)
+    result["gpu_bytes"] = max(start.gpu_bytes for start in starts)
+    return result
+
+
+def _body(prompt: list[int], tokens: int, streamed: bool) -> dict[str, object]:
+    return {
+        "prompt": prompt,
+        "n_predict": tokens,
+        "temperature": 0,
+        "ignore_eos": True,
+        "cache_prompt": False,
+        "stream": streamed,
+    }

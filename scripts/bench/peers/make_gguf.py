@@ -1,0 +1,151 @@
+"""Write a GGUF file with the shapes of a model and random weights, for llama.cpp.
+
+    python scripts/bench/peers/make_gguf.py --like qwen2.5-7b --kind q4_k -o 7b.gguf
+
+``q4_k`` is llama.cpp's Q4_K_M mix (some matrices and the head in Q6_K), ``q4_0`` its fastest form.
+Needs the ``gguf`` package. Greedy decoding of random weights costs what real ones cost.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+from gguf import GGML_QUANT_SIZES, GGUFWriter
+from gguf import GGMLQuantizationType as Quant
+
+DISTINCT_BLOCKS = 1 << 16
+SCALE = 0.004
+ARCHITECTURES = {"qwen2": "qwen2", "llama": "llama"}
+
+
+def make_gguf(path: Path, settings: dict, kind: str) -> None:
+    """Write the file; it appears under its name when it is whole.
+
+    Args:
+        path: Where.
+        settings: A config.json of the Qwen2 or Llama family.
+        kind: ``q4_k`` or ``q4_0``.
+    """
+    draft = path.with_name(path.name + ".partial")
+    writer = GGUFWriter(draft, ARCHITECTURES[settings["model_type"]])
+    _add_facts(writer, settings)
+    _add_tokenizer(writer, settings["vocab_size"])
+    _add_tensors(writer, settings, kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    draft.replace(path)
+
+
+def _add_facts(writer: GGUFWriter, settings: dict) -> None:
+    writer.add_block_count(settings["num_hidden_layers"])
+    writer.add_context_length(settings["max_position_embeddings"])
+    writer.add_embedding_length(settings["hidden_size"])
+    writer.add_feed_forward_length(settings["intermediate_size"])
+    writer.add_head_count(settings["num_attention_heads"])
+    writer.add_head_count_kv(settings["num_key_value_heads"])
+    writer.add_rope_freq_base(settings["rope_theta"])
+    writer.add_layer_norm_rms_eps(settings["rms_norm_eps"])
+    writer.add_vocab_size(settings["vocab_size"])
+
+
+def _add_tokenizer(writer: GGUFWriter, vocabulary: int) -> None:
+    """Add a byte-level vocabulary in which every id has a text."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printable]
+    letters = [chr(byte) for byte in printable] + [chr(256 + i) for i in range(len(others))]
+    tokens = letters + [f"tok{index}" for index in range(vocabulary - len(letters))]
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("qwen2")
+    writer.add_token_list(tokens)
+    writer.add_token_types([1] * vocabulary)
+    writer.add_token_merges(["t o", "to k"])
+    writer.add_eos_token_id(vocabulary - 1)
+    writer.add_bos_token_id(vocabulary - 2)
+
+
+def _add_tensors(writer: GGUFWriter, settings: dict, kind: str) -> None:
+    hidden, inner = settings["hidden_size"], settings["intermediate_size"]
+    layers, vocabulary = settings["num_hidden_layers"], settings["vocab_size"]
+    heads, kv_heads = settings["num_attention_heads"], settings["num_key_value_heads"]
+    head = settings.get("head_dim") or hidden // heads
+    base = Quant.Q4_0 if kind == "q4_0" else Quant.Q4_K
+    blocks = _Blocks()
+
+    def add(name: str, rows: int, columns: int, quant: Quant) -> None:
+        if columns % GGML_QUANT_SIZES[quant][0]:
+            quant = Quant.Q4_0 if columns % 32 == 0 else Quant.F16  # as llama.cpp falls back
+        writer.add_tensor(name, blocks.of(rows, columns, quant), raw_dtype=quant)
+
+    def ones(name: str, size: int) -> None:
+        writer.add_tensor(name, np.ones(size, np.float32))
+
+    add("token_embd.weight", vocabulary, hidden, base)
+    ones("output_norm.weight", hidden)
+    add("output.weight", vocabulary, hidden, Quant.Q6_K)
+    for index in range(layers):
+        at = f"blk.{index}."
+        # The layers that the K_M mix gives six bits: the first and last eighth, every third.
+        eighth = layers // 8
+        more = index < eighth or index >= 7 * layers // 8 or (index - eighth) % 3 == 2
+        finer = Quant.Q6_K if kind == "q4_k" and more else base
+        ones(at + "attn_norm.weight", hidden)
+        ones(at + "ffn_norm.weight", hidden)
+        add(at + "attn_q.weight", heads * head, hidden, base)
+        add(at + "attn_k.weight", kv_heads * head, hidden, base)
+        add(at + "attn_v.weight", kv_heads * head, hidden, finer)
+        add(at + "attn_output.weight", hidden, heads * head, base)
+        if settings["model_type"] == "qwen2":
+            for part, count in (("q", heads), ("k", kv_heads), ("v", kv_heads)):
+                writer.add_tensor(at + f"attn_{part}.bias", np.zeros(count * head, np.float32))
+        add(at + "ffn_gate.weight", inner, hidden, base)
+        add(at + "ffn_up.weight", inner, hidden, base)
+        add(at + "ffn_down.weight", hidden, inner, finer)
+
+
+class _Blocks:
+    """Random quantized blocks with harmless scales."""
+
+    def __init__(self) -> None:
+        self._random = np.random.default_rng(0)
+
+    def of(self, rows: int, columns: int, quant: Quant) -> np.ndarray:
+        """Return uint8 [rows, bytes of a row]; blocks repeat after 65,536."""
+        if quant is Quant.F16:
+            return self._random.normal(0, 0.02, (rows, columns)).astype(np.float16)
+        block, size_bytes = GGML_QUANT_SIZES[quant]
+        count = rows * columns // block
+        shape = (min(count, DISTINCT_BLOCKS), size_bytes)
+        data = self._random.integers(0, 256, shape, dtype=np.uint8)
+        scale = np.full(len(data), SCALE, np.float16).view(np.uint8).reshape(-1, 2)
+        if quant in (Quant.Q4_0, Quant.Q4_K):
+            data[:, 0:2] = scale
+        if quant is Quant.Q4_K:
+            data[:, 2:4] = scale
+        if quant is Quant.Q6_K:
+            data[:, -2:] = np.full(len(data), SCALE / 8, np.float16).view(np.uint8).reshape(-1, 2)
+        return np.resize(data, (count, size_bytes)).reshape(rows, -1)
+
+
+def main() -> None:
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+    from model_shapes import CONFIGS
+
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--like", choices=CONFIGS, required=True)
+    parser.add_argument("--kind", choices=("q4_k", "q4_0"), default="q4_k")
+    parser.add_argument("-o", "--out", type=Path, required=True)
+    options = parser.parse_args()
+    began = time.monotonic()
+    make_gguf(options.out, CONFIGS[options.like], options.kind)
+    size = options.out.stat().st_size
+    print(f"{options.out}: {size / 1e9:.2f} GB in {time.monotonic() - began:.1f} s")
+
+
+if __name__ == "__main__":
+    main()
