@@ -30,13 +30,14 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.gpu
 
-PTX = """
-.version 7.0
-.target sm_80
+TEMPLATE = """
+.version 7.8
+.target {target}
 .address_size 64
 .visible .entry ramp(.param .u64 out, .param .u32 count, .param .f32 factor)
-{
+{{
   .reg .pred %p<2>; .reg .b32 %r<6>; .reg .f32 %f<4>; .reg .b64 %rd<4>;
+  {wait}
   ld.param.u64 %rd1, [out]; ld.param.u32 %r1, [count]; ld.param.f32 %f1, [factor];
   mov.u32 %r2, %ctaid.x; mov.u32 %r3, %ntid.x; mov.u32 %r4, %tid.x;
   mad.lo.s32 %r5, %r2, %r3, %r4;
@@ -47,8 +48,10 @@ PTX = """
   st.global.f32 [%rd2], %f3;
 done:
   ret;
-}
+}}
 """
+PTX = TEMPLATE.format(target="sm_80", wait="")
+OVERLAPPING_PTX = TEMPLATE.format(target="sm_90", wait="griddepcontrol.wait;")
 COUNT = 1000
 LENGTH = 4 * COUNT
 
@@ -167,7 +170,8 @@ def test_a_kernel_gets_its_parameters(
 ) -> None:
     if gpu.info.capability < (9, 0) and "programmatic" in attributes:
         pytest.skip("programmatic dependent launch needs sm_90")
-    module = gpu.load_module(PTX.encode())
+    code = OVERLAPPING_PTX if "programmatic" in attributes else PTX
+    module = gpu.load_module(code.encode())
     function = module.function("ramp")
     block = gpu.allocate(LENGTH)
     parameters = ParameterBlock(["*fp32", "i32", "fp32"])
@@ -185,7 +189,7 @@ def test_a_graph_repeats_kernels_copies_and_fills(
 ) -> None:
     if programmatic and gpu.info.capability < (9, 0):
         pytest.skip("programmatic dependent launch needs sm_90")
-    module = gpu.load_module(PTX.encode())
+    module = gpu.load_module((OVERLAPPING_PTX if programmatic else PTX).encode())
     function = module.function("ramp")
     first, second = gpu.allocate(LENGTH), gpu.allocate(LENGTH)
     gpu.fill(first.address, 1, LENGTH, stream)
