@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sample_packs import PROVENANCE, VARIANTS, edit_header, sample_pack
+from sample_packs import (
+    PROVENANCE,
+    VARIANTS,
+    edit_facts,
+    edit_header,
+    facts,
+    replace_facts,
+    sample_pack,
+    split,
+)
 
 from zse.errors import NotFoundError, ZSEError
 from zse.kernels import pack_errors as errors
 from zse.kernels.build.writer import assemble, write_whole
-from zse.kernels.pack import MAX_HEADER_BYTES, KernelPack, PackEntry
+from zse.kernels.pack import KernelPack, PackEntry
+from zse.kernels.pack_header import MAX_HEADER_BYTES, canonical
 from zse.kernels.variant import variant
 
 if TYPE_CHECKING:
@@ -38,23 +49,31 @@ def test_the_prefix_and_the_header_are_these_bytes() -> None:
     assert PACK[:8] == b"ZKP\0\x01\0\0\0"
     assert PACK[16:48] == hashlib.sha256(header).digest()
     assert PACK[48:64] == bytes(16)
-    assert header.startswith(
-        b'{"entries":[{"aligned":["inputs","outputs"],"arguments":[["inputs","*fp32"],'
-        b'["outputs","*fp32"],["length","i32"],["factor","fp32"]],"constants":[["BLOCK",1024]],'
-        b'"cooperative":false,"entry":"scale","global_scratch_align":1,"global_scratch_bytes":0,'
-        b'"key":"sample.scale[BLOCK=1024]w4s1","length_bytes":704,"num_ctas":1,"num_stages":1,'
-        b'"num_warps":4,"offset_bytes":0,"profile_scratch_bytes":0,"programmatic":true,'
-        b'"registers":26,"sha256":"'
+    assert re.sub(rb"[0-9a-f]{64}", b"DIGEST", header) == (
+        b'{"entries":['
+        b'{"code_bytes":704,"facts_bytes":395,"key":"sample.scale[BLOCK=1024]w4s1",'
+        b'"offset_bytes":0,"sha256":"DIGEST"},'
+        b'{"code_bytes":404,"facts_bytes":394,"key":"sample.scale[BLOCK=128]w2s1",'
+        b'"offset_bytes":1280,"sha256":"DIGEST"}],'
+        b'"provenance":{"ptxas":"12.9.86","sources":"DIGEST","triton":"3.9.0","zse":"0.1.0"},'
+        b'"skipped":[],"target":"sm_90"}'
     )
-    assert header.endswith(
-        b'"provenance":{"ptxas":"12.9.86","sources":"' + b"ab" * 32 + b'","triton":"3.9.0",'
-        b'"zse":"0.1.0"},"skipped":[],"target":"sm_90"}'
+
+
+def test_a_kernels_facts_are_these_bytes() -> None:
+    document, code = split(PACK)
+    assert code[: document["entries"][0]["facts_bytes"]] == (
+        b'{"aligned":["inputs","outputs"],"arguments":[["inputs","*fp32"],["outputs","*fp32"],'
+        b'["length","i32"],["factor","fp32"]],"constants":[["BLOCK",1024]],"cooperative":false,'
+        b'"entry":"scale","global_scratch_align":1,"global_scratch_bytes":0,"num_ctas":1,'
+        b'"num_stages":1,"num_warps":4,"profile_scratch_bytes":0,"programmatic":true,'
+        b'"registers":26,"shared_bytes":512,"stack_bytes":0,"trailing_pointers":2}'
     )
 
 
 def test_the_whole_pack_has_a_known_digest() -> None:
     digest = hashlib.sha256(PACK).hexdigest()
-    assert digest == "f8166f3a55ca81146b9d162770cf06c0241eabf47ce124055ca51758fec825b4"
+    assert digest == "6209971fafc0908378a165229bec536b4126d0fdc4dddb8fca0a5b4320c62531"
 
 
 def test_code_is_aligned_and_the_space_between_is_zero() -> None:
@@ -190,14 +209,16 @@ HOSTILE_HEADERS = {
         errors.DuplicatePackKey,
     ),
     "overlap": (edited(entry_edit(offset_bytes=256)), errors.OverlappingKernels),
-    "misaligned": (edited(entry_edit(offset_bytes=769)), errors.MisalignedKernel),
+    "misaligned": (edited(entry_edit(offset_bytes=1281)), errors.MisalignedKernel),
     "negative offset": (edited(entry_edit(offset_bytes=-256)), errors.BadPackField),
     "offset behind the end": (edited(entry_edit(offset_bytes=2**39)), errors.TruncatedPack),
     "offset over every limit": (edited(entry_edit(offset_bytes=2**80)), errors.BadPackField),
     "offset true": (edited(entry_edit(offset_bytes=True)), errors.BadPackField),
-    "huge length": (edited(entry_edit(length_bytes=2**62)), errors.BadPackField),
-    "length behind the end": (edited(entry_edit(length_bytes=4096)), errors.TruncatedPack),
-    "no length": (edited(entry_edit(length_bytes=0)), errors.BadPackField),
+    "huge length": (edited(entry_edit(code_bytes=2**62)), errors.BadPackField),
+    "length behind the end": (edited(entry_edit(code_bytes=4096)), errors.TruncatedPack),
+    "no length": (edited(entry_edit(code_bytes=0)), errors.BadPackField),
+    "no facts": (edited(entry_edit(facts_bytes=0)), errors.BadPackField),
+    "facts of a gigabyte": (edited(entry_edit(facts_bytes=2**30)), errors.BadPackField),
     "short digest": (edited(entry_edit(sha256="ab")), errors.BadPackField),
     "empty key": (edited(entry_edit(key="")), errors.BadPackField),
     "key with a newline": (edited(entry_edit(key="a\nb")), errors.BadPackField),
@@ -212,6 +233,7 @@ def test_a_hostile_header_is_refused_when_the_pack_is_opened(name: str) -> None:
 
 
 HOSTILE_ENTRIES: dict[str, dict[str, Any]] = {
+    "an unknown field": {"more": 1},
     "a path for a function": {"entry": "../scale"},
     "33 warps": {"num_warps": 33},
     "no warps": {"num_warps": 0},
@@ -229,7 +251,8 @@ HOSTILE_ENTRIES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", HOSTILE_ENTRIES)
 def test_a_hostile_description_is_refused_when_its_kernel_is_asked_for(name: str) -> None:
-    opened = KernelPack.open(edited(entry_edit(**HOSTILE_ENTRIES[name])))
+    data = edit_facts(PACK, 1, lambda facts: facts.update(HOSTILE_ENTRIES[name]))
+    opened = KernelPack.open(data)
     opened.entry(VARIANTS[1].key)
     with pytest.raises(errors.BadPackField):
         opened.entry(VARIANTS[0].key)
@@ -244,11 +267,15 @@ def test_changed_code_is_refused_when_its_kernel_is_asked_for() -> None:
         opened.entry(VARIANTS[0].key)
 
 
+@pytest.mark.parametrize("raw", [b"{", b"[]", b"[" * 60_000, b"\xff"])
+def test_facts_that_are_no_object_are_refused(raw: bytes) -> None:
+    with pytest.raises(errors.BadPackField):
+        KernelPack.open(replace_facts(PACK, 1, raw)).entry(VARIANTS[0].key)
+
+
 def test_code_that_is_no_elf_is_refused() -> None:
-    start = PACK.index(b"\x7fELF\x01")
-    text = b"#!/bin/sh\n".ljust(404, b"\n")
-    digest = hashlib.sha256(text).hexdigest()
-    data = edit_header(PACK[:start] + text + PACK[start + 404 :], entry_edit(sha256=digest))
+    text = PACK.replace(b"\x7fELF\x01", b"#!/bi")
+    data = replace_facts(text, 1, canonical(facts(VARIANTS[0])))
     with pytest.raises(errors.NotACubin, match="ELF"):
         KernelPack.open(data).entry(VARIANTS[0].key)
 
@@ -260,8 +287,11 @@ def test_verify_sees_bytes_between_kernels() -> None:
         opened.verify()
 
 
-def test_verify_refuses_another_spelling_of_the_header() -> None:
+def test_verify_refuses_another_spelling_of_the_header_or_of_facts() -> None:
     header = PACK[64 : 64 + HEADER_LENGTH].replace(b'"skipped":[]', b'"skipped": []')
-    data = assemble(header, PACK[-(768 + 512) :])
+    data = assemble(header, split(PACK)[1])
     with pytest.raises(errors.BadPackHeader, match="canonical"):
         KernelPack.open(data).verify()
+    spaced = canonical(facts(VARIANTS[0])).replace(b",", b", ")
+    with pytest.raises(errors.BadPackHeader, match="canonical"):
+        KernelPack.open(replace_facts(PACK, 1, spaced)).verify()

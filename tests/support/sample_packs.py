@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from zse.kernels.build.writer import CompiledKernel, assemble, pack_bytes
-from zse.kernels.pack import PREFIX_BYTES, align_up, canonical
+from zse.kernels.pack_fields import align_up
+from zse.kernels.pack_header import PREFIX_BYTES, canonical
 from zse.kernels.targets import TARGETS
 from zse.kernels.variant import Kernel, Variant, number, pointer, variant
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 SCALE = Kernel(
     name="sample.scale",
@@ -28,10 +33,9 @@ VARIANTS: tuple[Variant, ...] = (
 PROVENANCE = {"zse": "0.1.0", "triton": "3.9.0", "ptxas": "12.9.86", "sources": "ab" * 32}
 
 
-def record(made: Variant, **changes: Any) -> dict[str, Any]:
-    """Return the description of a variant's kernel, as a compiler would leave it."""
+def facts(made: Variant, **changes: Any) -> dict[str, Any]:
+    """Return the facts of a variant's kernel, as a compiler would leave them."""
     return {
-        "key": made.key,
         "entry": made.kernel.function,
         "arguments": [[a.name, a.type] for a in made.arguments],
         "aligned": [a.name for a in made.arguments if a.aligned],
@@ -57,10 +61,15 @@ def sample_pack(
     variants: tuple[Variant, ...] = VARIANTS,
     provenance: dict[str, str] | None = None,
     skipped: dict[str, str] | None = None,
+    **changes: Any,
 ) -> bytes:
-    """Return a pack with a kernel for each variant."""
+    """Return a pack with a kernel for each variant; ``changes`` are facts that differ."""
     kernels = [
-        CompiledKernel(record=record(made), cubin=b"\x7fELF" + bytes([index]) * (100 + 300 * index))
+        CompiledKernel(
+            key=made.key,
+            facts=facts(made, **changes),
+            cubin=b"\x7fELF" + bytes([index]) * (100 + 300 * index),
+        )
         for index, made in enumerate(variants, start=1)
     ]
     return pack_bytes(
@@ -71,10 +80,43 @@ def sample_pack(
     )
 
 
-def edit_header(pack: bytes, change: Any) -> bytes:
-    """Return a pack whose header a function changed, with a digest that agrees."""
+def edit_header(pack: bytes, change: Callable[[dict[str, Any]], object]) -> bytes:
+    """Return a pack whose header a function changed in place, with a digest that agrees."""
+    document, code = split(pack)
+    change(document)
+    return assemble(canonical(document), code)
+
+
+def edit_facts(pack: bytes, index: int, change: Callable[[dict[str, Any]], object]) -> bytes:
+    """Return a pack in which a function changed the facts of one kernel in place."""
+    document, code = split(pack)
+    row = document["entries"][index]
+    record = json.loads(code[row["offset_bytes"] :][: row["facts_bytes"]])
+    change(record)
+    return replace_facts(pack, index, canonical(record))
+
+
+def replace_facts(pack: bytes, index: int, raw: bytes) -> bytes:
+    """Return a pack in which one kernel has other bytes as its facts; every digest agrees."""
+    document, code = split(pack)
+    slots = []
+    for number_of, row in enumerate(document["entries"]):
+        slot = code[row["offset_bytes"] :]
+        facts_bytes, code_bytes = row["facts_bytes"], row["code_bytes"]
+        own = raw if number_of == index else slot[:facts_bytes]
+        cubin = slot[align_up(facts_bytes) :][:code_bytes]
+        slots.append(own.ljust(align_up(len(own)), b"\0") + cubin)
+        row.update(
+            facts_bytes=len(own),
+            sha256=hashlib.sha256(slots[-1]).hexdigest(),
+            offset_bytes=sum(align_up(len(before)) for before in slots[:-1]),
+        )
+    padded = b"".join(slot.ljust(align_up(len(slot)), b"\0") for slot in slots)
+    return assemble(canonical(document), padded)
+
+
+def split(pack: bytes) -> tuple[dict[str, Any], bytes]:
+    """Return the header's document and everything behind it."""
     length = int.from_bytes(pack[8:16], "little")
     document = json.loads(pack[PREFIX_BYTES : PREFIX_BYTES + length])
-    changed = change(document)
-    document = document if changed is None else changed
-    return assemble(canonical(document), pack[align_up(PREFIX_BYTES + length) :])
+    return document, pack[align_up(PREFIX_BYTES + length) :]

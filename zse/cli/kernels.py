@@ -176,14 +176,14 @@ def _print_build(path: Path, built: BuiltPack) -> None:
     groups: dict[str, list[tuple[int, dict[str, Any]]]] = {}
     for kernel in built.kernels:
         function = kernel.key.partition("[")[0]
-        groups.setdefault(function, []).append((len(kernel.cubin), dict(kernel.record)))
+        groups.setdefault(function, []).append((len(kernel.cubin), dict(kernel.facts)))
     click.echo(f"{'kernel':32} {'variants':>8} {'bytes':>8} {'registers':>9} {'shared':>7} stack")
     for function, items in sorted(groups.items()):
         click.echo(
             f"{function:32} {len(items):8} {sum(size for size, _ in items):8} "
-            f"{max(record['registers'] for _, record in items):9} "
-            f"{max(record['shared_bytes'] for _, record in items):7} "
-            f"{max(record['stack_bytes'] for _, record in items):5}"
+            f"{max(facts['registers'] for _, facts in items):9} "
+            f"{max(facts['shared_bytes'] for _, facts in items):7} "
+            f"{max(facts['stack_bytes'] for _, facts in items):5}"
         )
     for key, reason in built.skipped.items():
         click.echo(f"left out: {key}: {reason}")

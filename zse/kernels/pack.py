@@ -7,70 +7,45 @@ r"""Reads kernel packs: compiled kernels of one GPU architecture in one file, ``
     16  32   SHA-256 of the header bytes
     48  16   reserved, zero
     64   -   header: canonical JSON, then zeros to a multiple of 256
-         -   cubins in the header's order, each 256-aligned, zeros between them
+         -   kernels in the header's order, each: its facts as canonical JSON, zeros to a multiple
+             of 256, its cubin, zeros to a multiple of 256
 
-Offsets in the header count from the first byte after the header's zeros. Opening a pack checks the
-header and where everything lies; a kernel's code is hashed when it is first asked for, so that the
-few kernels that a server uses cost microseconds. ``verify`` checks every byte.
+The header lists where each kernel lies, from the first byte after the header's zeros. Opening a
+pack checks the header and these places; a kernel's facts and code are hashed and read when it is
+first asked for, so that the few that a server uses cost microseconds. ``verify`` checks every byte.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import mmap
-import os
-import stat
-import struct
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-from zse.errors import NotFoundError, UsageError
 from zse.kernels.pack_errors import (
-    BadPackField,
     BadPackHeader,
-    BadPackMagic,
-    DuplicatePackKey,
     KernelChecksumMismatch,
     KernelPackError,
     KernelPackMismatch,
     KernelVariantMissing,
-    MisalignedKernel,
     NotACubin,
-    OverlappingKernels,
-    PackHeaderChecksumMismatch,
-    PackHeaderTooLarge,
     PackPaddingSet,
-    PackReservedBytesSet,
-    PackTrailingBytes,
-    TruncatedPack,
-    UnknownPackTarget,
-    UnsupportedPackVersion,
 )
-from zse.kernels.pack_fields import ELF_MAGIC, Row, read_details, read_row, read_skipped
-from zse.kernels.targets import TARGETS, Target, runs_on
+from zse.kernels.pack_fields import ELF_MAGIC, read_facts
+from zse.kernels.pack_header import PREFIX_BYTES, canonical, map_file, read_header
+from zse.kernels.targets import runs_on
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    import os
+    from collections.abc import Iterable, Iterator
 
+    from zse.kernels.pack_fields import Row
+    from zse.kernels.pack_header import PackHeader
     from zse.kernels.targets import Capability
     from zse.kernels.variant import Constant, Variant
 
 __all__ = ["KernelPack", "KernelPackError", "KernelPackMismatch", "PackEntry"]
-
-MAGIC = b"ZKP\0"
-VERSION = 1
-PREFIX_BYTES = 64
-ALIGN = 256
-MAX_HEADER_BYTES = 8 * 1024 * 1024
-HEADER_KEYS = frozenset({"entries", "provenance", "skipped", "target"})
-PROVENANCE_KEYS = frozenset({"ptxas", "sources", "triton", "zse"})
-
-
-def align_up(length_bytes: int) -> int:
-    """Return the next multiple of 256."""
-    return -(-length_bytes // ALIGN) * ALIGN
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +85,7 @@ class PackEntry:
     stack_bytes: int
     """Local memory of a thread; more than 0 mostly means spilled registers."""
     sha256: str
+    """Of the facts above and the code, as they lie in the pack."""
 
 
 class KernelPack:
@@ -120,24 +96,19 @@ class KernelPack:
         view: memoryview,
         *,
         name: str,
-        target: Target,
-        provenance: Mapping[str, str],
-        rows: Mapping[str, Row],
-        skipped: Mapping[str, str],
-        header: bytes,
+        header: PackHeader,
     ) -> None:
         self.name = name
-        self.target = target.name
-        self.capability: Capability = target.capability
-        self.provenance = provenance
+        self.target = header.target.name
+        self.capability: Capability = header.target.capability
+        self.provenance = header.provenance
         """``zse``, ``triton`` and ``ptxas`` versions; ``sources``: digest of the kernel sources."""
-        self.skipped = skipped
+        self.skipped = header.skipped
         """Keys that this architecture cannot run, with the reason."""
         self.size_bytes = len(view)
         self._view = view
-        self._rows = rows
+        self._rows = header.rows
         self._header = header
-        self._code_offset = align_up(PREFIX_BYTES + len(header))
         self._entries: dict[str, PackEntry] = {}
 
     @classmethod
@@ -149,8 +120,10 @@ class KernelPack:
             KernelPackError: A subclass that names the broken rule.
         """
         if isinstance(source, bytes | memoryview):
-            return _parse(memoryview(source).cast("B").toreadonly(), "the pack")
-        return _parse(_map_file(Path(source)), str(source))
+            view, name = memoryview(source).cast("B").toreadonly(), "the pack"
+        else:
+            view, name = map_file(Path(source)), str(source)
+        return cls(view, name=name, header=read_header(view, name))
 
     def keys(self) -> tuple[str, ...]:
         """Return the keys in the order in which the kernels lie."""
@@ -208,32 +181,39 @@ class KernelPack:
         Raises:
             KernelPackError: A subclass that names the broken rule.
         """
-        if canonical(json.loads(self._header)) != self._header:
-            raise BadPackHeader(f"{self.name}: the header is not in its canonical spelling")
-        end = PREFIX_BYTES + len(self._header)
+        self._check_spelling("the header", self._header.raw)
+        end = PREFIX_BYTES + len(self._header.raw)
         for row in self._rows.values():
-            start = self._code_offset + row.offset_bytes
-            self._check_zeros(end, start)
+            start = self._header.end_bytes + row.offset_bytes
             self.entry(row.key)
+            self._check_zeros(end, start)
+            end = start + row.facts_bytes
+            self._check_spelling(row.key, bytes(self._view[start:end]))
+            self._check_zeros(end, start + row.code_offset)
             end = start + row.length_bytes
         self._check_zeros(end, self.size_bytes)
+
+    def _check_spelling(self, what: str, raw: bytes) -> None:
+        if canonical(json.loads(raw)) != raw:
+            raise BadPackHeader(f"{self.name}: {what} is not in its canonical spelling")
 
     def _check_zeros(self, start: int, end: int) -> None:
         if any(self._view[start:end]):
             raise PackPaddingSet(f"{self.name}: bytes {start} to {end - 1} are not all zero")
 
     def _read(self, row: Row) -> PackEntry:
-        start = self._code_offset + row.offset_bytes
-        image = self._view[start : start + row.length_bytes]
-        found = hashlib.sha256(image).hexdigest()
+        start = self._header.end_bytes + row.offset_bytes
+        slot = self._view[start : start + row.length_bytes]
+        found = hashlib.sha256(slot).hexdigest()
         if found != row.sha256:
             raise KernelChecksumMismatch(
                 f"{self.name}: {row.key} has SHA-256 {found}, the header claims {row.sha256}"
             )
+        image = slot[row.code_offset :]
         if image[:4] != ELF_MAGIC:
             raise NotACubin(f"{self.name}: {row.key} starts with {bytes(image[:4])!r}, not an ELF")
-        details = read_details(row)
-        return PackEntry(key=row.key, image=image, sha256=row.sha256, **details)
+        facts = read_facts(row.key, bytes(slot[: row.facts_bytes]))
+        return PackEntry(key=row.key, image=image, sha256=row.sha256, **facts)
 
     def _refuse_key(self, key: str) -> NoReturn:
         reason = self.skipped.get(key)
@@ -245,122 +225,3 @@ class KernelPack:
         raise KernelVariantMissing(
             f"{self.name} ({self.target}, zse {self.provenance['zse']}) holds no kernel {key}"
         )
-
-
-def canonical(document: Any) -> bytes:
-    """Return JSON with sorted keys and no spaces, in ASCII.
-
-    Raises:
-        BadPackHeader: A value has no JSON form.
-    """
-    try:
-        text = json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise BadPackHeader(f"the header cannot be written as JSON: {error}") from None
-    return text.encode("ascii")
-
-
-def _map_file(path: Path) -> memoryview:
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except (FileNotFoundError, NotADirectoryError):
-        raise NotFoundError(
-            f"there is no kernel pack {path}", hint="Build one with `zse kernels build`."
-        ) from None
-    except OSError as error:
-        raise UsageError(f"{path} cannot be opened: {error.strerror}") from error
-    try:
-        facts = os.fstat(fd)
-        if not stat.S_ISREG(facts.st_mode):
-            raise NotFoundError(f"{path} is not a regular file", hint="Name a .zkp file.")
-        if facts.st_size == 0:
-            return memoryview(b"")
-        return memoryview(mmap.mmap(fd, facts.st_size, access=mmap.ACCESS_READ))
-    finally:
-        os.close(fd)
-
-
-def _parse(view: memoryview, name: str) -> KernelPack:
-    header = _read_header(view, name)
-    try:
-        document = json.loads(header.decode("ascii"))
-    except (ValueError, RecursionError) as error:
-        raise BadPackHeader(f"{name}: the header is not JSON: {error}") from None
-    if not isinstance(document, dict) or document.keys() != HEADER_KEYS:
-        raise BadPackHeader(f"{name}: the header is not an object with {sorted(HEADER_KEYS)}")
-    target = document["target"]
-    if not isinstance(target, str) or target not in TARGETS:
-        raise UnknownPackTarget(f"{name} is for the architecture {target!r:.40}")
-    if not isinstance(document["entries"], list):
-        raise BadPackField(f"{name}: entries is not a list")
-    rows = [read_row(entry) for entry in document["entries"]]
-    code_bytes = len(view) - align_up(PREFIX_BYTES + len(header))
-    return KernelPack(
-        view,
-        name=name,
-        target=TARGETS[target],
-        provenance=_read_provenance(document["provenance"], name),
-        rows=_check_places(rows, code_bytes, name),
-        skipped=read_skipped(document["skipped"]),
-        header=header,
-    )
-
-
-def _read_header(view: memoryview, name: str) -> bytes:
-    found = bytes(view[: len(MAGIC)])
-    if found != MAGIC[: len(view)] or not found:
-        raise BadPackMagic(f"{name} starts with {found!r}, expected {MAGIC!r}")
-    if len(view) < PREFIX_BYTES:
-        raise TruncatedPack(f"{name} has {len(view)} bytes, the prefix alone {PREFIX_BYTES}")
-    version, length, digest, reserved = struct.unpack("<4xIQ32s16s", view[:PREFIX_BYTES])
-    if version != VERSION:
-        raise UnsupportedPackVersion(f"{name} has version {version}, expected {VERSION}")
-    if any(reserved):
-        raise PackReservedBytesSet(f"{name}: bytes 48 to 63 are {reserved.hex()}, expected zeros")
-    if length > MAX_HEADER_BYTES:
-        raise PackHeaderTooLarge(
-            f"{name}: the header claims {length} bytes, the limit is {MAX_HEADER_BYTES}"
-        )
-    if align_up(PREFIX_BYTES + length) > len(view):
-        raise TruncatedPack(
-            f"{name}: the header ends at byte {PREFIX_BYTES + length}, the pack at {len(view)}"
-        )
-    header = bytes(view[PREFIX_BYTES : PREFIX_BYTES + length])
-    real = hashlib.sha256(header).digest()
-    if real != digest:
-        raise PackHeaderChecksumMismatch(
-            f"{name}: the header has SHA-256 {real.hex()}, the prefix claims {digest.hex()}"
-        )
-    return header
-
-
-def _read_provenance(value: object, name: str) -> dict[str, str]:
-    if not isinstance(value, dict) or value.keys() != PROVENANCE_KEYS:
-        raise BadPackField(f"{name}: provenance is not an object with {sorted(PROVENANCE_KEYS)}")
-    if not all(isinstance(text, str) for text in value.values()):
-        raise BadPackField(f"{name}: provenance holds something other than text")
-    return value
-
-
-def _check_places(rows: list[Row], code_bytes: int, name: str) -> dict[str, Row]:
-    found: dict[str, Row] = {}
-    end = 0
-    for row in rows:
-        if row.key in found:
-            raise DuplicatePackKey(f"{name}: two kernels have the key {row.key}")
-        if row.offset_bytes % ALIGN:
-            raise MisalignedKernel(f"{name}: {row.key} starts at {row.offset_bytes}")
-        if row.offset_bytes < end:
-            raise OverlappingKernels(
-                f"{name}: {row.key} starts at {row.offset_bytes}, before byte {end} where the "
-                "kernel before it ends"
-            )
-        end = row.offset_bytes + row.length_bytes
-        if end > code_bytes:
-            raise TruncatedPack(f"{name}: {row.key} ends at byte {end} of {code_bytes}")
-        found[row.key] = row
-    if code_bytes != align_up(end):
-        raise PackTrailingBytes(
-            f"{name}: the kernels end at byte {align_up(end)}, the pack at {code_bytes}"
-        )
-    return found

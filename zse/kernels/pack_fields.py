@@ -1,7 +1,8 @@
-"""Checks the description of one kernel in a pack's header, field by field."""
+"""Checks what a pack says of one kernel: where it lies, and the facts that a launch needs."""
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,8 @@ ARGUMENT_TYPES = frozenset(
     {f"*{kind}" for kind in ("fp32", "fp16", "bf16", "i8", "u8", "i32", "i64")}
     | {"i32", "i64", "fp32"}
 )
-ENTRY_KEYS = frozenset(
+ROW_KEYS = frozenset({"code_bytes", "facts_bytes", "key", "offset_bytes", "sha256"})
+FACT_KEYS = frozenset(
     {
         "aligned",
         "arguments",
@@ -22,21 +24,19 @@ ENTRY_KEYS = frozenset(
         "entry",
         "global_scratch_align",
         "global_scratch_bytes",
-        "key",
-        "length_bytes",
         "num_ctas",
         "num_stages",
         "num_warps",
-        "offset_bytes",
         "profile_scratch_bytes",
         "programmatic",
         "registers",
-        "sha256",
         "shared_bytes",
         "stack_bytes",
         "trailing_pointers",
     }
 )
+ALIGN = 256
+MAX_FACTS_BYTES = 65536
 _LIMITS = {
     "global_scratch_align": (1, 4096),
     "global_scratch_bytes": (0, 2**30),
@@ -55,68 +55,87 @@ _FUNCTION = re.compile(r"[A-Za-z_$][A-Za-z0-9_$]{0,255}\Z")
 _KEY = re.compile(r"[\x21-\x7e]{1,512}\Z")
 
 
-@dataclass(frozen=True, kw_only=True)
+def align_up(length_bytes: int) -> int:
+    """Return the next multiple of 256."""
+    return -(-length_bytes // ALIGN) * ALIGN
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Row:
-    """Where a kernel's code lies; its description is checked when the kernel is first used."""
+    """Where a kernel lies: its facts, then zeros to a multiple of 256, then its code."""
 
     key: str
     offset_bytes: int
     """From the first byte after the header's padding."""
-    length_bytes: int
+    facts_bytes: int
+    code_bytes: int
     sha256: str
-    record: dict[str, Any]
+    """Of everything from the first byte of the facts to the last of the code."""
+
+    @property
+    def code_offset(self) -> int:
+        """Where the code starts, from where the kernel does."""
+        return align_up(self.facts_bytes)
+
+    @property
+    def length_bytes(self) -> int:
+        """Bytes of the facts, the zeros and the code."""
+        return align_up(self.facts_bytes) + self.code_bytes
 
 
 def read_row(value: object) -> Row:
-    """Check a kernel's fields, key, place and digest.
+    """Check a kernel's key, place and digest.
 
     Raises:
         BadPackField: One of them is wrong.
     """
-    if not isinstance(value, dict) or value.keys() != ENTRY_KEYS:
+    if not isinstance(value, dict) or value.keys() != ROW_KEYS:
         found = sorted(value) if isinstance(value, dict) else type(value).__name__
-        raise BadPackField(f"an entry has the fields {found!s:.400}, expected {sorted(ENTRY_KEYS)}")
-    key, offset, length = value["key"], value["offset_bytes"], value["length_bytes"]
+        raise BadPackField(f"an entry has the fields {found!s:.400}, expected {sorted(ROW_KEYS)}")
+    key, offset, digest = value["key"], value["offset_bytes"], value["sha256"]
+    facts, code = value["facts_bytes"], value["code_bytes"]
     if not isinstance(key, str) or not _KEY.match(key):
         raise BadPackField(f"an entry has the key {key!r:.80}")
     if type(offset) is not int or not 0 <= offset < _PLACE_LIMIT:
         raise BadPackField(f"{key}: offset_bytes is {offset!r:.40}")
-    if type(length) is not int or not 0 < length < _PLACE_LIMIT:
-        raise BadPackField(f"{key}: length_bytes is {length!r:.40}")
-    if not isinstance(value["sha256"], str) or not _SHA256.match(value["sha256"]):
-        raise BadPackField(f"{key}: sha256 is {value['sha256']!r:.80}")
-    return Row(
-        key=key,
-        offset_bytes=offset,
-        length_bytes=length,
-        sha256=value["sha256"],
-        record=value,
-    )
+    if type(facts) is not int or not 0 < facts <= MAX_FACTS_BYTES:
+        raise BadPackField(f"{key}: facts_bytes is {facts!r:.40}")
+    if type(code) is not int or not 0 < code < _PLACE_LIMIT:
+        raise BadPackField(f"{key}: code_bytes is {code!r:.40}")
+    if not isinstance(digest, str) or not _SHA256.match(digest):
+        raise BadPackField(f"{key}: sha256 is {digest!r:.80}")
+    return Row(key=key, offset_bytes=offset, facts_bytes=facts, code_bytes=code, sha256=digest)
 
 
-def read_details(row: Row) -> dict[str, Any]:
-    """Check the rest of a kernel's description; return it as ``PackEntry`` takes it.
+def read_facts(key: str, raw: bytes) -> dict[str, Any]:
+    """Check a kernel's facts; return them as ``PackEntry`` takes them.
 
     Raises:
-        BadPackField: A field is of the wrong type or out of range.
+        BadPackField: They are not JSON, or a field is missing, of the wrong type or out of range.
     """
-    record = row.record
+    try:
+        record = json.loads(raw.decode("ascii"))
+    except (ValueError, RecursionError) as error:
+        raise BadPackField(f"{key}: the facts are not JSON: {error}") from None
+    if not isinstance(record, dict) or record.keys() != FACT_KEYS:
+        found = sorted(record) if isinstance(record, dict) else type(record).__name__
+        raise BadPackField(f"{key}: the facts are {found!s:.400}, expected {sorted(FACT_KEYS)}")
     details: dict[str, Any] = {}
     for name, (low, high) in _LIMITS.items():
         number = record[name]
         if type(number) is not int or not low <= number <= high:
-            raise BadPackField(f"{row.key}: {name} is {number!r:.40}, not in {low} .. {high}")
+            raise BadPackField(f"{key}: {name} is {number!r:.40}, not in {low} .. {high}")
         details[name] = number
     for name in ("programmatic", "cooperative"):
         if not isinstance(record[name], bool):
-            raise BadPackField(f"{row.key}: {name} is {record[name]!r:.40}, not true or false")
+            raise BadPackField(f"{key}: {name} is {record[name]!r:.40}, not true or false")
         details[name] = record[name]
     if not isinstance(record["entry"], str) or not _FUNCTION.match(record["entry"]):
-        raise BadPackField(f"{row.key}: entry is {record['entry']!r:.80}")
+        raise BadPackField(f"{key}: entry is {record['entry']!r:.80}")
     details["entry"] = record["entry"]
-    details["arguments"] = _read_arguments(row)
-    details["aligned"] = _read_aligned(row, {name for name, _ in details["arguments"]})
-    details["constants"] = _read_constants(row)
+    details["arguments"] = _read_arguments(key, record)
+    details["aligned"] = _read_aligned(key, record, {name for name, _ in details["arguments"]})
+    details["constants"] = _read_constants(key, record)
     return details
 
 
@@ -136,25 +155,27 @@ def read_skipped(value: object) -> dict[str, str]:
     return skipped
 
 
-def _read_arguments(row: Row) -> tuple[tuple[str, str], ...]:
-    pairs = _list(row, "arguments")
+def _read_arguments(key: str, record: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+    pairs = _list(key, record, "arguments")
     for pair in pairs:
         if not _is_text_pair(pair) or pair[1] not in ARGUMENT_TYPES:
-            raise BadPackField(f"{row.key}: an argument is {pair!r:.80}, not [name, type]")
+            raise BadPackField(f"{key}: an argument is {pair!r:.80}, not [name, type]")
     if len({name for name, _ in pairs}) != len(pairs):
-        raise BadPackField(f"{row.key}: two arguments have one name")
+        raise BadPackField(f"{key}: two arguments have one name")
     return tuple((name, kind) for name, kind in pairs)
 
 
-def _read_aligned(row: Row, names: set[str]) -> frozenset[str]:
-    aligned = _list(row, "aligned")
+def _read_aligned(key: str, record: dict[str, Any], names: set[str]) -> frozenset[str]:
+    aligned = _list(key, record, "aligned")
     if not all(isinstance(name, str) and name in names for name in aligned):
-        raise BadPackField(f"{row.key}: aligned names {aligned!r:.200}, arguments are {names}")
+        raise BadPackField(f"{key}: aligned names {aligned!r:.200}, arguments are {names}")
     return frozenset(aligned)
 
 
-def _read_constants(row: Row) -> tuple[tuple[str, int | float | bool | str], ...]:
-    pairs = _list(row, "constants")
+def _read_constants(
+    key: str, record: dict[str, Any]
+) -> tuple[tuple[str, int | float | bool | str], ...]:
+    pairs = _list(key, record, "constants")
     for pair in pairs:
         if (
             not isinstance(pair, list)
@@ -162,14 +183,14 @@ def _read_constants(row: Row) -> tuple[tuple[str, int | float | bool | str], ...
             or not isinstance(pair[0], str)
             or not isinstance(pair[1], int | float | str)
         ):
-            raise BadPackField(f"{row.key}: a constant is {pair!r:.80}, not [name, value]")
+            raise BadPackField(f"{key}: a constant is {pair!r:.80}, not [name, value]")
     return tuple((name, value) for name, value in pairs)
 
 
-def _list(row: Row, name: str) -> list[Any]:
-    value = row.record[name]
+def _list(key: str, record: dict[str, Any], name: str) -> list[Any]:
+    value = record[name]
     if not isinstance(value, list):
-        raise BadPackField(f"{row.key}: {name} is a {type(value).__name__}, not a list")
+        raise BadPackField(f"{key}: {name} is a {type(value).__name__}, not a list")
     return value
 
 

@@ -133,12 +133,11 @@ def _sort_out(
                 f"{target.name} has {target.shared_limit_bytes}"
             )
         else:
-            record = {
+            described = {
                 **facts,
-                "key": key,
                 "arguments": [[name, kind] for name, kind, _ in job["arguments"]],
                 "aligned": [name for name, _, aligned in job["arguments"] if aligned],
             }
             cubin = Path(job["output"]).read_bytes()
-            kernels.append(CompiledKernel(record=record, cubin=cubin))
+            kernels.append(CompiledKernel(key=key, facts=described, cubin=cubin))
     return kernels, skipped, failed

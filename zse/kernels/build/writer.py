@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zse.kernels.pack import MAGIC, PREFIX_BYTES, VERSION, KernelPack, align_up, canonical
+from zse.kernels.pack import KernelPack
+from zse.kernels.pack_fields import align_up
+from zse.kernels.pack_header import MAGIC, PREFIX_BYTES, VERSION, canonical
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -22,14 +24,11 @@ if TYPE_CHECKING:
 class CompiledKernel:
     """One kernel as the compiler left it."""
 
-    record: Mapping[str, Any]
-    """The entry's fields without its place and digest; see ``zse.kernels.pack_fields``."""
+    key: str
+    """The variant's key."""
+    facts: Mapping[str, Any]
+    """What a launch needs; see ``zse.kernels.pack_fields``."""
     cubin: bytes
-
-    @property
-    def key(self) -> str:
-        """The variant's key."""
-        return str(self.record["key"])
 
 
 def pack_bytes(
@@ -52,17 +51,19 @@ def pack_bytes(
     """
     entries, pieces, offset = [], [], 0
     for kernel in sorted(kernels, key=lambda kernel: kernel.key):
+        facts = canonical(kernel.facts)
+        slot = facts.ljust(align_up(len(facts)), b"\0") + kernel.cubin
         entries.append(
             {
-                **kernel.record,
+                "key": kernel.key,
                 "offset_bytes": offset,
-                "length_bytes": len(kernel.cubin),
-                "sha256": hashlib.sha256(kernel.cubin).hexdigest(),
+                "facts_bytes": len(facts),
+                "code_bytes": len(kernel.cubin),
+                "sha256": hashlib.sha256(slot).hexdigest(),
             }
         )
-        padded = align_up(len(kernel.cubin))
-        pieces.append(kernel.cubin.ljust(padded, b"\0"))
-        offset += padded
+        pieces.append(slot.ljust(align_up(len(slot)), b"\0"))
+        offset += len(pieces[-1])
     document = {
         "entries": entries,
         "provenance": dict(provenance),
