@@ -1,6 +1,6 @@
 """Load a checkpoint with transformers and bitsandbytes NF4, generate, and say so line by line.
 
-    python scripts/bench/peers/hf_bnb_child.py FOLDER
+python scripts/bench/peers/hf_bnb_child.py FOLDER
 """
 
 from __future__ import annotations
