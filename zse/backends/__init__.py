@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from zse.device import cuda_driver_present
+from zse.device import cuda_device_present
+from zse.device.phases import Phases, no_phases
 from zse.errors import DeviceError, MissingDependencyError
 
 if TYPE_CHECKING:
@@ -15,11 +16,16 @@ if TYPE_CHECKING:
     from zse.backends.protocol import Backend
     from zse.format import ZSEReader
 
-DEVICES = ("auto", "cpu")
+DEVICES = ("auto", "cpu", "cuda")
 
 
 def create_backend(
-    device: str, reader: ZSEReader, shape: ModelShape, *, options: BackendOptions
+    device: str,
+    reader: ZSEReader,
+    shape: ModelShape,
+    *,
+    options: BackendOptions,
+    phases: Phases = no_phases,
 ) -> Backend:
     """Load a file's weights onto a device and make its KV pool.
 
@@ -28,21 +34,21 @@ def create_backend(
         reader: The open file; it must stay open while the backend lives.
         shape: The numbers of the model that the operations need.
         options: Sizes and numbers of threads.
+        phases: Told what takes the time.
 
     Raises:
         DeviceError: The device is unknown, absent or has too little memory.
         MissingDependencyError: The backend stands on a package that is not installed.
     """
-    if device.startswith("cuda"):
-        found = "a CUDA driver is" if cuda_driver_present() else "no CUDA driver is"
+    kind, _, ordinal = device.partition(":")
+    if kind not in DEVICES or (ordinal and not (kind == "cuda" and ordinal.isdecimal())):
         raise DeviceError(
-            f"device {device!r} was asked for; {found} present, and this build has no CUDA runtime",
-            hint="Use --device cpu.",
+            f"device {device!r} is not known", hint=f"Known devices: {', '.join(DEVICES)}, cuda:N."
         )
-    if device not in DEVICES:
-        raise DeviceError(
-            f"device {device!r} is not known", hint=f"Known devices: {', '.join(DEVICES)}."
-        )
+    if kind == "cuda" or (kind == "auto" and cuda_device_present()):
+        from zse.backends.cuda.open import open_cuda_backend
+
+        return open_cuda_backend(int(ordinal or 0), reader, shape, options, phases)
     try:
         from zse.backends.cpu import CPUBackend
     except ImportError as error:

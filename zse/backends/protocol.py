@@ -113,6 +113,12 @@ class Backend(Operations, Protocol):
     def new_cache(self, num_blocks: int) -> Cache:
         """Return a separate, empty KV cache."""
 
+    def release_cache(self, cache: Cache) -> None:
+        """Give a cache of ``new_cache`` back."""
+
+    def warm(self, forward: Forward) -> None:
+        """Prepare what the first step would otherwise wait for."""
+
     def copy_block(self, source: int, destination: int) -> None:
         """Copy one KV block of every layer."""
 

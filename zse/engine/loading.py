@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zse.backends.options import KV_DTYPES
+from zse.device.phases import Phases, no_phases
 from zse.engine.core import EngineCore, EngineOptions
 from zse.engine.remote import fetch_model, is_remote
 from zse.errors import UsageError
@@ -18,6 +20,7 @@ from zse.settings import load_settings
 from zse.text.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
+    from zse.models.runner import ModelRunner
     from zse.text.tokenizer import Tokenizer
 
 GIB = 1 << 30
@@ -103,12 +106,15 @@ def locate_model(model: str | Path, *, quant: str | None = None) -> Path:
     return Path(builtin.ensure_zse(str(model), quant=quant, cache_dir=cache_dir))
 
 
-def load_model(model: str | Path, options: LoadOptions | None = None) -> LoadedModel:
+def load_model(
+    model: str | Path, options: LoadOptions | None = None, *, phases: Phases = no_phases
+) -> LoadedModel:
     """Open a model on a device.
 
     Args:
         model: Anything ``locate_model`` accepts.
         options: Where and how.
+        phases: Told what takes the time.
 
     Raises:
         FormatError: The file is damaged.
@@ -118,34 +124,47 @@ def load_model(model: str | Path, options: LoadOptions | None = None) -> LoadedM
     path = locate_model(model, quant=options.quant)
     reader = ZSEReader(path)
     try:
-        tokenizer = load_tokenizer(reader)
-        engine_options = EngineOptions(
-            max_batch_tokens=options.max_batch_tokens,
-            max_sequences=options.max_sequences,
-            max_context=options.max_context,
-            prefix_cache=options.prefix_cache,
-            eos_token_ids=_end_tokens(reader, tokenizer),
-        )
-        runner = load_runner(
-            reader,
-            device=options.device,
-            num_blocks=options.num_blocks,
-            kv_bytes=int(options.kv_gib * GIB),
-            block_size=options.block_size,
-            threads=options.threads,
-            max_context=options.max_context,
-            kv_dtype=options.kv_dtype,
-            vram_bytes=int(options.vram_gib * GIB),
-            exact_activations=options.exact_activations,
-            kernels=options.kernels,
-            max_batch_tokens=options.max_batch_tokens,
-            max_sequences=options.max_sequences,
-        )
+        # The tokenizer is parsed while the weights are on their way.
+        with ThreadPoolExecutor(1, "zse-tokenizer") as beside:
+            loading = beside.submit(_load_tokenizer, reader, phases)
+            runner = _load_runner(reader, options, phases)
+            tokenizer = loading.result()
     except BaseException:
         reader.close()
         raise
+    engine_options = EngineOptions(
+        max_batch_tokens=options.max_batch_tokens,
+        max_sequences=options.max_sequences,
+        max_context=options.max_context,
+        prefix_cache=options.prefix_cache,
+        eos_token_ids=_end_tokens(reader, tokenizer),
+    )
     core = EngineCore(runner, engine_options)
     return LoadedModel(path=path, reader=reader, core=core, tokenizer=tokenizer)
+
+
+def _load_tokenizer(reader: ZSEReader, phases: Phases) -> Tokenizer:
+    with phases("tokenizer"):
+        return load_tokenizer(reader)
+
+
+def _load_runner(reader: ZSEReader, options: LoadOptions, phases: Phases) -> ModelRunner:
+    return load_runner(
+        reader,
+        device=options.device,
+        phases=phases,
+        num_blocks=options.num_blocks,
+        kv_bytes=int(options.kv_gib * GIB),
+        block_size=options.block_size,
+        threads=options.threads,
+        max_context=options.max_context,
+        kv_dtype=options.kv_dtype,
+        vram_bytes=int(options.vram_gib * GIB),
+        exact_activations=options.exact_activations,
+        kernels=options.kernels,
+        max_batch_tokens=options.max_batch_tokens,
+        max_sequences=options.max_sequences,
+    )
 
 
 def _end_tokens(reader: ZSEReader, tokenizer: Tokenizer) -> tuple[int, ...]:

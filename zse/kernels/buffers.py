@@ -46,6 +46,23 @@ class Partials:
     splits: int
     values: int
     """Address of float32 [splits, rows, columns]."""
+    whole_rows: int = 0
+    """Rows of the product that these are a part of, if they are: the distance between splits."""
+
+    @property
+    def split_rows(self) -> int:
+        """Rows from the start of one split to the start of the next."""
+        return self.whole_rows or self.rows
+
+    def part(self, first_row: int, rows: int) -> Partials:
+        """Return some of the rows."""
+        return Partials(
+            rows=rows,
+            columns=self.columns,
+            splits=self.splits,
+            values=self.values + first_row * self.columns * 4,
+            whole_rows=self.split_rows,
+        )
 
 
 Activation: TypeAlias = Quantized | Plain

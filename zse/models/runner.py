@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 from zse.backends import create_backend
 from zse.backends.options import BackendOptions
 from zse.backends.types import FinishedStep, SequenceChunk, StepBatch, StepResult
+from zse.device.phases import Phases, no_phases
 from zse.errors import ContextLengthError, FormatError, InvalidParameterError
 from zse.format import ZSEReader
 from zse.models.config import ModelConfig
@@ -20,7 +21,15 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Sequence
 
-    from zse.backends.protocol import Backend, Forward, Operations, PendingStep, Sampled, Step
+    from zse.backends.protocol import (
+        Backend,
+        Cache,
+        Forward,
+        Operations,
+        PendingStep,
+        Sampled,
+        Step,
+    )
 
 _LOGITS_CHUNK = 512
 """Tokens that ``logits`` computes at a time."""
@@ -75,6 +84,11 @@ class ModelRunner:
         with self._lock:
             return self._backend.submit(batch, self._forward)
 
+    def warm(self) -> None:
+        """Prepare what the first step would otherwise wait for."""
+        with self._lock:
+            self._backend.warm(self._forward)
+
     def execute(self, batch: StepBatch) -> StepResult:
         """Compute one step and wait for it.
 
@@ -96,21 +110,28 @@ class ModelRunner:
         if count > self.max_position:
             raise ContextLengthError(f"{count} tokens are more than the {self.max_position} taken")
         num_blocks = -(-count // self.block_size)
-        parts = []
+        parts: list[Any] = []
         with self._lock:
             cache = self._backend.new_cache(num_blocks)
-            for start in range(0, count, _LOGITS_CHUNK):
-                chunk = SequenceChunk(
-                    sequence_slot=0,
-                    token_ids=list(token_ids[start : start + _LOGITS_CHUNK]),
-                    start_position=start,
-                    block_table=range(num_blocks),
-                    wants_logits="all",
-                )
-                step = self._backend.begin(StepBatch(chunks=[chunk], sampling=[None]), cache)
-                residual = self._program(self._backend, self.config, step)
-                parts.append(self._backend.lm_head(step, residual, FINAL_NORM, HEAD))
+            try:
+                self._logits_into(parts, cache, token_ids)
+            finally:
+                self._backend.release_cache(cache)
             return self._backend.join_rows(parts)
+
+    def _logits_into(self, parts: list[Any], cache: Cache, token_ids: Sequence[int]) -> None:
+        blocks = range(-(-len(token_ids) // self.block_size))
+        for start in range(0, len(token_ids), _LOGITS_CHUNK):
+            chunk = SequenceChunk(
+                sequence_slot=0,
+                token_ids=list(token_ids[start : start + _LOGITS_CHUNK]),
+                start_position=start,
+                block_table=blocks,
+                wants_logits="all",
+            )
+            step = self._backend.begin(StepBatch(chunks=[chunk], sampling=[None]), cache)
+            residual = self._program(self._backend, self.config, step)
+            parts.append(self._backend.lm_head(step, residual, FINAL_NORM, HEAD))
 
     def copy_block(self, source: int, destination: int) -> None:
         """Copy one KV block of every layer."""
@@ -160,6 +181,7 @@ def load_runner(
     *,
     device: str = "auto",
     max_context: int = 0,
+    phases: Phases = no_phases,
     **sizes: Unpack[Sizes],
 ) -> ModelRunner:
     """Load a ``.zse`` file onto a device.
@@ -168,6 +190,7 @@ def load_runner(
         path_or_reader: The file, or an open reader that the caller keeps open and closes.
         device: auto, cpu or cuda[:N].
         max_context: Longest sequence in tokens; 0 means what the model says.
+        phases: Told what takes the time.
         sizes: As the fields of ``BackendOptions``.
 
     Raises:
@@ -191,10 +214,13 @@ def load_runner(
             max_context=max_position,
             **sizes,
         )
-        backend = create_backend(device, reader, config, options=options)
-        return ModelRunner(
+        backend = create_backend(device, reader, config, options=options, phases=phases)
+        runner = ModelRunner(
             reader, backend, config, owns_reader=owns_reader, max_position=max_position
         )
+        with phases("warm-up"):
+            runner.warm()
+        return runner
     except BaseException:
         if owns_reader:
             reader.close()

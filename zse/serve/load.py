@@ -38,7 +38,8 @@ def load_served_model(options: ServeOptions, state: AppState) -> LoadedModel:
     with _phase(state, "weights"):
         loaded = load_model(
             path,
-            LoadOptions(
+            phases=state.ledger.phase,
+            options=LoadOptions(
                 device=options.device,
                 max_context=options.max_context,
                 threads=options.threads,
@@ -72,6 +73,7 @@ def load_served_model(options: ServeOptions, state: AppState) -> LoadedModel:
             "file_bytes": loaded.reader.size_bytes,
             "device": options.device,
         },
+        resources=(loaded.reader,),
     )
 
 

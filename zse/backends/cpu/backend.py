@@ -154,6 +154,13 @@ class CPUBackend:
         shape = (num_blocks, self.block_size, 2 * self._kv_heads, self._shape.head_dim)
         return [torch.zeros(shape, dtype=self._kv_dtype) for _ in range(self._shape.num_layers)]
 
+    def release_cache(self, cache: list[torch.Tensor]) -> None:
+        """Drop a cache of ``new_cache``."""
+        cache.clear()
+
+    def warm(self, forward: Forward) -> None:
+        """Do nothing: torch needs no preparation that a step could share."""
+
     def copy_block(self, source: int, destination: int) -> None:
         """Copy one KV block of every layer."""
         for pool in self._cache:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from zse.backends.cuda.kv_pool import KVPool
     from zse.backends.cuda.scratch import Scratch
     from zse.kernels.buffers import Activation, Partials
-    from zse.kernels.lm_head_sample.launch import SamplingKind
+    from zse.kernels.lm_head_sample.arrays import SamplingKind
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,8 +29,8 @@ class Pass:
     """Address of the step's inputs."""
     scratch: Scratch
     cache: KVPool
-    kind: SamplingKind | None
-    """Which sampling is part of the pass; None: it ends at the logits."""
+    kind: SamplingKind
+    """Which sampling kernels the wanted rows need."""
     quantized: bool
     """Whether matrices may read int8 activations."""
 

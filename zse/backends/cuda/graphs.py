@@ -9,8 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from zse.kernels.lm_head_sample.launch import SamplingKind
-
 if TYPE_CHECKING:
     from zse.backends.cuda.inputs import InputShape
     from zse.device.cuda import DeviceBlock, GraphExec
@@ -23,14 +21,6 @@ ENTRY_ROOM = 16_384
 def bucket_of(rows: int) -> int:
     """Return the rows of the smallest captured step that holds ``rows`` decode rows."""
     return 1 << (rows - 1).bit_length()
-
-
-def captured_kind(kind: SamplingKind) -> SamplingKind | None:
-    """Return the sampling that is captured with a step; None: it ends at the logits.
-
-    What is rare, or differs in size from step to step, is launched behind the graph.
-    """
-    return None if kind.adjusted or kind.logprobs else kind
 
 
 @dataclass(frozen=True, kw_only=True)

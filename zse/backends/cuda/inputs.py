@@ -32,7 +32,7 @@ _ARRAYS = (
     "min_p",
     "uniform",
     "tables",
-    *_ENTRIES,  # last, so that their number moves nothing else
+    *_ENTRIES,
 )
 
 
@@ -52,7 +52,7 @@ class InputShape:
     wanted: int
     """Rows that go through the head."""
     entries: int = 0
-    """Logits that penalties, bias or bans change."""
+    """Room for logits that penalties, bias or bans change."""
 
     @property
     def rows(self) -> int:
@@ -121,4 +121,5 @@ class InputWriter:
 
 
 def _packed(kind: str, values: Sequence[float]) -> memoryview:
-    return memoryview(array(kind, values))
+    packed = isinstance(values, array) and values.typecode == kind
+    return memoryview(values if packed else array(kind, values))  # type: ignore[arg-type]

@@ -11,29 +11,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from zse.kernels.rope_store.launch import BLOCK_TOKENS, SCALE_CHANNELS, PagedCache
+
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from zse.backends.options import ModelShape
     from zse.device.cuda import DeviceBlock, Gpu, Stream
 
-BLOCK_SIZE = 32
-SCALE_GROUP = 32
-"""Channels that share a scale of an int8 cache."""
+BLOCK_SIZE = BLOCK_TOKENS
+SCALE_GROUP = SCALE_CHANNELS
 _ALIGNMENT = 256
-
-
-@dataclass(frozen=True, kw_only=True)
-class LayerCache:
-    """Addresses of one layer's cache."""
-
-    dtype: str
-    """``bf16`` or ``int8``."""
-    keys: int
-    values: int
-    key_scales: int
-    """Zero when ``dtype`` is bf16."""
-    value_scales: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,13 +51,11 @@ class KVLayout:
         """Return the bytes of one layer, each part aligned."""
         return self._parts(layer, num_blocks)[-1]
 
-    def layer_at(self, layer: int, address: int, num_blocks: int) -> LayerCache:
+    def layer_at(self, layer: int, address: int, num_blocks: int) -> PagedCache:
         """Return the addresses of a layer that starts at ``address``."""
         values, key_scales, value_scales, _ = self._parts(layer, num_blocks)
-        dtype = self.dtype_of(layer)
-        scaled = dtype == "int8"
-        return LayerCache(
-            dtype=dtype,
+        scaled = self.dtype_of(layer) == "int8"
+        return PagedCache(
             keys=address,
             values=address + values,
             key_scales=address + key_scales if scaled else 0,
@@ -110,7 +96,7 @@ class KVPool:
         count = num_blocks + 1
         sizes = [layout.layer_bytes(layer, count) for layer in range(layout.num_layers)]
         self._block: DeviceBlock = gpu.allocate(sum(sizes))
-        self.layers: list[LayerCache] = []
+        self.layers: list[PagedCache] = []
         address = self._block.address
         for layer, size in enumerate(sizes):
             self.layers.append(layout.layer_at(layer, address, count))
@@ -131,9 +117,9 @@ class KVPool:
         layout = self.layout
         elements = layout.kv_heads * BLOCK_SIZE * layout.head_dim
         for cache in self.layers:
-            size = elements * (1 if cache.dtype == "int8" else 2)
+            size = elements * (1 if cache.quantized else 2)
             parts = [(cache.keys, size), (cache.values, size)]
-            if cache.key_scales:
+            if cache.quantized:
                 scale_bytes = elements // SCALE_GROUP * 2
                 parts += [(cache.key_scales, scale_bytes), (cache.value_scales, scale_bytes)]
             for address, length in parts:

@@ -8,6 +8,7 @@ their own and sample into a slot of their own.
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -15,17 +16,17 @@ from zse.backends.cuda.inputs import InputShape, InputWriter
 from zse.backends.cuda.kv_pool import BLOCK_SIZE
 from zse.backends.types import PENDING_TOKEN
 from zse.errors import EngineError
-from zse.kernels.lm_head_sample.draws import uniform
+from zse.kernels.lm_head_sample.arrays import SamplingKind
+from zse.kernels.lm_head_sample.draws import uniform_single
 from zse.kernels.lm_head_sample.entries import adjustment_entries
-from zse.kernels.lm_head_sample.launch import SamplingKind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from zse.backends.types import SamplingRow, SequenceChunk, StepBatch
-
-GREEDY_BELOW = 1e-5
-"""Temperatures below this choose the likeliest token, as on the CPU."""
+    from zse.backends.types import SequenceChunk, StepBatch
+    from zse.kernels.lm_head_sample.entries import AdjustmentEntries
+NO_TOKEN = -1
+"""An adjustment of this token changes nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,8 +54,7 @@ class StepPlan:
     sampled: tuple[int, ...]
     """Chunks that get a token, in the order of their rows."""
     kind: SamplingKind
-    entries: tuple[Sequence[int], Sequence[int], Sequence[float], Sequence[float]]
-    """Rows, tokens, penalties, summands of the adjusted logits."""
+    entries: AdjustmentEntries
     wanted_rows: tuple[int, ...] | None = None
     """Rows whose logits are asked for; None: those of ``sampled``."""
 
@@ -91,31 +91,29 @@ def plan_step(batch: StepBatch, limits: StepLimits) -> StepPlan:
     prefill = tuple(i for i, chunk in enumerate(chunks) if len(chunk.token_ids) > 1)
     sampled = tuple(i for i in (*decode, *prefill) if batch.sampling[i] is not None)
     rows = [row for i in sampled if (row := batch.sampling[i]) is not None]
-    entries = adjustment_entries(rows)
     return StepPlan(
         batch=batch,
         decode=decode,
         prefill=prefill,
         sampled=sampled,
-        kind=kind_of(rows, num_entries=len(entries[0])),
-        entries=entries,
+        kind=SamplingKind.of(rows, limits.vocab_size),
+        entries=adjustment_entries(rows),
         wanted_rows=_all_wanted(batch, decode, prefill),
     )
 
 
-def kind_of(rows: Sequence[SamplingRow], *, num_entries: int) -> SamplingKind:
-    """Return which sampling kernels the rows need together."""
-    drawn = [row for row in rows if row.temperature >= GREEDY_BELOW]
-    return SamplingKind(
-        random=bool(drawn),
-        truncated=any(row.top_k > 0 or row.top_p < 1.0 or row.min_p > 0.0 for row in drawn),
-        logprobs=any(row.logprobs is not None for row in rows),
-        adjusted=num_entries > 0,
-    )
+def shape_of(
+    plan: StepPlan, limits: StepLimits, *, bucket: int = 0, entry_room: int = 0
+) -> InputShape:
+    """Return the shape of a step's inputs.
 
-
-def shape_of(plan: StepPlan, limits: StepLimits, *, bucket: int = 0) -> InputShape:
-    """Return the shape of a step's inputs, padded to ``bucket`` decode rows if it is not 0."""
+    Args:
+        plan: The step.
+        limits: For tiles and tables.
+        bucket: Decode rows to pad to; 0 pads nothing.
+        entry_room: Room for adjusted logits, if the step has any; 0 takes what it needs.
+    """
+    entry_room = entry_room or len(plan.entries.rows)
     chunks = plan.batch.chunks
     lengths = [len(chunks[i].token_ids) for i in plan.prefill]
     wanted = plan.sampled if plan.wanted_rows is None else plan.wanted_rows
@@ -126,7 +124,7 @@ def shape_of(plan: StepPlan, limits: StepLimits, *, bucket: int = 0) -> InputSha
         sequences=bucket or len(chunks),
         table_stride=limits.table_stride,
         wanted=bucket or len(wanted),
-        entries=len(plan.entries[0]),
+        entries=entry_room if plan.kind.adjusted else 0,
     )
 
 
@@ -223,21 +221,20 @@ def _write_sampling(
     writer.integers("wanted", [row_of[i] for i in plan.sampled] + padding_rows)
     slots = [chunks[i].sequence_slot for i in plan.sampled] + [limits.max_slots] * padding
     writer.integers("sample_slots", slots)
-    drawn = [row.temperature >= GREEDY_BELOW for row in rows]
-    temperatures = [row.temperature if d else 0.0 for row, d in zip(rows, drawn, strict=True)]
-    writer.floats("temperature", temperatures + [0.0] * padding)
+    writer.floats("temperature", [row.temperature for row in rows] + [0.0] * padding)
     if plan.kind.random:
-        writer.floats("uniform", [uniform(row.seed, row.step) for row in rows] + [0.0] * padding)
+        draws = [uniform_single(row.seed, row.step) for row in rows]
+        writer.floats("uniform", draws + [0.0] * padding)
     if plan.kind.truncated:
         writer.integers("top_k", [row.top_k for row in rows] + [0] * padding)
         writer.floats("top_p", [row.top_p for row in rows] + [1.0] * padding)
         writer.floats("min_p", [row.min_p for row in rows] + [0.0] * padding)
     if plan.kind.adjusted:
-        entry_rows, tokens, penalties, summands = plan.entries
-        writer.integers("entry_row", entry_rows)
-        writer.integers("entry_token", tokens)
-        writer.floats("entry_penalty", penalties)
-        writer.floats("entry_add", summands)
+        unused = array("i", [NO_TOKEN]) * (shape.entries - len(plan.entries.rows))
+        writer.integers("entry_row", plan.entries.rows)
+        writer.integers("entry_token", plan.entries.tokens + unused)
+        writer.floats("entry_penalty", plan.entries.penalties)
+        writer.floats("entry_add", plan.entries.additions)
 
 
 def _all_wanted(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from zse.backends.types import SampledToken
-from zse.kernels.lm_head_sample.launch import MAX_ALTERNATIVES, SampledArrays
+from zse.kernels.lm_head_sample.arrays import MAX_ALTERNATIVES, SampledArrays
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

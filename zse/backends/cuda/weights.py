@@ -70,6 +70,10 @@ class DeviceWeights:
         """Return every matrix."""
         return self._linears.values()
 
+    def layer_linears(self) -> list[LinearWeight]:
+        """Return the matrices of the layers, without embedding and head."""
+        return [weight for name, weight in self._linears.items() if name.startswith("layers.")]
+
     def vector(self, name: str) -> int:
         """Return the address of a float32 norm weight or bias."""
         return self._vectors[name]
@@ -81,7 +85,7 @@ class DeviceWeights:
         return EmbedTable(
             scheme=str(entry.scheme),
             group_size=entry.group_size,
-            values=weight.weights if weight else self._address(entry, "data"),
+            weights=weight.weights if weight else self._address(entry, "data"),
             scales=weight.scales if weight else 0,
         )
 

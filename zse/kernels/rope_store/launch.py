@@ -167,7 +167,7 @@ def rope_store(
         cache.values,
         cache.key_scales,
         cache.value_scales,
-        inputs.qkv.rows,
+        inputs.qkv.split_rows if isinstance(inputs.qkv, Partials) else inputs.qkv.rows,
         inputs.qkv.splits if isinstance(inputs.qkv, Partials) else 1,
         int(inputs.bias != 0),
         tables.stride,

@@ -1,0 +1,100 @@
+"""The CUDA backend on a device made of Triton's interpreter: the same answers as on the CPU."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import interpreted_gpu
+import pytest
+import torch
+
+from zse.backends.cuda.open import Hardware, build_backend
+from zse.backends.options import BackendOptions
+from zse.backends.types import PENDING_TOKEN, SamplingRow, SequenceChunk, StepBatch
+from zse.format import ZSEReader
+from zse.models import ModelRunner, load_runner
+from zse.models.config import ModelConfig
+from zse.models.rope import inverse_frequencies
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+SHAPE = {
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 64,
+    "vocab_size": 200,
+    "max_position_embeddings": 128,
+    "num_hidden_layers": 2,
+}
+PROMPT = [5, 17, 80, 33, 9, 121, 64, 7]
+
+
+def open_runner(path: Path, **sizes: object) -> ModelRunner:
+    """Return a runner on the interpreted device."""
+    reader = ZSEReader(path)
+    config = ModelConfig.from_json(reader.header.model_config)
+    frequencies, factor = inverse_frequencies(
+        config.head_dim, config.rope_theta, config.rope_scaling
+    )
+    gpu = interpreted_gpu.InterpretedGpu()
+    stream = gpu.create_stream()
+    hardware = Hardware(
+        gpu=gpu,
+        stream=stream,
+        make_launcher=lambda: interpreted_gpu.StreamLauncher(stream),
+        new_pool=interpreted_gpu.HostPool,
+    )
+    options = BackendOptions(
+        inverse_frequencies=tuple(frequencies),
+        rope_factor=factor,
+        **{"num_blocks": 8, "max_sequences": 4, "max_batch_tokens": 64, **sizes},
+    )
+    backend = build_backend(hardware, reader, config, options)
+    return ModelRunner(reader, backend, config, owns_reader=True, max_position=config.max_position)
+
+
+@pytest.fixture(params=["int4"])
+def path(request: pytest.FixtureRequest, make_pair: Callable[..., object]) -> Path:
+    return make_pair("qwen2", request.param, **SHAPE).path
+
+
+@pytest.fixture
+def runner(path: Path) -> Iterator[ModelRunner]:
+    runner = open_runner(path)
+    yield runner
+    runner.close()
+
+
+def chunk(tokens: list[int], start: int, *, slot: int = 0, blocks: tuple[int, ...] = (2, 5)):
+    return SequenceChunk(
+        sequence_slot=slot, token_ids=tokens, start_position=start, block_table=blocks
+    )
+
+
+def greedy(step: int = 0) -> SamplingRow:
+    return SamplingRow(temperature=0.0, step=step)
+
+
+def test_logits_of_a_prompt_are_those_of_the_cpu(path, runner):
+    found = torch.frombuffer(runner.logits(PROMPT), dtype=torch.float32).view(len(PROMPT), -1)
+    cpu = load_runner(path, device="cpu", num_blocks=8)
+    expected = cpu.logits(PROMPT)
+    cpu.close()
+    error = (found - expected).norm() / expected.norm()
+    assert float(error) < 2e-2
+
+
+def test_a_decode_step_continues_from_the_device(runner, path):
+    first = runner.submit(StepBatch(chunks=[chunk(PROMPT, 0)], sampling=[greedy()]))
+    second = runner.submit(
+        StepBatch(chunks=[chunk([PENDING_TOKEN], len(PROMPT))], sampling=[greedy(1)])
+    )
+    tokens = [first.wait()[0].token_id, second.wait()[0].token_id]
+    cpu = load_runner(path, device="cpu", num_blocks=8)
+    logits = cpu.logits([*PROMPT, tokens[0]])
+    cpu.close()
+    assert tokens == [int(logits[-2].argmax()), int(logits[-1].argmax())]

@@ -1,0 +1,134 @@
+"""Random tiny checkpoints of every family, converted, with transformers beside them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+import transformers
+
+from zse.format import Scheme, ZSEReader, ZSEWriter
+from zse.format.as_torch import bytes_from
+from zse.format.layout import PlannedTensor
+from zse.models.config import FAMILY_BY_ARCHITECTURE, ModelConfig
+from zse.models.names import TensorSource, tensor_plan
+from zse.quantize.registry import create_scheme
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+CONFIG_CLASSES = {
+    "llama": transformers.LlamaConfig,
+    "mistral": transformers.MistralConfig,
+    "qwen2": transformers.Qwen2Config,
+    "qwen3": transformers.Qwen3Config,
+}
+ARCHITECTURES = {family: name for name, family in FAMILY_BY_ARCHITECTURE.items()}
+SHAPE: dict[str, Any] = {
+    "vocab_size": 320,
+    "hidden_size": 128,
+    "intermediate_size": 192,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "max_position_embeddings": 256,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "initializer_range": 0.08,
+    "tie_word_embeddings": False,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """A converted file and a float32 transformers model with the weights that the file holds."""
+
+    path: Path
+    reference: Any
+
+    def logits(self, token_ids: list[int]) -> torch.Tensor:
+        """Return the reference's logits [tokens, vocab]."""
+        with torch.no_grad():
+            return self.reference(torch.tensor([token_ids])).logits[0]
+
+
+def planned(tensor: TensorSource, quantization: str, plain: Scheme) -> PlannedTensor:
+    """Return how the test stores a tensor: linears quantized, the head INT8, the rest plain."""
+    scheme, group_size = plain, 0
+    if quantization not in ("fp16", "bf16", "fp32") and tensor.kind in ("head", "linear"):
+        scheme = Scheme.INT8
+        fitting = [size for size in (128, 64, 32) if tensor.shape[1] % size == 0]
+        if tensor.kind == "linear" and quantization != "int8" and fitting:
+            scheme, group_size = Scheme(quantization), fitting[0]
+    return PlannedTensor(name=tensor.name, scheme=scheme, shape=tensor.shape, group_size=group_size)
+
+
+def write_file(
+    path: Path, config: ModelConfig, weights: dict[str, torch.Tensor], quantization: str
+) -> None:
+    """Write a .zse file from a transformers state dict."""
+    plain = Scheme(quantization if quantization in ("fp16", "bf16", "fp32") else "bf16")
+    plan = tensor_plan(config)
+    groups = [(g.name, [planned(t, quantization, plain) for t in g.tensors]) for g in plan]
+    with ZSEWriter(
+        path, architecture=config.family, model_config=config.to_json(), provenance={}
+    ) as writer:
+        writer.plan(groups)
+        for group, (_, tensors) in zip(plan, groups, strict=True):
+            for tensor, form in zip(group.tensors, tensors, strict=True):
+                rows = torch.cat([weights[name].float() for name, _ in tensor.sources])
+                matrix = rows.reshape(rows.shape[0], -1)
+                parts = create_scheme(form.scheme, form.group_size).quantize_blocks(matrix)
+                for role, part in parts.items():
+                    writer.write_part(tensor.name, role, bytes_from(part))
+        writer.close()
+
+
+def reference_model(path: Path, config: Any) -> Any:
+    """Return a float32 transformers model with the dequantized weights of a file."""
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    state = {}
+    with ZSEReader(path) as reader:
+        for group in tensor_plan(ModelConfig.from_json(reader.header.model_config)):
+            for tensor in group.tensors:
+                rows = [shape[0] for _, shape in tensor.sources]
+                pieces = torch.split(reader.tensor(tensor.name).clone(), rows)
+                for (name, _), piece in zip(tensor.sources, pieces, strict=True):
+                    state[name] = piece
+    missing, unexpected = model.load_state_dict(state, strict=False)
+    assert not unexpected
+    assert all(name == "lm_head.weight" and config.tie_word_embeddings for name in missing)
+    return model.eval()
+
+
+@pytest.fixture(scope="session")
+def make_pair(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Pair]:
+    """Return a function that makes a pair: family, quantization, changed configuration values."""
+    made: dict[str, Pair] = {}
+
+    def make(family: str, quantization: str, **changes: Any) -> Pair:
+        key = repr((family, quantization, sorted(changes.items(), key=lambda item: item[0])))
+        if key not in made:
+            folder = tmp_path_factory.mktemp("pair")
+            torch.manual_seed(7)
+            config = CONFIG_CLASSES[family](**{**SHAPE, **changes})
+            model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+            with torch.no_grad():
+                for name, parameter in model.named_parameters():
+                    if "norm" in name:
+                        parameter.add_(torch.randn_like(parameter) * 0.1)
+                    elif name.endswith("bias"):
+                        parameter.add_(torch.randn_like(parameter) * 0.3)
+            path = folder / "model.zse"
+            ours = ModelConfig.from_huggingface(
+                config.to_dict() | {"architectures": [ARCHITECTURES[family]]}
+            )
+            write_file(path, ours, model.state_dict(), quantization)
+            made[key] = Pair(path=path, reference=reference_model(path, config))
+        return made[key]
+
+    return make

@@ -1,0 +1,188 @@
+"""The CUDA backend: kernel packs on raw memory, one graph launch a decode step, no torch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from zse.backends.cuda.forward import Pass
+from zse.backends.cuda.graphs import (
+    ENTRY_ROOM,
+    MAX_BUCKET,
+    CapturedStep,
+    bucket_of,
+)
+from zse.backends.cuda.inputs import InputShape
+from zse.backends.cuda.kv_pool import BLOCK_SIZE, KVPool
+from zse.backends.cuda.operations import CudaOperations
+from zse.backends.cuda.scratch import Scratch
+from zse.backends.cuda.step import StepPlan, plan_step, shape_of, write_inputs
+from zse.backends.cuda.transfers import ResultRing, StagingRing
+from zse.kernels.lm_head_sample.arrays import SamplingKind
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from zse.backends.cuda.memory import DeviceMemory
+    from zse.backends.cuda.model import DeviceModel
+    from zse.backends.protocol import Forward, PendingStep
+    from zse.backends.types import StepBatch
+    from zse.device.cuda import DeviceBlock, Gpu, Stream
+
+GREEDY = SamplingKind()
+
+
+class CUDABackend(CudaOperations):
+    """See ``zse.backends.protocol.Backend``.
+
+    Args:
+        gpu: The device, closed with the backend.
+        stream: Where the launcher of ``model`` puts its kernels.
+        model: Weights, tables and the numbers of the model.
+        memory: The KV pool, the scratch memory and what else is held.
+    """
+
+    block_size = BLOCK_SIZE
+    looks_ahead = True
+
+    def __init__(self, gpu: Gpu, stream: Stream, model: DeviceModel, memory: DeviceMemory) -> None:
+        self._gpu = gpu
+        self._stream = stream
+        self._memory = memory
+        self._limits = model.limits(memory.cache.num_blocks)
+        self._staging = StagingRing(gpu)
+        slots = self._limits.max_slots
+        self._result_ring = ResultRing(
+            gpu, max_rows=max(bucket_of(slots), 1), max_slots=slots, stream=stream
+        )
+        self._graphs: dict[tuple[int, SamplingKind], CapturedStep] = {}
+        self._eager_inputs: DeviceBlock | None = None
+        self.num_blocks = memory.cache.num_blocks
+        super().__init__(model, self._result_ring.arrays)
+
+    # --- steps ---------------------------------------------------------------------------------
+
+    def submit(self, batch: StepBatch, forward: Forward) -> PendingStep:
+        """Enqueue one step and the copy of its tokens to the host."""
+        self._gpu.make_current()
+        plan = plan_step(batch, self._limits)
+        fits_a_graph = len(plan.decode) <= MAX_BUCKET and len(plan.entries.rows) <= ENTRY_ROOM
+        if plan.is_decode and fits_a_graph:
+            self._replay(plan, forward)
+        else:
+            step = self._begin(plan, self._memory.cache)
+            forward(self, step)
+        return self._result_ring.receive(plan, self._stream)
+
+    def warm(self, forward: Forward) -> None:
+        """Capture the step of a single greedy sequence, so that the first answer finds it."""
+        self._gpu.make_current()
+        self._graph(1, GREEDY, forward)
+        self._stream.synchronize()
+
+    def begin(self, batch: StepBatch, cache: KVPool | None = None) -> Pass:
+        """Send the inputs of one pass, whose operations are then launched one by one."""
+        self._gpu.make_current()
+        return self._begin(plan_step(batch, self._limits), cache or self._memory.cache)
+
+    def _begin(self, plan: StepPlan, cache: KVPool) -> Pass:
+        shape = shape_of(plan, self._limits)
+        length = shape.layout.length_bytes
+        if self._eager_inputs is None or self._eager_inputs.length_bytes < length:
+            if self._eager_inputs is not None:
+                self._eager_inputs.free()  # the driver waits for steps that still read it
+            self._eager_inputs = self._gpu.allocate(1 << (length - 1).bit_length())
+        self._send(plan, shape, self._eager_inputs.address)
+        return self._pass(shape, self._eager_inputs.address, cache, plan.kind)
+
+    def _replay(self, plan: StepPlan, forward: Forward) -> None:
+        bucket = bucket_of(len(plan.decode))
+        captured = self._graph(bucket, plan.kind, forward)
+        shape = shape_of(plan, self._limits, bucket=bucket, entry_room=ENTRY_ROOM)
+        self._send(plan, shape, captured.inputs.address)
+        captured.graph.launch(self._stream)
+
+    def _graph(self, bucket: int, kind: SamplingKind, forward: Forward) -> CapturedStep:
+        key = (bucket, kind)
+        if key not in self._graphs:
+            self._graphs[key] = self._capture(bucket, kind, forward)
+        return self._graphs[key]
+
+    def _capture(self, bucket: int, kind: SamplingKind, forward: Forward) -> CapturedStep:
+        shape = InputShape(
+            decode_rows=bucket,
+            sequences=bucket,
+            table_stride=self._limits.table_stride,
+            wanted=bucket,
+            entries=ENTRY_ROOM if kind.adjusted else 0,
+        )
+        inputs = self._gpu.allocate(shape.layout.length_bytes)
+        step = self._pass(shape, inputs.address, self._memory.cache, kind)
+        with self._gpu.capture(self._stream) as capture:
+            forward(self, step)
+        graph = capture.graph.instantiate()
+        graph.upload(self._stream)
+        capture.graph.destroy()
+        return CapturedStep(graph=graph, inputs=inputs, shape=shape)
+
+    def _pass(self, shape: InputShape, inputs: int, cache: KVPool, kind: SamplingKind) -> Pass:
+        return Pass(
+            shape=shape,
+            inputs=inputs,
+            scratch=Scratch(self._memory.scratch, self._model.scratch_sizes(shape)),
+            cache=cache,
+            kind=kind,
+            quantized=self._model.reads_quantized(shape),
+        )
+
+    def _send(self, plan: StepPlan, shape: InputShape, address: int) -> None:
+        length = shape.layout.length_bytes
+        buffer = self._staging.acquire(length)
+        write_inputs(buffer.view, plan, shape, self._limits)
+        self._staging.send(address, length, self._stream)
+
+    # --- memory --------------------------------------------------------------------------------
+
+    def lm_head(self, step: Pass, residual: Any, norm: str, linear: str) -> list[memoryview]:
+        """Return float32 logits of the wanted rows on the host, one flat view of them."""
+        self.write_logits(step, residual, norm, linear)
+        length = step.shape.wanted * self._model.shape.vocab_size * 4
+        host = self._gpu.allocate_host(length)
+        self._gpu.copy_to_host(host.address, step.scratch.logits, length, self._stream)
+        self._stream.synchronize()
+        logits = memoryview(bytes(host.view)).cast("f")
+        host.free()
+        return [logits]
+
+    def join_rows(self, parts: Sequence[list[memoryview]]) -> memoryview:
+        """Return float32 [rows, vocab] on the host."""
+        joined = b"".join(bytes(view) for part in parts for view in part)
+        vocab = self._model.shape.vocab_size
+        shape = (len(joined) // 4 // vocab, vocab)
+        return memoryview(joined).cast("B").cast("f", shape)
+
+    def new_cache(self, num_blocks: int) -> KVPool:
+        """Return a separate, empty KV cache; give it back with ``release_cache``."""
+        return KVPool(self._gpu, self._memory.cache.layout, num_blocks)
+
+    def release_cache(self, cache: KVPool) -> None:
+        """Give a cache of ``new_cache`` back."""
+        self._stream.synchronize()
+        cache.close()
+
+    def copy_block(self, source: int, destination: int) -> None:
+        """Copy one KV block of every layer."""
+        self._gpu.make_current()
+        self._memory.cache.copy_block(source, destination, self._stream)
+
+    def memory_bytes(self) -> dict[str, int]:
+        """Return bytes of device memory held, by use."""
+        return {
+            "weights": self._model.weights.memory_bytes(),
+            "kv_cache": self._memory.cache.length_bytes,
+            "scratch": self._memory.scratch.length_bytes,
+        }
+
+    def close(self) -> None:
+        """Wait for the device, then give everything back."""
+        self._gpu.make_current()
+        self._gpu.close()

@@ -1,0 +1,259 @@
+"""What the operations know of one model: weights, tables, numbers, and the sizes that follow."""
+
+from __future__ import annotations
+
+import struct
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from zse.backends.cuda.graphs import MAX_BUCKET
+from zse.backends.cuda.inputs import InputShape
+from zse.backends.cuda.kv_pool import BLOCK_SIZE
+from zse.backends.cuda.scratch import ScratchSizes, activation_bytes
+from zse.backends.cuda.step import StepLimits
+from zse.kernels.attention.launch import (
+    TILE_ROWS,
+    AttentionRules,
+    DecodeWorkspace,
+    attention_output_can_be_quantized,
+    decode_counters_bytes,
+    decode_partials_bytes,
+    decode_splits,
+)
+from zse.kernels.linear.plan import plan_linear
+from zse.kernels.linear.weight import supports_quantized
+from zse.kernels.lm_head_sample.arrays import SamplingArrays
+from zse.kernels.lm_head_sample.launch import workspace_bytes
+from zse.kernels.rope_store.launch import BlockTables, HeadInputs, HeadShape, rope_table
+from zse.kernels.tuning import Tuning
+
+if TYPE_CHECKING:
+    from zse.backends.cuda.forward import Pass, Query
+    from zse.backends.cuda.weights import DeviceWeights
+    from zse.backends.options import BackendOptions, ModelShape
+    from zse.device.cuda import Gpu, Stream
+    from zse.kernels.launcher import Launcher
+    from zse.kernels.linear.plan import LinearPlan
+    from zse.kernels.linear.weight import LinearWeight
+
+from zse.settings import load_settings
+
+BATCH_ROWS = 256
+"""Rows above which weights are widened once and multiplied as 16-bit matrices."""
+QUANTIZED_ROWS = 64
+"""Most decode rows that are computed with int8 activations."""
+WIDENED_BYTES = 32 << 20
+"""Weights that are widened at a time: they stay in the second-level cache."""
+
+
+class DeviceModel:
+    """A model on a device.
+
+    Args:
+        gpu: The device.
+        launcher: Its kernels.
+        weights: Where the tensors are.
+        shape: The numbers of the model.
+        options: Sizes.
+    """
+
+    def __init__(
+        self,
+        gpu: Gpu,
+        launcher: Launcher,
+        weights: DeviceWeights,
+        shape: ModelShape,
+        options: BackendOptions,
+    ) -> None:
+        self.launcher = launcher
+        self.weights = weights
+        self.shape = shape
+        self.heads = HeadShape(
+            num_heads=shape.num_heads, kv_heads=shape.num_kv_heads, head_dim=shape.head_dim
+        )
+        self.query_columns = shape.num_heads * shape.head_dim
+        self.attention_can_be_quantized = attention_output_can_be_quantized(self.heads)
+        self._gpu = gpu
+        self._options = options
+        self._exact = options.exact_activations
+        self._max_context = options.max_context or shape.max_position
+        self.table_stride = -(-self._max_context // BLOCK_SIZE) + 1  # a step ahead of the end
+        self._rotary = gpu.allocate(self._max_context * shape.head_dim * 4)
+        self._counters = gpu.allocate(decode_counters_bytes(self._most_decode_rows(), self.heads))
+        self._tuning = Tuning.load(launcher.device.name, cache_dir=load_settings().cache_dir)
+        self._plans: dict[tuple[object, ...], LinearPlan] = {}
+        self.scratch_sizes = lru_cache(maxsize=256)(self._scratch_sizes)
+
+    def limits(self, num_blocks: int) -> StepLimits:
+        """Return what a chunk may ask for."""
+        return StepLimits(
+            vocab_size=self.shape.vocab_size,
+            num_blocks=num_blocks,
+            max_slots=self._options.max_sequences,
+            tile_rows=TILE_ROWS,
+            table_stride=self.table_stride,
+        )
+
+    def make_tables(self, stream: Stream) -> None:
+        """Fill the rotary table, and clear the counters by which attention finds its last part."""
+        frequencies = self._options.inverse_frequencies
+        raw = struct.pack(f"<{len(frequencies)}f", *frequencies)
+        host, device = self._gpu.allocate_host(len(raw)), self._gpu.allocate(len(raw))
+        try:
+            host.view[: len(raw)] = raw
+            self._gpu.copy_to_device(device.address, host.address, len(raw), stream)
+            rope_table(
+                self.launcher,
+                inverse_frequencies_address=device.address,
+                table_address=self._rotary.address,
+                num_positions=self._max_context,
+                head_dim=self.shape.head_dim,
+                factor=self._options.rope_factor,
+            )
+            self._gpu.fill(self._counters.address, 0, self._counters.length_bytes, stream)
+            stream.synchronize()
+        finally:
+            host.free()
+            device.free()
+
+    # --- what kernels are told -----------------------------------------------------------------
+
+    def decode_workspace(self, step: Pass) -> DecodeWorkspace:
+        """Return where the parts of a split sequence meet."""
+        return DecodeWorkspace(partials=step.scratch.attention, counters=self._counters.address)
+
+    def decode_splits(self, rows: int) -> int:
+        """Return along how many programs a sequence is split in a step of so many decode rows."""
+        return decode_splits(rows, self.shape.num_kv_heads, self.launcher.device, self._max_context)
+
+    def rules(self, window: int | None) -> AttentionRules:
+        """Return what a layer's attention sees."""
+        return AttentionRules(window=window or 0)
+
+    def decode_inputs(self, step: Pass, query: Query) -> HeadInputs:
+        """Return what attention makes the heads of decode rows from."""
+        return self._head_inputs(
+            step, query, first_row=0, rows=step.shape.decode_rows, positions="positions"
+        )
+
+    def prefill_inputs(self, step: Pass, query: Query) -> HeadInputs:
+        """Return what the heads of prefill rows are made from."""
+        return self._head_inputs(
+            step,
+            query,
+            first_row=step.shape.decode_rows,
+            rows=step.shape.prefill_rows,
+            positions="prefill_positions",
+        )
+
+    def _head_inputs(
+        self, step: Pass, query: Query, *, first_row: int, rows: int, positions: str
+    ) -> HeadInputs:
+        return HeadInputs(
+            qkv=query.projected.sums.part(first_row, rows),
+            cosines_sines=self._rotary.address,
+            positions=step.input(positions),
+            bias=query.projected.bias,
+            q_norm=query.head_norms[0],
+            k_norm=query.head_norms[1],
+            epsilon=self.shape.rms_norm_eps,
+        )
+
+    def tables(self, step: Pass) -> BlockTables:
+        """Return the step's block tables."""
+        return BlockTables(address=step.input("tables"), stride=step.shape.table_stride)
+
+    def sampling_arrays(self, step: Pass) -> SamplingArrays:
+        """Return where the parameters of the wanted rows are."""
+        return SamplingArrays(
+            temperature=step.input("temperature"),
+            top_k=step.input("top_k"),
+            top_p=step.input("top_p"),
+            min_p=step.input("min_p"),
+            uniform=step.input("uniform"),
+            slots=step.input("sample_slots"),
+            entry_row=step.input("entry_row"),
+            entry_token=step.input("entry_token"),
+            entry_penalty=step.input("entry_penalty"),
+            entry_add=step.input("entry_add"),
+        )
+
+    def plan(
+        self, weight: LinearWeight, rows: int, *, quantized: bool, max_splits: int | None = None
+    ) -> LinearPlan:
+        """Return how a matrix is multiplied with so many rows; looked up once for each form."""
+        form = (weight.scheme, weight.rows, weight.columns, weight.group_size)
+        key = (*form, rows, quantized, max_splits)
+        if key not in self._plans:
+            self._plans[key] = plan_linear(
+                weight,
+                rows,
+                quantized=quantized,
+                device=self.launcher.device,
+                max_splits=max_splits,
+                tuning=self._tuning,
+            )
+        return self._plans[key]
+
+    # --- sizes ---------------------------------------------------------------------------------
+
+    def reads_quantized(self, shape: InputShape) -> bool:
+        """Whether the matrices of a step may read int8 activations."""
+        return not (shape.prefill_rows or self._exact) and shape.rows <= QUANTIZED_ROWS
+
+    def largest_scratch_bytes(self) -> int:
+        """Return the scratch memory of the largest step: prefill, or the widest decode."""
+        options = self._options
+        prefill = InputShape(
+            decode_rows=0,
+            prefill_rows=options.max_batch_tokens,
+            sequences=1,
+            table_stride=1,
+            wanted=options.max_sequences,
+        )
+        rows = self._most_decode_rows()
+        decode = InputShape(decode_rows=rows, sequences=rows, table_stride=1, wanted=rows)
+        return max(self.scratch_sizes(shape).offsets()[1] for shape in (prefill, decode))
+
+    def _most_decode_rows(self) -> int:
+        bucket = 1 << (self._options.max_sequences - 1).bit_length()
+        return bucket if bucket <= MAX_BUCKET else self._options.max_sequences
+
+    def _scratch_sizes(self, shape: InputShape) -> ScratchSizes:
+        rows, wanted = shape.rows, shape.wanted
+        columns = {weight.columns for weight in self.weights.linears()}
+        model = self.shape
+        widened = max(rows, wanted) > BATCH_ROWS
+        return ScratchSizes(
+            residual=rows * model.hidden_size * 4,
+            activations=max(activation_bytes(max(rows, wanted), count) for count in columns),
+            sums=max(self._sums_bytes(weight, shape) for weight in self._distinct_linears()),
+            query=shape.prefill_rows * self.query_columns * 2,
+            attention=self._attention_bytes(shape.decode_rows),
+            weights=WIDENED_BYTES if widened else 0,
+            logits=wanted * model.vocab_size * 4,
+            sampling=workspace_bytes(wanted, model.vocab_size) if wanted else 0,
+        )
+
+    def _attention_bytes(self, rows: int) -> int:
+        return decode_partials_bytes(rows, self.heads, self.decode_splits(rows)) if rows else 0
+
+    def _sums_bytes(self, weight: LinearWeight, shape: InputShape) -> int:
+        rows = shape.rows
+        if rows > BATCH_ROWS:
+            # Gate and up are the widest and are written in 16 bits; what is written in float32
+            # is no wider than queries, keys and values.
+            narrow = max(self.heads.qkv_columns, self.shape.hidden_size)
+            return rows * max(weight.rows * 2, narrow * 4)
+        forms = [False]
+        if self.reads_quantized(shape) and supports_quantized(weight):
+            forms.append(True)
+        return max(self.plan(weight, rows, quantized=form).output_bytes for form in forms)
+
+    def _distinct_linears(self) -> list[LinearWeight]:
+        """Return one matrix of each form, the head left out: its product has a place of its own."""
+        seen = {
+            (weight.scheme, weight.rows, weight.columns, weight.group_size): weight
+            for weight in self.weights.layer_linears()
+        }
+        return list(seen.values())

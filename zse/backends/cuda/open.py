@@ -1,0 +1,177 @@
+"""From a file to a CUDA backend: context, weights on their way, kernels, KV pool, tables."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from zse.backends.cuda.backend import CUDABackend
+from zse.backends.cuda.kv_pool import BLOCK_SIZE, KVPool, layout_for
+from zse.backends.cuda.launcher import PackLauncher
+from zse.backends.cuda.memory import (
+    SCRATCH_RANGE_BYTES,
+    DeviceMemory,
+    MemoryBudget,
+    choose_num_blocks,
+)
+from zse.backends.cuda.model import DeviceModel
+from zse.backends.cuda.weights import DeviceWeights, region_of
+from zse.device.cuda import Gpu, VirtualPool
+from zse.device.phases import Phases, no_phases
+from zse.errors import DeviceError, ZSEError
+from zse.kernels.find import find_pack
+from zse.settings import load_settings
+from zse.stream.loader import start_load
+from zse.stream.source import LocalSource
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from zse.backends.options import BackendOptions, ModelShape
+    from zse.device.cuda import DeviceBlock, Stream
+    from zse.format import ZSEReader
+    from zse.kernels.launcher import Launcher
+
+_LOG = logging.getLogger("zse.backends.cuda")
+KV_DTYPES = {"auto": "bf16", "bf16": "bf16", "int8": "int8"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hardware:
+    """An open GPU and what is made on it."""
+
+    gpu: Gpu
+    stream: Stream
+    make_launcher: Callable[[], Launcher]
+    new_pool: Callable[[Gpu, int], VirtualPool] = VirtualPool
+
+
+def open_cuda_backend(
+    ordinal: int,
+    reader: ZSEReader,
+    shape: ModelShape,
+    options: BackendOptions,
+    phases: Phases = no_phases,
+) -> CUDABackend:
+    """Load a model onto a GPU.
+
+    Args:
+        ordinal: Which GPU.
+        reader: The open file.
+        shape: The numbers of the model.
+        options: Sizes.
+        phases: Told what takes the time.
+
+    Raises:
+        DeviceError: The GPU is absent, busy or too small, or an option has no meaning for it.
+        KernelPackError: There are no kernels for it.
+        StreamError: The file changed or failed on its way.
+    """
+    with phases("context"):
+        gpu = Gpu.open(ordinal)
+    try:
+        stream = gpu.create_stream()
+
+        def make_launcher() -> Launcher:
+            pack = find_pack(
+                gpu.info.capability,
+                device_name=gpu.info.name,
+                explicit=Path(options.kernels) if options.kernels else None,
+                sections=reader,
+                cache_dir=load_settings().cache_dir,
+            )
+            return PackLauncher(gpu, pack, stream)
+
+        hardware = Hardware(gpu=gpu, stream=stream, make_launcher=make_launcher)
+        return build_backend(hardware, reader, shape, options, phases)
+    except BaseException:
+        gpu.close()
+        raise
+
+
+def build_backend(
+    hardware: Hardware,
+    reader: ZSEReader,
+    shape: ModelShape,
+    options: BackendOptions,
+    phases: Phases = no_phases,
+) -> CUDABackend:
+    """Put a model on an open GPU. Weights stream in while the rest is prepared.
+
+    Raises:
+        DeviceError: The GPU is too small, or an option has no meaning for it.
+        StreamError: The file changed or failed on its way.
+    """
+    _check_options(options)
+    gpu = hardware.gpu
+    free, _ = gpu.memory()
+    _, length = region_of(reader.header)
+    budget = MemoryBudget(free=free, allowed=options.vram_bytes, weights=length)
+    budget.check_weights()
+    block = gpu.allocate(length)
+    source = LocalSource(reader.path)
+    loading = start_load(gpu, source, reader.header, block.address)
+    try:
+        model, memory = _prepare(hardware, block, budget, reader, shape, options, phases)
+    except BaseException:
+        loading.cancel()
+        with contextlib.suppress(ZSEError):
+            loading.wait()
+        raise
+    with phases("weights-to-gpu"):
+        report = loading.wait()
+    source.close()
+    figures = {
+        "gigabytes": round(report.num_bytes / 1e9, 3),
+        "gigabytes_per_second": round(report.gigabytes_per_second, 2),
+        "source": report.source,
+    }
+    _LOG.info("weights are on the GPU", extra=figures)
+    model.weights.prepare_vectors(hardware.stream)
+    backend = CUDABackend(gpu, hardware.stream, model, memory)
+    hardware.stream.synchronize()
+    return backend
+
+
+def _prepare(
+    hardware: Hardware,
+    block: DeviceBlock,
+    budget: MemoryBudget,
+    reader: ZSEReader,
+    shape: ModelShape,
+    options: BackendOptions,
+    phases: Phases,
+) -> tuple[DeviceModel, DeviceMemory]:
+    """Make everything that does not need the weights to have arrived."""
+    gpu = hardware.gpu
+    with phases("kernels"):
+        launcher = hardware.make_launcher()
+    with phases("kv-cache"):
+        weights = DeviceWeights(gpu, reader.header, block)
+        model = DeviceModel(gpu, launcher, weights, shape, options)
+        layout = layout_for(shape, KV_DTYPES[options.kv_dtype])
+        budget = budget.with_scratch(model.largest_scratch_bytes())
+        num_blocks = choose_num_blocks(budget, layout, shape, options)
+        memory = DeviceMemory(
+            cache=KVPool(gpu, layout, num_blocks),
+            scratch=hardware.new_pool(gpu, SCRATCH_RANGE_BYTES),
+        )
+        model.make_tables(hardware.stream)
+    return model, memory
+
+
+def _check_options(options: BackendOptions) -> None:
+    if options.kv_dtype not in KV_DTYPES:
+        raise DeviceError(
+            f"a GPU keeps no {options.kv_dtype} KV cache",
+            hint=f"Choose one of {', '.join(KV_DTYPES)}.",
+        )
+    if options.block_size != BLOCK_SIZE:
+        raise DeviceError(
+            f"KV blocks of {options.block_size} tokens were asked for; on a GPU they have "
+            f"{BLOCK_SIZE}",
+            hint="Leave the block size out.",
+        )
