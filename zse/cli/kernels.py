@@ -12,7 +12,7 @@ import click
 
 from zse.errors import UsageError
 from zse.kernels.catalog import all_variants, source_digest
-from zse.kernels.find import SUFFIX, section_name
+from zse.kernels.find import SUFFIX, find_pack, section_name
 from zse.kernels.pack import KernelPack
 from zse.kernels.targets import TARGETS, target_named
 from zse.settings import load_settings
@@ -20,6 +20,7 @@ from zse.settings import load_settings
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from zse.cli.kernels_tune import Timing
     from zse.kernels.build.builder import BuiltPack
     from zse.kernels.targets import Target
 
@@ -119,6 +120,89 @@ def add(file: str, pack: str) -> None:
     name = section_name(target_named(opened.target))
     section = append_section(file, name, Path(pack).read_bytes())
     click.echo(f"{file}: section {section.name}, {section.length_bytes} bytes")
+
+
+@command.command(name="tune")
+@click.option("-o", "--out", required=True, type=click.Path(), help="The table, a JSON file.")
+@click.option("--gpu-index", type=click.IntRange(min=0), default=0, help="Which GPU.  [0]")
+@click.option("--kernels", "pack", type=click.Path(), help="Kernel pack.  [image, cache]")
+@click.option(
+    "--scheme",
+    "schemes",
+    multiple=True,
+    type=click.Choice(["int4", "nf4", "int8", "bf16", "fp16"]),
+    help="Scheme of the matrices, again and again.  [int4, int8]",
+)
+@click.option(
+    "--shape",
+    "shapes",
+    multiple=True,
+    metavar="CxR",
+    help="Columns and rows of a matrix.  [those of Qwen2.5 7B to 72B and Llama 3 8B]",
+)
+@click.option(
+    "--rows", type=click.IntRange(1, 256), multiple=True, help="Tokens.  [1, 2, 4, ... 256]"
+)
+def tune_command(
+    out: str,
+    gpu_index: int,
+    pack: str | None,
+    schemes: tuple[str, ...],
+    shapes: tuple[str, ...],
+    rows: tuple[int, ...],
+) -> None:
+    """Time the forms of matrix products on the GPU at hand.
+
+    The table holds the shapes for which a form beats the one that the planner takes by itself.
+    """
+    from zse.cli.kernels_tune import ROWS, SHAPES, Bench, tune
+    from zse.device.cuda import Gpu
+    from zse.kernels.build.writer import write_whole
+    from zse.kernels.tuning import slug
+
+    settings = load_settings()
+    named = pack or settings.kernels
+    wanted = [_parse_shape(text) for text in shapes] or list(SHAPES)
+    with Gpu.open(gpu_index) as gpu:
+        found = find_pack(
+            gpu.info.capability,
+            device_name=gpu.info.name,
+            explicit=Path(named) if named else None,
+            sections=None,
+            cache_dir=settings.cache_dir,
+        )
+        bench = Bench(gpu, found)
+        try:
+            tuning = tune(
+                bench,
+                gpu.info.name,
+                schemes=schemes or ("int4", "int8"),
+                shapes=wanted,
+                tokens=rows or ROWS,
+                progress=_print_timing,
+            )
+        finally:
+            bench.close()
+    write_whole(Path(out), tuning.to_json())
+    click.echo(f"wrote: {out}")
+    click.echo(f"used when it lies in: {settings.cache_dir / 'tuned'}/{slug(gpu.info.name)}.json")
+
+
+def _print_timing(timing: Timing) -> None:
+    change = timing.best_seconds / timing.planned_seconds - 1
+    click.echo(
+        f"{timing.table:32} {timing.shape:>14} {timing.best_seconds * 1e6:9.2f} us "
+        f"{change:+7.1%}  splits {timing.best.splits:2}  {timing.best.variant.key}"
+    )
+
+
+def _parse_shape(text: str) -> tuple[int, int]:
+    columns, _, rows = text.partition("x")
+    if not (columns.isdecimal() and rows.isdecimal() and int(columns) and int(rows)):
+        raise UsageError(
+            f"{text!r} is not a shape", hint="Write columns and rows, such as 3584x37888."
+        )
+    return int(columns), int(rows)
 
 
 def _output_paths(out: Path, targets: list[Target]) -> list[Path]:
