@@ -1,0 +1,256 @@
+"""How fast a .zse file reaches the GPU: cached, from a cold disk, from an S3 server on loopback.
+
+Each row stands beside its peer in the same run: a copy from a mapping, a bare read of the disk
+with O_DIRECT, a bare parallel GET. The first run of each is left out, since on a virtual machine
+it measures memory that is touched for the first time. The last line is one JSON object.
+
+    PYTHONPATH=. python scripts/bench/loader.py --folder /dev/shm --disk /var/tmp
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import statistics
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from loader_peers import direct_read, link_copy, pageable_copy, plain_get
+from machine import machine_facts
+from make_model import make_model
+from object_server import serving
+
+from zse.format.reader import ZSEReader
+from zse.stream.loader import LoaderOptions, LoadReport, load_region
+from zse.stream.opening import open_source
+from zse.stream.plan import region_span
+from zse.stream.residency import PageCacheMap
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from zse.format.spec import ZSEHeader
+
+SUPPORT = Path(__file__).resolve().parents[2] / "tests" / "support"
+
+
+class Bench:
+    """One file on one device."""
+
+    def __init__(self, gpu: Any, allocate: Callable[[int], int], options: argparse.Namespace):
+        self.gpu = gpu
+        self.options = options
+        self.path = options.file or options.folder / f"bench-{options.like}.zse"
+        if not self.path.is_file():
+            print(f"writing {self.path}", flush=True)
+            make_model(self.path, like=options.like, quant="int4", threads=os.cpu_count() or 1)
+        self.header = header_of(self.path)
+        self.span = region_span(self.header)
+        self.address = allocate(self.span[1])
+        self.rows: list[dict[str, Any]] = []
+
+    def load(self, url: str | Path, loader: LoaderOptions | None = None) -> LoadReport:
+        source = open_source(url)
+        try:
+            return load_region(self.gpu, source, self.header, self.address, loader or self.loader())
+        finally:
+            source.close()
+
+    def loader(self, **changes: Any) -> LoaderOptions:
+        chosen = {"threads": self.options.threads, "chunk_bytes": self.options.chunk_mib << 20}
+        return LoaderOptions(**chosen | changes)
+
+    def time(self, case: str, name: str, run: Callable[[], Any], repeat: int = 0) -> None:
+        """Run several times and keep the median; the first run does not count."""
+        results = [run() for _ in range((repeat or self.options.repeat) + 1)][1:]
+        reports = [item for item in results if isinstance(item, LoadReport)]
+        times = [item.seconds if isinstance(item, LoadReport) else item for item in results]
+        row = {
+            "case": case,
+            "name": name,
+            "seconds": round(statistics.median(times), 4),
+            "best_seconds": round(min(times), 4),
+            "gigabytes_per_second": round(self.span[1] / 1e9 / statistics.median(times), 2),
+        }
+        if reports:
+            phases = reports[-1].phase_seconds
+            row |= {
+                "source": reports[-1].source,
+                "phases_ms": {name: round(spent * 1e3, 1) for name, spent in phases.items()},
+            }
+        self.rows.append(row)
+        print_row(row)
+
+    # --- cases ----------------------------------------------------------------------------------
+
+    def cached(self) -> None:
+        warm(self.path)
+        self.time("cached", "zse", lambda: self.load(self.path))
+        during = self.loader(verify="during")
+        self.time("cached", "zse, digests checked", lambda: self.load(self.path, during))
+        self.time(
+            "cached",
+            "copy from a mapping",
+            lambda: pageable_copy(self.gpu, self.path, self.span, self.address),
+        )
+        seconds, length = link_copy(self.gpu, self.address, self.span[1])
+        scaled = seconds * self.span[1] / length
+        self.time("cached", "link limit (one pinned block)", lambda: scaled, repeat=1)
+
+    def sweep(self) -> None:
+        warm(self.path)
+        for threads in (2, 4, 6, 8, 12, 16):
+            for chunk_mib in (2, 4, 8, 16):
+                chosen = self.loader(threads=threads, chunk_bytes=chunk_mib << 20)
+                name = f"zse, {threads} threads, {chunk_mib} MiB"
+                self.time("sweep", name, lambda chosen=chosen: self.load(self.path, chosen), 2)
+
+    def cold(self, folder: Path) -> None:
+        path = folder / "bench-loader-cold.zse"
+        size = self.path.stat().st_size
+        try:
+            copy_file(self.path, path)
+            share = drop(path)
+            if share > 0.02:
+                print(f"{folder}: {share:.0%} of the file stays cached; not a cold disk")
+                return
+            threads, chunk = self.options.threads, self.options.chunk_mib << 20
+            print(f"cold: {size / 1e9:.2f} GB in {folder}")
+            self.time("cold", "zse", lambda: drop(path) * 0 or self.load(path))
+            self.time(
+                "cold",
+                "bare O_DIRECT read to memory",
+                lambda: drop(path) * 0 or direct_read(path, self.span, threads, chunk),
+            )
+            self.time(
+                "cold",
+                "copy from a mapping",
+                lambda: drop(path) * 0 or pageable_copy(self.gpu, path, self.span, self.address),
+                1,
+            )
+        finally:
+            path.unlink(missing_ok=True)
+
+    def s3(self) -> None:
+        warm(self.path)
+        threads, chunk = self.options.threads, self.options.chunk_mib << 20
+        with serving(self.path) as port:
+            os.environ |= {
+                "AWS_ENDPOINT_URL_S3": f"http://127.0.0.1:{port}",
+                "AWS_ACCESS_KEY_ID": "key",
+                "AWS_SECRET_ACCESS_KEY": "secret",
+            }
+            self.time("s3", "zse", lambda: self.load("s3://bucket/model.zse"))
+            self.time(
+                "s3",
+                "bare parallel GET to memory",
+                lambda: plain_get(port, self.span, threads, chunk),
+            )
+
+    def check(self) -> str:
+        """Load once more, read the device's block back, and compare every digest."""
+        self.load(self.path)
+        stream, block = self.gpu.create_stream(), self.gpu.allocate_host(8 << 20)
+        for group in self.header.groups:
+            digest, start = hashlib.sha256(), group.offset_bytes - self.span[0]
+            for offset in range(start, start + group.length_bytes, 8 << 20):
+                count = min(8 << 20, start + group.length_bytes - offset)
+                self.gpu.copy_to_host(block.address, self.address + offset, count, stream)
+                stream.synchronize()
+                digest.update(block.view[:count])
+            if digest.hexdigest() != group.sha256:
+                return f"WRONG BYTES in {group.name}"
+        block.free()
+        stream.destroy()
+        return "right"
+
+
+def header_of(path: Path) -> ZSEHeader:
+    with ZSEReader(path) as reader:
+        return reader.header
+
+
+def warm(path: Path) -> None:
+    buffer = bytearray(8 << 20)
+    with path.open("rb", buffering=0) as file:
+        while file.readinto(buffer):
+            pass
+
+
+def drop(path: Path) -> float:
+    """Put a file out of the page cache; return the share of it that stayed."""
+    with path.open("r+b") as file:
+        os.fsync(file.fileno())
+        size = os.fstat(file.fileno()).st_size
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        cache = PageCacheMap(file.fileno(), size)
+        shares = [cache.resident_share(start, 64 << 20) for start in range(0, size, 64 << 20)]
+        cache.close()
+        return statistics.mean(shares)
+
+
+def copy_file(source: Path, target: Path) -> None:
+    with source.open("rb") as reading, target.open("wb") as writing:
+        while os.sendfile(writing.fileno(), reading.fileno(), None, 64 << 20):
+            pass
+
+
+def print_row(row: dict[str, Any]) -> None:
+    phases = " ".join(f"{name} {spent:.0f}" for name, spent in row.get("phases_ms", {}).items())
+    print(
+        f"{row['case']:7} {row['name']:31} {row['seconds'] * 1e3:8.0f} ms "
+        f"{row['gigabytes_per_second']:7.2f} GB/s  {row.get('source', ''):10} {phases}",
+        flush=True,
+    )
+
+
+def open_device(host: bool) -> tuple[Any, Callable[[int], int], str]:
+    """Return the device, a way to allocate a block on it, and its name."""
+    if host:
+        sys.path.insert(0, str(SUPPORT))
+        from host_gpu import HostGpu
+
+        stand_in = HostGpu()
+        stand_in.make_current()
+        return stand_in, stand_in.memory, "none (ordinary memory)"
+    from zse.device.cuda.gpu import Gpu
+
+    gpu = Gpu.open()
+    return gpu, lambda length: gpu.allocate(length).address, gpu.info.name
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--like", default="qwen2.5-7b", help="shapes, as make_model knows them")
+    parser.add_argument("--file", type=Path, help="a .zse file to load instead")
+    parser.add_argument("--folder", type=Path, default=Path("/dev/shm"), help="for the cached file")
+    parser.add_argument("--disk", type=Path, help="folder on a disk, for the cold case")
+    parser.add_argument("--threads", type=int, default=8)
+    parser.add_argument("--chunk-mib", type=int, default=8)
+    parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--sweep", action="store_true", help="try other threads and chunks")
+    parser.add_argument("--no-s3", action="store_true")
+    parser.add_argument("--host", action="store_true", help="memory stands in for a GPU")
+    options = parser.parse_args()
+    gpu, allocate, name = open_device(options.host)
+    bench = Bench(gpu, allocate, options)
+    print(f"{name}: {bench.span[1] / 1e9:.2f} GB of tensors, {options.threads} threads")
+    bench.cached()
+    if options.sweep:
+        bench.sweep()
+    if options.disk:
+        bench.cold(options.disk)
+    if not options.no_s3:
+        bench.s3()
+    found = "not checked" if options.host else bench.check()
+    print(f"bytes on the device: {found}")
+    facts = {"subject": "loader", **machine_facts(), "gpu": name, "bytes": bench.span[1]}
+    print(json.dumps(facts | {"contents": found, "runs": bench.rows}, sort_keys=True))
+    sys.exit(found.startswith("WRONG"))
+
+
+if __name__ == "__main__":
+    main()
