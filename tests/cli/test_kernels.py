@@ -165,3 +165,13 @@ def test_add_puts_a_pack_into_a_model_file(
     before = model.read_bytes()
     assert run(["kernels", "add", str(model), str(pack)]) == 12
     assert model.read_bytes() == before
+
+
+def test_progress_without_a_terminal_is_a_line_now_and_then(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    times = iter([0.0, 4.0, 11.0, 12.0])
+    show = kernels._PlainLines("compiling for sm_90", 3, clock=lambda: next(times))
+    for key in ("a", "b", "c"):
+        show(key)
+    assert capsys.readouterr().err == "compiling for sm_90: 2 of 3, b\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from zse.cli.kernels_tune import Timing
     from zse.kernels.build.builder import BuiltPack
     from zse.kernels.targets import Target
+
+_LINE_SECONDS = 10.0
 
 
 @click.group(name="kernels")
@@ -281,9 +284,9 @@ def _print_build(path: Path, built: BuiltPack) -> None:
 
 @contextmanager
 def _progress(target: Target, total: int) -> Iterator[Callable[[str], None]]:
-    """Yield a callback for finished kernels: a bar on a terminal, nothing elsewhere."""
+    """Yield a callback for finished kernels: a bar on a terminal, a line now and then elsewhere."""
     if not sys.stderr.isatty() or load_settings().no_color:
-        yield lambda _: None
+        yield _PlainLines(f"compiling for {target.name}", total)
         return
     from rich.console import Console
     from rich.progress import Progress
@@ -291,3 +294,22 @@ def _progress(target: Target, total: int) -> Iterator[Callable[[str], None]]:
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(f"compiling for {target.name}", total=total)
         yield lambda _: bar.update(task, advance=1)
+
+
+class _PlainLines:
+    """Prints a line on stderr every ten seconds."""
+
+    def __init__(self, what: str, total: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._what = what
+        self._total = total
+        self._clock = clock
+        self._done = 0
+        self._printed = clock()
+
+    def __call__(self, key: str) -> None:
+        """Count a kernel; show the count, unless the last line is recent."""
+        self._done += 1
+        now = self._clock()
+        if now - self._printed >= _LINE_SECONDS:
+            self._printed = now
+            click.echo(f"{self._what}: {self._done} of {self._total}, {key}", err=True)
