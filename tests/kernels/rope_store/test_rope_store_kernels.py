@@ -18,11 +18,11 @@ EPSILON = 1e-6
 
 @pytest.mark.parametrize("head_dim", [64, 80])
 def test_the_table_of_angles_equals_float32_trigonometry_at_every_position(head_dim: int) -> None:
-    frequencies, expected = angles(70, head_dim)
-    table = torch.full((70, head_dim), -9.0)
+    frequencies, expected = angles(10, head_dim)
+    table = torch.full((10, head_dim), -9.0)
     rope_table(
         InterpretedLauncher(), inverse_frequencies_address=frequencies.data_ptr(),
-        table_address=table.data_ptr(), num_positions=70, head_dim=head_dim, factor=1.5,
+        table_address=table.data_ptr(), num_positions=10, head_dim=head_dim, factor=1.5,
     )  # fmt: skip
     torch.testing.assert_close(table, expected * 1.5, rtol=1e-5, atol=2e-6)
 

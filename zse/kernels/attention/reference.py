@@ -11,6 +11,7 @@ def attention(
     slots: torch.Tensor,
     first_position: int,
     window: int | None = None,
+    softcap: float = 0.0,
 ) -> torch.Tensor:
     """Return causal attention of consecutive queries of one sequence.
 
@@ -20,6 +21,7 @@ def attention(
         slots: int64 [P], the cache row of every position from 0 to the last query's.
         first_position: Position of the first query.
         window: Positions a query sees, its own included; None for all before it.
+        softcap: Bound of scores; 0 for none.
 
     Returns:
         float32 [T, HQ * D].
@@ -35,5 +37,7 @@ def attention(
             keys = seen[:, head // repeats]
             values = seen[:, kv_heads + head // repeats]
             scores = keys @ query[token, head] / query.shape[2] ** 0.5
+            if softcap:
+                scores = softcap * torch.tanh(scores / softcap)
             outputs[token, head] = torch.softmax(scores, 0) @ values
     return outputs.flatten(1)

@@ -38,6 +38,16 @@ def round_to_even(values):
 
 
 @triton.jit
+def to_bf16(values, PLAIN: tl.constexpr):
+    """Round float32 to bfloat16, halves to even; the interpreter itself would cut bits off."""
+    if PLAIN:
+        bits = values.to(tl.int32, bitcast=True)
+        bits += 0x7FFF + ((bits >> 16) & 1)
+        values = (bits & -65536).to(tl.float32, bitcast=True)
+    return values.to(tl.bfloat16)
+
+
+@triton.jit
 def quantize_last(values):
     """Return int8 codes of [..., W], and the scale and the sum of codes over the last dimension."""
     largest = tl.max(tl.abs(values), axis=len(values.shape) - 1)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from zse.kernels.norm.triton_parts import round_to_even
+from zse.kernels.norm.triton_parts import round_to_even, to_bf16
 
 BLOCK_TOKENS = tl.constexpr(32)
 SCALE_CHANNELS = tl.constexpr(32)
@@ -35,7 +35,7 @@ def rotate(first, second, cosines, sines):
 
 
 @triton.jit
-def encode(values, QUANTIZED: tl.constexpr):
+def encode(values, QUANTIZED: tl.constexpr, PLAIN: tl.constexpr):
     """Return what the cache holds of [H, W]: stored values, scales [H, W / 32], and their meaning.
 
     Scales are rounded to 16 bits before the codes are made, so that the codes fit them.
@@ -52,7 +52,7 @@ def encode(values, QUANTIZED: tl.constexpr):
         restored = tl.reshape(codes * tl.expand_dims(wide, 2), (heads, width))
         stored = tl.reshape(codes, (heads, width)).to(tl.int8)
     else:
-        stored = values.to(tl.bfloat16)
+        stored = to_bf16(values, PLAIN)
         scales = values
         restored = stored.to(tl.float32)
     return stored, scales, restored

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from zse.kernels.norm.triton_parts import sum_partials
+from zse.kernels.norm.triton_parts import sum_partials, to_bf16
 from zse.kernels.rope_store.triton_heads import (
     BLOCK_TOKENS,
     encode,
@@ -87,6 +87,7 @@ def rope_store(
     HEADS: tl.constexpr,
     HEAD_NORM: tl.constexpr,
     PDL: tl.constexpr,
+    PLAIN: tl.constexpr,
 ):
     """Rotate some heads of one row; store queries, write keys and values to the cache.
 
@@ -125,8 +126,8 @@ def rope_store(
 
     q_at = queries + row * num_heads * HEAD_DIM + offsets
     q_mask = mask & is_query[:, None]
-    tl.store(q_at, first_rotated.to(tl.bfloat16), mask=q_mask)
-    tl.store(q_at + half, second_rotated.to(tl.bfloat16), mask=q_mask)
+    tl.store(q_at, to_bf16(first_rotated, PLAIN), mask=q_mask)
+    tl.store(q_at + half, to_bf16(second_rotated, PLAIN), mask=q_mask)
 
     entry = tables + tl.load(table_rows + row).to(tl.int64) * table_stride
     block = tl.load(entry + position // BLOCK_TOKENS).to(tl.int64)
@@ -134,14 +135,14 @@ def rope_store(
     lines = (block * kv_heads + kv_head) * BLOCK_TOKENS + position % BLOCK_TOKENS
     columns = column[None, :]
     k_mask = mask & is_key[:, None]
-    stored, scales, _ = encode(first_rotated, quantized)
+    stored, scales, _ = encode(first_rotated, quantized, PLAIN)
     write_half(keys, key_scales, stored, scales, lines, columns, k_mask, 0, HEAD_DIM, quantized)
-    stored, scales, _ = encode(second_rotated, quantized)
+    stored, scales, _ = encode(second_rotated, quantized, PLAIN)
     write_half(keys, key_scales, stored, scales, lines, columns, k_mask, half, HEAD_DIM, quantized)
     v_mask = mask & (head >= num_heads + kv_heads)[:, None]
-    stored, scales, _ = encode(first, quantized)
+    stored, scales, _ = encode(first, quantized, PLAIN)
     write_half(values, value_scales, stored, scales, lines, columns, v_mask, 0, HEAD_DIM, quantized)
-    stored, scales, _ = encode(second, quantized)
+    stored, scales, _ = encode(second, quantized, PLAIN)
     write_half(
         values, value_scales, stored, scales, lines, columns, v_mask, half, HEAD_DIM, quantized
     )

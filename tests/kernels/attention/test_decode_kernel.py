@@ -1,0 +1,190 @@
+"""The decode attention equals its reference, in the interpreter."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from interpreted import InterpretedLauncher
+from paged_cache import Pages, Tables, angles, relative_error
+
+from zse.errors import UnsupportedModelError
+from zse.kernels.attention.contract import CONTRACT, INT8_CACHE_TOLERANCE
+from zse.kernels.attention.launch import (
+    AttentionRules,
+    DecodeWorkspace,
+    attention_decode,
+    attention_output_can_be_quantized,
+    decode_counters_bytes,
+    decode_partials_bytes,
+    decode_splits,
+)
+from zse.kernels.attention.reference import attention
+from zse.kernels.buffers import Partials, Plain, Quantized
+from zse.kernels.norm.reference import dequantize
+from zse.kernels.rope_store.launch import HeadInputs, HeadShape
+from zse.kernels.rope_store.reference import rope_store
+
+EPSILON = 1e-6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One launch: rows with so many tokens in the cache already."""
+
+    positions: tuple[int, ...] = (70, 0, 33)
+    kv_heads: int = 2
+    group: int = 2
+    head_dim: int = 64
+    splits: int = 2
+    qkv_splits: int = 2
+    window: int = 0
+    softcap: float = 0.0
+    quantized_cache: bool = False
+    quantized_output: bool = False
+    bias: bool = False
+    norm: bool = False
+    launches: int = 1
+
+
+def check(case: Case) -> None:
+    """Launch over the same counters; compare outputs and what the cache holds."""
+    torch.manual_seed(7)
+    rows, dim, kv = len(case.positions), case.head_dim, case.kv_heads
+    shape = HeadShape(num_heads=kv * case.group, kv_heads=kv, head_dim=dim)
+    order = torch.randperm(sum(p // 32 + 1 for p in case.positions)).tolist()
+    tables = Tables([[order.pop() for _ in range(p // 32 + 1)] for p in case.positions], stride=7)
+    num_blocks = sum(map(len, tables.lists))
+    pages = Pages(num_blocks, kv, dim, quantized=case.quantized_cache)
+    pasts = [torch.randn(2, position, kv, dim) for position in case.positions]
+    for blocks, past in zip(tables.lists, pasts, strict=True):
+        pages.write(blocks, past[0], past[1])
+    before = [pages.read(blocks, p) for blocks, p in zip(tables.lists, case.positions, strict=True)]
+    parts = torch.randn(case.qkv_splits, rows, shape.qkv_columns)
+    bias = torch.randn(shape.qkv_columns) * 2
+    norms = (torch.randn(dim), torch.randn(dim))
+    frequencies, table = angles(256, dim)
+    positions = torch.tensor(case.positions, dtype=torch.int32)
+    partials = torch.full((decode_partials_bytes(rows, shape, case.splits) // 4,), float("nan"))
+    counters = torch.zeros(decode_counters_bytes(rows, shape) // 4, dtype=torch.int32)
+    columns = shape.num_heads * dim
+    plain = torch.zeros(rows, columns, dtype=torch.bfloat16)
+    codes = torch.zeros(rows, columns, dtype=torch.int8)
+    scales = torch.zeros(rows, -(-columns // 128))
+    sums = torch.zeros_like(scales)
+    launcher = InterpretedLauncher()
+    for _ in range(case.launches):
+        attention_decode(
+            launcher,
+            HeadInputs(
+                qkv=Partials(
+                    rows=rows, columns=shape.qkv_columns, splits=case.qkv_splits,
+                    values=parts.data_ptr(),
+                ),
+                cosines_sines=table.data_ptr(),
+                positions=positions.data_ptr(),
+                bias=bias.data_ptr() if case.bias else 0,
+                q_norm=norms[0].data_ptr() if case.norm else 0,
+                k_norm=norms[1].data_ptr() if case.norm else 0,
+                epsilon=EPSILON,
+            ),
+            shape, pages.cache, tables.tables,
+            DecodeWorkspace(partials=partials.data_ptr(), counters=counters.data_ptr()),
+            Quantized(
+                rows=rows, columns=columns, codes=codes.data_ptr(), scales=scales.data_ptr(),
+                sums=sums.data_ptr(),
+            )
+            if case.quantized_output
+            else Plain(rows=rows, columns=columns, values=plain.data_ptr()),
+            rules=AttentionRules(window=case.window, softcap=case.softcap),
+            splits=case.splits,
+        )  # fmt: skip
+        assert not counters.any()
+    total = parts.sum(0) + (bias if case.bias else 0)
+    found = dequantize(codes, scales) if case.quantized_output else plain.float()
+    limit = CONTRACT.relative_tolerance_16bit
+    if case.quantized_cache or case.quantized_output:
+        limit = INT8_CACHE_TOLERANCE
+    for row, position in enumerate(case.positions):
+        flat = torch.zeros(position + 1, 2 * kv, dim)
+        flat[:position] = before[row]
+        query = rope_store(
+            total[row].view(1, -1, dim), positions[row : row + 1].long(), frequencies,
+            torch.tensor([position]), flat, shape.num_heads,
+            (*norms, EPSILON) if case.norm else None,
+        )  # fmt: skip
+        stored = pages.read(tables.lists[row], position + 1)
+        assert relative_error(stored[position:], flat[position:]) <= limit
+        expected = attention(
+            query, stored, torch.arange(position + 1), position, case.window or None, case.softcap
+        )
+        assert relative_error(found[row : row + 1], expected) <= limit
+
+
+@pytest.mark.parametrize(("group", "splits"), [(1, 5), (2, 1), (7, 2)])
+def test_any_number_of_splits_gives_the_reference(group: int, splits: int) -> None:
+    check(Case(group=group, splits=splits))
+
+
+def test_counters_are_left_at_zero_for_the_next_launch() -> None:
+    check(Case(positions=(70,), kv_heads=1, splits=3, launches=2))
+
+
+@pytest.mark.parametrize("position", [0, 31, 32, 159])
+def test_every_place_of_the_new_token_in_its_block(position: int) -> None:
+    check(Case(positions=(position,), kv_heads=1, splits=3))
+
+
+@pytest.mark.parametrize("window", [1, 33, 40, 500])
+def test_a_window_hides_what_is_before_it(window: int) -> None:
+    check(Case(positions=(70,), kv_heads=1, window=window, splits=2))
+
+
+@pytest.mark.parametrize(
+    ("quantized", "bias", "norm"), [(False, True, False), (False, False, True), (True, True, True)]
+)
+def test_bias_and_head_norm_with_either_cache(quantized: bool, bias: bool, norm: bool) -> None:
+    check(
+        Case(
+            positions=(40,),
+            kv_heads=1,
+            bias=bias,
+            norm=norm,
+            quantized_cache=quantized,
+            qkv_splits=3,
+        )
+    )
+
+
+@pytest.mark.parametrize("splits", [1, 3])
+@pytest.mark.parametrize(("head_dim", "group"), [(64, 2), (128, 7)])
+def test_int8_output(head_dim: int, group: int, splits: int) -> None:
+    check(
+        Case(positions=(70,), head_dim=head_dim, group=group, splits=splits, quantized_output=True)
+    )
+
+
+@pytest.mark.parametrize("softcap", [0.5, 30.0])
+def test_scores_are_capped(softcap: float) -> None:
+    check(Case(positions=(40,), kv_heads=1, softcap=softcap))
+
+
+@pytest.mark.parametrize(("head_dim", "group"), [(80, 1), (96, 3), (128, 12), (256, 2)])
+def test_other_heads(head_dim: int, group: int) -> None:
+    check(Case(positions=(70,), kv_heads=1, head_dim=head_dim, group=group, norm=True))
+
+
+def test_splits_fill_the_device_and_no_more() -> None:
+    device = InterpretedLauncher().device
+    assert decode_splits(1, 4, device) == 64
+    assert decode_splits(1, 4, device, max_tokens=100) == 4
+    assert decode_splits(32, 4, device) == 2
+    assert decode_splits(256, 8, device) == 1
+
+
+def test_int8_output_needs_whole_groups_of_columns() -> None:
+    assert attention_output_can_be_quantized(HeadShape(num_heads=28, kv_heads=4, head_dim=128))
+    assert not attention_output_can_be_quantized(HeadShape(num_heads=2, kv_heads=2, head_dim=64))
+    with pytest.raises(UnsupportedModelError, match="1 heads of 64"):
+        check(Case(group=1, quantized_output=True))

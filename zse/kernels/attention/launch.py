@@ -1,0 +1,188 @@
+"""How to launch the attention kernels. Neither torch nor triton is needed here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from zse.errors import UnsupportedModelError
+from zse.kernels.attention.variants import (
+    INT8_OUTPUT_HEAD_DIMS,
+    MAX_GROUP,
+    DecodeForm,
+    decode_variant,
+)
+from zse.kernels.buffers import ACTIVATION_GROUP, Partials, Quantized
+from zse.kernels.norm.launch import activation_addresses
+from zse.kernels.rope_store.variants import check_head_dim
+
+if TYPE_CHECKING:
+    from zse.kernels.buffers import Activation
+    from zse.kernels.launcher import DeviceFacts, Launcher
+    from zse.kernels.rope_store.launch import BlockTables, HeadInputs, HeadShape, PagedCache
+
+MAX_SPLITS = 64
+PROGRAMS_A_MULTIPROCESSOR = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionRules:
+    """What a layer's attention sees and how it weighs it."""
+
+    window: int = 0
+    """Positions that a query sees, its own included; 0 for all before it."""
+    softcap: float = 0.0
+    """Bound of scores, ``softcap * tanh(score / softcap)``; 0 for none."""
+    scale: float = 0.0
+    """Factor on scores; 0 for 1 / sqrt(head_dim)."""
+
+    def scale_for(self, head_dim: int) -> float:
+        """Return the factor on scores."""
+        return self.scale or float(head_dim) ** -0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecodeWorkspace:
+    """Device memory that one decode attention needs besides its operands.
+
+    Launches that follow each other in one stream may share it. Counters must be zero before the
+    first launch ever; each launch leaves them at zero.
+    """
+
+    partials: int
+    """Address of ``decode_partials_bytes`` bytes, aligned to 16."""
+    counters: int
+    """Address of ``decode_counters_bytes`` bytes, aligned to 16, zero at first."""
+
+
+def attention_output_can_be_quantized(shape: HeadShape) -> bool:
+    """Whether the decode attention can store int8: a program must own whole groups of 128."""
+    group = shape.num_heads // shape.kv_heads
+    return (
+        shape.head_dim in INT8_OUTPUT_HEAD_DIMS and group * shape.head_dim % ACTIVATION_GROUP == 0
+    )
+
+
+def decode_splits(rows: int, kv_heads: int, device: DeviceFacts, max_tokens: int = 0) -> int:
+    """Return along how many programs a sequence is split, the same for every step of a graph.
+
+    Args:
+        rows: Tokens of the step.
+        kv_heads: Key-value heads.
+        device: Where it runs.
+        max_tokens: Longest sequence there can be; 0 when unknown.
+    """
+    wanted = device.multiprocessors * PROGRAMS_A_MULTIPROCESSOR // (rows * kv_heads)
+    tiles = -(-max_tokens // DecodeForm.tile) if max_tokens else MAX_SPLITS
+    return max(1, min(wanted, tiles, MAX_SPLITS))
+
+
+def decode_partials_bytes(rows: int, shape: HeadShape, splits: int) -> int:
+    """Return the bytes of ``DecodeWorkspace.partials`` for so many rows and splits."""
+    return rows * shape.num_heads * splits * (shape.head_dim + 2) * 4
+
+
+def decode_counters_bytes(rows: int, shape: HeadShape) -> int:
+    """Return the bytes of ``DecodeWorkspace.counters``; they must be zero before the first use."""
+    return rows * shape.kv_heads * 4
+
+
+def attention_decode(
+    launcher: Launcher,
+    inputs: HeadInputs,
+    shape: HeadShape,
+    cache: PagedCache,
+    tables: BlockTables,
+    workspace: DecodeWorkspace,
+    output: Activation,
+    *,
+    rules: AttentionRules,
+    splits: int = 0,
+) -> None:
+    """Attend to the paged cache with one new token a row, whose key and value are written to it.
+
+    Row i belongs to sequence i of ``tables``.
+
+    Args:
+        launcher: Where to launch.
+        inputs: Summands of the joined product of each row, and what belongs to it.
+        shape: Heads; at most 32 query heads for each key-value head.
+        cache: Keys and values of the positions before; the new ones are written.
+        tables: Blocks of each row's sequence, the new token's block included.
+        workspace: Memory for parts; sized for the same splits.
+        output: [rows, num_heads * head_dim]; quantized only where
+            ``attention_output_can_be_quantized`` says so.
+        rules: Window, softcap and scale.
+        splits: Programs a sequence is split along; 0 for ``decode_splits``.
+
+    Raises:
+        UnsupportedModelError: No kernel takes these heads.
+    """
+    form = _decode_form(inputs, shape, cache, output, rules)
+    rows = inputs.qkv.rows
+    splits = splits or decode_splits(rows, shape.kv_heads, launcher.device)
+    output_scales, output_sums, outputs = activation_addresses(output)
+    stats = workspace.partials + rows * shape.num_heads * splits * shape.head_dim * 4
+    launcher.launch(
+        decode_variant(form),
+        (rows, shape.kv_heads, splits),
+        inputs.qkv.values,
+        inputs.bias,
+        inputs.q_norm,
+        inputs.k_norm,
+        inputs.cosines_sines,
+        inputs.positions,
+        tables.address,
+        cache.keys,
+        cache.values,
+        cache.key_scales,
+        cache.value_scales,
+        outputs,
+        output_scales,
+        output_sums,
+        workspace.partials,
+        stats,
+        workspace.counters,
+        rows,
+        inputs.qkv.splits if isinstance(inputs.qkv, Partials) else 1,
+        int(inputs.bias != 0),
+        tables.stride,
+        shape.num_heads,
+        shape.kv_heads,
+        rules.window,
+        rules.softcap,
+        rules.scale_for(shape.head_dim),
+        inputs.epsilon,
+    )
+
+
+def _decode_form(
+    inputs: HeadInputs,
+    shape: HeadShape,
+    cache: PagedCache,
+    output: Activation,
+    rules: AttentionRules,
+) -> DecodeForm:
+    """Return the compiled form that a launch needs; refuse what there is none for."""
+    check_head_dim(shape.head_dim, quantized=cache.quantized)
+    group, rest = divmod(shape.num_heads, shape.kv_heads)
+    quantized = isinstance(output, Quantized)
+    if rest or group > MAX_GROUP or not isinstance(inputs.qkv, Partials):
+        raise UnsupportedModelError(
+            f"{shape.num_heads} query heads over {shape.kv_heads} key-value heads; expected a "
+            f"whole number up to {MAX_GROUP} each, and summands of the product as input"
+        )
+    if quantized and not attention_output_can_be_quantized(shape):
+        raise UnsupportedModelError(
+            f"{group} heads of {shape.head_dim} columns cannot be int8 activations; "
+            f"expected a multiple of {ACTIVATION_GROUP} columns",
+            hint="Use 16-bit activations for the output matrix.",
+        )
+    return DecodeForm(
+        head_dim=shape.head_dim,
+        group=group,
+        quantized_cache=cache.quantized,
+        quantized_output=quantized,
+        head_norm=inputs.q_norm != 0,
+        softcap=rules.softcap > 0,
+    )

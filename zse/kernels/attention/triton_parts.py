@@ -1,0 +1,83 @@
+"""Parts that the decode and the prefill attention share."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from zse.kernels.rope_store.triton_heads import BLOCK_TOKENS, SCALE_CHANNELS
+
+LOG2_E = tl.constexpr(1.4426950408889634)
+NOTHING = tl.constexpr(
+    -1.0e30
+)  # a score that no softmax notices; infinities would make not-a-number
+
+
+@triton.jit
+def dot(left, right, total, PLAIN: tl.constexpr):
+    """Return total + left @ right of bfloat16 operands; the interpreter has no bfloat16 product."""
+    if PLAIN:
+        left = left.to(tl.float32)
+        right = right.to(tl.float32)
+    return tl.dot(left, right, total)
+
+
+@triton.jit
+def cap(scores, softcap, SOFTCAP: tl.constexpr):
+    """Return scores to base 2; with a softcap, ``softcap * tanh(scores / softcap)`` first."""
+    if SOFTCAP:
+        slope = tl.maximum(tl.minimum(2.0 * scores / softcap, 80.0), -80.0)
+        scores = (2.0 * tl.sigmoid(slope) - 1.0) * softcap * LOG2_E
+    return scores
+
+
+@triton.jit
+def cache_lines(table, tokens, seen, kv_head, kv_heads):
+    """Return int64 lines of the cache that hold tokens of one sequence for one head."""
+    block = tl.load(table + tokens // BLOCK_TOKENS, mask=seen, other=0).to(tl.int64)
+    return (block * kv_heads + kv_head) * BLOCK_TOKENS + tokens % BLOCK_TOKENS
+
+
+@triton.jit
+def load_cached(
+    cache,
+    cache_scales,
+    lines,
+    seen,
+    first_column: tl.constexpr,
+    WIDTH: tl.constexpr,
+    WIDTH_PAD: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    MASKED: tl.constexpr,
+):
+    """Return bfloat16 [T, WIDTH_PAD]: some columns of keys or values, zeros where not seen.
+
+    Args:
+        cache: Address of [lines, D], bfloat16 or int8.
+        cache_scales: Address of float16 [lines, D / 32]; used for int8.
+        lines: int64 [T].
+        seen: [T] which tokens exist.
+        first_column: Where the columns start.
+        WIDTH: How many there are.
+        WIDTH_PAD: The next power of two.
+        HEAD_DIM: D.
+        MASKED: Whether some tokens may be missing.
+    """
+    column = tl.arange(0, WIDTH_PAD)
+    at = cache + lines[:, None] * HEAD_DIM + first_column + column[None, :]
+    padded: tl.constexpr = WIDTH_PAD != WIDTH
+    mask = seen[:, None] & (column < WIDTH)[None, :]
+    stored = tl.load(at, mask=mask, other=0) if MASKED or padded else tl.load(at)
+    if cache.dtype.element_ty == tl.int8:
+        groups: tl.constexpr = WIDTH // SCALE_CHANNELS
+        tokens: tl.constexpr = lines.shape[0]
+        group = first_column // SCALE_CHANNELS + tl.arange(0, groups)
+        scale_at = cache_scales + lines[:, None] * (HEAD_DIM // SCALE_CHANNELS) + group[None, :]
+        if MASKED:
+            scales = tl.load(scale_at, mask=seen[:, None] & (group >= 0)[None, :], other=0.0)
+        else:
+            scales = tl.load(scale_at)
+        codes = tl.reshape(stored, (tokens, groups, SCALE_CHANNELS)).to(tl.float32)
+        wide = codes * tl.expand_dims(scales.to(tl.float32), 2)
+        stored = tl.reshape(wide, (tokens, WIDTH_PAD)).to(tl.bfloat16)
+    return stored
