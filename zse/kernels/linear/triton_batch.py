@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from zse.kernels.linear.triton_common import high_half, low_half
+from zse.kernels.linear.triton_common import dot_16, high_half, low_half
 from zse.kernels.linear.triton_unpack import (
     nf4_codes,
     nibbles,
@@ -78,20 +78,20 @@ def dot_four_bit(values, weights, scales, outputs, rows, N, groups, SCHEME: tl.c
     at = weights + row[:, None] * (groups * half) + begin * half + k[None, :]
     x_at = values + token[:, None] * (groups * GROUP) + begin * GROUP + k[None, :]
     scale_at = scales + row * groups + begin
-    pair = load_scales(scale_at, (row >= 0) & (begin < end), SCHEME)
+    pair = load_scales(scale_at, begin + row * 0 < end, SCHEME)
     total = tl.zeros((BN, BM), tl.float32)
     for group in tl.range(begin, end, num_stages=STAGES):
         packed = tl.load(at, eviction_policy="evict_first")
         x_low = tl.load(x_at)
         x_high = tl.load(x_at + half)
         scale_at += 1
-        next_pair = load_scales(scale_at, (row >= 0) & (group + 1 < end), SCHEME)
+        next_pair = load_scales(scale_at, group + 1 + row * 0 < end, SCHEME)
         if SCHEME == "int4":
             low, high = unpack_int4(packed, low_half(pair), high_half(pair), PLAIN)
         else:
             low, high = unpack_nf4(packed, pair.to(tl.float32), PLAIN)
-        total = tl.dot(low, tl.trans(x_low), total)
-        total = tl.dot(high, tl.trans(x_high), total)
+        total = dot_16(low, tl.trans(x_low), total, PLAIN)
+        total = dot_16(high, tl.trans(x_high), total, PLAIN)
         at += half
         x_at += GROUP
         pair = next_pair
@@ -129,7 +129,7 @@ def dot_whole(values, weights, row_scales, outputs, rows, N, steps, SCHEME: tl.c
             weight = unpack_int8(weight, PLAIN)
         if SCHEME == "fp16":
             x = x.to(tl.float16)
-        total = tl.dot(weight, tl.trans(x), total)
+        total = dot_16(weight, tl.trans(x), total, PLAIN)
         at += BK
         x_at += BK
     if SCHEME == "int8":
@@ -166,7 +166,7 @@ def imma_four_bit(codes, x_scales, x_sums, weights, scales, outputs, rows, N, bl
     at = weights + row[:, None] * (blocks * 64) + begin * half + k[None, :]
     x_at = codes + token[:, None] * (blocks * 128) + begin * GROUP + k[None, :]
     scale_at = scales + row * (blocks * per_block) + begin
-    pair = load_scales(scale_at, (row >= 0) & (begin < end), SCHEME)
+    pair = load_scales(scale_at, begin + row * 0 < end, SCHEME)
     total = tl.zeros((BN, BM), tl.float32)
     for group in tl.range(begin, end, num_stages=STAGES):
         packed = tl.load(at, eviction_policy="evict_first")
@@ -174,7 +174,7 @@ def imma_four_bit(codes, x_scales, x_sums, weights, scales, outputs, rows, N, bl
         x_high = tl.load(x_at + half)
         x_scale = tl.load(x_scales + token * blocks + group // per_block)
         scale_at += 1
-        next_pair = load_scales(scale_at, (row >= 0) & (group + 1 < end), SCHEME)
+        next_pair = load_scales(scale_at, group + 1 + row * 0 < end, SCHEME)
         if SCHEME == "int4":
             low, high = nibbles(packed, PLAIN)
         else:

@@ -64,7 +64,7 @@ def interleave(low, high, PLAIN: tl.constexpr):
         front = low & 0xFF | ((high & 0xFF) << 8)
         front |= ((low & 0xFF00) << 8) | ((high & 0xFF00) << 16)
         back = (low >> 16) & 0xFF | ((high >> 8) & 0xFF00)
-        back |= ((low >> 8) & 0xFF0000) | (high & 0xFF000000)
+        back |= ((low >> 8) & 0xFF0000) | ((high >> 24) << 24)
         return front, back
     return tl.inline_asm_elementwise(
         "prmt.b32 $0, $2, $3, 0x5140; prmt.b32 $1, $2, $3, 0x7362;",
@@ -133,6 +133,14 @@ def opaque(index, PLAIN: tl.constexpr):
 
 
 @triton.jit
+def dot_16(left, right, total, PLAIN: tl.constexpr):
+    """Return ``total`` plus the product of two 16-bit tiles."""
+    if PLAIN:  # the interpreter does not multiply bfloat16
+        return tl.dot(left.to(tl.float32), right.to(tl.float32), total, input_precision="ieee")
+    return tl.dot(left, right, total)
+
+
+@triton.jit
 def low_half(pair):
     """Return the float16 in the low 16 bits of int32 words, as float32."""
     return (pair & 0xFFFF).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
@@ -173,4 +181,4 @@ def store_token(outputs, total, n, index, rows, N, ROWS: tl.constexpr):
     """Write the sums of one token to its row of this program's split."""
     m = tl.program_id(2) * ROWS + index
     row = (tl.program_id(1) * rows + m).to(tl.int64)
-    tl.store(outputs + row * N + n, tl.sum(total, 2), mask=(n < N) & (m < rows))
+    tl.store(outputs + row * N + n, tl.sum(total, 2), mask=(n < N) & (m + tl.zeros_like(n) < rows))

@@ -33,7 +33,7 @@ NF4_STEP = tl.constexpr(1 / 112.03021780975463)
 
 
 @triton.jit
-def words_of_piece(codes, word, inside, T: tl.constexpr, C: tl.constexpr):
+def words_of_piece(codes, word, inside, T: tl.constexpr):
     """Return four words of activations for each thread, int32 [1, T, C, 4]; ``word`` is [C]."""
     same = tl.zeros((1, T, 1, 1), tl.int32)
     at = codes + same + word[None, None, :, None] + tl.arange(0, 4)[None, None, None, :]
@@ -41,7 +41,7 @@ def words_of_piece(codes, word, inside, T: tl.constexpr, C: tl.constexpr):
 
 
 @triton.jit
-def number_of_piece(numbers, index, inside, T: tl.constexpr, C: tl.constexpr):
+def number_of_piece(numbers, index, inside, T: tl.constexpr):
     """Return one number a piece for each thread, float32 [1, T, C]; ``index`` is [C]."""
     same = tl.zeros((1, T, 1), tl.int32)
     at = numbers + same + index[None, None, :]
@@ -57,23 +57,23 @@ def like(x, words):
 
 @triton.jit
 def four_bit_inputs(codes, m, blocks, piece, inside, GROUP: tl.constexpr,
-                    T: tl.constexpr, C: tl.constexpr):  # fmt: skip
+                    T: tl.constexpr):  # fmt: skip
     """Return the activations that meet the low and the high nibbles of each thread's piece."""
     per_group: tl.constexpr = GROUP // 32
     word = m * blocks * 32 + piece // per_group * (GROUP // 4) + piece % per_group * 4
-    low = words_of_piece(codes, word, inside, T, C)
-    return low, words_of_piece(codes, word + GROUP // 8, inside, T, C)
+    low = words_of_piece(codes, word, inside, T)
+    return low, words_of_piece(codes, word + GROUP // 8, inside, T)
 
 
 @triton.jit
 def int4_token(total, low, high, pair, codes, scales, sums, m, blocks, piece, inside,
-               GROUP: tl.constexpr, T: tl.constexpr, C: tl.constexpr, PLAIN: tl.constexpr):  # fmt: skip
+               GROUP: tl.constexpr, T: tl.constexpr, PLAIN: tl.constexpr):  # fmt: skip
     """Add the products of one step with token m to ``total`` [R, T, C]."""
-    x_low, x_high = four_bit_inputs(codes, m, blocks, piece, inside, GROUP, T, C)
+    x_low, x_high = four_bit_inputs(codes, m, blocks, piece, inside, GROUP, T)
     block = m * blocks + piece // 4
-    scale = number_of_piece(scales, block, inside, T, C)
+    scale = number_of_piece(scales, block, inside, T)
     if GROUP == 128:  # each of the group's four pieces takes a quarter of its zero
-        part = number_of_piece(sums, block, inside, T, C) * 0.25
+        part = number_of_piece(sums, block, inside, T) * 0.25
     else:
         ones = tl.full(x_low.shape, 0x01010101, tl.int32)
         count = dot4_unsigned(ones, x_low, tl.zeros_like(x_low), PLAIN)
@@ -86,11 +86,11 @@ def int4_token(total, low, high, pair, codes, scales, sums, m, blocks, piece, in
 
 @triton.jit
 def nf4_token(total, front, back, absmax, codes, scales, m, blocks, piece, inside,
-              GROUP: tl.constexpr, T: tl.constexpr, C: tl.constexpr, PLAIN: tl.constexpr):  # fmt: skip
+              GROUP: tl.constexpr, T: tl.constexpr, PLAIN: tl.constexpr):  # fmt: skip
     """Add the products of one step with token m to ``total`` [R, T, C]."""
-    x_low, x_high = four_bit_inputs(codes, m, blocks, piece, inside, GROUP, T, C)
+    x_low, x_high = four_bit_inputs(codes, m, blocks, piece, inside, GROUP, T)
     x_front, x_back = interleave(x_low, x_high, PLAIN)
-    scale = number_of_piece(scales, m * blocks + piece // 4, inside, T, C) * NF4_STEP
+    scale = number_of_piece(scales, m * blocks + piece // 4, inside, T) * NF4_STEP
     products = dot4_signed(front, like(x_front, front), tl.zeros_like(front), PLAIN)
     products = dot4_signed(back, like(x_back, front), products, PLAIN)
     return total + tl.sum(products, 3).to(tl.float32) * (absmax.to(tl.float32) * scale)
@@ -98,10 +98,10 @@ def nf4_token(total, front, back, absmax, codes, scales, m, blocks, piece, insid
 
 @triton.jit
 def int8_token(total, words, codes, scales, m, blocks, piece, inside,
-               T: tl.constexpr, C: tl.constexpr, PLAIN: tl.constexpr):  # fmt: skip
+               T: tl.constexpr, PLAIN: tl.constexpr):  # fmt: skip
     """Add the products of one step with token m to ``total`` [R, T, C]."""
-    x = words_of_piece(codes, m * blocks * 32 + piece * 4, inside, T, C)
-    scale = number_of_piece(scales, m * blocks + piece // 8, inside, T, C)
+    x = words_of_piece(codes, m * blocks * 32 + piece * 4, inside, T)
+    scale = number_of_piece(scales, m * blocks + piece // 8, inside, T)
     products = dot4_signed(words, like(x, words), tl.zeros_like(words), PLAIN)
     return total + tl.sum(products, 3).to(tl.float32) * scale
 
@@ -156,15 +156,15 @@ def gemv_int4(codes, scales, sums, weights, scale_zeros, outputs, rows, N, block
         low = words & 0x0F0F0F0F
         high = (words >> 4) & 0x0F0F0F0F
         total0 = int4_token(total0, low, high, pair, codes, scales, sums, m0, blocks, piece, inside,
-                            GROUP, T, C, PLAIN)  # fmt: skip
+                            GROUP, T, PLAIN)  # fmt: skip
         if ROWS > 1:
             total1 = int4_token(total1, low, high, pair, codes, scales, sums, m1, blocks, piece,
-                                inside, GROUP, T, C, PLAIN)  # fmt: skip
+                                inside, GROUP, T, PLAIN)  # fmt: skip
         if ROWS > 2:
             total2 = int4_token(total2, low, high, pair, codes, scales, sums, m2, blocks, piece,
-                                inside, GROUP, T, C, PLAIN)  # fmt: skip
+                                inside, GROUP, T, PLAIN)  # fmt: skip
             total3 = int4_token(total3, low, high, pair, codes, scales, sums, m3, blocks, piece,
-                                inside, GROUP, T, C, PLAIN)  # fmt: skip
+                                inside, GROUP, T, PLAIN)  # fmt: skip
         words = next_words
         pair = next_pair
         piece += C
@@ -225,15 +225,15 @@ def gemv_nf4(codes, scales, weights, absmaxes, outputs, rows, N, blocks,
         next_absmax = tl.load(absmax_at, mask=following, other=0.0)
         front, back = nf4_bytes(words, PLAIN)
         total0 = nf4_token(total0, front, back, absmax, codes, scales, m0, blocks, piece, inside,
-                           GROUP, T, C, PLAIN)  # fmt: skip
+                           GROUP, T, PLAIN)  # fmt: skip
         if ROWS > 1:
             total1 = nf4_token(total1, front, back, absmax, codes, scales, m1, blocks, piece,
-                               inside, GROUP, T, C, PLAIN)  # fmt: skip
+                               inside, GROUP, T, PLAIN)  # fmt: skip
         if ROWS > 2:
             total2 = nf4_token(total2, front, back, absmax, codes, scales, m2, blocks, piece,
-                               inside, GROUP, T, C, PLAIN)  # fmt: skip
+                               inside, GROUP, T, PLAIN)  # fmt: skip
             total3 = nf4_token(total3, front, back, absmax, codes, scales, m3, blocks, piece,
-                               inside, GROUP, T, C, PLAIN)  # fmt: skip
+                               inside, GROUP, T, PLAIN)  # fmt: skip
         words = next_words
         absmax = next_absmax
         piece += C
@@ -287,17 +287,17 @@ def gemv_int8(codes, scales, weights, row_scales, outputs, rows, N, blocks,
         at += C * 4
         following = (piece + C) < end
         next_words = tl.load(at, mask=following[:, None], eviction_policy="evict_first")
-        total0 = int8_token(total0, words, codes, scales, m0, blocks, piece, inside, T, C, PLAIN)
+        total0 = int8_token(total0, words, codes, scales, m0, blocks, piece, inside, T, PLAIN)
         if ROWS > 1:
             total1 = int8_token(
-                total1, words, codes, scales, m1, blocks, piece, inside, T, C, PLAIN
+                total1, words, codes, scales, m1, blocks, piece, inside, T, PLAIN
             )
         if ROWS > 2:
             total2 = int8_token(
-                total2, words, codes, scales, m2, blocks, piece, inside, T, C, PLAIN
+                total2, words, codes, scales, m2, blocks, piece, inside, T, PLAIN
             )
             total3 = int8_token(
-                total3, words, codes, scales, m3, blocks, piece, inside, T, C, PLAIN
+                total3, words, codes, scales, m3, blocks, piece, inside, T, PLAIN
             )
         words = next_words
         piece += C

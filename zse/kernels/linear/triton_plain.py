@@ -10,7 +10,7 @@ from zse.kernels.linear.triton_common import split_of_pieces, store_token, tile_
 
 @triton.jit
 def plain_token(total, weight, values, m, eighths, piece, inside,
-                T: tl.constexpr, C: tl.constexpr):  # fmt: skip
+                T: tl.constexpr):  # fmt: skip
     """Add the products of one step with token m to ``total`` [R, T, C]."""
     same = tl.zeros((1, T, 1, 1), tl.int32)
     at = values + m * eighths * 8 + same + piece[None, None, :, None] * 8
@@ -58,12 +58,12 @@ def gemv_16(values, weights, outputs, rows, N, eighths,
         following = (piece + C) < end
         next_loaded = tl.load(at, mask=following[:, None], other=0.0, eviction_policy="evict_first")
         weight = loaded.to(tl.float32)
-        total0 = plain_token(total0, weight, values, m0, eighths, piece, inside, T, C)
+        total0 = plain_token(total0, weight, values, m0, eighths, piece, inside, T)
         if ROWS > 1:
-            total1 = plain_token(total1, weight, values, m1, eighths, piece, inside, T, C)
+            total1 = plain_token(total1, weight, values, m1, eighths, piece, inside, T)
         if ROWS > 2:
-            total2 = plain_token(total2, weight, values, m2, eighths, piece, inside, T, C)
-            total3 = plain_token(total3, weight, values, m3, eighths, piece, inside, T, C)
+            total2 = plain_token(total2, weight, values, m2, eighths, piece, inside, T)
+            total3 = plain_token(total3, weight, values, m3, eighths, piece, inside, T)
         loaded = next_loaded
         piece += C
         inside = following

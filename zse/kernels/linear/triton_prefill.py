@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from zse.kernels.linear.triton_common import high_half, low_half
+from zse.kernels.linear.triton_common import dot_16, high_half, low_half
 from zse.kernels.linear.triton_unpack import unpack_int4, unpack_nf4
 
 
@@ -85,7 +85,7 @@ def grouped_tile(tokens, rows, BM: tl.constexpr, BN: tl.constexpr, GROUPED: tl.c
 @triton.jit
 def matmul(values, weights, outputs, tokens, rows, steps, stride, BM: tl.constexpr,
            BN: tl.constexpr, BK: tl.constexpr, GROUPED: tl.constexpr, STAGES: tl.constexpr,
-           PDL: tl.constexpr):  # fmt: skip
+           PDL: tl.constexpr, PLAIN: tl.constexpr):  # fmt: skip
     """Write [tokens, rows] of bfloat16 [tokens, K] times 16-bit [rows, K], both along K.
 
     Operands:
@@ -114,7 +114,7 @@ def matmul(values, weights, outputs, tokens, rows, steps, stride, BM: tl.constex
         weight = tl.load(w_at)
         if weights.dtype.element_ty == tl.float16:
             x = x.to(tl.float16)
-        total = tl.dot(x, tl.trans(weight), total)
+        total = dot_16(x, tl.trans(weight), total, PLAIN)
         x_at += BK
         w_at += BK
     at = outputs + m.to(tl.int64)[:, None] * stride + n[None, :]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 from zse.kernels.linear.definitions import (
     DOT_FOUR_BIT,
     DOT_WHOLE,
@@ -24,6 +26,7 @@ ELEMENT = {"int8": "*i8", "bf16": "*bf16", "fp16": "*fp16"}
 SCALE = {"int4": "*i32", "nf4": "*fp16"}
 DECODE_ROWS = 4
 """Most tokens of a program that works without tensor cores."""
+Constants: TypeAlias = tuple[tuple[str, Constant], ...]
 
 
 def gemv(scheme: str, group: int, rows: int, *, r: int, t: int, c: int) -> Variant:
@@ -39,52 +42,39 @@ def gemv(scheme: str, group: int, rows: int, *, r: int, t: int, c: int) -> Varia
     """
     kernels = {"int4": GEMV_INT4, "nf4": GEMV_NF4, "int8": GEMV_INT8}
     kernel = kernels.get(scheme, GEMV_16)
-    constants: dict[str, Constant] = {"GROUP": group} if scheme in GROUPED_SCHEMES else {}
-    constants.update({"ROWS": rows, "R": r, "T": t, "C": c})
-    types = {"weights": ELEMENT[scheme]} if kernel is GEMV_16 else None
-    return variant(kernel, num_warps=t * c // 32, types=types, **constants)
+    return Variant(
+        kernel=kernel,
+        constants=(*_scheme(scheme, group)[1:], ("ROWS", rows), ("R", r), ("T", t), ("C", c)),
+        num_warps=t * c // 32,
+        types=(("weights", ELEMENT[scheme]),) if kernel is GEMV_16 else (),
+    )
 
 
 def dot(
     scheme: str, group: int, *, bn: int, bm: int, bk: int = 64, warps: int = 4, stages: int = 4
 ) -> Variant:
     """Return a form for a batch of 16-bit activations: tiles of bn rows and bm tokens."""
-    if scheme in GROUPED_SCHEMES:
-        return variant(
-            DOT_FOUR_BIT,
-            num_warps=warps,
-            num_stages=stages,
-            types={"scales": SCALE[scheme]},
-            SCHEME=scheme,
-            GROUP=group,
-            BN=bn,
-            BM=bm,
-            STAGES=stages,
-        )
-    return variant(
-        DOT_WHOLE,
+    grouped = scheme in GROUPED_SCHEMES
+    tile: Constants = (("BN", bn), ("BM", bm), *(() if grouped else (("BK", bk),)))
+    return Variant(
+        kernel=DOT_FOUR_BIT if grouped else DOT_WHOLE,
+        constants=(*_scheme(scheme, group), *tile, ("STAGES", stages)),
         num_warps=warps,
         num_stages=stages,
-        types={"weights": ELEMENT[scheme]},
-        SCHEME=scheme,
-        BN=bn,
-        BM=bm,
-        BK=bk,
-        STAGES=stages,
+        types=(("scales", SCALE[scheme]),) if grouped else (("weights", ELEMENT[scheme]),),
     )
 
 
 def imma(scheme: str, group: int, *, bn: int, bm: int, warps: int = 4, stages: int = 4) -> Variant:
     """Return a form for a batch of int8 activations: tiles of bn rows and bm tokens."""
-    sizes = {"BN": bn, "BM": bm, "STAGES": stages}
-    if scheme not in GROUPED_SCHEMES:
-        return variant(IMMA_INT8, num_warps=warps, num_stages=stages, **sizes)
-    return variant(
-        IMMA_FOUR_BIT,
+    grouped = scheme in GROUPED_SCHEMES
+    head = _scheme(scheme, group) if grouped else ()
+    return Variant(
+        kernel=IMMA_FOUR_BIT if grouped else IMMA_INT8,
+        constants=(*head, ("BN", bn), ("BM", bm), ("STAGES", stages)),
         num_warps=warps,
         num_stages=stages,
-        types={"scales": SCALE[scheme]},
-        **{"SCHEME": scheme, "GROUP": group, **sizes},
+        types=(("scales", SCALE[scheme]),) if grouped else (),
     )
 
 
@@ -92,13 +82,11 @@ def widen(scheme: str, group: int) -> Variant:
     """Return the form that writes rows of a matrix as bfloat16; ``group`` columns a program."""
     if scheme == "int8":
         return variant(WIDEN_INT8, num_warps=4, BK=group, BN=32)
-    return variant(
-        WIDEN_FOUR_BIT,
+    return Variant(
+        kernel=WIDEN_FOUR_BIT,
+        constants=(*_scheme(scheme, group), ("BN", 64)),
         num_warps=4,
-        types={"scales": SCALE[scheme]},
-        SCHEME=scheme,
-        GROUP=group,
-        BN=64,
+        types=(("scales", SCALE[scheme]),),
     )
 
 
@@ -124,6 +112,12 @@ def matmul(
         GROUPED=8,
         STAGES=stages,
     )
+
+
+def _scheme(scheme: str, group: int) -> Constants:
+    if scheme in GROUPED_SCHEMES:
+        return (("SCHEME", scheme), ("GROUP", group))
+    return (("SCHEME", scheme),)
 
 
 def decode_forms(scheme: str, group: int, rows: int) -> tuple[Variant, ...]:

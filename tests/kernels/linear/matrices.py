@@ -1,0 +1,111 @@
+"""Random matrices in every scheme, and activations for them, with what they stand for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from zse.format.as_torch import NF4_CODES
+from zse.kernels.buffers import Plain, Quantized
+from zse.kernels.linear.reference import (
+    NF4_INT8,
+    NF4_INT8_SCALE,
+    dequantize_activations,
+    dequantize_int4,
+    dequantize_int8,
+    dequantize_nf4,
+    quantize_activations,
+)
+from zse.kernels.linear.weight import LinearWeight
+
+
+@dataclass
+class Matrix:
+    weight: LinearWeight
+    exact: torch.Tensor
+    """float64 [N, K]."""
+    int8_values: torch.Tensor
+    """What int8 kernels stand for: nf4 values rounded to int8."""
+    kept: tuple[torch.Tensor, ...]
+
+
+def make_matrix(
+    scheme: str, rows: int, columns: int, group: int = 0, device: str = "cpu"
+) -> Matrix:
+    generator = torch.Generator().manual_seed(rows * 7919 + columns * 31 + group)
+
+    def random(low: int, high: int, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        return torch.randint(low, high, shape, generator=generator, dtype=dtype).to(device)
+
+    def uniform(shape: tuple[int, ...]) -> torch.Tensor:
+        return torch.rand(shape, generator=generator).to(device)
+
+    if scheme == "int4":
+        codes = random(0, 256, (rows, columns // 2), torch.uint8)
+        scale = (uniform((rows, columns // group)) * 0.01 + 0.001).half()
+        zero = (-(uniform(scale.shape) * 3 + 6) * scale.float()).half()
+        scales = torch.stack((scale, zero), -1).view(torch.int32).squeeze(-1).contiguous()
+        exact = dequantize_int4(codes, scales, group)
+        values = exact
+    elif scheme == "nf4":
+        codes = random(0, 256, (rows, columns // 2), torch.uint8)
+        scales = (uniform((rows, columns // group)) * 0.1 + 0.01).half()
+        exact = dequantize_nf4(codes, scales, group, torch.tensor(NF4_CODES))
+        table = torch.tensor(NF4_INT8).double() / NF4_INT8_SCALE
+        values = dequantize_nf4(codes, scales, group, table)
+    elif scheme == "int8":
+        codes = random(-127, 128, (rows, columns), torch.int8)
+        scales = uniform((rows,)) * 0.001 + 0.0001
+        exact = values = dequantize_int8(codes, scales)
+    else:
+        dtype = torch.bfloat16 if scheme == "bf16" else torch.float16
+        codes = (torch.randn(rows, columns, generator=generator) * 0.02).to(dtype).to(device)
+        scales = torch.zeros(0)
+        exact = values = codes.double()
+    weight = LinearWeight(
+        scheme=scheme,
+        rows=rows,
+        columns=columns,
+        weights=codes.data_ptr(),
+        group_size=group,
+        scales=scales.data_ptr() if scales.numel() else 0,
+    )
+    return Matrix(weight=weight, exact=exact, int8_values=values, kept=(codes, scales))
+
+
+@dataclass
+class Inputs:
+    activation: Plain | Quantized
+    exact: torch.Tensor
+    """float64 [M, K]."""
+    kept: tuple[torch.Tensor, ...]
+
+
+def make_inputs(rows: int, columns: int, *, quantized: bool, device: str = "cpu") -> Inputs:
+    generator = torch.Generator().manual_seed(rows * 131 + columns)
+    values = torch.randn(rows, columns, generator=generator).to(device) + 0.1
+    if not quantized:
+        plain = values.bfloat16()
+        return Inputs(
+            activation=Plain(rows=rows, columns=columns, values=plain.data_ptr()),
+            exact=plain.double(),
+            kept=(plain,),
+        )
+    codes, scales, sums = quantize_activations(values)
+    return Inputs(
+        activation=Quantized(
+            rows=rows,
+            columns=columns,
+            codes=codes.data_ptr(),
+            scales=scales.data_ptr(),
+            sums=sums.data_ptr(),
+        ),
+        exact=dequantize_activations(codes, scales),
+        kept=(codes, scales, sums),
+    )
+
+
+def relative_error(found: torch.Tensor, wanted: torch.Tensor) -> float:
+    """Return the norm of the difference over the norm of what was wanted."""
+    return ((found.double() - wanted).norm() / wanted.norm()).item()
