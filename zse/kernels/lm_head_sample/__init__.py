@@ -1,1 +1,1 @@
-"""lm_head_sample: final norm, the head, and the most likely token of each row."""
+"""lm_head_sample: final norm, the head, and one token chosen for each row."""

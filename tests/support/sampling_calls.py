@@ -1,0 +1,168 @@
+"""Calls of the sampling kernels on torch tensors: parameters in, tokens and kept sets out.
+
+The tensors may lie on any device that the launcher runs on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from zse.backends.types import SamplingRow
+from zse.kernels.lm_head_sample.draws import uniform_single
+from zse.kernels.lm_head_sample.entries import adjustment_entries
+from zse.kernels.lm_head_sample.launch import (
+    MAX_ALTERNATIVES,
+    SampledArrays,
+    SamplingArrays,
+    SamplingKind,
+    sample,
+)
+from zse.kernels.lm_head_sample.variants import STATE_SIZE, Tiles
+from zse.kernels.lm_head_sample.workspace import workspace_at, workspace_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from zse.kernels.launcher import Launcher
+
+SMALL = Tiles(block=256, slice=128, max_blocks=16, capacity=64, chunk=32)
+UNTOUCHED = -7
+GREEDY_PADDING = SamplingRow(temperature=0.0)
+
+
+@dataclass(kw_only=True)
+class Sampled:
+    """Results of one call, on the CPU."""
+
+    tokens: list[int]
+    last_tokens: list[int]
+    logprobs: torch.Tensor
+    top_tokens: torch.Tensor
+    top_logprobs: torch.Tensor
+    logits: torch.Tensor
+    kept: list[set[int]]
+    """By row, what truncation left; meaningless unless truncation ran on a row with a temperature."""
+
+
+class SamplingCall:
+    """Logits and parameters of some rows, in memory that kernels can read."""
+
+    def __init__(
+        self,
+        logits: torch.Tensor,
+        rows: Sequence[SamplingRow],
+        *,
+        uniforms: Sequence[float] | None = None,
+        slots: Sequence[int] | None = None,
+    ) -> None:
+        self.device = logits.device
+        self.num_rows, self.vocab = logits.shape
+        assert len(rows) == self.num_rows
+        self.logits = logits.clone()
+        drawn = [uniform_single(row.seed, row.step) for row in rows]
+        self.slots = list(range(self.num_rows)) if slots is None else list(slots)
+        self.default_kind = SamplingKind.of(rows, self.vocab)
+        self._parameters = {
+            "temperature": self.floats([row.temperature for row in rows]),
+            "top_k": self.integers([row.top_k for row in rows]),
+            "top_p": self.floats([row.top_p for row in rows]),
+            "min_p": self.floats([row.min_p for row in rows]),
+            "uniform": self.floats(drawn if uniforms is None else uniforms),
+            "slots": self.integers(self.slots),
+        }
+        entries = adjustment_entries(rows)
+        self.num_adjustments = len(entries.rows)
+        if self.num_adjustments:
+            self._parameters |= {
+                "entry_row": self.integers(entries.rows),
+                "entry_token": self.integers(entries.tokens),
+                "entry_penalty": self.floats(entries.penalties),
+                "entry_add": self.floats(entries.additions),
+            }
+
+    def floats(self, values: Sequence[float]) -> torch.Tensor:
+        return torch.tensor(list(values), dtype=torch.float32, device=self.device)
+
+    def integers(self, values: Sequence[int]) -> torch.Tensor:
+        return torch.tensor(list(values), dtype=torch.int32, device=self.device)
+
+    def run(
+        self, launcher: Launcher, *, kind: SamplingKind | None = None, tiles: Tiles = SMALL
+    ) -> Sampled:
+        rows, wide = self.num_rows, MAX_ALTERNATIVES
+        tokens = self.integers([UNTOUCHED] * rows)
+        last_tokens = self.integers([UNTOUCHED] * (max(self.slots) + 2))
+        logprobs = self.floats([UNTOUCHED] * rows)
+        top_tokens = self.integers([UNTOUCHED] * rows * wide)
+        top_logprobs = self.floats([UNTOUCHED] * rows * wide)
+        # Junk, so that nothing can rely on what an earlier step left there.
+        size = workspace_bytes(rows, self.vocab, tiles) // 4 + 4
+        workspace = torch.full((size,), float("nan"), device=self.device)
+        start = -workspace.data_ptr() % 16
+        sample(
+            launcher,
+            self.logits.data_ptr(),
+            rows=rows,
+            vocab=self.vocab,
+            arrays=SamplingArrays(**{k: v.data_ptr() for k, v in self._parameters.items()}),
+            kind=self.default_kind if kind is None else kind,
+            workspace_address=workspace.data_ptr() + start,
+            outputs=SampledArrays(
+                tokens=tokens.data_ptr(),
+                last_tokens=last_tokens.data_ptr(),
+                logprobs=logprobs.data_ptr(),
+                top_tokens=top_tokens.data_ptr(),
+                top_logprobs=top_logprobs.data_ptr(),
+            ),
+            num_adjustments=self.num_adjustments,
+            tiles=tiles,
+        )
+        return Sampled(
+            tokens=tokens.tolist(),
+            last_tokens=last_tokens.tolist(),
+            logprobs=logprobs.cpu(),
+            top_tokens=top_tokens.view(rows, wide).cpu(),
+            top_logprobs=top_logprobs.view(rows, wide).cpu(),
+            logits=self.logits.cpu(),
+            kept=self._kept(workspace.cpu()[start // 4 :], tiles),
+        )
+
+    def _kept(self, workspace: torch.Tensor, tiles: Tiles) -> list[set[int]]:
+        """Return each row's kept tokens from the cut that the kernels found."""
+        places = workspace_at(0, self.num_rows, self.vocab, tiles)
+        size = self.num_rows * STATE_SIZE
+
+        def piece(offset_bytes: int) -> torch.Tensor:
+            first = offset_bytes // 4
+            return workspace[first : first + size].view(self.num_rows, STATE_SIZE)
+
+        highs = piece(places.cut_values)[:, 1].tolist()
+        cuts = piece(places.cut_counts).contiguous().view(torch.int32).tolist()
+        searched = [
+            0 < k < self.vocab or p < 1.0
+            for k, p in zip(
+                self._parameters["top_k"].tolist(),
+                self._parameters["top_p"].tolist(),
+                strict=True,
+            )
+        ]
+        kept = []
+        for logits, high, (_, _, key, ties), search in zip(
+            self.logits.cpu(), highs, cuts, searched, strict=True
+        ):
+            found = set(torch.nonzero(logits >= high).flatten().tolist())
+            if search:
+                keys = ordered_keys(logits)
+                found |= set(torch.nonzero(keys > key).flatten().tolist())
+                found |= set(torch.nonzero(keys == key).flatten().tolist()[:ties])
+            kept.append({token for token in found if logits[token] > float("-inf")})
+        return kept
+
+
+def ordered_keys(logits: torch.Tensor) -> torch.Tensor:
+    """Return int32 keys in the order of float32 values, -0 as +0."""
+    bits = torch.where(logits == 0.0, 0.0, logits).view(torch.int32)
+    return bits ^ ((bits >> 31) & 0x7FFFFFFF)
