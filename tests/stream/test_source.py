@@ -108,12 +108,13 @@ def test_cold_chunks_are_read_direct_and_cached_ones_are_not(
 ) -> None:
     monkeypatch.setattr(PageCacheMap, "resident_share", lambda *_: share)
     source = LocalSource(path)
+    slow = source.is_slow(0, len(buffer))
     source.read_into(0, buffer)
     found = source.kind
     source.close()
     assert buffer == DATA
     if source_can_be_direct(path):
-        assert found == kind
+        assert (found, slow) == (kind, kind == "direct")
 
 
 def source_can_be_direct(path: Path) -> bool:
@@ -172,9 +173,8 @@ def test_a_file_that_grew_or_was_written_to_is_noticed(path: Path) -> None:
     source.close()
 
 
-def test_prefetching_and_interrupting_a_file_are_harmless(path: Path, buffer: memoryview) -> None:
+def test_interrupting_a_file_is_harmless(path: Path, buffer: memoryview) -> None:
     source = LocalSource(path)
-    source.prefetch(0, 8192)
     source.interrupt()
     source.read_into(0, buffer)
     source.close()

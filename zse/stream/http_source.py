@@ -105,8 +105,9 @@ class HttpRangeSource:
 
         self._with_attempts(read_rest, lambda: offset_bytes + filled)
 
-    def prefetch(self, offset_bytes: int, length_bytes: int) -> None:
-        """Do nothing: there is nowhere to put the bytes."""
+    def is_slow(self, offset_bytes: int, length_bytes: int) -> bool:
+        """Whether a read of this range waits for the network."""
+        return offset_bytes + length_bytes > len(self.prefix)
 
     def check_unchanged(self) -> None:
         """Do nothing: every range was read under ``If-Match``."""

@@ -6,7 +6,6 @@ saves the processor a copy and the machine's memory the pages. The choice is mad
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import stat
@@ -52,8 +51,8 @@ class ByteSource(Protocol):
         """
         ...
 
-    def prefetch(self, offset_bytes: int, length_bytes: int) -> None:
-        """Begin to fetch a range that is read soon, where that is possible; return at once."""
+    def is_slow(self, offset_bytes: int, length_bytes: int) -> bool:
+        """Whether a read of this range waits for a disk or a network."""
         ...
 
     def check_unchanged(self) -> None:
@@ -128,10 +127,9 @@ class LocalSource:
             self._direct_bytes += direct
             self._buffered_bytes += filled - direct
 
-    def prefetch(self, offset_bytes: int, length_bytes: int) -> None:
-        """Ask the kernel to read a range into the page cache."""
-        with contextlib.suppress(OSError):  # advice; a file system may have no use for it
-            os.posix_fadvise(self._fd, offset_bytes, length_bytes, os.POSIX_FADV_WILLNEED)
+    def is_slow(self, offset_bytes: int, length_bytes: int) -> bool:
+        """Whether a read of this range goes past the page cache."""
+        return self._wants_direct(offset_bytes, length_bytes)
 
     def check_unchanged(self) -> None:
         """Compare size and time of modification with those at opening."""

@@ -1,0 +1,119 @@
+"""Reads the first chunks of a model while the device is still being opened.
+
+Opening a GPU takes 0.2 s, in which a disk or a network can already deliver. The bytes wait in
+ordinary memory: pinned memory needs the device. What is cached is left where it is, and so is
+what no thread has begun to read when the loader asks for it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from zse.stream.plan import CHUNK_BYTES, plan_reads
+
+if TYPE_CHECKING:
+    from zse.format.spec import ZSEHeader
+    from zse.stream.source import ByteSource
+
+AHEAD_BYTES = 512 << 20
+
+
+class AheadSource:
+    """A source that has begun to read. It stands for the one it is made from, and closes it.
+
+    Args:
+        source: Where the bytes are.
+        header: The file's validated header.
+        num_bytes: Memory that may be filled, at most.
+        threads: Reads at a time.
+        chunk_bytes: As in the loader's options: only whole chunks of the load are found again.
+    """
+
+    def __init__(
+        self,
+        source: ByteSource,
+        header: ZSEHeader,
+        *,
+        num_bytes: int = AHEAD_BYTES,
+        threads: int = 8,
+        chunk_bytes: int = CHUNK_BYTES,
+    ) -> None:
+        self._source = source
+        self._lock = threading.Lock()
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="zse-ahead")
+        self._held: dict[tuple[int, int], Future[mmap.mmap]] = {}
+        for chunk in plan_reads(header, chunk_bytes=chunk_bytes).chunks:
+            num_bytes -= chunk.length_bytes
+            if num_bytes < 0:
+                break
+            key = (chunk.offset_bytes, chunk.length_bytes)
+            if source.is_slow(*key):
+                self._held[key] = self._pool.submit(self._read, *key)
+
+    @property
+    def name(self) -> str:
+        """The path or address."""
+        return self._source.name
+
+    @property
+    def kind(self) -> str:
+        """How the bytes came so far."""
+        return self._source.kind
+
+    @property
+    def size_bytes(self) -> int:
+        """Length of the whole."""
+        return self._source.size_bytes
+
+    def is_slow(self, offset_bytes: int, length_bytes: int) -> bool:
+        """Whether a read of this range waits for a disk or a network."""
+        return self._source.is_slow(offset_bytes, length_bytes)
+
+    def read_into(self, offset_bytes: int, view: memoryview) -> None:
+        """Fill ``view``; see ``ByteSource``. A chunk that was read ahead is held only once."""
+        with self._lock:
+            ahead = self._held.pop((offset_bytes, len(view)), None)
+        if ahead is None or ahead.cancel():
+            self._source.read_into(offset_bytes, view)
+            return
+        with ahead.result() as area:
+            _copy(view, area)
+
+    def check_unchanged(self) -> None:
+        """Check that what was read is one state of the file."""
+        self._source.check_unchanged()
+
+    def interrupt(self) -> None:
+        """Make reads that wait for a network fail soon."""
+        self._source.interrupt()
+
+    def close(self) -> None:
+        """Drop what is held and close the source."""
+        self._pool.shutdown(cancel_futures=True)
+        for ahead in self._held.values():
+            if not ahead.cancelled() and ahead.exception() is None:
+                ahead.result().close()
+        self._held.clear()
+        self._source.close()
+
+    def _read(self, offset_bytes: int, length_bytes: int) -> mmap.mmap:
+        area = mmap.mmap(-1, length_bytes)  # page-aligned, as O_DIRECT wants it
+        try:
+            with memoryview(area) as view:
+                self._source.read_into(offset_bytes, view)
+        except BaseException:
+            area.close()
+            raise
+        return area
+
+
+def _copy(view: memoryview, area: mmap.mmap) -> None:
+    # Through ctypes, which lets other threads run; an assignment to the view does not.
+    target = (ctypes.c_char * len(view)).from_buffer(view)
+    source = (ctypes.c_char * len(view)).from_buffer(area)
+    ctypes.memmove(target, source, len(view))
+    del source  # a mapping that is looked at cannot be closed
