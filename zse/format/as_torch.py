@@ -113,7 +113,7 @@ def dequantize(entry: TensorEntry, parts: Mapping[str, torch.Tensor]) -> torch.T
         scale, minus_zero_scale = split_scale_zero(parts["scale_zero"])
         values = codes.float() * scale.unsqueeze(2) + minus_zero_scale.unsqueeze(2)
     else:
-        table = torch.tensor(NF4_CODES, dtype=torch.float32)
+        table = torch.tensor(NF4_CODES, dtype=torch.float32, device=codes.device)
         values = table[codes.int()] * parts["absmax"].float().unsqueeze(2)
     return values.reshape(rows, columns)
 

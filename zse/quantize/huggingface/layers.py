@@ -37,6 +37,9 @@ class StoredMatrix:
 class LinearKernels(Protocol):
     """Multiplies packed matrices on a GPU."""
 
+    def supports(self, weight: StoredMatrix) -> bool:
+        """Return whether there is a kernel for a matrix."""
+
     def multiply(self, weight: StoredMatrix, inputs: torch.Tensor) -> torch.Tensor:
         """Return inputs [M, K] @ weight^T as [M, N] float32 or bfloat16."""
 
@@ -74,7 +77,9 @@ class PackedLayers:
 
     def make(self, weight: StoredMatrix, bias: torch.Tensor | None) -> torch.nn.Module:
         """See ``LayerMaker``."""
-        return ZSELinear(weight, bias, device=self.device, kernels=self.kernels)
+        usable = self.kernels is not None and self.kernels.supports(weight)
+        kernels = self.kernels if usable else None
+        return ZSELinear(weight, bias, device=self.device, kernels=kernels)
 
 
 class ZSELinear(torch.nn.Module):
@@ -104,7 +109,7 @@ class ZSELinear(torch.nn.Module):
         self._roles = tuple(weight.parts)
         self.out_features, self.in_features = weight.entry.shape
         for role, part in weight.parts.items():
-            self.register_buffer(role, torch.empty_like(part, device=device).copy_(part))
+            self.register_buffer(role, part.to(device, copy=True).contiguous())
         self.register_buffer("bias", None if bias is None else bias.to(device, copy=True))
 
     def stored(self) -> StoredMatrix:

@@ -15,6 +15,7 @@ from zse.errors import FormatError, MissingDependencyError, UsageError
 from zse.format.reader import ZSEReader
 from zse.quantize.huggingface.bnb import BitsandbytesLayers
 from zse.quantize.huggingface.fill import fill_model
+from zse.quantize.huggingface.kernels import open_kernels
 from zse.quantize.huggingface.layers import PackedLayers, PlainLayers
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def load_zse_model(
         elif backend == "bnb":
             layers = BitsandbytesLayers(reader, device=place, dtype=dtype)
         else:
-            layers = PackedLayers(device=place, kernels=None)
+            layers = PackedLayers(device=place, kernels=open_kernels(place, reader))
         model = _empty_model(transformers, reader, dtype)
         fill_model(model, reader, layers, device=place, dtype=dtype)
         tokenizer = _build_tokenizer(transformers, reader)
