@@ -11,67 +11,25 @@ import hashlib
 import threading
 import time
 from collections import defaultdict
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-from zse.errors import UsageError
 from zse.format.errors import ChecksumMismatch
 from zse.stream.copier import ChunkCopier
 from zse.stream.errors import FileShrankError, LoadCancelledError
-from zse.stream.plan import CHUNK_BYTES, ReadPlan, plan_reads
+from zse.stream.options import LoaderOptions, LoadReport
+from zse.stream.plan import ReadPlan, plan_reads
 from zse.stream.progress import LoadProgress
 from zse.stream.verify import verify_groups
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from zse.format.spec import ZSEHeader
     from zse.stream.plan import Chunk
     from zse.stream.source import ByteSource
     from zse.stream.target import CopyDevice
 
-Verify = Literal["none", "during", "after"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class LoaderOptions:
-    """How a load is done."""
-
-    threads: int = 8
-    chunk_bytes: int = CHUNK_BYTES
-    """Bytes of one read and one copy, at most; a multiple of 4096."""
-    buffers_per_thread: int = 2
-    """Two let a read run beside a copy. All buffers together are the pinned memory in use."""
-    verify: Verify = "none"
-    """``during`` checks each group's SHA-256 on the bytes that are copied, ``after`` reads the
-    source a second time, when the device has everything; ``none`` trusts a local file."""
-
-    def __post_init__(self) -> None:
-        if self.threads < 1 or self.buffers_per_thread < 1:
-            raise UsageError(
-                f"threads is {self.threads}, buffers_per_thread {self.buffers_per_thread}; "
-                "both must be at least 1"
-            )
-
-
-@dataclass(frozen=True, kw_only=True)
-class LoadReport:
-    """What a load did."""
-
-    num_bytes: int
-    seconds: float
-    """From the start until every byte was in device memory."""
-    source: str
-    """``page cache``, ``direct``, ``mixed`` or ``http``."""
-    threads: int
-    phase_seconds: Mapping[str, float]
-    """Mean over the threads: pin, read, copy (waiting for copies), digest; ``verify`` is the time
-    of a check after the load."""
-
-    @property
-    def gigabytes_per_second(self) -> float:
-        """Speed of the load in 1e9 bytes a second."""
-        return self.num_bytes / 1e9 / self.seconds if self.seconds else 0.0
+__all__ = ["LoadReport", "LoaderOptions", "RegionLoad", "load_region", "start_load"]
 
 
 class RegionLoad:
