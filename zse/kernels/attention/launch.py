@@ -11,6 +11,8 @@ from zse.kernels.attention.variants import (
     MAX_GROUP,
     DecodeForm,
     decode_variant,
+    prefill_form,
+    prefill_variant,
 )
 from zse.kernels.buffers import ACTIVATION_GROUP, Partials, Quantized
 from zse.kernels.norm.launch import activation_addresses
@@ -185,4 +187,72 @@ def _decode_form(
         quantized_output=quantized,
         head_norm=inputs.q_norm != 0,
         softcap=rules.softcap > 0,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrefillTiles:
+    """Tiles of ``prefill_tiles`` on the device: addresses of int32 arrays, one entry a tile."""
+
+    count: int
+    first_rows: int
+    num_rows: int
+    table_rows: int
+    first_positions: int
+
+
+def attention_prefill(
+    launcher: Launcher,
+    queries_address: int,
+    shape: HeadShape,
+    cache: PagedCache,
+    tables: BlockTables,
+    tiles: PrefillTiles,
+    output_address: int,
+    *,
+    rules: AttentionRules,
+) -> None:
+    """Attend to the paged cache with the rows of some chunks; their own keys are in it already.
+
+    Args:
+        launcher: Where to launch.
+        queries_address: bfloat16 [rows, num_heads, head_dim], as ``rope_store`` leaves them.
+        shape: Heads.
+        cache: Keys and values up to each chunk's last token.
+        tables: Blocks of the sequences.
+        tiles: Cut for ``prefill_queries(head_dim)`` tokens each.
+        output_address: bfloat16 [rows, num_heads * head_dim].
+        rules: Window, softcap and scale.
+
+    Raises:
+        UnsupportedModelError: No kernel takes these heads.
+    """
+    check_head_dim(shape.head_dim, quantized=cache.quantized)
+    form = prefill_form(
+        shape.head_dim,
+        launcher.device.capability,
+        quantized_cache=cache.quantized,
+        window=rules.window > 0,
+        softcap=rules.softcap > 0,
+    )
+    launcher.launch(
+        prefill_variant(form),
+        (shape.num_heads, tiles.count, 1),
+        queries_address,
+        cache.keys,
+        cache.values,
+        cache.key_scales,
+        cache.value_scales,
+        tables.address,
+        tiles.first_rows,
+        tiles.num_rows,
+        tiles.table_rows,
+        tiles.first_positions,
+        output_address,
+        tables.stride,
+        shape.num_heads,
+        shape.kv_heads,
+        rules.window,
+        rules.softcap,
+        rules.scale_for(shape.head_dim),
     )

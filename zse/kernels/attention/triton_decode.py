@@ -43,7 +43,7 @@ def attend_tiles(
     for tile in tl.range(first_tile, tl.cdiv(position, TILE), splits):
         tokens = tile * TILE + tl.arange(0, TILE)
         seen = (tokens >= first_seen) & (tokens < position)
-        lines = cache_lines(table, tokens, seen, kv_head, kv_heads)
+        lines = cache_lines(table, tokens, seen, kv_head, kv_heads, True)
         k_tile = load_cached(keys, key_scales, lines, seen, 0, half, HALF_PAD, HEAD_DIM, True)
         scores = tl.zeros((q_first.shape[0], TILE), tl.float32)
         scores = dot(q_first, tl.trans(k_tile), scores, PLAIN)

@@ -32,10 +32,11 @@ def cap(scores, softcap, SOFTCAP: tl.constexpr):
 
 
 @triton.jit
-def cache_lines(table, tokens, seen, kv_head, kv_heads):
+def cache_lines(table, tokens, seen, kv_head, kv_heads, MASKED: tl.constexpr):
     """Return int64 lines of the cache that hold tokens of one sequence for one head."""
-    block = tl.load(table + tokens // BLOCK_TOKENS, mask=seen, other=0).to(tl.int64)
-    return (block * kv_heads + kv_head) * BLOCK_TOKENS + tokens % BLOCK_TOKENS
+    at = table + tokens // BLOCK_TOKENS
+    block = tl.load(at, mask=seen, other=0) if MASKED else tl.load(at)
+    return (block.to(tl.int64) * kv_heads + kv_head) * BLOCK_TOKENS + tokens % BLOCK_TOKENS
 
 
 @triton.jit

@@ -41,7 +41,31 @@ DECODE = Kernel(
         number("epsilon", "fp32"),
     ),
 )
-KERNELS = (DECODE,)
+PREFILL = Kernel(
+    name="attention.prefill",
+    module="zse.kernels.attention.triton_prefill",
+    function="attention_prefill",
+    arguments=(
+        pointer("queries", "bf16"),
+        pointer("keys", "bf16"),
+        pointer("values", "bf16"),
+        pointer("key_scales", "fp16"),
+        pointer("value_scales", "fp16"),
+        pointer("tables", "i32"),
+        pointer("tile_first_rows", "i32"),
+        pointer("tile_num_rows", "i32"),
+        pointer("tile_table_rows", "i32"),
+        pointer("tile_first_positions", "i32"),
+        pointer("outputs", "bf16"),
+        number("table_stride"),
+        number("num_heads"),
+        number("kv_heads"),
+        number("window"),
+        number("softcap", "fp32"),
+        number("scale", "fp32"),
+    ),
+)
+KERNELS = (DECODE, PREFILL)
 MAX_GROUP = 32
 """Query heads that may share a key-value head."""
 INT8_OUTPUT_HEAD_DIMS = (64, 128, 256)
@@ -84,6 +108,56 @@ def decode_variant(form: DecodeForm, *, num_warps: int = 4, num_stages: int = 3)
         TILE=form.tile,
         AT_ONCE=8,
         HEAD_NORM=form.head_norm,
+        SOFTCAP=form.softcap,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrefillForm:
+    """What one compiled form of the prefill attention is made for."""
+
+    head_dim: int
+    quantized_cache: bool = False
+    window: bool = False
+    softcap: bool = False
+    queries: int = 128
+    """Tokens that a program attends with."""
+    tokens: int = 64
+    """Cached tokens that it takes at a time."""
+
+
+def prefill_queries(head_dim: int) -> int:
+    """Return how many tokens a tile holds."""
+    return 128 if head_dim <= 128 else 64
+
+
+def prefill_form(
+    head_dim: int, capability: tuple[int, int], *, quantized_cache: bool, window: bool, softcap: bool
+) -> PrefillForm:
+    """Return the form for a device: what fits its registers and its shared memory."""
+    wide = capability[0] >= 9 and head_dim <= 128
+    return PrefillForm(
+        head_dim=head_dim,
+        quantized_cache=quantized_cache,
+        window=window,
+        softcap=softcap,
+        queries=prefill_queries(head_dim),
+        tokens=64 if wide or head_dim <= 64 else 32,
+    )
+
+
+def prefill_variant(form: PrefillForm, *, num_warps: int = 8, num_stages: int = 3) -> Variant:
+    """Return the compiled form."""
+    return variant(
+        PREFILL,
+        num_warps=num_warps,
+        num_stages=num_stages,
+        types={"keys": "*i8", "values": "*i8"} if form.quantized_cache else None,
+        HEAD_DIM=form.head_dim,
+        WIDTH=padded(form.head_dim),
+        QUERIES=form.queries,
+        TOKENS=form.tokens,
+        WINDOW=form.window,
         SOFTCAP=form.softcap,
     )
 

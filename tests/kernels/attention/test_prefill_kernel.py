@@ -1,0 +1,118 @@
+"""The prefill attention equals its reference, in the interpreter; tiles cover every row."""
+
+from __future__ import annotations
+
+import pytest
+from interpreted import InterpretedLauncher
+from paged_cache import Pages, Tables, relative_error
+
+import torch
+
+from zse.kernels.attention.contract import CONTRACT
+from zse.kernels.attention.launch import AttentionRules, PrefillTiles, attention_prefill
+from zse.kernels.attention.reference import attention
+from zse.kernels.attention.tiles import PrefillChunk, prefill_tiles
+from zse.kernels.attention.variants import prefill_queries
+from zse.kernels.launcher import DeviceFacts
+from zse.kernels.rope_store.launch import HeadShape
+
+AMPERE = DeviceFacts(name="NVIDIA A100", capability=(8, 0), multiprocessors=108)
+
+
+def check(
+    chunks: list[tuple[int, int]],
+    *,
+    head_dim: int = 64,
+    kv_heads: int = 1,
+    group: int = 2,
+    window: int = 0,
+    softcap: float = 0.0,
+    quantized: bool = False,
+    launcher: InterpretedLauncher | None = None,
+) -> None:
+    """Attend with chunks of (first position, rows), one a sequence."""
+    torch.manual_seed(8)
+    shape = HeadShape(num_heads=kv_heads * group, kv_heads=kv_heads, head_dim=head_dim)
+    lengths = [first + count for first, count in chunks]
+    order = torch.randperm(sum(-(-length // 32) for length in lengths)).tolist()
+    tables = Tables([[order.pop() for _ in range(-(-length // 32))] for length in lengths])
+    pages = Pages(sum(map(len, tables.lists)), kv_heads, head_dim, quantized=quantized)
+    for blocks, length in zip(tables.lists, lengths, strict=True):
+        keys, values = torch.randn(2, length, kv_heads, head_dim)
+        pages.write(blocks, keys, values)
+    rows = sum(count for _, count in chunks)
+    queries = torch.randn(rows, shape.num_heads, head_dim).bfloat16()
+    found = torch.zeros(rows, shape.num_heads * head_dim, dtype=torch.bfloat16)
+    described, first_row = [], 0
+    for row, (first, count) in enumerate(chunks):
+        described.append(
+            PrefillChunk(first_row=first_row, num_rows=count, table_row=row, first_position=first)
+        )
+        first_row += count
+    lists = prefill_tiles(described, prefill_queries(head_dim))
+    arrays = [
+        torch.tensor(entries, dtype=torch.int32)
+        for entries in (lists.first_rows, lists.num_rows, lists.table_rows, lists.first_positions)
+    ]
+    attention_prefill(
+        launcher or InterpretedLauncher(), queries.data_ptr(), shape, pages.cache, tables.tables,
+        PrefillTiles(
+            count=len(lists.num_rows), first_rows=arrays[0].data_ptr(),
+            num_rows=arrays[1].data_ptr(), table_rows=arrays[2].data_ptr(),
+            first_positions=arrays[3].data_ptr(),
+        ),
+        found.data_ptr(), rules=AttentionRules(window=window, softcap=softcap),
+    )  # fmt: skip
+    for chunk, blocks in zip(described, tables.lists, strict=True):
+        own = slice(chunk.first_row, chunk.first_row + chunk.num_rows)
+        length = chunk.first_position + chunk.num_rows
+        expected = attention(
+            queries[own].float(), pages.read(blocks, length), torch.arange(length),
+            chunk.first_position, window or None, softcap,
+        )  # fmt: skip
+        assert relative_error(found[own], expected) <= CONTRACT.relative_tolerance_16bit
+
+
+@pytest.mark.parametrize(
+    "chunks", [[(0, 1)], [(0, 130)], [(37, 5), (0, 33)], [(64, 64)], [(130, 3), (96, 1)]]
+)
+def test_chunks_with_and_without_a_prefix(chunks: list[tuple[int, int]]) -> None:
+    check(chunks)
+
+
+@pytest.mark.parametrize("window", [1, 20, 70])
+def test_a_window_hides_what_is_before_it(window: int) -> None:
+    check([(90, 50)], window=window)
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "group", "quantized"),
+    [(64, 7, True), (80, 1, False), (128, 2, True), (256, 1, False)],
+)
+def test_other_heads_and_an_int8_cache(head_dim: int, group: int, quantized: bool) -> None:
+    check([(40, 30)], head_dim=head_dim, group=group, quantized=quantized)
+
+
+def test_scores_are_capped() -> None:
+    check([(40, 30)], softcap=2.0)
+
+
+def test_the_form_for_older_devices_gives_the_same() -> None:
+    check([(40, 30)], head_dim=128, launcher=InterpretedLauncher(AMPERE))
+
+
+def test_tiles_cover_every_row_once_and_end_with_the_longest_context() -> None:
+    chunks = [
+        PrefillChunk(first_row=4, num_rows=300, table_row=0, first_position=0),
+        PrefillChunk(first_row=304, num_rows=1, table_row=2, first_position=900),
+    ]
+    lists = prefill_tiles(chunks, 128)
+    covered = [
+        row
+        for first, count in zip(lists.first_rows, lists.num_rows, strict=True)
+        for row in range(first, first + count)
+    ]
+    assert sorted(covered) == list(range(4, 305))
+    assert lists.first_positions == [0, 128, 256, 900]
+    assert lists.table_rows == [0, 0, 0, 2]
+    assert lists.num_rows == [128, 128, 44, 1]
