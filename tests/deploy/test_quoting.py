@@ -21,9 +21,28 @@ from zse.deploy.quoting import (
 )
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), max_size=20)
-HOSTILE = st.sampled_from(
-    """a"b|a'b|a\nb: c|${x}|$${x}|%{ if }|- x|{{ y }}|yes|1e3|0x1f|#c| lead|trail |\ttab|\\|\\u0041
-|null|~|*a|&a|!t|\u2028|\x85|\x7f|\ufeff|\U0001f600||a: b|>|%|@{name}|`|\r\n""".split("|")
+HOSTILE = (
+    st.sampled_from(
+        [
+            'a"b',
+            "a'b",
+            "a\nb: c",
+            "${x}",
+            "$${x}",
+            "%{ if }",
+            "- x",
+            "{{ y }}",
+            "yes",
+            "1e3",
+            "0x1f",
+        ]
+    )
+    | st.sampled_from(
+        ["#c", " lead", "trail ", "\ttab", "\\", "\\u0041", "null", "~", "*a", "&a", "!t", "\u2028"]
+    )
+    | st.sampled_from(
+        ["\x85", "\x7f", "\ufeff", "\U0001f600", "", "a: b", "|", ">", "%", "@{name}", "`", "\r\n"]
+    )
 )
 STRINGS = HOSTILE | TEXT
 SCALARS = STRINGS | st.booleans() | st.integers(-(10**9), 10**9) | st.none()

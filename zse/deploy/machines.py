@@ -1,0 +1,122 @@
+"""What platforms rent, by memory: GPU types and CPU plans from tables in ``data``.
+
+Prices are list prices on the day that the table names; they are there to compare, not to bill.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+from zse.deploy.errors import NoFittingGpuError
+from zse.errors import UsageError
+
+if TYPE_CHECKING:
+    from zse.deploy.sizing import MemoryNeed
+
+_MIB = 1 << 20
+_CONTEXT_BYTES = 600 * _MIB
+"""What the driver takes for itself, with room to spare."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """One GPU type or CPU plan of a platform."""
+
+    name: str
+    """As the platform's API writes it."""
+    hardware: str
+    """In words."""
+    memory_mib: int
+    """Of the GPU, as its driver reports it; of the machine for a CPU plan."""
+    architectures: tuple[str, ...] = ()
+    """Kernel pack targets that may be met; empty for a CPU plan."""
+    usd_per_hour: float | None = None
+    cpu: float = 0
+    """Processors that come with it, where the platform ties them."""
+    ram_gib: int = 0
+
+    @property
+    def is_gpu(self) -> bool:
+        """Whether it is a GPU type."""
+        return bool(self.architectures)
+
+    def holds(self, need: MemoryNeed) -> bool:
+        """Whether a model fits."""
+        free_bytes = self.memory_mib * _MIB - (_CONTEXT_BYTES if self.is_gpu else 0)
+        return need.total_bytes <= free_bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Catalog:
+    """What one platform rents."""
+
+    platform: str
+    source: str
+    prices_of: str
+    """The day that the prices were read."""
+    machines: tuple[Machine, ...]
+
+    def named(self, name: str) -> Machine:
+        """Return a machine by the platform's name.
+
+        Raises:
+            UsageError: The table has no such machine.
+        """
+        for machine in self.machines:
+            if machine.name.lower() == name.lower():
+                return machine
+        known = ", ".join(machine.name for machine in self.machines)
+        raise UsageError(f"{self.platform} has no {name!r}", hint=f"It has {known}.")
+
+    def smallest(self, need: MemoryNeed | None, *, gpu: bool = True) -> Machine:
+        """Return the cheapest machine that holds a model; of equal ones the smallest.
+
+        Args:
+            need: What the model takes; None when it is not known.
+            gpu: Look among GPU types, or among CPU plans.
+
+        Raises:
+            UsageError: Nothing is known of the model.
+            NoFittingGpuError: Even the largest is too small.
+        """
+        kind = [machine for machine in self.machines if machine.is_gpu == gpu]
+        if need is None:
+            known = ", ".join(machine.name for machine in kind)
+            raise UsageError(
+                "the model's size is not known, so no machine can be chosen",
+                hint=f"Give MODEL as a local .zse file, or --memory-gib, or --gpu, one of {known}.",
+            )
+        fitting = [machine for machine in kind if machine.holds(need)]
+        if not fitting:
+            largest = max(kind, key=lambda machine: machine.memory_mib)
+            raise NoFittingGpuError(
+                f"the model needs {need.total_bytes / 1e9:.1f} GB, but the largest machine of "
+                f"{self.platform}, {largest.name}, has {largest.memory_mib * _MIB / 1e9:.1f} GB",
+                hint="Convert the model with a smaller scheme, or ask for a shorter context.",
+            )
+        return min(fitting, key=lambda machine: (_price(machine), machine.memory_mib))
+
+
+@cache
+def load_catalog(platform: str) -> Catalog:
+    """Read a platform's table."""
+    text = (files("zse.deploy") / "data" / f"{platform}.toml").read_text(encoding="utf-8")
+    table = tomllib.loads(text)
+    machines = tuple(
+        Machine(**{**row, "architectures": tuple(row.get("architectures", ()))})
+        for row in table["machines"]
+    )
+    return Catalog(
+        platform=platform,
+        source=table["source"],
+        prices_of=table["prices_of"],
+        machines=machines,
+    )
+
+
+def _price(machine: Machine) -> float:
+    return machine.usd_per_hour if machine.usd_per_hour is not None else float("inf")

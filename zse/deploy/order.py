@@ -1,0 +1,186 @@
+"""What is to be deployed, whatever the platform: an image, a name, and how it scales."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
+
+from zse.errors import UsageError
+from zse.oci.reference import parse_reference
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from zse.deploy.sizing import MemoryNeed
+
+MODELS_FOLDER = "/models"
+"""Where volumes and buckets are mounted; the image expects a mounted model there."""
+NO_GPU = "none"
+MAX_NAME = 52
+"""Kubernetes allows 63 characters, and platforms add suffixes."""
+
+_NAME = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SECRET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SecretUse:
+    """An environment variable whose value only the platform knows."""
+
+    variable: str
+    secret: str
+    """Name of the secret on the platform."""
+    key: str
+    """Entry of the secret, where a secret has several."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """One deployment, before a platform's words.
+
+    Raises:
+        UsageError: A value is out of range or malformed.
+    """
+
+    image: str
+    """Image reference that the platform pulls."""
+    name: str = ""
+    """Of the endpoint; empty takes the last word of the image's repository."""
+    model: str = ""
+    """MODEL as given: sized when it can be read here, passed on when it is an address."""
+    need: MemoryNeed | None = None
+    """Memory the model needs; None when it is not known."""
+    form: str = ""
+    """Which of the target's forms; empty is its first."""
+    gpu: str = ""
+    """The platform's name of a GPU type; empty chooses one; "none" is a CPU deployment."""
+    min_replicas: int = 0
+    max_replicas: int = 1
+    concurrency: int = 16
+    """Requests a replica works on before another is started."""
+    idle_seconds: int = 300
+    """Without requests, until a replica is put to sleep."""
+    startup_seconds: int = 240
+    """Until a replica that is not ready counts as broken."""
+    drain_seconds: int = 30
+    """For work in flight after SIGTERM."""
+    port: int = 8000
+    is_public: bool = False
+    """Whether anyone who knows the address may ask."""
+    region: str = ""
+    volume: str = ""
+    """Named volume of the platform, mounted at /models."""
+    bucket: str = ""
+    """Bucket mounted at /models, where the platform can mount one."""
+    bucket_secret: str = ""
+    registry_secret: str = ""
+    """The platform's credential for the image's registry."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    secrets: tuple[SecretUse, ...] = ()
+    extra: Mapping[str, str] = field(default_factory=dict)
+    """Settings that only this target knows."""
+
+    def __post_init__(self) -> None:
+        parse_reference(self.image)
+        name = self.name or _name_of(self.image)
+        if not _NAME.fullmatch(name) or len(name) > MAX_NAME:
+            raise UsageError(
+                f"the name {name!r} does not fit every platform",
+                hint=f"Use lower-case letters, digits and dashes, at most {MAX_NAME}.",
+            )
+        object.__setattr__(self, "name", name)
+        self._check_numbers()
+        for variable in [*self.env, *(use.variable for use in self.secrets)]:
+            if not _VARIABLE.fullmatch(variable):
+                raise UsageError(f"{variable!r} is not the name of an environment variable")
+        both = self.env.keys() & {use.variable for use in self.secrets}
+        if both:
+            raise UsageError(f"{', '.join(sorted(both))}: a value and a secret at the same time")
+
+    def _check_numbers(self) -> None:
+        for name in ("concurrency", "max_replicas", "startup_seconds", "port"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name} is {getattr(self, name)}, expected 1 or more")
+        for name in ("min_replicas", "idle_seconds", "drain_seconds"):
+            if getattr(self, name) < 0:
+                raise UsageError(f"{name} is {getattr(self, name)}, expected 0 or more")
+        if self.min_replicas > self.max_replicas:
+            raise UsageError(
+                f"{self.min_replicas} replicas at least, but {self.max_replicas} at most"
+            )
+        if self.volume and self.bucket:
+            raise UsageError("a volume and a bucket cannot both be mounted at /models")
+
+    @property
+    def has_gpu(self) -> bool:
+        """Whether a GPU is asked for."""
+        return self.gpu != NO_GPU
+
+    @property
+    def is_mounted(self) -> bool:
+        """Whether the model comes from a mount."""
+        return bool(self.volume or self.bucket)
+
+    def environment(self) -> dict[str, str]:
+        """Return what the container needs beyond what the image sets."""
+        found = {"ZSE_DRAIN_SECONDS": str(max(1, self.drain_seconds - 5)), "PORT": str(self.port)}
+        if "://" in self.model:
+            found["ZSE_MODEL"] = self.model
+        elif self.is_mounted and self.model:
+            found["ZSE_MODEL"] = f"{MODELS_FOLDER}/{PurePosixPath(self.model).name}"
+        return {**found, **self.env}
+
+    def with_form(self, forms: tuple[str, ...]) -> Order:
+        """Return the order with one of a target's forms.
+
+        Raises:
+            UsageError: The target has no such form.
+        """
+        if self.form and self.form not in forms:
+            raise UsageError(
+                f"there is no form {self.form!r}", hint=f"Choose one of {', '.join(forms)}."
+            )
+        return self if self.form else replace(self, form=forms[0])
+
+
+def parse_pairs(texts: tuple[str, ...], option: str) -> dict[str, str]:
+    """Parse ``NAME=VALUE`` options.
+
+    Raises:
+        UsageError: One has no equals sign, or a name comes twice.
+    """
+    found: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise UsageError(f"one {option} is not NAME=VALUE")  # which may be a secret
+        if name in found:
+            raise UsageError(f"{option} {name} is given twice")
+        found[name] = value
+    return found
+
+
+def parse_secrets(texts: tuple[str, ...]) -> tuple[SecretUse, ...]:
+    """Parse ``VARIABLE=SECRET[:KEY]`` options.
+
+    Raises:
+        UsageError: One is malformed. The text is not repeated: it may be a secret by mistake.
+    """
+    uses = []
+    for variable, rest in parse_pairs(texts, "--secret").items():
+        secret, _, key = rest.partition(":")
+        if not _SECRET.fullmatch(secret) or (key and not _SECRET.fullmatch(key)):
+            raise UsageError(
+                f"--secret {variable}: what follows is not the name of a secret",
+                hint="Write VARIABLE=SECRET[:KEY]; the value stays on the platform.",
+            )
+        uses.append(SecretUse(variable=variable, secret=secret, key=key or variable))
+    return tuple(uses)
+
+
+def _name_of(image: str) -> str:
+    last = parse_reference(image).repository.rpartition("/")[2]
+    return re.sub(r"[^a-z0-9]+", "-", last).strip("-")[:MAX_NAME].strip("-")

@@ -1,0 +1,145 @@
+"""A plan: everything a deployment will create and cost, and the files that say it."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from zse.deploy.machines import Catalog, Machine
+    from zse.deploy.order import Order
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """What a replica costs by the hour."""
+
+    usd_per_hour: float | None
+    """Of one running replica; None when the platform has no fixed price."""
+    sleeps: bool
+    """Whether nothing is paid for compute while nobody asks."""
+    source: str
+    always_on: int = 0
+    """Replicas that never sleep."""
+
+    def __str__(self) -> str:
+        """Say it in words."""
+        if self.usd_per_hour is None:
+            return f"no list price on record; see {self.source}"
+        asleep = f"${self.always_on * self.usd_per_hour:.2f}/h while nobody asks"
+        price = f"${self.usd_per_hour:.2f}/h for each running replica"
+        return f"{price}, {asleep} ({self.source})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """A call of a platform's own API, where no tool makes it."""
+
+    method: str
+    url: str
+    body: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """One deployment in a platform's words."""
+
+    target: str
+    order: Order
+    machine: Machine | None
+    cost: Cost
+    creates: tuple[str, ...]
+    access: str
+    """Who may ask."""
+    files: Mapping[str, str]
+    """Path below the output folder -> text."""
+    commands: tuple[tuple[str, ...], ...] = ()
+    """What makes it real, run in the output folder."""
+    request: Request | None = None
+    """A call that makes it real, instead of commands."""
+    notes: tuple[str, ...] = field(default=())
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what scripts read."""
+        order, machine = self.order, self.machine
+        return {
+            "target": self.target,
+            "form": order.form,
+            "name": order.name,
+            "image": order.image,
+            "model": order.model,
+            "needed_bytes": order.need.total_bytes if order.need else None,
+            "machine": machine.name if machine else None,
+            "architectures": list(machine.architectures) if machine else [],
+            "min_replicas": order.min_replicas,
+            "max_replicas": order.max_replicas,
+            "usd_per_hour": self.cost.usd_per_hour,
+            "scales_to_zero": self.cost.sleeps,
+            "creates": list(self.creates),
+            "secrets": {use.variable: f"{use.secret}:{use.key}" for use in order.secrets},
+            "access": self.access,
+            "files": sorted(self.files),
+            "commands": [list(words) for words in self.commands],
+            "notes": list(self.notes),
+        }
+
+    def to_text(self) -> str:
+        """Return what people read."""
+        order, machine = self.order, self.machine
+        form = f" ({order.form})" if order.form else ""
+        memory = str(order.need) if order.need else "its size is not known here"
+        lines = [f"{self.target}{form}: {order.name} from {order.image}"]
+        rows = [
+            ("model", f"{_model_words(order)}; {memory}"),
+            ("machine", _machine_words(machine)),
+            ("replicas", _replica_words(order, self.cost)),
+            ("cost", str(self.cost)),
+            ("access", self.access),
+            *[("creates", text) for text in self.creates],
+            *[("secret", f"{use.variable} from {use.secret}") for use in order.secrets],
+            *[("file", name) for name in sorted(self.files)],
+            *[("note", text) for text in self.notes],
+            *[("then", shlex.join(words)) for words in self.commands],
+        ]
+        if self.request:
+            rows.append(("then", f"{self.request.method} {self.request.url}"))
+        last = ""
+        for label, text in rows:
+            lines.append(f"  {label if label != last else '':<9} {text}")
+            last = label
+        return "\n".join(lines)
+
+
+def cost_of(order: Order, machine: Machine, catalog: Catalog) -> Cost:
+    """Return the cost of replicas that sleep when nobody asks."""
+    return Cost(
+        usd_per_hour=machine.usd_per_hour,
+        sleeps=order.min_replicas == 0,
+        source=f"list price of {catalog.prices_of}, {catalog.source}",
+        always_on=order.min_replicas,
+    )
+
+
+def pack_note(machine: Machine) -> str:
+    """Say which kernels the image must hold."""
+    return f"the image needs a kernel pack for {', '.join(machine.architectures)}"
+
+
+def _model_words(order: Order) -> str:
+    where = order.environment().get("ZSE_MODEL")
+    return f"read from {where}" if where else "in the image"
+
+
+def _machine_words(machine: Machine | None) -> str:
+    if machine is None:
+        return "what the host has"
+    kinds = f", {'/'.join(machine.architectures)}" if machine.architectures else ""
+    return f"{machine.name}: {machine.hardware}, {machine.memory_mib / 1024:.1f} GiB{kinds}"
+
+
+def _replica_words(order: Order, cost: Cost) -> str:
+    count = f"{order.min_replicas} to {order.max_replicas}, {order.concurrency} requests each"
+    return f"{count}; asleep after {order.idle_seconds} s" if cost.sleeps else count

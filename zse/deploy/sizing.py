@@ -1,0 +1,82 @@
+"""How much memory the model needs on the platform, before anything is paid for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from zse.engine.requirements import ModelFacts, estimate_memory, read_facts
+from zse.errors import UsageError
+from zse.models.builtin import is_builtin
+
+_GIB = 1 << 30
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryNeed:
+    """Memory of one replica, in bytes."""
+
+    weights_bytes: int
+    kv_bytes: int
+    overhead_bytes: int
+    quantization: str = ""
+    context_tokens: int = 0
+
+    @property
+    def total_bytes(self) -> int:
+        """Everything together."""
+        return self.weights_bytes + self.kv_bytes + self.overhead_bytes
+
+    def __str__(self) -> str:
+        """Say it in words."""
+        total = f"{self.total_bytes / 1e9:.1f} GB of memory"
+        if not self.context_tokens:
+            return total
+        weights = f"{self.weights_bytes / 1e9:.1f} GB of {self.quantization} weights"
+        return f"{total}: {weights}, {self.context_tokens} tokens of context"
+
+
+def measure(
+    model: str, *, on_gpu: bool, context_tokens: int = 0, memory_gib: float = 0.0
+) -> MemoryNeed | None:
+    """Return what a model needs, from its header; None when it cannot be read from here.
+
+    Args:
+        model: A .zse file, a checkpoint folder, ``tiny``, an address, or nothing.
+        on_gpu: Keys and values in bf16, as on a GPU; else in float32, as on a CPU.
+        context_tokens: Tokens of KV cache that must fit; 0 means 4096, or what the model has.
+        memory_gib: Memory as the caller knows it; wins.
+
+    Raises:
+        NotFoundError: MODEL looks like a file, but there is none.
+        FormatError: The file is damaged.
+    """
+    if memory_gib < 0 or context_tokens < 0:
+        raise UsageError("memory and context cannot be negative")
+    if memory_gib:
+        return MemoryNeed(weights_bytes=int(memory_gib * _GIB), kv_bytes=0, overhead_bytes=0)
+    if not _is_readable(model):
+        return None
+    return need_of(read_facts(model), on_gpu=on_gpu, context_tokens=context_tokens)
+
+
+def need_of(facts: ModelFacts, *, on_gpu: bool, context_tokens: int = 0) -> MemoryNeed:
+    """Return what a model needs, from its shapes; a checkpoint counts as INT4."""
+    estimate = estimate_memory(facts, "int4", context_tokens=context_tokens)
+    # The estimate counts keys and values in float32; on a GPU they are half as large.
+    kv_bytes = estimate.kv_bytes // 2 if on_gpu else estimate.kv_bytes
+    return MemoryNeed(
+        weights_bytes=estimate.weights_bytes,
+        kv_bytes=kv_bytes,
+        overhead_bytes=estimate.overhead_bytes,
+        quantization=estimate.quantization,
+        context_tokens=estimate.context_tokens,
+    )
+
+
+def _is_readable(model: str) -> bool:
+    """Whether the model lies on this machine. Nothing is downloaded to make a plan."""
+    if not model or "://" in model:
+        return False
+    path = Path(model).expanduser()
+    return is_builtin(model) or path.suffix == ".zse" or path.exists()
