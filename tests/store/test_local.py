@@ -120,3 +120,15 @@ def test_delete_removes_the_file(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"")
     open_store(tmp_path / "a").delete()
     assert names(tmp_path) == []
+
+
+def test_a_replaced_file_has_another_version(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"1234")
+    before = open_store(path).version()
+    assert open_store(path).version() == before
+    (tmp_path / "b").write_bytes(b"5678")
+    (tmp_path / "b").replace(path)
+    assert open_store(path).version() != before
+    with pytest.raises(NotFoundError):
+        open_store(tmp_path / "absent").version()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.store.conftest import FaultyS3, Handler
+    from faulty_s3 import FaultyS3, Handler
 
 URL = "s3://bucket/folder/object"
 PATH = "/bucket/folder/object"

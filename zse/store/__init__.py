@@ -1,6 +1,7 @@
 """Where bytes live: local folders and s3://, read in ranges, written whole or not at all."""
 
 from zse.store.base import Entry, Progress, Store, Transfer, Writer
+from zse.store.copying import copy_object
 from zse.store.location import Location, parse_location
 from zse.store.transfer import fetch, open_store, put_file, read_ranges
 
@@ -11,6 +12,7 @@ __all__ = [
     "Store",
     "Transfer",
     "Writer",
+    "copy_object",
     "fetch",
     "open_store",
     "parse_location",

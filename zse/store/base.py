@@ -77,6 +77,10 @@ class Store(Protocol):
         """Return the hexadecimal digest stored beside the object, or None when there is none."""
         ...
 
+    def version(self) -> str:
+        """Return a word that is another one when the object was replaced, even by one as long."""
+        ...
+
     def read_range(self, offset: int, length: int) -> bytes:
         """Return exactly ``length`` bytes from ``offset``."""
         ...

@@ -104,6 +104,12 @@ class LocalStore:
         """Return None: a file system keeps no digest beside a file."""
         return None
 
+    def version(self) -> str:
+        """Return what a write changes: inode, length and time."""
+        with self._reading() as file_descriptor:
+            facts = os.fstat(file_descriptor)
+        return f"{facts.st_ino}-{facts.st_size}-{facts.st_mtime_ns}"
+
     def read_range(self, offset: int, length: int) -> bytes:
         """Return exactly ``length`` bytes from ``offset``."""
         buffer = bytearray(length)

@@ -94,6 +94,10 @@ class S3Store:
         metadata: dict[str, str] = self._attributes().get("Metadata", {})
         return metadata.get(SHA256_KEY)
 
+    def version(self) -> str:
+        """Return the server's ETag."""
+        return str(self._attributes().get("ETag", ""))
+
     def read_range(self, offset: int, length: int) -> bytes:
         """Return exactly ``length`` bytes from ``offset``."""
         buffer = bytearray(length)
