@@ -142,23 +142,22 @@ class CUDABackend(CudaOperations):
 
     # --- memory --------------------------------------------------------------------------------
 
-    def lm_head(self, step: Pass, residual: Any, norm: str, linear: str) -> list[memoryview]:
-        """Return float32 logits of the wanted rows on the host, one flat view of them."""
+    def lm_head(self, step: Pass, residual: Any, norm: str, linear: str) -> bytes:
+        """Return float32 logits of the wanted rows on the host."""
         self.write_logits(step, residual, norm, linear)
         length = step.shape.wanted * self._model.shape.vocab_size * 4
         host = self._gpu.allocate_host(length)
         self._gpu.copy_to_host(host.address, step.scratch.logits, length, self._stream)
         self._stream.synchronize()
-        logits = memoryview(bytes(host.view)).cast("f")
+        logits = bytes(host.view)
         host.free()
-        return [logits]
+        return logits
 
-    def join_rows(self, parts: Sequence[list[memoryview]]) -> memoryview:
+    def join_rows(self, parts: Sequence[bytes]) -> memoryview[float]:
         """Return float32 [rows, vocab] on the host."""
-        joined = b"".join(bytes(view) for part in parts for view in part)
+        joined = bytearray().join(parts)
         vocab = self._model.shape.vocab_size
-        shape = (len(joined) // 4 // vocab, vocab)
-        return memoryview(joined).cast("B").cast("f", shape)
+        return memoryview(joined).cast("f", (len(joined) // 4 // vocab, vocab))
 
     def new_cache(self, num_blocks: int) -> KVPool:
         """Return a separate, empty KV cache; give it back with ``release_cache``."""

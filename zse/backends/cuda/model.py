@@ -12,14 +12,15 @@ from zse.backends.cuda.kv_pool import BLOCK_SIZE
 from zse.backends.cuda.scratch import ScratchSizes, activation_bytes
 from zse.backends.cuda.step import StepLimits
 from zse.kernels.attention.launch import (
-    TILE_ROWS,
     AttentionRules,
     DecodeWorkspace,
+    PrefillTiles,
     attention_output_can_be_quantized,
     decode_counters_bytes,
     decode_partials_bytes,
     decode_splits,
 )
+from zse.kernels.attention.variants import prefill_queries
 from zse.kernels.linear.plan import plan_linear
 from zse.kernels.linear.weight import supports_quantized
 from zse.kernels.lm_head_sample.arrays import SamplingArrays
@@ -90,7 +91,7 @@ class DeviceModel:
             vocab_size=self.shape.vocab_size,
             num_blocks=num_blocks,
             max_slots=self._options.max_sequences,
-            tile_rows=TILE_ROWS,
+            tile_queries=prefill_queries(self.shape.head_dim),
             table_stride=self.table_stride,
         )
 
@@ -125,6 +126,16 @@ class DeviceModel:
     def decode_splits(self, rows: int) -> int:
         """Return along how many programs a sequence is split in a step of so many decode rows."""
         return decode_splits(rows, self.shape.num_kv_heads, self.launcher.device, self._max_context)
+
+    def tiles(self, step: Pass) -> PrefillTiles:
+        """Return where the query tiles of the prefill rows are listed."""
+        return PrefillTiles(
+            count=step.shape.tiles,
+            first_rows=step.input("tile_first_row"),
+            num_rows=step.input("tile_num_rows"),
+            table_rows=step.input("tile_table"),
+            first_positions=step.input("tile_first_position"),
+        )
 
     def rules(self, window: int | None) -> AttentionRules:
         """Return what a layer's attention sees."""

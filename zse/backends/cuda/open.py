@@ -24,8 +24,9 @@ from zse.device.phases import Phases, no_phases
 from zse.errors import DeviceError, ZSEError
 from zse.kernels.find import find_pack
 from zse.settings import load_settings
+from zse.stream.ahead import AheadSource
 from zse.stream.loader import start_load
-from zse.stream.source import LocalSource
+from zse.stream.opening import open_source
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -112,7 +113,7 @@ def build_backend(
     budget = MemoryBudget(free=free, allowed=options.vram_bytes, weights=length)
     budget.check_weights()
     block = gpu.allocate(length)
-    source = LocalSource(reader.path)
+    source = AheadSource(open_source(reader.path), reader.header)
     loading = start_load(gpu, source, reader.header, block.address)
     try:
         model, memory = _prepare(hardware, block, budget, reader, shape, options, phases)

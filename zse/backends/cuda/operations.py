@@ -102,7 +102,18 @@ class CudaOperations:
                     splits=model.decode_splits(rows),
                 )
             if step.shape.prefill_rows:
-                self._attend_prefill(step, layer, window)
+                attention_prefill(
+                    self._launcher,
+                    step.scratch.query,
+                    model.heads,
+                    step.cache.layers[layer],
+                    model.tables(step),
+                    model.tiles(step),
+                    step.scratch.plain(
+                        step.shape.prefill_rows, model.query_columns, first_row=rows
+                    ).values,
+                    rules=model.rules(window),
+                )
 
         return Later(
             columns=model.query_columns,

@@ -9,13 +9,14 @@ their own and sample into a slot of their own.
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from zse.backends.cuda.inputs import InputShape, InputWriter
 from zse.backends.cuda.kv_pool import BLOCK_SIZE
 from zse.backends.types import PENDING_TOKEN
 from zse.errors import EngineError
+from zse.kernels.attention.tiles import PrefillChunk, TileLists, prefill_tiles
 from zse.kernels.lm_head_sample.arrays import SamplingKind
 from zse.kernels.lm_head_sample.draws import uniform_single
 from zse.kernels.lm_head_sample.entries import adjustment_entries
@@ -36,7 +37,7 @@ class StepLimits:
     vocab_size: int
     num_blocks: int
     max_slots: int
-    tile_rows: int
+    tile_queries: int
     """Queries in a tile of prefill attention."""
     table_stride: int
     """Blocks of the longest sequence."""
@@ -62,16 +63,6 @@ class StepPlan:
     def is_decode(self) -> bool:
         """Whether every chunk is one token that gets a successor: what graphs are captured for."""
         return not self.prefill and len(self.sampled) == len(self.decode)
-
-
-@dataclass(kw_only=True)
-class Tiles:
-    """Query tiles of the prefill rows; row 0 is the first prefill row."""
-
-    first_row: list[int] = field(default_factory=list)
-    num_rows: list[int] = field(default_factory=list)
-    table: list[int] = field(default_factory=list)
-    first_position: list[int] = field(default_factory=list)
 
 
 def plan_step(batch: StepBatch, limits: StepLimits) -> StepPlan:
@@ -120,7 +111,7 @@ def shape_of(
     return InputShape(
         decode_rows=bucket or len(plan.decode),
         prefill_rows=sum(lengths),
-        tiles=sum(-(-length // limits.tile_rows) for length in lengths),
+        tiles=sum(-(-length // limits.tile_queries) for length in lengths),
         sequences=bucket or len(chunks),
         table_stride=limits.table_stride,
         wanted=bucket or len(wanted),
@@ -161,20 +152,22 @@ def write_inputs(view: memoryview, plan: StepPlan, shape: InputShape, limits: St
     _write_sampling(writer, plan, shape, limits)
 
 
-def tiles_of(plan: StepPlan, shape: InputShape, limits: StepLimits) -> Tiles:
-    """Cut the prefill chunks into tiles of queries."""
-    tiles = Tiles()
+def tiles_of(plan: StepPlan, shape: InputShape, limits: StepLimits) -> TileLists:
+    """Cut the prefill chunks into tiles of queries; row 0 is the first prefill row."""
+    chunks: list[PrefillChunk] = []
     first_row = 0
     for table, i in enumerate(plan.prefill, start=shape.decode_rows):
         chunk = plan.batch.chunks[i]
-        length = len(chunk.token_ids)
-        for start in range(0, length, limits.tile_rows):
-            tiles.first_row.append(first_row + start)
-            tiles.num_rows.append(min(limits.tile_rows, length - start))
-            tiles.table.append(table)
-            tiles.first_position.append(chunk.start_position + start)
-        first_row += length
-    return tiles
+        chunks.append(
+            PrefillChunk(
+                first_row=first_row,
+                num_rows=len(chunk.token_ids),
+                table_row=table,
+                first_position=chunk.start_position,
+            )
+        )
+        first_row += len(chunk.token_ids)
+    return prefill_tiles(chunks, limits.tile_queries)
 
 
 def last_rows(plan: StepPlan, shape: InputShape) -> dict[int, int]:
@@ -199,11 +192,11 @@ def _write_tables(
         writer.integers("tables", chunks[i].block_table, row * shape.table_stride)
 
 
-def _write_tiles(writer: InputWriter, tiles: Tiles) -> None:
-    writer.integers("tile_first_row", tiles.first_row)
+def _write_tiles(writer: InputWriter, tiles: TileLists) -> None:
+    writer.integers("tile_first_row", tiles.first_rows)
     writer.integers("tile_num_rows", tiles.num_rows)
-    writer.integers("tile_table", tiles.table)
-    writer.integers("tile_first_position", tiles.first_position)
+    writer.integers("tile_table", tiles.table_rows)
+    writer.integers("tile_first_position", tiles.first_positions)
 
 
 def _write_sampling(

@@ -7,7 +7,7 @@ another. An event tells when a buffer may be used again.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 from zse.backends.types import SampledToken
 from zse.kernels.lm_head_sample.arrays import MAX_ALTERNATIVES, SampledArrays
@@ -151,8 +151,9 @@ class PendingResults:
             top=[(i, value) for i, value in zip(ids, values, strict=True) if i >= 0],
         )
 
-    def _numbers(self, part: int, kind: str) -> memoryview:
-        return self.view[self.offsets[part] : self.offsets[part + 1]].cast(kind)  # type: ignore[call-overload]
+    def _numbers(self, part: int, kind: Literal["i", "f"]) -> memoryview[Any]:
+        view: memoryview[Any] = self.view[self.offsets[part] : self.offsets[part + 1]]
+        return view.cast(kind)
 
 
 def _rounded(length_bytes: int) -> int:

@@ -145,7 +145,7 @@ def attention_decode(
         workspace.partials,
         stats,
         workspace.counters,
-        rows,
+        inputs.qkv.split_rows if isinstance(inputs.qkv, Partials) else rows,
         inputs.qkv.splits if isinstance(inputs.qkv, Partials) else 1,
         int(inputs.bias != 0),
         tables.stride,
