@@ -9,19 +9,42 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from zse import __version__
+from zse.device.cuda import CudaError, Driver
+from zse.device.cuda.info import count_devices, read_info
+from zse.device.cuda.library import version_text
 
 
 def machine_facts() -> dict[str, object]:
-    """Return commit, device, number of CPUs and versions."""
+    """Return commit, device, GPU if there is one, number of CPUs and versions."""
     return {
         "commit": commit(),
         "device": cpu_name(),
+        **gpu_facts(),
         "num_cpus": os.cpu_count(),
         "versions": {
             "zse": __version__,
             "torch": installed_version("torch"),
             "python": platform.python_version(),
         },
+    }
+
+
+def gpu_facts() -> dict[str, object]:
+    """Return the first GPU's name, its memory and the driver; nothing where there is none."""
+    try:
+        driver = Driver()
+        driver.version()
+        if not count_devices(driver):
+            return {}
+        info = read_info(driver, 0)
+    except CudaError:
+        return {}
+    release = Path("/sys/module/nvidia/version")
+    return {
+        "gpu": info.name,
+        "gpu_bytes": info.total_bytes,
+        "cuda_version": version_text(info.driver_version),
+        "driver": release.read_text().strip() if release.is_file() else "",
     }
 
 

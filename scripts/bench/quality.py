@@ -1,9 +1,11 @@
 """Grade the built-in model: 300 questions, greedy, at each quantization, through ``zse.LLM``.
 
     .venv/bin/python scripts/bench/quality.py [--quant fp16 int8 nf4 int4] [--limit N]
+    python scripts/bench/quality.py --device cuda --against cpu
 
 Prints a table of right answers by category, and one JSON object as the last line. An answer is
-right when it is the expected text, or for JSON and tool calls the expected value.
+right when it is the expected text, or for JSON and tool calls the expected value. ``--against``
+asks a second device too and counts the answers that are the same, token for token.
 """
 
 from __future__ import annotations
@@ -15,10 +17,14 @@ import tempfile
 import time
 from collections import Counter
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT))
 from machine import machine_facts  # noqa: E402
+
+if TYPE_CHECKING:
+    from zse.engine.llm import Completion
 
 QUESTIONS = ROOT / "tests" / "data" / "questions.jsonl"
 QUANTIZATIONS = ("fp16", "int8", "nf4", "int4")
@@ -46,37 +52,68 @@ def is_right(row: dict, answer: str) -> bool:
     return answer.strip() == row["answer"]
 
 
-def grade(model: str | Path, quant: str, rows: list[dict], cache_dir: Path) -> dict:
+def model_path(model: str | Path, quant: str, cache_dir: Path) -> Path:
+    """Return the .zse file of a model at one quantization; a .zse file is taken as it is."""
+    if str(model).endswith(".zse"):
+        return Path(model)
+    from zse.quantize.builtin import ensure_zse
+
+    return ensure_zse(model, quant=quant, cache_dir=cache_dir)
+
+
+def ask(path: Path, rows: list[dict], device: str) -> list[Completion]:
+    """Answer all questions greedily on one device."""
+    from zse.engine.llm import LLM
+    from zse.engine.request import SamplingParams
+
+    with LLM(path, device=device) as llm:
+        prompts = [llm.chat_prompt(row["messages"], tools=row.get("tools")) for row in rows]
+        outputs = llm.generate(prompts, SamplingParams(max_tokens=MAX_TOKENS, temperature=0.0))
+    return [output.outputs[0] for output in outputs]
+
+
+def grade(
+    model: str | Path,
+    quant: str,
+    rows: list[dict],
+    cache_dir: Path,
+    *,
+    device: str = "cpu",
+    against: str = "",
+) -> dict:
     """Ask all questions at one quantization.
 
     Returns:
-        ``accuracy`` from 0 to 1, ``right`` and ``asked`` by category, ``wrong`` answers, seconds.
+        ``accuracy`` from 0 to 1, ``right`` and ``asked`` by category, ``wrong`` answers, seconds;
+        with ``against``, how many answers are ``same`` there and which are ``different``.
     """
-    from zse.engine.llm import LLM
-    from zse.engine.request import SamplingParams
-    from zse.quantize.builtin import ensure_zse
-
-    path = ensure_zse(model, quant=quant, cache_dir=cache_dir)
+    path = model_path(model, quant, cache_dir)
     asked, right, wrong = Counter(row["category"] for row in rows), Counter(), []
     started = time.monotonic()
-    with LLM(path, device="cpu") as llm:
-        prompts = [llm.chat_prompt(row["messages"], tools=row.get("tools")) for row in rows]
-        greedy = SamplingParams(max_tokens=MAX_TOKENS, temperature=0.0)
-        outputs = llm.generate(prompts, greedy)
-    for row, output in zip(rows, outputs, strict=True):
-        answer = output.outputs[0].text
-        if is_right(row, answer):
+    answers = ask(path, rows, device)
+    seconds = time.monotonic() - started
+    for row, answer in zip(rows, answers, strict=True):
+        if is_right(row, answer.text):
             right[row["category"]] += 1
         else:
-            wrong.append({"id": row["id"], "answer": answer})
-    return {
+            wrong.append({"id": row["id"], "answer": answer.text})
+    result = {
         "accuracy": sum(right.values()) / len(rows),
         "right": {category: right[category] for category in asked},
         "asked": dict(asked),
         "wrong": wrong,
         "file_bytes": path.stat().st_size,
-        "seconds": round(time.monotonic() - started, 2),
+        "seconds": round(seconds, 2),
     }
+    if against:
+        others = ask(path, rows, against)
+        different = [
+            {"id": row["id"], device: one.text, against: other.text}
+            for row, one, other in zip(rows, answers, others, strict=True)
+            if one.token_ids != other.token_ids
+        ]
+        result |= {"same": len(rows) - len(different), "different": different}
+    return result
 
 
 def print_table(results: dict[str, dict]) -> None:
@@ -86,6 +123,8 @@ def print_table(results: dict[str, dict]) -> None:
         cells = (f"{result['right'][category]}/{count}" for result in results.values())
         print(f"{category:<12}" + "".join(f"{cell:>10}" for cell in cells))
     print(f"{'all':<12}" + "".join(f"{r['accuracy']:>10.1%}" for r in results.values()))
+    if all("same" in result for result in results.values()):
+        print(f"{'same tokens':<12}" + "".join(f"{r['same']:>10}" for r in results.values()))
 
 
 def main() -> None:
@@ -93,14 +132,26 @@ def main() -> None:
     parser.add_argument("--model", default="tiny", help="a built-in, folder or .zse file")
     parser.add_argument("--quant", nargs="+", default=QUANTIZATIONS, choices=QUANTIZATIONS)
     parser.add_argument("--limit", type=int, default=0, help="ask only this many questions")
+    parser.add_argument("--device", default="cpu", help="auto, cpu, cuda or cuda:N")
+    parser.add_argument("--against", default="", help="a device whose tokens must be the same")
     options = parser.parse_args()
     rows = load_questions(options.limit)
+    quants = ["file"] if options.model.endswith(".zse") else options.quant
     with tempfile.TemporaryDirectory(prefix="zse-quality-") as folder:
         results = {
-            quant: grade(options.model, quant, rows, Path(folder)) for quant in options.quant
+            quant: grade(
+                options.model,
+                quant,
+                rows,
+                Path(folder),
+                device=options.device,
+                against=options.against,
+            )
+            for quant in quants
         }
     print_table(results)
     facts = {"subject": "quality", "model": options.model, **machine_facts()}
+    facts |= {"run_on": options.device, "against": options.against}
     print(json.dumps({**facts, "num_questions": len(rows), "results": results}))
 
 

@@ -33,13 +33,13 @@ class Matrix:
 def make_matrix(
     scheme: str, rows: int, columns: int, group: int = 0, device: str = "cpu"
 ) -> Matrix:
-    generator = torch.Generator().manual_seed(rows * 7919 + columns * 31 + group)
+    generator = torch.Generator(device).manual_seed(rows * 7919 + columns * 31 + group)
 
     def random(low: int, high: int, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        return torch.randint(low, high, shape, generator=generator, dtype=dtype).to(device)
+        return torch.randint(low, high, shape, generator=generator, dtype=dtype, device=device)
 
     def uniform(shape: tuple[int, ...]) -> torch.Tensor:
-        return torch.rand(shape, generator=generator).to(device)
+        return torch.rand(shape, generator=generator, device=device)
 
     if scheme == "int4":
         codes = random(0, 256, (rows, columns // 2), torch.uint8)
@@ -60,7 +60,8 @@ def make_matrix(
         exact = values = dequantize_int8(codes, scales)
     else:
         dtype = torch.bfloat16 if scheme == "bf16" else torch.float16
-        codes = (torch.randn(rows, columns, generator=generator) * 0.02).to(dtype).to(device)
+        values = torch.randn(rows, columns, generator=generator, device=device)
+        codes = (values * 0.02).to(dtype)
         scales = torch.zeros(0)
         exact = values = codes.double()
     weight = LinearWeight(
@@ -83,8 +84,8 @@ class Inputs:
 
 
 def make_inputs(rows: int, columns: int, *, quantized: bool, device: str = "cpu") -> Inputs:
-    generator = torch.Generator().manual_seed(rows * 131 + columns)
-    values = torch.randn(rows, columns, generator=generator).to(device) + 0.1
+    generator = torch.Generator(device).manual_seed(rows * 131 + columns)
+    values = torch.randn(rows, columns, generator=generator, device=device) + 0.1
     if not quantized:
         plain = values.bfloat16()
         return Inputs(

@@ -1,0 +1,144 @@
+"""Shapes, matrices and timing on a GPU for ``kernels.py``; needs torch with CUDA."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+for folder in (ROOT, ROOT / "tests" / "kernels" / "linear"):
+    sys.path.insert(0, str(folder))
+
+import torch
+from matrices import Matrix, make_inputs, make_matrix, relative_error
+
+from zse.kernels.launcher import Launcher
+from zse.kernels.linear.launch import linear
+from zse.kernels.linear.plan import SPLITS, Form, LinearPlan, form_of, steps_of
+from zse.kernels.linear.reference import linear as reference
+from zse.kernels.linear.weight import LinearWeight
+from zse.kernels.variant import Variant
+
+# name: (columns K, rows N)
+SHAPES = {
+    "7b": {
+        "qkv": (3584, 4608),
+        "o": (3584, 3584),
+        "gate_up": (3584, 37888),
+        "down": (18944, 3584),
+        "lm_head": (3584, 152064),
+    },
+    "32b": {
+        "qkv": (5120, 7168),
+        "o": (5120, 5120),
+        "gate_up": (5120, 55296),
+        "down": (27648, 5120),
+    },
+}
+FLUSHED_BYTES = 300e6
+"""Read between two uses of the same copy: several times the second-level cache."""
+MIN_LAUNCHES = 32
+
+
+@dataclass
+class Case:
+    """A matrix in several copies, and activations for it."""
+
+    matrix: Matrix
+    weights: list[LinearWeight]
+    kept: list[tuple[torch.Tensor, ...]]
+    outputs: torch.Tensor
+
+    @property
+    def form(self) -> Form:
+        return form_of(self.matrix.weight)
+
+
+def make_case(scheme: str, group: int, columns: int, rows: int) -> Case:
+    matrix = make_matrix(scheme, rows, columns, group, device="cuda")
+    copies = max(2, min(40, round(FLUSHED_BYTES / matrix.weight.size_bytes)))
+    kept = [tuple(part.clone() for part in matrix.kept) for _ in range(copies)]
+    weights = [
+        LinearWeight(
+            scheme=scheme,
+            rows=rows,
+            columns=columns,
+            group_size=group,
+            weights=codes.data_ptr(),
+            scales=scales.data_ptr() if scales.numel() else 0,
+        )
+        for codes, scales in kept
+    ]
+    outputs = torch.empty(max(16 * 8, 256) * rows, device="cuda")
+    return Case(matrix=matrix, weights=weights, kept=kept, outputs=outputs)
+
+
+def is_quantized(variant: Variant) -> bool:
+    return any(argument.name == "codes" for argument in variant.arguments)
+
+
+def error_of(launcher: Launcher, case: Case, variant: Variant, rows: int, splits: int) -> float:
+    """Return the relative error of one product."""
+    quantized = is_quantized(variant)
+    inputs = make_inputs(rows, case.form.columns, quantized=quantized, device="cuda")
+    plan = LinearPlan(variant=variant, splits=splits, rows=rows, columns=case.form.rows)
+    out = case.outputs[: splits * rows * case.form.rows].view(splits, rows, -1)
+    out.fill_(float("nan"))
+    linear(launcher, case.matrix.weight, inputs.activation, out.data_ptr(), plan)
+    matrix = case.matrix.int8_values if quantized else case.matrix.exact
+    return relative_error(out.double().sum(0), reference(inputs.exact, matrix))
+
+
+def time_plan(launcher: Launcher, case: Case, plan: LinearPlan) -> float:
+    """Return microseconds of one product, the matrix not in the cache."""
+    inputs = make_inputs(
+        plan.rows, case.form.columns, quantized=is_quantized(plan.variant), device="cuda"
+    )
+    address = case.outputs.data_ptr()
+    return graph_us(
+        [
+            lambda weight=weight: linear(launcher, weight, inputs.activation, address, plan)
+            for weight in case.weights
+        ]
+    )
+
+
+def graph_us(calls: Sequence[Callable[[], object]], replays: int = 7) -> float:
+    """Return microseconds of one call, in a CUDA graph that makes each at least once."""
+    repeated = list(calls) * max(1, MIN_LAUNCHES // len(calls))
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for call in calls[:2]:
+            call()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for call in repeated:
+            call()
+    graph.replay()
+    torch.cuda.synchronize()
+    times = []
+    for _ in range(replays):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        times.append(start.elapsed_time(end))
+    return sorted(times)[len(times) // 2] / len(repeated) * 1e3
+
+
+def splits_for(variant: Variant, form: Form, limit: int = SPLITS[-1]) -> list[int]:
+    steps = steps_of(variant, form)
+    return [s for s in SPLITS if s <= limit and (s == 1 or s * 2 <= steps)]
+
+
+class TorchStream:
+    """The stream that torch uses now, to a ``PackLauncher``."""
+
+    @property
+    def handle(self) -> int:
+        return torch.cuda.current_stream().cuda_stream
