@@ -23,6 +23,7 @@ _HCL_SPECIAL = re.compile(r"[\x00-\x1f\x7f\"\\]|[$%](?=\{)")
 _PLAIN_PYTHON = re.compile(r"[ !#-&(-\[\]-~]*")
 _DOCKER_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@+-]*")
 _INDENT = "  "
+_PYTHON_WIDTH = 60
 
 
 def quote_json(value: Any, indent: str = "") -> str:
@@ -92,20 +93,24 @@ def _hcl_string(text: str) -> str:
     return f'"{escaped}"'
 
 
-def quote_python(value: Any, indent: str = "") -> str:  # noqa: ARG001 - one signature for all
-    """Write a value as a Python literal."""
+def quote_python(value: Any, indent: str = "") -> str:
+    """Write a value as a Python literal, laid out as the formatter would."""
     _check(value)
     if isinstance(value, str):
-        # The formatter's quotes where they need no escape.
-        return (
-            f'"{value}"' if re.fullmatch(r"[^\"'\\\x00-\x1f\x7f-\uffff]*", value) else repr(value)
-        )
-    if isinstance(value, list):
-        return "[" + ", ".join(quote_python(item) for item in value) + "]"
+        return f'"{value}"' if _PLAIN_PYTHON.fullmatch(value) else repr(value)
+    if not isinstance(value, list | dict):
+        return repr(value)
+    inner = indent + 2 * _INDENT
     if isinstance(value, dict):
-        items = (f"{quote_python(key)}: {quote_python(item)}" for key, item in value.items())
-        return "{" + ", ".join(items) + "}"
-    return repr(value)
+        items = [f"{quote_python(k)}: {quote_python(v, inner)}" for k, v in value.items()]
+    else:
+        items = [quote_python(item, inner) for item in value]
+    opening, closing = ("{", "}") if isinstance(value, dict) else ("[", "]")
+    on_one_line = opening + ", ".join(items) + closing
+    if len(on_one_line) <= _PYTHON_WIDTH and "\n" not in on_one_line:
+        return on_one_line
+    lines = "".join(f"{inner}{item},\n" for item in items)
+    return f"{opening}\n{lines}{indent}{closing}"
 
 
 def quote_shell(value: Any, indent: str = "") -> str:  # noqa: ARG001 - one signature for all

@@ -1,0 +1,123 @@
+"""Modal: an app file for its client, as a server or as a class with a memory snapshot."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from zse.deploy.machines import load_catalog
+from zse.deploy.plan import Cost, Plan, cost_of, pack_note
+from zse.deploy.settings import take_extra
+from zse.deploy.templates import render
+from zse.errors import UsageError
+
+if TYPE_CHECKING:
+    from zse.deploy.machines import Machine
+    from zse.deploy.order import Order
+
+FORMS = ("server", "class")
+COMMAND = ["/usr/bin/python3", "-I", "-S", "/opt/zse/boot.py"]
+"""The image's entry point; the full path, because Modal puts its own Python first."""
+CPU_PROCESSORS = 8.0
+_CPU_USD_PER_HOUR = 0.0473
+_GIB_USD_PER_HOUR = 0.008
+_MIB = 1 << 20
+_REGION = "us-east"
+_MAX_GRACE_SECONDS = 3600
+
+
+def make_plan(order: Order) -> Plan:
+    """Plan a Modal app."""
+    order = order.with_form(FORMS)
+    extra = take_extra(order, ("bucket-endpoint", "bucket-prefix"))
+    catalog = load_catalog("modal")
+    machine: Machine | None = None
+    if order.has_gpu:
+        machine = catalog.named(order.gpu) if order.gpu else catalog.smallest(order.need)
+        cost = cost_of(order, machine, catalog)
+    else:
+        cost = _cpu_cost(order, catalog.source)
+    key = "the workspace's proxy tokens: Modal-Key and Modal-Secret headers, or the two as a bearer"
+    return Plan(
+        target="modal",
+        order=order,
+        machine=machine,
+        cost=cost,
+        creates=(f'app "{order.name}" with one {order.form}', *_mount_words(order)),
+        access="anyone: the server itself asks for no key" if order.is_public else key,
+        files={"app.py": render(f"modal/{order.form}.py", _values(order, machine, extra))},
+        commands=(("modal", "deploy", "app.py"),),
+        notes=_notes(order, machine),
+    )
+
+
+def _values(order: Order, machine: Machine | None, extra: dict[str, str]) -> dict[str, Any]:
+    secrets: dict[str, list[str]] = {}
+    for use in order.secrets:
+        if use.key != use.variable:
+            raise UsageError(
+                f"--secret {use.variable}: Modal hands out a secret's entries under their names",
+                hint=f"Rename the entry {use.key} of {use.secret} to {use.variable}.",
+            )
+        secrets.setdefault(use.secret, []).append(use.variable)
+    bucket = {
+        "bucket_name": order.bucket,
+        "bucket_endpoint_url": extra.get("bucket-endpoint"),
+        "key_prefix": extra.get("bucket-prefix"),
+    }
+    return {
+        "name": order.name,
+        "image": order.image,
+        "registry_secret": order.registry_secret or None,
+        "gpu": machine.name if machine else None,
+        "cpu": None if machine else CPU_PROCESSORS,
+        "memory_mib": None if machine else _ram_mib(order),
+        "environment": {"ZSE_HOST": "0.0.0.0", **order.environment()},
+        "secrets": secrets,
+        "volume": order.volume or None,
+        "bucket": {k: v for k, v in bucket.items() if v} if order.bucket else None,
+        "bucket_secret": order.bucket_secret or None,
+        "port": order.port,
+        "command": COMMAND,
+        "concurrency": order.concurrency,
+        "max_concurrency": order.concurrency * 4,
+        "min_replicas": order.min_replicas,
+        "max_replicas": order.max_replicas,
+        "idle_seconds": max(2, order.idle_seconds),
+        "startup_seconds": order.startup_seconds,
+        "drain_seconds": min(order.drain_seconds, _MAX_GRACE_SECONDS),
+        "region": order.region or _REGION,
+        "is_public": order.is_public,
+        "is_private": not order.is_public,
+    }
+
+
+def _mount_words(order: Order) -> tuple[str, ...]:
+    kind = "volume" if order.volume else "bucket"
+    name = order.volume or order.bucket
+    return (f'mounts the {kind} "{name}" at /models (it must exist)',) if name else ()
+
+
+def _notes(order: Order, machine: Machine | None) -> tuple[str, ...]:
+    notes = ["Modal runs linux/amd64 images only"]
+    if machine:
+        notes.append(pack_note(machine))
+    if order.bucket:
+        notes.append("a bucket mount is slow at random reads: s3:// as MODEL streams faster")
+    if order.form == "class":
+        notes.append("GPU memory snapshots are an alpha of Modal's; the first cold starts are slow")
+    return tuple(notes)
+
+
+def _ram_mib(order: Order) -> int:
+    need = order.need.total_bytes // _MIB if order.need else 0
+    return max(4096, need * 5 // 4)
+
+
+def _cpu_cost(order: Order, source: str) -> Cost:
+    gib = _ram_mib(order) / 1024
+    return Cost(
+        usd_per_hour=round(CPU_PROCESSORS * _CPU_USD_PER_HOUR + gib * _GIB_USD_PER_HOUR, 2),
+        sleeps=order.min_replicas == 0,
+        source=f"list price of 2026-06, {source}",
+        always_on=order.min_replicas,
+    )
