@@ -44,6 +44,7 @@ class Report:
         self._file = path.open("a")
         self._end = time.monotonic() + seconds
         self._only = re.compile(only)
+        self.failed = False
 
     @property
     def has_time(self) -> bool:
@@ -62,15 +63,22 @@ class Report:
             if self.has_time:
                 work()
         except Exception as error:
+            self.failed = True
             traceback.print_exc()
             self.add(part=name, failed=f"{type(error).__name__}: {error}"[:2000])
         print(f"-- {name}: {time.monotonic() - started:.1f} s", flush=True)
 
 
-def open_launcher(pack_path: Path | None):
-    """Return a launcher over torch's stream, of a pack or of one built on the spot."""
+def open_launcher(pack_path: Path | None, *, jit: bool = False):
+    """Return a launcher over torch's stream: of a pack, of one built on the spot, or Triton's."""
     import torch
     from kernel_cases import TorchStream
+
+    if jit:
+        sys.path.insert(0, str(ROOT / "tests" / "support"))
+        from jit_launcher import JitLauncher
+
+        return JitLauncher(bandwidth_bytes_per_second=4.3e12)
 
     from zse.backends.cuda.launcher import PackLauncher
     from zse.device.cuda import Gpu
@@ -150,6 +158,7 @@ def sweep(launcher, report: Report, model: str) -> None:
         for rows in rows_list:
             sweep_rows(launcher, report, table, name, case, variants_of(scheme, group, rows), rows)
 
+    report.part("smoke", lambda: run("o", "int4", 128, lambda *a: decode_sweep(*a)[:1], "a8", (1,)))
     for name in ("gate_up", "down", "qkv", "o"):
         report.part(f"int4 {name}", lambda n=name: run(n, "int4", 128, decode_sweep, "a8", (1,)))
     if "lm_head" in shapes:
@@ -174,7 +183,7 @@ def sweep(launcher, report: Report, model: str) -> None:
     ):
         for name in ("gate_up", "down", "qkv", "o"):
             report.part(
-                f"{scheme} {name}",
+                f"rest {scheme} {name}",
                 lambda n=name, s=scheme, g=group, t=table: run(n, s, g, decode_sweep, t, (1,)),
             )
 
@@ -297,6 +306,7 @@ def main() -> None:
     parser.add_argument("--sweep", action="store_true")
     parser.add_argument("--model", default="7b", choices=("7b", "32b"))
     parser.add_argument("--pack", type=Path)
+    parser.add_argument("--jit", action="store_true", help="compile as Triton does, no pack")
     parser.add_argument("--build-pack", type=Path)
     parser.add_argument("--results", type=Path, default=ROOT / "build" / "kernels.jsonl")
     parser.add_argument("--seconds", type=float, default=600.0)
@@ -308,7 +318,7 @@ def main() -> None:
     import torch
 
     report = Report(options.results, options.seconds, options.only)
-    launcher = open_launcher(options.pack)
+    launcher = open_launcher(options.pack, jit=options.jit)
     figures: dict[str, float] = {}
     if options.sweep:
         sweep(launcher, report, options.model)
@@ -316,6 +326,7 @@ def main() -> None:
         report.part("peers", lambda: figures.update(peers_table(launcher, report)))
     facts = {**machine_facts(), "device": torch.cuda.get_device_name(0)}
     print(json.dumps({"benchmark": "kernels", **facts, **figures}))
+    sys.exit(1 if report.failed else 0)
 
 
 if __name__ == "__main__":

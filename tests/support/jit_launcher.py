@@ -1,0 +1,81 @@
+"""A launcher over Triton's own compiler, for a machine with a GPU, triton and torch.
+
+Addresses are those of tensors on the GPU. Launches go to torch's current stream, so they can be
+captured. Kernels are specialised on their arguments as Triton likes: not bit for bit what a kernel
+pack holds.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from dataclasses import dataclass
+
+import torch
+
+from zse.kernels.launcher import DeviceFacts, Grid, Value
+from zse.kernels.variant import Variant
+
+ELEMENTS = {
+    "fp32": torch.float32,
+    "fp16": torch.float16,
+    "bf16": torch.bfloat16,
+    "i8": torch.int8,
+    "u8": torch.uint8,
+    "i32": torch.int32,
+    "i64": torch.int64,
+}
+
+
+@dataclass(frozen=True)
+class Address:
+    """What Triton wants of a tensor."""
+
+    address: int
+    dtype: torch.dtype
+
+    def data_ptr(self) -> int:
+        return self.address
+
+
+class JitLauncher:
+    """See ``zse.kernels.launcher.Launcher``.
+
+    Args:
+        bandwidth_bytes_per_second: Of the GPU's memory, as far as it is known.
+    """
+
+    def __init__(self, bandwidth_bytes_per_second: float = 0.0) -> None:
+        facts = torch.cuda.get_device_properties(0)
+        self.device = DeviceFacts(
+            name=facts.name,
+            capability=(facts.major, facts.minor),
+            multiprocessors=facts.multi_processor_count,
+            bandwidth_bytes_per_second=bandwidth_bytes_per_second,
+        )
+        self._programmatic = facts.major >= 9
+        self.launched: list[str] = []
+
+    def launch(self, variant: Variant, grid: Grid, *arguments: Value) -> None:
+        assert len(arguments) == len(variant.arguments), (variant.key, len(arguments))
+        self.launched.append(variant.key)
+        values: dict[str, object] = {}
+        for argument, value in zip(variant.arguments, arguments, strict=True):
+            if argument.aligned:
+                assert value % 16 == 0, f"{variant.key}: {argument.name} = {value}"
+            if argument.is_pointer:
+                values[argument.name] = Address(int(value), ELEMENTS[argument.type[1:]])
+            else:
+                values[argument.name] = value
+        function = getattr(importlib.import_module(variant.kernel.module), variant.kernel.function)
+        constants: dict[str, object] = dict(variant.constants)
+        target = {"PDL": self._programmatic, "PLAIN": False}
+        accepted = inspect.signature(function.fn).parameters
+        constants.update((name, value) for name, value in target.items() if name in accepted)
+        function[grid](
+            **values,
+            **constants,
+            num_warps=variant.num_warps,
+            num_stages=variant.num_stages,
+            launch_pdl=self._programmatic,
+        )
