@@ -1,0 +1,59 @@
+"""The engine's benchmarks run on a small model and count what they say."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from zse.settings import subprocess_environment
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+ROOT = Path(__file__).resolve().parents[2]
+BENCH = ROOT / "scripts" / "bench"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from zse.quantize.builtin import ensure_zse
+
+    return ensure_zse("tiny", quant="int8", cache_dir=tmp_path_factory.mktemp("models"))
+
+
+def run(script: str, *arguments: str) -> dict:
+    done = subprocess.run(
+        [sys.executable, str(BENCH / script), *arguments],
+        check=False,
+        capture_output=True,
+        text=True,
+        env=subprocess_environment(PYTHONPATH=str(ROOT), OMP_NUM_THREADS="1"),
+        timeout=500,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("mode", [[], ["--http"]], ids=["engine", "http"])
+def test_decode_reports_rates_and_times_for_each_batch(model: Path, mode: list[str]) -> None:
+    sizes = ["--batch", "1,3", "--input", "8", "--output", "6", "--repeat", "1"]
+    report = run("decode.py", str(model), *sizes, "--device", "cpu", *mode)
+    assert [row["batch"] for row in report["results"]] == [1, 3]
+    for row in report["results"]:
+        assert row["decode_tokens_per_second"] > 0
+        assert row["step_ms_p99"] >= row["step_ms_p50"] > 0
+        assert row["first_token_ms_max"] >= row["first_token_ms_p50"] > 0
+
+
+def test_prefill_reports_a_rate_for_each_length(model: Path) -> None:
+    report = run("prefill.py", str(model), "--tokens", "16,40", "--repeat", "2", "--device", "cpu")
+    assert [row["tokens"] for row in report["results"]] == [16, 40]
+    assert all(row["prompt_tokens_per_second"] > 0 for row in report["results"])
+
+
+def test_quality_compares_the_tokens_of_two_devices(model: Path) -> None:
+    report = run("quality.py", "--model", str(model), "--limit", "6", "--against", "cpu")
+    assert report["results"]["file"]["same"] == report["num_questions"] == 6
