@@ -7,58 +7,64 @@ import triton.language as tl
 
 from zse.kernels.attention.triton_join import combine, store_output, store_part
 from zse.kernels.attention.triton_parts import LOG2_E, NOTHING, cache_lines, cap, dot, load_cached
-from zse.kernels.attention.triton_token import load_halves, load_query, write_new_token
+from zse.kernels.attention.triton_token import (
+    add_parts,
+    load_biases,
+    load_halves,
+    scale_query,
+    turn,
+    write_token,
+)
 from zse.kernels.norm.triton_parts import to_bf16
-from zse.kernels.rope_store.triton_heads import BLOCK_TOKENS, load_bias
+from zse.kernels.rope_store.triton_heads import BLOCK_TOKENS
 
 
 @triton.jit
-def attend_tiles(
+def load_tile(
+    keys,
+    values,
+    key_scales,
+    value_scales,
+    lines,
+    seen,
+    HEAD_DIM: tl.constexpr,
+    HALF_PAD: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
+    """Return halves of the keys [T, D / 2] and the values [T, D] of some cached tokens."""
+    half: tl.constexpr = HEAD_DIM // 2
+    k_first = load_cached(keys, key_scales, lines, seen, 0, half, HALF_PAD, HEAD_DIM, True)
+    k_second = load_cached(keys, key_scales, lines, seen, half, half, HALF_PAD, HEAD_DIM, True)
+    value = load_cached(values, value_scales, lines, seen, 0, HEAD_DIM, WIDTH, HEAD_DIM, True)
+    return k_first, k_second, value
+
+
+@triton.jit
+def attend_tile(
     q_first,
     q_second,
     largest,
     total,
     attended,
-    table,
-    kv_head,
-    kv_heads,
-    keys,
-    values,
-    key_scales,
-    value_scales,
-    first_tile,
-    splits,
-    first_seen,
-    position,
+    k_first,
+    k_second,
+    value,
+    seen,
     softcap,
-    HEAD_DIM: tl.constexpr,
-    HALF_PAD: tl.constexpr,
-    WIDTH: tl.constexpr,
-    TILE: tl.constexpr,
     SOFTCAP: tl.constexpr,
     PLAIN: tl.constexpr,
 ):
-    """Walk over cached tokens, every ``splits``-th tile from ``first_tile``; return the state."""
-    half: tl.constexpr = HEAD_DIM // 2
-    for tile in tl.range(first_tile, tl.cdiv(position, TILE), splits):
-        tokens = tile * TILE + tl.arange(0, TILE)
-        seen = (tokens >= first_seen) & (tokens < position)
-        lines = cache_lines(table, tokens, seen, kv_head, kv_heads, True)
-        k_tile = load_cached(keys, key_scales, lines, seen, 0, half, HALF_PAD, HEAD_DIM, True)
-        scores = tl.zeros((q_first.shape[0], TILE), tl.float32)
-        scores = dot(q_first, tl.trans(k_tile), scores, PLAIN)
-        k_tile = load_cached(keys, key_scales, lines, seen, half, half, HALF_PAD, HEAD_DIM, True)
-        scores = dot(q_second, tl.trans(k_tile), scores, PLAIN)
-        scores = cap(scores, softcap, SOFTCAP)
-        v_tile = load_cached(values, value_scales, lines, seen, 0, HEAD_DIM, WIDTH, HEAD_DIM, True)
-        scores = tl.where(seen[None, :], scores, NOTHING)
-        new_largest = tl.maximum(largest, tl.max(scores, axis=1))
-        weights = tl.exp2(scores - new_largest[:, None])
-        fade = tl.exp2(largest - new_largest)
-        total = total * fade + tl.sum(weights, axis=1)
-        attended = dot(to_bf16(weights, PLAIN), v_tile, attended * fade[:, None], PLAIN)
-        largest = new_largest
-    return largest, total, attended
+    """Return the softmax's state after one tile of cached tokens."""
+    scores = tl.zeros((q_first.shape[0], k_first.shape[0]), tl.float32)
+    scores = dot(q_first, tl.trans(k_first), scores, PLAIN)
+    scores = dot(q_second, tl.trans(k_second), scores, PLAIN)
+    scores = tl.where(seen[None, :], cap(scores, softcap, SOFTCAP), NOTHING)
+    new_largest = tl.maximum(largest, tl.max(scores, axis=1))
+    weights = tl.where(seen[None, :], tl.exp2(scores - new_largest[:, None]), 0.0)
+    fade = tl.exp2(largest - new_largest)
+    total = total * fade + tl.sum(weights, axis=1)
+    attended = dot(to_bf16(weights, PLAIN), value, attended * fade[:, None], PLAIN)
+    return new_largest, total, attended
 
 
 @triton.jit
@@ -105,9 +111,12 @@ def attention_decode(
     """Rotate, write the new key and value, attend, and join. Program: (row, kv head, split).
 
     Split s takes tiles s, s + splits, ... of TILE tokens; splits beyond the sequence end at once.
-    The one with the last tile makes the new key and value, counts them from registers, and writes
-    them to the cache; no program reads them there in this launch. The last program to arrive joins
-    the parts and sets its counter back to zero.
+    The one with the last tile counts the new key and value from registers and writes them to the
+    cache; no program reads them there in this launch. The last program to arrive joins the parts
+    and sets its counter back to zero.
+
+    The order below is that of the longest chain of loads: position and block, then the cached
+    tile, which travels while the query is made.
     """
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
@@ -120,50 +129,86 @@ def attention_decode(
     head = tl.arange(0, HEADS)
     column = tl.arange(0, HALF_PAD)
     inside = column < half
+    wide = tl.arange(0, WIDTH)[None, :]
     q_mask = (head < group)[:, None] & inside[None, :]
-    q_offsets = (kv_head * group + head)[:, None] * HEAD_DIM + column[None, :]
-    bias_first = load_bias(bias, q_offsets, q_mask, has_bias)
-    bias_second = load_bias(bias + half, q_offsets, q_mask, has_bias)
+    k_mask = inside[None, :]
+    v_mask = wide < HEAD_DIM
+    q_at = (kv_head * group + head)[:, None] * HEAD_DIM + column[None, :]
+    k_at = (num_heads + kv_head) * HEAD_DIM + column[None, :]
+    v_at = (num_heads + kv_heads + kv_head) * HEAD_DIM + wide
+    q_first, q_second, k_first, k_second, value = load_biases(
+        bias, q_at, k_at, v_at, q_mask, k_mask, v_mask, has_bias, half
+    )
     if PDL:
         tl.extra.cuda.gdc_wait()
 
+    table = tables + row * table_stride
     position = tl.load(positions + row)
+    token = tl.arange(0, TILE)
+    guess_at = (split * TILE + token) // BLOCK_TOKENS  # right unless a window hides the first tile
+    guess = tl.load(table + guess_at, mask=guess_at < table_stride, other=0)
     first_seen = tl.where(window > 0, tl.maximum(position + 1 - window, 0), 0)
     first_tile = first_seen // TILE
     num_tiles = position // TILE + 1 - first_tile
     active = tl.minimum(splits, num_tiles)
     if split < active:
-        table = tables + row * table_stride
         all_columns = (num_heads + 2 * kv_heads) * HEAD_DIM
-        line = qkv + row * all_columns
-        stride = rows.to(tl.int64) * all_columns
+        q_first, q_second, k_first, k_second, value = add_parts(
+            qkv + row * all_columns, rows.to(tl.int64) * all_columns, qkv_splits, q_at, k_at, v_at,
+            q_mask, k_mask, v_mask, q_first, q_second, k_first, k_second, value, half,
+        )  # fmt: skip
+        tokens = (first_tile + split) * TILE + token
+        seen = (tokens >= first_seen) & (tokens < position)
+        late = seen & (tokens >= (split + 1) * TILE)
+        block = tl.load(table + tokens // BLOCK_TOKENS, mask=late, other=0)
+        block = tl.where(late, block, guess).to(tl.int64)
+        lines = (block * kv_heads + kv_head) * BLOCK_TOKENS + tokens % BLOCK_TOKENS
+        k_tile_first, k_tile_second, v_tile = load_tile(
+            keys, values, key_scales, value_scales, lines, seen, HEAD_DIM, HALF_PAD, WIDTH
+        )
         angles = cosines_sines + position.to(tl.int64) * HEAD_DIM
         cosines, sines = load_halves(angles, column, inside, half)
-        q_first, q_second = load_query(
-            line, stride, qkv_splits, bias_first, bias_second, q_offsets, q_mask, q_norm, cosines,
-            sines, column, inside, scale if SOFTCAP else scale * LOG2_E, epsilon, HEAD_DIM,
-            HEAD_NORM, PLAIN,
+        new_block = tl.load(table + position // BLOCK_TOKENS).to(tl.int64)
+
+        q_first, q_second = turn(
+            q_first, q_second, q_norm, cosines, sines, column, inside, epsilon, HEAD_DIM, HEAD_NORM
+        )
+        k_first, k_second = turn(
+            k_first, k_second, k_norm, cosines, sines, column, inside, epsilon, HEAD_DIM, HEAD_NORM
+        )
+        query_first, query_second = scale_query(
+            q_first, q_second, scale if SOFTCAP else scale * LOG2_E, PLAIN
+        )
+        owner = tl.zeros((1, 1), tl.int32) + ((num_tiles - 1) % splits == split).to(tl.int32) > 0
+        new_line = (new_block * kv_heads + kv_head) * BLOCK_TOKENS + position % BLOCK_TOKENS
+        k_first, k_second, value = write_token(
+            k_first, k_second, value, keys, values, key_scales, value_scales,
+            new_line + tl.zeros((1,), tl.int64), column, k_mask & owner, v_mask & owner, HEAD_DIM,
+            WIDTH, PLAIN,
         )  # fmt: skip
-        largest = tl.full((HEADS,), NOTHING, tl.float32)
-        total = tl.zeros((HEADS,), tl.float32)
-        attended = tl.zeros((HEADS, WIDTH), tl.float32)
-        if (num_tiles - 1) % splits == split:
-            block = tl.load(table + position // BLOCK_TOKENS).to(tl.int64)
-            at = (block * kv_heads + kv_head) * BLOCK_TOKENS + position % BLOCK_TOKENS
-            k_first, k_second, value = write_new_token(
-                line, stride, qkv_splits, bias, has_bias, k_norm, cosines, sines, column, inside,
-                num_heads, kv_head, kv_heads, keys, values, key_scales, value_scales,
-                at + tl.zeros((1,), tl.int64), epsilon, HEAD_DIM, WIDTH, HEAD_NORM, PLAIN,
+        products = query_first.to(tl.float32) * k_first + query_second.to(tl.float32) * k_second
+        score = cap(tl.sum(products, axis=1), softcap, SOFTCAP)
+        owns = tl.zeros((HEADS,), tl.int32) + ((num_tiles - 1) % splits == split).to(tl.int32) > 0
+        largest = tl.where(owns, score, NOTHING)
+        total = tl.where(owns, 1.0, 0.0)
+        attended = tl.where(owns[:, None], value, 0.0)
+
+        largest, total, attended = attend_tile(
+            query_first, query_second, largest, total, attended, k_tile_first, k_tile_second, v_tile, seen,
+            softcap, SOFTCAP, PLAIN,
+        )  # fmt: skip
+        for tile in tl.range(first_tile + split + splits, tl.cdiv(position, TILE), splits):
+            tokens = tile * TILE + token
+            seen = tokens < position
+            lines = cache_lines(table, tokens, seen, kv_head, kv_heads, True)
+            k_tile_first, k_tile_second, v_tile = load_tile(
+                keys, values, key_scales, value_scales, lines, seen, HEAD_DIM, HALF_PAD, WIDTH
+            )
+            largest, total, attended = attend_tile(
+                query_first, query_second, largest, total, attended, k_tile_first, k_tile_second, v_tile,
+                seen, softcap, SOFTCAP, PLAIN,
             )  # fmt: skip
-            products = q_first.to(tl.float32) * k_first + q_second.to(tl.float32) * k_second
-            largest = cap(tl.sum(products, axis=1), softcap, SOFTCAP)
-            total += 1.0
-            attended += value
-        largest, total, attended = attend_tiles(
-            q_first, q_second, largest, total, attended, table, kv_head, kv_heads, keys, values,
-            key_scales, value_scales, first_tile + split, splits, first_seen, position, softcap,
-            HEAD_DIM, HALF_PAD, WIDTH, TILE, SOFTCAP, PLAIN,
-        )  # fmt: skip
+
         if active == 1:
             store_output(
                 attended, total, outputs, output_scales, output_sums, row, kv_head, group,
