@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from zse.backends.cuda.forward import Deferred, Later, Pass, Projected, Query, Residual
 from zse.backends.cuda.model import BATCH_ROWS
-from zse.kernels.attention.launch import attention_decode
+from zse.kernels.attention.launch import attention_decode, attention_prefill
 from zse.kernels.buffers import ACTIVATION_GROUP, Activation, Partials, Plain
 from zse.kernels.embed.launch import embed
 from zse.kernels.gate_up.launch import silu_mul
