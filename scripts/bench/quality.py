@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT))
-from machine import machine_facts  # noqa: E402
 
 if TYPE_CHECKING:
     from zse.engine.llm import Completion
@@ -128,6 +127,8 @@ def print_table(results: dict[str, dict]) -> None:
 
 
 def main() -> None:
+    from machine import machine_facts
+
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default="tiny", help="a built-in, folder or .zse file")
     parser.add_argument("--quant", nargs="+", default=QUANTIZATIONS, choices=QUANTIZATIONS)
