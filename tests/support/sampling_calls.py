@@ -92,42 +92,57 @@ class SamplingCall:
     def run(
         self, launcher: Launcher, *, kind: SamplingKind | None = None, tiles: Tiles = SMALL
     ) -> Sampled:
+        self.prepare(tiles)
+        self.launch(launcher, kind)
+        return self.results()
+
+    def prepare(self, tiles: Tiles) -> None:
+        """Make room for results and for what the kernels tell each other."""
         rows, wide = self.num_rows, MAX_ALTERNATIVES
-        tokens = self.integers([UNTOUCHED] * rows)
-        last_tokens = self.integers([UNTOUCHED] * (max(self.slots) + 2))
-        logprobs = self.floats([UNTOUCHED] * rows)
-        top_tokens = self.integers([UNTOUCHED] * rows * wide)
-        top_logprobs = self.floats([UNTOUCHED] * rows * wide)
+        self._tiles = tiles
+        self._outputs = {
+            "tokens": self.integers([UNTOUCHED] * rows),
+            "last_tokens": self.integers([UNTOUCHED] * (max(self.slots) + 2)),
+            "logprobs": self.floats([UNTOUCHED] * rows),
+            "top_tokens": self.integers([UNTOUCHED] * rows * wide),
+            "top_logprobs": self.floats([UNTOUCHED] * rows * wide),
+        }
         # Junk, so that nothing can rely on what an earlier step left there.
         size = workspace_bytes(rows, self.vocab, tiles) // 4 + 4
-        workspace = torch.full((size,), float("nan"), device=self.device)
-        start = -workspace.data_ptr() % 16
+        self._workspace = torch.full((size,), float("nan"), device=self.device)
+        self._start_bytes = -self._workspace.data_ptr() % 16
+
+    def launch(self, launcher: Launcher, kind: SamplingKind | None = None) -> None:
         sample(
             launcher,
             self.logits.data_ptr(),
-            rows=rows,
+            rows=self.num_rows,
             vocab=self.vocab,
             arrays=SamplingArrays(**{k: v.data_ptr() for k, v in self._parameters.items()}),
             kind=self.default_kind if kind is None else kind,
-            workspace_address=workspace.data_ptr() + start,
-            outputs=SampledArrays(
-                tokens=tokens.data_ptr(),
-                last_tokens=last_tokens.data_ptr(),
-                logprobs=logprobs.data_ptr(),
-                top_tokens=top_tokens.data_ptr(),
-                top_logprobs=top_logprobs.data_ptr(),
-            ),
+            workspace_address=self._workspace.data_ptr() + self._start_bytes,
+            outputs=SampledArrays(**{k: v.data_ptr() for k, v in self._outputs.items()}),
             num_adjustments=self.num_adjustments,
-            tiles=tiles,
+            tiles=self._tiles,
         )
+
+    def tokens(self) -> list[int]:
+        """Copy the tokens of the last launch alone."""
+        found: list[int] = self._outputs["tokens"].tolist()
+        return found
+
+    def results(self) -> Sampled:
+        """Copy what the last launch wrote; it waits for the device."""
+        found = {name: values.cpu() for name, values in self._outputs.items()}
+        rows, wide = self.num_rows, MAX_ALTERNATIVES
         return Sampled(
-            tokens=tokens.tolist(),
-            last_tokens=last_tokens.tolist(),
-            logprobs=logprobs.cpu(),
-            top_tokens=top_tokens.view(rows, wide).cpu(),
-            top_logprobs=top_logprobs.view(rows, wide).cpu(),
+            tokens=found["tokens"].tolist(),
+            last_tokens=found["last_tokens"].tolist(),
+            logprobs=found["logprobs"],
+            top_tokens=found["top_tokens"].view(rows, wide),
+            top_logprobs=found["top_logprobs"].view(rows, wide),
             logits=self.logits.cpu(),
-            kept=self._kept(workspace.cpu()[start // 4 :], tiles),
+            kept=self._kept(self._workspace.cpu()[self._start_bytes // 4 :], self._tiles),
         )
 
     def _kept(self, workspace: torch.Tensor, tiles: Tiles) -> list[set[int]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from zse.kernels.lm_head_sample.arrays import MAX_ALTERNATIVES
-from zse.kernels.variant import Argument, Kernel, Variant, number, pointer, variant
+from zse.kernels.variant import Argument, Constant, Kernel, Variant, number, pointer, variant
 
 _FOLDER = "zse.kernels.lm_head_sample"
 NUM_BINS = 16
@@ -51,6 +51,10 @@ class Tiles:
     """Tokens in a row's list."""
     chunk: int = 2048
     """Tokens of the list that are looked at together."""
+    block_warps: int = 4
+    """Warps of a program that reduces a block."""
+    row_warps: int = 8
+    """Warps of a program that draws for a row."""
 
     @property
     def max_vocab(self) -> int:
@@ -156,7 +160,11 @@ def adjust_variant(*, restore: bool) -> Variant:
 def statistics_variant(tiles: Tiles, *, aligned: bool, random: bool, truncated: bool) -> Variant:
     """Return the form that computes what the choice will need."""
     return variant(
-        STATISTICS[aligned], num_warps=4, BLOCK=tiles.block, RANDOM=random, TRUNCATED=truncated
+        STATISTICS[aligned],
+        num_warps=tiles.block_warps,
+        BLOCK=tiles.block,
+        RANDOM=random,
+        TRUNCATED=truncated,
     )
 
 
@@ -164,7 +172,7 @@ def pick_variant(tiles: Tiles, *, random: bool) -> Variant:
     """Return the form for greedy rows alone, or for draws from the whole distribution too."""
     return variant(
         PICK,
-        num_warps=8 if random else 4,
+        num_warps=tiles.row_warps if random else 4,
         BLOCK=tiles.block,
         MAX_BLOCKS=tiles.max_blocks,
         RANDOM=random,
@@ -175,48 +183,48 @@ def truncation_variants(
     tiles: Tiles, *, aligned: bool
 ) -> tuple[Variant, Variant, Variant, Variant]:
     """Return first_bins, second_bins, gather_candidates and draw_tokens."""
-    block, blocks = tiles.block, tiles.max_blocks
-    room = tiles.capacity
+    bins = {"SLICE": tiles.slice, "MAX_BLOCKS": tiles.max_blocks}
+    rooms = {"MAX_BLOCKS": tiles.max_blocks, "CAPACITY": tiles.capacity}
     return (
-        variant(
-            FIRST_BINS[aligned], num_warps=4, BLOCK=block, SLICE=tiles.slice, MAX_BLOCKS=blocks
-        ),
-        variant(
-            SECOND_BINS[aligned],
-            num_warps=4,
-            BLOCK=block,
-            SLICE=tiles.slice,
-            MAX_BLOCKS=blocks,
-            CAPACITY=room,
-        ),
-        variant(GATHER[aligned], num_warps=4, BLOCK=block, MAX_BLOCKS=blocks, CAPACITY=room),
-        variant(
-            DRAW, num_warps=8, BLOCK=block, MAX_BLOCKS=blocks, CAPACITY=room, CHUNK=tiles.chunk
-        ),
+        _cut(FIRST_BINS[aligned], tiles, tiles.block_warps, **bins),
+        _cut(SECOND_BINS[aligned], tiles, tiles.block_warps, **bins, CAPACITY=tiles.capacity),
+        _cut(GATHER[aligned], tiles, tiles.block_warps, **rooms),
+        _cut(DRAW, tiles, tiles.row_warps, **rooms, CHUNK=tiles.chunk),
     )
+
+
+def _cut(kernel: Kernel, tiles: Tiles, num_warps: int, **constants: Constant) -> Variant:
+    named = (("BLOCK", tiles.block), *constants.items())
+    return Variant(kernel=kernel, num_warps=num_warps, constants=named)
 
 
 def logprob_variants(tiles: Tiles, *, aligned: bool) -> tuple[Variant, Variant]:
     """Return block_alternatives and row_logprobs."""
     candidates = 1 << (tiles.max_blocks * MAX_ALTERNATIVES - 1).bit_length()
     return (
-        variant(ALTERNATIVES[aligned], num_warps=4, BLOCK=tiles.block),
-        variant(LOGPROBS, num_warps=8, MAX_BLOCKS=tiles.max_blocks, MAX_CANDIDATES=candidates),
+        variant(ALTERNATIVES[aligned], num_warps=tiles.block_warps, BLOCK=tiles.block),
+        variant(
+            LOGPROBS,
+            num_warps=tiles.row_warps,
+            MAX_BLOCKS=tiles.max_blocks,
+            MAX_CANDIDATES=candidates,
+        ),
     )
 
 
-def _all() -> tuple[Variant, ...]:
+def variants_of(tiles: Tiles) -> tuple[Variant, ...]:
+    """Return every form that ``sample`` may launch with these tiles."""
     found = [adjust_variant(restore=restore) for restore in (False, True)]
-    found += [pick_variant(TILES, random=random) for random in (False, True)]
+    found += [pick_variant(tiles, random=random) for random in (False, True)]
     for aligned in (False, True):
         for random, truncated in ((False, False), (True, False), (True, True)):
             found.append(
-                statistics_variant(TILES, aligned=aligned, random=random, truncated=truncated)
+                statistics_variant(tiles, aligned=aligned, random=random, truncated=truncated)
             )
-        found += truncation_variants(TILES, aligned=aligned)
-        found += logprob_variants(TILES, aligned=aligned)
+        found += truncation_variants(tiles, aligned=aligned)
+        found += logprob_variants(tiles, aligned=aligned)
     return tuple({form.key: form for form in found}.values())
 
 
-VARIANTS = _all()
+VARIANTS = variants_of(TILES)
 """Everything that goes into a kernel pack."""
