@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from zse.errors import UsageError
-from zse.kernels.catalog import all_variants, source_digest
+from zse.kernels.catalog import all_variants
 from zse.kernels.find import SUFFIX, find_pack, section_name
 from zse.kernels.pack import KernelPack
+from zse.kernels.sources import source_digest
 from zse.kernels.targets import TARGETS, target_named
 from zse.settings import load_settings
 

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from zse.errors import NotFoundError
-from zse.kernels.catalog import source_digest
 from zse.kernels.pack import KernelPack
 from zse.kernels.pack_errors import KernelPackError, KernelPackNotFound
+from zse.kernels.sources import source_digest
 from zse.kernels.targets import targets_for
 from zse.settings import subprocess_environment
 

@@ -1,0 +1,25 @@
+"""A digest over the kernels' sources: it tells a stale kernel pack."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cache
+from pathlib import Path
+
+SOURCE_PATTERNS = ("variant.py", "*/definitions.py", "*/variants.py", "*/triton_*.py")
+"""Files that decide what a pack holds."""
+
+
+@cache
+def source_digest() -> str:
+    """Return the SHA-256 of the kernels' sources; empty where only compiled Python is installed."""
+    root = Path(__file__).parent
+    paths = sorted(path for pattern in SOURCE_PATTERNS for path in root.glob(pattern))
+    if not any(path.name.startswith("triton_") for path in paths):
+        return ""
+    digest = hashlib.sha256()
+    for path in paths:
+        data = path.read_bytes()
+        digest.update(f"{path.relative_to(root).as_posix()}\0{len(data)}\0".encode())
+        digest.update(data)
+    return digest.hexdigest()
