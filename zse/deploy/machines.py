@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 _MIB = 1 << 20
 _CONTEXT_BYTES = 600 * _MIB
 """What the driver takes for itself, with room to spare."""
+_RUNTIME_BYTES = 400 * _MIB
+"""What the CPU backend's libraries take."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +48,8 @@ class Machine:
 
     def holds(self, need: MemoryNeed) -> bool:
         """Whether a model fits."""
-        free_bytes = self.memory_mib * _MIB - (_CONTEXT_BYTES if self.is_gpu else 0)
-        return need.total_bytes <= free_bytes
+        taken_bytes = _CONTEXT_BYTES if self.is_gpu else _RUNTIME_BYTES
+        return need.total_bytes <= self.memory_mib * _MIB - taken_bytes
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -133,15 +133,17 @@ class Order:
             found["ZSE_MODEL"] = f"{MODELS_FOLDER}/{PurePosixPath(self.model).name}"
         return {**found, **self.env}
 
-    def with_form(self, forms: tuple[str, ...]) -> Order:
+    def with_form(self, forms: tuple[str, ...] = ("",)) -> Order:
         """Return the order with one of a target's forms.
 
         Raises:
             UsageError: The target has no such form.
         """
         if self.form and self.form not in forms:
+            known = ", ".join(form for form in forms if form)
             raise UsageError(
-                f"there is no form {self.form!r}", hint=f"Choose one of {', '.join(forms)}."
+                f"this target has no form {self.form!r}",
+                hint=f"Choose one of {known}." if known else "Leave --form out.",
             )
         return self if self.form else replace(self, form=forms[0])
 

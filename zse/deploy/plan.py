@@ -28,7 +28,7 @@ class Cost:
     def __str__(self) -> str:
         """Say it in words."""
         if self.usd_per_hour is None:
-            return f"no list price on record; see {self.source}"
+            return f"no list price on record: {self.source}"
         asleep = f"${self.always_on * self.usd_per_hour:.2f}/h while nobody asks"
         price = f"${self.usd_per_hour:.2f}/h for each running replica"
         return f"{price}, {asleep} ({self.source})"

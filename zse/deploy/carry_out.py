@@ -1,0 +1,88 @@
+"""What a plan does to the world: files in a folder, then the platform's own tool."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from zse.deploy.errors import DeployError
+from zse.errors import MissingDependencyError, RefusedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from zse.deploy.plan import Plan
+
+
+def write_files(plan: Plan, folder: Path, *, is_forced: bool = False) -> list[Path]:
+    """Write a plan's files, each whole or not at all.
+
+    Args:
+        plan: What to write.
+        folder: Made when it is not there.
+        is_forced: Replace files that say something else.
+
+    Returns:
+        The files that were written; those that already were as they should be are left out.
+
+    Raises:
+        RefusedError: A file is there and says something else.
+    """
+    paths = {folder / name: text for name, text in plan.files.items()}
+    changed = {path: text for path, text in paths.items() if _text_of(path) != text}
+    differing = [path for path in changed if path.exists()]
+    if differing and not is_forced:
+        raise RefusedError(
+            f"{differing[0]} is there already and says something else",
+            hint="Choose another --output, or replace it with --force.",
+        )
+    for path, text in changed.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _write(path, text)
+    return list(changed)
+
+
+def run_commands(plan: Plan, folder: Path, report: Callable[[str], None]) -> None:
+    """Run a plan's commands in the folder of its files, one after the other.
+
+    Raises:
+        MissingDependencyError: The platform's tool is not installed.
+        DeployError: A command ended with another code than 0.
+    """
+    for words in plan.commands:
+        report(f"$ {shlex.join(words)}")
+        if shutil.which(words[0]) is None:
+            raise MissingDependencyError(
+                f"{words[0]} is not installed",
+                hint=f"Install it, or run the command where it is: cd {folder}.",
+            )
+        done = subprocess.run(words, cwd=folder, check=False)
+        if done.returncode:
+            raise DeployError(
+                f"{words[0]} ended with code {done.returncode}",
+                hint=f"What it was given lies in {folder}.",
+            )
+
+
+def _text_of(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (FileNotFoundError, UnicodeDecodeError, IsADirectoryError):
+        return None
+
+
+def _write(path: Path, text: str) -> None:
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        Path(name).chmod(0o755 if path.suffix == ".sh" else 0o644)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,72 @@
+"""Every platform: one line a target, imported only when it is asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from zse.errors import UsageError
+
+if TYPE_CHECKING:
+    from zse.deploy.order import Order
+    from zse.deploy.plan import Plan
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """One platform."""
+
+    module: str
+    summary: str
+    forms: tuple[str, ...] = ()
+    """The first is taken when none is asked for."""
+    has_gpus: bool = True
+
+
+TARGETS: dict[str, Target] = {
+    "modal": Target(
+        module="zse.deploy.targets.modal",
+        summary="an app for Modal's client",
+        forms=("server", "class"),
+    ),
+    "runpod": Target(
+        module="zse.deploy.targets.runpod",
+        summary="a serverless endpoint through RunPod's API",
+        forms=("load-balancer", "queue"),
+    ),
+    "kubernetes": Target(
+        module="zse.deploy.targets.kubernetes",
+        summary="a kustomize base with overlays, KEDA for sleep",
+        forms=("scale-to-zero", "always-on"),
+    ),
+    "compose": Target(
+        module="zse.deploy.targets.compose", summary="one machine with Docker, CPU or GPU"
+    ),
+    "railway": Target(
+        module="zse.deploy.targets.railway", summary="a CPU service on Railway", has_gpus=False
+    ),
+    "render": Target(
+        module="zse.deploy.targets.render", summary="a CPU service on Render", has_gpus=False
+    ),
+    "vast": Target(module="zse.deploy.targets.vast", summary="a machine from Vast's market"),
+}
+
+
+def find_target(name: str) -> Target:
+    """Return a target by name.
+
+    Raises:
+        UsageError: There is no such target.
+    """
+    if name not in TARGETS:
+        raise UsageError(
+            f"there is no target {name!r}", hint=f"Choose one of {', '.join(TARGETS)}."
+        )
+    return TARGETS[name]
+
+
+def make_plan(name: str, order: Order) -> Plan:
+    """Turn an order into a platform's plan."""
+    plan: Plan = import_module(find_target(name).module).make_plan(order)
+    return plan

@@ -1,0 +1,75 @@
+"""Railway: a CPU service built from the image, put to sleep when nobody asks. It rents no GPUs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from zse.deploy.plan import Cost, Plan
+from zse.deploy.settings import take_extra
+from zse.deploy.templates import render
+from zse.errors import UsageError
+
+if TYPE_CHECKING:
+    from zse.deploy.order import Order
+
+_USD_PER_GIB_HOUR = 10 / 730
+_USD_PER_CPU_HOUR = 20 / 730
+_BUSY_CPUS = 4
+_MIB = 1 << 20
+
+
+def make_plan(order: Order) -> Plan:
+    """Plan a Railway service."""
+    order = order.with_form()
+    take_extra(order, ())
+    if order.gpu and order.has_gpu:
+        raise UsageError("Railway rents no GPUs", hint="Leave --gpu out; the image serves on CPUs.")
+    if order.bucket:
+        raise UsageError("Railway mounts no buckets", hint="Give s3://BUCKET/KEY as MODEL.")
+    gib = (order.need.total_bytes / _MIB / 1024) if order.need else 4.0
+    sleeps = order.min_replicas == 0
+    variables = {"ZSE_HOST": "0.0.0.0", **order.environment()}
+    settings = [f"{name}={value}" for name, value in variables.items()]
+    values = {
+        "image": order.image,
+        "startup_seconds": order.startup_seconds,
+        "replicas": max(1, order.min_replicas),
+        "sleeps": sleeps,
+        "drain_seconds": order.drain_seconds,
+    }
+    return Plan(
+        target="railway",
+        order=order,
+        machine=None,
+        cost=Cost(
+            usd_per_hour=round(gib * _USD_PER_GIB_HOUR + _BUSY_CPUS * _USD_PER_CPU_HOUR, 2),
+            sleeps=sleeps,
+            source="list price of 2026-06 with 4 busy CPUs, railway.com/pricing",
+            always_on=order.min_replicas,
+        ),
+        creates=(f'service "{order.name}" of the linked project',),
+        access="services of the project, until you give it a domain; the server asks for no key",
+        files={name: render(f"railway/{name}", values) for name in ("railway.json", "Dockerfile")},
+        commands=(
+            ("railway", "add", "--service", order.name),
+            ("railway", "variables", "--service", order.name, *_each("--set", settings)),
+            ("railway", "up", "--service", order.name, "--detach"),
+            *((("railway", "domain", "--service", order.name),) if order.is_public else ()),
+        ),
+        notes=_notes(order),
+    )
+
+
+def _each(flag: str, values: list[str]) -> list[str]:
+    return [word for value in values for word in (flag, value)]
+
+
+def _notes(order: Order) -> tuple[str, ...]:
+    notes = [f"set {use.variable} in the service's variables, sealed" for use in order.secrets]
+    if order.volume:
+        notes.append(f"attach the volume {order.volume} at /models in the service's settings")
+    if order.registry_secret:
+        notes.append(
+            "Railway builds from public images; for a private one set the service's source"
+        )
+    return tuple(notes)

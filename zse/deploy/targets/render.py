@@ -1,0 +1,87 @@
+"""Render: a CPU service from the image by a blueprint. It rents no GPUs and never sleeps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from zse.deploy.machines import load_catalog
+from zse.deploy.plan import Cost, Plan
+from zse.deploy.settings import take_extra
+from zse.deploy.templates import OMIT, render
+from zse.errors import UsageError
+
+if TYPE_CHECKING:
+    from zse.deploy.machines import Machine
+    from zse.deploy.order import Order
+
+_MAX_SHUTDOWN_SECONDS = 300
+
+
+def make_plan(order: Order) -> Plan:
+    """Plan a Render blueprint."""
+    order = order.with_form()
+    extra = take_extra(order, ("plan",))
+    if order.gpu and order.has_gpu:
+        raise UsageError("Render rents no GPUs", hint="Leave --gpu out; the image serves on CPUs.")
+    if order.is_mounted:
+        raise UsageError(
+            "Render mounts no volume that holds a model", hint="Give s3://BUCKET/KEY as MODEL."
+        )
+    catalog = load_catalog("render")
+    machine = (
+        catalog.named(extra["plan"]) if "plan" in extra else catalog.smallest(order.need, gpu=False)
+    )
+    return Plan(
+        target="render",
+        order=order,
+        machine=machine,
+        cost=Cost(
+            usd_per_hour=machine.usd_per_hour,
+            sleeps=False,
+            source=f"list price of {catalog.prices_of}, {catalog.source}",
+            always_on=max(1, order.min_replicas),
+        ),
+        creates=(f'{"web" if order.is_public else "private"} service "{order.name}"',),
+        access="anyone: the server itself asks for no key"
+        if order.is_public
+        else "services of the same account and region",
+        files={"render.yaml": render("render/render.yaml", _values(order, machine))},
+        notes=_notes(order),
+    )
+
+
+def _values(order: Order, machine: Machine) -> dict[str, Any]:
+    plain = {"ZSE_HOST": "0.0.0.0", **order.environment()}
+    least = max(1, order.min_replicas)
+    is_scaled = order.max_replicas > least
+    credentials = {"fromRegistryCreds": {"name": order.registry_secret}}
+    return {
+        "type": "web" if order.is_public else "pserv",
+        "name": order.name,
+        "image": order.image,
+        "credentials": credentials if order.registry_secret else OMIT,
+        "plan": machine.name,
+        "region": order.region or OMIT,
+        "instances": OMIT if is_scaled else least,
+        "scaling": {
+            "minInstances": least,
+            "maxInstances": order.max_replicas,
+            "targetCPUPercent": 70,
+        }
+        if is_scaled
+        else OMIT,
+        "health_path": "/health/ready" if order.is_public else OMIT,
+        "drain_seconds": min(_MAX_SHUTDOWN_SECONDS, max(1, order.drain_seconds)),
+        "env": [
+            *({"key": key, "value": value} for key, value in plain.items()),
+            # Asked for in the dashboard once, and kept there.
+            *({"key": use.variable, "sync": False} for use in order.secrets),
+        ],
+    }
+
+
+def _notes(order: Order) -> tuple[str, ...]:
+    notes = ["commit render.yaml to a repository and choose New > Blueprint in Render's dashboard"]
+    if order.min_replicas == 0:
+        notes.append("Render's paid services do not sleep: one replica always runs")
+    return tuple(notes)
