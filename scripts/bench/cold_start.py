@@ -51,7 +51,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="zse-cold-") as folder:
         work = options.work or Path(folder)
         results = [measure(name, work, options) for name in options.models]
-    facts = {"subject": "cold_start", **machine_facts(), "gpu": gpu_name()}
+    facts = {"subject": "cold_start", **machine_facts()}
     print(json.dumps({**facts, "num_runs": options.repeat, "models": results}))
 
 
@@ -171,14 +171,6 @@ def import_torch(repeat: int) -> dict[str, float]:
         "first_token_ms_min": round(min(values), 1),
         "first_token_ms_max": round(max(values), 1),
     }
-
-
-def gpu_name() -> str:
-    query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
-    try:
-        return subprocess.run(query, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return ""
 
 
 if __name__ == "__main__":
