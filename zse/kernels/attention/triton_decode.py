@@ -6,7 +6,16 @@ import triton
 import triton.language as tl
 
 from zse.kernels.attention.triton_join import combine, store_output, store_part
-from zse.kernels.attention.triton_parts import LOG2_E, NOTHING, cache_lines, cap, dot, load_cached
+from zse.kernels.attention.triton_parts import (
+    LOG2_E,
+    NOTHING,
+    cache_lines,
+    cap,
+    decode,
+    dot,
+    hold,
+    load_stored,
+)
 from zse.kernels.attention.triton_token import (
     add_parts,
     load_biases,
@@ -31,12 +40,21 @@ def load_tile(
     HALF_PAD: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """Return halves of the keys [T, D / 2] and the values [T, D] of some cached tokens."""
+    """Return halves of the keys [T, D / 2] and the values [T, D] of some cached tokens as stored.
+
+    Each is followed by its scales.
+    """
     half: tl.constexpr = HEAD_DIM // 2
-    k_first = load_cached(keys, key_scales, lines, seen, 0, half, HALF_PAD, HEAD_DIM, True)
-    k_second = load_cached(keys, key_scales, lines, seen, half, half, HALF_PAD, HEAD_DIM, True)
-    value = load_cached(values, value_scales, lines, seen, 0, HEAD_DIM, WIDTH, HEAD_DIM, True)
-    return k_first, k_second, value
+    first, first_scales = load_stored(
+        keys, key_scales, lines, seen, 0, half, HALF_PAD, HEAD_DIM, True
+    )
+    second, second_scales = load_stored(
+        keys, key_scales, lines, seen, half, half, HALF_PAD, HEAD_DIM, True
+    )
+    value, value_scales_ = load_stored(
+        values, value_scales, lines, seen, 0, HEAD_DIM, WIDTH, HEAD_DIM, True
+    )
+    return first, first_scales, second, second_scales, value, value_scales_
 
 
 @triton.jit
@@ -152,23 +170,23 @@ def attention_decode(
     num_tiles = position // TILE + 1 - first_tile
     active = tl.minimum(splits, num_tiles)
     if split < active:
-        all_columns = (num_heads + 2 * kv_heads) * HEAD_DIM
-        q_first, q_second, k_first, k_second, value = add_parts(
-            qkv + row * all_columns, rows.to(tl.int64) * all_columns, qkv_splits, q_at, k_at, v_at,
-            q_mask, k_mask, v_mask, q_first, q_second, k_first, k_second, value, half,
-        )  # fmt: skip
         tokens = (first_tile + split) * TILE + token
         seen = (tokens >= first_seen) & (tokens < position)
         late = seen & (tokens >= (split + 1) * TILE)
         block = tl.load(table + tokens // BLOCK_TOKENS, mask=late, other=0)
         block = tl.where(late, block, guess).to(tl.int64)
         lines = (block * kv_heads + kv_head) * BLOCK_TOKENS + tokens % BLOCK_TOKENS
-        k_tile_first, k_tile_second, v_tile = load_tile(
+        tile_1, scales_1, tile_2, scales_2, tile_v, scales_v = load_tile(
             keys, values, key_scales, value_scales, lines, seen, HEAD_DIM, HALF_PAD, WIDTH
         )
         angles = cosines_sines + position.to(tl.int64) * HEAD_DIM
         cosines, sines = load_halves(angles, column, inside, half)
         new_block = tl.load(table + position // BLOCK_TOKENS).to(tl.int64)
+        all_columns = (num_heads + 2 * kv_heads) * HEAD_DIM
+        q_first, q_second, k_first, k_second, value = add_parts(
+            qkv + row * all_columns, rows.to(tl.int64) * all_columns, qkv_splits, q_at, k_at, v_at,
+            q_mask, k_mask, v_mask, q_first, q_second, k_first, k_second, value, half,
+        )  # fmt: skip
 
         q_first, q_second = turn(
             q_first, q_second, q_norm, cosines, sines, column, inside, epsilon, HEAD_DIM, HEAD_NORM
@@ -194,19 +212,20 @@ def attention_decode(
         attended = tl.where(owns[:, None], value, 0.0)
 
         largest, total, attended = attend_tile(
-            query_first, query_second, largest, total, attended, k_tile_first, k_tile_second, v_tile, seen,
-            softcap, SOFTCAP, PLAIN,
+            query_first, query_second, largest, total, attended,
+            decode(hold(tile_1, PLAIN), scales_1), decode(hold(tile_2, PLAIN), scales_2),
+            decode(hold(tile_v, PLAIN), scales_v), seen, softcap, SOFTCAP, PLAIN,
         )  # fmt: skip
         for tile in tl.range(first_tile + split + splits, tl.cdiv(position, TILE), splits):
             tokens = tile * TILE + token
             seen = tokens < position
             lines = cache_lines(table, tokens, seen, kv_head, kv_heads, True)
-            k_tile_first, k_tile_second, v_tile = load_tile(
+            next_1, scales_1, next_2, scales_2, next_v, scales_v = load_tile(
                 keys, values, key_scales, value_scales, lines, seen, HEAD_DIM, HALF_PAD, WIDTH
             )
             largest, total, attended = attend_tile(
-                query_first, query_second, largest, total, attended, k_tile_first, k_tile_second, v_tile,
-                seen, softcap, SOFTCAP, PLAIN,
+                query_first, query_second, largest, total, attended, decode(next_1, scales_1),
+                decode(next_2, scales_2), decode(next_v, scales_v), seen, softcap, SOFTCAP, PLAIN,
             )  # fmt: skip
 
         if active == 1:

@@ -40,7 +40,26 @@ def cache_lines(table, tokens, seen, kv_head, kv_heads, MASKED: tl.constexpr):
 
 
 @triton.jit
-def load_cached(
+def hold(values, PLAIN: tl.constexpr):
+    """Return the values, and keep the compiler from preparing them for a product before this place.
+
+    Otherwise it waits for each tile where it was asked for, before it asks for the next one.
+    """
+    if PLAIN:
+        held = values
+    elif values.dtype == tl.int8:
+        held = tl.inline_asm_elementwise(
+            "mov.b32 $0, $1;", "=r,r", [values], dtype=tl.int8, is_pure=False, pack=4
+        )
+    else:
+        held = tl.inline_asm_elementwise(
+            "mov.b32 $0, $1;", "=r,r", [values], dtype=values.dtype, is_pure=False, pack=2
+        )
+    return held
+
+
+@triton.jit
+def load_stored(
     cache,
     cache_scales,
     lines,
@@ -51,7 +70,7 @@ def load_cached(
     HEAD_DIM: tl.constexpr,
     MASKED: tl.constexpr,
 ):
-    """Return bfloat16 [T, WIDTH_PAD]: some columns of keys or values, zeros where not seen.
+    """Return some columns of keys or values as stored [T, WIDTH_PAD], zeros where not seen.
 
     Args:
         cache: Address of [lines, D], bfloat16 or int8.
@@ -63,6 +82,9 @@ def load_cached(
         WIDTH_PAD: The next power of two.
         HEAD_DIM: D.
         MASKED: Whether some tokens may be missing.
+
+    Returns:
+        The tile, and for int8 its scales [T, WIDTH / 32].
     """
     column = tl.arange(0, WIDTH_PAD)
     at = cache + lines[:, None] * HEAD_DIM + first_column + column[None, :]
@@ -70,15 +92,27 @@ def load_cached(
     mask = seen[:, None] & (column < WIDTH)[None, :]
     stored = tl.load(at, mask=mask, other=0) if MASKED or padded else tl.load(at)
     if cache.dtype.element_ty == tl.int8:
-        groups: tl.constexpr = WIDTH // SCALE_CHANNELS
-        tokens: tl.constexpr = lines.shape[0]
-        group = first_column // SCALE_CHANNELS + tl.arange(0, groups)
+        group = first_column // SCALE_CHANNELS + tl.arange(0, WIDTH // SCALE_CHANNELS)
         scale_at = cache_scales + lines[:, None] * (HEAD_DIM // SCALE_CHANNELS) + group[None, :]
         if MASKED:
             scales = tl.load(scale_at, mask=seen[:, None] & (group >= 0)[None, :], other=0.0)
         else:
             scales = tl.load(scale_at)
+    else:
+        scales = stored
+    return stored, scales
+
+
+@triton.jit
+def decode(stored, scales):
+    """Return the bfloat16 values [T, W] of a stored tile."""
+    if stored.dtype == tl.int8:
+        tokens: tl.constexpr = stored.shape[0]
+        width: tl.constexpr = stored.shape[1]
+        groups: tl.constexpr = scales.shape[1]
         codes = tl.reshape(stored, (tokens, groups, SCALE_CHANNELS)).to(tl.float32)
         wide = codes * tl.expand_dims(scales.to(tl.float32), 2)
-        stored = tl.reshape(wide, (tokens, WIDTH_PAD)).to(tl.bfloat16)
-    return stored
+        values = tl.reshape(wide, (tokens, width)).to(tl.bfloat16)
+    else:
+        values = stored
+    return values

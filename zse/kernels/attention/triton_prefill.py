@@ -11,7 +11,8 @@ from zse.kernels.attention.triton_parts import (
     cache_lines,
     cap,
     dot,
-    load_cached,
+    decode,
+    load_stored,
 )
 from zse.kernels.norm.triton_parts import to_bf16
 
@@ -52,11 +53,11 @@ def attend_range(
         tokens = start + tl.arange(0, TOKENS)
         stored = tokens < end
         lines = cache_lines(table, tokens, stored, kv_head, kv_heads, MASKED)
-        k_tile = load_cached(
+        k_tile, k_scales = load_stored(
             keys, key_scales, lines, stored, 0, HEAD_DIM, WIDTH, HEAD_DIM, MASKED
         )
         scores = tl.zeros((query.shape[0], TOKENS), tl.float32)
-        scores = dot(query, tl.trans(k_tile), scores, PLAIN) * scale
+        scores = dot(query, tl.trans(decode(k_tile, k_scales)), scores, PLAIN) * scale
         scores = cap(scores, softcap, SOFTCAP)
         if MASKED:
             seen = tokens[None, :] <= query_position[:, None]
@@ -67,11 +68,12 @@ def attend_range(
         weights = tl.exp2(scores - new_largest[:, None])
         fade = tl.exp2(largest - new_largest)
         total = total * fade + tl.sum(weights, axis=1)
-        v_tile = load_cached(
+        v_tile, v_scales = load_stored(
             values, value_scales, lines, stored, 0, HEAD_DIM, WIDTH, HEAD_DIM, MASKED
         )
         attended = attended * fade[:, None]
-        attended = dot(to_bf16(weights, PLAIN), v_tile, attended, PLAIN)
+        value = decode(v_tile, v_scales)
+        attended = dot(to_bf16(weights, PLAIN), value, attended, PLAIN)
         largest = new_largest
     return largest, total, attended
 

@@ -132,7 +132,12 @@ def prefill_queries(head_dim: int) -> int:
 
 
 def prefill_form(
-    head_dim: int, capability: tuple[int, int], *, quantized_cache: bool, window: bool, softcap: bool
+    head_dim: int,
+    capability: tuple[int, int],
+    *,
+    quantized_cache: bool,
+    window: bool,
+    softcap: bool,
 ) -> PrefillForm:
     """Return the form for a device: what fits its registers and its shared memory."""
     wide = capability[0] >= 9 and head_dim <= 128
