@@ -32,6 +32,8 @@ class Machine:
     """As the platform's API writes it."""
     hardware: str
     """In words."""
+    type_id: str = ""
+    """A second name, where the platform has two."""
     memory_mib: int
     """Of the GPU, as its driver reports it; of the machine for a CPU plan."""
     architectures: tuple[str, ...] = ()

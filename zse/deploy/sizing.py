@@ -37,7 +37,12 @@ class MemoryNeed:
 
 
 def measure(
-    model: str, *, on_gpu: bool, context_tokens: int = 0, memory_gib: float = 0.0
+    model: str,
+    *,
+    on_gpu: bool,
+    context_tokens: int = 0,
+    memory_gib: float = 0.0,
+    is_mounted: bool = False,
 ) -> MemoryNeed | None:
     """Return what a model needs, from its header; None when it cannot be read from here.
 
@@ -46,6 +51,7 @@ def measure(
         on_gpu: Keys and values in bf16, as on a GPU; else in float32, as on a CPU.
         context_tokens: Tokens of KV cache that must fit; 0 means 4096, or what the model has.
         memory_gib: Memory as the caller knows it; wins.
+        is_mounted: The model lies on the platform; a file that is not here as well is no error.
 
     Raises:
         NotFoundError: MODEL looks like a file, but there is none.
@@ -55,7 +61,7 @@ def measure(
         raise UsageError("memory and context cannot be negative")
     if memory_gib:
         return MemoryNeed(weights_bytes=int(memory_gib * _GIB), kv_bytes=0, overhead_bytes=0)
-    if not _is_readable(model):
+    if not _is_readable(model) or (is_mounted and not _exists(model)):
         return None
     return need_of(read_facts(model), on_gpu=on_gpu, context_tokens=context_tokens)
 
@@ -78,5 +84,8 @@ def _is_readable(model: str) -> bool:
     """Whether the model lies on this machine. Nothing is downloaded to make a plan."""
     if not model or "://" in model:
         return False
-    path = Path(model).expanduser()
-    return is_builtin(model) or path.suffix == ".zse" or path.exists()
+    return is_builtin(model) or model.endswith(".zse") or _exists(model)
+
+
+def _exists(model: str) -> bool:
+    return is_builtin(model) or Path(model).expanduser().exists()

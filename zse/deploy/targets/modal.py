@@ -69,6 +69,7 @@ def _values(order: Order, machine: Machine | None, extra: dict[str, str]) -> dic
         "image": order.image,
         "registry_secret": order.registry_secret or None,
         "gpu": machine.name if machine else None,
+        "has_gpu": machine is not None,
         "cpu": None if machine else CPU_PROCESSORS,
         "memory_mib": None if machine else _ram_mib(order),
         "environment": {"ZSE_HOST": "0.0.0.0", **order.environment()},

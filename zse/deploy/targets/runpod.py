@@ -130,7 +130,7 @@ def _hub(order: Order, machine: Machine, body: dict[str, Any]) -> dict[str, Any]
         "disk_gb": body["disk"],
         "gpu_ids": machine.name,
         "gpu_count": 1,
-        "gpu_type": machine.name,
+        "gpu_type": machine.type_id,
         "timeout_ms": order.startup_seconds * 1000,
         "env": [{"key": key, "value": value} for key, value in env.items()],
     }
