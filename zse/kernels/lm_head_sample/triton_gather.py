@@ -237,9 +237,10 @@ def list_block(
     values = load_logits(logits, row, offsets, vocab)
     inside = (values >= low) & (values < high) & (values > float("-inf"))
     number = inside.to(tl.int32)
-    places = row * CAPACITY + first + tl.cumsum(number, 0) - number
-    tl.store(list_values + places, values, mask=inside)
-    tl.store(list_tokens + places, offsets, mask=inside)
+    places = first + tl.cumsum(number, 0) - number
+    inside = inside & (places < CAPACITY)
+    tl.store(list_values + row * CAPACITY + places, values, mask=inside)
+    tl.store(list_tokens + row * CAPACITY + places, offsets, mask=inside)
 
 
 @triton.jit

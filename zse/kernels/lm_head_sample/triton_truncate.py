@@ -94,7 +94,8 @@ def count_bins(
     bins = tl.arange(0, BINS)
     # Halves before the difference: the ends of float32 are further apart than float32 can say.
     width = top * (1.0 / BINS) - low * (1.0 / BINS)
-    edge = tl.where(bins == 0, low, low + bins.to(tl.float32) * width)
+    # One operation, so that what is stored is to the last bit what was compared with.
+    edge = tl.where(bins == 0, low, tl.fma(bins.to(tl.float32), width, low))
     counts = tl.zeros((BINS, SLICE), tl.int32)
     masses = tl.zeros((BINS, SLICE), tl.float32)
     for start in range(0, BLOCK, SLICE):

@@ -7,6 +7,7 @@ aligned and is read in wide pieces.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 from zse.kernels.lm_head_sample.arrays import MAX_ALTERNATIVES
 from zse.kernels.variant import Argument, Constant, Kernel, Variant, number, pointer, variant
@@ -152,11 +153,13 @@ KERNELS = (
 )
 
 
+@cache
 def adjust_variant(*, restore: bool) -> Variant:
     """Return the form that applies adjustments, or that takes them back."""
     return variant(ADJUST, num_warps=4, ENTRIES=_ENTRIES, RESTORE=restore)
 
 
+@cache
 def statistics_variant(tiles: Tiles, *, aligned: bool, random: bool, truncated: bool) -> Variant:
     """Return the form that computes what the choice will need."""
     return variant(
@@ -168,6 +171,7 @@ def statistics_variant(tiles: Tiles, *, aligned: bool, random: bool, truncated: 
     )
 
 
+@cache
 def pick_variant(tiles: Tiles, *, random: bool) -> Variant:
     """Return the form for greedy rows alone, or for draws from the whole distribution too."""
     return variant(
@@ -179,6 +183,7 @@ def pick_variant(tiles: Tiles, *, random: bool) -> Variant:
     )
 
 
+@cache
 def truncation_variants(
     tiles: Tiles, *, aligned: bool
 ) -> tuple[Variant, Variant, Variant, Variant]:
@@ -198,6 +203,7 @@ def _cut(kernel: Kernel, tiles: Tiles, num_warps: int, **constants: Constant) ->
     return Variant(kernel=kernel, num_warps=num_warps, constants=named)
 
 
+@cache
 def logprob_variants(tiles: Tiles, *, aligned: bool) -> tuple[Variant, Variant]:
     """Return block_alternatives and row_logprobs."""
     candidates = 1 << (tiles.max_blocks * MAX_ALTERNATIVES - 1).bit_length()

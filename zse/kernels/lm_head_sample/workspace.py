@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from functools import lru_cache
 
 from zse.errors import UnsupportedModelError
 from zse.kernels.lm_head_sample.arrays import MAX_ALTERNATIVES
@@ -64,6 +65,7 @@ def workspace_at(address: int, rows: int, vocab: int, tiles: Tiles = TILES) -> W
     return Workspace(**addresses)
 
 
+@lru_cache(maxsize=64)
 def _sizes(rows: int, vocab: int, tiles: Tiles) -> dict[str, int]:
     """Return the bytes of each piece."""
     blocks = rows * num_blocks_of(vocab, tiles)
