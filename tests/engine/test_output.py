@@ -69,7 +69,7 @@ def test_the_token_that_stops_is_counted_but_not_shown(make_text):
     delta = text.push(event("!", reason="stop", is_stop_token=True, logprob=-0.1))
     assert delta.text == ""
     assert delta.token_ids == [ord("!") - 32]
-    assert delta.logprobs == []
+    assert delta.logprobs == ()
 
 
 def test_tokens_held_back_travel_with_the_next_text(make_text):

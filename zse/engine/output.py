@@ -9,6 +9,8 @@ from zse.text.detokenize import IncrementalDetokenizer
 from zse.text.stop import StopChecker
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from zse.engine.request import FinishReason, Request, SamplingParams, TokenEvent
     from zse.text.tokenizer import Tokenizer
 
@@ -34,16 +36,15 @@ class TokenLogprob:
     top: list[TopLogprob] = field(default_factory=list)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Delta:
+class Delta(NamedTuple):
     """What one choice gained since its last delta."""
 
-    index: int
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody calls
     text: str
     """Whole characters only; never part of a stop string. Empty only with a finish reason."""
-    token_ids: list[int] = field(default_factory=list)
+    token_ids: Sequence[int] = ()
     """All tokens since the last delta, the one that ended the answer included."""
-    logprobs: list[TokenLogprob] = field(default_factory=list)
+    logprobs: Sequence[TokenLogprob] = ()
     """One for each token that belongs to the text; empty unless asked for."""
     finish_reason: FinishReason | None = None
     """Set on the last delta of the choice, and only there."""
@@ -94,15 +95,11 @@ class ChoiceText:
 
     def _delta(self, text: str, reason: FinishReason | None, cached_tokens: int) -> Delta:
         token_ids, self._token_ids = self._token_ids, []
-        logprobs, self._logprobs = self._logprobs, []
+        logprobs: Sequence[TokenLogprob] = ()
+        if self._logprobs:
+            logprobs, self._logprobs = self._logprobs, []
         return Delta(
-            index=self._index,
-            text=text,
-            token_ids=token_ids,
-            logprobs=logprobs,
-            finish_reason=reason,
-            prompt_tokens=self._num_prompt_tokens,
-            cached_tokens=cached_tokens,
+            self._index, text, token_ids, logprobs, reason, self._num_prompt_tokens, cached_tokens
         )
 
     def _note_logprob(self, event: TokenEvent) -> None:
