@@ -9,7 +9,6 @@ from zse.kernels.attention.triton_join import combine, store_output, store_part
 from zse.kernels.attention.triton_parts import (
     LOG2_E,
     NOTHING,
-    cache_lines,
     cap,
     decode,
     dot,
@@ -26,6 +25,28 @@ from zse.kernels.attention.triton_token import (
 )
 from zse.kernels.norm.triton_parts import to_bf16
 from zse.kernels.rope_store.triton_heads import BLOCK_TOKENS
+
+
+@triton.jit
+def load_blocks(table, tile, end, TILE: tl.constexpr):
+    """Return the one or two blocks that hold a tile, where the tile starts before ``end``.
+
+    Scalars, so that one load serves all threads.
+    """
+    blocks: tl.constexpr = TILE // BLOCK_TOKENS
+    first = tl.load(table + tile * blocks, mask=tile * TILE < end, other=0)
+    second = first
+    if blocks == 2:
+        at = tile * 2 + 1
+        second = tl.load(table + at, mask=at * BLOCK_TOKENS < end, other=0)
+    return first, second
+
+
+@triton.jit
+def lines_of(first, second, token, kv_head, kv_heads):
+    """Return int64 lines of the cache for tokens 0 to TILE - 1 of a tile."""
+    block = tl.where(token < BLOCK_TOKENS, first, second).to(tl.int64)
+    return (block * kv_heads + kv_head) * BLOCK_TOKENS + token % BLOCK_TOKENS
 
 
 @triton.jit
@@ -163,8 +184,8 @@ def attention_decode(
     table = tables + row * table_stride
     position = tl.load(positions + row)
     token = tl.arange(0, TILE)
-    guess_at = (split * TILE + token) // BLOCK_TOKENS  # right unless a window hides the first tile
-    guess = tl.load(table + guess_at, mask=guess_at < table_stride, other=0)
+    # What a split takes first, unless a window hides it; asked for before the position is known.
+    block_0, block_1 = load_blocks(table, split, table_stride * BLOCK_TOKENS, TILE)
     first_seen = tl.where(window > 0, tl.maximum(position + 1 - window, 0), 0)
     first_tile = first_seen // TILE
     num_tiles = position // TILE + 1 - first_tile
@@ -172,16 +193,17 @@ def attention_decode(
     if split < active:
         tokens = (first_tile + split) * TILE + token
         seen = (tokens >= first_seen) & (tokens < position)
-        late = seen & (tokens >= (split + 1) * TILE)
-        block = tl.load(table + tokens // BLOCK_TOKENS, mask=late, other=0)
-        block = tl.where(late, block, guess).to(tl.int64)
-        lines = (block * kv_heads + kv_head) * BLOCK_TOKENS + tokens % BLOCK_TOKENS
+        if first_tile > 0:
+            block_0, block_1 = load_blocks(table, first_tile + split, position, TILE)
+        lines = lines_of(block_0, block_1, token, kv_head, kv_heads)
         tile_1, scales_1, tile_2, scales_2, tile_v, scales_v = load_tile(
             keys, values, key_scales, value_scales, lines, seen, HEAD_DIM, HALF_PAD, WIDTH
         )
         angles = cosines_sines + position.to(tl.int64) * HEAD_DIM
         cosines, sines = load_halves(angles, column, inside, half)
         new_block = tl.load(table + position // BLOCK_TOKENS).to(tl.int64)
+        second_tile = first_tile + split + splits
+        block_0, block_1 = load_blocks(table, second_tile, position, TILE)
         all_columns = (num_heads + 2 * kv_heads) * HEAD_DIM
         q_first, q_second, k_first, k_second, value = add_parts(
             qkv + row * all_columns, rows.to(tl.int64) * all_columns, qkv_splits, q_at, k_at, v_at,
@@ -216,10 +238,11 @@ def attention_decode(
             decode(hold(tile_1, PLAIN), scales_1), decode(hold(tile_2, PLAIN), scales_2),
             decode(hold(tile_v, PLAIN), scales_v), seen, softcap, SOFTCAP, PLAIN,
         )  # fmt: skip
-        for tile in tl.range(first_tile + split + splits, tl.cdiv(position, TILE), splits):
+        for tile in tl.range(second_tile, tl.cdiv(position, TILE), splits):
             tokens = tile * TILE + token
             seen = tokens < position
-            lines = cache_lines(table, tokens, seen, kv_head, kv_heads, True)
+            lines = lines_of(block_0, block_1, token, kv_head, kv_heads)
+            block_0, block_1 = load_blocks(table, tile + splits, position, TILE)
             next_1, scales_1, next_2, scales_2, next_v, scales_v = load_tile(
                 keys, values, key_scales, value_scales, lines, seen, HEAD_DIM, HALF_PAD, WIDTH
             )
