@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING
 
 from zse.errors import UnsupportedModelError
 from zse.kernels.attention.variants import (
+    DECODE_FORMS,
     INT8_OUTPUT_HEAD_DIMS,
     MAX_GROUP,
+    PREFILL_FORMS,
     DecodeForm,
+    decode_tile,
     decode_variant,
     prefill_form,
     prefill_variant,
@@ -75,7 +78,7 @@ def decode_splits(rows: int, kv_heads: int, device: DeviceFacts, max_tokens: int
         max_tokens: Longest sequence there can be; 0 when unknown.
     """
     wanted = device.multiprocessors * PROGRAMS_A_MULTIPROCESSOR // (rows * kv_heads)
-    tiles = -(-max_tokens // DecodeForm.tile) if max_tokens else MAX_SPLITS
+    tiles = -(-max_tokens // decode_tile(128)) if max_tokens else MAX_SPLITS
     return max(1, min(wanted, tiles, MAX_SPLITS))
 
 
@@ -108,7 +111,7 @@ def attention_decode(
     Args:
         launcher: Where to launch.
         inputs: Summands of the joined product of each row, and what belongs to it.
-        shape: Heads; at most 32 query heads for each key-value head.
+        shape: Heads; at most 16 query heads for each key-value head.
         cache: Keys and values of the positions before; the new ones are written.
         tables: Blocks of each row's sequence, the new token's block included.
         workspace: Memory for parts; sized for the same splits.
@@ -180,14 +183,17 @@ def _decode_form(
             f"expected a multiple of {ACTIVATION_GROUP} columns",
             hint="Use 16-bit activations for the output matrix.",
         )
-    return DecodeForm(
+    form = DecodeForm(
         head_dim=shape.head_dim,
-        group=group,
+        heads=8 if group <= 8 else MAX_GROUP,
         quantized_cache=cache.quantized,
         quantized_output=quantized,
         head_norm=inputs.q_norm != 0,
         softcap=rules.softcap > 0,
     )
+    if form not in DECODE_FORMS:
+        raise UnsupportedModelError(f"there is no decode attention for {form}")
+    return form
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,6 +241,8 @@ def attention_prefill(
         window=rules.window > 0,
         softcap=rules.softcap > 0,
     )
+    if form not in PREFILL_FORMS:
+        raise UnsupportedModelError(f"there is no prefill attention for {form}")
     launcher.launch(
         prefill_variant(form),
         (shape.num_heads, tiles.count, 1),

@@ -106,6 +106,7 @@ def store_output(
         ROWS: Heads in the tile.
         HEAD_DIM: D.
         WIDTH: D padded to a power of two.
+        PLAIN: Whether plain arithmetic stands in for what the interpreter lacks.
     """
     values = attended / total[:, None]
     first_column = kv_head * group * HEAD_DIM

@@ -10,8 +10,8 @@ from zse.kernels.attention.triton_parts import (
     NOTHING,
     cache_lines,
     cap,
-    dot,
     decode,
+    dot,
     load_stored,
 )
 from zse.kernels.norm.triton_parts import to_bf16

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
+from typing import TYPE_CHECKING
 
 from zse.kernels.rope_store.variants import HEAD_DIMS, INT8_HEAD_DIMS, padded
 from zse.kernels.variant import Kernel, Variant, number, pointer, variant
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 DECODE = Kernel(
     name="attention.decode",
@@ -66,10 +71,11 @@ PREFILL = Kernel(
     ),
 )
 KERNELS = (DECODE, PREFILL)
-MAX_GROUP = 32
+MAX_GROUP = 16
 """Query heads that may share a key-value head."""
-INT8_OUTPUT_HEAD_DIMS = (64, 128, 256)
+INT8_OUTPUT_HEAD_DIMS = INT8_HEAD_DIMS
 """Head widths that make whole groups of 128 columns with a power of two of heads."""
+SOFTCAP_HEAD_DIMS = (128, 256)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,18 +83,23 @@ class DecodeForm:
     """What one compiled form of the decode attention is made for."""
 
     head_dim: int
-    group: int
-    """Query heads that share a key-value head."""
+    heads: int = 8
+    """Most query heads that share a key-value head: 8 or 16."""
     quantized_cache: bool = False
     quantized_output: bool = False
     head_norm: bool = False
     softcap: bool = False
-    tile: int = 32
-    """Tokens that a program takes at a time."""
 
 
-def decode_variant(form: DecodeForm, *, num_warps: int = 4, num_stages: int = 3) -> Variant:
-    """Return the compiled form."""
+def decode_tile(head_dim: int) -> int:
+    """Return how many tokens a program takes at a time."""
+    return 64 if head_dim <= 128 else 32
+
+
+def decode_variant(
+    form: DecodeForm, *, tile: int = 0, num_warps: int = 4, num_stages: int = 3
+) -> Variant:
+    """Return the compiled form; a ``tile`` of 0 tokens means ``decode_tile``."""
     types = {}
     if form.quantized_cache:
         types |= {"keys": "*i8", "values": "*i8"}
@@ -103,9 +114,9 @@ def decode_variant(form: DecodeForm, *, num_warps: int = 4, num_stages: int = 3)
         HEAD_DIM=form.head_dim,
         HALF_PAD=width // 2,
         WIDTH=width,
-        HEADS=max(16, padded(form.group)),
-        ROWS=max(8, padded(form.group)),
-        TILE=form.tile,
+        HEADS=16,  # the least that a product takes
+        ROWS=form.heads,
+        TILE=tile or decode_tile(form.head_dim),
         AT_ONCE=8,
         HEAD_NORM=form.head_norm,
         SOFTCAP=form.softcap,
@@ -167,21 +178,37 @@ def prefill_variant(form: PrefillForm, *, num_warps: int = 8, num_stages: int = 
     )
 
 
-VARIANTS: tuple[Variant, ...] = tuple(
-    decode_variant(
-        DecodeForm(
-            head_dim=head_dim,
-            group=group,
-            quantized_cache=quantized_cache,
-            quantized_output=quantized_output,
-            head_norm=head_norm,
-        )
-    )
-    for head_dim in HEAD_DIMS
-    for group in (8, 16)
-    for quantized_cache in (False, True)
-    for quantized_output in (False, True)
-    for head_norm in (False, True)
-    if head_dim in INT8_HEAD_DIMS or not quantized_cache
-    if head_dim in INT8_OUTPUT_HEAD_DIMS or not quantized_output
+def _decode_forms() -> Iterator[DecodeForm]:
+    for head_dim in HEAD_DIMS:
+        whole = head_dim in INT8_HEAD_DIMS
+        for heads, cache, output, norm in product((8, 16), *[(False, True)] * 3):
+            if (heads == 8 or head_dim == 128) and (whole or not (cache or output)):
+                yield DecodeForm(
+                    head_dim=head_dim,
+                    heads=heads,
+                    quantized_cache=cache,
+                    quantized_output=output,
+                    head_norm=norm,
+                )
+    for head_dim in SOFTCAP_HEAD_DIMS:
+        yield DecodeForm(head_dim=head_dim, softcap=True)
+
+
+def _prefill_forms() -> Iterator[PrefillForm]:
+    for head_dim, capability, cache, window, softcap in product(
+        HEAD_DIMS, ((8, 0), (9, 0)), *[(False, True)] * 3
+    ):
+        if cache and (softcap or head_dim not in INT8_HEAD_DIMS):
+            continue
+        if not softcap or head_dim in SOFTCAP_HEAD_DIMS:
+            yield prefill_form(
+                head_dim, capability, quantized_cache=cache, window=window, softcap=softcap
+            )
+
+
+DECODE_FORMS = frozenset(_decode_forms())
+PREFILL_FORMS = frozenset(_prefill_forms())
+VARIANTS: tuple[Variant, ...] = (
+    *(decode_variant(form) for form in sorted(DECODE_FORMS, key=str)),
+    *(prefill_variant(form) for form in sorted(PREFILL_FORMS, key=str)),
 )

@@ -7,8 +7,8 @@ from zse.kernels.variant import Kernel, Variant, number, pointer, variant
 
 MODULE = "zse.kernels.rope_store.triton_kernel"
 HEAD_DIMS = (64, 80, 96, 128, 256)
-INT8_HEAD_DIMS = (64, 128, 256)
-"""Head widths whose halves are whole groups of 32 channels."""
+INT8_HEAD_DIMS = (64, 128)
+"""Head widths that an int8 cache takes: their halves are whole groups of 32 channels."""
 TABLE_BLOCK = 4
 """Positions a program of ``rope_table``."""
 HEADS = 8
