@@ -100,7 +100,7 @@ def decode_variant(
     form: DecodeForm, *, tile: int = 0, num_warps: int = 4, num_stages: int = 3
 ) -> Variant:
     """Return the compiled form; a ``tile`` of 0 tokens means ``decode_tile``."""
-    types = {}
+    types: dict[str, str] = {}
     if form.quantized_cache:
         types |= {"keys": "*i8", "values": "*i8"}
     if form.quantized_output:
@@ -179,33 +179,34 @@ def prefill_variant(form: PrefillForm, *, num_warps: int = 8, num_stages: int = 
 
 
 def _decode_forms() -> Iterator[DecodeForm]:
-    for head_dim in HEAD_DIMS:
-        whole = head_dim in INT8_HEAD_DIMS
-        for heads, cache, output, norm in product((8, 16), *[(False, True)] * 3):
-            if (heads == 8 or head_dim == 128) and (whole or not (cache or output)):
-                yield DecodeForm(
-                    head_dim=head_dim,
-                    heads=heads,
-                    quantized_cache=cache,
-                    quantized_output=output,
-                    head_norm=norm,
-                )
+    for head_dim, cache, output, norm in product(HEAD_DIMS, _EITHER, _EITHER, _EITHER):
+        if head_dim not in INT8_HEAD_DIMS and (cache or output):
+            continue
+        for heads in (8, 16) if head_dim == 128 else (8,):
+            yield DecodeForm(
+                head_dim=head_dim,
+                heads=heads,
+                quantized_cache=cache,
+                quantized_output=output,
+                head_norm=norm,
+            )
     for head_dim in SOFTCAP_HEAD_DIMS:
         yield DecodeForm(head_dim=head_dim, softcap=True)
 
 
 def _prefill_forms() -> Iterator[PrefillForm]:
-    for head_dim, capability, cache, window, softcap in product(
-        HEAD_DIMS, ((8, 0), (9, 0)), *[(False, True)] * 3
-    ):
+    for head_dim, cache, window, softcap in product(HEAD_DIMS, _EITHER, _EITHER, _EITHER):
         if cache and (softcap or head_dim not in INT8_HEAD_DIMS):
             continue
-        if not softcap or head_dim in SOFTCAP_HEAD_DIMS:
+        if softcap and head_dim not in SOFTCAP_HEAD_DIMS:
+            continue
+        for capability in ((8, 0), (9, 0)):
             yield prefill_form(
                 head_dim, capability, quantized_cache=cache, window=window, softcap=softcap
             )
 
 
+_EITHER = (False, True)
 DECODE_FORMS = frozenset(_decode_forms())
 PREFILL_FORMS = frozenset(_prefill_forms())
 VARIANTS: tuple[Variant, ...] = (

@@ -32,7 +32,7 @@ def quantize(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Te
     The largest value of a group of 128 gets code 127; halves are rounded to even; a group of
     zeros has scale 0.
     """
-    groups = values.float().unflatten(-1, (-1, 128))
+    groups = values.float().view(*values.shape[:-1], -1, 128)
     scales = groups.abs().amax(-1) / 127.0
     inverse = torch.where(scales > 0, 1.0 / scales, torch.zeros_like(scales))
     codes = torch.round(groups * inverse.unsqueeze(-1))
@@ -41,4 +41,5 @@ def quantize(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Te
 
 def dequantize(codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
     """Return float32 [T, K] of int8 codes [T, K] and scales [T, K / 128]."""
-    return (codes.float().unflatten(-1, (-1, 128)) * scales.unsqueeze(-1)).flatten(-2)
+    groups = codes.float().view(*codes.shape[:-1], -1, 128)
+    return (groups * scales.unsqueeze(-1)).flatten(-2)
