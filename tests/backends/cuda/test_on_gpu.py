@@ -1,0 +1,150 @@
+"""The CUDA backend on a GPU: the answers of the CPU backend, for every family and scheme."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from zse.backends.types import PENDING_TOKEN, SamplingRow, SequenceChunk, StepBatch
+from zse.models import ModelRunner, load_runner
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.gpu
+
+SHAPE: dict[str, Any] = {
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "vocab_size": 1000,
+    "max_position_embeddings": 1024,
+    "num_hidden_layers": 3,
+}
+CASES = [
+    ("llama", "int4", {}),
+    ("llama", "nf4", {}),
+    ("llama", "int8", {}),
+    ("llama", "bf16", {}),
+    ("llama", "fp16", {}),
+    ("llama", "int4", {"tie_word_embeddings": True}),
+    ("llama", "int4", {"head_dim": 128, "num_key_value_heads": 1}),
+    ("qwen2", "int4", {}),
+    ("qwen3", "int8", {}),
+    ("mistral", "int4", {"sliding_window": 40}),
+]
+TOLERANCE = {"int4": 3e-2, "nf4": 4e-2, "int8": 3e-2, "bf16": 1e-2, "fp16": 1e-2}
+
+
+def prompt(length: int, seed: int = 0) -> list[int]:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(3, 1000, (length,), generator=generator).tolist()
+
+
+def error_of(found: torch.Tensor, expected: torch.Tensor) -> float:
+    return float((found - expected).norm() / expected.norm())
+
+
+def as_tensor(logits: Any) -> torch.Tensor:
+    if isinstance(logits, torch.Tensor):
+        return logits
+    return torch.frombuffer(logits, dtype=torch.float32).view(*logits.shape)
+
+
+@pytest.fixture(params=CASES, ids=lambda case: "-".join(map(str, case)))
+def case(request: pytest.FixtureRequest, make_pair: Callable[..., Any]) -> tuple[Path, str]:
+    family, quantization, changes = request.param
+    return make_pair(family, quantization, **{**SHAPE, **changes}).path, quantization
+
+
+@pytest.fixture
+def runners(case: tuple[Path, str]) -> Iterator[tuple[ModelRunner, ModelRunner]]:
+    gpu = load_runner(case[0], device="cuda", num_blocks=64, max_sequences=16)
+    cpu = load_runner(case[0], device="cpu", num_blocks=64)
+    yield gpu, cpu
+    gpu.close()
+    cpu.close()
+
+
+def chunk(tokens: list[int], start: int, slot: int, **options: Any) -> SequenceChunk:
+    return SequenceChunk(
+        sequence_slot=slot,
+        token_ids=tokens,
+        start_position=start,
+        block_table=range(slot * 16, slot * 16 + 16),
+        **options,
+    )
+
+
+def greedy(step: int = 0) -> SamplingRow:
+    return SamplingRow(temperature=0.0, step=step, logprobs=5)
+
+
+@pytest.mark.parametrize("length", [1, 2, 33, 400])
+def test_logits_of_a_prompt_are_those_of_the_cpu(runners, case, length):
+    gpu, cpu = runners
+    expected = cpu.logits(prompt(length))
+    assert error_of(as_tensor(gpu.logits(prompt(length))), expected) < TOLERANCE[case[1]]
+
+
+def test_decode_steps_follow_each_other_on_the_device(runners, case):
+    gpu, cpu = runners
+    lengths = (5, 40, 70)
+    prompts = [prompt(length, seed=length) for length in lengths]
+    first = gpu.submit(
+        StepBatch(
+            chunks=[chunk(tokens, 0, slot) for slot, tokens in enumerate(prompts)],
+            sampling=[greedy()] * 3,
+        )
+    )
+    pending = [first]
+    for step in range(1, 4):
+        batch = StepBatch(
+            chunks=[
+                chunk([PENDING_TOKEN], length + step - 1, slot)
+                for slot, length in enumerate(lengths)
+            ],
+            sampling=[greedy(step)] * 3,
+        )
+        pending.append(gpu.submit(batch))
+        if len(pending) == 2:
+            collect(pending.pop(0), prompts)
+    while pending:
+        collect(pending.pop(0), prompts)
+    for tokens, length in zip(prompts, lengths, strict=True):
+        logits = cpu.logits(tokens)
+        for place in range(length - 1, len(tokens) - 1):
+            row = logits[place]
+            gap = float(row.max() - row[tokens[place + 1]])
+            assert gap <= TOLERANCE[case[1]] * float(row.abs().max()) * 2
+
+
+def collect(step: Any, prompts: list[list[int]]) -> None:
+    for tokens, sampled in zip(prompts, step.wait(), strict=True):
+        tokens.append(sampled.token_id)
+        assert sampled.token_id == sampled.top[0][0]
+        assert sampled.logprob == pytest.approx(sampled.top[0][1], abs=1e-4)
+
+
+def test_a_step_mixes_decode_rows_with_a_prompt(runners, case):
+    gpu, cpu = runners
+    running, arriving = prompt(20, seed=1), prompt(300, seed=2)
+    gpu.submit(StepBatch(chunks=[chunk(running[:-1], 0, 0)], sampling=[None])).wait()
+    gpu.submit(StepBatch(chunks=[chunk(arriving[:100], 0, 1)], sampling=[None])).wait()
+    mixed = StepBatch(
+        chunks=[chunk(running[-1:], 19, 0), chunk(arriving[100:], 100, 1)],
+        sampling=[greedy(), greedy()],
+    )
+    answers = gpu.submit(mixed).wait()
+    for tokens, answer in zip((running, arriving), answers, strict=True):
+        row = cpu.logits(tokens)[-1]
+        logprobs = torch.log_softmax(row, 0)
+        assert float(row.max() - row[answer.token_id]) <= TOLERANCE[case[1]] * 2 * float(
+            row.abs().max()
+        )
+        assert answer.logprob == pytest.approx(float(logprobs[answer.token_id]), abs=0.1)
