@@ -131,9 +131,10 @@ def graph_us(calls: Sequence[Callable[[], object]], replays: int = 7) -> float:
     return sorted(times)[len(times) // 2] / len(repeated) * 1e3
 
 
-def splits_for(variant: Variant, form: Form, limit: int = SPLITS[-1]) -> list[int]:
-    steps = steps_of(variant, form)
-    return [s for s in SPLITS if s <= limit and (s == 1 or s * 2 <= steps)]
+def splits_for(variant: Variant, case: Case, rows: int) -> list[int]:
+    steps = steps_of(variant, case.form)
+    room = case.outputs.numel() // (rows * case.form.rows)
+    return [s for s in SPLITS if s == 1 or (s <= room and s * 2 <= steps)]
 
 
 class TorchStream:

@@ -116,8 +116,8 @@ def sweep_rows(launcher, report: Report, table: str, name: str, case, variants, 
     results = []
     for variant in variants:
         try:
-            error = error_of(launcher, case, variant, rows, splits_for(variant, case.form)[-1])
-            for splits in splits_for(variant, case.form):
+            error = error_of(launcher, case, variant, rows, splits_for(variant, case, rows)[-1])
+            for splits in splits_for(variant, case, rows):
                 if not report.has_time:
                     return
                 plan = LinearPlan(variant=variant, splits=splits, rows=rows, columns=case.form.rows)

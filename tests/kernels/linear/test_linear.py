@@ -74,7 +74,7 @@ def test_a_batch_of_16_bit_tokens_times_four_bit_rows(scheme: str, group: int) -
 
 @pytest.mark.parametrize("scheme", ["int8", "bf16", "fp16"])
 def test_a_batch_of_16_bit_tokens_times_whole_rows(scheme: str) -> None:
-    check(dot(scheme, 0, bn=16, bm=16, bk=32), scheme, 0, 17, 21, 160, 2)
+    check(dot(scheme, 0, bn=16, bm=16), scheme, 0, 17, 21, 192, 2)
 
 
 @pytest.mark.parametrize(

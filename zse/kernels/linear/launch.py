@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from zse.errors import UnsupportedModelError
 from zse.kernels.buffers import Partials, Plain, Quantized
-from zse.kernels.linear.plan import form_of, step_columns
-from zse.kernels.linear.variants import matmul, widen
+from zse.kernels.linear.plan import form_of
+from zse.kernels.linear.variants import STEP_COLUMNS, matmul, widen
 from zse.kernels.linear.weight import GROUPED_SCHEMES, PLAIN_SCHEMES
 
 if TYPE_CHECKING:
@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from zse.kernels.linear.weight import LinearWeight
     from zse.kernels.variant import Variant
 
-SLAB_MULTIPLE = 256
-"""Rows that are widened at once: whole tiles of the product."""
+SLAB_TILES = 2
+"""Fewest tiles of the product that are widened at once."""
+SLAB_WAVES = 0.3
+"""What a slab costs beside its product, in times of a round of tiles."""
 
 
 def linear(
@@ -81,10 +83,11 @@ def linear_prefill(
         UnsupportedModelError: The scratch holds too few rows of the matrix.
     """
     form_of(weight)
-    step = step_columns(weight.columns)
     plain = weight.scheme in PLAIN_SCHEMES
-    chosen = matmul(weight.scheme if plain else "bf16", output_type, bk=step)
-    slab = weight.rows if plain else _slab_rows(weight, scratch_bytes)
+    chosen = matmul(weight.scheme if plain else "bf16", output_type)
+    slab = weight.rows
+    if not plain:
+        slab = _slab_rows(launcher, chosen, weight, inputs.rows, scratch_bytes)
     element_bytes = 4 if output_type == "fp32" else 2
     for first in range(0, weight.rows, slab):
         rows = min(slab, weight.rows - first)
@@ -101,22 +104,36 @@ def linear_prefill(
             outputs_address + first * element_bytes,
             inputs.rows,
             rows,
-            weight.columns // step,
+            weight.columns // STEP_COLUMNS,
             weight.rows,
         )
 
 
-def _slab_rows(weight: LinearWeight, scratch_bytes: int) -> int:
-    """Return how many rows fit the scratch: all, or a multiple of a tile."""
-    fitting = scratch_bytes // (weight.columns * 2)
-    if fitting >= weight.rows:
-        return weight.rows
-    if fitting < SLAB_MULTIPLE:
+def _slab_rows(
+    launcher: Launcher, chosen: Variant, weight: LinearWeight, tokens: int, scratch_bytes: int
+) -> int:
+    """Return how many rows to widen at a time.
+
+    Of the numbers of tiles that fit the scratch, the one that leaves the fewest multiprocessors
+    idle at the end of its product, counted over the whole matrix.
+    """
+    tile_rows = int(dict(chosen.constants)["BN"])
+    fitting = scratch_bytes // (weight.columns * 2) // tile_rows
+    if fitting < SLAB_TILES and fitting * tile_rows < weight.rows:
         raise UnsupportedModelError(
-            f"the scratch of {scratch_bytes} bytes holds {fitting} rows of {weight.columns} "
-            f"columns, expected at least {SLAB_MULTIPLE}"
+            f"the scratch of {scratch_bytes} bytes holds {fitting * tile_rows} rows of "
+            f"{weight.columns} columns, expected at least {SLAB_TILES * tile_rows}"
         )
-    return fitting // SLAB_MULTIPLE * SLAB_MULTIPLE
+    width = -(-weight.rows // tile_rows)
+    height = -(-tokens // int(dict(chosen.constants)["BM"]))
+    processors = launcher.device.multiprocessors
+
+    def cost(tiles: int) -> float:
+        slabs, rest = divmod(width, tiles)
+        waves = slabs * -(-tiles * height // processors) + -(-rest * height // processors)
+        return waves + (slabs + (rest > 0)) * SLAB_WAVES
+
+    return min(range(1, min(fitting, width) + 1), key=cost) * tile_rows
 
 
 def _widen(
@@ -128,9 +145,9 @@ def _widen(
         scale_bytes = (4 if weight.scheme == "int4" else 2) * (weight.columns // columns)
         row_bytes = weight.columns // 2
     else:
-        columns = 128 if weight.columns % 128 == 0 else 32
+        columns = STEP_COLUMNS
         scale_bytes, row_bytes = 4, weight.columns
-    chosen = widen(weight.scheme, columns)
+    chosen = widen(weight.scheme, weight.group_size)
     steps = weight.columns // columns
     launcher.launch(
         chosen,

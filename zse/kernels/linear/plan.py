@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from zse.errors import UnsupportedModelError
 from zse.kernels.linear.variants import (
     DECODE_ROWS,
+    STEP_COLUMNS,
     VARIANTS,
     decode_forms,
     dot_forms,
@@ -32,12 +33,13 @@ if TYPE_CHECKING:
 __all__ = ["LinearPlan", "candidates", "plan_linear", "supports_quantized", "table_name"]
 MAX_ROWS = 256
 """Most tokens of one product; more go through ``linear_prefill``."""
-COLUMN_MULTIPLE = 32
 SPLITS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
 FLIGHT_BYTES = 40 * 1024
 """Bytes on their way to one multiprocessor that keep the memory busy."""
 RESIDENT_WARPS = 28
-"""Warps of these kernels that one multiprocessor holds, by their registers."""
+"""Warps that one multiprocessor holds of the kernels for few tokens, by their registers."""
+RESIDENT_WARPS_DOT = 16
+"""The same of the kernels on tensor cores."""
 SPLIT_SECONDS = 2e-7
 """What one more split costs its reader beside the bytes."""
 DEFAULT_BANDWIDTH = 1e12
@@ -149,10 +151,10 @@ def form_of(weight: LinearWeight) -> Form:
         UnsupportedModelError: Its scheme or its row length has no kernel.
     """
     known = (*GROUPED_SCHEMES, "int8", *PLAIN_SCHEMES)
-    if weight.scheme not in known or weight.columns % COLUMN_MULTIPLE:
+    if weight.scheme not in known or weight.columns % STEP_COLUMNS:
         raise UnsupportedModelError(
             f"no kernel multiplies a matrix {weight.rows} x {weight.columns} in {weight.scheme}: "
-            f"expected one of {', '.join(known)} and columns in multiples of {COLUMN_MULTIPLE}",
+            f"expected one of {', '.join(known)} and columns in multiples of {STEP_COLUMNS}",
             hint="Convert the model with --quant int8 or bf16, or serve it on the CPU.",
         )
     return Form(
@@ -172,12 +174,7 @@ def forms_for(form: Form, rows: int, *, quantized: bool) -> tuple[Variant, ...]:
         return choose(form.scheme, form.group_size, min(rows, DECODE_ROWS) if few else rows)
     if form.scheme in PLAIN_SCHEMES and rows <= DECODE_ROWS:
         return decode_forms(form.scheme, 0, rows)
-    return dot_forms(form.scheme, form.group_size, rows, bk=step_columns(form.columns))
-
-
-def step_columns(columns: int) -> int:
-    """Return the columns of a step of a kernel over whole rows: 64 where they divide a row."""
-    return 64 if columns % 64 == 0 else 32
+    return dot_forms(form.scheme, form.group_size, rows)
 
 
 def tile_of(variant: Variant) -> tuple[int, int]:
@@ -229,7 +226,8 @@ def _seconds(plan: LinearPlan, form: Form, multiprocessors: int, bandwidth: floa
     """Return the modelled time of a plan, in seconds."""
     programs = plan.grid[0] * plan.grid[1] * plan.grid[2]
     warps = plan.variant.num_warps
-    resident = max(RESIDENT_WARPS // warps, 1)
+    few = "R" in dict(plan.variant.constants)
+    resident = max((RESIDENT_WARPS if few else RESIDENT_WARPS_DOT) // warps, 1)
     each = programs / multiprocessors
     busiest = -(-programs // multiprocessors)
     if busiest > resident:  # later programs fill the gaps of earlier ones, but for the last ones

@@ -14,7 +14,7 @@ NF4_INT8_SCALE = 112.03021780975463
 
 def quantize_activations(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return codes int8 [M, K], scales and sums float32 [M, K / 128] of float32 [M, K]."""
-    groups = values.float().unflatten(-1, (-1, ACTIVATION_GROUP))
+    groups = values.float().view(values.shape[0], -1, ACTIVATION_GROUP)
     scales = (groups.abs().amax(-1) / 127).clamp(min=1e-30)
     codes = torch.floor(groups / scales.unsqueeze(-1) + 0.5).clamp(-127, 127).to(torch.int8)
     sums = codes.float().sum(-1) * scales
@@ -28,7 +28,7 @@ def dequantize_activations(codes: torch.Tensor, scales: torch.Tensor) -> torch.T
 
 def unpack_nibbles(qweight: torch.Tensor, group_size: int) -> torch.Tensor:
     """Return codes 0..15, uint8 [N, K], of packed uint8 [N, K / 2]."""
-    groups = qweight.unflatten(-1, (-1, group_size // 2))
+    groups = qweight.view(qweight.shape[0], -1, group_size // 2)
     return torch.cat((groups & 15, groups >> 4), -1).flatten(-2)
 
 
@@ -36,8 +36,9 @@ def dequantize_int4(
     qweight: torch.Tensor, scale_zero: torch.Tensor, group_size: int
 ) -> torch.Tensor:
     """Return float64 [N, K] of uint8 [N, K / 2] and int32 [N, K / group_size]."""
-    pairs = scale_zero.contiguous().view(torch.float16).unflatten(-1, (-1, 2)).double()
-    codes = unpack_nibbles(qweight, group_size).double().unflatten(-1, (-1, group_size))
+    pairs = scale_zero.view(torch.float16).view(*scale_zero.shape, 2).double()
+    codes = unpack_nibbles(qweight, group_size).double()
+    codes = codes.view(*scale_zero.shape, group_size)
     return (codes * pairs[..., :1] + pairs[..., 1:]).flatten(-2)
 
 

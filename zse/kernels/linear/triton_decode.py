@@ -289,16 +289,10 @@ def gemv_int8(codes, scales, weights, row_scales, outputs, rows, N, blocks,
         next_words = tl.load(at, mask=following[:, None], eviction_policy="evict_first")
         total0 = int8_token(total0, words, codes, scales, m0, blocks, piece, inside, T, PLAIN)
         if ROWS > 1:
-            total1 = int8_token(
-                total1, words, codes, scales, m1, blocks, piece, inside, T, PLAIN
-            )
+            total1 = int8_token(total1, words, codes, scales, m1, blocks, piece, inside, T, PLAIN)
         if ROWS > 2:
-            total2 = int8_token(
-                total2, words, codes, scales, m2, blocks, piece, inside, T, PLAIN
-            )
-            total3 = int8_token(
-                total3, words, codes, scales, m3, blocks, piece, inside, T, PLAIN
-            )
+            total2 = int8_token(total2, words, codes, scales, m2, blocks, piece, inside, T, PLAIN)
+            total3 = int8_token(total3, words, codes, scales, m3, blocks, piece, inside, T, PLAIN)
         words = next_words
         piece += C
         inside = following

@@ -18,7 +18,7 @@ from zse.kernels.linear.definitions import (
     WIDEN_FOUR_BIT,
     WIDEN_INT8,
 )
-from zse.kernels.linear.weight import GROUPED_SCHEMES
+from zse.kernels.linear.weight import GROUPED_SCHEMES, PLAIN_SCHEMES
 from zse.kernels.variant import Constant, Variant, variant
 
 __all__ = ["KERNELS", "VARIANTS"]
@@ -26,6 +26,11 @@ ELEMENT = {"int8": "*i8", "bf16": "*bf16", "fp16": "*fp16"}
 SCALE = {"int4": "*i32", "nf4": "*fp16"}
 DECODE_ROWS = 4
 """Most tokens of a program that works without tensor cores."""
+COMMON_FORMATS = (("int4", 128), ("int4", 64), ("nf4", 64), ("int8", 0), ("bf16", 0))
+"""Schemes and group sizes that get a form for every batch size."""
+OTHER_FORMATS = (("int4", 32), ("nf4", 128), ("nf4", 32), ("fp16", 0))
+STEP_COLUMNS = 64
+"""Columns of a step of a kernel over whole rows; rows are multiples of it."""
 Constants: TypeAlias = tuple[tuple[str, Constant], ...]
 
 
@@ -50,12 +55,10 @@ def gemv(scheme: str, group: int, rows: int, *, r: int, t: int, c: int) -> Varia
     )
 
 
-def dot(
-    scheme: str, group: int, *, bn: int, bm: int, bk: int = 64, warps: int = 4, stages: int = 4
-) -> Variant:
+def dot(scheme: str, group: int, *, bn: int, bm: int, warps: int = 4, stages: int = 4) -> Variant:
     """Return a form for a batch of 16-bit activations: tiles of bn rows and bm tokens."""
     grouped = scheme in GROUPED_SCHEMES
-    tile: Constants = (("BN", bn), ("BM", bm), *(() if grouped else (("BK", bk),)))
+    tile: Constants = (("BN", bn), ("BM", bm), *(() if grouped else (("BK", STEP_COLUMNS),)))
     return Variant(
         kernel=DOT_FOUR_BIT if grouped else DOT_WHOLE,
         constants=(*_scheme(scheme, group), *tile, ("STAGES", stages)),
@@ -79,9 +82,9 @@ def imma(scheme: str, group: int, *, bn: int, bm: int, warps: int = 4, stages: i
 
 
 def widen(scheme: str, group: int) -> Variant:
-    """Return the form that writes rows of a matrix as bfloat16; ``group`` columns a program."""
+    """Return the form that writes rows of a matrix as bfloat16."""
     if scheme == "int8":
-        return variant(WIDEN_INT8, num_warps=4, BK=group, BN=32)
+        return variant(WIDEN_INT8, num_warps=4, BK=STEP_COLUMNS, BN=64)
     return Variant(
         kernel=WIDEN_FOUR_BIT,
         constants=(*_scheme(scheme, group), ("BN", 64)),
@@ -95,10 +98,10 @@ def matmul(
     outputs: str,
     *,
     bm: int = 128,
-    bn: int = 256,
-    bk: int = 64,
+    bn: int = 128,
+    bk: int = STEP_COLUMNS,
     warps: int = 8,
-    stages: int = 3,
+    stages: int = 4,
 ) -> Variant:
     """Return a form for many tokens; ``weights`` is bf16 or fp16, ``outputs`` fp32 or bf16."""
     return variant(
@@ -121,47 +124,49 @@ def _scheme(scheme: str, group: int) -> Constants:
 
 
 def decode_forms(scheme: str, group: int, rows: int) -> tuple[Variant, ...]:
-    """Return the forms for up to ``DECODE_ROWS`` tokens, the most generally fast one first."""
-    width = 1 if rows == 1 else 2 if rows == 2 else DECODE_ROWS
-    shapes = ((4, 4, 8), (4, 1, 32)) if width == 1 else ((4, 4, 8),)
-    if scheme == "int4" and group == 128 and width < DECODE_ROWS:
-        shapes = (*shapes, (2, 2, 16))
+    """Return the forms for up to ``DECODE_ROWS`` tokens."""
+    width = 1 if rows == 1 else DECODE_ROWS
+    shapes = [(4, 4, 8)]
+    if (scheme, group) == ("int4", 128):
+        width = min(width, 1 << (rows - 1).bit_length())
+        shapes += [(4, 2, 32), (4, 4, 32)] if width == 1 else [(4, 2, 32)]
+    elif (scheme, group) in COMMON_FORMATS and width == 1:
+        shapes.append((4, 2, 32) if scheme == "bf16" else (4, 1, 32))
     return tuple(gemv(scheme, group, width, r=r, t=t, c=c) for r, t, c in shapes)
 
 
 def imma_forms(scheme: str, group: int, rows: int) -> tuple[Variant, ...]:
     """Return the forms for a batch of tokens with int8 activations."""
     if rows <= 16:
-        return (imma(scheme, group, bn=64, bm=16), imma(scheme, group, bn=128, bm=16))
-    return (imma(scheme, group, bn=64, bm=32 if rows <= 32 else 64, stages=3),)
+        return (imma(scheme, group, bn=128, bm=16),)
+    narrow = rows <= 32 and scheme != "nf4"
+    return (imma(scheme, group, bn=64, bm=32 if narrow else 64, stages=3),)
 
 
-def dot_forms(scheme: str, group: int, rows: int, *, bk: int = 64) -> tuple[Variant, ...]:
+def dot_forms(scheme: str, group: int, rows: int) -> tuple[Variant, ...]:
     """Return the forms for a batch of tokens with 16-bit activations."""
     if rows <= 16:
-        return (dot(scheme, group, bn=64, bm=16, bk=bk),)
-    if rows <= 64:
-        return (dot(scheme, group, bn=64, bm=64, bk=bk, stages=3),)
-    return (dot(scheme, group, bn=128, bm=128, bk=bk, warps=8, stages=3),)
+        return (dot(scheme, group, bn=128, bm=16, stages=3),)
+    if rows <= 64 and (scheme, group) in COMMON_FORMATS:
+        return (dot(scheme, group, bn=64, bm=64, stages=3),)
+    return (dot(scheme, group, bn=128, bm=128, warps=8, stages=3),)
 
 
 def _all() -> tuple[Variant, ...]:
     """Return every form, each once."""
     found: list[Variant] = []
-    grouped = [("int4", 128), ("int4", 64), ("int4", 32), ("nf4", 128), ("nf4", 64), ("nf4", 32)]
-    for scheme, group in (*grouped, ("int8", 0), ("bf16", 0), ("fp16", 0)):
+    for scheme, group in (*COMMON_FORMATS, *OTHER_FORMATS):
         for rows in (1, 2, 4):
             found += decode_forms(scheme, group, rows)
         for rows in (16, 64, 128):
-            for bk in (64,) if group else (64, 32):
-                found += dot_forms(scheme, group, rows, bk=bk)
+            found += dot_forms(scheme, group, rows)
         if scheme == "int8" or group >= 64:
             for rows in (16, 32, 64):
                 found += imma_forms(scheme, group, rows)
-    found += [widen(scheme, group) for scheme, group in (*grouped, ("int8", 128), ("int8", 32))]
-    for bk in (64, 32):
-        for weights in ("bf16", "fp16"):
-            found += [matmul(weights, outputs, bk=bk) for outputs in ("fp32", "bf16")]
+        if scheme not in PLAIN_SCHEMES:
+            found.append(widen(scheme, group))
+    for weights in PLAIN_SCHEMES:
+        found += [matmul(weights, outputs) for outputs in ("fp32", "bf16")]
     return tuple(dict.fromkeys(found))
 
 
