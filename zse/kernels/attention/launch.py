@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from zse.kernels.buffers import Activation
     from zse.kernels.launcher import DeviceFacts, Launcher
     from zse.kernels.rope_store.launch import BlockTables, HeadInputs, HeadShape, PagedCache
+    from zse.kernels.variant import Variant
 
 MAX_SPLITS = 64
 PROGRAMS_A_MULTIPROCESSOR = 2
@@ -103,6 +104,7 @@ def attention_decode(
     *,
     rules: AttentionRules,
     splits: int = 0,
+    tuned: Variant | None = None,
 ) -> None:
     """Attend to the paged cache with one new token a row, whose key and value are written to it.
 
@@ -119,6 +121,7 @@ def attention_decode(
             ``attention_output_can_be_quantized`` says so.
         rules: Window, softcap and scale.
         splits: Programs a sequence is split along; 0 for ``decode_splits``.
+        tuned: Another compiled form to use, when forms are compared.
 
     Raises:
         UnsupportedModelError: No kernel takes these heads.
@@ -129,7 +132,7 @@ def attention_decode(
     output_scales, output_sums, outputs = activation_addresses(output)
     stats = workspace.partials + rows * shape.num_heads * splits * shape.head_dim * 4
     launcher.launch(
-        decode_variant(form),
+        tuned or decode_variant(form),
         (rows, shape.kv_heads, splits),
         inputs.qkv.values,
         inputs.bias,
@@ -217,6 +220,7 @@ def attention_prefill(
     output_address: int,
     *,
     rules: AttentionRules,
+    tuned: Variant | None = None,
 ) -> None:
     """Attend to the paged cache with the rows of some chunks; their own keys are in it already.
 
@@ -229,6 +233,7 @@ def attention_prefill(
         tiles: Cut for ``prefill_queries(head_dim)`` tokens each.
         output_address: bfloat16 [rows, num_heads * head_dim].
         rules: Window, softcap and scale.
+        tuned: Another compiled form to use, when forms are compared.
 
     Raises:
         UnsupportedModelError: No kernel takes these heads.
@@ -244,7 +249,7 @@ def attention_prefill(
     if form not in PREFILL_FORMS:
         raise UnsupportedModelError(f"there is no prefill attention for {form}")
     launcher.launch(
-        prefill_variant(form),
+        tuned or prefill_variant(form),
         (shape.num_heads, tiles.count, 1),
         queries_address,
         cache.keys,

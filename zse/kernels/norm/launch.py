@@ -16,6 +16,7 @@ from zse.kernels.norm.variants import (
 if TYPE_CHECKING:
     from zse.kernels.buffers import Activation, Partials
     from zse.kernels.launcher import Launcher
+    from zse.kernels.variant import Variant
 
 
 def residual_norm(
@@ -29,6 +30,7 @@ def residual_norm(
     *,
     added: Partials | None = None,
     row_index_address: int = 0,
+    tuned: Variant | None = None,
 ) -> None:
     """Add pending sums to the residual stream, then store its RMSNorm.
 
@@ -44,6 +46,7 @@ def residual_norm(
         added: Summands to add to the stream first, [splits, T, hidden].
         row_index_address: int32 [rows]: row i of the output is made of this row of the stream and
             of ``added``, and nothing is written back; 0 for all rows in place.
+        tuned: Another compiled form to use, when forms are compared.
 
     Raises:
         UnsupportedModelError: No kernel takes this row length.
@@ -54,7 +57,7 @@ def residual_norm(
         row_groups_for(hidden), quantized=isinstance(output, Quantized), gather=gather
     )
     launcher.launch(
-        chosen,
+        tuned or chosen,
         (rows, 1, 1),
         residual_address,
         added.values if added else 0,

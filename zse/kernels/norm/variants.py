@@ -44,11 +44,13 @@ QUANTIZE = Kernel(
 KERNELS = (RESIDUAL_NORM, QUANTIZE)
 
 
-def residual_norm_variant(groups: int, *, quantized: bool, gather: bool) -> Variant:
+def residual_norm_variant(
+    groups: int, *, quantized: bool, gather: bool, num_warps: int = 0
+) -> Variant:
     """Return the form for rows of ``groups`` groups: a warp for each group, up to 32."""
     return variant(
         RESIDUAL_NORM,
-        num_warps=min(max(groups, 1), 32),
+        num_warps=num_warps or min(groups, 32),
         types=None if quantized else {"outputs": "*bf16"},
         GROUPS=groups,
         GATHER=gather,
