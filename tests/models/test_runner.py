@@ -207,7 +207,7 @@ def test_reader_that_was_passed_in_stays_open(make_pair: Callable[..., Any]) -> 
 
 def test_missing_cuda_and_unknown_devices_are_clear(make_pair: Callable[..., Any]) -> None:
     path = make_pair("llama", "bf16").path
-    with pytest.raises(DeviceError, match="CUDA|GPU"):
+    with pytest.raises(DeviceError, match=r"CUDA|GPU"):
         load_runner(path, device="cuda:99", num_blocks=1)
     with pytest.raises(DeviceError, match="'tpu' is not known"):
         load_runner(path, device="tpu", num_blocks=1)

@@ -82,6 +82,10 @@ class LLM:
         device: auto, cpu, cuda or cuda:N.
         max_context: Longest sequence in tokens; 0 means what the model says.
         kv_gib: Memory for the KV cache in GiB; 0 means chosen from what is free.
+        vram_gib: GPU memory for everything in GiB; 0 means all that is free.
+        kv_dtype: Type of the KV cache: auto, fp32, bf16 or int8.
+        exact_activations: Never round activations to 8 bits on a GPU.
+        kernels: Kernel pack for the GPU; empty looks in the usual places.
         num_blocks: Blocks of the KV cache; wins over ``kv_gib``.
         block_size: Tokens a block.
         threads: CPU threads; 0 means all physical cores.
@@ -103,6 +107,10 @@ class LLM:
         device: str = "auto",
         max_context: int = 0,
         kv_gib: float = 0.0,
+        vram_gib: float = 0.0,
+        kv_dtype: str = "auto",
+        exact_activations: bool = False,
+        kernels: str = "",
         num_blocks: int = 0,
         block_size: int = 32,
         threads: int = 0,
@@ -115,6 +123,10 @@ class LLM:
             device=device,
             max_context=max_context,
             kv_gib=kv_gib,
+            vram_gib=vram_gib,
+            kv_dtype=kv_dtype,
+            exact_activations=exact_activations,
+            kernels=kernels,
             num_blocks=num_blocks,
             block_size=block_size,
             threads=threads,
