@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from zse.errors import UnsupportedModelError
 from zse.kernels.buffers import Partials, Plain, Quantized
 from zse.kernels.linear.plan import form_of
-from zse.kernels.linear.variants import STEP_COLUMNS, matmul, widen
+from zse.kernels.linear.variants import LITTLE_SHARED, MATMUL_STAGES, STEP_COLUMNS, matmul, widen
 from zse.kernels.linear.weight import GROUPED_SCHEMES, PLAIN_SCHEMES
 
 if TYPE_CHECKING:
@@ -84,7 +84,8 @@ def linear_prefill(
     """
     form_of(weight)
     plain = weight.scheme in PLAIN_SCHEMES
-    chosen = matmul(weight.scheme if plain else "bf16", output_type)
+    stages = MATMUL_STAGES[launcher.device.capability in LITTLE_SHARED]
+    chosen = matmul(weight.scheme if plain else "bf16", output_type, stages=stages)
     slab = weight.rows
     if not plain:
         slab = _slab_rows(launcher, chosen, weight, inputs.rows, scratch_bytes)

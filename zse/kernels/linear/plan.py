@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from zse.errors import UnsupportedModelError
 from zse.kernels.linear.variants import (
     DECODE_ROWS,
+    LITTLE_SHARED,
     STEP_COLUMNS,
     VARIANTS,
     decode_forms,
@@ -119,7 +120,8 @@ def plan_linear(
             return LinearPlan(variant=chosen, splits=splits, rows=rows, columns=form.rows)
     limit = max_splits or SPLITS[-1]
     bandwidth = device.bandwidth_bytes_per_second or DEFAULT_BANDWIDTH
-    return _modelled(form, rows, quantized, device.multiprocessors, bandwidth, limit)
+    little = device.capability in LITTLE_SHARED
+    return _modelled(form, rows, quantized, device.multiprocessors, bandwidth, limit, little)
 
 
 def candidates(weight: LinearWeight, rows: int, *, quantized: bool) -> tuple[LinearPlan, ...]:
@@ -202,15 +204,21 @@ def _piece_columns(scheme: str) -> int:
 
 @cache
 def _modelled(
-    form: Form, rows: int, quantized: bool, multiprocessors: int, bandwidth: float, limit: int
+    form: Form,
+    rows: int,
+    quantized: bool,
+    multiprocessors: int,
+    bandwidth: float,
+    limit: int,
+    little_shared: bool,
 ) -> LinearPlan:
     """Return the plan that the model of the device takes for the fastest."""
     plans = [
         (_seconds(plan, form, multiprocessors, bandwidth), order, plan)
         for order, plan in enumerate(_plans(form, rows, quantized))
-        if plan.splits <= limit
+        if plan.splits <= limit and not (little_shared and tile_of(plan.variant)[1] > 64)
     ]
-    return min(plans)[2] if len(plans) == 1 else min(plans, key=lambda entry: entry[:2])[2]
+    return min(plans, key=lambda entry: entry[:2])[2]
 
 
 def _plans(form: Form, rows: int, quantized: bool) -> list[LinearPlan]:
@@ -238,6 +246,7 @@ def _seconds(plan: LinearPlan, form: Form, multiprocessors: int, bandwidth: floa
     fill = min(1.0, in_flight / FLIGHT_BYTES)
     steps = steps_of(plan.variant, form)
     uneven = -(-steps // plan.splits) * plan.splits / steps
-    reads = form.size_bytes / bandwidth * (busiest / each) * (1 + (uneven - 1) / 2) / fill
+    reads = plan.grid[2] * form.size_bytes / bandwidth
+    reads *= busiest / each * (1 + (uneven - 1) / 2) / fill
     sums = plan.output_bytes * 2 / bandwidth
     return reads + sums + plan.splits * SPLIT_SECONDS

@@ -10,8 +10,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from zse.kernels.linear.triton_common import dot_16, high_half, low_half
-from zse.kernels.linear.triton_unpack import (
+from zse.kernels.linear.triton_parts import dot_16, high_half, low_half
+from zse.kernels.linear.triton_dequantize import (
     nf4_codes,
     nibbles,
     unpack_int4,

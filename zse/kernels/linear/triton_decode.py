@@ -15,7 +15,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from zse.kernels.linear.triton_common import (
+from zse.kernels.linear.triton_parts import (
     dot4_signed,
     dot4_unsigned,
     high_half,

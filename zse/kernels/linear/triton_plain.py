@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from zse.kernels.linear.triton_common import split_of_pieces, store_token, tile_rows, token_of
+from zse.kernels.linear.triton_parts import split_of_pieces, store_token, tile_rows, token_of
 
 
 @triton.jit

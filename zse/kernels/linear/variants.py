@@ -29,6 +29,10 @@ DECODE_ROWS = 4
 COMMON_FORMATS = (("int4", 128), ("int4", 64), ("nf4", 64), ("int8", 0), ("bf16", 0))
 """Schemes and group sizes that get a form for every batch size."""
 OTHER_FORMATS = (("int4", 32), ("nf4", 128), ("nf4", 32), ("fp16", 0))
+MATMUL_STAGES = (4, 3)
+"""Tiles on their way: with much shared memory and with little."""
+LITTLE_SHARED = ((8, 6), (8, 9), (12, 0), (12, 1))
+"""Compute capabilities with 99 KiB of shared memory for a program; the others have 163 or more."""
 STEP_COLUMNS = 64
 """Columns of a step of a kernel over whole rows; rows are multiples of it."""
 Constants: TypeAlias = tuple[tuple[str, Constant], ...]
@@ -147,9 +151,10 @@ def dot_forms(scheme: str, group: int, rows: int) -> tuple[Variant, ...]:
     """Return the forms for a batch of tokens with 16-bit activations."""
     if rows <= 16:
         return (dot(scheme, group, bn=128, bm=16, stages=3),)
-    if rows <= 64 and (scheme, group) in COMMON_FORMATS:
-        return (dot(scheme, group, bn=64, bm=64, stages=3),)
-    return (dot(scheme, group, bn=128, bm=128, warps=8, stages=3),)
+    middle = dot(scheme, group, bn=64, bm=64, stages=3)
+    if rows <= 64 or (scheme, group) not in COMMON_FORMATS:
+        return (middle,)
+    return (dot(scheme, group, bn=128, bm=128, warps=8, stages=3), middle)
 
 
 def _all() -> tuple[Variant, ...]:
@@ -166,7 +171,8 @@ def _all() -> tuple[Variant, ...]:
         if scheme not in PLAIN_SCHEMES:
             found.append(widen(scheme, group))
     for weights in PLAIN_SCHEMES:
-        found += [matmul(weights, outputs) for outputs in ("fp32", "bf16")]
+        for outputs in ("fp32", "bf16"):
+            found += [matmul(weights, outputs, stages=stages) for stages in MATMUL_STAGES]
     return tuple(dict.fromkeys(found))
 
 

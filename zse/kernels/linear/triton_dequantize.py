@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from zse.kernels.linear.triton_common import nf4_byte
+from zse.kernels.linear.triton_parts import nf4_byte
 
 NF4_VALUES = tl.constexpr(
     (

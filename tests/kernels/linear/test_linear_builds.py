@@ -1,0 +1,46 @@
+"""Matrix kernels compile ahead of time for the architectures that packs are built for."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from zse.kernels.build.builder import build_pack
+from zse.kernels.linear.variants import VARIANTS, dot, gemv, imma, matmul, widen
+from zse.kernels.pack import KernelPack
+from zse.kernels.targets import target_named
+
+SOME = (
+    gemv("int4", 128, 1, r=4, t=2, c=32),
+    gemv("nf4", 64, 1, r=4, t=4, c=8),
+    gemv("int8", 0, 4, r=4, t=4, c=8),
+    gemv("bf16", 0, 1, r=4, t=4, c=8),
+    dot("int4", 128, bn=128, bm=16, stages=3),
+    dot("nf4", 64, bn=64, bm=64, stages=3),
+    imma("int4", 64, bn=128, bm=16),
+    imma("int8", 0, bn=128, bm=16),
+    widen("int4", 128),
+    widen("int8", 0),
+    matmul("bf16", "bf16"),
+)
+
+
+def test_what_is_compiled_here_is_in_a_pack() -> None:
+    assert set(SOME) <= set(VARIANTS)
+
+
+def test_keys_differ_and_there_are_not_too_many() -> None:
+    assert len({variant.key for variant in VARIANTS}) == len(VARIANTS) <= 80
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("triton") is None, reason="building needs triton")
+@pytest.mark.parametrize("name", ["sm_80", "sm_90"])
+def test_the_forms_compile(name: str, tmp_path: Path) -> None:
+    built = build_pack(target_named(name), SOME, source_digest="test", cache_dir=tmp_path)
+    pack = KernelPack.open(built.data)
+    assert set(pack.keys()) == {variant.key for variant in SOME}
+    for variant in SOME:
+        assert pack.entry(variant.key).programmatic == (name == "sm_90")
