@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -11,6 +11,9 @@ from zse.kernels.build.builder import build_pack
 from zse.kernels.linear.variants import VARIANTS, dot, gemv, imma, matmul, widen
 from zse.kernels.pack import KernelPack
 from zse.kernels.targets import target_named
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 SOME = (
     gemv("int4", 128, 1, r=4, t=2, c=32),

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from zse.kernels.linear.triton_parts import dot_16, high_half, low_half
-from zse.kernels.linear.triton_dequantize import (
+from zse.kernels.linear.triton_unpack import (
     nf4_codes,
     nibbles,
     unpack_int4,

@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 from zse.kernels.linear.triton_parts import dot_16, high_half, low_half
-from zse.kernels.linear.triton_dequantize import unpack_int4, unpack_nf4
+from zse.kernels.linear.triton_unpack import unpack_int4, unpack_nf4
 
 
 @triton.jit
