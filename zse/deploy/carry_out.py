@@ -32,6 +32,7 @@ def write_files(plan: Plan, folder: Path, *, is_forced: bool = False) -> list[Pa
 
     Raises:
         RefusedError: A file is there and says something else.
+        DeployError: The folder cannot be written.
     """
     paths = {folder / name: text for name, text in plan.files.items()}
     changed = {path: text for path, text in paths.items() if _text_of(path) != text}
@@ -42,8 +43,13 @@ def write_files(plan: Plan, folder: Path, *, is_forced: bool = False) -> list[Pa
             hint="Choose another --output, or replace it with --force.",
         )
     for path, text in changed.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _write(path, text)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _write(path, text)
+        except OSError as error:
+            raise DeployError(
+                f"{path} cannot be written: {error.strerror}", hint="Choose another --output."
+            ) from None
     return list(changed)
 
 
@@ -72,7 +78,7 @@ def run_commands(plan: Plan, folder: Path, report: Callable[[str], None]) -> Non
 def _text_of(path: Path) -> str | None:
     try:
         return path.read_text(encoding="utf-8")
-    except (FileNotFoundError, UnicodeDecodeError, IsADirectoryError):
+    except (OSError, UnicodeDecodeError):
         return None
 
 

@@ -26,6 +26,11 @@ def make_plan(order: Order) -> Plan:
     extra = take_extra(order, ("max-usd-per-hour",))
     if not order.has_gpu:
         raise UsageError("Vast rents GPU machines only", hint="Leave --gpu out.")
+    if not order.is_public:
+        raise UsageError(
+            "a port of a Vast machine is open to anyone",
+            hint="Say --public if that is meant, and keep what you ask of it harmless.",
+        )
     if order.is_mounted:
         raise UsageError("Vast mounts nothing by name", hint="Give s3://BUCKET/KEY as MODEL.")
     catalog = load_catalog("vast")

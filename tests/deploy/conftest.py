@@ -1,0 +1,41 @@
+"""Orders for the tests: one of everything a platform can be asked for."""
+
+import pytest
+
+from zse.deploy.order import Order, SecretUse
+from zse.deploy.registry import TARGETS
+from zse.deploy.sizing import MemoryNeed
+
+SEVEN_BILLION = MemoryNeed(
+    weights_bytes=4_400_000_000,
+    kv_bytes=500_000_000,
+    overhead_bytes=488_000_000,
+    quantization="int4",
+    context_tokens=4096,
+)
+SECRET = SecretUse(variable="HF_TOKEN", secret="hub", key="HF_TOKEN")
+IMAGE = "registry.example.com/acme/zse-qwen:1"
+
+
+def order_for(target: str, **changes) -> Order:
+    """Return an order that the target accepts."""
+    fields = {
+        "image": IMAGE,
+        "need": SEVEN_BILLION,
+        "max_replicas": 3,
+        "secrets": (SECRET,),
+        "env": {"ZSE_MAX_QUEUE": "64"},
+        "is_public": target == "vast",
+        **changes,
+    }
+    return Order(**fields)
+
+
+@pytest.fixture(scope="session")
+def make_order():
+    return order_for
+
+
+@pytest.fixture(scope="session")
+def all_forms() -> list[tuple[str, str]]:
+    return [(name, form) for name, target in TARGETS.items() for form in target.forms or ("",)]
