@@ -21,6 +21,9 @@ NO_GPU = "none"
 MAX_NAME = 52
 """Kubernetes allows 63 characters, and platforms add suffixes."""
 
+_OURS = frozenset({"PORT", "ZSE_PORT"})
+"""Probes and services follow the port: it has an option of its own."""
+
 _NAME = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SECRET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -96,6 +99,8 @@ class Order:
         for variable in [*self.env, *(use.variable for use in self.secrets)]:
             if not _VARIABLE.fullmatch(variable):
                 raise UsageError(f"{variable!r} is not the name of an environment variable")
+            if variable in _OURS:
+                raise UsageError(f"{variable} is not for --env", hint="Use --port.")
         both = self.env.keys() & {use.variable for use in self.secrets}
         if both:
             raise UsageError(f"{', '.join(sorted(both))}: a value and a secret at the same time")

@@ -1,0 +1,89 @@
+"""Machine tables: every row is usable, and the choice is the cheapest that holds the model."""
+
+from importlib.resources import files
+
+import pytest
+
+from zse.deploy.errors import NoFittingGpuError
+from zse.deploy.machines import Catalog, Machine, load_catalog
+from zse.deploy.sizing import MemoryNeed, measure, need_of
+from zse.engine.requirements import read_facts
+from zse.errors import NotFoundError, UsageError
+from zse.kernels.targets import TARGETS
+from zse.quantize.builtin import ensure_zse
+
+PLATFORMS = sorted(
+    entry.name.removesuffix(".toml")
+    for entry in (files("zse.deploy") / "data").iterdir()
+    if entry.name.endswith(".toml")
+)
+
+
+def need(gib: float) -> MemoryNeed:
+    return MemoryNeed(weights_bytes=int(gib * 2**30), kv_bytes=0, overhead_bytes=0)
+
+
+@pytest.mark.parametrize("platform", PLATFORMS)
+def test_a_table_names_its_source_and_only_gpus_that_kernels_are_made_for(platform):
+    catalog = load_catalog(platform)
+    assert catalog.source
+    assert catalog.prices_of
+    names = [machine.name for machine in catalog.machines]
+    assert len(names) == len(set(names))
+    for machine in catalog.machines:
+        assert set(machine.architectures) <= TARGETS.keys()
+        assert 0 < machine.memory_mib < 2**20
+        assert machine.usd_per_hour is None or 0 < machine.usd_per_hour < 100
+
+
+@pytest.mark.parametrize(
+    ("gib", "name"),
+    [(1, "L4"), (21, "L4"), (22.2, "L40S"), (44, "L40S"), (46, "A100-80GB"), (100, "H200")],
+)
+def test_the_cheapest_gpu_that_holds_the_model_is_chosen(gib, name):
+    assert load_catalog("modal").smallest(need(gib)).name == name
+
+
+def test_a_model_that_fits_nowhere_says_what_the_largest_has():
+    with pytest.raises(NoFittingGpuError, match=r"B200, has 192\.\d GB"):
+        load_catalog("modal").smallest(need(400))
+
+
+def test_an_unknown_size_or_name_lists_what_there_is():
+    with pytest.raises(UsageError) as caught:
+        load_catalog("modal").smallest(None)
+    assert "L40S" in caught.value.hint
+    with pytest.raises(UsageError) as caught:
+        load_catalog("modal").named("T4")
+    assert "L4" in caught.value.hint
+    assert load_catalog("modal").named("h100").name == "H100"
+
+
+def test_of_equal_prices_the_smaller_machine_is_taken():
+    machines = tuple(
+        Machine(name=name, hardware="", memory_mib=mib, architectures=("sm_80",))
+        for name, mib in (("big", 80000), ("small", 40000))
+    )
+    catalog = Catalog(platform="p", source="s", prices_of="d", machines=machines)
+    assert catalog.smallest(need(10)).name == "small"
+
+
+def test_a_file_is_sized_from_its_header(tmp_path):
+    path = ensure_zse("tiny", quant="int8", cache_dir=tmp_path)
+    found = measure(str(path), on_gpu=True)
+    facts = read_facts(path)
+    assert found.weights_bytes == facts.stored_bytes
+    assert found.quantization == "int8"
+    on_cpu = need_of(facts, on_gpu=False)
+    assert on_cpu.kv_bytes == 2 * found.kv_bytes
+    assert measure(str(path), on_gpu=True, context_tokens=64).kv_bytes < found.kv_bytes
+
+
+def test_what_cannot_be_read_here_is_not_guessed(tmp_path):
+    assert measure("", on_gpu=True) is None
+    assert measure("s3://models/qwen.zse", on_gpu=True) is None
+    assert measure("org/model", on_gpu=True) is None
+    assert measure("qwen.zse", on_gpu=True, is_mounted=True) is None
+    assert measure("", on_gpu=True, memory_gib=2).total_bytes == 2 * 2**30
+    with pytest.raises(NotFoundError):
+        measure(str(tmp_path / "absent.zse"), on_gpu=True)
