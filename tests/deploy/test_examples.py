@@ -1,0 +1,50 @@
+"""The files in ``examples`` are what the commands of their READMEs write."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from zse.cli import run
+from zse.cli.deploy import command
+from zse.deploy.registry import TARGETS
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+RENDERED = sorted(path.parent for path in EXAMPLES.glob("*/endpoint"))
+
+
+def deploy_lines(text: str) -> list[list[str]]:
+    """Return the ``zse deploy`` commands in the code blocks of a page."""
+    blocks = re.findall(r"```bash\n(.*?)```", text, re.S)
+    lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
+    words = [shlex.split(line, comments=True) for line in lines if line.startswith("zse deploy ")]
+    return [line[1:] for line in words]
+
+
+@pytest.mark.parametrize("folder", RENDERED, ids=lambda folder: folder.name)
+def test_an_example_is_what_its_command_writes(folder, tmp_path, capsys):
+    line = deploy_lines((folder / "README.md").read_text())[0]
+    assert line[-2:] == ["--output", "endpoint"]
+    assert run([*line[:-1], str(tmp_path)]) == 0
+    capsys.readouterr()
+    written = {
+        str(p.relative_to(tmp_path)): p.read_text() for p in tmp_path.rglob("*") if p.is_file()
+    }
+    kept = folder / "endpoint"
+    assert written == {
+        str(p.relative_to(kept)): p.read_text() for p in kept.rglob("*") if p.is_file()
+    }
+
+
+def test_every_target_has_an_example():
+    assert set(TARGETS) <= {path.parent.name for path in EXAMPLES.glob("*/README.md")}
+
+
+def test_the_guide_and_the_examples_use_options_that_exist():
+    pages = [*EXAMPLES.rglob("*.md"), EXAMPLES.parent / "docs" / "guides" / "deploy.md"]
+    known = {name for parameter in command.params for name in parameter.opts}
+    for page in pages:
+        for line in deploy_lines(page.read_text()):
+            flags = {word.partition("=")[0] for word in line if word.startswith("--")}
+            assert flags <= known, page
