@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from zse.kernels.linear.definitions import MATMUL, MATMUL_STREAM
 from zse.kernels.linear.variants import VARIANTS, dot, gemv, imma, matmul
 from zse.kernels.variant import Variant
 
@@ -57,18 +58,18 @@ def dot_sweep(scheme: str, group: int, rows: int) -> list[Variant]:
 
 def matmul_sweep(outputs: str) -> list[Variant]:
     tiles = [
-        (128, 256, 64, 8, 3),
-        (128, 256, 64, 8, 4),
-        (256, 128, 64, 8, 3),
-        (256, 128, 64, 8, 4),
-        (128, 128, 64, 4, 4),
-        (128, 128, 64, 8, 4),
-        (64, 256, 64, 4, 4),
-        (128, 128, 128, 8, 3),
+        (128, 256, 8, 3),
+        (128, 256, 8, 4),
+        (256, 128, 8, 3),
+        (128, 128, 8, 4),
+        (128, 128, 8, 3),
     ]
+    if outputs == "fp32":
+        tiles = tiles[3:]
     return [
-        matmul("bf16", outputs, bm=bm, bn=bn, bk=bk, warps=warps, stages=stages)
-        for bm, bn, bk, warps, stages in tiles
+        matmul("bf16", outputs, even=True, bm=bm, bn=bn, warps=warps, stages=stages, kernel=kernel)
+        for bm, bn, warps, stages in tiles
+        for kernel in (MATMUL, MATMUL_STREAM)
     ]
 
 
@@ -83,5 +84,5 @@ def everything() -> tuple[Variant, ...]:
         found += imma_sweep("int4", 128, rows)
     for rows in (16, 32, 64, 128):
         found += dot_sweep("int4", 128, rows)
-    found += matmul_sweep("bf16") + matmul_sweep("fp32")[:1]
+    found += matmul_sweep("bf16") + matmul_sweep("fp32")
     return tuple(dict.fromkeys([*found, *VARIANTS]))

@@ -206,6 +206,8 @@ def prefill(
     for variant in matmul_sweep("bf16"):
         constants = dict(variant.constants)
         tiles = -(-tokens // constants["BM"]) * -(-n // constants["BN"])
+        if variant.kernel.function == "matmul_stream":
+            tiles = min(tiles, launcher.device.multiprocessors)
         steps = columns // constants["BK"]
 
         def call(variant=variant, tiles=tiles, steps=steps):
@@ -213,7 +215,7 @@ def prefill(
                 variant,
                 (tiles, 1, 1),
                 *(t.data_ptr() for t in (x, w, out)),
-                *(tokens, n, steps, n),
+                *(tokens, n // 16, steps, n // 16),
             )
 
         try:

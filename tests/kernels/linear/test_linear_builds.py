@@ -26,7 +26,7 @@ SOME = (
     imma("int8", 0, bn=128, bm=16),
     widen("int4", 128),
     widen("int8", 0),
-    matmul("bf16", "bf16"),
+    matmul("bf16", "bf16", even=True),
 )
 
 

@@ -144,19 +144,23 @@ WIDEN_INT8 = Kernel(
         number("blocks"),
     ),
 )
+_MATMUL_ARGUMENTS = (
+    pointer("values", "bf16"),
+    pointer("weights", "bf16"),
+    pointer("outputs", "fp32"),
+    number("tokens"),
+    number("rows"),
+    number("steps"),
+    number("stride"),
+)
 MATMUL = Kernel(
-    name="linear.matmul",
+    name="linear.matmul", module=PREFILL, function="matmul", arguments=_MATMUL_ARGUMENTS
+)
+MATMUL_STREAM = Kernel(
+    name="linear.matmul_stream",
     module=PREFILL,
-    function="matmul",
-    arguments=(
-        pointer("values", "bf16"),
-        pointer("weights", "bf16"),
-        pointer("outputs", "fp32"),
-        number("tokens"),
-        number("rows"),
-        number("steps"),
-        number("stride"),
-    ),
+    function="matmul_stream",
+    arguments=_MATMUL_ARGUMENTS,
 )
 KERNELS = (
     GEMV_INT4,
@@ -170,4 +174,5 @@ KERNELS = (
     WIDEN_FOUR_BIT,
     WIDEN_INT8,
     MATMUL,
+    MATMUL_STREAM,
 )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from zse.errors import UnsupportedModelError
 from zse.kernels.buffers import Partials, Plain, Quantized
 from zse.kernels.linear.plan import form_of
-from zse.kernels.linear.variants import LITTLE_SHARED, MATMUL_STAGES, STEP_COLUMNS, matmul, widen
+from zse.kernels.linear.variants import STEP_COLUMNS, matmul, widen
 from zse.kernels.linear.weight import GROUPED_SCHEMES, PLAIN_SCHEMES
 
 if TYPE_CHECKING:
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from zse.kernels.linear.weight import LinearWeight
     from zse.kernels.variant import Variant
 
+EVEN_ROWS = 16
+"""A result whose rows are a multiple of this long is stored in whole vectors."""
 SLAB_TILES = 2
 """Fewest tiles of the product that are widened at once."""
 SLAB_WAVES = 0.3
@@ -84,8 +86,9 @@ def linear_prefill(
     """
     form_of(weight)
     plain = weight.scheme in PLAIN_SCHEMES
-    stages = MATMUL_STAGES[launcher.device.capability in LITTLE_SHARED]
-    chosen = matmul(weight.scheme if plain else "bf16", output_type, stages=stages)
+    even = weight.rows % EVEN_ROWS == 0
+    unit = EVEN_ROWS if even else 1
+    chosen = matmul(weight.scheme if plain else "bf16", output_type, even=even)
     slab = weight.rows
     if not plain:
         slab = _slab_rows(launcher, chosen, weight, inputs.rows, scratch_bytes)
@@ -104,9 +107,9 @@ def linear_prefill(
             source,
             outputs_address + first * element_bytes,
             inputs.rows,
-            rows,
+            rows // unit,
             weight.columns // STEP_COLUMNS,
-            weight.rows,
+            weight.rows // unit,
         )
 
 

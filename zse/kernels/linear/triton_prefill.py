@@ -70,22 +70,33 @@ def widen_int8(weights, row_scales, outputs, rows, blocks, BK: tl.constexpr, BN:
 
 
 @triton.jit
-def grouped_tile(tokens, rows, BM: tl.constexpr, BN: tl.constexpr, GROUPED: tl.constexpr):
-    """Return this program's tile: GROUPED tiles of tokens share a tile of weights in the cache."""
-    program = tl.program_id(0)
+def grouped_tile(tile, tokens, rows, BM: tl.constexpr, BN: tl.constexpr, GROUPED: tl.constexpr):
+    """Return where a tile lies: GROUPED tiles of tokens share a tile of weights in the cache."""
     tiles_m = tl.cdiv(tokens, BM)
     tiles_n = tl.cdiv(rows, BN)
-    band = program // (GROUPED * tiles_n)
+    band = tile // (GROUPED * tiles_n)
     first = band * GROUPED
     height = tl.minimum(tiles_m - first, GROUPED)
-    inside = program % (GROUPED * tiles_n)
+    inside = tile % (GROUPED * tiles_n)
     return first + inside % height, inside // height
+
+
+@triton.jit
+def in_elements(count, EVEN: tl.constexpr):
+    """Return a count of elements; where it is EVEN it came as a count of sixteens.
+
+    That tells the compiler that rows of the result start at multiples of 16, so that it stores
+    whole vectors.
+    """
+    if EVEN:
+        return count * 16
+    return count
 
 
 @triton.jit
 def matmul(values, weights, outputs, tokens, rows, steps, stride, BM: tl.constexpr,
            BN: tl.constexpr, BK: tl.constexpr, GROUPED: tl.constexpr, STAGES: tl.constexpr,
-           PDL: tl.constexpr, PLAIN: tl.constexpr):  # fmt: skip
+           EVEN: tl.constexpr, PDL: tl.constexpr, PLAIN: tl.constexpr):  # fmt: skip
     """Write [tokens, rows] of bfloat16 [tokens, K] times 16-bit [rows, K], both along K.
 
     Operands:
@@ -93,14 +104,16 @@ def matmul(values, weights, outputs, tokens, rows, steps, stride, BM: tl.constex
         weights: bfloat16 or float16 [rows, K].
         outputs: float32 or bfloat16; row i starts at i * stride.
         tokens: Rows of the left side.
-        rows: Rows of the matrix.
+        rows: Rows of the matrix; divided by 16 if EVEN.
         steps: K / BK.
-        stride: Columns of the whole output.
+        stride: Columns of the whole output; divided by 16 if EVEN.
     """
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
-    tile_m, tile_n = grouped_tile(tokens, rows, BM, BN, GROUPED)
+    rows = in_elements(rows, EVEN)
+    stride = in_elements(stride, EVEN)
+    tile_m, tile_n = grouped_tile(tl.program_id(0), tokens, rows, BM, BN, GROUPED)
     m = tile_m * BM + tl.arange(0, BM)
     n = tile_n * BN + tl.arange(0, BN)
     k = tl.arange(0, BK)
@@ -120,3 +133,37 @@ def matmul(values, weights, outputs, tokens, rows, steps, stride, BM: tl.constex
     at = outputs + m.to(tl.int64)[:, None] * stride + n[None, :]
     value = total.to(outputs.dtype.element_ty)
     tl.store(at, value, mask=(m < tokens)[:, None] & (n < rows)[None, :])
+
+
+@triton.jit
+def matmul_stream(values, weights, outputs, tokens, rows, steps, stride, BM: tl.constexpr,
+                  BN: tl.constexpr, BK: tl.constexpr, GROUPED: tl.constexpr,
+                  STAGES: tl.constexpr, EVEN: tl.constexpr, PDL: tl.constexpr,
+                  PLAIN: tl.constexpr):  # fmt: skip
+    """As ``matmul`` by programs that stay: one for each multiprocessor, tile after tile.
+
+    The copy engine brings the tiles, the first ones of the next product while this one is stored.
+    """
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
+    rows = in_elements(rows, EVEN)
+    stride = in_elements(stride, EVEN)
+    columns = steps * BK
+    x_tiles = tl.make_tensor_descriptor(values, [tokens, columns], [columns, 1], [BM, BK])
+    w_tiles = tl.make_tensor_descriptor(weights, [rows, columns], [columns, 1], [BN, BK])
+    tiles = tl.cdiv(tokens, BM) * tl.cdiv(rows, BN)
+    for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), flatten=True):
+        tile_m, tile_n = grouped_tile(tile, tokens, rows, BM, BN, GROUPED)
+        total = tl.zeros((BM, BN), tl.float32)
+        for step in tl.range(0, steps, num_stages=STAGES):
+            x = x_tiles.load([tile_m * BM, step * BK])
+            weight = w_tiles.load([tile_n * BN, step * BK])
+            if weights.dtype.element_ty == tl.float16:
+                x = x.to(tl.float16)
+            total = dot_16(x, tl.trans(weight), total, PLAIN)
+        m = tile_m * BM + tl.arange(0, BM)
+        n = tile_n * BN + tl.arange(0, BN)
+        at = outputs + m.to(tl.int64)[:, None] * stride + n[None, :]
+        value = total.to(outputs.dtype.element_ty)
+        tl.store(at, value, mask=(m < tokens)[:, None] & (n < rows)[None, :])

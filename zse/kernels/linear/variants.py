@@ -19,7 +19,7 @@ from zse.kernels.linear.definitions import (
     WIDEN_INT8,
 )
 from zse.kernels.linear.weight import GROUPED_SCHEMES, PLAIN_SCHEMES
-from zse.kernels.variant import Constant, Variant, variant
+from zse.kernels.variant import Constant, Kernel, Variant, variant
 
 __all__ = ["KERNELS", "VARIANTS"]
 ELEMENT = {"int8": "*i8", "bf16": "*bf16", "fp16": "*fp16"}
@@ -29,8 +29,6 @@ DECODE_ROWS = 4
 COMMON_FORMATS = (("int4", 128), ("int4", 64), ("nf4", 64), ("int8", 0), ("bf16", 0))
 """Schemes and group sizes that get a form for every batch size."""
 OTHER_FORMATS = (("int4", 32), ("nf4", 128), ("nf4", 32), ("fp16", 0))
-MATMUL_STAGES = (4, 3)
-"""Tiles on their way: with much shared memory and with little."""
 LITTLE_SHARED = ((8, 6), (8, 9), (12, 0), (12, 1))
 """Compute capabilities with 99 KiB of shared memory for a program; the others have 163 or more."""
 STEP_COLUMNS = 64
@@ -101,23 +99,36 @@ def matmul(
     weights: str,
     outputs: str,
     *,
+    even: bool,
     bm: int = 128,
     bn: int = 128,
-    bk: int = STEP_COLUMNS,
     warps: int = 8,
     stages: int = 4,
+    kernel: Kernel = MATMUL,
 ) -> Variant:
-    """Return a form for many tokens; ``weights`` is bf16 or fp16, ``outputs`` fp32 or bf16."""
+    """Return a form for many tokens.
+
+    Args:
+        weights: ``bf16`` or ``fp16``.
+        outputs: ``fp32`` or ``bf16``.
+        even: Whether rows of the result are a multiple of 16 long.
+        bm: Tokens of a tile.
+        bn: Rows of the matrix of a tile.
+        warps: Of a program.
+        stages: Tiles on their way.
+        kernel: ``MATMUL`` or ``MATMUL_STREAM``.
+    """
     return variant(
-        MATMUL,
+        kernel,
         num_warps=warps,
         num_stages=stages,
         types={"weights": ELEMENT[weights], "outputs": f"*{outputs}"},
         BM=bm,
         BN=bn,
-        BK=bk,
+        BK=STEP_COLUMNS,
         GROUPED=8,
         STAGES=stages,
+        EVEN=even,
     )
 
 
@@ -172,7 +183,7 @@ def _all() -> tuple[Variant, ...]:
             found.append(widen(scheme, group))
     for weights in PLAIN_SCHEMES:
         for outputs in ("fp32", "bf16"):
-            found += [matmul(weights, outputs, stages=stages) for stages in MATMUL_STAGES]
+            found += [matmul(weights, outputs, even=even) for even in (True, False)]
     return tuple(dict.fromkeys(found))
 
 
