@@ -3,6 +3,7 @@
 from importlib.resources import files
 
 import pytest
+from range_server import serving
 
 from zse.deploy.errors import NoFittingGpuError
 from zse.deploy.machines import Catalog, Machine, load_catalog
@@ -81,9 +82,20 @@ def test_a_file_is_sized_from_its_header(tmp_path):
 
 def test_what_cannot_be_read_here_is_not_guessed(tmp_path):
     assert measure("", on_gpu=True) is None
-    assert measure("s3://models/qwen.zse", on_gpu=True) is None
+    assert measure("s3://models/qwen.zse", on_gpu=True, is_needed=False) is None
     assert measure("org/model", on_gpu=True) is None
-    assert measure("qwen.zse", on_gpu=True, is_mounted=True) is None
+    assert measure("qwen.zse", on_gpu=True, is_needed=False) is None
     assert measure("", on_gpu=True, memory_gib=2).total_bytes == 2 * 2**30
     with pytest.raises(NotFoundError):
         measure(str(tmp_path / "absent.zse"), on_gpu=True)
+
+
+def test_an_object_is_sized_from_its_header_alone(tmp_path, monkeypatch):
+    path = ensure_zse("tiny", quant="int4", cache_dir=tmp_path)
+    with serving("/models/tiny.zse", path.read_bytes()) as server:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", server.url)
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+        found = measure("s3://models/tiny.zse", on_gpu=True)
+        assert len(server.requests) <= 4
+    assert found == measure(str(path), on_gpu=True)

@@ -116,7 +116,7 @@ def _order(flags: dict[str, Any]) -> Order:
             on_gpu=has_gpu,
             context_tokens=flags["context"],
             memory_gib=flags["memory_gib"],
-            is_mounted=bool(flags["volume"] or flags["bucket"]),
+            is_needed=not (flags["gpu"] or flags["volume"] or flags["bucket"]),
         ),
         is_public=flags["public"],
         env=parse_pairs(flags["env"], "--env"),

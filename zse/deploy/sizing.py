@@ -8,6 +8,9 @@ from pathlib import Path
 from zse.engine.requirements import ModelFacts, estimate_memory, read_facts
 from zse.errors import UsageError
 from zse.models.builtin import is_builtin
+from zse.models.config import ModelConfig
+from zse.stream.opening import open_source
+from zse.stream.remote import RemoteReader
 
 _GIB = 1 << 30
 
@@ -42,28 +45,36 @@ def measure(
     on_gpu: bool,
     context_tokens: int = 0,
     memory_gib: float = 0.0,
-    is_mounted: bool = False,
+    is_needed: bool = True,
 ) -> MemoryNeed | None:
-    """Return what a model needs, from its header; None when it cannot be read from here.
+    """Return what a model needs, from its header; None when it cannot be told from here.
 
     Args:
         model: A .zse file, a checkpoint folder, ``tiny``, an address, or nothing.
         on_gpu: Keys and values in bf16, as on a GPU; else in float32, as on a CPU.
         context_tokens: Tokens of KV cache that must fit; 0 means 4096, or what the model has.
         memory_gib: Memory as the caller knows it; wins.
-        is_mounted: The model lies on the platform; a file that is not here as well is no error.
+        is_needed: Ask the storage for the header of an s3:// address, and fail when a file is not
+            there; a caller that has chosen a machine can do without.
 
     Raises:
-        NotFoundError: MODEL looks like a file, but there is none.
+        NotFoundError: MODEL looks like a file or an object, but there is none.
         FormatError: The file is damaged.
+        StoreError: The storage cannot be reached.
     """
     if memory_gib < 0 or context_tokens < 0:
         raise UsageError("memory and context cannot be negative")
     if memory_gib:
         return MemoryNeed(weights_bytes=int(memory_gib * _GIB), kv_bytes=0, overhead_bytes=0)
-    if not _is_readable(model) or (is_mounted and not _exists(model)):
+    if model.startswith("s3://"):
+        facts = _facts_of_object(model) if is_needed else None
+    elif _exists(model) or (is_needed and model.endswith(".zse")):
+        facts = read_facts(model)
+    else:
+        facts = None  # a hub id: nothing is downloaded to make a plan
+    if facts is None:
         return None
-    return need_of(read_facts(model), on_gpu=on_gpu, context_tokens=context_tokens)
+    return need_of(facts, on_gpu=on_gpu, context_tokens=context_tokens)
 
 
 def need_of(facts: ModelFacts, *, on_gpu: bool, context_tokens: int = 0) -> MemoryNeed:
@@ -80,12 +91,19 @@ def need_of(facts: ModelFacts, *, on_gpu: bool, context_tokens: int = 0) -> Memo
     )
 
 
-def _is_readable(model: str) -> bool:
-    """Whether the model lies on this machine. Nothing is downloaded to make a plan."""
-    if not model or "://" in model:
-        return False
-    return is_builtin(model) or model.endswith(".zse") or _exists(model)
-
-
 def _exists(model: str) -> bool:
-    return is_builtin(model) or Path(model).expanduser().exists()
+    return bool(model) and (is_builtin(model) or Path(model).expanduser().exists())
+
+
+def _facts_of_object(url: str) -> ModelFacts:
+    """Read the header of a .zse file in object storage: two small requests."""
+    with RemoteReader(open_source(url)) as reader:
+        entries = [reader.entry(name) for name in reader.names()]
+        sizes: dict[str, int] = {}
+        for entry in entries:
+            sizes[entry.scheme] = sizes.get(entry.scheme, 0) + entry.length_bytes
+        return ModelFacts(
+            config=ModelConfig.from_json(reader.header.model_config),
+            stored_bytes=sum(entry.length_bytes for entry in entries),
+            stored_quantization=str(max(sizes, key=lambda scheme: sizes[scheme])),
+        )
