@@ -1,10 +1,11 @@
 """Norm, activation and attention kernels on the GPU at hand: errors and microseconds.
 
+    python scripts/bench/attention.py                      # table, ends with one JSON line
+    python scripts/bench/attention.py --sweep              # compare compiled forms
     python scripts/bench/attention.py --build-pack build/attention/sm_90.zkp   # no GPU needed
-    python scripts/bench/attention.py --pack build/attention/sm_90.zkp         # ends with one JSON line
-    python scripts/bench/attention.py --pack ... --sweep                       # compare compiled forms
+    python scripts/bench/attention.py --pack build/attention/sm_90.zkp
 
-Needs torch with CUDA, and triton only to build the pack or with ``--jit``.
+Needs torch with CUDA, and triton unless ``--pack`` names a pack that holds what is timed.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ import re
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from machine import machine_facts
 
+from zse.errors import ZSEError
 from zse.kernels.attention import variants as attention
 from zse.kernels.attention.variants import (
     DecodeForm,
@@ -35,8 +36,14 @@ from zse.kernels.norm import variants as norm
 from zse.kernels.norm.variants import residual_norm_variant, row_groups_for
 from zse.kernels.rope_store import variants as rope_store
 from zse.kernels.rope_store.launch import HeadShape
-from zse.kernels.variant import Variant
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from zse.kernels.variant import Variant
+
+ROOT = Path(__file__).resolve().parents[2]
+FAILURES = (ZSEError, RuntimeError, ValueError, TypeError, AssertionError)
 QWEN_7B = HeadShape(num_heads=28, kv_heads=4, head_dim=128)
 QWEN_32B = HeadShape(num_heads=40, kv_heads=8, head_dim=128)
 SMALL = HeadShape(num_heads=14, kv_heads=2, head_dim=64)
@@ -105,7 +112,7 @@ class Report:
             return
         try:
             found = work()
-        except Exception:
+        except FAILURES:
             self.failed.append(name)
             print(f"{name:44s} FAILED\n{traceback.format_exc(limit=-4)}", flush=True)
             return

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -19,9 +19,13 @@ from zse.kernels.attention.launch import (
 )
 from zse.kernels.attention.tiles import PrefillChunk, prefill_tiles
 from zse.kernels.buffers import Activation, Partials, Plain, Quantized
-from zse.kernels.launcher import Launcher
 from zse.kernels.rope_store.launch import BlockTables, HeadInputs, HeadShape, PagedCache
-from zse.kernels.variant import Variant
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from zse.kernels.launcher import Launcher
+    from zse.kernels.variant import Variant
 
 CUDA = "cuda"
 BLOCK = 32
