@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,15 +10,21 @@ ROOT = Path(__file__).resolve().parents[2]
 for folder in (ROOT, ROOT / "tests" / "kernels" / "linear"):
     sys.path.insert(0, str(folder))
 
-import torch
-from matrices import Matrix, make_inputs, make_matrix, relative_error
+from typing import TYPE_CHECKING  # noqa: E402
 
-from zse.kernels.launcher import Launcher
-from zse.kernels.linear.launch import linear
-from zse.kernels.linear.plan import SPLITS, Form, LinearPlan, form_of, steps_of
-from zse.kernels.linear.reference import linear as reference
-from zse.kernels.linear.weight import LinearWeight
-from zse.kernels.variant import Variant
+import torch  # noqa: E402
+from matrices import Matrix, make_inputs, make_matrix, relative_error  # noqa: E402
+
+from zse.kernels.linear.launch import linear  # noqa: E402
+from zse.kernels.linear.plan import SPLITS, Form, LinearPlan, form_of, steps_of  # noqa: E402
+from zse.kernels.linear.reference import linear as reference  # noqa: E402
+from zse.kernels.linear.weight import LinearWeight  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from zse.kernels.launcher import Launcher
+    from zse.kernels.variant import Variant
 
 # name: (columns K, rows N)
 SHAPES = {

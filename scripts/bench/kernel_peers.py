@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 from kernel_cases import FLUSHED_BYTES, graph_us
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 PEERS = ("cublas_fp16", "torchao_tinygemm", "bitsandbytes_nf4", "gemlite")
 GROUP = 128
@@ -58,4 +61,4 @@ def _gemlite(columns: int, rows: int) -> Callable[[torch.Tensor], torch.Tensor]:
         4, GROUP, columns, rows, input_dtype=DType.FP16, output_dtype=DType.FP16
     )
     layer.pack(codes, scales, zeros, None)
-    return lambda x: layer(x)
+    return layer

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from zse.kernels.linear.definitions import MATMUL, MATMUL_STREAM
 from zse.kernels.linear.variants import VARIANTS, dot, gemv, imma, matmul
-from zse.kernels.variant import Variant
+
+if TYPE_CHECKING:
+    from zse.kernels.variant import Variant
 
 TILES = (
     (4, 4, 8),

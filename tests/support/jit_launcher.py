@@ -10,11 +10,14 @@ from __future__ import annotations
 import importlib
 import inspect
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
 from zse.kernels.launcher import DeviceFacts, Grid, Value
-from zse.kernels.variant import Variant
+
+if TYPE_CHECKING:
+    from zse.kernels.variant import Variant
 
 ELEMENTS = {
     "fp32": torch.float32,
