@@ -58,6 +58,8 @@ PREFILL_TUNING = (
     (64, 64, 4, 3),
 )
 """Queries, tokens, warps, stages."""
+MAX_ERROR = 2e-2
+"""Largest error over largest value, with int8 outputs or an int8 cache."""
 NORM_WARPS = (8, 16, 32)
 
 
@@ -116,6 +118,8 @@ class Report:
             self.failed.append(name)
             print(f"{name:44s} FAILED\n{traceback.format_exc(limit=-4)}", flush=True)
             return
+        if found.get("error", 0.0) > MAX_ERROR:
+            self.failed.append(name)
         text = "  ".join(f"{unit} {value:.4g}" for unit, value in found.items())
         print(f"{name:44s} {text}", flush=True)
         self.figures |= {f"{name} {unit}": float(f"{v:.4g}") for unit, v in found.items()}

@@ -1,0 +1,46 @@
+"""The norm, activation, embedding, rotary and attention kernels compile without a GPU."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from zse.kernels.attention.variants import (
+    DecodeForm,
+    decode_variant,
+    prefill_form,
+    prefill_variant,
+)
+from zse.kernels.build.builder import build_pack
+from zse.kernels.embed.variants import embed_variant
+from zse.kernels.gate_up.variants import silu_mul_variant
+from zse.kernels.norm.variants import residual_norm_variant
+from zse.kernels.pack import KernelPack
+from zse.kernels.rope_store.variants import rope_store_variant
+from zse.kernels.targets import target_named
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["sm_80", "sm_90"])
+def test_kernels_compile_and_fit_the_device(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("triton")
+    target = target_named(name)
+    prefill = prefill_form(
+        128, target.capability, quantized_cache=False, window=False, softcap=False
+    )
+    variants = [
+        residual_norm_variant(32, quantized=True, gather=False),
+        silu_mul_variant(1, element="fp32", quantized=True, activation="silu"),
+        embed_variant("int4", 128),
+        rope_store_variant(128, element="fp32", quantized=True, head_norm=True),
+        decode_variant(DecodeForm(head_dim=128, quantized_output=True)),
+        prefill_variant(prefill),
+    ]
+    built = build_pack(target, variants, source_digest="test", cache_dir=tmp_path)
+    pack = KernelPack.open(built.data)
+    for variant in variants:
+        assert pack.entry(variant.key).shared_bytes <= target.shared_limit_bytes
