@@ -27,6 +27,11 @@ _OURS = frozenset({"PORT", "ZSE_PORT"})
 _NAME = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SECRET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+# An AWS name or an Azure vault's address of a secret, whole.
+_SECRET_ADDRESS = re.compile(
+    r"arn:aws[a-z-]*:(?:secretsmanager|ssm):[A-Za-z0-9:/_.+=@-]+"
+    r"|https://[a-z0-9.-]+/secrets/[A-Za-z0-9-]+(?:/[a-f0-9]+)?"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +43,11 @@ class SecretUse:
     """Name of the secret on the platform."""
     key: str
     """Entry of the secret, where a secret has several."""
+
+    @property
+    def is_address(self) -> bool:
+        """Whether the secret is named by a cloud's whole address, which only Terraform takes."""
+        return bool(_SECRET_ADDRESS.fullmatch(self.secret))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,13 +139,13 @@ class Order:
         """Whether the model comes from a mount."""
         return bool(self.volume or self.bucket)
 
-    def environment(self) -> dict[str, str]:
+    def environment(self, models_folder: str = MODELS_FOLDER) -> dict[str, str]:
         """Return what the container needs beyond what the image sets."""
         found = {"ZSE_DRAIN_SECONDS": str(max(1, self.drain_seconds - 5)), "PORT": str(self.port)}
         if "://" in self.model:
             found["ZSE_MODEL"] = self.model
         elif self.is_mounted and self.model:
-            found["ZSE_MODEL"] = f"{MODELS_FOLDER}/{PurePosixPath(self.model).name}"
+            found["ZSE_MODEL"] = f"{models_folder}/{PurePosixPath(self.model).name}"
         return {**found, **self.env}
 
     def with_form(self, forms: tuple[str, ...] = ("",)) -> Order:
@@ -179,6 +189,9 @@ def parse_secrets(texts: tuple[str, ...]) -> tuple[SecretUse, ...]:
     uses = []
     for variable, rest in parse_pairs(texts, "--secret").items():
         secret, _, key = rest.partition(":")
+        if _SECRET_ADDRESS.fullmatch(rest):
+            uses.append(SecretUse(variable=variable, secret=rest, key=variable))
+            continue
         if not _SECRET.fullmatch(secret) or (key and not _SECRET.fullmatch(key)):
             raise UsageError(
                 f"--secret {variable}: what follows is not the name of a secret",

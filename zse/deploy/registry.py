@@ -35,6 +35,11 @@ TARGETS: dict[str, Target] = {
         summary="a serverless endpoint through RunPod's API",
         forms=("load-balancer", "queue"),
     ),
+    "terraform": Target(
+        module="zse.deploy.targets.terraform",
+        summary="a root module for a cloud",
+        forms=("gcp-cloud-run-gpu",),
+    ),
     "kubernetes": Target(
         module="zse.deploy.targets.kubernetes",
         summary="a kustomize base with overlays, KEDA for sleep",
@@ -67,6 +72,15 @@ def find_target(name: str) -> Target:
 
 
 def make_plan(name: str, order: Order) -> Plan:
-    """Turn an order into a platform's plan."""
+    """Turn an order into a platform's plan.
+
+    Raises:
+        UsageError: The platform cannot do what is asked.
+        NoFittingGpuError: It rents no machine that is large enough.
+    """
+    if name != "terraform" and any(use.is_address for use in order.secrets):
+        raise UsageError(
+            f"{name} knows secrets by their names", hint="Write VARIABLE=SECRET[:KEY]."
+        )
     plan: Plan = import_module(find_target(name).module).make_plan(order)
     return plan

@@ -6,6 +6,7 @@ The request creates the endpoint; template and hub files describe the same thing
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from zse.deploy.machines import Machine, load_catalog
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 FORMS = ("load-balancer", "queue")
 URL = "https://api.runpod.io/v2/serverless"
+VOLUME_FOLDER = "/runpod-volume"
+"""Where RunPod mounts a network volume; it cannot be changed."""
 _GB = 10**9
 _IMAGE_GB = 3
 _MAX_INIT_SECONDS = 800
@@ -27,6 +30,11 @@ _MAX_INIT_SECONDS = 800
 def make_plan(order: Order) -> Plan:
     """Plan a RunPod serverless endpoint."""
     order = order.with_form(FORMS)
+    if order.bucket:
+        raise UsageError("RunPod mounts no buckets", hint="Give s3://BUCKET/KEY as MODEL.")
+    if order.is_mounted and order.model:
+        place = order.environment(VOLUME_FOLDER)["ZSE_MODEL"]
+        order = replace(order, env={"ZSE_MODEL": place, **order.env})
     extra = take_extra(order, ("worker-image", "data-centers", "flashboot"))
     if not order.has_gpu:
         raise UsageError(
@@ -43,7 +51,11 @@ def make_plan(order: Order) -> Plan:
         cost=cost_of(order, machine, catalog),
         creates=(
             f'serverless endpoint "{order.name}" of type {body["type"]}',
-            *([f"attaches the network volume {order.volume}"] if order.volume else []),
+            *(
+                [f"attaches the network volume {order.volume} at {VOLUME_FOLDER}"]
+                if order.volume
+                else []
+            ),
         ),
         access="holders of a RunPod API key of the account",
         files={
