@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from zse.kernels.norm.triton_parts import GROUP, store_activations, sum_partials
+from zse.kernels.norm.triton_parts import GROUP, store_activations, sum_two_partials
 
 
 @triton.jit
@@ -42,8 +42,7 @@ def silu_mul(
     inside = columns < width
     line = inputs + row * 2 * width
     stride = rows.to(tl.int64) * 2 * width
-    gate = sum_partials(line, columns, inside, splits, stride)
-    up = sum_partials(line + width, columns, inside, splits, stride)
+    gate, up = sum_two_partials(line, line + width, columns, inside, splits, stride)
     row_groups = tl.cdiv(width, GROUP)
     store_activations(
         activate(gate, ACTIVATION) * up,

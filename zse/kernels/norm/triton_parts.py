@@ -32,6 +32,25 @@ def sum_partials(values, offsets, mask, splits, split_stride):
 
 
 @triton.jit
+def sum_two_partials(left, right, offsets, mask, splits, split_stride):
+    """Add the summands of two tiles in order; two loads of each are in flight at once."""
+    left_total = tl.zeros(offsets.shape, tl.float32)
+    right_total = tl.zeros(offsets.shape, tl.float32)
+    count = tl.zeros(offsets.shape, tl.int32) + splits  # a tile: the interpreter's masks need one
+    for first in range(0, splits, 2):
+        later = mask & (count > first + 1)
+        left_0 = tl.load(left + offsets, mask=mask, other=0.0)
+        right_0 = tl.load(right + offsets, mask=mask, other=0.0)
+        left_1 = tl.load(left + split_stride + offsets, mask=later, other=0.0)
+        right_1 = tl.load(right + split_stride + offsets, mask=later, other=0.0)
+        left_total = left_total + left_0.to(tl.float32) + left_1.to(tl.float32)
+        right_total = right_total + right_0.to(tl.float32) + right_1.to(tl.float32)
+        left += 2 * split_stride
+        right += 2 * split_stride
+    return left_total, right_total
+
+
+@triton.jit
 def round_to_even(values):
     """Round float32 of magnitude below 2**22 to the nearest integer, halves to even."""
     return (values + ROUNDING_SHIFT) - ROUNDING_SHIFT

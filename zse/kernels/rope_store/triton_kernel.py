@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from zse.kernels.norm.triton_parts import sum_partials, to_bf16
+from zse.kernels.norm.triton_parts import sum_two_partials, to_bf16
 from zse.kernels.rope_store.triton_heads import (
     BLOCK_TOKENS,
     encode,
@@ -107,8 +107,7 @@ def rope_store(
     offsets = head[:, None] * HEAD_DIM + column[None, :]
     line = qkv + row * all_heads * HEAD_DIM
     stride = rows.to(tl.int64) * all_heads * HEAD_DIM
-    first = sum_partials(line, offsets, mask, splits, stride)
-    second = sum_partials(line + half, offsets, mask, splits, stride)
+    first, second = sum_two_partials(line, line + half, offsets, mask, splits, stride)
     first += load_bias(bias, offsets, mask, has_bias)
     second += load_bias(bias + half, offsets, mask, has_bias)
 
