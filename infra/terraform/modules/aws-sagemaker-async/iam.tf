@@ -2,8 +2,8 @@ locals {
   makes_role = var.role_arn == ""
   role_arn   = local.makes_role ? aws_iam_role.this[0].arn : var.role_arn
 
-  # arn:aws for the partition; China and GovCloud have others.
-  partition = strcontains(var.image, ".amazonaws.com.cn/") ? "aws-cn" : "aws"
+  region    = split(".", var.image)[3]
+  partition = startswith(local.region, "cn-") ? "aws-cn" : startswith(local.region, "us-gov-") ? "aws-us-gov" : "aws"
 
   model_sources = [
     for address in [var.model_url, var.model_prefix] : trimprefix(address, "s3://") if startswith(address, "s3://")
@@ -41,7 +41,7 @@ locals {
       {
         Effect   = "Allow"
         Action   = ["ecr:BatchCheckLayerAvailability", "ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer"]
-        Resource = ["arn:${local.partition}:ecr:${split(".", var.image)[3]}:${split(".", var.image)[0]}:repository/${local.repository}"]
+        Resource = ["arn:${local.partition}:ecr:${local.region}:${split(".", var.image)[0]}:repository/${local.repository}"]
       },
       {
         Effect   = "Allow"
