@@ -17,6 +17,10 @@ SECRET = SecretUse(variable="HF_TOKEN", secret="hub", key="HF_TOKEN")
 IMAGE = "registry.example.com/acme/zse-qwen:1"
 
 
+# What the first form of a target cannot do without.
+NEEDED = {"terraform": {"region": "us-central1", "extra": {"project": "p"}}}
+
+
 def order_for(target: str, **changes) -> Order:
     """Return an order that the target accepts."""
     fields = {
@@ -26,6 +30,7 @@ def order_for(target: str, **changes) -> Order:
         "secrets": (SECRET,),
         "env": {"ZSE_MAX_QUEUE": "64"},
         "is_public": target == "vast",
+        **NEEDED.get(target, {}),
         **changes,
     }
     return Order(**fields)

@@ -89,8 +89,13 @@ def quote_hcl(value: Any, indent: str = "") -> str:
 
 def _hcl_string(text: str) -> str:
     # A dollar sign written as an escape can begin no interpolation, whatever stands before it.
-    escaped = _HCL_SPECIAL.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+    escaped = _HCL_SPECIAL.sub(_hcl_escape, text)
     return f'"{escaped}"'
+
+
+def _hcl_escape(match: re.Match[str]) -> str:
+    short = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
+    return short.get(match[0], f"\\u{ord(match[0]):04x}")
 
 
 def quote_python(value: Any, indent: str = "") -> str:

@@ -38,7 +38,12 @@ TARGETS: dict[str, Target] = {
     "terraform": Target(
         module="zse.deploy.targets.terraform",
         summary="a root module for a cloud",
-        forms=("gcp-cloud-run-gpu",),
+        forms=(
+            "gcp-cloud-run-gpu",
+            "azure-container-apps-gpu",
+            "aws-sagemaker-async",
+            "runpod-endpoint",
+        ),
     ),
     "kubernetes": Target(
         module="zse.deploy.targets.kubernetes",

@@ -42,6 +42,8 @@ class Module:
     can_mount: bool = True
     """Whether a bucket or volume can be mounted at /models."""
     needs_region: bool = True
+    has_secrets: bool = True
+    """Whether variables can come from secrets of the cloud."""
     max_name: int = MAX_NAME
 
 
@@ -62,6 +64,17 @@ MODULES: dict[str, Module] = {
         texts=("registry_server", "registry_id", "key_vault_id", "log_analytics_workspace_id"),
         max_name=24,
         can_mount=False,
+    ),
+    "aws-sagemaker-async": Module(
+        creates="a SageMaker endpoint, its role, and alarms that start and stop instances",
+        access="holders of AWS credentials that may invoke the endpoint",
+        needed=("output_bucket",),
+        texts=("model_prefix", "role_arn", "kms_key_arn"),
+        lists=("subnets", "security_group_ids"),
+        max_name=40,
+        can_be_public=False,
+        can_mount=False,
+        has_secrets=False,
     ),
     "runpod-endpoint": Module(
         creates="a serverless endpoint",
@@ -109,6 +122,10 @@ def _check(order: Order, module: Module) -> None:
         )
     if module.needs_region and not order.region:
         raise UsageError(f"{order.form} needs a region", hint="Give --region.")
+    if order.secrets and not module.has_secrets:
+        raise UsageError(
+            f"{order.form} has no references to secrets", hint="Give its role the right instead."
+        )
     if len(order.name) > module.max_name:
         raise UsageError(
             f"{order.form} allows names of {module.max_name} characters, not {len(order.name)}",
@@ -118,13 +135,15 @@ def _check(order: Order, module: Module) -> None:
 
 def _common(order: Order, machine: Machine) -> dict[str, Any]:
     mounted = order.bucket or order.volume
+    file_name = Path(order.model).name or "model.zse"
     return {
         "name": order.name,
         "image": order.image,
         "region": order.region or OMIT,
         "model_url": order.model if "://" in order.model else OMIT,
         "bucket": mounted or OMIT,
-        "model_file": Path(order.model).name if mounted and order.model else OMIT,
+        "model_file": file_name if mounted else OMIT,
+        "model_file_of_prefix": file_name if "model_prefix" in order.extra else OMIT,
         "machine": machine.name,
         "machines": [machine.name],
         "regions": [order.region] if order.region else OMIT,
