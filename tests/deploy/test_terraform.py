@@ -38,7 +38,11 @@ CHANGES = {
     "aws-ecs-gpu": {
         "image": ECR,
         "region": "us-east-1",
-        "extra": {"vpc_id": "vpc-1", "subnets": "subnet-1,subnet-2"},
+        "extra": {
+            "vpc_id": "vpc-1",
+            "subnet_ids": "subnet-1,subnet-2",
+            "allowed_cidrs": "10.0.0.0/8",
+        },
         "secrets": parse_secrets(
             ("HF_TOKEN=arn:aws:secretsmanager:us-east-1:123456789012:secret:hub-AbCdEf",)
         ),

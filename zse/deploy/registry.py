@@ -42,6 +42,7 @@ TARGETS: dict[str, Target] = {
             "gcp-cloud-run-gpu",
             "azure-container-apps-gpu",
             "aws-sagemaker-async",
+            "aws-ecs-gpu",
             "runpod-endpoint",
         ),
     ),

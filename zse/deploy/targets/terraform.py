@@ -45,6 +45,7 @@ class Module:
     has_secrets: bool = True
     """Whether variables can come from secrets of the cloud."""
     max_name: int = MAX_NAME
+    note: str = ""
 
 
 MODULES: dict[str, Module] = {
@@ -75,6 +76,16 @@ MODULES: dict[str, Module] = {
         can_be_public=False,
         can_mount=False,
         has_secrets=False,
+    ),
+    "aws-ecs-gpu": Module(
+        creates="an ECS cluster and service, GPU instances, a load balancer, what wakes the first",
+        access="the address ranges of allowed_cidrs: the server itself asks for no key",
+        needed=("vpc_id", "subnet_ids", "allowed_cidrs"),
+        texts=("certificate_arn",),
+        lists=("subnet_ids", "allowed_cidrs", "load_balancer_subnet_ids"),
+        max_name=28,
+        can_mount=False,
+        note="the load balancer is paid for even while nobody asks",
     ),
     "runpod-endpoint": Module(
         creates="a serverless endpoint",
@@ -107,7 +118,11 @@ def make_plan(order: Order) -> Plan:
         access="anyone: the server itself asks for no key" if order.is_public else module.access,
         files={"main.tf": text},
         commands=(("terraform", "init"), ("terraform", "apply")),
-        notes=(pack_note(machine), "terraform apply shows its own plan and asks"),
+        notes=(
+            pack_note(machine),
+            *((module.note,) if module.note else ()),
+            "terraform apply shows its own plan and asks",
+        ),
     )
 
 
@@ -153,6 +168,7 @@ def _common(order: Order, machine: Machine) -> dict[str, Any]:
         "max_replicas": order.max_replicas,
         "concurrency": order.concurrency,
         "idle_seconds": order.idle_seconds,
+        "idle_minutes_in_seconds": max(1, -(-order.idle_seconds // 60)) * 60,
         "startup_seconds": order.startup_seconds,
         "port": order.port,
         "is_public": order.is_public,
