@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+# Read when a kernel's module is imported, by whichever test or conftest comes first.
+os.environ["TRITON_INTERPRET"] = "1"
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "scripts" / "services"))
 sys.path.insert(0, str(ROOT / "tests" / "support"))
@@ -29,7 +31,9 @@ SCRUBBED_PREFIXES = ("ZSE_", "AWS_", "HF_", "S3_")
 SCRUBBED = frozenset(
     {"PORT", "SOURCE_DATE_EPOCH", "NO_COLOR", "REGISTRY_AUTH_FILE", "DOCKER_CONFIG"}
 )
-KEPT = frozenset({"ZSE_REQUIRE_GPU", "ZSE_TEST_SYSTEM", "ZSE_VENV", "HF_HUB_OFFLINE"})
+KEPT = frozenset(
+    {"ZSE_REQUIRE_GPU", "ZSE_KERNELS", "ZSE_TEST_SYSTEM", "ZSE_VENV", "HF_HUB_OFFLINE"}
+)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -37,6 +41,7 @@ def pytest_configure(config: pytest.Config) -> None:
     for name in list(os.environ):
         if name not in KEPT and (name in SCRUBBED or name.startswith(SCRUBBED_PREFIXES)):
             del os.environ[name]
+
     os.environ["AWS_CONFIG_FILE"] = os.devnull
     os.environ["AWS_SHARED_CREDENTIALS_FILE"] = os.devnull
     os.environ["AWS_EC2_METADATA_DISABLED"] = "true"

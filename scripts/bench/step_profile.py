@@ -1,0 +1,127 @@
+"""Where the time of a decode step goes: each kernel of a step replayed alone, in graphs.
+
+Records the launches of one step, then captures those of each kind (a layer's norm, its matrices,
+attention ...) into a graph of their own and times it, beside the whole step and the time that
+reading the step's bytes would take at the memory's measured speed.
+
+    python scripts/bench/step_profile.py MODEL.zse [--rows 1] [--context 384]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from typing import Any
+
+from machine import machine_facts
+
+from zse.backends.cuda.backend import GREEDY
+from zse.backends.types import SamplingRow, SequenceChunk, StepBatch
+from zse.models import load_runner
+
+REPLAYS = 30
+
+
+class Recorder:
+    """A launcher that remembers what it launched."""
+
+    def __init__(self, launcher: Any) -> None:
+        self._launcher = launcher
+        self.device = launcher.device
+        self.launches: list[tuple[Any, ...]] = []
+
+    def launch(self, variant: Any, grid: Any, *arguments: Any) -> None:
+        self.launches.append((variant, grid, arguments))
+        self._launcher.launch(variant, grid, *arguments)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("model")
+    parser.add_argument("--rows", type=int, default=1)
+    parser.add_argument("--context", type=int, default=384)
+    parser.add_argument("--kernels", default="")
+    parser.add_argument("--kv-dtype", default="auto")
+    parser.add_argument("--exact-activations", action="store_true")
+    options = parser.parse_args()
+    blocks = options.context // 32 + 2
+    runner = load_runner(
+        options.model,
+        device="cuda",
+        max_context=max(4096, options.context + 64),
+        num_blocks=blocks * options.rows,
+        max_sequences=max(options.rows, 2),
+        kernels=options.kernels,
+        kv_dtype=options.kv_dtype,
+        exact_activations=options.exact_activations,
+    )
+    rows = profile(runner, options.rows, options.context, blocks)
+    print_table(rows)
+    facts = {"subject": "step_profile", **machine_facts(), "model": options.model}
+    print(json.dumps({**facts, "rows": options.rows, "context": options.context, "kernels": rows}))
+
+
+def profile(runner: Any, rows: int, context: int, blocks: int) -> list[dict[str, Any]]:
+    backend = runner._backend
+    chunks = [
+        SequenceChunk(
+            sequence_slot=slot,
+            token_ids=[7],
+            start_position=context - 1,
+            block_table=range(slot * blocks, (slot + 1) * blocks),
+        )
+        for slot in range(rows)
+    ]
+    batch = StepBatch(chunks=chunks, sampling=[SamplingRow(temperature=0.0)] * rows)
+    for _ in range(3):
+        runner.execute(batch)
+    bucket = 1 << (rows - 1).bit_length()
+    captured = backend._graphs[(bucket, GREEDY)]
+    step = backend._pass(captured.shape, captured.inputs.address, backend._memory.cache, GREEDY)
+    recorder = Recorder(backend._launcher)
+    backend._launcher, original = recorder, backend._launcher
+    runner._forward(backend, step)
+    backend._launcher = original
+    whole = time_graph(backend, captured.graph)
+    kinds: dict[tuple[str, Any], list[Any]] = {}
+    for launch in recorder.launches:
+        kinds.setdefault((launch[0].key, launch[1]), []).append(launch)
+    table = [{"kernel": "whole step", "launches": len(recorder.launches), "step_us": whole}]
+    for (key, grid), launches in kinds.items():
+        with backend._gpu.capture(backend._stream) as capture:
+            for variant, launch_grid, arguments in launches:
+                original.launch(variant, launch_grid, *arguments)
+        graph = capture.graph.instantiate()
+        micros = time_graph(backend, graph)
+        table.append(
+            {"kernel": key, "grid": list(grid), "launches": len(launches), "step_us": micros}
+        )
+    return table
+
+
+def time_graph(backend: Any, graph: Any) -> float:
+    """Return the median microseconds of a replay."""
+    start, end = (backend._gpu.create_event(timing=True) for _ in range(2))
+    times = []
+    for _ in range(REPLAYS):
+        start.record(backend._stream)
+        graph.launch(backend._stream)
+        end.record(backend._stream)
+        end.synchronize()
+        times.append(end.elapsed_ms(start) * 1e3)
+    return round(statistics.median(times), 2)
+
+
+def print_table(rows: list[dict[str, Any]]) -> None:
+    print(f"{'us a step':>10} {'launches':>8} {'us each':>8}  kernel")
+    for row in sorted(rows, key=lambda row: -row["step_us"]):
+        each = row["step_us"] / row["launches"]
+        print(
+            f"{row['step_us']:>10.1f} {row['launches']:>8} {each:>8.2f}  {row['kernel']} "
+            f"{row.get('grid', '')}"
+        )
+
+
+if __name__ == "__main__":
+    main()
