@@ -19,10 +19,11 @@ resource "aws_appautoscaling_policy" "wake" {
   resource_id        = aws_appautoscaling_target.this.resource_id
   scalable_dimension = aws_appautoscaling_target.this.scalable_dimension
 
+  # Exactly one: the alarm goes on while an instance boots, and must not ask for more of them.
   step_scaling_policy_configuration {
-    adjustment_type         = "ChangeInCapacity"
+    adjustment_type         = "ExactCapacity"
     metric_aggregation_type = "Maximum"
-    cooldown                = var.startup_seconds # no second task while the first one starts
+    cooldown                = 60
 
     step_adjustment {
       metric_interval_lower_bound = 0
@@ -35,7 +36,7 @@ resource "aws_cloudwatch_metric_alarm" "wake" {
   count = var.min_instances == 0 ? 1 : 0
 
   alarm_name          = "${var.name}-asked-while-asleep"
-  alarm_description   = "Requests got 503 and no target is healthy: start a task."
+  alarm_description   = "The load balancer had nowhere to send a request: start a task."
   comparison_operator = "GreaterThanOrEqualToThreshold"
   threshold           = 1
   evaluation_periods  = 1
@@ -43,7 +44,7 @@ resource "aws_cloudwatch_metric_alarm" "wake" {
   alarm_actions       = [aws_appautoscaling_policy.wake[0].arn]
   tags                = var.tags
 
-  # A 503 of a server that is full must not start one: those are counted as the target's.
+  # The load balancer's own answers only: a 503 of the server, full or loading, is counted elsewhere.
   metric_name = "HTTPCode_ELB_503_Count"
   namespace   = "AWS/ApplicationELB"
   statistic   = "Sum"
@@ -65,8 +66,14 @@ resource "aws_appautoscaling_policy" "sleep" {
     metric_aggregation_type = "Maximum"
     cooldown                = 60
 
+    # Both sides of the threshold: an alarm over missing points brings no value.
     step_adjustment {
       metric_interval_upper_bound = 0
+      scaling_adjustment          = 0
+    }
+
+    step_adjustment {
+      metric_interval_lower_bound = 0
       scaling_adjustment          = 0
     }
   }
@@ -76,15 +83,17 @@ resource "aws_cloudwatch_metric_alarm" "sleep" {
   count = var.min_instances == 0 ? 1 : 0
 
   alarm_name          = "${var.name}-nobody-asks"
-  alarm_description   = "No request for ${var.idle_seconds} s: stop every task."
+  alarm_description   = "No byte from or to a client for ${var.idle_seconds} s: stop every task."
   comparison_operator = "LessThanThreshold"
   threshold           = 1
   evaluation_periods  = var.idle_seconds / 60
-  treat_missing_data  = "breaching" # without requests the metric has no points at all
+  treat_missing_data  = "breaching" # without traffic the metric has no points at all
   alarm_actions       = [aws_appautoscaling_policy.sleep[0].arn]
   tags                = var.tags
 
-  metric_name = "RequestCount"
+  # Bytes and not requests: those that were answered 503 by the load balancer are not in its
+  # RequestCount, so the service would be put to sleep while it wakes; and a long answer is traffic.
+  metric_name = "ProcessedBytes"
   namespace   = "AWS/ApplicationELB"
   statistic   = "Sum"
   period      = 60

@@ -64,7 +64,7 @@ run "sleeps_and_wakes_on_a_request_that_nobody_answered" {
     error_message = "600 s are ten points."
   }
   assert {
-    condition     = one(aws_appautoscaling_policy.sleep[0].step_scaling_policy_configuration[0].step_adjustment).scaling_adjustment == 0
+    condition     = alltrue([for step in aws_appautoscaling_policy.sleep[0].step_scaling_policy_configuration[0].step_adjustment : step.scaling_adjustment == 0])
     error_message = "Sleep means no task."
   }
   assert {
