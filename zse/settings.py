@@ -7,7 +7,7 @@ variable, the value and what is accepted; nothing falls back in silence.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -64,8 +64,10 @@ class Settings:
     """REGISTRY_AUTH_FILE, else DOCKER_CONFIG/config.json: registry credentials."""
     debian_mirror: str = ""
     """ZSE_DEBIAN_MIRROR: package mirror for ``--base debian``; empty means the one apt uses."""
-    hf_token: str = ""
+    hf_token: str = field(default="", repr=False)
     """HF_TOKEN: access token for gated repositories on the hub."""
+    runpod_api_key: str = field(default="", repr=False)
+    """RUNPOD_API_KEY: key of the account for ``zse deploy runpod --apply``."""
     no_color: bool = False
     """NO_COLOR: plain output."""
     start_time_ns: int = 0
@@ -77,6 +79,7 @@ _VARIABLES: dict[str, tuple[str, ...]] = {
     "s3_endpoint_url": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
     "source_date_epoch": ("SOURCE_DATE_EPOCH",),
     "hf_token": ("HF_TOKEN",),
+    "runpod_api_key": ("RUNPOD_API_KEY",),
     "registry_auth_file": ("REGISTRY_AUTH_FILE",),
 }
 
@@ -92,14 +95,14 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
     """
     env = os.environ if environ is None else environ
     values: dict[str, object] = {}
-    for field in fields(Settings):
-        if field.name == "no_color":
-            values[field.name] = bool(env.get("NO_COLOR"))
+    for entry in fields(Settings):
+        if entry.name == "no_color":
+            values[entry.name] = bool(env.get("NO_COLOR"))
             continue
-        names = _VARIABLES.get(field.name, (f"ZSE_{field.name.upper()}",))
+        names = _VARIABLES.get(entry.name, (f"ZSE_{entry.name.upper()}",))
         name = next((n for n in names if env.get(n, "") != ""), None)
         if name is not None:
-            values[field.name] = _parse(name, env[name], type(field.default))
+            values[entry.name] = _parse(name, env[name], type(entry.default))
     values.setdefault("cache_dir", _default_cache_dir(env))
     values.setdefault("registry_auth_file", _default_auth_file(env))
     return Settings(**values)  # type: ignore[arg-type]

@@ -13,6 +13,7 @@ COLD_MODULES = [
     "zse",
     "zse.cli",
     "zse.backends.cuda.open",
+    "zse.deploy.registry",
     "zse.device",
     "zse.device.cuda",
     "zse.engine.llm",

@@ -141,11 +141,11 @@ def _carry_out(plan: Plan, flags: dict[str, Any]) -> None:
 
 def _send(plan: Plan) -> None:
     from zse.deploy.runpod_api import send
-    from zse.settings import subprocess_environment
+    from zse.settings import load_settings
 
     assert plan.request is not None
     _say(f"{plan.request.method} {plan.request.url}")
-    answer = send(plan.request, subprocess_environment().get("RUNPOD_API_KEY", ""))
+    answer = send(plan.request, load_settings().runpod_api_key)
     click.echo(json.dumps(answer, indent=2))
 
 
