@@ -192,6 +192,11 @@ def test_while_loading_work_gets_503_and_liveness_200(loading, check_error):
     assert "zse_ready 0.0" in loading("GET", "/metrics").text
 
 
+def test_where_every_2xx_means_ready_a_ping_while_loading_is_503(loading, state, check_error):
+    state.loading_ping_status = 503
+    check_error(loading("GET", "/ping"), 503, code="server_is_overloaded", kind="server_error")
+
+
 def test_while_draining_readiness_and_work_are_503(call, state, check_error):
     state.draining = True
     for path in ("/health", "/health/ready", "/ping"):

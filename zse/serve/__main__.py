@@ -57,12 +57,18 @@ def build_parser(settings: Settings) -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until told to stop; return the exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    if given[:1] == ["serve"]:
-        given = given[1:]  # SageMaker starts every image with this word
+    loading_ping_status = 204
+    if given[:1] == ["serve"]:  # SageMaker starts every image with this word
+        given = given[1:]
+        loading_ping_status = 503  # and takes every 2xx for ready
     try:
         settings = load_settings()
         values = vars(build_parser(settings).parse_args(given))
-        options = ServeOptions(**values, start_time_ns=settings.start_time_ns)
+        options = ServeOptions(
+            **values,
+            loading_ping_status=loading_ping_status,
+            start_time_ns=settings.start_time_ns,
+        )
         with bind_socket(options.host, options.port) as listener:
             from zse.serve.boot import serve
 

@@ -67,7 +67,10 @@ def serve(
     if not is_loopback(options.host):
         LOG.warning("this address is reachable from other machines and no key is asked for")
     state = AppState(
-        ledger=ledger, served_name=options.served_model_name, max_queue=options.max_queue
+        ledger=ledger,
+        served_name=options.served_model_name,
+        max_queue=options.max_queue,
+        loading_ping_status=options.loading_ping_status,
     )
     process = ServerProcess(state, options)
     process.start_loading(load or _loader(options))

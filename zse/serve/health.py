@@ -2,7 +2,8 @@
 
 /health, /health/ready   200 when ready, else 503 with the phase and Retry-After
 /health/live             200 from the first millisecond until the engine is beyond repair
-/ping                    RunPod, SageMaker: 204 while loading, 200 when ready, 503 when draining
+/ping                    200 when ready, 503 when draining. While loading: 204, as RunPod wants it;
+                         503 for SageMaker, which takes every 2xx for ready
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from zse.serve.requests import state_of
 
 if TYPE_CHECKING:
     from starlette.requests import Request
+
+NO_CONTENT = 204
 
 
 class UnhealthyError(EngineError):
@@ -59,9 +62,10 @@ async def ping(request: Request) -> Response:
     state = state_of(request)
     if (crash := _crash(request)) is not None:
         return crash
-    if state.draining:
-        return await ready(request)
-    return Response(status_code=204 if state.model is None else 200)
+    is_loading = state.model is None and not state.draining
+    if is_loading and state.loading_ping_status == NO_CONTENT:
+        return Response(status_code=NO_CONTENT)
+    return Response(status_code=200) if state.is_ready else await ready(request)
 
 
 async def metrics(request: Request) -> Response:

@@ -44,6 +44,8 @@ class ServeOptions:
     drain_seconds: float = 30.0
     """How long SIGTERM waits for work in flight."""
     log_level: str = "info"
+    loading_ping_status: int = 204
+    """What /ping answers until the model is there: 204 or 503."""
     start_time_ns: int = 0
     """CLOCK_REALTIME when a launcher started the process; 0 asks the kernel."""
 

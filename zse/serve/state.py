@@ -67,15 +67,23 @@ class AppState:
         served_name: Name to serve under; empty takes the model's own.
         max_queue: Choices that may wait beyond ``max_running`` before new requests get 429.
         max_running: Choices that the engine runs at once.
+        loading_ping_status: What /ping answers until the model is there.
     """
 
     def __init__(
-        self, *, ledger: Ledger, served_name: str = "", max_queue: int = 256, max_running: int = 64
+        self,
+        *,
+        ledger: Ledger,
+        served_name: str = "",
+        max_queue: int = 256,
+        max_running: int = 64,
+        loading_ping_status: int = 204,
     ) -> None:
         self.ledger = ledger
         self.served_name = served_name
         self.max_queue = max_queue
         self.max_running = max_running
+        self.loading_ping_status = loading_ping_status
         self.metrics = Metrics(self)
         self.model: LoadedModel | None = None
         self.phase = "starting"
