@@ -46,9 +46,7 @@ def main() -> None:
             everything = one
     used = sorted(name for name in modules.used_types() if name.provider == arguments.provider)
     kinds = {"resource": "resource_schemas", "data": "data_source_schemas"}
-    found = {
-        str(name): flatten(everything[kinds[name.kind]][name.type]["block"]) for name in used
-    }
+    found = {str(name): flatten(everything[kinds[name.kind]][name.type]["block"]) for name in used}
     target = SCHEMAS / f"{arguments.provider}.json"
     if target.exists():  # the provider's own settings are few, and written by hand
         found["provider"] = json.loads(target.read_text())["provider"]
