@@ -13,7 +13,8 @@ import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from zse.stream.plan import CHUNK_BYTES, plan_reads
+from zse.stream.options import options_for
+from zse.stream.plan import plan_reads
 
 if TYPE_CHECKING:
     from zse.format.spec import ZSEHeader
@@ -29,7 +30,7 @@ class AheadSource:
         source: Where the bytes are.
         header: The file's validated header.
         num_bytes: Memory that may be filled, at most.
-        threads: Reads at a time.
+        threads: Reads at a time; as the loader does when not given.
         chunk_bytes: As in the loader's options: only whole chunks of the load are found again.
     """
 
@@ -39,11 +40,13 @@ class AheadSource:
         header: ZSEHeader,
         *,
         num_bytes: int = AHEAD_BYTES,
-        threads: int = 8,
-        chunk_bytes: int = CHUNK_BYTES,
+        threads: int | None = None,
+        chunk_bytes: int | None = None,
     ) -> None:
         self._source = source
         self._lock = threading.Lock()
+        usual = options_for(source)
+        threads, chunk_bytes = threads or usual.threads, chunk_bytes or usual.chunk_bytes
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="zse-ahead")
         self._held: dict[tuple[int, int], Future[mmap.mmap]] = {}
         for chunk in plan_reads(header, chunk_bytes=chunk_bytes).chunks:

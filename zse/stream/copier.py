@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections import defaultdict
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from zse.stream.plan import Chunk
     from zse.stream.source import ByteSource
@@ -29,6 +29,9 @@ class ChunkCopier:
 
     Buffers are pinned when they are first needed: pinning costs about half a second a GB, so the
     first read starts after one buffer and a small model never pays for the whole ring.
+
+    What Python does for a chunk is kept short: one thread runs Python at a time, and each call
+    that lets the others run may have to wait for its turn afterwards.
 
     Args:
         gpu: The device.
@@ -72,16 +75,18 @@ class ChunkCopier:
         """
         slot = self._next_slot()
         with slot.buffer.view[: chunk.length_bytes] as view:
-            with self._timed("read"):
-                self._source.read_into(chunk.offset_bytes, view)
+            started = perf_counter()
+            self._source.read_into(chunk.offset_bytes, view)
+            self.seconds["read"] += perf_counter() - started
             stream = self._own_stream()
             target = self._destination + chunk.destination_offset_bytes
             self._gpu.copy_to_device(target, slot.buffer.address, chunk.length_bytes, stream)
             slot.event.record(stream)
             slot.chunk = chunk
             if digest is not None:
-                with self._timed("digest"):
-                    digest(view)
+                started = perf_counter()
+                digest(view)
+                self.seconds["digest"] += perf_counter() - started
 
     def finish(self) -> None:
         """Wait until every chunk is in device memory."""
@@ -107,9 +112,10 @@ class ChunkCopier:
 
     def _next_slot(self) -> _Slot:
         if len(self._slots) < self._num_buffers:
-            with self._timed("pin"):
-                buffer = self._gpu.allocate_host(self._buffer_bytes)
-                self._slots.append(_Slot(buffer, self._gpu.create_event()))
+            started = perf_counter()
+            buffer = self._gpu.allocate_host(self._buffer_bytes)
+            self._slots.append(_Slot(buffer, self._gpu.create_event()))
+            self.seconds["pin"] += perf_counter() - started
             self._turn = len(self._slots) - 1
         else:
             self._turn = (self._turn + 1) % self._num_buffers
@@ -120,14 +126,7 @@ class ChunkCopier:
     def _wait(self, slot: _Slot) -> None:
         chunk, slot.chunk = slot.chunk, None
         if chunk is not None:
-            with self._timed("copy"):
-                slot.event.synchronize()
+            started = perf_counter()
+            slot.event.synchronize()
+            self.seconds["copy"] += perf_counter() - started
             self._landed(chunk)
-
-    @contextlib.contextmanager
-    def _timed(self, phase: str) -> Iterator[None]:
-        started = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.seconds[phase] += time.perf_counter() - started

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 from zse.format.errors import ChecksumMismatch
 from zse.stream.copier import ChunkCopier
 from zse.stream.errors import FileShrankError, LoadCancelledError
-from zse.stream.options import LoaderOptions, LoadReport
+from zse.stream.options import LoaderOptions, LoadReport, options_for
 from zse.stream.plan import ReadPlan, plan_reads
 from zse.stream.progress import LoadProgress
+from zse.stream.turns import short_turns
 from zse.stream.verify import verify_groups
 
 if TYPE_CHECKING:
@@ -132,7 +133,8 @@ class RegionLoad:
         try:
             self._gpu.make_current()
             try:
-                self._copy_all(copier)
+                with short_turns():
+                    self._copy_all(copier)
             finally:
                 copier.close()
         except BaseException as error:  # noqa: BLE001 - the waiting thread raises it
@@ -182,7 +184,7 @@ def start_load(
     on_group: Callable[[str], None] | None = None,
 ) -> RegionLoad:
     """Begin to load a file's tensors; see ``load_region``."""
-    options = options or LoaderOptions()
+    options = options or options_for(source)
     plan = plan_reads(header, groups=groups, chunk_bytes=options.chunk_bytes)
     if plan.end_bytes > source.size_bytes:
         raise FileShrankError(
@@ -209,7 +211,7 @@ def load_region(
         source: Where the bytes are.
         header: The file's validated header.
         destination_address: A block of ``region_span(header)[1]`` bytes.
-        options: How; the defaults reach the link on a machine with 8 cores and more.
+        options: How; what suits the source when not given.
         groups: Load only these, each to its place in the block.
         on_group: Called with each group's name when it is in device memory.
 

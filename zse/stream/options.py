@@ -11,6 +11,8 @@ from zse.stream.plan import CHUNK_BYTES
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from zse.stream.source import ByteSource
+
 Verify = Literal["none", "during", "after"]
 
 
@@ -33,6 +35,17 @@ class LoaderOptions:
                 f"threads is {self.threads}, buffers_per_thread {self.buffers_per_thread}; "
                 "both must be at least 1"
             )
+
+
+def options_for(source: ByteSource) -> LoaderOptions:
+    """Return the options that suit a source."""
+    return NETWORK_OPTIONS if source.kind == "http" else LOCAL_OPTIONS
+
+
+LOCAL_OPTIONS = LoaderOptions()
+NETWORK_OPTIONS = LoaderOptions(threads=16, buffers_per_thread=1)
+"""A connection is slower than a copy by far, so more of them count for more than a read beside
+the copy."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,35 @@
+"""The interpreter's switch interval while loads run."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from zse.stream.turns import TURN_SECONDS, short_turns
+
+
+def test_turns_are_short_until_the_last_block_has_ended() -> None:
+    usual = sys.getswitchinterval()
+    with short_turns():
+        with short_turns():
+            assert sys.getswitchinterval() == pytest.approx(TURN_SECONDS)
+        assert sys.getswitchinterval() == pytest.approx(TURN_SECONDS)
+    assert sys.getswitchinterval() == usual
+
+
+def test_an_error_gives_the_usual_turns_back() -> None:
+    usual = sys.getswitchinterval()
+    with pytest.raises(ValueError, match="broken"), short_turns():
+        raise ValueError("broken")
+    assert sys.getswitchinterval() == usual
+
+
+def test_turns_that_are_shorter_already_stay() -> None:
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with short_turns():
+            assert sys.getswitchinterval() == pytest.approx(1e-5)
+    finally:
+        sys.setswitchinterval(usual)
