@@ -13,8 +13,9 @@ from sample_packs import sample_pack
 from stub_libcuda import stub
 
 from zse.cli import run
-from zse.cli.hardware_models import SCHEMES, WELL_KNOWN, fits_in
+from zse.cli.hardware_models import SCHEMES, fits_in
 from zse.kernels.catalog import all_variants
+from zse.models.well_known import WELL_KNOWN
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -133,7 +133,8 @@ class _Blocks:
 
 
 def main() -> None:
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+    here = Path(__file__).resolve()
+    sys.path[:0] = [str(here.parents[1]), str(here.parents[3])]
     from model_shapes import CONFIGS
 
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
