@@ -27,8 +27,9 @@ import ceph_s3  # noqa: E402
 import oci_registry  # noqa: E402
 import service_packages  # noqa: E402
 from demo_job import EXPECTED, QUESTION, DemoError, ask, report, say, started, step  # noqa: E402
-from demo_runners import Image, first_that_works  # noqa: E402
 from service_packages import ServiceError, find_command  # noqa: E402
+
+from zse.oci.runners import RunnerError, UnpackedImage, first_that_works  # noqa: E402
 
 if TYPE_CHECKING:
     from ceph_s3 import S3Server
@@ -92,7 +93,7 @@ def build_and_push(reference: str, work: Path, environment: dict[str, str]) -> d
     return image
 
 
-def pull(reference: str, digest: str, work: Path, environment: dict[str, str]) -> Image:
+def pull(reference: str, digest: str, work: Path, environment: dict[str, str]) -> UnpackedImage:
     """Pull with skopeo and unpack with umoci.
 
     The copy keeps every digest and is compared with what was built. umoci 0.4 cannot read zstd, so
@@ -115,15 +116,15 @@ def pull(reference: str, digest: str, work: Path, environment: dict[str, str]) -
         environment,
     )
     config = json.loads(run([skopeo, "inspect", "--config", pulled], environment))
-    return Image(
+    return UnpackedImage(
         layout=layout, tag=TAG, rootfs=bundle / "rootfs", config=config["config"], scratch=work
     )
 
 
-def working_runner(image: Image, wanted: str) -> str:
+def working_runner(image: UnpackedImage, wanted: str) -> str:
     """Return the first of runc and bubblewrap that starts anything on this machine."""
     for name in [wanted] if wanted else RUNNER_ORDER:
-        with contextlib.suppress(RuntimeError):
+        with contextlib.suppress(RunnerError):
             return first_that_works(image, name, say)
     raise DemoError("neither runc nor bubblewrap can start the image here")
 

@@ -25,9 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-from demo_runners import RUNNERS, Image, first_that_works  # noqa: E402
+from zse.oci.runners import RUNNERS, UnpackedImage, first_that_works  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -106,7 +104,7 @@ def build(model: Path, work: Path) -> tuple[Path, dict[str, Any]]:
     return layout, json.loads(done.stdout)
 
 
-def unpack(layout: Path, work: Path, digest: str) -> Image:
+def unpack(layout: Path, work: Path, digest: str) -> UnpackedImage:
     """Take the image apart with tar, after checking every digest; nothing of zse is used."""
     index = json.loads((layout / "index.json").read_bytes())
     if [item["digest"] for item in index["manifests"]] != [digest]:
@@ -120,7 +118,9 @@ def unpack(layout: Path, work: Path, digest: str) -> Image:
         blob = checked_blob(layout, layer["digest"])
         subprocess.run(["tar", "-x", "-p", *flag, "-C", rootfs, "-f", blob], check=True)
     config = json.loads(checked_blob(layout, manifest["config"]["digest"]).read_bytes())
-    return Image(layout=layout, tag=TAG, rootfs=rootfs, config=config["config"], scratch=work)
+    return UnpackedImage(
+        layout=layout, tag=TAG, rootfs=rootfs, config=config["config"], scratch=work
+    )
 
 
 def checked_blob(layout: Path, digest: str) -> Path:
@@ -133,7 +133,7 @@ def checked_blob(layout: Path, digest: str) -> Path:
 
 
 @contextlib.contextmanager
-def started(runner: str, image: Image) -> Iterator[tuple[str, float]]:
+def started(runner: str, image: UnpackedImage) -> Iterator[tuple[str, float]]:
     """Start the image; yield its address and the seconds until it was ready; stop it at the end."""
     port = free_port()
     url = f"http://{LOOPBACK}:{port}"

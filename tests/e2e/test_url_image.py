@@ -14,9 +14,9 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
 import demo_job  # noqa: E402
-import demo_runners  # noqa: E402
 
 from zse.format import convert_model  # noqa: E402
+from zse.oci.runners import UnpackedImage, first_that_works  # noqa: E402
 
 if TYPE_CHECKING:
     from ceph_s3 import S3Server
@@ -28,7 +28,7 @@ URL = "s3://somewhere/models/tiny.zse"
 
 
 @pytest.fixture(scope="module")
-def image(tmp_path_factory: pytest.TempPathFactory) -> demo_runners.Image:
+def image(tmp_path_factory: pytest.TempPathFactory) -> UnpackedImage:
     """The image, unpacked; built with the recipe's lock, or anew where the mirror moved on."""
     work = tmp_path_factory.mktemp("url-image")
     layout = work / "image"
@@ -46,23 +46,23 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> demo_runners.Image:
     return demo_job.unpack(layout, work, built["digest"])
 
 
-def started(image: demo_runners.Image, server: S3Server, url: str) -> Any:
+def started(image: UnpackedImage, server: S3Server, url: str) -> Any:
     """Start the image as an orchestrator does, with variables of its own."""
-    runner = demo_runners.first_that_works(image, "", demo_job.say)
+    runner = first_that_works(image, "", demo_job.say)
     variables = {**server.environment(), "ZSE_MODEL": url}
     extra = [f"{name}={value}" for name, value in variables.items()]
     config = {**image.config, "Env": [*image.config["Env"], *extra]}
     return demo_job.started(runner, replace(image, config=config))
 
 
-def test_it_holds_the_address_and_neither_model_nor_keys(image: demo_runners.Image) -> None:
+def test_it_holds_the_address_and_neither_model_nor_keys(image: UnpackedImage) -> None:
     assert f"ZSE_MODEL={URL}" in image.config["Env"]
     assert not any("AWS" in variable for variable in image.config["Env"])
     assert not list(image.rootfs.rglob("*.zse"))
 
 
 def test_it_fetches_the_model_from_object_storage_and_answers(
-    image: demo_runners.Image, s3_server: S3Server, s3_bucket: str
+    image: UnpackedImage, s3_server: S3Server, s3_bucket: str
 ) -> None:
     url = f"s3://{s3_bucket}/models/tiny.zse"
     convert_model("tiny", url, "int8")
@@ -73,7 +73,7 @@ def test_it_fetches_the_model_from_object_storage_and_answers(
 
 
 def test_it_ends_and_says_so_when_the_object_is_gone(
-    image: demo_runners.Image, s3_server: S3Server, s3_bucket: str
+    image: UnpackedImage, s3_server: S3Server, s3_bucket: str
 ) -> None:
     server = started(image, s3_server, f"s3://{s3_bucket}/absent.zse")
     with pytest.raises(demo_job.DemoError, match=r"(?s)ended with [1-9].*absent\.zse"), server:

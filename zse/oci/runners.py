@@ -13,51 +13,67 @@ import secrets
 import shlex
 import shutil
 import subprocess
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-PROBE = ["python3", "-I", "-S", "-c", "print('started')"]
+from zse.errors import ImageError, MissingDependencyError
+
+PROBE = ("python3", "-I", "-S", "-c", "print('started')")
 PROBE_SECONDS = 60
-SEARCH_PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
+_ROOTS_PROGRAMS = "/usr/sbin:/sbin"
+
+
+class RunnerError(ImageError):
+    """A runner cannot start anything on this machine."""
+
+    default_hint = "Run as root, or install runc or bubblewrap."
 
 
 @dataclass(frozen=True, kw_only=True)
-class Image:
-    """An image on disk: its layout, its unpacked root file system, and its config document."""
+class UnpackedImage:
+    """An image on disk."""
 
     layout: Path
     tag: str
     rootfs: Path
-    config: dict[str, Any]
+    """Its layers, unpacked."""
+    config: Mapping[str, Any]
+    """``config`` of its config document: entry point, environment, user."""
     scratch: Path
+    """A folder that runners may write to."""
+    binds: Mapping[str, str] = field(default_factory=dict)
+    """Path in the image -> path of this machine that is shown there, such as a GPU's device."""
 
     @property
     def entrypoint(self) -> list[str]:
-        return [*self.config.get("Entrypoint", []), *self.config.get("Cmd", [])]
+        """What the image runs."""
+        return [*(self.config.get("Entrypoint") or []), *(self.config.get("Cmd") or [])]
 
-    def environment(self, extra: dict[str, str]) -> dict[str, str]:
-        own = dict(item.split("=", 1) for item in self.config.get("Env", []))
+    def environment(self, extra: Mapping[str, str]) -> dict[str, str]:
+        """Return the image's variables with others on top."""
+        own = dict(item.split("=", 1) for item in self.config.get("Env") or [])
         return {**own, **extra}
 
 
-Runner = Callable[[Image, list[str], dict[str, str]], list[str]]
+Runner = Callable[[UnpackedImage, list[str], dict[str, str]], list[str]]
+"""Image, arguments in place of its entry point, variables -> a command."""
 
 
 def find(name: str) -> str:
     """Return the path of a program.
 
     Raises:
-        FileNotFoundError: It is not installed.
+        MissingDependencyError: It is not installed.
     """
-    found = shutil.which(name, path=SEARCH_PATH)
+    found = shutil.which(name) or shutil.which(name, path=_ROOTS_PROGRAMS)
     if found is None:
-        raise FileNotFoundError(f"{name} is not installed")
+        raise MissingDependencyError(f"{name} is not installed")
     return found
 
 
-def docker(image: Image, arguments: list[str], variables: dict[str, str]) -> list[str]:
+def docker(image: UnpackedImage, arguments: list[str], variables: dict[str, str]) -> list[str]:
     """Load the image into the Docker daemon; its entry point is replaced only for the probe."""
     program = find("docker")
     note = image.scratch / "docker-image"
@@ -70,19 +86,20 @@ def docker(image: Image, arguments: list[str], variables: dict[str, str]) -> lis
         archive.unlink()
     flags = [f"--env={name}={value}" for name, value in variables.items()]
     entry = [f"--entrypoint={arguments[0]}"] if arguments else []
-    base = [program, "run", "--rm", "--network=host", "--read-only", "--tmpfs=/tmp", *flags, *entry]
-    return [*base, note.read_text(), *arguments[1:]]
+    gpus = ["--gpus=all"] if image.binds else []
+    base = [program, "run", "--rm", "--network=host", "--read-only", "--tmpfs=/tmp", *gpus]
+    return [*base, *flags, *entry, note.read_text(), *arguments[1:]]
 
 
 def _output(command: list[str]) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or [f"exit {done.returncode}"])[-1]
-        raise OSError(last)
+        raise RunnerError(last)
     return done.stdout
 
 
-def podman(image: Image, arguments: list[str], variables: dict[str, str]) -> list[str]:
+def podman(image: UnpackedImage, arguments: list[str], variables: dict[str, str]) -> list[str]:
     """Run the layout's image with podman's own storage in the scratch folder."""
     program = find("podman")
     store = image.scratch / "podman"
@@ -91,8 +108,10 @@ def podman(image: Image, arguments: list[str], variables: dict[str, str]) -> lis
     limits = ["--cgroups=disabled", "--ulimit=nofile=1024:1024", "--ulimit=nproc=1024:1024"]
     entry = [f"--entrypoint={arguments[0]}"] if arguments else []
     command = [program, *roots, "--cgroup-manager=cgroupfs", "run", "--rm", "--network=host"]
-    command += ["--read-only", *limits, *flags, *entry, f"oci:{image.layout}:{image.tag}"]
-    command += arguments[1:]
+    command += ["--read-only", *limits, *flags, *entry]
+    for inside, outside in image.binds.items():
+        command += [f"--volume={outside}:{inside}"]
+    command += [f"oci:{image.layout}:{image.tag}", *arguments[1:]]
     if Path("/sys/fs/cgroup/cgroup.controllers").exists() or os.getuid() != 0:
         return command
     # Old or mixed cgroups: podman starts only where it sees a plain second version of them.
@@ -100,11 +119,23 @@ def podman(image: Image, arguments: list[str], variables: dict[str, str]) -> lis
     return [find("unshare"), "--mount", "sh", "-c", f"{view} && exec {shlex.join(command)}"]
 
 
-def runc(image: Image, arguments: list[str], variables: dict[str, str]) -> list[str]:
+def runc(image: UnpackedImage, arguments: list[str], variables: dict[str, str]) -> list[str]:
     """Write a runtime bundle: own mounts, processes and host name; the host's network."""
     program = find("runc")
     user, _, group = str(image.config.get("User") or "0").partition(":")
     environment = image.environment(variables)
+    mounts: list[dict[str, Any]] = [
+        {"destination": "/proc", "type": "proc", "source": "proc"},
+        {
+            "destination": "/dev",
+            "type": "tmpfs",
+            "source": "tmpfs",
+            "options": ["nosuid", "mode=755"],
+        },
+        {"destination": "/tmp", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid"]},
+    ]
+    for inside, outside in image.binds.items():
+        mounts.append({"destination": inside, "source": outside, "options": ["bind"]})
     spec = {
         "ociVersion": "1.0.2",
         "process": {
@@ -117,38 +148,35 @@ def runc(image: Image, arguments: list[str], variables: dict[str, str]) -> list[
         },
         "root": {"path": str(image.rootfs), "readonly": True},
         "hostname": "zse",
-        "mounts": [
-            {"destination": "/proc", "type": "proc", "source": "proc"},
-            {
-                "destination": "/dev",
-                "type": "tmpfs",
-                "source": "tmpfs",
-                "options": ["nosuid", "mode=755"],
-            },
-            {"destination": "/tmp", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid"]},
-        ],
+        "mounts": mounts,
         "linux": {
             "namespaces": [{"type": kind} for kind in ("pid", "ipc", "uts", "mount")],
+            # A device that is shown must also be allowed.
+            "resources": {"devices": [{"allow": True, "access": "rwm"}]} if image.binds else {},
         },
     }
     bundle = image.scratch / f"bundle-{secrets.token_hex(4)}"
     bundle.mkdir()
     (bundle / "config.json").write_text(json.dumps(spec))
     state = f"--root={image.scratch / 'runc'}"
-    return [program, state, "run", f"--bundle={bundle}", f"zse-demo-{secrets.token_hex(4)}"]
+    return [program, state, "run", f"--bundle={bundle}", f"zse-{secrets.token_hex(4)}"]
 
 
-def bwrap(image: Image, arguments: list[str], variables: dict[str, str]) -> list[str]:
+def bwrap(image: UnpackedImage, arguments: list[str], variables: dict[str, str]) -> list[str]:
     """Bubblewrap: works for ordinary users where user namespaces do."""
     command = [find("bwrap"), "--unshare-pid", "--unshare-ipc", "--unshare-uts"]
     command += ["--ro-bind", str(image.rootfs), "/", "--proc", "/proc", "--dev", "/dev"]
     command += ["--tmpfs", "/tmp", "--die-with-parent", "--chdir", "/", "--clearenv"]
+    for inside, outside in image.binds.items():
+        command += ["--dev-bind", outside, inside]
     for name, value in image.environment(variables).items():
         command += ["--setenv", name, value]
     return [*command, *(arguments or image.entrypoint)]
 
 
-def unshare_chroot(image: Image, arguments: list[str], variables: dict[str, str]) -> list[str]:
+def unshare_chroot(
+    image: UnpackedImage, arguments: list[str], variables: dict[str, str]
+) -> list[str]:
     """Own mount namespace and root, with util-linux and coreutils alone.
 
     The shell and chroot replace themselves, so that a signal reaches the entry point.
@@ -160,23 +188,32 @@ def unshare_chroot(image: Image, arguments: list[str], variables: dict[str, str]
     start = [find("env"), "-i", *environment, find("chroot"), *user, root]
     start += arguments or image.entrypoint
     mounts = [["mount", "--rbind", f"/{name}", f"{root}/{name}"] for name in ("dev", "proc")]
+    for inside, outside in image.binds.items():
+        if not inside.startswith("/dev/"):  # those are there already
+            mounts.append(["touch", root + inside])
+            mounts.append(["mount", "--bind", outside, root + inside])
     script = " && ".join([*(shlex.join(m) for m in mounts), f"exec {shlex.join(start)}"])
     flags = ["--mount"] if is_root else ["--mount", "--user", "--map-root-user"]
     return [find("unshare"), *flags, "sh", "-c", script]
 
 
-def unpacked(image: Image, arguments: list[str], variables: dict[str, str]) -> list[str]:
+def unpacked(image: UnpackedImage, arguments: list[str], variables: dict[str, str]) -> list[str]:
     """No isolation: the image's own loader, libraries and Python, from the unpacked folder."""
     root = image.rootfs
-    inner = [root / "usr/bin/python3" if a == "python3" else _inside(root, a) for a in
-             (arguments or image.entrypoint)]  # fmt: skip
+    inner = [
+        str(root / "usr/bin/python3" if word == "python3" else _inside(root, word))
+        for word in (arguments or image.entrypoint)
+    ]
     environment = {
         name: str(_inside(root, value)) for name, value in image.environment(variables).items()
     }
-    libraries = f"{root}/usr/lib/x86_64-linux-gnu"
-    loader = [f"{root}/usr/lib64/ld-linux-x86-64.so.2", "--library-path", libraries]
+    libraries = [str(path) for path in sorted(root.glob("usr/lib/*-linux-gnu"))]
+    loaders = [*root.glob("usr/lib*/ld-linux*.so.*"), *root.glob("usr/lib/*/ld-linux*.so.*")]
+    if not libraries or not loaders:
+        raise RunnerError("the image has no loader of its own")
+    loader = [str(loaders[0]), "--library-path", ":".join(libraries)]
     pairs = [f"{name}={value}" for name, value in environment.items()]
-    return [find("env"), "-i", *pairs, *loader, "--argv0", str(inner[0]), *map(str, inner)]
+    return [find("env"), "-i", *pairs, *loader, "--argv0", inner[0], *inner]
 
 
 def _inside(root: Path, text: str) -> Path | str:
@@ -195,29 +232,42 @@ RUNNERS: dict[str, Runner] = {
 }
 
 
-def first_that_works(image: Image, wanted: str, say: Callable[[str], None]) -> str:
+def first_that_works(
+    image: UnpackedImage, wanted: str, say: Callable[[str], None], order: Iterable[str] = ()
+) -> str:
     """Return the name of the first runner that starts the image's Python.
 
+    Args:
+        image: What to start.
+        wanted: The only one to try; empty tries several.
+        say: Hears what was tried.
+        order: Which ones to try; empty is all, best first.
+
     Raises:
-        RuntimeError: None does.
+        RunnerError: None does.
     """
-    for name in [wanted] if wanted else RUNNERS:
-        try:
-            command = RUNNERS[name](image, PROBE, {})
-            done = subprocess.run(
-                command,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=PROBE_SECONDS,
-            )
-        except (OSError, subprocess.SubprocessError) as error:
-            say(f"    {name}: no ({error})")
-            continue
-        if done.returncode == 0 and "started" in done.stdout:
-            say(f"    {name}: works")
+    for name in [wanted] if wanted else (order or RUNNERS):
+        reason = _refusal(image, name)
+        say(f"    {name}: {f'no ({reason})' if reason else 'works'}")
+        if not reason:
             return name
-        reason = (done.stderr or done.stdout).strip().splitlines() or [f"exit {done.returncode}"]
-        say(f"    {name}: no ({reason[-1][:150]})")
-    raise RuntimeError("nothing here can start the image")
+    raise RunnerError("nothing here can start the image")
+
+
+def _refusal(image: UnpackedImage, name: str) -> str:
+    """Return why a runner does not start anything, or nothing."""
+    try:
+        done = subprocess.run(
+            RUNNERS[name](image, list(PROBE), {}),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=PROBE_SECONDS,
+        )
+    except (OSError, subprocess.SubprocessError, ImageError, MissingDependencyError) as error:
+        return str(error) or type(error).__name__
+    if done.returncode == 0 and "started" in done.stdout:
+        return ""
+    words = (done.stderr or done.stdout).strip().splitlines() or [f"exit {done.returncode}"]
+    return words[-1][:150]
