@@ -16,10 +16,11 @@ from matrices import make_inputs, make_matrix, relative_error
 
 from zse.errors import UnsupportedModelError
 from zse.kernels.linear.contract import CONTRACT
+from zse.kernels.linear.definitions import MATMUL_STREAM
 from zse.kernels.linear.launch import linear, linear_prefill
 from zse.kernels.linear.plan import LinearPlan, plan_linear, tile_of
 from zse.kernels.linear.reference import linear as reference
-from zse.kernels.linear.variants import dot, gemv, imma
+from zse.kernels.linear.variants import STEP_COLUMNS, dot, gemv, imma, matmul
 
 if TYPE_CHECKING:
     from zse.kernels.variant import Variant
@@ -108,6 +109,25 @@ def test_prefill_multiplies_slab_by_slab(scheme: str, group: int, output_type: s
     assert len(launcher.launched) == (1 if scheme == "bf16" else 4)
     wanted = reference(inputs.exact, matrix.exact)
     assert relative_error(outputs, wanted) <= CONTRACT.relative_tolerance_16bit
+
+
+@pytest.mark.parametrize("copy", [True, False])
+def test_programs_that_stay_cover_every_tile_and_nothing_past_the_end(copy: bool) -> None:
+    tokens, n, k, wide = 37, 80, 128, 96
+    values = torch.randn(tokens, k).bfloat16()
+    weights = torch.randn(n, k).bfloat16()
+    outputs = torch.full((tokens + 1, wide), float("nan"))
+    form = matmul(
+        "bf16", "fp32", even=True, bm=16, bn=32, stages=2, kernel=MATMUL_STREAM, copy=copy
+    )
+    addresses = (values.data_ptr(), weights.data_ptr(), outputs.data_ptr())
+    InterpretedLauncher().launch(
+        form, (2, 1, 1), *addresses, tokens, n // 16, k // STEP_COLUMNS, wide // 16
+    )
+    wanted = values.double() @ weights.double().T
+    assert relative_error(outputs[:tokens, :n], wanted) <= CONTRACT.relative_tolerance_16bit
+    assert outputs[tokens:].isnan().all()
+    assert outputs[:, n:].isnan().all()
 
 
 def test_prefill_says_when_the_scratch_is_too_small() -> None:

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from zse.errors import UnsupportedModelError
 from zse.kernels.buffers import Partials, Plain, Quantized
+from zse.kernels.linear.definitions import MATMUL_STREAM
 from zse.kernels.linear.plan import form_of
-from zse.kernels.linear.variants import STEP_COLUMNS, matmul, widen
+from zse.kernels.linear.variants import STEP_COLUMNS, matmul_forms, widen
 from zse.kernels.linear.weight import GROUPED_SCHEMES, PLAIN_SCHEMES
 
 if TYPE_CHECKING:
@@ -22,7 +23,11 @@ EVEN_ROWS = 16
 SLAB_TILES = 2
 """Fewest tiles of the product that are widened at once."""
 SLAB_WAVES = 0.3
-"""What a slab costs beside its product, in times of a round of tiles."""
+"""What a slab costs beside its product, in times of a round of tiles of 128 rows."""
+TILE_COSTS = {128: 1.0, 256: 1.77}
+"""Time of a tile by the rows of the matrix in it, measured on an H200."""
+STREAM_CAPABILITY = (9, 0)
+"""Where the product by programs that stay is the faster one."""
 
 
 def linear(
@@ -86,12 +91,8 @@ def linear_prefill(
     """
     form_of(weight)
     plain = weight.scheme in PLAIN_SCHEMES
-    even = weight.rows % EVEN_ROWS == 0
-    unit = EVEN_ROWS if even else 1
-    chosen = matmul(weight.scheme if plain else "bf16", output_type, even=even)
-    slab = weight.rows
-    if not plain:
-        slab = _slab_rows(launcher, chosen, weight, inputs.rows, scratch_bytes)
+    unit = EVEN_ROWS if weight.rows % EVEN_ROWS == 0 else 1
+    chosen, slab = _cut(launcher, weight, inputs.rows, output_type, scratch_bytes)
     element_bytes = 4 if output_type == "fp32" else 2
     for first in range(0, weight.rows, slab):
         rows = min(slab, weight.rows - first)
@@ -99,10 +100,12 @@ def linear_prefill(
         if not plain:
             source = scratch_address
             _widen(launcher, weight, first, rows, scratch_address)
-        tiles = _tiles(chosen, inputs.rows, rows)
+        programs = _tiles(chosen, inputs.rows, rows)
+        if chosen.kernel is MATMUL_STREAM:
+            programs = min(programs, launcher.device.multiprocessors)
         launcher.launch(
             chosen,
-            (tiles, 1, 1),
+            (programs, 1, 1),
             inputs.values,
             source,
             outputs_address + first * element_bytes,
@@ -113,31 +116,41 @@ def linear_prefill(
         )
 
 
-def _slab_rows(
-    launcher: Launcher, chosen: Variant, weight: LinearWeight, tokens: int, scratch_bytes: int
-) -> int:
-    """Return how many rows to widen at a time.
+def _cut(
+    launcher: Launcher, weight: LinearWeight, tokens: int, output_type: str, scratch_bytes: int
+) -> tuple[Variant, int]:
+    """Return the form of the product and how many rows of the matrix it takes at a time.
 
     Of the numbers of tiles that fit the scratch, the one that leaves the fewest multiprocessors
     idle at the end of its product, counted over the whole matrix.
     """
-    tile_rows = int(dict(chosen.constants)["BN"])
-    fitting = scratch_bytes // (weight.columns * 2) // tile_rows
-    if fitting < SLAB_TILES and fitting * tile_rows < weight.rows:
-        raise UnsupportedModelError(
-            f"the scratch of {scratch_bytes} bytes holds {fitting * tile_rows} rows of "
-            f"{weight.columns} columns, expected at least {SLAB_TILES * tile_rows}"
-        )
-    width = -(-weight.rows // tile_rows)
-    height = -(-tokens // int(dict(chosen.constants)["BM"]))
+    plain = weight.scheme in PLAIN_SCHEMES
+    even = weight.rows % EVEN_ROWS == 0
+    stream = launcher.device.capability == STREAM_CAPABILITY
+    forms = matmul_forms(weight.scheme if plain else "bf16", output_type, even=even, stream=stream)
     processors = launcher.device.multiprocessors
-
-    def cost(tiles: int) -> float:
-        slabs, rest = divmod(width, tiles)
-        waves = slabs * -(-tiles * height // processors) + -(-rest * height // processors)
-        return waves + (slabs + (rest > 0)) * SLAB_WAVES
-
-    return min(range(1, min(fitting, width) + 1), key=cost) * tile_rows
+    held_rows = weight.rows if plain else scratch_bytes // (weight.columns * 2)
+    found = []
+    for order, form in enumerate(forms):
+        constants = dict(form.constants)
+        tile_rows = int(constants["BN"])
+        width = -(-weight.rows // tile_rows)
+        height = -(-tokens // int(constants["BM"]))
+        fitting = width if held_rows >= weight.rows else held_rows // tile_rows
+        if fitting < min(SLAB_TILES, width):
+            continue
+        for tiles in (width,) if plain else range(1, min(fitting, width) + 1):
+            slabs, rest = divmod(width, tiles)
+            waves = slabs * -(-tiles * height // processors) + -(-rest * height // processors)
+            cost = waves * TILE_COSTS.get(tile_rows, 1.0) + (slabs + (rest > 0)) * SLAB_WAVES
+            found.append((cost, order, tiles * tile_rows, form))
+    if not found:
+        raise UnsupportedModelError(
+            f"the scratch of {scratch_bytes} bytes holds {held_rows} rows of {weight.columns} "
+            f"columns, expected at least {SLAB_TILES * int(dict(forms[0].constants)['BN'])}"
+        )
+    _, _, slab, form = min(found, key=lambda entry: entry[:2])
+    return form, slab
 
 
 def _widen(

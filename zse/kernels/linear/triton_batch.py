@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from zse.kernels.linear.triton_parts import dot_16, high_half, low_half
+from zse.kernels.linear.triton_parts import dot_16, high_half, low_half, prefetch
 from zse.kernels.linear.triton_unpack import (
     nf4_codes,
     nibbles,
@@ -20,6 +20,8 @@ from zse.kernels.linear.triton_unpack import (
 )
 
 NF4_STEP = tl.constexpr(1 / 112.03021780975463)
+AHEAD_BYTES = tl.constexpr(512)
+"""Bytes of a row of the matrix that are requested while the kernel before this one still runs."""
 
 
 @triton.jit
@@ -70,15 +72,19 @@ def dot_four_bit(values, weights, scales, outputs, rows, N, groups, SCHEME: tl.c
     """
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
-        tl.extra.cuda.gdc_wait()
     half: tl.constexpr = GROUP // 2
     begin, end = split_of_groups(groups)
     n, row, m, token = tile_of(rows, N, BN, BM)
     k = tl.arange(0, half)
-    at = weights + row[:, None] * (groups * half) + begin * half + k[None, :]
+    start = weights + row * (groups * half) + begin * half
+    at = start[:, None] + k[None, :]
     x_at = values + token[:, None] * (groups * GROUP) + begin * GROUP + k[None, :]
     scale_at = scales + row * groups + begin
+    if PDL:
+        prefetch(start, tl.minimum((end - begin) * half, AHEAD_BYTES))
     pair = load_scales(scale_at, begin + row * 0 < end, SCHEME)
+    if PDL:
+        tl.extra.cuda.gdc_wait()
     total = tl.zeros((BN, BM), tl.float32)
     for group in tl.range(begin, end, num_stages=STAGES):
         packed = tl.load(at, eviction_policy="evict_first")
@@ -115,11 +121,15 @@ def dot_whole(values, weights, row_scales, outputs, rows, N, steps, SCHEME: tl.c
     """
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
-        tl.extra.cuda.gdc_wait()
     begin, end = split_of_groups(steps)
     n, row, m, token = tile_of(rows, N, BN, BM)
     k = tl.arange(0, BK)
-    at = weights + row.to(tl.int64)[:, None] * (steps * BK) + begin * BK + k[None, :]
+    start = weights + row.to(tl.int64) * (steps * BK) + begin * BK
+    at = start[:, None] + k[None, :]
+    if PDL:
+        each: tl.constexpr = weights.dtype.element_ty.primitive_bitwidth // 8
+        prefetch(start, tl.minimum((end - begin) * (BK * each), AHEAD_BYTES))
+        tl.extra.cuda.gdc_wait()
     x_at = values + token[:, None] * (steps * BK) + begin * BK + k[None, :]
     total = tl.zeros((BN, BM), tl.float32)
     for _ in tl.range(begin, end, num_stages=STAGES):
@@ -157,16 +167,20 @@ def imma_four_bit(codes, x_scales, x_sums, weights, scales, outputs, rows, N, bl
     """
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
-        tl.extra.cuda.gdc_wait()
     half: tl.constexpr = GROUP // 2
     per_block: tl.constexpr = 128 // GROUP
     begin, end = split_of_groups(blocks * per_block)
     n, row, m, token = tile_of(rows, N, BN, BM)
     k = tl.arange(0, half)
-    at = weights + row[:, None] * (blocks * 64) + begin * half + k[None, :]
+    start = weights + row * (blocks * 64) + begin * half
+    at = start[:, None] + k[None, :]
     x_at = codes + token[:, None] * (blocks * 128) + begin * GROUP + k[None, :]
     scale_at = scales + row * (blocks * per_block) + begin
+    if PDL:
+        prefetch(start, tl.minimum((end - begin) * half, AHEAD_BYTES))
     pair = load_scales(scale_at, begin + row * 0 < end, SCHEME)
+    if PDL:
+        tl.extra.cuda.gdc_wait()
     total = tl.zeros((BN, BM), tl.float32)
     for group in tl.range(begin, end, num_stages=STAGES):
         packed = tl.load(at, eviction_policy="evict_first")
@@ -216,11 +230,14 @@ def imma_int8(codes, x_scales, weights, row_scales, outputs, rows, N, blocks,
     """
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
-        tl.extra.cuda.gdc_wait()
     begin, end = split_of_groups(blocks)
     n, row, m, token = tile_of(rows, N, BN, BM)
     k = tl.arange(0, 128)
-    at = weights + row.to(tl.int64)[:, None] * (blocks * 128) + begin * 128 + k[None, :]
+    start = weights + row.to(tl.int64) * (blocks * 128) + begin * 128
+    at = start[:, None] + k[None, :]
+    if PDL:
+        prefetch(start, tl.minimum((end - begin) * 128, AHEAD_BYTES))
+        tl.extra.cuda.gdc_wait()
     x_at = codes + token[:, None] * (blocks * 128) + begin * 128 + k[None, :]
     total = tl.zeros((BN, BM), tl.float32)
     for block in tl.range(begin, end, num_stages=STAGES):

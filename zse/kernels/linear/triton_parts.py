@@ -133,6 +133,27 @@ def opaque(index, PLAIN: tl.constexpr):
 
 
 @triton.jit
+def prefetch(starts, length_bytes):
+    """Bring what lies at each address to the second-level cache; sm_90 and later.
+
+    Nobody waits for it, so it may come before ``gdc_wait``.
+
+    Args:
+        starts: Addresses, multiples of 16.
+        length_bytes: Bytes at each, a multiple of 16.
+    """
+    tl.inline_asm_elementwise(
+        "{ .reg .pred any; setp.gt.s32 any, $2, 0; mov.b32 $0, 0; "
+        "@any cp.async.bulk.prefetch.L2.global [$1], $2; }",
+        "=r,l,r",
+        [starts.to(tl.int64), length_bytes],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
+    )
+
+
+@triton.jit
 def dot_16(left, right, total, PLAIN: tl.constexpr):
     """Return ``total`` plus the product of two 16-bit tiles."""
     if PLAIN:  # the interpreter does not multiply bfloat16

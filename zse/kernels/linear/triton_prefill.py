@@ -136,13 +136,22 @@ def matmul(values, weights, outputs, tokens, rows, steps, stride, BM: tl.constex
 
 
 @triton.jit
+def halves(tile):
+    """Return the left and the right half of a tile."""
+    split = tl.reshape(tile, (tile.shape[0], 2, tile.shape[1] // 2))
+    return tl.split(tl.permute(split, (0, 2, 1)))
+
+
+@triton.jit
 def matmul_stream(values, weights, outputs, tokens, rows, steps, stride, BM: tl.constexpr,
                   BN: tl.constexpr, BK: tl.constexpr, GROUPED: tl.constexpr,
-                  STAGES: tl.constexpr, EVEN: tl.constexpr, PDL: tl.constexpr,
-                  PLAIN: tl.constexpr):  # fmt: skip
+                  STAGES: tl.constexpr, EVEN: tl.constexpr, COPY: tl.constexpr,
+                  PDL: tl.constexpr, PLAIN: tl.constexpr):  # fmt: skip
     """As ``matmul`` by programs that stay: one for each multiprocessor, tile after tile.
 
-    The copy engine brings the tiles, the first ones of the next product while this one is stored.
+    The copy engine brings the tiles, the first ones of the next product while this one is stored,
+    and with COPY it takes the result away too. A result is stored in halves, which need half the
+    shared memory.
     """
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
@@ -150,8 +159,10 @@ def matmul_stream(values, weights, outputs, tokens, rows, steps, stride, BM: tl.
     rows = in_elements(rows, EVEN)
     stride = in_elements(stride, EVEN)
     columns = steps * BK
+    half: tl.constexpr = BN // 2
     x_tiles = tl.make_tensor_descriptor(values, [tokens, columns], [columns, 1], [BM, BK])
     w_tiles = tl.make_tensor_descriptor(weights, [rows, columns], [columns, 1], [BN, BK])
+    out_tiles = tl.make_tensor_descriptor(outputs, [tokens, rows], [stride, 1], [BM, half])
     tiles = tl.cdiv(tokens, BM) * tl.cdiv(rows, BN)
     for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), flatten=True):
         tile_m, tile_n = grouped_tile(tile, tokens, rows, BM, BN, GROUPED)
@@ -159,11 +170,16 @@ def matmul_stream(values, weights, outputs, tokens, rows, steps, stride, BM: tl.
         for step in tl.range(0, steps, num_stages=STAGES):
             x = x_tiles.load([tile_m * BM, step * BK])
             weight = w_tiles.load([tile_n * BN, step * BK])
-            if weights.dtype.element_ty == tl.float16:
-                x = x.to(tl.float16)
             total = dot_16(x, tl.trans(weight), total, PLAIN)
-        m = tile_m * BM + tl.arange(0, BM)
-        n = tile_n * BN + tl.arange(0, BN)
-        at = outputs + m.to(tl.int64)[:, None] * stride + n[None, :]
-        value = total.to(outputs.dtype.element_ty)
-        tl.store(at, value, mask=(m < tokens)[:, None] & (n < rows)[None, :])
+        left, right = halves(total)
+        if COPY:
+            out_tiles.store([tile_m * BM, tile_n * BN], left.to(outputs.dtype.element_ty))
+            out_tiles.store([tile_m * BM, tile_n * BN + half], right.to(outputs.dtype.element_ty))
+        else:
+            m = tile_m * BM + tl.arange(0, BM)
+            n = tile_n * BN + tl.arange(0, half)
+            at = outputs + m.to(tl.int64)[:, None] * stride + n[None, :]
+            inside = (m < tokens)[:, None]
+            tl.store(at, left.to(outputs.dtype.element_ty), mask=inside & (n < rows)[None, :])
+            inside &= (n + half < rows)[None, :]
+            tl.store(at + half, right.to(outputs.dtype.element_ty), mask=inside)

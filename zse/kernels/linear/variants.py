@@ -15,6 +15,7 @@ from zse.kernels.linear.definitions import (
     IMMA_INT8,
     KERNELS,
     MATMUL,
+    MATMUL_STREAM,
     WIDEN_FOUR_BIT,
     WIDEN_INT8,
 )
@@ -105,6 +106,7 @@ def matmul(
     warps: int = 8,
     stages: int = 4,
     kernel: Kernel = MATMUL,
+    copy: bool = True,
 ) -> Variant:
     """Return a form for many tokens.
 
@@ -117,7 +119,9 @@ def matmul(
         warps: Of a program.
         stages: Tiles on their way.
         kernel: ``MATMUL`` or ``MATMUL_STREAM``.
+        copy: Whether the copy engine stores the result; only of ``MATMUL_STREAM``.
     """
+    more: dict[str, Constant] = {"COPY": copy} if kernel is MATMUL_STREAM else {}
     return variant(
         kernel,
         num_warps=warps,
@@ -129,6 +133,24 @@ def matmul(
         GROUPED=8,
         STAGES=stages,
         EVEN=even,
+        **more,
+    )
+
+
+def matmul_forms(weights: str, outputs: str, *, even: bool, stream: bool) -> tuple[Variant, ...]:
+    """Return the forms for many tokens, those with the smallest tiles first.
+
+    Args:
+        weights: ``bf16`` or ``fp16``.
+        outputs: ``fp32`` or ``bf16``.
+        even: Whether rows of the result are a multiple of 16 long.
+        stream: Whether programs that stay are wanted where there are some.
+    """
+    if not (stream and even and weights == "bf16"):
+        return (matmul(weights, outputs, even=even),)
+    return tuple(
+        matmul(weights, outputs, even=True, bn=bn, stages=stages, kernel=MATMUL_STREAM)
+        for bn, stages in ((128, 4), (256, 3))
     )
 
 
@@ -144,7 +166,9 @@ def decode_forms(scheme: str, group: int, rows: int) -> tuple[Variant, ...]:
     shapes = [(4, 4, 8)]
     if (scheme, group) == ("int4", 128):
         width = min(width, 1 << (rows - 1).bit_length())
-        shapes += [(4, 2, 32), (4, 4, 32)] if width == 1 else [(4, 2, 32)]
+        shapes.append((4, 2, 32))
+        if width == 1:
+            shapes += [(4, 4, 32), (4, 4, 16), (8, 1, 32)]
     elif (scheme, group) in COMMON_FORMATS and width == 1:
         shapes.append((4, 2, 32) if scheme == "bf16" else (4, 1, 32))
     return tuple(gemv(scheme, group, width, r=r, t=t, c=c) for r, t, c in shapes)
@@ -153,9 +177,16 @@ def decode_forms(scheme: str, group: int, rows: int) -> tuple[Variant, ...]:
 def imma_forms(scheme: str, group: int, rows: int) -> tuple[Variant, ...]:
     """Return the forms for a batch of tokens with int8 activations."""
     if rows <= 16:
-        return (imma(scheme, group, bn=128, bm=16),)
-    narrow = rows <= 32 and scheme != "nf4"
-    return (imma(scheme, group, bn=64, bm=32 if narrow else 64, stages=3),)
+        wide = imma(scheme, group, bn=128, bm=16)
+        # A tile of eight tokens does half the work on tensor cores.
+        slim = rows <= 8 and (scheme, group) == ("int4", 128)
+        return (imma(scheme, group, bn=64, bm=8), wide) if slim else (wide,)
+    if rows <= 32 and scheme != "nf4":
+        return (imma(scheme, group, bn=128, bm=32),)
+    middle = imma(scheme, group, bn=64, bm=64)
+    if (scheme, group) == ("int4", 128):
+        return (middle, imma(scheme, group, bn=128, bm=64))
+    return (middle,)
 
 
 def dot_forms(scheme: str, group: int, rows: int) -> tuple[Variant, ...]:
@@ -163,8 +194,14 @@ def dot_forms(scheme: str, group: int, rows: int) -> tuple[Variant, ...]:
     if rows <= 16:
         return (dot(scheme, group, bn=128, bm=16, stages=3),)
     middle = dot(scheme, group, bn=64, bm=64, stages=3)
-    if rows <= 64 or (scheme, group) not in COMMON_FORMATS:
+    if (scheme, group) not in COMMON_FORMATS:
         return (middle,)
+    measured = (scheme, group) == ("int4", 128)
+    if rows <= 64:
+        return (middle, dot(scheme, group, bn=128, bm=64, stages=3)) if measured else (middle,)
+    if measured:
+        large = (dot(scheme, group, bn=bn, bm=128, stages=3) for bn in (128, 64))
+        return (*large, middle)
     return (dot(scheme, group, bn=128, bm=128, warps=8, stages=3), middle)
 
 
@@ -177,13 +214,15 @@ def _all() -> tuple[Variant, ...]:
         for rows in (16, 64, 128):
             found += dot_forms(scheme, group, rows)
         if scheme == "int8" or group >= 64:
-            for rows in (16, 32, 64):
+            for rows in (8, 16, 32, 64):
                 found += imma_forms(scheme, group, rows)
         if scheme not in PLAIN_SCHEMES:
             found.append(widen(scheme, group))
     for weights in PLAIN_SCHEMES:
         for outputs in ("fp32", "bf16"):
-            found += [matmul(weights, outputs, even=even) for even in (True, False)]
+            for stream in (False, True):
+                for even in (True, False):
+                    found += matmul_forms(weights, outputs, even=even, stream=stream)
     return tuple(dict.fromkeys(found))
 
 
