@@ -80,6 +80,18 @@ def sample_pack(
     )
 
 
+def stub_kernel(made: Variant, **changes: Any) -> CompiledKernel:
+    """Return a kernel whose code the stub driver loads and, when launched, writes down."""
+    sizes = [8 if a.is_pointer or a.type == "i64" else 4 for a in made.arguments] + [8, 8]
+    entry = f"{made.kernel.function}_kernel"
+    described = {"entry": entry, "shared_bytes": 0, "programmatic": False, **changes}
+    return CompiledKernel(
+        key=made.key,
+        facts=facts(made, **described),
+        cubin=f"\x7fELFcc=90;{entry}={','.join(map(str, sizes))}".encode(),
+    )
+
+
 def edit_header(pack: bytes, change: Callable[[dict[str, Any]], object]) -> bytes:
     """Return a pack whose header a function changed in place, with a digest that agrees."""
     document, code = split(pack)

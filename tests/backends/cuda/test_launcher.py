@@ -5,12 +5,12 @@ from __future__ import annotations
 import struct
 
 import pytest
-from sample_packs import PROVENANCE, facts
-from stub_libcuda import DEVICE_KIND, Stub, gpu, image, stub
+from sample_packs import PROVENANCE, stub_kernel
+from stub_libcuda import DEVICE_KIND, Stub, gpu, stub
 
 from zse.backends.cuda.launcher import PackLauncher
 from zse.device.cuda import CudaError, Gpu, Stream
-from zse.kernels.build.writer import CompiledKernel, pack_bytes
+from zse.kernels.build.writer import pack_bytes
 from zse.kernels.pack import KernelPack, KernelPackMismatch
 from zse.kernels.pack_errors import KernelVariantMissing
 from zse.kernels.targets import TARGETS
@@ -35,14 +35,8 @@ HALF = int.from_bytes(struct.pack("<f", 0.5), "little")
 
 def make_pack(made: Variant = SCALE, **changes: object) -> KernelPack:
     """Return a pack of one kernel, whose code the stub driver can load."""
-    sizes = [8 if a.is_pointer or a.type == "i64" else 4 for a in made.arguments] + [8, 8]
-    described = {"entry": "scale_kernel", "shared_bytes": 0, "programmatic": False, **changes}
-    kernel = CompiledKernel(
-        key=made.key,
-        facts=facts(made, **described),
-        cubin=image(f"scale_kernel={','.join(map(str, sizes))}"),
-    )
-    data = pack_bytes(TARGETS["sm_90"], [kernel], provenance=PROVENANCE, skipped={})
+    kernels = [stub_kernel(made, **changes)]
+    data = pack_bytes(TARGETS["sm_90"], kernels, provenance=PROVENANCE, skipped={})
     return KernelPack.open(data)
 
 

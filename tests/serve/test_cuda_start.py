@@ -1,0 +1,61 @@
+"""A whole start on a GPU, with the stub driver in its place: what was imported by the time it serves.
+
+The stub's kernels compute nothing, so no answer is asked for.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import stub_libcuda
+from sample_packs import PROVENANCE, stub_kernel
+
+from zse.kernels.build.writer import pack_bytes
+from zse.kernels.catalog import all_variants
+from zse.kernels.targets import TARGETS
+from zse.quantize.builtin import ensure_zse
+
+HEAVY = {"torch", "triton", "transformers", "bitsandbytes", "numpy", "fastapi", "pydantic"}
+WORDY = {"rich", "httpx", "boto3", "huggingface_hub", "safetensors"}
+# Writes down what is imported when the process ends; it ends as it always does.
+SERVER = """
+import os, pathlib, sys
+path, leave = pathlib.Path(sys.argv.pop()), os._exit
+def note():
+    path.write_text(" ".join(sorted({name.partition(".")[0] for name in sys.modules})))
+def noting(code):
+    note()
+    leave(code)
+os._exit = noting
+from zse.serve.__main__ import main
+code = main()
+note()
+sys.exit(code)
+"""
+
+
+@pytest.fixture(scope="module")
+def pack(tmp_path_factory):
+    """Every kernel that zse has, as far as the stub driver is concerned."""
+    path = tmp_path_factory.mktemp("kernels") / "sm_90.zkp"
+    kernels = [stub_kernel(variant) for variant in all_variants()]
+    path.write_bytes(pack_bytes(TARGETS["sm_90"], kernels, provenance=PROVENANCE, skipped={}))
+    return path
+
+
+def test_a_server_on_a_gpu_is_ready_without_anything_heavy(pack, start_command, tmp_path):
+    model = ensure_zse("tiny", quant="int4", cache_dir=tmp_path)
+    noted = tmp_path / "imported"
+    server = start_command(
+        "-c", SERVER, str(model), "--device", "cuda", "--kernels", str(pack), "--port", "0",
+        str(noted),
+        LD_LIBRARY_PATH=str(stub_libcuda.build().parent),
+        ZSE_STUB_TOTAL=str(4 << 30),
+    )  # fmt: skip
+    server.wait_for_line("ready")
+    assert server.http.get("/health/ready").status_code == 200
+    assert server.stop() == 0
+    imported = set(noted.read_text().split())
+    assert {"zse", "uvicorn", "ctypes"} <= imported
+    assert imported & (HEAVY | WORDY) == set()
