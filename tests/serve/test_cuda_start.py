@@ -3,10 +3,6 @@
 The stub's kernels compute nothing, so no answer is asked for.
 """
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import stub_libcuda
 from sample_packs import PROVENANCE, stub_kernel
