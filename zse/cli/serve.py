@@ -33,6 +33,7 @@ def command(**flags: object) -> int:
     The port answers at once: /health/live says so, /health/ready waits for the model. Logs are JSON
     lines on stderr. SIGTERM lets running answers end first.
     """
+    from zse.device.early import open_early
     from zse.serve.options import ServeOptions
     from zse.serve.sockets import bind_socket
 
@@ -43,6 +44,7 @@ def command(**flags: object) -> int:
     }
     options = ServeOptions(**values, start_time_ns=settings.start_time_ns)  # type: ignore[arg-type]
     with bind_socket(options.host, options.port) as listener:
+        open_early(options.device)
         from zse.serve.boot import serve
 
         return serve(listener, options)

@@ -10,6 +10,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
+from zse.device.early import open_early
 from zse.errors import ZSEError
 from zse.serve.options import ServeOptions
 from zse.serve.sockets import bind_socket
@@ -70,6 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             start_time_ns=settings.start_time_ns,
         )
         with bind_socket(options.host, options.port) as listener:
+            open_early(options.device)
             from zse.serve.boot import serve
 
             return serve(listener, options)

@@ -11,7 +11,7 @@ from zse.kernels.attention.contract import CONTRACT
 from zse.kernels.attention.launch import AttentionRules, PrefillTiles, attention_prefill
 from zse.kernels.attention.reference import attention
 from zse.kernels.attention.tiles import PrefillChunk, prefill_tiles
-from zse.kernels.attention.variants import prefill_queries
+from zse.kernels.attention.variants import PREFILL_QUERIES
 from zse.kernels.launcher import DeviceFacts
 from zse.kernels.rope_store.launch import HeadShape
 
@@ -48,7 +48,7 @@ def check(
             PrefillChunk(first_row=first_row, num_rows=count, table_row=row, first_position=first)
         )
         first_row += count
-    lists = prefill_tiles(described, prefill_queries(head_dim))
+    lists = prefill_tiles(described, PREFILL_QUERIES)
     arrays = [
         torch.tensor(entries, dtype=torch.int32)
         for entries in (lists.first_rows, lists.num_rows, lists.table_rows, lists.first_positions)

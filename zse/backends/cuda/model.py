@@ -20,7 +20,7 @@ from zse.kernels.attention.launch import (
     decode_partials_bytes,
     decode_splits,
 )
-from zse.kernels.attention.variants import prefill_queries
+from zse.kernels.attention.variants import PREFILL_QUERIES
 from zse.kernels.linear.plan import plan_linear
 from zse.kernels.linear.weight import supports_quantized
 from zse.kernels.lm_head_sample.arrays import SamplingArrays
@@ -91,7 +91,7 @@ class DeviceModel:
             vocab_size=self.shape.vocab_size,
             num_blocks=num_blocks,
             max_slots=self._options.max_sequences,
-            tile_queries=prefill_queries(self.shape.head_dim),
+            tile_queries=PREFILL_QUERIES,
             table_stride=self.table_stride,
         )
 

@@ -77,12 +77,14 @@ def open_cuda_backend(
         stream = gpu.create_stream()
 
         def make_launcher() -> Launcher:
+            settings = load_settings()
+            named = options.kernels or settings.kernels
             pack = find_pack(
                 gpu.info.capability,
                 device_name=gpu.info.name,
-                explicit=Path(options.kernels) if options.kernels else None,
+                explicit=Path(named) if named else None,
                 sections=reader,
-                cache_dir=load_settings().cache_dir,
+                cache_dir=settings.cache_dir,
             )
             return PackLauncher(gpu, pack, stream)
 

@@ -230,7 +230,7 @@ def attention_prefill(
         shape: Heads.
         cache: Keys and values up to each chunk's last token.
         tables: Blocks of the sequences.
-        tiles: Cut for ``prefill_queries(head_dim)`` tokens each.
+        tiles: Cut for ``PREFILL_QUERIES`` tokens each.
         output_address: bfloat16 [rows, num_heads * head_dim].
         rules: Window, softcap and scale.
         tuned: Another compiled form to use, when forms are compared.

@@ -9,6 +9,7 @@ import sys
 import threading
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
 WORKER = "zse.kernels.build.worker"
+MIN_TRITON = (3, 9)
+"""Older compilers keep too many registers: on an H200 the INT4 kernels were half as fast."""
 _TRITON_PREFIXES = ("TRITON_", "PTXAS_", "MLIR_", "LLVM_", "DISABLE_PTXAS_OPT")
 
 
@@ -38,13 +41,20 @@ def require_triton() -> Path:
     """Return triton's folder without importing it.
 
     Raises:
-        MissingDependencyError: It is not installed.
+        MissingDependencyError: It is not installed, or too old.
     """
     spec = find_spec("triton")
     if spec is None or not spec.submodule_search_locations:
         raise MissingDependencyError(
             "building kernels needs the package triton",
             hint="Install it: pip install 'zllm-zse[kernels]'",
+        )
+    found = version("triton")
+    if tuple(int(part) for part in found.split(".")[:2]) < MIN_TRITON:
+        raise MissingDependencyError(
+            f"triton {found} is installed; kernels are built with "
+            f"{'.'.join(map(str, MIN_TRITON))} or later, whose code is up to twice as fast",
+            hint="Upgrade it: pip install -U 'zllm-zse[kernels]'",
         )
     return Path(spec.submodule_search_locations[0])
 
