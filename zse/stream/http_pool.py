@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import http.client
-import socket
 import ssl
 import threading
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from zse.errors import UsageError
+from zse.stream.http_connection import HttpConnection
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-TIMEOUT_SECONDS = 30.0
+    from zse.stream.http_connection import HttpAnswer
 
 
 class HttpPool:
@@ -40,24 +39,23 @@ class HttpPool:
                 hint="Write http(s)://host[:port].",
             )
         self.host_header = parts.netloc.rpartition("@")[2]
-        self._host, self._port = parts.hostname, port
+        self._host, self._port = parts.hostname, port or {"http": 80, "https": 443}[parts.scheme]
         self._tls = ssl.create_default_context() if parts.scheme == "https" else None
         self._lock = threading.Lock()
-        self._idle: list[http.client.HTTPConnection] = []
-        self._busy: set[http.client.HTTPConnection] = set()
+        self._idle: list[HttpConnection] = []
+        self._busy: set[HttpConnection] = set()
         self.is_interrupted = False
 
     @contextlib.contextmanager
-    def get(self, path: str, headers: Mapping[str, str]) -> Iterator[http.client.HTTPResponse]:
+    def get(self, path: str, headers: Mapping[str, str]) -> Iterator[HttpAnswer]:
         """Send a GET and yield the answer; the connection is kept if its body was read whole.
 
         Raises:
-            OSError, http.client.HTTPException: The connection failed.
+            OSError: The connection failed.
         """
         connection = self._take()
         try:
-            connection.request("GET", path, headers=dict(headers))
-            answer = connection.getresponse()
+            answer = connection.get(path, headers)
             yield answer
             reusable = answer.length == 0 and not answer.will_close
         except BaseException:
@@ -71,9 +69,7 @@ class HttpPool:
         with self._lock:
             self.is_interrupted = True
             for connection in self._busy:
-                if connection.sock is not None:
-                    with contextlib.suppress(OSError):
-                        connection.sock.shutdown(socket.SHUT_RDWR)
+                connection.cut()
 
     def close(self) -> None:
         """Close the connections that are not in use."""
@@ -82,13 +78,13 @@ class HttpPool:
                 connection.close()
             self._idle.clear()
 
-    def _take(self) -> http.client.HTTPConnection:
+    def _take(self) -> HttpConnection:
         with self._lock:
             connection = self._idle.pop() if self._idle else self._new_connection()
             self._busy.add(connection)
             return connection
 
-    def _put_back(self, connection: http.client.HTTPConnection, *, reusable: bool) -> None:
+    def _put_back(self, connection: HttpConnection, *, reusable: bool) -> None:
         with self._lock:
             self._busy.discard(connection)
             if reusable and not self.is_interrupted:
@@ -96,9 +92,5 @@ class HttpPool:
                 return
         connection.close()
 
-    def _new_connection(self) -> http.client.HTTPConnection:
-        if self._tls is not None:
-            return http.client.HTTPSConnection(
-                self._host, self._port, timeout=TIMEOUT_SECONDS, context=self._tls
-            )
-        return http.client.HTTPConnection(self._host, self._port, timeout=TIMEOUT_SECONDS)
+    def _new_connection(self) -> HttpConnection:
+        return HttpConnection(self._host, self._port, host_header=self.host_header, tls=self._tls)

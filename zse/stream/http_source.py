@@ -7,7 +7,6 @@ not a mixture. A connection that is cut is taken up again at the byte it reached
 
 from __future__ import annotations
 
-import http.client
 import re
 import threading
 from typing import TYPE_CHECKING, NoReturn
@@ -18,6 +17,7 @@ from zse.stream.errors import LoadCancelledError, SourceChangedError, StreamErro
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from zse.stream.http_connection import HttpAnswer
     from zse.stream.http_pool import HttpPool
 
 ATTEMPTS = 5
@@ -163,7 +163,7 @@ class HttpRangeSource:
                 filled += count
                 yield count
 
-    def _checked_range(self, answer: http.client.HTTPResponse) -> tuple[int, int, int]:
+    def _checked_range(self, answer: HttpAnswer) -> tuple[int, int, int]:
         """Return first, last and total of the answer's Content-Range."""
         if answer.status in _BUSY:
             raise _Retry(f"the server answered {answer.status} {answer.reason}")
@@ -190,7 +190,7 @@ class HttpRangeSource:
                 if action():
                     return
                 problem = None
-            except (OSError, http.client.HTTPException, _Retry) as error:
+            except (OSError, _Retry) as error:
                 problem = error
         if self._pool.is_interrupted:
             raise LoadCancelledError(f"reading {self._name} was stopped")
@@ -201,7 +201,7 @@ class HttpRangeSource:
             hint="Check the network and the server, then try again.",
         ) from problem
 
-    def _refuse(self, answer: http.client.HTTPResponse, what: str) -> NoReturn:
+    def _refuse(self, answer: HttpAnswer, what: str) -> NoReturn:
         status = answer.status
         if status != 200:
             self._explain()
@@ -214,7 +214,7 @@ class HttpRangeSource:
             )
         raise StoreError(f"{self._name}: {what}", hint="Check the address and the permissions.")
 
-    def _refuse_range(self, answer: http.client.HTTPResponse, wanted: str) -> NoReturn:
+    def _refuse_range(self, answer: HttpAnswer, wanted: str) -> NoReturn:
         found = answer.getheader("Content-Range", "")
         raise StoreError(
             f"{self._name}: asked for {wanted!r}, the server answered {answer.status} with "

@@ -12,7 +12,7 @@ from zse.store.s3 import S3Store
 from zse.store.s3_client import default_client, translated_errors
 from zse.stream.http_pool import HttpPool
 from zse.stream.http_source import HttpRangeSource
-from zse.stream.signing import Credentials, credentials_from, sign_get
+from zse.stream.signing import Credentials, Signatures, credentials_from, sign_get
 
 if TYPE_CHECKING:
     from zse.store.location import Location
@@ -57,7 +57,11 @@ def open_s3(location: Location) -> HttpRangeSource:
         )
 
     return HttpRangeSource(
-        pool, path, name=location.url, sign=sign, explain=lambda: _explain(location)
+        pool,
+        path,
+        name=location.url,
+        sign=Signatures(sign).headers,
+        explain=lambda: _explain(location),
     )
 
 

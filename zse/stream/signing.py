@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 _EMPTY_SHA256 = hashlib.sha256(b"").hexdigest()
+_SECONDS_USED = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +40,25 @@ def credentials_from(environ: Mapping[str, str]) -> Credentials | None:
     return Credentials(
         access_key=access_key, secret_key=secret_key, token=environ.get("AWS_SESSION_TOKEN", "")
     )
+
+
+class Signatures:
+    """Headers that are made anew once a minute; the servers accept them for a quarter of an hour.
+
+    Args:
+        sign: Makes them.
+    """
+
+    def __init__(self, sign: Callable[[], dict[str, str]]) -> None:
+        self._sign = sign
+        self._made: tuple[float, dict[str, str]] | None = None
+
+    def headers(self) -> dict[str, str]:
+        """Return them; two threads may both make them, which does no harm."""
+        made, now = self._made, time.monotonic()
+        if made is None or now - made[0] > _SECONDS_USED:
+            made = self._made = (now, self._sign())
+        return made[1]
 
 
 def sign_get(
