@@ -10,15 +10,18 @@ it measures memory that is touched for the first time. The last line is one JSON
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import os
 import statistics
 import sys
+import time
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from loader_peers import direct_read, link_copy, pageable_copy, plain_get
+from loader_sweep import sweep
 from machine import machine_facts
 from make_model import make_model
 from object_server import serving
@@ -26,6 +29,7 @@ from object_server import serving
 from zse.format.reader import ZSEReader
 from zse.stream.loader import LoaderOptions, LoadReport, load_region
 from zse.stream.opening import open_source
+from zse.stream.options import LOCAL_OPTIONS, NETWORK_OPTIONS
 from zse.stream.plan import region_span
 from zse.stream.residency import PageCacheMap
 
@@ -33,6 +37,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from zse.format.spec import ZSEHeader
+
+NETWORK_SIZES = ((8, 8, 1), (8, 8, 2), (12, 8, 1), (16, 4, 1), (16, 4, 2), (24, 4, 1), (32, 4, 1))
+"""Threads, MiB of a chunk, buffers of a thread."""
 
 SUPPORT = Path(__file__).resolve().parents[2] / "tests" / "support"
 
@@ -46,7 +53,9 @@ class Bench:
         self.path = options.file or options.folder / f"bench-{options.like}.zse"
         if not self.path.is_file():
             print(f"writing {self.path}", flush=True)
-            make_model(self.path, like=options.like, quant="int4", threads=os.cpu_count() or 1)
+            threads = os.cpu_count() or 1
+            digest = not options.no_digest
+            make_model(self.path, like=options.like, quant="int4", threads=threads, digest=digest)
         self.header = header_of(self.path)
         self.span = region_span(self.header)
         self.address = allocate(self.span[1])
@@ -59,13 +68,18 @@ class Bench:
         finally:
             source.close()
 
-    def loader(self, **changes: Any) -> LoaderOptions:
-        chosen = {"threads": self.options.threads, "chunk_bytes": self.options.chunk_mib << 20}
-        return LoaderOptions(**chosen | changes)
+    def loader(self, usual: LoaderOptions = LOCAL_OPTIONS, **changes: Any) -> LoaderOptions:
+        """Return the options in use, or as the command line and the caller change them."""
+        threads, chunk_mib = self.options.threads, self.options.chunk_mib
+        asked = {"threads": threads, "chunk_bytes": chunk_mib and chunk_mib << 20}
+        return replace(usual, **{k: v for k, v in asked.items() if v} | changes)
 
     def time(self, case: str, name: str, run: Callable[[], Any], repeat: int = 0) -> None:
         """Run several times and keep the median; the first run does not count."""
-        results = [run() for _ in range((repeat or self.options.repeat) + 1)][1:]
+        results = [run()]
+        started, used = time.perf_counter(), time.process_time()
+        results = [run() for _ in range(repeat or self.options.repeat)]
+        spent, used = time.perf_counter() - started, time.process_time() - used
         reports = [item for item in results if isinstance(item, LoadReport)]
         times = [item.seconds if isinstance(item, LoadReport) else item for item in results]
         row = {
@@ -74,6 +88,8 @@ class Bench:
             "seconds": round(statistics.median(times), 4),
             "best_seconds": round(min(times), 4),
             "gigabytes_per_second": round(self.span[1] / 1e9 / statistics.median(times), 2),
+            "call_seconds": round(spent / len(results), 4),
+            "cores_busy": round(used / spent, 1),
         }
         if reports:
             phases = reports[-1].phase_seconds
@@ -89,8 +105,9 @@ class Bench:
     def cached(self) -> None:
         warm(self.path)
         self.time("cached", "zse", lambda: self.load(self.path))
-        during = self.loader(verify="during")
-        self.time("cached", "zse, digests checked", lambda: self.load(self.path, during))
+        if not self.options.no_digest:
+            during = self.loader(verify="during")
+            self.time("cached", "zse, digests checked", lambda: self.load(self.path, during))
         self.time(
             "cached",
             "copy from a mapping",
@@ -99,14 +116,6 @@ class Bench:
         seconds, length = link_copy(self.gpu, self.address, self.span[1])
         scaled = seconds * self.span[1] / length
         self.time("cached", "link limit (one pinned block)", lambda: scaled, repeat=1)
-
-    def sweep(self) -> None:
-        warm(self.path)
-        for threads in (2, 4, 6, 8, 12, 16):
-            for chunk_mib in (2, 4, 8, 16):
-                chosen = self.loader(threads=threads, chunk_bytes=chunk_mib << 20)
-                name = f"zse, {threads} threads, {chunk_mib} MiB"
-                self.time("sweep", name, lambda chosen=chosen: self.load(self.path, chosen), 2)
 
     def cold(self, folder: Path) -> None:
         path = folder / "bench-loader-cold.zse"
@@ -117,7 +126,7 @@ class Bench:
             if share > 0.02:
                 print(f"{folder}: {share:.0%} of the file stays cached; not a cold disk")
                 return
-            threads, chunk = self.options.threads, self.options.chunk_mib << 20
+            threads, chunk = self.loader().threads, self.loader().chunk_bytes
             print(f"cold: {size / 1e9:.2f} GB in {folder}")
             self.time("cold", "zse", lambda: drop(path) * 0 or self.load(path))
             self.time(
@@ -136,33 +145,41 @@ class Bench:
 
     def s3(self) -> None:
         warm(self.path)
-        threads, chunk = self.options.threads, self.options.chunk_mib << 20
+        usual = self.loader(NETWORK_OPTIONS)
         with serving(self.path) as port:
             os.environ |= {
                 "AWS_ENDPOINT_URL_S3": f"http://127.0.0.1:{port}",
                 "AWS_ACCESS_KEY_ID": "key",
                 "AWS_SECRET_ACCESS_KEY": "secret",
             }
-            self.time("s3", "zse", lambda: self.load("s3://bucket/model.zse"))
-            self.time(
-                "s3",
-                "bare parallel GET to memory",
-                lambda: plain_get(port, self.span, threads, chunk),
-            )
+            url = "s3://bucket/model.zse"
+            self.time("s3", "zse", lambda: self.load(url, usual))
+            for threads in (8, 16, 32):
+                name = f"bare parallel GET, {threads} threads"
+                get = partial(plain_get, port, self.span, threads, 8 << 20)
+                self.time("s3", name, get, 3)
+            if self.options.sweep:
+                for threads, chunk_mib, buffers in NETWORK_SIZES:
+                    chosen = LoaderOptions(
+                        threads=threads,
+                        chunk_bytes=chunk_mib << 20,
+                        buffers_per_thread=buffers,
+                    )
+                    name = f"zse, {threads} threads, {buffers} x {chunk_mib} MiB"
+                    self.time("s3", name, partial(self.load, url, chosen), 2)
 
     def check(self) -> str:
-        """Load once more, read the device's block back, and compare every digest."""
+        """Load once more, read the device's block back, and compare it with the file."""
         self.load(self.path)
         stream, block = self.gpu.create_stream(), self.gpu.allocate_host(8 << 20)
-        for group in self.header.groups:
-            digest, start = hashlib.sha256(), group.offset_bytes - self.span[0]
-            for offset in range(start, start + group.length_bytes, 8 << 20):
-                count = min(8 << 20, start + group.length_bytes - offset)
+        with self.path.open("rb") as file:
+            file.seek(self.span[0])
+            for offset in range(0, self.span[1], 8 << 20):
+                count = min(8 << 20, self.span[1] - offset)
                 self.gpu.copy_to_host(block.address, self.address + offset, count, stream)
                 stream.synchronize()
-                digest.update(block.view[:count])
-            if digest.hexdigest() != group.sha256:
-                return f"WRONG BYTES in {group.name}"
+                if bytes(block.view[:count]) != file.read(count):
+                    return f"WRONG BYTES behind byte {offset}"
         block.free()
         stream.destroy()
         return "right"
@@ -187,7 +204,7 @@ def drop(path: Path) -> float:
         size = os.fstat(file.fileno()).st_size
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         cache = PageCacheMap(file.fileno(), size)
-        shares = [cache.resident_share(start, 64 << 20) for start in range(0, size, 64 << 20)]
+        shares = [cache.resident_share(start, 256 << 10) for start in range(0, size, 256 << 10)]
         cache.close()
         return statistics.mean(shares)
 
@@ -202,7 +219,8 @@ def print_row(row: dict[str, Any]) -> None:
     phases = " ".join(f"{name} {spent:.0f}" for name, spent in row.get("phases_ms", {}).items())
     print(
         f"{row['case']:7} {row['name']:31} {row['seconds'] * 1e3:8.0f} ms "
-        f"{row['gigabytes_per_second']:7.2f} GB/s  {row.get('source', ''):10} {phases}",
+        f"{row['gigabytes_per_second']:7.2f} GB/s  call {row['call_seconds'] * 1e3:4.0f} ms, "
+        f"{row['cores_busy']:4.1f} cores  {row.get('source', ''):10} {phases}",
         flush=True,
     )
 
@@ -228,19 +246,20 @@ def main() -> None:
     parser.add_argument("--file", type=Path, help="a .zse file to load instead")
     parser.add_argument("--folder", type=Path, default=Path("/dev/shm"), help="for the cached file")
     parser.add_argument("--disk", type=Path, help="folder on a disk, for the cold case")
-    parser.add_argument("--threads", type=int, default=8)
-    parser.add_argument("--chunk-mib", type=int, default=8)
+    parser.add_argument("--threads", type=int, help="instead of what suits the source")
+    parser.add_argument("--chunk-mib", type=int, help="instead of what suits the source")
+    parser.add_argument("--no-digest", action="store_true", help="of a file that is made, and fast")
     parser.add_argument("--repeat", type=int, default=5)
-    parser.add_argument("--sweep", action="store_true", help="try other threads and chunks")
+    parser.add_argument("--sweep", action="store_true", help="try other ways, threads and chunks")
     parser.add_argument("--no-s3", action="store_true")
     parser.add_argument("--host", action="store_true", help="memory stands in for a GPU")
     options = parser.parse_args()
     gpu, allocate, name = open_device(options.host)
     bench = Bench(gpu, allocate, options)
-    print(f"{name}: {bench.span[1] / 1e9:.2f} GB of tensors, {options.threads} threads")
+    print(f"{name}: {bench.span[1] / 1e9:.2f} GB of tensors")
     bench.cached()
     if options.sweep:
-        bench.sweep()
+        sweep(bench)
     if options.disk:
         bench.cold(options.disk)
     if not options.no_s3:
