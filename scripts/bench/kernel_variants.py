@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from zse.kernels.linear.definitions import MATMUL, MATMUL_STREAM
+from zse.kernels.linear.definitions import MATMUL_STREAM
 from zse.kernels.linear.variants import VARIANTS, dot, gemv, imma, matmul
 
 if TYPE_CHECKING:
@@ -61,20 +61,12 @@ def dot_sweep(scheme: str, group: int, rows: int) -> list[Variant]:
 
 
 def matmul_sweep(outputs: str) -> list[Variant]:
-    tiles = [
-        (128, 256, 8, 3),
-        (128, 256, 8, 4),
-        (256, 128, 8, 3),
-        (128, 128, 8, 4),
-        (128, 128, 8, 3),
+    stream = [
+        matmul("bf16", outputs, even=True, bn=bn, stages=stages, kernel=MATMUL_STREAM, copy=copy)
+        for bn, stages in ((128, 4), (256, 3))
+        for copy in (True, False)
     ]
-    if outputs == "fp32":
-        tiles = tiles[3:]
-    return [
-        matmul("bf16", outputs, even=True, bm=bm, bn=bn, warps=warps, stages=stages, kernel=kernel)
-        for bm, bn, warps, stages in tiles
-        for kernel in (MATMUL, MATMUL_STREAM)
-    ]
+    return [matmul("bf16", outputs, even=True), *stream]
 
 
 def everything() -> tuple[Variant, ...]:

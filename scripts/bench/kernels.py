@@ -27,7 +27,6 @@ from kernel_variants import (  # noqa: E402
     dot_sweep,
     everything,
     imma_sweep,
-    matmul_sweep,
 )
 from machine import machine_facts  # noqa: E402
 
@@ -160,6 +159,9 @@ def sweep(launcher, report: Report, model: str) -> None:
         for rows in rows_list:
             sweep_rows(launcher, report, table, name, case, variants_of(scheme, group, rows), rows)
 
+    from kernel_checks import check, prefill
+
+    report.part("check", lambda: check(launcher, report))
     report.part("smoke", lambda: run("o", "int4", 128, lambda *a: decode_sweep(*a)[:1], "a8", (1,)))
     for name in ("gate_up", "down", "qkv", "o"):
         report.part(f"int4 {name}", lambda n=name: run(n, "int4", 128, decode_sweep, "a8", (1,)))
@@ -187,82 +189,6 @@ def sweep(launcher, report: Report, model: str) -> None:
             report.part(
                 f"rest {scheme} {name}",
                 lambda n=name, s=scheme, g=group, t=table: run(n, s, g, decode_sweep, t, (1,)),
-            )
-
-
-def prefill(
-    launcher, report: Report, tokens: int = 2048, columns: int = 3584, wide: int = 37888
-) -> None:
-    """Time the 16-bit product's forms, then a whole gate and up with its widening."""
-    import torch
-    from kernel_cases import graph_us, make_case, make_inputs, relative_error
-
-    from zse.kernels.linear.launch import linear_prefill
-
-    n = wide // 8
-    x = torch.randn(tokens, columns, device="cuda").bfloat16()
-    w = torch.randn(n, columns, device="cuda").bfloat16()
-    out = torch.empty(tokens, n, device="cuda", dtype=torch.bfloat16)
-    wanted = x.double() @ w.double().T
-    flops = 2 * tokens * n * columns
-    for variant in matmul_sweep("bf16"):
-        constants = dict(variant.constants)
-        tiles = -(-tokens // constants["BM"]) * -(-n // constants["BN"])
-        if variant.kernel.function == "matmul_stream":
-            tiles = min(tiles, launcher.device.multiprocessors)
-        steps = columns // constants["BK"]
-
-        def call(variant=variant, tiles=tiles, steps=steps):
-            launcher.launch(
-                variant,
-                (tiles, 1, 1),
-                *(t.data_ptr() for t in (x, w, out)),
-                *(tokens, n // 16, steps, n // 16),
-            )
-
-        try:
-            out.fill_(float("nan"))
-            call()
-            error = relative_error(out, wanted)
-            us = graph_us([call])
-        except Exception as failure:  # noqa: BLE001
-            print("FAILED", variant.key, str(failure)[:300], flush=True)
-            continue
-        rate = flops / us / 1e6
-        report.add(variant=variant.key, tflops=round(rate, 1), relative_error=error)
-        print(
-            f"matmul {us:8.1f} us {rate:6.1f} TFLOP/s error {error:.1e} {variant.key}", flush=True
-        )
-    us = graph_us([lambda: torch.matmul(x, w.T, out=out)])
-    print(f"cuBLAS {us:8.1f} us {flops / us / 1e6:6.1f} TFLOP/s", flush=True)
-    report.add(variant="cublas", tflops=round(flops / us / 1e6, 1))
-    for scheme, group, rows in (("int4", 128, wide), ("int8", 0, wide // 8)):
-        case = make_case(scheme, group, columns, rows)
-        inputs = make_inputs(tokens, columns, quantized=False, device="cuda")
-        result = torch.empty(tokens, rows, device="cuda", dtype=torch.bfloat16)
-        for mib in (16, 32, 64, 300):
-            scratch = torch.empty(mib << 20, device="cuda", dtype=torch.uint8)
-
-            def call(weight=case.weights[0], scratch=scratch, result=result, inputs=inputs):
-                linear_prefill(
-                    launcher,
-                    weight,
-                    inputs.activation,
-                    result.data_ptr(),
-                    "bf16",
-                    scratch.data_ptr(),
-                    scratch.numel(),
-                )
-
-            call()
-            error = relative_error(result[:64], inputs.exact[:64] @ case.matrix.exact.T)
-            us = graph_us([call], replays=3)
-            rate = 2 * tokens * rows * columns / us / 1e6
-            report.add(prefill=f"{scheme} {columns}x{rows}", scratch_mib=mib, tflops=round(rate, 1))
-            print(
-                f"prefill {scheme} {columns}x{rows} scratch {mib} MiB {us:8.1f} us "
-                f"{rate:6.1f} TFLOP/s error {error:.1e}",
-                flush=True,
             )
 
 

@@ -170,21 +170,24 @@ def decode_forms(scheme: str, group: int, rows: int) -> tuple[Variant, ...]:
         if width == 1:
             shapes += [(4, 4, 32), (4, 4, 16), (8, 1, 32)]
     elif (scheme, group) in COMMON_FORMATS and width == 1:
-        shapes.append((4, 2, 32) if scheme == "bf16" else (4, 1, 32))
+        shapes.append((4, 2, 32))
+        if scheme in {"nf4", "int8"}:
+            shapes.append((4, 1, 32))
     return tuple(gemv(scheme, group, width, r=r, t=t, c=c) for r, t, c in shapes)
 
 
 def imma_forms(scheme: str, group: int, rows: int) -> tuple[Variant, ...]:
     """Return the forms for a batch of tokens with int8 activations."""
+    measured = (scheme, group) == ("int4", 128)
     if rows <= 16:
         wide = imma(scheme, group, bn=128, bm=16)
         # A tile of eight tokens does half the work on tensor cores.
-        slim = rows <= 8 and (scheme, group) == ("int4", 128)
-        return (imma(scheme, group, bn=64, bm=8), wide) if slim else (wide,)
+        slim = imma(scheme, group, bn=64, bm=8 if rows <= 8 else 16)
+        return (slim, wide) if measured else (wide,)
     if rows <= 32 and scheme != "nf4":
         return (imma(scheme, group, bn=128, bm=32),)
     middle = imma(scheme, group, bn=64, bm=64)
-    if (scheme, group) == ("int4", 128):
+    if measured:
         return (middle, imma(scheme, group, bn=128, bm=64))
     return (middle,)
 
