@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import gzip
 import json
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -8,13 +10,15 @@ from click.testing import CliRunner
 from zse.cli import build_image as command_module
 from zse.cli import run
 from zse.oci import build as oci_build
-from zse.oci.build import BuiltImage, ModelMode
+from zse.oci.options import BuiltImage, BuiltPlatform, ModelMode
+
+GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "small.zse.gz"
 
 
 @pytest.fixture
 def model(tmp_path):
     path = tmp_path / "m.zse"
-    path.write_bytes(b"model")
+    path.write_bytes(gzip.decompress(GOLDEN.read_bytes()))
     return path
 
 
@@ -29,9 +33,15 @@ def asked(monkeypatch):
         return BuiltImage(
             reference=wanted.name,
             digest="sha256:d",
-            size_bytes=30_000_000,
-            layers=(),
-            model_size_bytes=10_000_000,
+            platforms=(
+                BuiltPlatform(
+                    platform="linux/amd64",
+                    digest="sha256:d",
+                    size_bytes=30_000_000,
+                    layers=(),
+                    model_size_bytes=10_000_000,
+                ),
+            ),
             output=wanted.output,
         )
 
@@ -63,7 +73,8 @@ def test_object_is_fetched_first(model, asked, tmp_path, monkeypatch):
     monkeypatch.setenv("ZSE_CACHE_DIR", str(tmp_path / "cache"))
     seen = []
     monkeypatch.setattr(
-        "zse.store.fetch", lambda url, path: (seen.append(url), path.write_bytes(b"x"))
+        "zse.store.fetch",
+        lambda url, path: (seen.append(url), path.write_bytes(model.read_bytes())),
     )
     assert invoke("s3://bucket/m.zse", "--name", "zse", "--push").exit_code == 0
     assert seen == ["s3://bucket/m.zse"]

@@ -30,7 +30,7 @@ def recipe_files(tmp_path: Path) -> Path:
     (folder / "boot.py").write_text("print('boot')\n")
     wheel = make_wheel(folder)
     digest = sha256_hex(wheel.read_bytes())
-    (folder / "wheels.lock").write_text(
+    (folder / "wheels.amd64.lock").write_text(
         f'[[wheel]]\nname = "demo"\nversion = "1.0"\nfile = "{wheel.name}"\nsha256 = "{digest}"\n'
     )
     return folder

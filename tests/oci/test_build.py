@@ -10,10 +10,12 @@ import zstandard
 from oci_builders import FakeRegistry, fill_cache, make_rootfs, read_json, read_layer
 
 from zse.errors import NotFoundError, UsageError
-from zse.oci import build as build_module
-from zse.oci.build import BuildOptions, ModelMode, build_image
+from zse.oci import platform_image
+from zse.oci.build import build_image
+from zse.oci.image import Descriptor
 from zse.oci.layer import Compression
 from zse.oci.layout import ImageLayout
+from zse.oci.options import BuildOptions, ModelMode
 from zse.oci.recipe import load_recipe
 from zse.oci.registry import Registry
 
@@ -48,7 +50,7 @@ def build(project):
 
 def config_of(layout) -> dict:
     manifest = ImageLayout.open(layout).find_manifest("1", platform="linux/amd64")
-    return read_json(layout, build_module.Descriptor.from_json(_json(manifest)["config"]).digest)
+    return read_json(layout, Descriptor.from_json(_json(manifest)["config"]).digest)
 
 
 def _json(data: bytes) -> dict:
@@ -166,10 +168,10 @@ def test_tar_output_holds_the_same_image(build, project):
 def test_pushed_image_is_whole_in_the_registry(build, project, monkeypatch):
     fake = FakeRegistry()
 
-    def connect(reference, credentials):
-        return Registry(reference, credentials, transport=fake.transport())
+    def connect(reference, credentials, *, mounts):
+        return Registry(reference, credentials, mounts=mounts, transport=fake.transport())
 
-    monkeypatch.setattr(build_module, "Registry", connect)
+    monkeypatch.setattr(platform_image, "Registry", connect)
     built = build(
         name="127.0.0.1:5000/team/zse:2", output="", is_pushed=True, auth_file=project / "none"
     )
@@ -177,7 +179,7 @@ def test_pushed_image_is_whole_in_the_registry(build, project, monkeypatch):
     assert {layer.digest for layer in built.layers} <= set(fake.blobs["team/zse"])
     fake.log.clear()
     build(name="127.0.0.1:5000/team/zse:2", output="", is_pushed=True, auth_file=project / "none")
-    assert {method for method, _, _ in fake.log} == {"HEAD", "PUT"}
+    assert {"POST", "PATCH"}.isdisjoint(method for method, _, _ in fake.log)
 
 
 def test_scratch_folders_are_removed(build, project):

@@ -72,7 +72,7 @@ def build(archive, packages) -> dict:
 def test_lock_names_packages_but_no_host(archive, tmp_path):
     packages = update_debian_lock(archive, RECIPE, tmp_path)
     assert [p.name for p in packages] == ["base-passwd", "ca", "libc6", "python3"]
-    assert "mirror.example" not in (tmp_path / "debian.lock").read_text()
+    assert "mirror.example" not in (tmp_path / "debian.amd64.lock").read_text()
     locked = read_debian_lock(tmp_path, RECIPE)
     assert [(p.path, p.sha256) for p in locked] == [(p.path, p.sha256) for p in packages]
 

@@ -4,22 +4,40 @@ import pytest
 
 from zse.errors import NotFoundError
 from zse.oci.debian import read_debian_lock
-from zse.oci.errors import LockError
-from zse.oci.recipe import load_lock, load_recipe, recipe_folder, write_lock
+from zse.oci.errors import BadReferenceError, LockError
+from zse.oci.recipe import load_lock, load_recipe, recipe_folder, recipe_names, write_lock
 from zse.oci.wheels import read_wheel_lock
 
 
-def test_shipped_recipe_and_its_locks_fit_together():
-    folder = recipe_folder("cpu")
-    recipe = load_recipe(folder)
-    names = {wheel.name for wheel in read_wheel_lock(folder, recipe)}
-    assert {"torch", "uvicorn", "kitoken"} <= names
-    assert "python3" in {package.name for package in read_debian_lock(folder, recipe.debian)}
+@pytest.mark.parametrize("name", recipe_names())
+def test_shipped_recipes_and_their_locks_fit_together(name):
+    folder = recipe_folder(name)
+    for platform in load_recipe(folder).platforms:
+        recipe = load_recipe(folder).for_platform(platform)
+        names = {wheel.name for wheel in read_wheel_lock(folder, recipe)}
+        assert {"uvicorn", "kitoken"} <= names
+        assert ("torch" in names) is (name != "cuda")
+        packages = read_debian_lock(folder, recipe.debian)
+        assert "python3" in {package.name for package in packages}
+        assert all((folder / source).is_file() for source in recipe.files.values())
 
 
-def test_shipped_locks_name_no_host():
-    for path in recipe_folder("cpu").glob("*.lock"):
+@pytest.mark.parametrize("name", recipe_names())
+def test_shipped_locks_name_no_host(name):
+    for path in recipe_folder(name).glob("*.lock"):
         assert "://" not in path.read_text()
+
+
+def test_recipe_for_gpus_carries_kernels_and_neither_torch_nor_triton():
+    recipe = load_recipe(recipe_folder("cuda"))
+    assert recipe.kernels.gpu == ("sm_80", "sm_86", "sm_89", "sm_90")
+    assert not any(text.startswith(("torch", "triton", "numpy")) for text in recipe.requirements)
+    assert recipe.env["NVIDIA_DRIVER_CAPABILITIES"] == "compute,utility"
+
+
+def test_recipe_is_not_bent_to_a_platform_that_it_does_not_name():
+    with pytest.raises(BadReferenceError, match="not made for linux/arm64"):
+        load_recipe(recipe_folder("cuda")).for_platform("linux/arm64")
 
 
 def test_lock_comes_back_as_it_was_written(tmp_path):

@@ -40,7 +40,7 @@ def test_locked_wheel_is_fetched_once(recipe, recipe_files, index, tmp_path, mon
     (path,) = fetch_wheels(recipe, locked, tmp_path / "cache")
     assert sha256_hex(path.read_bytes()) == locked[0].sha256
 
-    def never(command):
+    def never(command, secrets):
         raise AssertionError(command)
 
     monkeypatch.setattr(wheels_module, "_run_pip", never)
@@ -58,7 +58,7 @@ def test_spare_index_is_asked_only_when_pip_finds_nothing(
 ):
     commands = []
 
-    def fail(command):
+    def fail(command, secrets):
         commands.append(command)
         return subprocess.CompletedProcess(command, 1, "", "ERROR: none found")
 
@@ -71,6 +71,7 @@ def test_spare_index_is_asked_only_when_pip_finds_nothing(
             recipe.__class__(name="x", folder=recipe_files, entrypoint=(), wheels=spare),
             ["demo==1.0"],
             tmp_path,
+            None,
             hashes=True,
         )
     assert ["--extra-index-url" in command for command in commands] == [False, True]

@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import tempfile
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from zse.errors import UsageError
+
 if TYPE_CHECKING:
-    from zse.oci.build import BuiltImage
+    from zse.oci.options import BuiltImage
+    from zse.oci.recipe import Recipe
     from zse.settings import Settings
 
 
@@ -37,7 +40,26 @@ if TYPE_CHECKING:
     help="Put the model in, expect it mounted at /models, or fetch it from MODEL at start.",
 )
 @click.option("--quant", default=None, help="How to quantize a MODEL that is not a .zse file.")
-@click.option("--recipe", "recipe_name", default="cpu", show_default=True, help="Image recipe.")
+@click.option(
+    "--recipe",
+    "recipe_name",
+    default="cpu",
+    show_default=True,
+    help="Image recipe: cpu, cuda or cuda-dev.",
+)
+@click.option(
+    "--platform",
+    "platforms",
+    metavar="OS/ARCH[,...]",
+    help="linux/amd64, linux/arm64 or both, in one index; the recipe's first when not given.",
+)
+@click.option(
+    "--kernels",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="Kernel packs of a GPU image; built with triton when not given.",
+)
+@click.option("--gpu", "gpus", multiple=True, metavar="ARCH", help="Only these of the recipe's.")
 @click.option("--mirror", default="", metavar="URL", help="Debian mirror; apt's when not given.")
 @click.option(
     "--compression",
@@ -48,6 +70,20 @@ if TYPE_CHECKING:
 )
 @click.option("--update-lock", is_flag=True, help="Resolve packages and wheels again.")
 @click.option("--locks", type=click.Path(path_type=Path), help="Folder of the lock files.")
+@click.option("--max-size", default="", metavar="SIZE", help="Fail when larger: 250MB, 2GiB.")
+@click.option(
+    "--secret",
+    "secrets",
+    multiple=True,
+    metavar="NAME=FILE|env:VAR",
+    help="For pip alone, never for the image: index-url, extra-index-url, proxy or netrc.",
+)
+@click.option(
+    "--attest/--no-attest",
+    default=True,
+    show_default=True,
+    help="Store a bill of materials (SPDX) and provenance (SLSA) beside the image.",
+)
 @click.option("--no-cache", is_flag=True, help="Build every layer anew.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(**flags: Any) -> None:
@@ -56,26 +92,34 @@ def command(**flags: Any) -> None:
     MODEL is a .zse file, a checkpoint, "tiny" or an s3:// address. Nothing runs in the image, no
     daemon and no root are needed, and the same inputs give the same digest.
     """
-    from zse.oci.build import BuildOptions, ModelMode, build_image
+    from zse.oci.build import build_image
     from zse.oci.layer import Compression
-    from zse.oci.recipe import load_recipe, recipe_folder
+    from zse.oci.options import BuildOptions, ModelMode
+    from zse.oci.secrets import read_secrets
+    from zse.oci.sizes import parse_size
     from zse.settings import load_settings
 
     settings = load_settings()
     mode = ModelMode(flags["model_mode"])
+    recipe = _recipe(flags)
     with ExitStack() as stack:
         model = _local_model(flags, settings, stack) if mode is ModelMode.BAKED else None
         built = build_image(
-            load_recipe(recipe_folder(flags["recipe_name"])),
+            recipe,
             BuildOptions(
                 name=flags["name"],
                 cache_dir=settings.cache_dir / "images",
+                platforms=_platforms(flags["platforms"]),
                 model=model,
                 model_mode=mode,
+                model_facts=_model_facts(model) if model else {},
+                kernels=_kernels(recipe, flags, settings),
                 model_url=flags["model"] if mode is ModelMode.URL else "",
                 base=flags["base"],
                 output=flags["output"],
                 is_pushed=flags["push"],
+                is_attested=flags["attest"],
+                max_size_bytes=parse_size(flags["max_size"]) if flags["max_size"] else 0,
                 mirror=flags["mirror"] or settings.debian_mirror,
                 compression=Compression(flags["compression"]),
                 is_lock_updated=flags["update_lock"],
@@ -83,11 +127,54 @@ def command(**flags: Any) -> None:
                 is_cached=not flags["no_cache"],
                 epoch_seconds=settings.source_date_epoch,
                 auth_file=Path(settings.registry_auth_file),
+                secrets=read_secrets(flags["secrets"]),
             ),
             _say,
         )
     click.echo(_as_json(built) if flags["as_json"] else built.digest)
     _say(_summary(built))
+
+
+def _recipe(flags: dict[str, Any]) -> Recipe:
+    """Return the recipe, with the GPU architectures that were asked for."""
+    from zse.oci.recipe import KernelRecipe, load_recipe, recipe_folder
+
+    recipe = load_recipe(recipe_folder(flags["recipe_name"]))
+    gpus: tuple[str, ...] = flags["gpus"]
+    return replace(recipe, kernels=KernelRecipe(gpu=gpus)) if gpus else recipe
+
+
+def _kernels(recipe: Recipe, flags: dict[str, Any], settings: Settings) -> dict[str, Path]:
+    if not recipe.kernels.gpu:
+        if flags["kernels"]:
+            raise UsageError(
+                f"the recipe {recipe.name} carries no kernel packs",
+                hint="Leave out --kernels, or choose --recipe cuda.",
+            )
+        return {}
+    from zse.cli.image_kernels import image_packs
+
+    return image_packs(recipe.kernels.gpu, flags["kernels"], settings.cache_dir, _say)
+
+
+def _platforms(text: str | None) -> tuple[str, ...]:
+    return tuple(word.strip() for word in (text or "").split(",") if word.strip())
+
+
+def _model_facts(model: Path) -> dict[str, str]:
+    """Read from the file's own header what is said of it in the bill of materials."""
+    from zse.format.reader import ZSEReader
+
+    with ZSEReader(model) as reader:
+        provenance = reader.header.provenance
+    source, options = str(provenance.get("source", "")), provenance.get("options") or {}
+    return {
+        "name": source or "model",
+        "version": str(provenance.get("revision", "")),
+        "source": source,
+        "quantization": str(options.get("quantization", "")),
+        "converted by": str(provenance.get("tool", "")),
+    }
 
 
 def _local_model(flags: dict[str, Any], settings: Settings, stack: ExitStack) -> Path:
@@ -116,10 +203,15 @@ def _say(words: str) -> None:
 
 
 def _summary(built: BuiltImage) -> str:
-    image_mb = (built.size_bytes - built.model_size_bytes) / 1e6
-    model_mb = built.model_size_bytes / 1e6
     place = f" in {built.output}" if built.output else ""
-    return f"{built.reference}{place}: {image_mb:.1f} MB image + {model_mb:.1f} MB model"
+    sizes = [
+        f"{(it.size_bytes - it.model_size_bytes) / 1e6:.1f} MB image + "
+        f"{it.model_size_bytes / 1e6:.1f} MB model"
+        for it in built.platforms
+    ]
+    if len(sizes) > 1:
+        sizes = [f"{it.platform} {size}" for it, size in zip(built.platforms, sizes, strict=True)]
+    return f"{built.reference}{place}: {', '.join(sizes)}"
 
 
 def _as_json(built: BuiltImage) -> str:
@@ -130,6 +222,7 @@ def _as_json(built: BuiltImage) -> str:
             "size_bytes": built.size_bytes,
             "model_size_bytes": built.model_size_bytes,
             "layers": [asdict(layer) for layer in built.layers],
+            "platforms": [asdict(platform) for platform in built.platforms],
             "output": built.output,
         },
         indent=2,

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 import zstandard
 
 from zse.errors import NotFoundError
+from zse.oci.download import pull_blob
 from zse.oci.errors import BadReferenceError, DebianError, LayoutError
 from zse.oci.image import INDEX_TYPES, Descriptor, choose_platform, digest_of
 from zse.oci.layer import Compression, Layer, write_layer_from_tar
@@ -119,7 +120,7 @@ def base_from_registry(registry: Registry, *, platform: str, cache: Path) -> Bas
         digest=found.digest,
         config=config,
         layers=tuple(Descriptor.from_json(item) for item in document["layers"]),
-        fetch=lambda descriptor: registry.pull_blob(descriptor, cache),
+        fetch=lambda descriptor: pull_blob(registry, descriptor, cache),
         repository=(registry.reference.host, registry.reference.repository),
     )
 

@@ -1,112 +1,34 @@
 """From a recipe, a model and a base to an image, and from there to a folder, a file or a registry.
 
 Nothing runs in the image and nothing is unpacked to disk: layers are tar streams that this process
-writes. The digest is a function of the inputs alone.
+writes. The digest is a function of the inputs alone. Several platforms become one index.
 """
 
 from __future__ import annotations
 
 import tempfile
 from contextlib import ExitStack
-from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import zse
 from zse.errors import NotFoundError, UsageError
-from zse.oci.apt import find_mirrors
-from zse.oci.base import (
-    Base,
-    base_from_layout,
-    base_from_registry,
-    layer_from_rootfs,
-    parse_base,
-    suite_of,
-)
-from zse.oci.cache import IMAGE_FORMAT, LayerCache
-from zse.oci.credentials import find_credentials
-from zse.oci.debian import SUITE_PYTHON, Archive
-from zse.oci.image import (
-    MEDIA_TYPE_CONFIG,
-    MEDIA_TYPE_MANIFEST,
-    Descriptor,
-    ImageSettings,
-    build_config,
-    build_manifest,
-    digest_of,
-)
-from zse.oci.layer import LIBZSTD_VERSION, Compression, Layer
-from zse.oci.layers import MODEL_PATH, LayerBuilder
+from zse.oci.attestation import attest
+from zse.oci.base import parse_base
+from zse.oci.errors import ImageTooLargeError
+from zse.oci.image import MEDIA_TYPE_INDEX, Descriptor, build_index
+from zse.oci.layers import model_layer
 from zse.oci.layout import ImageLayout, write_archive
-from zse.oci.reference import Reference, parse_reference
-from zse.oci.registry import Registry
-from zse.oci.upload import push_blobs
+from zse.oci.options import BuildOptions, BuiltImage, ModelMode
+from zse.oci.platform_image import PlatformImage, build_platform, open_registry
+from zse.oci.publish import publish
+from zse.oci.reference import parse_reference
+from zse.oci.sizes import parse_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from zse.oci.attestation import Attestation
     from zse.oci.recipe import Recipe
-    from zse.oci.upload import Source
-
-
-class ModelMode(StrEnum):
-    """Where the running image finds its model."""
-
-    BAKED = "baked"
-    VOLUME = "volume"
-    URL = "url"
-
-
-@dataclass(frozen=True, kw_only=True)
-class BuildOptions:
-    """What to build and where it goes.
-
-    Attributes:
-        name: ``[HOST/]NAME[:TAG]``.
-        model: The .zse file, for a baked model.
-        model_mode: Where the running image finds its model.
-        model_url: The model's address, when it is fetched at start.
-        base: ``debian[:SUITE]``, ``oci:DIR``, ``rootfs:TAR`` or a reference; empty: the recipe's.
-        output: ``oci:DIR`` or ``tar:FILE``; empty for none.
-        is_pushed: Send the image to the registry that its name says.
-        mirror: Debian mirror; empty for apt's.
-        compression: How dependency and code layers are stored.
-        is_lock_updated: Resolve packages and wheels again.
-        locks: Folder of the lock files; the recipe's when not given.
-        cache_dir: Downloads and built layers.
-        is_cached: Whether layers built before may be used.
-        epoch_seconds: The time written into the image.
-        auth_file: docker's config.json.
-    """
-
-    name: str
-    cache_dir: Path
-    model: Path | None = None
-    model_mode: ModelMode = ModelMode.BAKED
-    model_url: str = ""
-    base: str = ""
-    output: str = ""
-    is_pushed: bool = False
-    mirror: str = ""
-    compression: Compression = Compression.ZSTD
-    is_lock_updated: bool = False
-    locks: Path | None = None
-    is_cached: bool = True
-    epoch_seconds: int = 0
-    auth_file: Path = Path("~/.docker/config.json")
-
-
-@dataclass(frozen=True, kw_only=True)
-class BuiltImage:
-    """A finished image. Sizes are of the stored, compressed bytes."""
-
-    reference: str
-    digest: str
-    size_bytes: int
-    layers: tuple[Layer, ...]
-    model_size_bytes: int
-    output: str
 
 
 def build_image(recipe: Recipe, options: BuildOptions, report: Callable[[str], None]) -> BuiltImage:
@@ -114,51 +36,54 @@ def build_image(recipe: Recipe, options: BuildOptions, report: Callable[[str], N
 
     Raises:
         ImageError: Any of its subclasses: a lock, wheel, package, base or registry at fault.
+        ImageTooLargeError: It is over its budget; it was neither pushed nor listed.
         DiskFullError: No room left.
     """
     target = parse_reference(options.name)
     kind, place = _parse_output(options)
+    recipes = [recipe.for_platform(p) for p in options.platforms or (recipe.platform,)]
+    _check_platforms(recipe, options)
     with ExitStack() as stack:
         layout = ImageLayout(place if kind == "oci" else _scratch(stack, options))
         layout.create()
-        builder = _builder(recipe, options, report)
-        base, layers = _base(stack, recipe, options, builder)
-        is_fetched = options.model_mode is ModelMode.URL
-        layers += [*builder.dependencies(with_storage=is_fetched), builder.code()]
-        for layer in layers:
-            layout.add_file(builder.cache.path(layer), layer.digest)
-        if options.model_mode is ModelMode.BAKED:
-            layers.append(builder.model(_model(options), layout.blobs))
-            report(f"model: {layers[-1].size_bytes / 1e6:.1f} MB (plain)")
-        image = _assemble(recipe, options, builder, layout, base, layers)
-        if kind:
-            for descriptor in base.layers:
-                layout.add_file(image.sources[descriptor.digest](), descriptor.digest)
-        tag = target.tag or "latest"
-        if kind == "oci":
-            layout.add_image(image.manifest, tag)
-        elif kind == "tar":
-            blobs = [d.digest for d in image.blobs]
-            write_archive(layout, image.manifest, blobs, tag, place)
+        images = _build_platforms(stack, recipes, options, layout, report)
+        for image in images:
+            _check_size(recipe, options, image)
+        top = _index(layout, images) if len(images) > 1 else images[0].manifest
+        attestations = _attest(target.repository, recipe, options, layout, images)
+        _store(kind, place, target.tag or "latest", layout, images, top, attestations)
         if options.is_pushed:
-            _push(target, options, layout, base, image, report)
+            hosts = {image.base.repository for image in images}
+            mounts = frozenset(name for host, name in hosts if host == target.host)
+            with open_registry(target, options, mounts) as registry:
+                publish(registry, target, layout, images, top, attestations, report)
+            report(f"pushed {target}")
         return BuiltImage(
             reference=str(target),
-            digest=image.manifest.digest,
-            size_bytes=image.manifest.size_bytes + sum(d.size_bytes for d in image.blobs),
-            layers=tuple(layers),
-            model_size_bytes=sum(x.size_bytes for x in layers if x.comment == "model"),
+            digest=top.digest,
+            platforms=tuple(image.summary for image in images),
             output=options.output,
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Image:
-    """The documents of an image, every blob it is made of, and where each can be had."""
-
-    manifest: Descriptor
-    blobs: list[Descriptor]
-    sources: dict[str, Source]
+def _build_platforms(
+    stack: ExitStack,
+    recipes: list[Recipe],
+    options: BuildOptions,
+    layout: ImageLayout,
+    report: Callable[[str], None],
+) -> list[PlatformImage]:
+    """Build every platform; the model, which is the same for all, is written last and once."""
+    model = None
+    if options.model_mode is ModelMode.BAKED:
+        model = model_layer(_model(options), layout.blobs, mtime=options.epoch_seconds)
+        report(f"model: {model.layer.size_bytes / 1e6:.1f} MB (plain)")
+    images = []
+    for recipe in recipes:
+        if len(recipes) > 1:
+            report(f"{recipe.platform}:")
+        images.append(build_platform(stack, recipe, options, layout, model, report))
+    return images
 
 
 def _parse_output(options: BuildOptions) -> tuple[str, Path]:
@@ -177,58 +102,26 @@ def _parse_output(options: BuildOptions) -> tuple[str, Path]:
     return kind, Path(value)
 
 
+def _check_platforms(recipe: Recipe, options: BuildOptions) -> None:
+    """Refuse combinations that could only give a broken image, before anything is built."""
+    if len(set(options.platforms)) != len(options.platforms):
+        raise UsageError(f"--platform names one twice: {', '.join(options.platforms)}")
+    if len(options.platforms) > 1 and parse_base(options.base or recipe.base).kind == "rootfs":
+        raise UsageError(
+            "a root file system is made for one platform",
+            hint="Give one --platform, or a base that has several.",
+        )
+    if options.kernels and not recipe.kernels.gpu:
+        raise UsageError(
+            f"the recipe {recipe.name} carries no kernel packs",
+            hint="Leave out --kernels, or choose --recipe cuda.",
+        )
+
+
 def _scratch(stack: ExitStack, options: BuildOptions) -> Path:
     """Make a layout that lives as long as the build, on the cache's disk so that links work."""
     options.cache_dir.mkdir(parents=True, exist_ok=True)
     return Path(stack.enter_context(tempfile.TemporaryDirectory(dir=options.cache_dir)))
-
-
-def _builder(recipe: Recipe, options: BuildOptions, report: Callable[[str], None]) -> LayerBuilder:
-    builder = LayerBuilder(
-        recipe=recipe,
-        locks=options.locks or recipe.folder,
-        cache=LayerCache(options.cache_dir / "layers", is_enabled=options.is_cached),
-        downloads=options.cache_dir / "downloads",
-        compression=options.compression,
-        mtime=options.epoch_seconds,
-        is_update=options.is_lock_updated,
-        report=report,
-    )
-    if not builder.byte_code_version:
-        report(
-            f"warning: no byte code goes into the image, so it starts slower: "
-            f"run zse with Python {recipe.python} to have it made"
-        )
-    return builder
-
-
-def _base(
-    stack: ExitStack, recipe: Recipe, options: BuildOptions, builder: LayerBuilder
-) -> tuple[Base, list[Layer]]:
-    """Return the base, and the layers that were built for it."""
-    name = parse_base(options.base or recipe.base)
-    if name.kind == "debian":
-        suite = suite_of(name.value, recipe.debian.suite, python=recipe.python, known=SUITE_PYTHON)
-        archive = Archive(
-            mirrors=find_mirrors(options.mirror),
-            cache=builder.downloads / "debian",
-            report=builder.report,
-        )
-        return Base(name=f"debian:{suite}"), [builder.debian(archive, suite)]
-    if name.kind == "rootfs":
-        path = Path(name.value)
-        layer = layer_from_rootfs(path, builder.cache.blobs, compression=builder.compression)
-        return Base(name=f"rootfs:{path.name}"), [layer]
-    if name.kind == "oci":
-        return base_from_layout(name.value, platform=recipe.platform), []
-    reference = parse_reference(name.value)
-    registry = stack.enter_context(_registry(reference, options))
-    cache = builder.downloads / "bases"
-    return base_from_registry(registry, platform=recipe.platform, cache=cache), []
-
-
-def _registry(reference: Reference, options: BuildOptions) -> Registry:
-    return Registry(reference, find_credentials(reference.host, options.auth_file.expanduser()))
 
 
 def _model(options: BuildOptions) -> Path:
@@ -240,110 +133,65 @@ def _model(options: BuildOptions) -> Path:
     return options.model
 
 
-def _assemble(
+def _check_size(recipe: Recipe, options: BuildOptions, image: PlatformImage) -> None:
+    """Hold an image against the caller's budget, and without its model against the recipe's."""
+    summary = image.summary
+    own_bytes = summary.size_bytes - summary.model_size_bytes
+    limits = [(summary.size_bytes, options.max_size_bytes, "--max-size")]
+    if recipe.max_size:
+        limits.append((own_bytes, parse_size(recipe.max_size), f"recipe {recipe.name}, no model"))
+    for size_bytes, limit_bytes, name in limits:
+        if limit_bytes and size_bytes > limit_bytes:
+            layers = ", ".join(f"{x.comment} {x.size_bytes / 1e6:.1f} MB" for x in image.layers)
+            raise ImageTooLargeError(
+                f"the {image.platform} image has {size_bytes / 1e6:.1f} MB, "
+                f"the limit is {limit_bytes / 1e6:.1f} MB ({name}); {layers}"
+            )
+
+
+def _index(layout: ImageLayout, images: list[PlatformImage]) -> Descriptor:
+    content = build_index([image.manifest for image in images], {})
+    return Descriptor(
+        media_type=MEDIA_TYPE_INDEX, digest=layout.add_bytes(content), size_bytes=len(content)
+    )
+
+
+def _attest(
+    name: str,
     recipe: Recipe,
     options: BuildOptions,
-    builder: LayerBuilder,
     layout: ImageLayout,
-    base: Base,
-    layers: list[Layer],
-) -> _Image:
-    """Write config and manifest into the layout."""
-    content = build_config(
-        base.config,
-        layers,
-        _settings(recipe, options),
-        platform=recipe.platform,
-        epoch_seconds=options.epoch_seconds,
-    )
-    config = Descriptor(
-        media_type=MEDIA_TYPE_CONFIG, digest=layout.add_bytes(content), size_bytes=len(content)
-    )
-    own = [
-        Descriptor(media_type=x.media_type, digest=x.digest, size_bytes=x.size_bytes)
-        for x in layers
+    images: list[PlatformImage],
+) -> list[Attestation]:
+    if not options.is_attested:
+        return []
+    return [
+        attestation
+        for image in images
+        for attestation in attest(name, recipe.for_platform(image.platform), options, layout, image)
     ]
-    document = build_manifest(config, [*base.layers, *own], _annotations(options, builder, base))
-    layout.add_bytes(document)
-    sources: dict[str, Source] = {d.digest: _in_layout(layout, d) for d in [*own, config]}
-    for descriptor in base.layers:
-        sources[descriptor.digest] = _in_base(base, descriptor)
-    return _Image(
-        manifest=Descriptor(
-            media_type=MEDIA_TYPE_MANIFEST, digest=digest_of(document), size_bytes=len(document)
-        ),
-        blobs=[*base.layers, *own, config],
-        sources=sources,
-    )
 
 
-def _in_layout(layout: ImageLayout, descriptor: Descriptor) -> Source:
-    return lambda: layout.blob_path(descriptor.digest)
-
-
-def _in_base(base: Base, descriptor: Descriptor) -> Source:
-    def fetch() -> Path:
-        if base.fetch is None:
-            raise NotFoundError(f"the base {base.name} cannot give its layer {descriptor.digest}")
-        return base.fetch(descriptor)
-
-    return fetch
-
-
-def _settings(recipe: Recipe, options: BuildOptions) -> ImageSettings:
-    """Say how the image starts; times in the health check are nanoseconds, as docker wants them."""
-    is_url = options.model_mode is ModelMode.URL
-    if is_url and not options.model_url:
-        raise UsageError("--model url needs an address", hint="Give s3://BUCKET/KEY as MODEL.")
-    model = options.model_url if is_url else f"/{MODEL_PATH}"
-    cache = {"ZSE_CACHE_DIR": "/tmp/zse"} if is_url else {}
-    check = recipe.healthcheck
-    second = 1_000_000_000
-    return ImageSettings(
-        entrypoint=recipe.entrypoint,
-        env={**recipe.env, **cache, "ZSE_MODEL": model, "PORT": str(recipe.port)},
-        labels={**recipe.labels, "org.opencontainers.image.version": zse.__version__},
-        user=recipe.user,
-        port=recipe.port,
-        volumes=["/models"] if options.model_mode is ModelMode.VOLUME else [],
-        healthcheck=None
-        if check is None
-        else {
-            "Test": list(check.test),
-            "Interval": check.interval_seconds * second,
-            "Timeout": check.timeout_seconds * second,
-            "StartPeriod": check.start_period_seconds * second,
-            "Retries": check.retries,
-        },
-    )
-
-
-def _annotations(options: BuildOptions, builder: LayerBuilder, base: Base) -> dict[str, str]:
-    """Name what the digest depends on beside the inputs."""
-    facts = {
-        "org.opencontainers.image.base.name": base.name,
-        "org.opencontainers.image.base.digest": base.digest,
-        "dev.zse.image-format": IMAGE_FORMAT,
-        "dev.zse.cpython": builder.byte_code_version,
-        "dev.zse.libzstd": LIBZSTD_VERSION if options.compression is Compression.ZSTD else "",
-    }
-    return {key: value for key, value in facts.items() if value}
-
-
-def _push(
-    target: Reference,
-    options: BuildOptions,
+def _store(
+    kind: str,
+    place: Path,
+    tag: str,
     layout: ImageLayout,
-    base: Base,
-    image: _Image,
-    report: Callable[[str], None],
+    images: list[PlatformImage],
+    top: Descriptor,
+    attestations: list[Attestation],
 ) -> None:
-    host, repository = base.repository
-    mounts = {d.digest: repository for d in base.layers} if host == target.host else {}
-    with _registry(target, options) as registry:
-        blobs = [(descriptor, image.sources[descriptor.digest]) for descriptor in image.blobs]
-        push_blobs(registry, blobs, mount_from=mounts, report=report)
-        registry.push_manifest(
-            target.tag or "latest", layout.read_blob(image.manifest.digest), MEDIA_TYPE_MANIFEST
-        )
-    report(f"pushed {target}")
+    """List the image in its layout, or write it as one file."""
+    if not kind:
+        return
+    for image in images:
+        for descriptor in image.base.layers:
+            layout.add_file(image.sources[descriptor.digest](), descriptor.digest)
+    referrers = [attestation.manifest for attestation in attestations]
+    if kind == "oci":
+        layout.add_image(top, tag, referrers)
+        return
+    blobs = [blob for image in images for blob in (image.manifest, *image.blobs)]
+    blobs += [blob for item in attestations for blob in (item.manifest, *item.blobs)]
+    digests = [top.digest, *(blob.digest for blob in blobs)]
+    write_archive(layout, top, digests, tag, place, referrers)

@@ -42,6 +42,22 @@ def deb_entries(package: Path) -> Iterator[Entry]:
         raise DebianError(f"{package.name} is not a readable Debian package: {error}") from error
 
 
+def read_deb_file(package: Path, path: str) -> bytes:
+    """Return one file of a .deb; nothing when the package does not hold it.
+
+    Raises:
+        DebianError: The file is not a Debian package.
+    """
+    try:
+        with tarfile.open(fileobj=io.BytesIO(_data_tar(package)), mode="r:") as archive:
+            stream = archive.extractfile(f"./{path}")
+            return stream.read() if stream is not None else b""
+    except KeyError:
+        return b""
+    except (tarfile.TarError, lzma.LZMAError, zstandard.ZstdError, OSError, EOFError) as error:
+        raise DebianError(f"{package.name} is not a readable Debian package: {error}") from error
+
+
 def merged_usr_path(path: str) -> str:
     """Move a path of /bin, /sbin or /lib* below /usr, where it lies on every system since 2021."""
     head, slash, _ = path.partition("/")

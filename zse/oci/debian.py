@@ -25,7 +25,7 @@ from zse.oci.debian_index import (
     verify_release,
 )
 from zse.oci.errors import DebianError, DigestMismatchError, LockError
-from zse.oci.recipe import DebianRecipe, load_lock, write_lock
+from zse.oci.recipe import DebianRecipe, load_lock, lock_name, write_lock
 from zse.oci.tar import Entry, Kind, directory, file_of_bytes, symlink
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from zse.oci.apt import Mirrors
 
-LOCK_NAME = "debian.lock"
+LOCK_KIND = "debian"
 SUITE_PYTHON = {"bookworm": "3.11", "trixie": "3.13"}
 NONROOT_ID = 65532
 _CONNECTIONS = 4
@@ -108,7 +108,7 @@ def read_debian_lock(folder: Path, recipe: DebianRecipe) -> list[Package]:
     Raises:
         LockError: The lock is missing, malformed, or lacks a package of the recipe.
     """
-    path = folder / LOCK_NAME
+    path = folder / lock_name(LOCK_KIND, recipe.architecture)
     try:
         packages = [
             Package(
@@ -145,7 +145,7 @@ def update_debian_lock(archive: Archive, recipe: DebianRecipe, folder: Path) -> 
         }
         for package in packages
     ]
-    write_lock(folder / LOCK_NAME, "package", entries)
+    write_lock(folder / lock_name(LOCK_KIND, recipe.architecture), "package", entries)
     return packages
 
 
@@ -185,11 +185,13 @@ def _all_packages(archive: Archive, recipe: DebianRecipe) -> Iterator[Package]:
             archive.report(f"warning: the mirror has no {suite}: it is left out")
             continue
         digests = release_digests(verify_release(signed, archive.report, label=suite))
-        yield from _index(archive, name, suite, digests)
+        yield from _index(archive, name, suite, recipe.architecture, digests)
 
 
-def _index(archive: Archive, name: str, suite: str, digests: dict[str, str]) -> list[Package]:
-    inner = "main/binary-amd64/Packages.xz"
+def _index(
+    archive: Archive, name: str, suite: str, architecture: str, digests: dict[str, str]
+) -> list[Package]:
+    inner = f"main/binary-{architecture}/Packages.xz"
     expected = digests.get(inner)
     packed = archive.get(name, f"dists/{suite}/{inner}")
     if expected is None or packed is None:
@@ -220,7 +222,9 @@ def _without_empty_folders(root: dict[str, Entry]) -> Iterator[Entry]:
 
 def _made_by_scripts(root: dict[str, Entry]) -> Iterator[Entry]:
     """Yield what the packages' scripts, dpkg and a boot would have made."""
-    for name in ("bin", "sbin", "lib", "lib64"):
+    # The loader's path is a part of every program: /lib64 where the processor's rules say so.
+    has_lib64 = any(path.startswith("usr/lib64/") for path in root)
+    for name in ("bin", "sbin", "lib", *(("lib64",) if has_lib64 else ())):
         yield symlink(name, f"usr/{name}")
         yield directory(f"usr/{name}")
     for name in ("proc", "sys", "dev", "run", "home", "root", "models", "etc", "var", "var/lib"):

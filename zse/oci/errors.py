@@ -51,3 +51,15 @@ class RegistryAuthError(RegistryError):
 
 class LayoutError(ImageError):
     """A folder is not an OCI image layout, or lacks what was asked of it."""
+
+
+class ImageTooLargeError(ImageError):
+    """An image has more bytes than it may have."""
+
+    default_hint = "Raise --max-size, or take out what is large: the layers are listed above."
+
+
+class VerificationError(ImageError):
+    """An image is not what its locks, its base or its documents say."""
+
+    default_hint = "Build the image again, and push it again if it is in a registry."

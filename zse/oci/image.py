@@ -41,6 +41,10 @@ class Descriptor:
     digest: str
     size_bytes: int
     annotations: Mapping[str, str] = field(default_factory=dict)
+    platform: str = ""
+    """``os/architecture``, in an index."""
+    artifact_type: str = ""
+    """What a manifest that refers to another one is."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form."""
@@ -49,17 +53,27 @@ class Descriptor:
             "digest": self.digest,
             "size": self.size_bytes,
         }
-        return {**plain, "annotations": dict(self.annotations)} if self.annotations else plain
+        if self.annotations:
+            plain["annotations"] = dict(self.annotations)
+        if self.platform:
+            system, _, architecture = self.platform.partition("/")
+            plain["platform"] = {"architecture": architecture, "os": system}
+        if self.artifact_type:
+            plain["artifactType"] = self.artifact_type
+        return plain
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Descriptor:
         """Read the JSON form; layer types are translated to OCI."""
         media_type = str(data["mediaType"])
+        platform: Mapping[str, Any] = data.get("platform") or {}
         return cls(
             media_type=_OCI_LAYER_TYPES.get(media_type, media_type),
             digest=str(data["digest"]),
             size_bytes=int(data["size"]),
             annotations=dict(data.get("annotations") or {}),
+            platform=f"{platform.get('os')}/{platform.get('architecture')}" if platform else "",
+            artifact_type=str(data.get("artifactType") or ""),
         )
 
 
@@ -68,6 +82,7 @@ class ImageSettings:
     """How the image starts."""
 
     entrypoint: Sequence[str]
+    command: Sequence[str] = ()
     env: Mapping[str, str]
     labels: Mapping[str, str]
     user: str
@@ -138,6 +153,18 @@ def build_manifest(
     )
 
 
+def build_index(manifests: Sequence[Descriptor], annotations: Mapping[str, str]) -> bytes:
+    """Return an index of images, one a platform."""
+    return canonical_json(
+        {
+            "schemaVersion": 2,
+            "mediaType": MEDIA_TYPE_INDEX,
+            "manifests": [manifest.to_json() for manifest in manifests],
+            "annotations": dict(annotations),
+        }
+    )
+
+
 def choose_platform(index: Mapping[str, Any], platform: str) -> Descriptor:
     """Return the manifest of an index that fits a platform.
 
@@ -173,6 +200,8 @@ def _run_config(base: Mapping[str, Any], settings: ImageSettings) -> dict[str, A
         WorkingDir="/",
         ExposedPorts={f"{settings.port}/tcp": {}},
     )
+    if settings.command:
+        merged["Cmd"] = list(settings.command)
     if settings.volumes:
         merged["Volumes"] = {path: {} for path in settings.volumes}
     if settings.healthcheck is not None:

@@ -1,17 +1,20 @@
 """The layers of an image, from what changes least to what changes most.
 
-base | large wheels, one layer each | small wheels | zse itself | model. Separate layers are pulled
-in parallel, and a new version of zse sends a few hundred kilobytes. The model is stored plain:
-quantized weights do not compress, and inflating them would be the slowest part of a pull.
+base | large wheels, one layer each | small wheels | kernel packs | zse itself | model. Separate
+layers are pulled in parallel, and a new version of zse sends a few hundred kilobytes. The model is
+stored plain: quantized weights do not compress, and inflating them would be the slowest part of a
+pull.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+import hashlib
+import io
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, BinaryIO, cast
 
-from zse.oci.code import code_entries, entries_digest
-from zse.oci.debian import LOCK_NAME as DEBIAN_LOCK
+from zse.oci.code import APPLICATION, code_entries, entries_digest
 from zse.oci.debian import (
     Archive,
     debian_entries,
@@ -19,28 +22,77 @@ from zse.oci.debian import (
     update_debian_lock,
 )
 from zse.oci.layer import LIBZSTD_VERSION, Compression, Layer, write_layer
+from zse.oci.materials import (
+    Material,
+    code_material,
+    debian_material,
+    kernels_material,
+    wheel_material,
+)
 from zse.oci.pyc import HOST_PYTHON, host_can_compile, with_byte_code
 from zse.oci.tar import directory, file_of_path
 from zse.oci.wheel import SITE_PACKAGES, wheel_entries
 from zse.oci.wheels import (
     fetch_wheels,
     read_wheel_lock,
+    sha256_of,
     update_wheel_lock,
     wheels_for_storage,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from hashlib import _Hash as Hash
     from pathlib import Path
 
     from zse.oci.cache import LayerCache
     from zse.oci.recipe import Recipe
+    from zse.oci.secrets import Secrets
     from zse.oci.tar import Entry
 
 MODEL_PATH = "models/model.zse"
+PACKS = f"{APPLICATION}/zse/kernels/packs"
 OWN_LAYER_BYTES = 50 << 20
 """A wheel from this size on gets a layer of its own."""
 _PAGE_BYTES = 4096
+_CONNECTIONS = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelLayer:
+    """The layer that holds the model, and the hash of the file in it."""
+
+    layer: Layer
+    sha256: str
+
+
+def model_layer(model: Path, blobs: Path, *, mtime: int) -> ModelLayer:
+    """Build the model's layer, straight into the folder it is wanted in; the file is read once."""
+    total = hashlib.sha256()
+    plain = file_of_path(MODEL_PATH, model)
+    hashed = replace(plain, open=lambda: cast("BinaryIO", _HashedFile(model, total)))
+    layer = write_layer(
+        [directory("models"), hashed],
+        blobs,
+        compression=Compression.NONE,
+        mtime=mtime,
+        align_bytes=_PAGE_BYTES,
+        comment="model",
+    )
+    return ModelLayer(layer=layer, sha256=total.hexdigest())
+
+
+class _HashedFile(io.FileIO):
+    """A file that is hashed while it is read from its start to its end."""
+
+    def __init__(self, path: Path, total: Hash) -> None:
+        super().__init__(path, "rb")
+        self._total = total
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        data = super().read(-1 if size is None else size) or b""
+        self._total.update(data)
+        return data
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +108,8 @@ class LayerBuilder:
         mtime: Time stamp of every file, seconds since 1970.
         is_update: Resolve again and write the locks first.
         report: Told what happens.
+        secrets: Credentials for the package indexes.
+        materials: Grows by what goes into the layers.
     """
 
     recipe: Recipe
@@ -66,15 +120,23 @@ class LayerBuilder:
     mtime: int
     is_update: bool
     report: Callable[[str], None]
+    secrets: Secrets | None = None
+    materials: list[Material] = field(default_factory=list)
 
     def debian(self, archive: Archive, suite: str) -> Layer:
         """Build the base layer from Debian packages."""
         recipe = replace(self.recipe.debian, suite=suite)
         if self.is_update:
-            self.report(f"resolving Debian packages of {suite} into {DEBIAN_LOCK}")
+            self.report(f"resolving Debian packages of {suite} for {recipe.architecture}")
             packages = update_debian_lock(archive, recipe, self.locks)
         else:
             packages = read_debian_lock(self.locks, recipe)
+        with ThreadPoolExecutor(_CONNECTIONS) as pool:
+            files = list(pool.map(archive.fetch, packages))
+        for package, file in zip(packages, files, strict=True):
+            self.materials.append(
+                debian_material(package, file, suite=suite, architecture=recipe.architecture)
+            )
         inputs = ["debian", [package.sha256 for package in packages], list(recipe.prune)]
         return self._layer(
             f"base: {len(packages)} Debian packages",
@@ -85,38 +147,43 @@ class LayerBuilder:
     def dependencies(self, *, with_storage: bool) -> list[Layer]:
         """Build the layers that hold Python packages; those for object storage when asked for."""
         if self.is_update:
-            self.report("resolving wheels into wheels.lock")
-            wheels = update_wheel_lock(self.recipe, self.locks, self.downloads / "wheels")
+            self.report(f"resolving wheels for {self.recipe.platform}")
+            wheels = update_wheel_lock(
+                self.recipe, self.locks, self.downloads / "wheels", self.secrets
+            )
         else:
             wheels = read_wheel_lock(self.locks, self.recipe)
         storage = wheels_for_storage(self.recipe, wheels)
         if not with_storage:
             wheels = [wheel for wheel in wheels if wheel not in storage]
-        files = fetch_wheels(self.recipe, wheels, self.downloads / "wheels")
+        files = fetch_wheels(self.recipe, wheels, self.downloads / "wheels", self.secrets)
         groups: dict[str, list[tuple[Path, str]]] = {}
         for wheel, file in zip(wheels, files, strict=True):
             is_large = file.stat().st_size >= OWN_LAYER_BYTES
             group = "object storage" if wheel in storage else wheel.name if is_large else ""
             groups.setdefault(group, []).append((file, wheel.sha256))
+            self.materials.append(wheel_material(wheel, file))
         # Named groups first: they change least often.
         return [self._wheels(name, groups[name]) for name in sorted(groups, reverse=True)]
 
     def code(self) -> Layer:
         """Build the layer that holds zse."""
         entries = list(code_entries(self.recipe))
-        return self._layer("zse", ["code", entries_digest(entries)], lambda: entries)
+        digest = entries_digest(entries)
+        self.materials.append(code_material(digest))
+        return self._layer("zse", ["code", digest], lambda: entries)
 
-    def model(self, model: Path, blobs: Path) -> Layer:
-        """Build the layer that holds the model, straight into the folder it is wanted in."""
-        entries = [directory("models"), file_of_path(MODEL_PATH, model)]
-        return write_layer(
-            entries,
-            blobs,
-            compression=Compression.NONE,
-            mtime=self.mtime,
-            align_bytes=_PAGE_BYTES,
-            comment="model",
-        )
+    def kernels(self, packs: Mapping[str, Path]) -> Layer:
+        """Build the layer that holds kernel packs, where the server looks for them.
+
+        Args:
+            packs: Architecture -> pack, whose bytes decide the layer's.
+        """
+        entries = [file_of_path(f"{PACKS}/{name}.zkp", path) for name, path in packs.items()]
+        for name, path in sorted(packs.items()):
+            self.materials.append(kernels_material(name, sha256_of(path)))
+        title = f"kernels for {', '.join(sorted(packs))}"
+        return self._layer(title, ["kernels", entries_digest(entries)], lambda: entries)
 
     @property
     def byte_code_version(self) -> str:

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import shutil
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from zse.errors import DiskFullError
@@ -21,7 +22,7 @@ from zse.oci.image import (
 from zse.oci.tar import Entry, directory, file_of_bytes, file_of_path, write_tar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
 REFERENCE_NAME = "org.opencontainers.image.ref.name"
@@ -114,20 +115,48 @@ class ImageLayout:
                 raise DiskFullError(f"no room left in {self.folder} for {digest}") from error
             raise
 
-    def add_image(self, manifest: Descriptor, tag: str) -> None:
-        """List an image under a tag; an image of the same tag is replaced."""
+    def add_image(
+        self, manifest: Descriptor, tag: str, referrers: Sequence[Descriptor] = ()
+    ) -> None:
+        """List an image under a tag, and what refers to it; an image of the same tag is replaced.
+
+        What referred to the image that is replaced goes with it.
+        """
+        items = self.manifests()
+        gone = {item.digest for item in items if item.annotations.get(REFERENCE_NAME) == tag}
+        gone |= {child for digest in gone for child in self._children(digest)}
+        gone -= {
+            item.digest for item in items if item.annotations.get(REFERENCE_NAME) not in {tag, None}
+        }
         kept = [
             item
-            for item in self._index().get("manifests", ())
-            if (item.get("annotations") or {}).get(REFERENCE_NAME) != tag
+            for item in items
+            if item.annotations.get(REFERENCE_NAME) != tag
+            and not (item.artifact_type and self._subject(item.digest) in gone)
         ]
-        named = Descriptor(
-            media_type=manifest.media_type,
-            digest=manifest.digest,
-            size_bytes=manifest.size_bytes,
-            annotations={REFERENCE_NAME: tag},
-        )
-        self._write_index([*kept, named.to_json()])
+        named = replace(manifest, annotations={**manifest.annotations, REFERENCE_NAME: tag})
+        added = {item.digest for item in referrers}
+        kept = [item for item in kept if item.digest not in added]
+        self._write_index([item.to_json() for item in [*kept, named, *referrers]])
+
+    def manifests(self) -> list[Descriptor]:
+        """Return what the index lists: images, and artifacts that refer to them."""
+        return [Descriptor.from_json(item) for item in self._index().get("manifests", ())]
+
+    def _children(self, digest: str) -> list[str]:
+        """Return the manifests of an index."""
+        try:
+            document = json.loads(self.read_blob(digest))
+        except (LayoutError, DigestMismatchError, ValueError):
+            return []
+        return [str(item["digest"]) for item in document.get("manifests", ())]
+
+    def _subject(self, digest: str) -> str:
+        try:
+            document = json.loads(self.read_blob(digest))
+        except (LayoutError, DigestMismatchError, ValueError):
+            return ""
+        return str((document.get("subject") or {}).get("digest", ""))
 
     def find_manifest(self, tag: str, *, platform: str) -> bytes:
         """Return the manifest listed under a tag, or the only one when no tag is given.
@@ -135,19 +164,27 @@ class ImageLayout:
         Raises:
             LayoutError: There is no such image, or several to choose from.
         """
-        items = self._index().get("manifests", [])
+        chosen = self.find_image(tag)
+        data = self.read_blob(chosen.digest)
+        if chosen.media_type in INDEX_TYPES:
+            data = self.read_blob(choose_platform(json.loads(data), platform).digest)
+        return data
+
+    def find_image(self, tag: str) -> Descriptor:
+        """Return what is listed under a tag, or the only image when no tag is given.
+
+        Raises:
+            LayoutError: There is no such image, or several to choose from.
+        """
+        items = [item for item in self.manifests() if not item.artifact_type]
         if tag:
-            items = [i for i in items if (i.get("annotations") or {}).get(REFERENCE_NAME) == tag]
+            items = [item for item in items if item.annotations.get(REFERENCE_NAME) == tag]
         if len(items) != 1:
             raise LayoutError(
                 f"{self.folder} has {len(items)} images for tag {tag!r}, expected 1",
                 hint="Name one as oci:FOLDER:TAG.",
             )
-        chosen = Descriptor.from_json(items[0])
-        data = self.read_blob(chosen.digest)
-        if chosen.media_type in INDEX_TYPES:
-            data = self.read_blob(choose_platform(json.loads(data), platform).digest)
-        return data
+        return items[0]
 
     def _index(self) -> dict[str, Any]:
         try:
@@ -164,23 +201,23 @@ class ImageLayout:
 
 
 def write_archive(
-    layout: ImageLayout, manifest: Descriptor, blobs: list[str], tag: str, target: Path
+    layout: ImageLayout,
+    manifest: Descriptor,
+    blobs: Sequence[str],
+    tag: str,
+    target: Path,
+    referrers: Sequence[Descriptor] = (),
 ) -> None:
     """Write one image of a layout as a tar file, the form that tools call oci-archive.
 
     Raises:
         DiskFullError: The target's disk has no room left.
     """
-    named = Descriptor(
-        media_type=manifest.media_type,
-        digest=manifest.digest,
-        size_bytes=manifest.size_bytes,
-        annotations={REFERENCE_NAME: tag},
-    )
+    named = replace(manifest, annotations={**manifest.annotations, REFERENCE_NAME: tag})
     document = {
         "schemaVersion": 2,
         "mediaType": MEDIA_TYPE_INDEX,
-        "manifests": [named.to_json()],
+        "manifests": [item.to_json() for item in [named, *referrers]],
     }
     temporary = target.with_name(f".{target.name}.writing")
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -196,7 +233,7 @@ def write_archive(
 
 
 def _archive_entries(
-    layout: ImageLayout, index: dict[str, Any], digests: list[str]
+    layout: ImageLayout, index: dict[str, Any], digests: Sequence[str]
 ) -> Iterator[Entry]:
     yield file_of_bytes("oci-layout", _MARKER)
     yield file_of_bytes("index.json", canonical_json(index))

@@ -7,18 +7,19 @@ files and hashes but no host, so that the same image comes out behind any mirror
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import zse
 from zse.errors import NotFoundError
-from zse.oci.errors import LockError
+from zse.oci.errors import BadReferenceError, LockError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _PACKAGE = Path(zse.__file__).parent
+_ROOTS = (_PACKAGE / "images", _PACKAGE.parent / "images")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +38,8 @@ class WheelRecipe:
     """Python dependencies: ``name==version`` each, what to leave out, and a spare index."""
 
     requirements: tuple[str, ...] = ()
+    platforms: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Requirements of one platform only: ``linux/arm64`` -> ``name==version`` each."""
     storage: tuple[str, ...] = ()
     """What only images need that fetch their model from object storage."""
     prune: tuple[str, ...] = ()
@@ -48,9 +51,17 @@ class DebianRecipe:
     """Base packages: roots to resolve, packages never taken, and paths to leave out."""
 
     suite: str = "bookworm"
+    architecture: str = "amd64"
     packages: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     prune: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelRecipe:
+    """Kernel packs that the image carries: GPU architectures by name."""
+
+    gpu: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,9 +71,15 @@ class Recipe:
     name: str
     folder: Path
     platform: str = "linux/amd64"
+    platforms: tuple[str, ...] = ("linux/amd64",)
+    """What it can be built for; the first is built when nothing is said."""
     python: str = "3.11"
     base: str = "debian"
     entrypoint: tuple[str, ...]
+    command: tuple[str, ...] = ()
+    """Arguments of the entry point that a user's own replace."""
+    max_size: str = ""
+    """The image without its model may not be larger, as stored: ``250MB``."""
     user: str = "65532:65532"
     port: int = 8000
     env: Mapping[str, str] = field(default_factory=dict)
@@ -72,6 +89,43 @@ class Recipe:
     code_exclude: tuple[str, ...] = ()
     wheels: WheelRecipe = WheelRecipe()
     debian: DebianRecipe = DebianRecipe()
+    kernels: KernelRecipe = KernelRecipe()
+
+    def for_platform(self, platform: str) -> Recipe:
+        """Return the recipe as it is for one platform.
+
+        Raises:
+            BadReferenceError: The recipe is not made for it.
+        """
+        if platform not in self.platforms:
+            raise BadReferenceError(
+                f"the recipe {self.name} is not made for {platform}",
+                hint=f"It is made for {', '.join(self.platforms)}.",
+            )
+        architecture = platform.partition("/")[2]
+        return replace(
+            self, platform=platform, debian=replace(self.debian, architecture=architecture)
+        )
+
+    @property
+    def architecture(self) -> str:
+        """The platform's second word, ``amd64``; Debian calls it by the same name."""
+        return self.platform.partition("/")[2]
+
+    def lock_name(self, kind: str) -> str:
+        """Return the name of a lock file: ``wheels.amd64.lock``."""
+        return lock_name(kind, self.architecture)
+
+    @property
+    def requirements(self) -> tuple[str, ...]:
+        """Every Python requirement of the platform, those for object storage included."""
+        own = self.wheels.platforms.get(self.platform, ())
+        return (*self.wheels.requirements, *own, *self.wheels.storage)
+
+
+def recipe_names() -> list[str]:
+    """Return the names of all recipes."""
+    return sorted({path.parent.name for root in _ROOTS for path in root.glob("*/image.toml")})
 
 
 def recipe_folder(name: str) -> Path:
@@ -80,10 +134,13 @@ def recipe_folder(name: str) -> Path:
     Raises:
         NotFoundError: There is no such recipe.
     """
-    for root in (_PACKAGE / "images", _PACKAGE.parent / "images"):
-        if (root / name / "image.toml").is_file():
+    for root in _ROOTS:
+        if name in recipe_names() and (root / name / "image.toml").is_file():
             return root / name
-    raise NotFoundError(f"there is no image recipe named {name!r}", hint="Known recipes: cpu.")
+    raise NotFoundError(
+        f"there is no image recipe named {name!r}",
+        hint=f"Known recipes: {', '.join(recipe_names())}.",
+    )
 
 
 def load_recipe(folder: Path) -> Recipe:
@@ -102,12 +159,24 @@ def load_recipe(folder: Path) -> Recipe:
             folder=folder,
             code_exclude=tuple(code.get("exclude", ())),
             healthcheck=Healthcheck(**_tuples(check)) if check else None,
-            wheels=WheelRecipe(**_tuples(data.pop("wheels", {}))),
+            wheels=_wheel_recipe(data.pop("wheels", {})),
             debian=DebianRecipe(**_tuples(data.pop("debian", {}))),
+            kernels=KernelRecipe(**_tuples(data.pop("kernels", {}))),
+            platform=next(iter(data.get("platforms", ())), Recipe.platform),
             **_tuples(data),
         )
     except TypeError as error:
         raise LockError(f"{path} is not a recipe: {error}", hint="Compare images/cpu.") from error
+
+
+def _wheel_recipe(table: dict[str, Any]) -> WheelRecipe:
+    platforms = _tuples(table.pop("platforms", {}))
+    return WheelRecipe(platforms=platforms, **_tuples(table))
+
+
+def lock_name(kind: str, architecture: str) -> str:
+    """Return the name of a lock file: ``wheels.amd64.lock``."""
+    return f"{kind}.{architecture}.lock"
 
 
 def load_lock(path: Path, table: str) -> list[dict[str, Any]]:

@@ -22,15 +22,13 @@ from zse.oci.errors import DigestMismatchError, RegistryAuthError, RegistryError
 from zse.oci.image import (
     INDEX_TYPES,
     MEDIA_TYPE_DOCKER_MANIFEST,
+    MEDIA_TYPE_INDEX,
     MEDIA_TYPE_MANIFEST,
     Descriptor,
     digest_of,
 )
-from zse.oci.layer import blob_file
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from zse.oci.credentials import Credentials
     from zse.oci.reference import Reference
 
@@ -69,6 +67,7 @@ class Registry:
     Args:
         reference: Names the host and the repository.
         credentials: Used when the registry asks for them.
+        mounts: Repositories of the same registry that blobs are to be mounted from.
         transport: Replaces the network, for tests.
         sleep: Replaces the clock, for tests.
     """
@@ -78,6 +77,7 @@ class Registry:
         reference: Reference,
         credentials: Credentials | None = None,
         *,
+        mounts: frozenset[str] = frozenset(),
         transport: httpx.BaseTransport | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -86,6 +86,7 @@ class Registry:
         self._base = f"{scheme}://{reference.api_host}"
         self._path = f"/v2/{reference.repository}"
         self._credentials = credentials
+        self._mounts = sorted(mounts - {reference.repository})
         self._sleep = sleep
         self._authorization: dict[str, str] = {}
         self._client = httpx.Client(transport=transport, timeout=_TIMEOUT, follow_redirects=False)
@@ -108,6 +109,37 @@ class Registry:
         answer = self.request(
             "GET", f"{self._path}/manifests/{identifier}", headers={"Accept": _ACCEPT}
         )
+        return self._checked_manifest(identifier, answer)
+
+    def find_manifest(self, identifier: str) -> Manifest | None:
+        """Return a manifest, or None when the registry has none of that name."""
+        answer = self.request(
+            "GET",
+            f"{self._path}/manifests/{identifier}",
+            headers={"Accept": _ACCEPT},
+            accept=(200, 404),
+        )
+        return None if answer.status_code == 404 else self._checked_manifest(identifier, answer)
+
+    def referrers(self, digest: str) -> list[Descriptor]:
+        """Return what refers to a manifest: by the registry's API, else by the agreed tag."""
+        answer = self.request(
+            "GET",
+            f"{self._path}/referrers/{digest}",
+            headers={"Accept": MEDIA_TYPE_INDEX},
+            accept=(200, 400, 404, 405),
+        )
+        if answer.status_code == 200:
+            try:
+                items = answer.json()["manifests"]
+                return [Descriptor.from_json(item) for item in items]
+            except (ValueError, KeyError, TypeError) as error:
+                raise RegistryError(f"the referrers of {digest} are not an index") from error
+        found = self.find_manifest(digest.replace(":", "-", 1))
+        items = found.document.get("manifests", ()) if found is not None else ()
+        return [Descriptor.from_json(item) for item in items]
+
+    def _checked_manifest(self, identifier: str, answer: httpx.Response) -> Manifest:
         if len(answer.content) > _MAX_MANIFEST_BYTES:
             raise RegistryError(f"the manifest {identifier} has {len(answer.content)} bytes")
         digest = digest_of(answer.content)
@@ -125,30 +157,6 @@ class Registry:
             raise DigestMismatchError(f"blob {descriptor.digest} arrived with other bytes")
         return content
 
-    def pull_blob(self, descriptor: Descriptor, blobs: Path) -> Path:
-        """Fetch a blob into a folder of blobs; one that is there is not fetched again.
-
-        Raises:
-            DigestMismatchError: The bytes are not what the digest says.
-        """
-        target = blobs / descriptor.digest.removeprefix("sha256:")
-        if target.is_file() and target.stat().st_size == descriptor.size_bytes:
-            return target
-        answer = self.request("GET", f"{self._path}/blobs/{descriptor.digest}", is_streamed=True)
-        try:
-            with blob_file(blobs) as blob:
-                for chunk in answer.iter_bytes(1 << 20):
-                    blob.write(chunk)
-                if f"sha256:{blob.hex_digest}" != descriptor.digest:
-                    raise DigestMismatchError(f"blob {descriptor.digest} arrived with other bytes")
-        except httpx.HTTPError as error:
-            raise RegistryError(
-                f"the download of {descriptor.digest} broke off: {error}"
-            ) from error
-        finally:
-            answer.close()
-        return target
-
     def has_blob(self, digest: str) -> bool:
         """Ask whether the repository holds a blob."""
         answer = self.request(
@@ -158,8 +166,11 @@ class Registry:
 
     # --- writing -----------------------------------------------------------------------------
 
-    def push_manifest(self, identifier: str, content: bytes, media_type: str) -> str:
-        """Store a manifest under a tag or its digest; return its digest.
+    def push_manifest(self, identifier: str, content: bytes, media_type: str) -> bool:
+        """Store a manifest under a tag or its digest.
+
+        Returns:
+            Whether the registry took note of the manifest's subject, so that it lists it there.
 
         Raises:
             DigestMismatchError: The registry says it stored other bytes.
@@ -176,7 +187,7 @@ class Registry:
         stored = answer.headers.get("docker-content-digest", digest)
         if stored != digest:
             raise DigestMismatchError(f"the registry rewrote the manifest {digest} to {stored}")
-        return digest
+        return bool(answer.headers.get("oci-subject"))
 
     # --- one request -------------------------------------------------------------------------
 
@@ -191,6 +202,7 @@ class Registry:
         scope: str = "pull",
         is_streamed: bool = False,
         tries: int = _TRIES,
+        is_resent: bool = True,
     ) -> httpx.Response:
         """Send a request until it is answered for good.
 
@@ -203,6 +215,8 @@ class Registry:
             scope: What is to be done: ``pull`` or ``pull,push``.
             is_streamed: Leave the answer's body unread; the caller closes it.
             tries: How often to send at most.
+            is_resent: Whether a request that failed underway may be sent again as it is; a part
+                of an upload may not, because nobody knows how much of it arrived.
 
         Raises:
             RegistryAuthError: The registry refused the credentials, or wants some.
@@ -210,7 +224,8 @@ class Registry:
         """
         address = urljoin(self._base, location)
         for attempt in range(1, tries + 1):
-            answer = self._send(method, address, body, headers or {}, scope, attempt == tries)
+            is_last = attempt == tries or not is_resent
+            answer = self._send(method, address, body, headers or {}, scope, is_last)
             if answer is None:
                 self._sleep(_backoff_seconds(attempt))
                 continue
@@ -228,7 +243,7 @@ class Registry:
             answer.close()
             if status == 401 and attempt < tries and self._is_ours(address):
                 self._sign_in(answer.headers.get("www-authenticate", ""), scope)
-            elif status in _RETRIED and attempt < tries:
+            elif status in _RETRIED and not is_last:
                 self._sleep(_wait_seconds(answer.headers.get("retry-after", ""), attempt))
             else:
                 raise self._refusal(method, address, answer)
@@ -287,10 +302,10 @@ class Registry:
     def _token(self, fields: dict[str, str], scope: str) -> str:
         realm = fields["realm"]
         self._refuse_plain_http(realm)
-        wanted = {
-            "service": fields.get("service", ""),
-            "scope": f"repository:{self.reference.repository}:{scope}",
-        }
+        scopes = [f"repository:{self.reference.repository}:{scope}"]
+        if scope != "pull":  # without a right to read it, a registry mounts nothing from elsewhere
+            scopes += [f"repository:{name}:pull" for name in self._mounts]
+        wanted = {"service": fields.get("service", ""), "scope": " ".join(scopes)}
         credentials = self._credentials
         try:
             if credentials is not None and credentials.identity_token:
@@ -303,7 +318,8 @@ class Registry:
                 answer = self._client.post(realm, data=form)
             else:
                 header = {"Authorization": credentials.basic} if credentials is not None else {}
-                answer = self._client.get(realm, params=wanted, headers=header)
+                query = {**wanted, "scope": scopes}
+                answer = self._client.get(realm, params=query, headers=header)
         except httpx.TransportError as error:
             raise RegistryError(f"the sign-in service could not be reached: {error}") from error
         if answer.status_code != 200:

@@ -2,7 +2,8 @@
 
 A blob that the repository has is not sent; one that another repository of the same registry has is
 mounted. Small blobs go in one request, large ones in chunks that stay below the limits of common
-proxies. Some registries drop the session when a chunk breaks off, so the blob is then begun again.
+proxies: after a cut the registry is asked how much it has, and the rest is sent. Some registries
+drop the session when a chunk breaks off; the blob is then begun again.
 """
 
 from __future__ import annotations
@@ -23,11 +24,15 @@ if TYPE_CHECKING:
 
     Source = Callable[[], Path]
     """Gives the local file of a blob, fetching it first where it must be fetched."""
+    Progress = Callable[[int], None]
+    """Told how many bytes of a blob have arrived."""
 
 WHOLE_MAX_BYTES = 256 << 20
 CHUNK_BYTES = 96 << 20
 _CONNECTIONS = 3
 _SESSIONS = 4
+_RESUMES = 4
+_SCOPE = "pull,push"
 _OCTETS = {"Content-Type": "application/octet-stream"}
 
 
@@ -57,7 +62,13 @@ def push_blobs(
 
     def push(item: tuple[Descriptor, Source]) -> None:
         descriptor, source = item
-        how = push_blob(registry, descriptor, source, mount_from.get(descriptor.digest, ""))
+
+        def progress(done_bytes: int) -> None:
+            share = f"{done_bytes / 1e6:.0f} of {descriptor.size_bytes / 1e6:.0f} MB"
+            report(f"sending {descriptor.digest[:19]}: {share}")
+
+        mount = mount_from.get(descriptor.digest, "")
+        how = push_blob(registry, descriptor, source, mount, progress=progress)
         report(f"{how} {descriptor.digest[:19]} ({descriptor.size_bytes / 1e6:.1f} MB)")
 
     with ThreadPoolExecutor(_CONNECTIONS) as pool:
@@ -70,9 +81,10 @@ def push_blob(
     source: Source,
     mount_from: str = "",
     *,
+    progress: Progress = lambda _: None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Upload:
-    """Upload one blob, beginning again when the registry loses the session.
+    """Upload one blob, going on after a cut, or anew when the registry has lost the session.
 
     Raises:
         RegistryError: It could not be uploaded.
@@ -81,22 +93,29 @@ def push_blob(
         return Upload.EXISTED
     for attempt in range(1, _SESSIONS):
         try:
-            return _upload(registry, descriptor, source, mount_from)
+            return _upload(registry, descriptor, source, mount_from, progress, sleep)
         except RegistryAuthError:
             raise
         except RegistryError:
             sleep(0.5 * 2**attempt)
-    return _upload(registry, descriptor, source, mount_from)
+    return _upload(registry, descriptor, source, mount_from, progress, sleep)
 
 
-def _upload(registry: Registry, descriptor: Descriptor, source: Source, mount_from: str) -> Upload:
+def _upload(
+    registry: Registry,
+    descriptor: Descriptor,
+    source: Source,
+    mount_from: str,
+    progress: Progress,
+    sleep: Callable[[float], None],
+) -> Upload:
     query = f"?mount={descriptor.digest}&from={mount_from}" if mount_from else ""
     start = registry.request(
         "POST",
         f"/v2/{registry.reference.repository}/blobs/uploads/{query}",
         body=b"",
         accept=(201, 202),
-        scope="pull,push",
+        scope=_SCOPE,
     )
     if start.status_code == 201:
         return Upload.MOUNTED
@@ -104,8 +123,39 @@ def _upload(registry: Registry, descriptor: Descriptor, source: Source, mount_fr
     location, done_bytes = start.headers["location"], 0
     if descriptor.size_bytes > WHOLE_MAX_BYTES:
         chunk_bytes = _chunk_bytes(start.headers)
-        while done_bytes < descriptor.size_bytes:
-            length = min(chunk_bytes, descriptor.size_bytes - done_bytes)
+        location = _send_chunks(registry, descriptor, path, location, chunk_bytes, progress, sleep)
+        done_bytes = descriptor.size_bytes
+    rest_bytes = descriptor.size_bytes - done_bytes
+    registry.request(
+        "PUT",
+        f"{location}{'&' if '?' in location else '?'}digest={descriptor.digest}",
+        body=file_window(path, done_bytes, rest_bytes),
+        headers={**_OCTETS, "Content-Length": str(rest_bytes)},
+        accept=(201,),
+        scope=_SCOPE,
+        tries=2,
+    )
+    return Upload.SENT
+
+
+def _send_chunks(
+    registry: Registry,
+    descriptor: Descriptor,
+    path: Path,
+    location: str,
+    chunk_bytes: int,
+    progress: Progress,
+    sleep: Callable[[float], None],
+) -> str:
+    """Send a blob in chunks; after a cut, go on from where the registry says it is.
+
+    Returns:
+        Where the upload is to be completed.
+    """
+    done_bytes, failures = 0, 0
+    while done_bytes < descriptor.size_bytes:
+        length = min(chunk_bytes, descriptor.size_bytes - done_bytes)
+        try:
             answer = registry.request(
                 "PATCH",
                 location,
@@ -116,21 +166,34 @@ def _upload(registry: Registry, descriptor: Descriptor, source: Source, mount_fr
                     "Content-Range": f"{done_bytes}-{done_bytes + length - 1}",
                 },
                 accept=(202,),
-                scope="pull,push",
-                tries=2,
+                scope=_SCOPE,
+                tries=2,  # the first may only have lacked a token
+                is_resent=False,
             )
-            location, done_bytes = answer.headers["location"], done_bytes + length
-    rest_bytes = descriptor.size_bytes - done_bytes
-    registry.request(
-        "PUT",
-        f"{location}{'&' if '?' in location else '?'}digest={descriptor.digest}",
-        body=file_window(path, done_bytes, rest_bytes),
-        headers={**_OCTETS, "Content-Length": str(rest_bytes)},
-        accept=(201,),
-        scope="pull,push",
-        tries=2,
-    )
-    return Upload.SENT
+        except RegistryAuthError:
+            raise
+        except RegistryError:
+            failures += 1
+            if failures > _RESUMES:
+                raise
+            sleep(0.5 * 2**failures)
+            location, done_bytes = _state(registry, location)
+            continue
+        location, done_bytes = answer.headers["location"], done_bytes + length
+        failures = 0
+        progress(done_bytes)
+    return location
+
+
+def _state(registry: Registry, location: str) -> tuple[str, int]:
+    """Ask how much of an upload the registry has; where it has lost it, this is an error."""
+    answer = registry.request("GET", location, accept=(204,), scope=_SCOPE)
+    first, _, last = answer.headers.get("range", "").rpartition("=")[2].partition("-")
+    done_bytes = int(last) + 1 if first == "0" and last.isdigit() else 0
+    # "0-0" means one byte or none: the registry cannot say, so it is taken for none.
+    if done_bytes == 1:
+        done_bytes = 0
+    return answer.headers.get("location", location), done_bytes
 
 
 def _chunk_bytes(headers: Mapping[str, str]) -> int:

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING
 from zse.errors import MissingDependencyError
 from zse.oci.errors import LockError, WheelError
 from zse.oci.recipe import Recipe, load_lock, write_lock
+from zse.oci.secrets import Secrets
+from zse.settings import subprocess_environment
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 _PLATFORMS = ("manylinux_2_28", "manylinux_2_17", "manylinux2014", "manylinux_2_12",
               "manylinux2010", "manylinux_2_5", "manylinux1")  # fmt: skip
 _MACHINES = {"linux/amd64": "x86_64", "linux/arm64": "aarch64"}
-LOCK_NAME = "wheels.lock"
+LOCK_KIND = "wheels"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,28 +48,30 @@ def read_wheel_lock(folder: Path, recipe: Recipe) -> list[LockedWheel]:
     Raises:
         LockError: The lock is missing, malformed or made for other requirements.
     """
-    path = folder / LOCK_NAME
+    path = folder / recipe.lock_name(LOCK_KIND)
     try:
         wheels = [LockedWheel(**entry) for entry in load_lock(path, "wheel")]
     except TypeError as error:
         raise LockError(f"{path}: {error}") from error
     locked = {f"{canonical_name(wheel.name)}=={wheel.version}" for wheel in wheels}
-    wanted = {_canonical_requirement(text) for text in _all_requirements(recipe)}
+    wanted = {_canonical_requirement(text) for text in recipe.requirements}
     if locked != wanted:
         changed = ", ".join(sorted(locked ^ wanted))
         raise LockError(f"{path} does not match image.toml: {changed}")
     return wheels
 
 
-def update_wheel_lock(recipe: Recipe, folder: Path, cache: Path) -> list[LockedWheel]:
+def update_wheel_lock(
+    recipe: Recipe, folder: Path, cache: Path, secrets: Secrets | None = None
+) -> list[LockedWheel]:
     """Fetch the wheels that the recipe names and write what they are into the lock."""
     wheels = []
     with tempfile.TemporaryDirectory(dir=_made(cache)) as name:
         scratch = Path(name)
-        _download(recipe, _all_requirements(recipe), scratch, hashes=False)
+        _download(recipe, recipe.requirements, scratch, secrets, hashes=False)
         for file in scratch.glob("*.whl"):
             project, version = file.name.split("-")[:2]
-            digest = _sha256(file)
+            digest = sha256_of(file)
             _keep(file, cache / digest / file.name)
             wheels.append(
                 LockedWheel(
@@ -75,7 +79,8 @@ def update_wheel_lock(recipe: Recipe, folder: Path, cache: Path) -> list[LockedW
                 )
             )
     wheels.sort(key=lambda wheel: wheel.name)
-    write_lock(folder / LOCK_NAME, "wheel", [dict(asdict(wheel)) for wheel in wheels])
+    entries: list[dict[str, str | int]] = [dict(asdict(wheel)) for wheel in wheels]
+    write_lock(folder / recipe.lock_name(LOCK_KIND), "wheel", entries)
     return wheels
 
 
@@ -85,11 +90,9 @@ def wheels_for_storage(recipe: Recipe, wheels: Sequence[LockedWheel]) -> list[Lo
     return [wheel for wheel in wheels if f"{canonical_name(wheel.name)}=={wheel.version}" in names]
 
 
-def _all_requirements(recipe: Recipe) -> list[str]:
-    return [*recipe.wheels.requirements, *recipe.wheels.storage]
-
-
-def fetch_wheels(recipe: Recipe, wheels: Sequence[LockedWheel], cache: Path) -> list[Path]:
+def fetch_wheels(
+    recipe: Recipe, wheels: Sequence[LockedWheel], cache: Path, secrets: Secrets | None = None
+) -> list[Path]:
     """Return the locked wheels as local files, fetching the ones not yet in the cache.
 
     Raises:
@@ -102,10 +105,10 @@ def fetch_wheels(recipe: Recipe, wheels: Sequence[LockedWheel], cache: Path) -> 
         with tempfile.TemporaryDirectory(dir=_made(cache)) as name:
             scratch = Path(name)
             lines = [f"{w.name}=={w.version} --hash=sha256:{w.sha256}" for w in missing]
-            _download(recipe, lines, scratch, hashes=True)
+            _download(recipe, lines, scratch, secrets, hashes=True)
             for wheel in missing:
                 file = scratch / wheel.file
-                if not file.is_file() or _sha256(file) != wheel.sha256:
+                if not file.is_file() or sha256_of(file) != wheel.sha256:
                     raise WheelError(f"pip did not fetch {wheel.file} with the locked SHA-256")
                 _keep(file, paths[wheel])
     return list(paths.values())
@@ -123,25 +126,34 @@ def _canonical_requirement(text: str) -> str:
     return f"{canonical_name(name)}=={version}"
 
 
-def _download(recipe: Recipe, lines: list[str], target: Path, *, hashes: bool) -> None:
+def _download(
+    recipe: Recipe,
+    lines: Sequence[str],
+    target: Path,
+    secrets: Secrets | None,
+    *,
+    hashes: bool,
+) -> None:
     """Ask pip as it is configured; only if that fails, ask again with the recipe's spare index."""
     requirements = target / "requirements.txt"
     requirements.write_text("\n".join(lines) + "\n")
     command = _pip_command(recipe, requirements, target, hashes=hashes)
-    first = _run_pip(command)
+    known = secrets or Secrets()
+    first = _run_pip(command, known)
     if first.returncode == 0:
         return
     if recipe.wheels.extra_index:
-        second = _run_pip([*command, "--extra-index-url", recipe.wheels.extra_index])
+        second = _run_pip([*command, "--extra-index-url", recipe.wheels.extra_index], known)
         if second.returncode == 0:
             return
     if "No module named pip" in first.stderr:
         raise MissingDependencyError(
             f"{sys.executable} has no pip", hint=f"Run {sys.executable} -m ensurepip."
         )
-    words = [line for line in first.stderr.splitlines() if line.startswith("ERROR")]
+    said = known.redact(first.stderr)
+    words = [line for line in said.splitlines() if line.startswith("ERROR")]
     raise WheelError(
-        f"pip could not fetch the image's wheels: {' '.join(words[:3]) or first.stderr[-400:]}",
+        f"pip could not fetch the image's wheels: {' '.join(words[:3]) or said[-400:]}",
         hint="Check pip's index settings (pip config list), or run --update-lock.",
     )
 
@@ -159,11 +171,13 @@ def _pip_command(recipe: Recipe, requirements: Path, target: Path, *, hashes: bo
     ]  # fmt: skip
 
 
-def _run_pip(command: list[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+def _run_pip(command: list[str], secrets: Secrets) -> subprocess.CompletedProcess[str]:
+    environment = subprocess_environment(**secrets.pip_variables())
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
 
 
-def _sha256(path: Path) -> str:
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file as hexadecimal digits."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 

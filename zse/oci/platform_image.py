@@ -1,0 +1,295 @@
+"""The image of one platform: its layers, its config, its manifest, and what went into it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import zse
+from zse.errors import NotFoundError, UsageError
+from zse.oci.apt import find_mirrors
+from zse.oci.base import (
+    Base,
+    base_from_layout,
+    base_from_registry,
+    layer_from_rootfs,
+    parse_base,
+    suite_of,
+)
+from zse.oci.cache import IMAGE_FORMAT, LayerCache
+from zse.oci.credentials import find_credentials
+from zse.oci.debian import SUITE_PYTHON, Archive
+from zse.oci.image import (
+    MEDIA_TYPE_CONFIG,
+    MEDIA_TYPE_MANIFEST,
+    Descriptor,
+    ImageSettings,
+    build_config,
+    build_manifest,
+    digest_of,
+)
+from zse.oci.layer import LIBZSTD_VERSION, Compression, Layer
+from zse.oci.layers import MODEL_PATH, LayerBuilder
+from zse.oci.materials import Material, base_material, model_material
+from zse.oci.options import BuildOptions, BuiltPlatform, ModelMode
+from zse.oci.reference import Reference, parse_reference
+from zse.oci.registry import Registry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import ExitStack
+
+    from zse.oci.layers import ModelLayer
+    from zse.oci.layout import ImageLayout
+    from zse.oci.recipe import Recipe
+    from zse.oci.upload import Source
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlatformImage:
+    """An image whose own blobs lie in a layout; those of its base are where the base is."""
+
+    platform: str
+    manifest: Descriptor
+    base: Base
+    layers: tuple[Layer, ...]
+    blobs: tuple[Descriptor, ...]
+    """Every blob that the manifest names."""
+    sources: dict[str, Source]
+    """Digest -> where the blob can be had."""
+    materials: tuple[Material, ...]
+
+    @property
+    def summary(self) -> BuiltPlatform:
+        """What is said of it when it is finished."""
+        return BuiltPlatform(
+            platform=self.platform,
+            digest=self.manifest.digest,
+            size_bytes=self.manifest.size_bytes + sum(blob.size_bytes for blob in self.blobs),
+            layers=self.layers,
+            model_size_bytes=sum(x.size_bytes for x in self.layers if x.comment == "model"),
+        )
+
+
+def build_platform(
+    stack: ExitStack,
+    recipe: Recipe,
+    options: BuildOptions,
+    layout: ImageLayout,
+    model: ModelLayer | None,
+    report: Callable[[str], None],
+) -> PlatformImage:
+    """Build the image of the recipe's platform into a layout.
+
+    Args:
+        stack: Closes what the base's layers are fetched through.
+        recipe: As it is for the platform.
+        options: What to build.
+        layout: Gets the blobs that are built.
+        model: The model's layer, which all platforms share; None when none is baked in.
+        report: Told what happens.
+
+    Raises:
+        ImageError: Any of its subclasses: a lock, wheel, package or base at fault.
+    """
+    builder = _builder(recipe, options, report)
+    base, layers = _base(stack, recipe, options, builder)
+    is_fetched = options.model_mode is ModelMode.URL
+    layers += builder.dependencies(with_storage=is_fetched)
+    if recipe.kernels.gpu:
+        layers.append(builder.kernels(_packs(recipe, options)))
+    layers.append(builder.code())
+    for layer in layers:
+        layout.add_file(builder.cache.path(layer), layer.digest)
+    if model is not None:
+        layers.append(model.layer)
+    if model is not None or is_fetched:
+        facts = {**options.model_facts, **({"source": options.model_url} if is_fetched else {})}
+        builder.materials.append(model_material(model.sha256 if model else "", facts))
+    return _assemble(recipe, options, builder, layout, base, layers)
+
+
+def open_registry(reference: Reference, options: BuildOptions, mounts: frozenset[str]) -> Registry:
+    """Open a repository with the credentials that docker has for its host.
+
+    Args:
+        reference: The repository.
+        options: Says where the credentials are.
+        mounts: Repositories of the same registry that blobs are to be mounted from.
+    """
+    credentials = find_credentials(reference.host, options.auth_file.expanduser())
+    return Registry(reference, credentials, mounts=mounts)
+
+
+def _builder(recipe: Recipe, options: BuildOptions, report: Callable[[str], None]) -> LayerBuilder:
+    builder = LayerBuilder(
+        recipe=recipe,
+        locks=options.locks or recipe.folder,
+        cache=LayerCache(options.cache_dir / "layers", is_enabled=options.is_cached),
+        downloads=options.cache_dir / "downloads",
+        compression=options.compression,
+        mtime=options.epoch_seconds,
+        is_update=options.is_lock_updated,
+        report=report,
+        secrets=options.secrets,
+    )
+    if not builder.byte_code_version:
+        report(
+            f"warning: no byte code goes into the image, so it starts slower: "
+            f"run zse with Python {recipe.python} to have it made"
+        )
+    return builder
+
+
+def _packs(recipe: Recipe, options: BuildOptions) -> dict[str, Path]:
+    """Return the kernel packs of the recipe; one that is missing is not left out in silence."""
+    missing = [name for name in recipe.kernels.gpu if name not in options.kernels]
+    if missing and not options.kernels:
+        raise NotFoundError(
+            f"the recipe {recipe.name} needs kernel packs for {', '.join(recipe.kernels.gpu)}",
+            hint="Name a folder of them with --kernels; `zse kernels build` makes them.",
+        )
+    return dict(options.kernels)
+
+
+def _base(
+    stack: ExitStack, recipe: Recipe, options: BuildOptions, builder: LayerBuilder
+) -> tuple[Base, list[Layer]]:
+    """Return the base, and the layers that were built for it."""
+    name = parse_base(options.base or recipe.base)
+    if name.kind == "debian":
+        suite = suite_of(name.value, recipe.debian.suite, python=recipe.python, known=SUITE_PYTHON)
+        archive = Archive(
+            mirrors=find_mirrors(options.mirror),
+            cache=builder.downloads / "debian",
+            report=builder.report,
+        )
+        return Base(name=f"debian:{suite}"), [builder.debian(archive, suite)]
+    if name.kind == "rootfs":
+        path = Path(name.value)
+        layer = layer_from_rootfs(path, builder.cache.blobs, compression=builder.compression)
+        base = Base(name=f"rootfs:{path.name}", digest=layer.diff_id)
+        builder.materials.append(base_material(base.name, _hex(layer.diff_id)))
+        return replace(base, digest=""), [layer]
+    if name.kind == "oci":
+        base = base_from_layout(name.value, platform=recipe.platform)
+    else:
+        reference = parse_reference(name.value)
+        registry = stack.enter_context(open_registry(reference, options, frozenset()))
+        cache = builder.downloads / "bases"
+        base = base_from_registry(registry, platform=recipe.platform, cache=cache)
+        if not reference.digest:
+            builder.report(f"the base {base.name} is {base.digest}; a tag may move, a digest not")
+    builder.materials.append(base_material(base.name, _hex(base.digest)))
+    return base, []
+
+
+def _hex(digest: str) -> str:
+    return digest.removeprefix("sha256:")
+
+
+def _assemble(
+    recipe: Recipe,
+    options: BuildOptions,
+    builder: LayerBuilder,
+    layout: ImageLayout,
+    base: Base,
+    layers: list[Layer],
+) -> PlatformImage:
+    """Write config and manifest into the layout."""
+    content = build_config(
+        base.config,
+        layers,
+        _settings(recipe, options),
+        platform=recipe.platform,
+        epoch_seconds=options.epoch_seconds,
+    )
+    config = Descriptor(
+        media_type=MEDIA_TYPE_CONFIG, digest=layout.add_bytes(content), size_bytes=len(content)
+    )
+    own = [
+        Descriptor(media_type=x.media_type, digest=x.digest, size_bytes=x.size_bytes)
+        for x in layers
+    ]
+    annotations = _annotations(recipe, options, builder, base)
+    document = build_manifest(config, [*base.layers, *own], annotations)
+    layout.add_bytes(document)
+    sources: dict[str, Source] = {d.digest: _in_layout(layout, d) for d in [*own, config]}
+    for descriptor in base.layers:
+        sources[descriptor.digest] = _in_base(base, descriptor)
+    return PlatformImage(
+        platform=recipe.platform,
+        manifest=Descriptor(
+            media_type=MEDIA_TYPE_MANIFEST,
+            digest=digest_of(document),
+            size_bytes=len(document),
+            platform=recipe.platform,
+        ),
+        base=base,
+        layers=tuple(layers),
+        blobs=(*base.layers, *own, config),
+        sources=sources,
+        materials=tuple(builder.materials),
+    )
+
+
+def _in_layout(layout: ImageLayout, descriptor: Descriptor) -> Source:
+    return lambda: layout.blob_path(descriptor.digest)
+
+
+def _in_base(base: Base, descriptor: Descriptor) -> Source:
+    def fetch() -> Path:
+        if base.fetch is None:
+            raise NotFoundError(f"the base {base.name} cannot give its layer {descriptor.digest}")
+        return base.fetch(descriptor)
+
+    return fetch
+
+
+def _settings(recipe: Recipe, options: BuildOptions) -> ImageSettings:
+    """Say how the image starts; times in the health check are nanoseconds, as docker wants them."""
+    is_url = options.model_mode is ModelMode.URL
+    if is_url and not options.model_url:
+        raise UsageError("--model url needs an address", hint="Give s3://BUCKET/KEY as MODEL.")
+    model = options.model_url if is_url else f"/{MODEL_PATH}"
+    cache = {"ZSE_CACHE_DIR": "/tmp/zse"} if is_url else {}
+    check = recipe.healthcheck
+    second = 1_000_000_000
+    return ImageSettings(
+        entrypoint=recipe.entrypoint,
+        command=recipe.command,
+        env={**recipe.env, **cache, "ZSE_MODEL": model, "PORT": str(recipe.port)},
+        labels={
+            **recipe.labels,
+            "org.opencontainers.image.version": zse.__version__,
+            "dev.zse.recipe": recipe.name,
+        },
+        user=recipe.user,
+        port=recipe.port,
+        volumes=["/models"] if options.model_mode is ModelMode.VOLUME else [],
+        healthcheck=None
+        if check is None
+        else {
+            "Test": list(check.test),
+            "Interval": check.interval_seconds * second,
+            "Timeout": check.timeout_seconds * second,
+            "StartPeriod": check.start_period_seconds * second,
+            "Retries": check.retries,
+        },
+    )
+
+
+def _annotations(
+    recipe: Recipe, options: BuildOptions, builder: LayerBuilder, base: Base
+) -> dict[str, str]:
+    """Name what the digest depends on beside the inputs."""
+    facts = {
+        "org.opencontainers.image.base.name": base.name,
+        "org.opencontainers.image.base.digest": base.digest,
+        "dev.zse.image-format": IMAGE_FORMAT,
+        "dev.zse.recipe": recipe.name,
+        "dev.zse.cpython": builder.byte_code_version,
+        "dev.zse.libzstd": LIBZSTD_VERSION if options.compression is Compression.ZSTD else "",
+    }
+    return {key: value for key, value in facts.items() if value}
