@@ -28,6 +28,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "hardware": ("zse.cli.hardware", "Show GPUs, memory, which models fit, what a GPU lacks."),
     "kernels": ("zse.cli.kernels", "Build, check and tune GPU kernel packs."),
     "build-image": ("zse.cli.build_image", "Write an OCI image around a model, without Docker."),
+    "cold-start": ("zse.cli.cold_start", "Measure how long an image or a model takes to wake."),
     "deploy": ("zse.cli.deploy", "Deploy an image to a platform, plan first."),
 }
 

@@ -1,0 +1,1 @@
+"""The cold start, measured: start the thing as a platform would, wait, ask, stop, and again."""

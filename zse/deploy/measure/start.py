@@ -1,0 +1,216 @@
+"""One cold start: a fresh process, from its first instruction to the first streamed token."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import subprocess
+import tempfile
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import IO, TYPE_CHECKING, Any
+
+from zse.deploy.measure.errors import ColdStartError
+from zse.settings import subprocess_environment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+HOST = "127.0.0.1"
+_POLL_SECONDS = 0.002
+_STOP_SECONDS = 40.0
+_LOG_BYTES = 3000
+_QUESTION = {
+    "model": "default",
+    "messages": [{"role": "user", "content": "What is the capital of France?"}],
+    "max_tokens": 4,
+    "temperature": 0,
+    "stream": True,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """Something that can be started again and again."""
+
+    name: str
+    how: str
+    """How it is started: ``process``, or the name of a runner."""
+    command: Callable[[int], list[str]]
+    """Port -> a command that serves there."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables of the command; the port is passed as PORT too."""
+    is_told_when: bool = False
+    """Whether the process hears when it was started, which is finer than what the kernel says."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LedgerPhase:
+    """One phase, as the server itself recorded it."""
+
+    end_ms: float
+    """Since its process began."""
+    duration_ms: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """One cold start, in ms since the command was run."""
+
+    live_ms: float
+    """``/health/live`` answered."""
+    ready_ms: float
+    """``/health/ready`` answered 200."""
+    first_token_ms: float
+    """The first text of a streamed answer arrived."""
+    ledger: Mapping[str, LedgerPhase]
+    """The server's own record."""
+
+    @property
+    def milestones(self) -> dict[str, float]:
+        """What is seen from outside, in order."""
+        return {"live": self.live_ms, "ready": self.ready_ms, "first-token": self.first_token_ms}
+
+
+def measure_start(subject: Subject, *, timeout_seconds: float) -> Start:
+    """Start once, wait, ask once, stop.
+
+    Args:
+        subject: What to start.
+        timeout_seconds: Until a start counts as failed.
+
+    Raises:
+        ColdStartError: The process ended, or did not answer in time; its last words are quoted.
+    """
+    port = _free_port()
+    with tempfile.TemporaryFile() as log:
+        variables = {**subject.environment, "PORT": str(port)}
+        command = subject.command(port)
+        if subject.is_told_when:
+            variables["ZSE_START_TIME_NS"] = str(time.time_ns())
+        began = time.perf_counter()
+        with _running(command, variables, log) as process:
+            watch = _Watch(process, port, began, timeout_seconds, log)
+            live_ms = watch.wait("/health/live")
+            ready_ms = watch.wait("/health/ready")
+            first_token_ms = watch.ask()
+            ledger = watch.ledger()
+    return Start(live_ms=live_ms, ready_ms=ready_ms, first_token_ms=first_token_ms, ledger=ledger)
+
+
+class _Watch:
+    """A process with a stopwatch."""
+
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        port: int,
+        began: float,
+        timeout_seconds: float,
+        log: IO[bytes],
+    ) -> None:
+        self._process = process
+        self._port = port
+        self._began = began
+        self._timeout_seconds = timeout_seconds
+        self._log = log
+
+    def wait(self, path: str) -> float:
+        """Return the ms until a path answers 200."""
+        while self._elapsed_ms() < self._timeout_seconds * 1000:
+            try:
+                with self._request("GET", path) as answer:
+                    if answer.status == http.HTTPStatus.OK:
+                        return self._elapsed_ms()
+            except (OSError, http.client.HTTPException):
+                pass
+            if self._process.poll() is not None:
+                raise self._failure(f"the server ended with code {self._process.returncode}")
+            time.sleep(_POLL_SECONDS)
+        raise self._failure(f"{path} was not answered with 200 in {self._timeout_seconds:g} s")
+
+    def ask(self) -> float:
+        """Return the ms until the first text of a streamed answer."""
+        body = json.dumps(_QUESTION).encode()
+        try:
+            with self._request("POST", "/v1/chat/completions", body) as answer:
+                if answer.status != http.HTTPStatus.OK:
+                    text = answer.read(500).decode(errors="replace")
+                    raise self._failure(f"the question was answered with {answer.status}: {text}")
+                return self._first_text(answer)
+        except (OSError, http.client.HTTPException) as error:
+            raise self._failure(f"the question was not answered: {error}") from error
+
+    def _first_text(self, answer: http.client.HTTPResponse) -> float:
+        for line in answer:
+            if line.startswith(b"data: {"):
+                choices = json.loads(line[6:]).get("choices") or [{}]
+                # The first event names the role only; an answer without any text still ends.
+                if choices[0].get("delta", {}).get("content") or choices[0].get("finish_reason"):
+                    elapsed_ms = self._elapsed_ms()
+                    answer.read()
+                    return elapsed_ms
+        raise self._failure("the stream ended without a token")
+
+    def ledger(self) -> dict[str, LedgerPhase]:
+        """Return the server's own record of its start."""
+        try:
+            with self._request("GET", "/health/ready") as answer:
+                phases: dict[str, Any] = json.loads(answer.read()).get("phases", {})
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise self._failure(f"the ledger could not be read: {error}") from error
+        return {
+            name: LedgerPhase(end_ms=phase["end_ms"], duration_ms=phase["duration_ms"])
+            for name, phase in phases.items()
+        }
+
+    def _elapsed_ms(self) -> float:
+        return (time.perf_counter() - self._began) * 1000
+
+    @contextmanager
+    def _request(
+        self, method: str, path: str, body: bytes | None = None
+    ) -> Iterator[http.client.HTTPResponse]:
+        connection = http.client.HTTPConnection(HOST, self._port, timeout=self._timeout_seconds)
+        try:
+            connection.request(method, path, body, {"content-type": "application/json"})
+            yield connection.getresponse()
+        finally:
+            connection.close()
+
+    def _failure(self, what: str) -> ColdStartError:
+        self._log.seek(0)
+        words = self._log.read()[-_LOG_BYTES:].decode(errors="replace").strip()
+        return ColdStartError(f"{what}; its last words:\n{words}" if words else what)
+
+
+@contextmanager
+def _running(
+    command: list[str], variables: Mapping[str, str], log: IO[bytes]
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a command; ask it to end at the end, as an orchestrator would, and then make it."""
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        env=subprocess_environment(**variables),
+    )
+    try:
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind((HOST, 0))
+        port: int = listener.getsockname()[1]
+        return port
