@@ -60,9 +60,13 @@ def _unique(names: list[str]) -> bool:
 
 def contents(tensor: PlannedTensor) -> dict[str, bytes]:
     return {
-        role: (tensor.name.encode() * 3000)[: bytes_of_shape(dtype, shape)].translate(_SAFE)
+        role: _bytes_like(tensor.name, bytes_of_shape(dtype, shape))
         for role, dtype, shape in parts_for(tensor.scheme, tensor.shape, tensor.group_size)
     }
+
+
+def _bytes_like(name: str, length: int) -> bytes:
+    return (name.encode() * length)[:length].translate(_SAFE)
 
 
 # Bytes below 0x40 make no exponent of all ones, so every float is finite.
