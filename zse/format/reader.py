@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from zse.errors import NotFoundError, UsageError
+from zse.format.contents import Contents
 from zse.format.errors import (
     BadMagic,
     HeaderChecksumMismatch,
@@ -24,7 +25,6 @@ from zse.format.errors import (
     ReaderClosedError,
     ReservedBytesSet,
     TruncatedHeader,
-    UnknownNameError,
     UnsupportedVersion,
 )
 from zse.format.spec import (
@@ -32,12 +32,8 @@ from zse.format.spec import (
     MAX_HEADER,
     PREFIX_BYTES,
     VERSION,
-    Group,
-    Section,
-    TensorEntry,
     ZSEHeader,
 )
-from zse.format.validate import validate
 from zse.format.verify import verify_contents
 
 if TYPE_CHECKING:
@@ -105,7 +101,13 @@ def parse_header(raw: bytes, digest: bytes) -> ZSEHeader:
     return ZSEHeader.from_bytes(raw)
 
 
-def _open_file(path: Path) -> int:
+def open_file(path: Path) -> int:
+    """Open a regular file to read; return the descriptor.
+
+    Raises:
+        NotFoundError: There is no such file, or it is a folder.
+        UsageError: It cannot be opened.
+    """
     try:
         # Without O_NONBLOCK, opening a named pipe would wait for a writer for ever.
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -122,7 +124,7 @@ def _open_file(path: Path) -> int:
     return fd
 
 
-class ZSEReader:
+class ZSEReader(Contents):
     """Random access to one file. Use it as a context manager.
 
     Views and tensors taken from a reader stay valid after ``close``: they keep the mapping alive.
@@ -138,57 +140,16 @@ class ZSEReader:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        fd = _open_file(self.path)
+        fd = open_file(self.path)
         try:
-            self.size_bytes = os.fstat(fd).st_size
-            self.header, header_end = read_header(fd, self.size_bytes)
-            self._members = validate(
-                self.header, header_end_bytes=header_end, file_size_bytes=self.size_bytes
-            )
-            self._map = mmap.mmap(fd, self.size_bytes, access=mmap.ACCESS_READ)
+            size_bytes = os.fstat(fd).st_size
+            header, header_end = read_header(fd, size_bytes)
+            super().__init__(self.path, header, header_end_bytes=header_end, size_bytes=size_bytes)
+            self._map = mmap.mmap(fd, size_bytes, access=mmap.ACCESS_READ)
         finally:
             os.close(fd)
         self._header_end_bytes = header_end
         self._view: memoryview | None = memoryview(self._map)
-        self._entries = {tensor.name: tensor for tensor in self.header.tensors}
-        self._groups = {group.name: group for group in self.header.groups}
-        self._sections = {section.name: section for section in self.header.sections}
-
-    # --- what the file holds --------------------------------------------------------------------
-
-    def names(self) -> tuple[str, ...]:
-        """Return the tensor names in file order."""
-        return tuple(self._entries)
-
-    def entry(self, name: str) -> TensorEntry:
-        """Return a tensor's entry.
-
-        Raises:
-            UnknownNameError: The file holds no such tensor.
-        """
-        try:
-            return self._entries[name]
-        except KeyError:
-            raise UnknownNameError(f"{self.path} holds no tensor {name!r}") from None
-
-    def group(self, name: str) -> Group:
-        """Return a group.
-
-        Raises:
-            UnknownNameError: The file holds no such group.
-        """
-        try:
-            return self._groups[name]
-        except KeyError:
-            raise UnknownNameError(f"{self.path} holds no group {name!r}") from None
-
-    def tensors_of(self, group_name: str) -> tuple[TensorEntry, ...]:
-        """Return the entries of the tensors in a group, in file order."""
-        return self._members[self.group(group_name).name]
-
-    def has_section(self, name: str) -> bool:
-        """Whether the file carries a section of this name."""
-        return name in self._sections
 
     # --- bytes ----------------------------------------------------------------------------------
 
@@ -198,11 +159,7 @@ class ZSEReader:
         Raises:
             UnknownNameError: The file carries no such section.
         """
-        found: Section | None = self._sections.get(name)
-        if found is None:
-            raise UnknownNameError(
-                f"{self.path} carries no section {name!r}; it has {sorted(self._sections)}"
-            )
+        found = self.section_entry(name)
         return self._open_view()[found.offset_bytes : found.end_bytes]
 
     def part(self, name: str, role: str) -> memoryview:

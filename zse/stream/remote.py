@@ -9,19 +9,19 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Self
 
-from zse.format.errors import ChecksumMismatch, ReaderClosedError, UnknownNameError
+from zse.format.contents import Contents
+from zse.format.errors import ChecksumMismatch, ReaderClosedError
 from zse.format.reader import parse_header, parse_prefix
 from zse.format.spec import PREFIX_BYTES
-from zse.format.validate import validate
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from zse.format.spec import Group, TensorEntry
+    from zse.format.spec import Section
     from zse.stream.source import ByteSource
 
 
-class RemoteReader:
+class RemoteReader(Contents):
     """One file behind a source, which it closes in the end. Use it as a context manager.
 
     Args:
@@ -36,58 +36,21 @@ class RemoteReader:
         self.source = source
         """For ``load_region``."""
         self.path = source.name
-        self.size_bytes = source.size_bytes
         try:
-            prefix = self._read(0, min(PREFIX_BYTES, self.size_bytes))
-            length, digest = parse_prefix(prefix, self.size_bytes)
-            self.header = parse_header(self._read(PREFIX_BYTES, length), digest)
-            self._members = validate(
-                self.header,
+            prefix = self._read(0, min(PREFIX_BYTES, source.size_bytes))
+            length, digest = parse_prefix(prefix, source.size_bytes)
+            header = parse_header(self._read(PREFIX_BYTES, length), digest)
+            super().__init__(
+                source.name,
+                header,
                 header_end_bytes=PREFIX_BYTES + length,
-                file_size_bytes=self.size_bytes,
+                size_bytes=source.size_bytes,
             )
         except BaseException:
             source.close()
             raise
-        self._entries = {tensor.name: tensor for tensor in self.header.tensors}
-        self._groups = {group.name: group for group in self.header.groups}
-        self._sections = {section.name: section for section in self.header.sections}
         self._held: dict[str, bytes] = {}
         self._closed = False
-
-    def names(self) -> tuple[str, ...]:
-        """Return the tensor names in file order."""
-        return tuple(self._entries)
-
-    def entry(self, name: str) -> TensorEntry:
-        """Return a tensor's entry.
-
-        Raises:
-            UnknownNameError: The file holds no such tensor.
-        """
-        try:
-            return self._entries[name]
-        except KeyError:
-            raise UnknownNameError(f"{self.path} holds no tensor {name!r}") from None
-
-    def group(self, name: str) -> Group:
-        """Return a group.
-
-        Raises:
-            UnknownNameError: The file holds no such group.
-        """
-        try:
-            return self._groups[name]
-        except KeyError:
-            raise UnknownNameError(f"{self.path} holds no group {name!r}") from None
-
-    def tensors_of(self, group_name: str) -> tuple[TensorEntry, ...]:
-        """Return the entries of the tensors in a group, in file order."""
-        return self._members[self.group(group_name).name]
-
-    def has_section(self, name: str) -> bool:
-        """Whether the file carries a section of this name."""
-        return name in self._sections
 
     def section(self, name: str) -> memoryview:
         """Return a section's bytes; they are fetched and checked once.
@@ -97,14 +60,11 @@ class RemoteReader:
             ChecksumMismatch: The bytes differ from their digest.
             StoreError: The source failed.
         """
-        if name not in self._sections:
-            raise UnknownNameError(
-                f"{self.path} carries no section {name!r}; it has {sorted(self._sections)}"
-            )
+        entry = self.section_entry(name)
         if self._closed:
             raise ReaderClosedError(f"{self.path} was closed")
         if name not in self._held:
-            self._held[name] = self._fetch(name)
+            self._held[name] = self._fetch(entry)
         return memoryview(self._held[name])
 
     def close(self) -> None:
@@ -124,13 +84,13 @@ class RemoteReader:
     ) -> None:
         self.close()
 
-    def _fetch(self, name: str) -> bytes:
-        section = self._sections[name]
+    def _fetch(self, section: Section) -> bytes:
         data = self._read(section.offset_bytes, section.length_bytes)
         found = hashlib.sha256(data).hexdigest()
         if found != section.sha256:
             raise ChecksumMismatch(
-                f"section {name} of {self.path} has SHA-256 {found}, expected {section.sha256}"
+                f"section {section.name} of {self.path} has SHA-256 {found}, "
+                f"expected {section.sha256}"
             )
         return data
 

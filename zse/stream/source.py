@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
 import threading
 from pathlib import Path
 from typing import Literal, Protocol
 
-from zse.errors import NotFoundError, UsageError
+from zse.format.reader import open_file
 from zse.format.spec import PAGE
 from zse.stream.errors import FileShrankError, SourceChangedError, StreamError
 from zse.stream.residency import PageCacheMap
@@ -87,7 +86,7 @@ class LocalSource:
 
     def __init__(self, path: str | os.PathLike[str], *, direct: DirectMode = "auto") -> None:
         self._path = Path(path)
-        self._fd = _open_regular(self._path)
+        self._fd = open_file(self._path)
         self._state = _state_of(self._fd)
         self._direct_fd = -1 if direct == "never" else self._open_direct()
         self._cache = (
@@ -199,17 +198,3 @@ class LocalSource:
 def _state_of(fd: int) -> tuple[int, int]:
     found = os.fstat(fd)
     return found.st_size, found.st_mtime_ns
-
-
-def _open_regular(path: Path) -> int:
-    try:
-        # Without O_NONBLOCK, opening a named pipe would wait for a writer for ever.
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except (FileNotFoundError, NotADirectoryError):
-        raise NotFoundError(f"there is no file {path}", hint="Check the path.") from None
-    except OSError as error:
-        raise UsageError(f"{path} cannot be opened: {error.strerror}") from error
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        os.close(fd)
-        raise NotFoundError(f"{path} is not a regular file", hint="Name a .zse file.")
-    return fd

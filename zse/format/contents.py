@@ -1,0 +1,87 @@
+"""What a file holds, by name: the same for a mapped file and for one in object storage."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from zse.format.errors import UnknownNameError
+from zse.format.validate import validate
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from zse.format.spec import Group, Section, TensorEntry, ZSEHeader
+
+
+class Contents:
+    """Look-ups in a checked header; readers add the bytes.
+
+    Args:
+        path: Where the file is, for messages.
+        header: Parsed, not yet validated.
+        header_end_bytes: Offset of the first byte after the header's JSON.
+        size_bytes: Size of the file.
+
+    Raises:
+        FormatError: A subclass that names the broken rule.
+    """
+
+    def __init__(
+        self, path: Path | str, header: ZSEHeader, *, header_end_bytes: int, size_bytes: int
+    ) -> None:
+        self.header = header
+        self.size_bytes = size_bytes
+        self._members = validate(
+            header, header_end_bytes=header_end_bytes, file_size_bytes=size_bytes
+        )
+        self._entries = {tensor.name: tensor for tensor in header.tensors}
+        self._groups = {group.name: group for group in header.groups}
+        self._sections = {section.name: section for section in header.sections}
+        self._where = path
+
+    def names(self) -> tuple[str, ...]:
+        """Return the tensor names in file order."""
+        return tuple(self._entries)
+
+    def entry(self, name: str) -> TensorEntry:
+        """Return a tensor's entry.
+
+        Raises:
+            UnknownNameError: The file holds no such tensor.
+        """
+        try:
+            return self._entries[name]
+        except KeyError:
+            raise UnknownNameError(f"{self._where} holds no tensor {name!r}") from None
+
+    def group(self, name: str) -> Group:
+        """Return a group.
+
+        Raises:
+            UnknownNameError: The file holds no such group.
+        """
+        try:
+            return self._groups[name]
+        except KeyError:
+            raise UnknownNameError(f"{self._where} holds no group {name!r}") from None
+
+    def tensors_of(self, group_name: str) -> tuple[TensorEntry, ...]:
+        """Return the entries of the tensors in a group, in file order."""
+        return self._members[self.group(group_name).name]
+
+    def has_section(self, name: str) -> bool:
+        """Whether the file carries a section of this name."""
+        return name in self._sections
+
+    def section_entry(self, name: str) -> Section:
+        """Return where a section lies.
+
+        Raises:
+            UnknownNameError: The file carries no such section.
+        """
+        try:
+            return self._sections[name]
+        except KeyError:
+            raise UnknownNameError(
+                f"{self._where} carries no section {name!r}; it has {sorted(self._sections)}"
+            ) from None
