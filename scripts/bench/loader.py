@@ -157,7 +157,7 @@ class Bench:
             for threads in (8, 16, 32):
                 name = f"bare parallel GET, {threads} threads"
                 get = partial(plain_get, port, self.span, threads, 8 << 20)
-                self.time("s3", name, get, 3)
+                self.time("s3", name, get, 2)
             if self.options.sweep:
                 for threads, chunk_mib, buffers in NETWORK_SIZES:
                     chosen = LoaderOptions(

@@ -43,7 +43,7 @@ def options_for(source: ByteSource) -> LoaderOptions:
 
 
 LOCAL_OPTIONS = LoaderOptions()
-NETWORK_OPTIONS = LoaderOptions(threads=16, buffers_per_thread=1)
+NETWORK_OPTIONS = LoaderOptions(threads=16, chunk_bytes=8 << 20, buffers_per_thread=1)
 """A connection is slower than a copy by far, so more of them count for more than a read beside
 the copy."""
 
