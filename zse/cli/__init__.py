@@ -29,6 +29,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "kernels": ("zse.cli.kernels", "Build, check and tune GPU kernel packs."),
     "build-image": ("zse.cli.build_image", "Write an OCI image around a model, without Docker."),
     "cold-start": ("zse.cli.cold_start", "Measure how long an image or a model takes to wake."),
+    "image": ("zse.cli.image", "Look into an image and check it, wherever it is."),
     "deploy": ("zse.cli.deploy", "Deploy an image to a platform, plan first."),
 }
 

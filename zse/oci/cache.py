@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-IMAGE_FORMAT = "1"
+IMAGE_FORMAT = "2"
 """Raised whenever the builder writes other bytes for the same inputs."""
 
 

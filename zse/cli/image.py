@@ -1,0 +1,150 @@
+"""``zse image``: look into a finished image, and check it, wherever it is."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from zse.settings import load_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from zse.oci.inspect import PlatformReport
+    from zse.oci.verify import Expectations, Verification
+
+_REFERENCE = "REF is an image reference, oci:DIR[:TAG] or tar:FILE[:TAG]."
+
+
+@click.group(name="image")
+def command() -> None:
+    """Look into an image and check it, in a registry, a layout or a tar file."""
+
+
+@command.command(name="inspect", help=f"Show what an image says of itself. {_REFERENCE}")
+@click.argument("reference", metavar="REF")
+@click.option("--platform", default="", metavar="OS/ARCH", help="Only this platform.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def inspect(reference: str, platform: str, as_json: bool) -> None:
+    """Show labels, layers, sizes, how it starts and what is stated about it; pull no layer."""
+    from zse.oci.image_source import open_image
+    from zse.oci.inspect import inspect_image
+
+    with open_image(reference, auth_file=_auth_file()) as source:
+        report = inspect_image(source, platform=platform)
+    if as_json:
+        click.echo(json.dumps(asdict(report), indent=2, sort_keys=True))
+        return
+    click.echo(f"digest      {report.digest}")
+    for item in report.platforms:
+        click.echo("")
+        _print_platform(item)
+
+
+@command.command(name="verify", help=f"Check every byte of an image. {_REFERENCE}")
+@click.argument("reference", metavar="REF")
+@click.option(
+    "--base",
+    default="",
+    metavar="DIGEST|REF",
+    help="The base it must stand on: a digest, or where the base is.",
+)
+@click.option(
+    "--locks",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Folder of lock files that every dependency must be in.",
+)
+@click.option("--recipe", default="", metavar="NAME", help="Use the locks of this recipe.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def verify(reference: str, base: str, locks: Path | None, recipe: str, as_json: bool) -> None:
+    """Check digests, statements, and on request the base and the dependencies.
+
+    The exit code is 9 when anything is not what it should be; every problem is named.
+    """
+    from zse.oci.errors import VerificationError
+    from zse.oci.image_source import open_image
+    from zse.oci.recipe import recipe_folder
+    from zse.oci.verify import verify_image
+
+    expected = _expectations(base, recipe_folder(recipe) if recipe else locks)
+    with open_image(reference, auth_file=_auth_file()) as source:
+        found = verify_image(source, expected, lambda words: click.echo(words, err=True))
+    if as_json:
+        click.echo(json.dumps({**asdict(found), "ok": not found.problems}, indent=2))
+    if found.problems:
+        raise VerificationError(
+            f"{reference} has {len(found.problems)} problems:\n  " + "\n  ".join(found.problems)
+        )
+    if not as_json:
+        _print_verification(found)
+
+
+def _expectations(base: str, locks: Path | None) -> Expectations:
+    """Read the base's layers where it is named by a place, not only by a digest."""
+    from zse.oci.image_source import open_image
+    from zse.oci.inspect import platform_manifests
+    from zse.oci.verify import Expectations
+
+    if not base or base.startswith("sha256:"):
+        return Expectations(locks=locks, base=(base,) if base else ())
+    with open_image(base, auth_file=_auth_file()) as source:
+        _, images = platform_manifests(source)
+    return Expectations(
+        locks=locks,
+        base=tuple(image.descriptor.digest for image in images),
+        base_layers={
+            image.descriptor.digest: tuple(layer.digest for layer in image.layers)
+            for image in images
+        },
+    )
+
+
+def _auth_file() -> Path:
+    return Path(load_settings().registry_auth_file)
+
+
+def _print_platform(item: PlatformReport) -> None:
+    lines = [
+        ("platform", item.platform),
+        ("manifest", item.digest),
+        ("size", f"{item.size_bytes / 1e6:.1f} MB"),
+        ("created", item.created),
+        ("user", item.user),
+        ("starts", " ".join([*item.entrypoint, *item.command])),
+        ("ports", " ".join(item.ports)),
+    ]
+    for name, value in lines:
+        click.echo(f"{name:11} {value}")
+    for name, values in (("env", item.env), ("labels", _pairs(item.labels))):
+        for value in values:
+            click.echo(f"{name:11} {value}")
+    for value in _pairs(item.annotations):
+        click.echo(f"{'annotation':11} {value}")
+    for layer in item.layers:
+        kind = layer.media_type.rpartition("tar")[2].lstrip("+") or "plain"
+        click.echo(
+            f"{'layer':11} {layer.size_bytes / 1e6:8.1f} MB  {kind:5}  {layer.digest[:19]}  "
+            f"{layer.comment}"
+        )
+    for statement in item.statements:
+        click.echo(f"{'statement':11} {statement.artifact_type}  {statement.digest}")
+    if item.sbom:
+        counts = ", ".join(f"{count} {kind}" for kind, count in item.sbom.items())
+        click.echo(f"{'materials':11} {counts}")
+
+
+def _pairs(values: Mapping[str, str]) -> list[str]:
+    return [f"{key}={value}" for key, value in values.items()]
+
+
+def _print_verification(found: Verification) -> None:
+    click.echo(
+        f"{found.digest}: {found.checked_blobs} layers, {found.checked_bytes / 1e6:.1f} MB, "
+        "every digest agrees"
+    )
+    for check in found.checks:
+        click.echo(f"  {check}: agrees")

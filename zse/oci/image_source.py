@@ -1,0 +1,232 @@
+"""Where a finished image is read from: a registry, a layout in a folder, or a layout in a tar file.
+
+Each gives manifests and small blobs checked against their digests, and any blob as a stream whose
+digest the reader checks. A registry is asked for layers only when somebody reads them.
+"""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from zse.errors import NotFoundError
+from zse.oci.credentials import find_credentials
+from zse.oci.download import stream_blob
+from zse.oci.errors import DigestMismatchError, LayoutError
+from zse.oci.image import Descriptor, digest_of
+from zse.oci.layout import REFERENCE_NAME, ImageLayout
+from zse.oci.reference import parse_reference
+from zse.oci.registry import Registry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MAX_DOCUMENT_BYTES = 64 << 20
+_CHUNK_BYTES = 1 << 20
+
+
+class ImageSource(Protocol):
+    """One image, wherever it is."""
+
+    def top(self) -> bytes:
+        """Return the manifest or index that the image's name stands for."""
+
+    def document(self, descriptor: Descriptor) -> bytes:
+        """Return a manifest or a small blob, its digest checked."""
+
+    def stream(self, descriptor: Descriptor) -> Iterator[bytes]:
+        """Yield the bytes of a blob, unchecked."""
+
+    def referrers(self, digest: str) -> list[Descriptor]:
+        """Return what refers to a manifest."""
+
+
+@contextmanager
+def open_image(text: str, *, auth_file: Path) -> Iterator[ImageSource]:
+    """Open ``oci:DIR[:TAG]``, ``tar:FILE[:TAG]`` or an image reference.
+
+    Raises:
+        NotFoundError: There is no such file or folder.
+        BadReferenceError: The text is no image reference.
+        LayoutError: The folder or file holds no image.
+    """
+    kind, _, place = text.partition(":")
+    if kind in {"oci", "tar"}:
+        path, tag = _split_tag(place)
+        if kind == "oci":
+            yield LayoutSource(ImageLayout.open(path), tag)
+            return
+        with _open_tar(path) as archive:
+            yield ArchiveSource(archive, path, tag)
+        return
+    reference = parse_reference(text)
+    credentials = find_credentials(reference.host, auth_file.expanduser())
+    with Registry(reference, credentials) as registry:
+        yield RegistrySource(registry)
+
+
+class RegistrySource:
+    """An image in a registry.
+
+    Args:
+        registry: The repository, opened with the image's reference.
+    """
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+
+    def top(self) -> bytes:
+        """Return the manifest or index that the reference names."""
+        return self._registry.manifest(self._registry.reference.identifier).content
+
+    def document(self, descriptor: Descriptor) -> bytes:
+        """Return a manifest or a small blob, its digest checked."""
+        if _is_manifest(descriptor):
+            return self._registry.manifest(descriptor.digest).content
+        return _checked(descriptor, self.stream(descriptor))
+
+    def stream(self, descriptor: Descriptor) -> Iterator[bytes]:
+        """Yield the bytes of a blob, unchecked."""
+        return stream_blob(self._registry, descriptor)
+
+    def referrers(self, digest: str) -> list[Descriptor]:
+        """Return what refers to a manifest."""
+        return self._registry.referrers(digest)
+
+
+class LayoutSource:
+    """An image in a layout.
+
+    Args:
+        layout: The layout.
+        tag: Names one of its images; not needed when there is only one.
+    """
+
+    def __init__(self, layout: ImageLayout, tag: str) -> None:
+        self._layout, self._tag = layout, tag
+
+    def top(self) -> bytes:
+        """Return the manifest or index that the tag names."""
+        return self._layout.read_blob(self._layout.find_image(self._tag).digest)
+
+    def document(self, descriptor: Descriptor) -> bytes:
+        """Return a manifest or a small blob, its digest checked."""
+        return _checked(descriptor, self.stream(descriptor))
+
+    def stream(self, descriptor: Descriptor) -> Iterator[bytes]:
+        """Yield the bytes of a blob, unchecked."""
+        path = self._layout.blob_path(descriptor.digest)
+        try:
+            with path.open("rb", buffering=0) as stream:
+                while data := stream.read(_CHUNK_BYTES):
+                    yield data
+        except FileNotFoundError:
+            raise LayoutError(f"{self._layout.folder} lacks {descriptor.digest}") from None
+
+    def referrers(self, digest: str) -> list[Descriptor]:
+        """Return what refers to a manifest."""
+        found = [item for item in self._layout.manifests() if item.artifact_type]
+        return [item for item in found if _subject(self.document(item)) == digest]
+
+
+class ArchiveSource:
+    """An image in a tar file that holds a layout.
+
+    Args:
+        archive: The open file.
+        path: Its path, for messages.
+        tag: Names one of its images; not needed when there is only one.
+    """
+
+    def __init__(self, archive: tarfile.TarFile, path: Path, tag: str) -> None:
+        self._archive, self._path, self._tag = archive, path, tag
+        self._members = {member.name.removeprefix("./"): member for member in archive}
+
+    def top(self) -> bytes:
+        """Return the manifest or index that the tag names."""
+        items = [item for item in self._manifests() if not item.artifact_type]
+        if self._tag:
+            items = [x for x in items if x.annotations.get(REFERENCE_NAME) == self._tag]
+        if len(items) != 1:
+            raise LayoutError(
+                f"{self._path} has {len(items)} images for tag {self._tag!r}, expected 1",
+                hint="Name one as tar:FILE:TAG.",
+            )
+        return self.document(items[0])
+
+    def document(self, descriptor: Descriptor) -> bytes:
+        """Return a manifest or a small blob, its digest checked."""
+        return _checked(descriptor, self.stream(descriptor))
+
+    def stream(self, descriptor: Descriptor) -> Iterator[bytes]:
+        """Yield the bytes of a blob, unchecked."""
+        yield from self._read(f"blobs/{descriptor.digest.replace(':', '/', 1)}")
+
+    def referrers(self, digest: str) -> list[Descriptor]:
+        """Return what refers to a manifest."""
+        found = [item for item in self._manifests() if item.artifact_type]
+        return [item for item in found if _subject(self.document(item)) == digest]
+
+    def _manifests(self) -> list[Descriptor]:
+        try:
+            index: dict[str, Any] = json.loads(b"".join(self._read("index.json")))
+            return [Descriptor.from_json(item) for item in index["manifests"]]
+        except (ValueError, KeyError, TypeError) as error:
+            raise LayoutError(f"{self._path} holds no image layout: {error}") from error
+
+    def _read(self, name: str) -> Iterator[bytes]:
+        member = self._members.get(name)
+        stream = self._archive.extractfile(member) if member is not None else None
+        if stream is None:
+            raise LayoutError(f"{self._path} lacks {name}")
+        while data := stream.read(_CHUNK_BYTES):
+            yield data
+
+
+def _split_tag(place: str) -> tuple[Path, str]:
+    """Split ``PATH[:TAG]``; a path that exists is taken whole."""
+    path = Path(place)
+    if path.exists() or ":" not in place:
+        return _existing(path), ""
+    head, _, tag = place.rpartition(":")
+    return _existing(Path(head)), tag
+
+
+def _existing(path: Path) -> Path:
+    if not path.exists():
+        raise NotFoundError(f"{path} does not exist")
+    return path
+
+
+@contextmanager
+def _open_tar(path: Path) -> Iterator[tarfile.TarFile]:
+    if not tarfile.is_tarfile(path):
+        raise LayoutError(f"{path} is not a tar file")
+    with path.open("rb") as stream, tarfile.open(fileobj=stream, mode="r:") as archive:
+        yield archive
+
+
+def _checked(descriptor: Descriptor, chunks: Iterator[bytes]) -> bytes:
+    """Collect a document, within a limit, and compare its digest."""
+    data = bytearray()
+    for chunk in chunks:
+        data += chunk
+        if len(data) > MAX_DOCUMENT_BYTES:
+            raise LayoutError(f"the document {descriptor.digest} is too large")
+    if digest_of(bytes(data)) != descriptor.digest:
+        raise DigestMismatchError(f"{descriptor.digest} has other bytes than its name says")
+    return bytes(data)
+
+
+def _is_manifest(descriptor: Descriptor) -> bool:
+    return any(word in descriptor.media_type for word in ("manifest", "image.index"))
+
+
+def _subject(content: bytes) -> str:
+    try:
+        return str((json.loads(content).get("subject") or {}).get("digest", ""))
+    except (ValueError, AttributeError):
+        return ""

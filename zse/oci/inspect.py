@@ -1,0 +1,197 @@
+"""What an image says of itself, read from its documents alone: no layer is fetched."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from zse.oci.attestation import MEDIA_TYPE_SPDX
+from zse.oci.errors import LayoutError
+from zse.oci.image import Descriptor, digest_of
+from zse.oci.sbom import sbom_counts
+
+if TYPE_CHECKING:
+    from zse.oci.image_source import ImageSource
+
+Json = Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerReport:
+    """One layer as the manifest lists it, and what the config says made it."""
+
+    digest: str
+    media_type: str
+    size_bytes: int
+    comment: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatementReport:
+    """A document that refers to the image."""
+
+    artifact_type: str
+    digest: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlatformReport:
+    """The image of one platform."""
+
+    platform: str
+    digest: str
+    size_bytes: int
+    created: str
+    user: str
+    entrypoint: tuple[str, ...]
+    command: tuple[str, ...]
+    env: tuple[str, ...]
+    ports: tuple[str, ...]
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str]
+    layers: tuple[LayerReport, ...]
+    statements: tuple[StatementReport, ...]
+    sbom: Mapping[str, int] = field(default_factory=dict)
+    """Things in the bill of materials, counted by kind; empty when the image has none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageReport:
+    """An image; its digest is the index's when it has several platforms."""
+
+    digest: str
+    platforms: tuple[PlatformReport, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlatformManifest:
+    """A platform's manifest and config, parsed."""
+
+    descriptor: Descriptor
+    manifest: Json
+    config: Json
+
+    @property
+    def platform(self) -> str:
+        """What the config says: ``os/architecture``."""
+        return f"{self.config.get('os')}/{self.config.get('architecture')}"
+
+    @property
+    def layers(self) -> list[Descriptor]:
+        """The layers, in order."""
+        return [Descriptor.from_json(item) for item in self.manifest["layers"]]
+
+
+def inspect_image(source: ImageSource, *, platform: str = "") -> ImageReport:
+    """Describe an image.
+
+    Args:
+        source: Where it is.
+        platform: Only this one; all when empty.
+
+    Raises:
+        ImageError: The image cannot be read.
+    """
+    top, found = platform_manifests(source)
+    chosen = [item for item in found if platform in {"", item.platform}]
+    if not chosen:
+        has = ", ".join(item.platform for item in found)
+        raise LayoutError(f"the image has no {platform}", hint=f"It has {has}.")
+    return ImageReport(digest=top, platforms=tuple(_report(source, item) for item in chosen))
+
+
+def platform_manifests(source: ImageSource) -> tuple[str, list[PlatformManifest]]:
+    """Return the digest of an image's name, and the manifest of each platform.
+
+    Raises:
+        LayoutError: The documents are not those of an image.
+        DigestMismatchError: A document has other bytes than its digest says.
+    """
+    content = source.top()
+    digest = digest_of(content)
+    try:
+        document: Json = json.loads(content)
+        if "manifests" not in document:
+            own = Descriptor(
+                media_type=str(document["mediaType"]), digest=digest, size_bytes=len(content)
+            )
+            return digest, [_parsed(source, own, document)]
+        items = [Descriptor.from_json(item) for item in document["manifests"]]
+        wanted = [item for item in items if not item.platform.startswith("unknown/")]
+        parsed = [_parsed(source, item, json.loads(source.document(item))) for item in wanted]
+    except (ValueError, KeyError, TypeError) as error:
+        raise LayoutError(f"{digest} is not an image: {error!r}") from error
+    return digest, parsed
+
+
+def _parsed(source: ImageSource, descriptor: Descriptor, manifest: Json) -> PlatformManifest:
+    config: Json = json.loads(source.document(Descriptor.from_json(manifest["config"])))
+    return PlatformManifest(descriptor=descriptor, manifest=manifest, config=config)
+
+
+def _report(source: ImageSource, image: PlatformManifest) -> PlatformReport:
+    run: Json = image.config.get("config") or {}
+    layers = image.layers
+    sizes = [int(image.manifest["config"]["size"]), *(layer.size_bytes for layer in layers)]
+    statements = source.referrers(image.descriptor.digest)
+    return PlatformReport(
+        platform=image.platform,
+        digest=image.descriptor.digest,
+        size_bytes=image.descriptor.size_bytes + sum(sizes),
+        created=str(image.config.get("created", "")),
+        user=str(run.get("User", "")),
+        entrypoint=tuple(run.get("Entrypoint") or ()),
+        command=tuple(run.get("Cmd") or ()),
+        env=tuple(run.get("Env") or ()),
+        ports=tuple(run.get("ExposedPorts") or ()),
+        labels=dict(run.get("Labels") or {}),
+        annotations=dict(image.manifest.get("annotations") or {}),
+        layers=tuple(
+            LayerReport(
+                digest=layer.digest,
+                media_type=layer.media_type,
+                size_bytes=layer.size_bytes,
+                comment=comment,
+            )
+            for layer, comment in zip(layers, _comments(image.config, len(layers)), strict=True)
+        ),
+        statements=tuple(
+            StatementReport(
+                artifact_type=item.artifact_type, digest=item.digest, size_bytes=item.size_bytes
+            )
+            for item in statements
+        ),
+        sbom=_sbom(source, statements),
+    )
+
+
+def _comments(config: Json, count: int) -> list[str]:
+    """Return what made each layer; history counts only steps that made one."""
+    steps = [step for step in config.get("history") or () if not step.get("empty_layer")]
+    words = [str(step.get("created_by", "")).removeprefix("zse: ") for step in steps]
+    return words if len(words) == count else [""] * count
+
+
+def _sbom(source: ImageSource, statements: list[Descriptor]) -> dict[str, int]:
+    found = read_statement(source, statements, MEDIA_TYPE_SPDX)
+    return sbom_counts(found) if found is not None else {}
+
+
+def read_statement(
+    source: ImageSource, statements: list[Descriptor], artifact_type: str
+) -> Json | None:
+    """Return the first document of a type that refers to an image, or None."""
+    for item in statements:
+        if item.artifact_type != artifact_type:
+            continue
+        try:
+            manifest: Json = json.loads(source.document(item))
+            layer = Descriptor.from_json(manifest["layers"][0])
+            document: Json = json.loads(source.document(layer))
+        except (ValueError, KeyError, IndexError, TypeError) as error:
+            raise LayoutError(f"the {artifact_type} {item.digest} cannot be read") from error
+        return document
+    return None
