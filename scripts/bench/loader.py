@@ -15,13 +15,14 @@ import os
 import statistics
 import sys
 import time
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from loader_peers import direct_read, link_copy, pageable_copy, plain_get
-from loader_sweep import sweep
+from loader_sweep import PARTS, sweep
 from machine import machine_facts
 from make_model import make_model
 from object_server import serving
@@ -34,12 +35,9 @@ from zse.stream.plan import region_span
 from zse.stream.residency import PageCacheMap
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from zse.format.spec import ZSEHeader
-
-NETWORK_SIZES = ((8, 8, 1), (8, 8, 2), (12, 8, 1), (16, 4, 1), (16, 4, 2), (24, 4, 1), (32, 4, 1))
-"""Threads, MiB of a chunk, buffers of a thread."""
 
 SUPPORT = Path(__file__).resolve().parents[2] / "tests" / "support"
 
@@ -143,30 +141,24 @@ class Bench:
         finally:
             path.unlink(missing_ok=True)
 
-    def s3(self) -> None:
-        warm(self.path)
-        usual = self.loader(NETWORK_OPTIONS)
+    @contextmanager
+    def object_url(self) -> Iterator[tuple[str, int]]:
+        """Serve the file as an object while the block runs; yield its address and the port."""
         with serving(self.path) as port:
             os.environ |= {
                 "AWS_ENDPOINT_URL_S3": f"http://127.0.0.1:{port}",
                 "AWS_ACCESS_KEY_ID": "key",
                 "AWS_SECRET_ACCESS_KEY": "secret",
             }
-            url = "s3://bucket/model.zse"
+            yield "s3://bucket/model.zse", port
+
+    def s3(self) -> None:
+        warm(self.path)
+        usual = self.loader(NETWORK_OPTIONS)
+        with self.object_url() as (url, port):
             self.time("s3", "zse", lambda: self.load(url, usual))
-            for threads in (8, 16, 32):
-                name = f"bare parallel GET, {threads} threads"
-                get = partial(plain_get, port, self.span, threads, 8 << 20)
-                self.time("s3", name, get, 2)
-            if self.options.sweep:
-                for threads, chunk_mib, buffers in NETWORK_SIZES:
-                    chosen = LoaderOptions(
-                        threads=threads,
-                        chunk_bytes=chunk_mib << 20,
-                        buffers_per_thread=buffers,
-                    )
-                    name = f"zse, {threads} threads, {buffers} x {chunk_mib} MiB"
-                    self.time("s3", name, partial(self.load, url, chosen), 2)
+            get = partial(plain_get, port, self.span, usual.threads, usual.chunk_bytes)
+            self.time("s3", "bare parallel GET to memory", get)
 
     def check(self) -> str:
         """Load once more, read the device's block back, and compare it with the file."""
@@ -250,7 +242,9 @@ def main() -> None:
     parser.add_argument("--chunk-mib", type=int, help="instead of what suits the source")
     parser.add_argument("--no-digest", action="store_true", help="of a file that is made, and fast")
     parser.add_argument("--repeat", type=int, default=5)
-    parser.add_argument("--sweep", action="store_true", help="try other ways, threads and chunks")
+    parser.add_argument(
+        "--sweep", nargs="*", choices=PARTS, help="try other ways, threads and chunks"
+    )
     parser.add_argument("--no-s3", action="store_true")
     parser.add_argument("--host", action="store_true", help="memory stands in for a GPU")
     options = parser.parse_args()
@@ -258,8 +252,8 @@ def main() -> None:
     bench = Bench(gpu, allocate, options)
     print(f"{name}: {bench.span[1] / 1e9:.2f} GB of tensors")
     bench.cached()
-    if options.sweep:
-        sweep(bench)
+    if options.sweep is not None:
+        sweep(bench, options.sweep)
     if options.disk:
         bench.cold(options.disk)
     if not options.no_s3:

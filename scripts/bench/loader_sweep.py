@@ -11,12 +11,15 @@ import mmap
 import os
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from loader_peers import in_threads
+from loader_devices import BlockingGpu, RegisteredGpu
+from loader_peers import in_threads, plain_get
 
 from zse.stream import turns
 from zse.stream.loader import LoaderOptions, LoadReport, load_region, start_load
+from zse.stream.opening import open_source
 from zse.stream.source import LocalSource
 
 if TYPE_CHECKING:
@@ -25,17 +28,20 @@ if TYPE_CHECKING:
 
     from loader import Bench
 
+    from zse.stream.source import ByteSource
+
 MIB = 1 << 20
-_HUGE_PAGE_BYTES = 2 << 20
+SIZES = (
+    *((8, 4, 2), (8, 4, 1), (10, 4, 1), (12, 4, 1), (16, 4, 1)),
+    *((8, 6, 2), (10, 6, 2), (12, 5, 2), (8, 8, 2), (12, 8, 1), (16, 8, 1)),
+)
+"""Threads, MiB of a chunk, buffers of a thread."""
 
 
-def sweep(bench: Bench) -> None:
-    """Print every row."""
-    variants(bench)
-    sizes(bench)
-    if not bench.options.host:
-        pinning(bench)
-    limits(bench)
+def sweep(bench: Bench, parts: list[str]) -> None:
+    """Print the rows of these parts, or of all."""
+    for name in parts or PARTS:
+        PARTS[name](bench)
 
 
 def limits(bench: Bench) -> None:
@@ -55,65 +61,130 @@ def limits(bench: Bench) -> None:
 
 
 def sizes(bench: Bench) -> None:
-    """Load with every number of threads and size of chunk that stays within 128 MiB."""
-    for threads in (6, 8, 10, 12, 16):
-        for chunk_mib in (1, 2, 4, 8):
-            if threads * chunk_mib > 64:
+    """Load with numbers of threads, sizes of a chunk and buffers that stay within 128 MiB."""
+    for name, gpu in devices(bench).items():
+        for threads, chunk_mib, buffers in SIZES:
+            if name == "blocking" and buffers > 1:
                 continue
-            chosen = bench.loader(threads=threads, chunk_bytes=chunk_mib * MIB)
-            name = f"zse, {threads} threads, {chunk_mib} MiB"
-            bench.time("sweep", name, lambda chosen=chosen: bench.load(bench.path, chosen), 2)
+            chosen = LoaderOptions(
+                threads=threads, chunk_bytes=chunk_mib * MIB, buffers_per_thread=buffers
+            )
+            label = f"{name}, {threads} x {buffers} x {chunk_mib} MiB"
+            bench.time("sizes", label, partial(load, bench, gpu, chosen), 3)
 
 
 def variants(bench: Bench) -> None:
     """Load in other ways, with the options in use."""
-    chosen = bench.loader()
+    usual, gpu = bench.loader(), bench.gpu
+    bench.time("variant", "as it is", partial(load, bench, gpu, usual), 3)
+    mapped = partial(load, bench, gpu, usual, MappedSource)
+    bench.time("variant", "memmove from a mapping", mapped, 3)
+    uncached = partial(load, bench, gpu, usual, partial(LocalSource, direct="never"))
+    bench.time("variant", "no look at the cache", uncached, 3)
 
-    def load(source: LocalSource, options: LoaderOptions = chosen, gpu: Any = None) -> LoadReport:
-        try:
-            device = gpu or bench.gpu
-            return load_region(device, source, bench.header, bench.address, options)
-        finally:
-            source.close()
 
-    def busy() -> LoadReport:
+def busy(bench: Bench) -> None:
+    """Load while the main thread runs Python without pause."""
+    usual = turns.TURN_SECONDS
+
+    def run() -> LoadReport:
         source = LocalSource(bench.path)
-        running = start_load(bench.gpu, source, bench.header, bench.address, chosen)
+        running = start_load(bench.gpu, source, bench.header, bench.address, bench.loader())
         while any(thread.name.startswith("zse-load") for thread in threading.enumerate()):
             sum(range(500))
         report = running.wait()
         source.close()
         return report
 
-    bench.time("busy", "short turns", busy, 3)
-    short, turns.TURN_SECONDS = turns.TURN_SECONDS, 0.005
-    bench.time("busy", "usual turns", busy, 3)
-    bench.time("variant", "usual turns", lambda: load(LocalSource(bench.path)), 3)
-    turns.TURN_SECONDS = short
-    bench.time("variant", "as it is", lambda: load(LocalSource(bench.path)), 3)
-    bench.time("variant", "no look at the cache", lambda: load(never_direct(bench.path)), 3)
-    bench.time("variant", "memmove from a mapping", lambda: load(MappedSource(bench.path)), 3)
-    three = bench.loader(buffers_per_thread=3)
-    bench.time("variant", "three buffers", lambda: load(LocalSource(bench.path), three), 3)
-    if not bench.options.host:
-        quick = QuickGpu(bench.gpu)
-        bench.time(
-            "variant", "GIL kept in calls", lambda: load(LocalSource(bench.path), gpu=quick), 3
-        )
+    for milliseconds in (0.05, 0.2, 1.0):
+        turns.TURN_SECONDS = milliseconds / 1e3
+        bench.time("busy", f"turns of {milliseconds} ms", run, 2)
+    turns.TURN_SECONDS = usual
+
+
+def network(bench: Bench) -> None:
+    """Load an object from a server on this machine, with more and fewer connections."""
+    with bench.object_url() as (url, port):
+        for name, gpu in devices(bench).items():
+            for threads, chunk_mib in ((8, 8), (12, 8), (16, 8), (16, 4)):
+                chosen = LoaderOptions(
+                    threads=threads, chunk_bytes=chunk_mib * MIB, buffers_per_thread=1
+                )
+                run = partial(load, bench, gpu, chosen, open_source, url)
+                bench.time("network", f"{name}, {threads} x 1 x {chunk_mib} MiB", run, 3)
+        for threads in (8, 16):
+            get = partial(plain_get, port, bench.span, threads, 8 * MIB)
+            bench.time("network", f"bare parallel GET, {threads} threads", get, 3)
+
+
+def calls(bench: Bench) -> None:
+    """Print what single calls of the driver take, with nothing else going on."""
+    if bench.options.host:
+        return
+    gpu = bench.gpu
+    block, streams = gpu.allocate_host(4096), []
+    stream, event = gpu.create_stream(), gpu.create_event()
+    steps: dict[str, Callable[[], Any]] = {
+        "create_stream": lambda: streams.append(gpu.create_stream()),
+        "copy_to_device": lambda: gpu.copy_to_device(bench.address, block.address, 4096, stream),
+        "record": lambda: event.record(stream),
+        "event.synchronize": event.synchronize,
+        "stream.synchronize": stream.synchronize,
+    }
+    for name, step in steps.items():
+        times = []
+        for _ in range(16):
+            started = time.perf_counter()
+            step()
+            times.append((time.perf_counter() - started) * 1e6)
+        print(f"calls   {name:20} median {sorted(times)[8]:.1f} us, longest {max(times):.1f} us")
+    for resource in (*streams, stream, event):
+        resource.destroy()
+    block.free()
 
 
 def pinning(bench: Bench) -> None:
     """Pin 64 MiB in several ways."""
-    total = 64 * MIB
-    bench.time("pin", "64 MiB, one block", lambda: pin_blocks(bench.gpu, 1, total), 3)
-    for count in (8, 16, 32):
-        run = lambda count=count: pin_blocks(bench.gpu, count, total // count)  # noqa: E731
-        bench.time("pin", f"64 MiB, {count} threads", run, 3)
-    bench.time("pin", "64 MiB, huge pages registered", lambda: register(bench.gpu, total), 3)
+    for name, gpu in devices(bench).items():
+        for count in (1, 8, 16):
+            run = partial(pin_blocks, gpu, count, 64 * MIB // count)
+            bench.time("pin", f"{name}, 64 MiB in {count} threads", run, 3)
 
 
-def never_direct(path: Path) -> LocalSource:
-    return LocalSource(path, direct="never")
+PARTS: dict[str, Callable[[Bench], None]] = {
+    "variants": variants,
+    "sizes": sizes,
+    "busy": busy,
+    "network": network,
+    "calls": calls,
+    "pinning": pinning,
+    "limits": limits,
+}
+
+
+def devices(bench: Bench) -> dict[str, Any]:
+    """Return the device, and others that differ from it in one way."""
+    if bench.options.host:
+        return {"plain": bench.gpu}
+    return {
+        "plain": bench.gpu,
+        "registered": RegisteredGpu(bench.gpu),
+        "blocking": BlockingGpu(bench.gpu),
+    }
+
+
+def load(
+    bench: Bench,
+    gpu: Any,
+    options: LoaderOptions,
+    opening: Callable[[Any], ByteSource] = LocalSource,
+    url: str = "",
+) -> LoadReport:
+    source = opening(url or bench.path)
+    try:
+        return load_region(gpu, source, bench.header, bench.address, options)
+    finally:
+        source.close()
 
 
 def buffered(
@@ -165,38 +236,6 @@ class MappedSource(LocalSource):
         super().close()
 
 
-class QuickGpu:
-    """A device whose short calls keep the GIL, so that they never wait to get it back."""
-
-    def __init__(self, gpu: Any) -> None:
-        self._gpu = gpu
-        library = ctypes.PyDLL("libcuda.so.1")
-        self._copy, self._record = library.cuMemcpyHtoDAsync_v2, library.cuEventRecord
-        pointer = ctypes.c_void_p
-        self._copy.argtypes = [ctypes.c_uint64, pointer, ctypes.c_size_t, pointer]
-        self._record.argtypes = [pointer, pointer]
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._gpu, name)
-
-    def copy_to_device(self, target: int, source: int, length_bytes: int, stream: Any) -> None:
-        if code := self._copy(target, source, length_bytes, stream.handle):
-            raise OSError(code, "cuMemcpyHtoDAsync failed")
-
-    def create_event(self) -> Any:
-        return QuickEvent(self._gpu.create_event(), self._record)
-
-
-class QuickEvent:
-    def __init__(self, event: Any, record: Callable[[int, int], int]) -> None:
-        self.synchronize, self.destroy = event.synchronize, event.destroy
-        self._event, self._record = event, record
-
-    def record(self, stream: Any) -> None:
-        if code := self._record(self._event.handle, stream.handle):
-            raise OSError(code, "cuEventRecord failed")
-
-
 def pin_blocks(gpu: Any, count: int, length_bytes: int) -> float:
     """Pin one block in each of several threads; return the seconds until all are pinned."""
     blocks = []
@@ -214,26 +253,4 @@ def pin_blocks(gpu: Any, count: int, length_bytes: int) -> float:
     seconds = time.perf_counter() - started
     for block in blocks:
         block.free()
-    return seconds
-
-
-def register(gpu: Any, length_bytes: int) -> float:
-    """Ask for huge pages, touch them, and let the driver pin them; return the seconds."""
-    library = ctypes.CDLL("libcuda.so.1")
-    gpu.make_current()
-    started = time.perf_counter()
-    area = mmap.mmap(-1, length_bytes + _HUGE_PAGE_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    area.madvise(mmap.MADV_HUGEPAGE)
-    whole = (ctypes.c_char * len(area)).from_buffer(area)
-    address = -(-ctypes.addressof(whole) // _HUGE_PAGE_BYTES) * _HUGE_PAGE_BYTES
-    for offset in range(0, length_bytes, mmap.PAGESIZE):
-        area[offset] = 0
-    touched = time.perf_counter()
-    pointer = ctypes.c_void_p(address)
-    code = library.cuMemHostRegister_v2(pointer, ctypes.c_size_t(length_bytes), 0)
-    seconds = time.perf_counter() - started
-    print(f"        touched in {(touched - started) * 1e3:.1f} ms, driver's code {code}")
-    library.cuMemHostUnregister(pointer)
-    del whole
-    area.close()
     return seconds
