@@ -54,6 +54,8 @@ class Settings:
     """ZSE_DRAIN_SECONDS: how long SIGTERM waits for work in flight."""
     cache_dir: Path = Path("~/.cache/zse")
     """ZSE_CACHE_DIR: downloads and build caches (default under XDG_CACHE_HOME)."""
+    cache_gib: float = 0.0
+    """ZSE_CACHE_GIB: most that fetched models may take in the cache; 0 means what the disk has."""
     log_level: str = "info"
     """ZSE_LOG_LEVEL: debug, info, warning or error."""
     s3_endpoint_url: str = ""
@@ -66,6 +68,8 @@ class Settings:
     """ZSE_DEBIAN_MIRROR: package mirror for ``--base debian``; empty means the one apt uses."""
     hf_token: str = field(default="", repr=False)
     """HF_TOKEN: access token for gated repositories on the hub."""
+    hf_endpoint: str = "https://huggingface.co"
+    """HF_ENDPOINT: the hub that hf:// addresses mean."""
     runpod_api_key: str = field(default="", repr=False)
     """RUNPOD_API_KEY: key of the account for ``zse deploy runpod --apply``."""
     no_color: bool = False
@@ -79,6 +83,7 @@ _VARIABLES: dict[str, tuple[str, ...]] = {
     "s3_endpoint_url": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
     "source_date_epoch": ("SOURCE_DATE_EPOCH",),
     "hf_token": ("HF_TOKEN",),
+    "hf_endpoint": ("HF_ENDPOINT",),
     "runpod_api_key": ("RUNPOD_API_KEY",),
     "registry_auth_file": ("REGISTRY_AUTH_FILE",),
 }

@@ -10,6 +10,7 @@ import pytest
 from zse.errors import MissingDependencyError, NotFoundError, StoreError
 from zse.store import base as store_base
 from zse.store import fetch, open_store, put_file
+from zse.store.checksum import Checksum
 from zse.store.copying import copy_object
 from zse.store.local import LocalStore
 from zse.store.location import parse_location
@@ -61,14 +62,14 @@ def test_progress_may_stop_a_copy(tmp_path: Path) -> None:
 class Damaged(LocalStore):
     """A file whose recorded digest is another one's."""
 
-    def recorded_sha256(self) -> str | None:
-        return "0" * 64
+    def checksum(self) -> Checksum | None:
+        return Checksum(algorithm="sha256", value="0" * 64)
 
 
 class Shortened(LocalStore):
     """A file that loses its end between two requests."""
 
-    def read_chunks(self) -> Iterator[memoryview]:
+    def read_chunks(self, offset: int = 0) -> Iterator[memoryview]:
         yield memoryview(CONTENT)[:-1]
 
 

@@ -1,9 +1,9 @@
-"""Where bytes live: local folders and s3://, read in ranges, written whole or not at all."""
+"""Where bytes live: folders, s3://, hf://, https://; read in ranges, written whole or not."""
 
 from zse.store.base import Entry, Progress, Store, Transfer, Writer
 from zse.store.copying import copy_object
 from zse.store.location import Location, parse_location
-from zse.store.transfer import fetch, open_store, put_file, read_ranges
+from zse.store.transfer import fetch, open_store, open_writable, put_file, read_ranges
 
 __all__ = [
     "Entry",
@@ -15,6 +15,7 @@ __all__ = [
     "copy_object",
     "fetch",
     "open_store",
+    "open_writable",
     "parse_location",
     "put_file",
     "read_ranges",

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
+    from zse.store.checksum import Checksum
     from zse.store.location import Location
 
 Progress = Callable[[int, int], None]
@@ -29,11 +30,14 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True)
 class Transfer:
-    """What a copy did. ``verified`` says that the digest was checked against a recorded one."""
+    """What a copy did."""
 
     size_bytes: int
     sha256: str
     verified: bool
+    """Whether the bytes were checked against a digest that the store had."""
+    resumed_bytes: int = 0
+    """How much an earlier attempt had moved already."""
 
 
 class Writer(Protocol):
@@ -77,6 +81,10 @@ class Store(Protocol):
         """Return the hexadecimal digest stored beside the object, or None when there is none."""
         ...
 
+    def checksum(self) -> Checksum | None:
+        """Return the best digest of the whole object that the store knows, if it knows one."""
+        ...
+
     def version(self) -> str:
         """Return a word that is another one when the object was replaced, even by one as long."""
         ...
@@ -89,16 +97,22 @@ class Store(Protocol):
         """Fill ``buffer`` with the bytes from ``offset``."""
         ...
 
-    def read_chunks(self) -> Iterator[bytes | bytearray | memoryview]:
-        """Yield the whole object in order. A chunk is valid until the next one is asked for."""
+    def read_chunks(self, offset: int = 0) -> Iterator[bytes | bytearray | memoryview]:
+        """Yield the rest of the object in order. A chunk is valid until the next is asked for."""
         ...
 
     def list(self) -> Iterator[Entry]:
         """Yield the objects at or below this location, sorted by name."""
         ...
 
-    def put_file(self, local_path: Path, *, progress: Progress | None = None) -> Transfer:
-        """Copy a local file here, replacing what is there only when every byte has arrived."""
+    def put_file(
+        self, local_path: Path, *, progress: Progress | None = None, resume: bool = False
+    ) -> Transfer:
+        """Copy a local file here, replacing what is there only when every byte has arrived.
+
+        With ``resume`` it goes on with what an earlier attempt left, and leaves what is done if
+        it fails.
+        """
         ...
 
     def open_writer(self) -> Writer:

@@ -2,35 +2,111 @@
 
 from __future__ import annotations
 
-import hashlib
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 from zse.errors import StoreError
 from zse.store.base import Progress, Store, Transfer, Writer
+from zse.store.checksum import Checksum, Hashing
+
+if TYPE_CHECKING:
+    from zse.store.partial import PartialWriter
 
 
-def copy_object(source: Store, writer: Writer, progress: Progress | None = None) -> Transfer:
+class DamagedError(StoreError):
+    """The bytes that came are not those that the store announced."""
+
+
+def copy_object(
+    source: Store, writer: Writer, progress: Progress | None = None, *, sha256: str | None = None
+) -> Transfer:
     """Copy ``source`` into ``writer``; nothing is published unless every check holds.
+
+    Args:
+        source: What to copy.
+        writer: Where to.
+        progress: Called after each chunk.
+        sha256: The digest that the caller knows; otherwise the one that the store knows.
 
     Raises:
         NotFoundError: The source does not exist.
         StoreError: The bytes that came are not the bytes that were announced.
     """
     total_bytes = source.size()
-    expected = source.recorded_sha256()
-    digest = hashlib.sha256()
-    done_bytes = 0
+    hashing = Hashing(_expected(source, sha256), total_bytes)
     with writer:
-        for chunk in source.read_chunks():
-            digest.update(chunk)
-            done_bytes += writer.write(chunk)
+        _copy(source, writer, hashing, 0, progress)
+        _check(source, hashing, total_bytes, sha256)
+    return Transfer(
+        size_bytes=total_bytes, sha256=hashing.sha256(), verified=_is_known(source, sha256)
+    )
+
+
+def resume_copy(
+    source: Store,
+    writer: PartialWriter,
+    progress: Progress | None = None,
+    *,
+    sha256: str | None = None,
+) -> Transfer:
+    """As ``copy_object``, from where an earlier copy of the same object stopped.
+
+    Raises:
+        NotFoundError: The source does not exist.
+        StoreError: The bytes that came are not the bytes that were announced; nothing is kept.
+    """
+    total_bytes = source.size()
+    hashing = Hashing(_expected(source, sha256), total_bytes)
+    with writer:
+        for chunk in writer.read_back(total_bytes):
+            hashing.update(chunk)
+        resumed_bytes = hashing.size_bytes
+        _copy(source, writer, hashing, resumed_bytes, progress)
+        try:
+            _check(source, hashing, total_bytes, sha256)
+        except DamagedError:
+            writer.discard()
+            raise
+    return Transfer(
+        size_bytes=total_bytes,
+        sha256=hashing.sha256(),
+        verified=_is_known(source, sha256),
+        resumed_bytes=resumed_bytes,
+    )
+
+
+def _copy(
+    source: Store, writer: Writer, hashing: Hashing, offset: int, progress: Progress | None
+) -> None:
+    total_bytes = source.size()
+    # Hashing lets other threads run: a chunk is hashed while it is written.
+    with ThreadPoolExecutor(1, thread_name_prefix="zse-hash") as pool:
+        for chunk in source.read_chunks(offset):
+            hashed = pool.submit(hashing.update, chunk)
+            try:
+                writer.write(chunk)
+            finally:
+                hashed.result()
             if progress is not None:
-                progress(done_bytes, total_bytes)
-        found = digest.hexdigest()
-        if done_bytes != total_bytes or (expected is not None and found != expected):
-            raise StoreError(
-                f"{source.location} does not hold what was stored: {done_bytes} bytes, "
-                f"sha256 {found}; expected {total_bytes} bytes, "
-                f"sha256 {expected or 'not recorded'}",
-                hint="The object was damaged or changed while it was read: copy it again.",
-            )
-    return Transfer(size_bytes=done_bytes, sha256=found, verified=expected is not None)
+                progress(hashing.size_bytes, total_bytes)
+
+
+def _expected(source: Store, sha256: str | None) -> Checksum | None:
+    if sha256 is not None:
+        return Checksum(algorithm="sha256", value=sha256)
+    return source.checksum()
+
+
+def _is_known(source: Store, sha256: str | None) -> bool:
+    return _expected(source, sha256) is not None
+
+
+def _check(source: Store, hashing: Hashing, total_bytes: int, sha256: str | None) -> None:
+    if hashing.size_bytes == total_bytes and hashing.is_as_expected():
+        return
+    expected = _expected(source, sha256) or "no recorded digest"
+    raise DamagedError(
+        f"{source.location} does not hold what was stored: {hashing.size_bytes} bytes, "
+        f"{hashing.found()}; expected {total_bytes} bytes, {expected}",
+        hint="The object was damaged or changed while it was read: copy it again.",
+    )

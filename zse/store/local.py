@@ -18,10 +18,12 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
+    from zse.store.checksum import Checksum
+
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 
 
-def _translated(error: OSError, path: Path, action: str) -> Exception:
+def translated_os_error(error: OSError, path: Path, action: str) -> Exception:
     """Return the deliberate error that says what ``error`` means for ``path``."""
     if error.errno in _FULL:
         return DiskFullError(f"no room left to {action} {path}: {error.strerror}")
@@ -47,7 +49,7 @@ class LocalWriter:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._file_descriptor = os.open(self._temporary, flags, 0o666)
         except OSError as error:
-            raise _translated(error, self._path, "write") from error
+            raise translated_os_error(error, self._path, "write") from error
         return self
 
     def write(self, data: bytes | bytearray | memoryview) -> int:
@@ -58,7 +60,7 @@ class LocalWriter:
             while written < len(view):
                 written += os.write(self._file_descriptor, view[written:])
         except OSError as error:
-            raise _translated(error, self._path, "write") from error
+            raise translated_os_error(error, self._path, "write") from error
         return written
 
     def __exit__(
@@ -72,7 +74,7 @@ class LocalWriter:
                 os.fsync(self._file_descriptor)
                 self._temporary.replace(self._path)
         except OSError as failure:
-            raise _translated(failure, self._path, "write") from failure
+            raise translated_os_error(failure, self._path, "write") from failure
         finally:
             os.close(self._file_descriptor)
             with contextlib.suppress(OSError):
@@ -104,6 +106,10 @@ class LocalStore:
         """Return None: a file system keeps no digest beside a file."""
         return None
 
+    def checksum(self) -> Checksum | None:
+        """Return None: a file system keeps no digest beside a file."""
+        return None
+
     def version(self) -> str:
         """Return what a write changes: inode, length and time."""
         with self._reading() as file_descriptor:
@@ -131,12 +137,13 @@ class LocalStore:
                     )
                 filled += count
 
-    def read_chunks(self) -> Iterator[memoryview]:
-        """Yield the whole file in order, through one reused buffer."""
+    def read_chunks(self, offset: int = 0) -> Iterator[memoryview]:
+        """Yield the file from ``offset`` in order, through one reused buffer."""
         view = memoryview(bytearray(CHUNK_BYTES))
         with self._reading() as file_descriptor:
-            while count := os.readv(file_descriptor, [view]):
+            while count := os.preadv(file_descriptor, [view], offset):
                 yield view[:count]
+                offset += count
 
     def list(self) -> Iterator[Entry]:
         """Yield this file, or the files below this folder, sorted by path."""
@@ -149,7 +156,13 @@ class LocalStore:
             location = Location(scheme="file", path=path)
             yield Entry(location=location, size_bytes=path.stat().st_size)
 
-    def put_file(self, local_path: Path, *, progress: Progress | None = None) -> Transfer:
+    def put_file(
+        self,
+        local_path: Path,
+        *,
+        progress: Progress | None = None,
+        resume: bool = False,  # noqa: ARG002 - a disk is faster than finding out what is there
+    ) -> Transfer:
         """Copy ``local_path`` here."""
         source = LocalStore(Location(scheme="file", path=local_path))
         return copy_object(source, self.open_writer(), progress)
@@ -163,7 +176,7 @@ class LocalStore:
         try:
             self._path.unlink(missing_ok=True)
         except OSError as error:
-            raise _translated(error, self._path, "delete") from error
+            raise translated_os_error(error, self._path, "delete") from error
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[int]:
@@ -172,7 +185,7 @@ class LocalStore:
             file_descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
             yield file_descriptor
         except OSError as error:
-            raise _translated(error, self._path, "read") from error
+            raise translated_os_error(error, self._path, "read") from error
         finally:
             if file_descriptor >= 0:
                 os.close(file_descriptor)

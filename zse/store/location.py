@@ -1,4 +1,4 @@
-"""Where an object is: a path on this machine, or a bucket and a key."""
+"""Where an object is: a path on this machine, a bucket and a key, a hub's file, a web address."""
 
 from __future__ import annotations
 
@@ -6,32 +6,52 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+from urllib.parse import urlsplit
 
-from zse.errors import UsageError
+from zse.errors import RefusedError, UsageError
 
 MAX_KEY_BYTES = 1024
 _BUCKET = re.compile(r"[a-z0-9](?:[a-z0-9-]|\.(?!\.)){1,61}[a-z0-9]")
 _IPV4 = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.\-]*/[A-Za-z0-9][\w.\-]*", re.ASCII)
+_REVISION = re.compile(r"[\w.\-]+(?:/[\w.\-]+)*", re.ASCII)
+_LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Location:
-    """One parsed place. ``path`` is set for local files; ``bucket`` and ``key`` for S3.
+    """One parsed place.
 
     A key that is empty or ends in ``/`` is a prefix: it can be listed, not read or written.
     """
 
-    scheme: Literal["file", "s3"]
+    scheme: Literal["file", "s3", "hf", "https", "http"]
     path: Path = Path()
+    """Of a local file."""
     bucket: str = ""
+    """Of S3."""
     key: str = ""
+    """Of S3, or the file's path in a repository."""
+    repository: str = ""
+    """Of a hub: ``owner/name``."""
+    revision: str = ""
+    """Of a hub: branch, tag or commit; empty means the default branch."""
+    address: str = ""
+    """Of the web: everything, query included."""
 
     @property
     def url(self) -> str:
         """The location as text, in the form that ``parse_location`` accepts."""
-        return str(self.path) if self.is_local else f"s3://{self.bucket}/{self.key}"
+        if self.is_local:
+            return str(self.path)
+        if self.scheme == "s3":
+            return f"s3://{self.bucket}/{self.key}"
+        if self.scheme == "hf":
+            at_revision = f"@{self.revision.replace('/', '%2F')}" if self.revision else ""
+            return f"hf://{self.repository}{at_revision}/{self.key}"
+        return self.address
 
     @property
     def is_local(self) -> bool:
@@ -40,25 +60,38 @@ class Location:
 
     @property
     def is_prefix(self) -> bool:
-        """Whether this names a group of S3 objects instead of one."""
-        return self.scheme == "s3" and (not self.key or self.key.endswith("/"))
+        """Whether this names a group of objects instead of one."""
+        return self.scheme in ("s3", "hf") and (not self.key or self.key.endswith("/"))
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether objects can be put here."""
+        return self.scheme in ("file", "s3")
 
     @property
     def name(self) -> str:
         """The last part of the path or key."""
-        return self.path.name if self.is_local else self.key.rstrip("/").rpartition("/")[2]
+        if self.is_local:
+            return self.path.name
+        text = urlsplit(self.address).path if self.address else self.key
+        return text.rstrip("/").rpartition("/")[2]
 
     def __str__(self) -> str:
-        return self.url
+        """Return the URL without a query: signed addresses are secrets."""
+        if not self.address:
+            return self.url
+        plain, mark, _ = self.address.partition("?")
+        return plain + "?..." * bool(mark)
 
 
 def parse_location(url: str | Path | Location) -> Location:
-    """Read a path, ``file:///path`` or ``s3://bucket/key``.
+    """Read a path, ``file:///path``, ``s3://bucket/key``, ``hf://owner/name@rev/file`` or https.
 
     Keys are taken as they stand: no percent-decoding, and ``?`` and ``#`` are ordinary characters.
 
     Raises:
         UsageError: The text is empty, has another scheme, or breaks a naming rule.
+        RefusedError: A web address is not encrypted, or carries a password.
     """
     if isinstance(url, Location):
         return url
@@ -72,6 +105,10 @@ def parse_location(url: str | Path | Location) -> Location:
     scheme, rest = match[1].lower(), url[match.end() :]
     if scheme == "s3":
         return _parse_s3(url, rest)
+    if scheme == "hf":
+        return _parse_hub(url, rest)
+    if scheme in ("https", "http"):
+        return _parse_web(url)
     if scheme == "file":
         if not rest.startswith("/"):
             raise UsageError(
@@ -80,7 +117,7 @@ def parse_location(url: str | Path | Location) -> Location:
         return _parse_local(url, rest)
     raise UsageError(
         f"{url!r} has the scheme {scheme}://, which is not supported",
-        hint="Use a local path or s3://bucket/key.",
+        hint="Use a path, s3://bucket/key, hf://owner/name/file or https://host/file.",
     )
 
 
@@ -108,11 +145,12 @@ def _parse_s3(url: str, rest: str) -> Location:
             f"the key of s3://{bucket}/{key[:40]}... is longer than {MAX_KEY_BYTES} bytes",
             hint="Choose a shorter key.",
         )
-    if _CONTROL.search(key) or any("\ud800" <= character <= "\udfff" for character in key):
-        raise UsageError(
-            f"{url!r} holds control characters or bytes that are not UTF-8",
-            hint="Use a key of printable characters.",
-        )
+    _check_key(url, key)
+    return Location(scheme="s3", bucket=bucket, key=key)
+
+
+def _check_key(url: str, key: str) -> None:
+    _check_characters(url)
     # Empty, "." and ".." parts are legal in S3, but HTTP clients and proxies rewrite such paths.
     parts = key.split("/")[:-1] if key.endswith("/") else key.split("/")
     if key and any(part in ("", ".", "..") for part in parts):
@@ -120,4 +158,63 @@ def _parse_s3(url: str, rest: str) -> Location:
             f"{url!r} has an empty, '.' or '..' part in its key",
             hint="Write s3://bucket/folder/name with single slashes.",
         )
-    return Location(scheme="s3", bucket=bucket, key=key)
+
+
+def _check_characters(url: str) -> None:
+    if _CONTROL.search(url) or any("\ud800" <= character <= "\udfff" for character in url):
+        raise UsageError(
+            f"{url!r} holds control characters or bytes that are not UTF-8",
+            hint="Use printable characters.",
+        )
+
+
+def _parse_hub(url: str, rest: str) -> Location:
+    """Read ``owner/name[@revision]/path``; a revision with a slash is written with ``%2F``."""
+    owner, _, rest = rest.partition("/")
+    name, _, key = rest.partition("/")
+    name, mark, revision = name.partition("@")
+    revision = revision.replace("%2F", "/").replace("%2f", "/")
+    if not _HUB_ID.fullmatch(f"{owner}/{name}") or ".." in f"{owner}/{name}":
+        raise UsageError(
+            f"{url!r} names no repository of the hub",
+            hint="Write hf://owner/name/file or hf://owner/name@revision/file.",
+        )
+    if mark and (not _REVISION.fullmatch(revision) or ".." in revision):
+        raise UsageError(
+            f"{url!r} has the revision {revision!r}, which is not a branch, tag or commit",
+            hint="Write hf://owner/name@revision/file; write a slash in a branch's name as %2F.",
+        )
+    _check_key(url, key)
+    return Location(scheme="hf", repository=f"{owner}/{name}", revision=revision, key=key)
+
+
+def _parse_web(url: str) -> Location:
+    _check_characters(url)
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname or "", parts.port
+    except ValueError as error:
+        raise UsageError(
+            f"{url!r} is no web address: {error}", hint="Write https://host/file."
+        ) from error
+    if not host or " " in url or not url.isascii():
+        raise UsageError(
+            f"{url!r} is no web address", hint="Write https://host/file, percent-encoded."
+        )
+    if "@" in parts.netloc:
+        raise RefusedError(
+            f"the address of {host} holds a password",
+            hint="Addresses end up in logs: use a signed address or another store.",
+        )
+    if parts.scheme == "http" and not is_loopback(host):
+        raise RefusedError(
+            f"http://{host} is not encrypted, so what comes could be anything",
+            hint="Use https://. Plain http is accepted on this machine's own loopback only.",
+        )
+    scheme: Literal["https", "http"] = "https" if parts.scheme == "https" else "http"
+    return Location(scheme=scheme, address=url.partition("#")[0])
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host's name means this machine."""
+    return host in _LOOPBACK

@@ -9,25 +9,20 @@ from __future__ import annotations
 import contextlib
 import tempfile
 import threading
-import time
-from collections import deque
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from zse.errors import NotFoundError, StoreError, UsageError
-from zse.store.base import CHUNK_BYTES, Entry, Progress, Transfer
+from zse.store.base import Entry, Progress, Transfer
+from zse.store.checksum import SHA256_HEX, Checksum, etag_md5
 from zse.store.location import Location
+from zse.store.ranged import RangedReader
 from zse.store.s3_client import MissingBucketError, default_client, translated_errors
-from zse.store.s3_upload import SHA256_KEY, upload_file
+from zse.store.s3_upload import SHA256_KEY, is_opaque_etag, upload_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import TracebackType
-
-READERS = 8
-ATTEMPTS = 5
-_FIRST_PAUSE_SECONDS = 0.2
 
 
 class S3Writer:
@@ -41,7 +36,8 @@ class S3Writer:
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
-        self._file = self._stack.enter_context(tempfile.NamedTemporaryFile(prefix="zse-upload-"))
+        # A file without a name: not even a killed process leaves it behind.
+        self._file = self._stack.enter_context(tempfile.TemporaryFile())
         return self
 
     def write(self, data: bytes | bytearray | memoryview) -> int:
@@ -57,10 +53,10 @@ class S3Writer:
         with self._stack:
             if kind is None:
                 self._file.flush()
-                self._store.put_file(Path(self._file.name))
+                self._store.put_file(Path(f"/proc/self/fd/{self._file.fileno()}"))
 
 
-class S3Store:
+class S3Store(RangedReader):
     """One object, or one prefix for ``list``."""
 
     def __init__(self, location: Location, client: Any = None) -> None:
@@ -68,6 +64,8 @@ class S3Store:
         self._client = default_client() if client is None else client
         self._lock = threading.Lock()
         self._head: dict[str, Any] | None = None
+        self._etag_checksum: Checksum | None = None
+        self._is_checksum_known = False
 
     @property
     def location(self) -> Location:
@@ -98,58 +96,16 @@ class S3Store:
         """Return the server's ETag."""
         return str(self._attributes().get("ETag", ""))
 
-    def read_range(self, offset: int, length: int) -> bytes:
-        """Return exactly ``length`` bytes from ``offset``."""
-        buffer = bytearray(length)
-        self.read_into(offset, buffer)
-        return bytes(buffer)
-
-    def read_into(self, offset: int, buffer: bytearray | memoryview) -> None:
-        """Fill ``buffer`` with the bytes from ``offset``; go on where a cut connection stopped."""
-        view = memoryview(buffer).cast("B")
-        size_bytes = self.size()
-        if offset < 0 or offset + len(view) > size_bytes:
-            raise StoreError(
-                f"{self._location.url} has {size_bytes} bytes; the range asked for ends at "
-                f"{offset + len(view)}",
-                hint="The object is shorter than expected: upload it again.",
-            )
-        filled = 0
-        problem: Exception | None = None
-        for attempt in range(ATTEMPTS):
-            if attempt:
-                time.sleep(_FIRST_PAUSE_SECONDS * 2 ** (attempt - 1))
-            before = filled
-            filled, problem = self._read_once(offset, view, before)
-            if filled == len(view):
-                return
-        raise StoreError(
-            f"{self._location.url}: the connection was cut {ATTEMPTS} times, the last time "
-            f"at byte {offset + filled}: {problem}",
-            hint="Check the network and the server, then try again.",
-        ) from problem
-
-    def read_chunks(self) -> Iterator[bytearray]:
-        """Yield the whole object in order, read by several threads a few chunks ahead."""
-        size_bytes = self.size()
-        starts = iter(range(0, size_bytes, CHUNK_BYTES))
-
-        def read(start: int) -> bytearray:
-            buffer = bytearray(min(CHUNK_BYTES, size_bytes - start))
-            self.read_into(start, buffer)
-            return buffer
-
-        with ThreadPoolExecutor(READERS, thread_name_prefix="zse-s3-read") as pool:
-            ahead: deque[Future[bytearray]] = deque()
-            try:
-                for start in starts:
-                    ahead.append(pool.submit(read, start))
-                    if len(ahead) == 2 * READERS:
-                        yield ahead.popleft().result()
-                while ahead:
-                    yield ahead.popleft().result()
-            finally:
-                pool.shutdown(wait=False, cancel_futures=True)
+    def checksum(self) -> Checksum | None:
+        """Return the SHA-256 of our own uploads; else the MD5 that the ETag is, if it is one."""
+        recorded = self.recorded_sha256() or ""
+        if SHA256_HEX.fullmatch(recorded):
+            return Checksum(algorithm="sha256", value=recorded)
+        with self._lock:
+            if not self._is_checksum_known:
+                self._etag_checksum = self._checksum_of_etag()
+                self._is_checksum_known = True
+            return self._etag_checksum
 
     def list(self) -> Iterator[Entry]:
         """Yield the objects whose key is this one or lies below it, sorted by key."""
@@ -165,11 +121,13 @@ class S3Store:
                         place = Location(scheme="s3", bucket=bucket, key=item["Key"])
                         yield Entry(location=place, size_bytes=int(item["Size"]))
 
-    def put_file(self, local_path: Path, *, progress: Progress | None = None) -> Transfer:
+    def put_file(
+        self, local_path: Path, *, progress: Progress | None = None, resume: bool = False
+    ) -> Transfer:
         """Upload ``local_path`` here."""
         self._require_object()
         self._forget()
-        return upload_file(self._client, local_path, self._location, progress)
+        return upload_file(self._client, local_path, self._location, progress, resume=resume)
 
     def open_writer(self) -> S3Writer:
         """Return a writer for a new object at this key."""
@@ -183,23 +141,36 @@ class S3Store:
         with translated_errors(self._location):
             self._client.delete_object(Bucket=self._location.bucket, Key=self._location.key)
 
-    def _read_once(
-        self, offset: int, view: memoryview, filled: int
-    ) -> tuple[int, Exception | None]:
-        """Ask once for what is missing; return how much is there now and what went wrong."""
+    def _cut_errors(self) -> tuple[type[Exception], ...]:
         from botocore.exceptions import HTTPClientError, IncompleteReadError
         from urllib3.exceptions import HTTPError
 
-        first, last = offset + filled, offset + len(view) - 1
-        if first > last:
-            return filled, None
+        return HTTPClientError, IncompleteReadError, HTTPError, OSError
+
+    def _checksum_of_etag(self) -> Checksum | None:
+        head = self._attributes_locked()
+        found = None if is_opaque_etag(head) else etag_md5(head.get("ETag", ""))
+        if found is None:
+            return None
+        md5, count = found
+        if count == 0:
+            return Checksum(algorithm="md5", value=md5)
+        first, last = (self._part_bytes(number) for number in (1, count))
+        if not first or last != int(head["ContentLength"]) - (count - 1) * first:
+            return None  # the server does not tell where parts end, or they differ
+        return Checksum(algorithm="md5-parts", value=f"{md5}-{count}", part_bytes=first)
+
+    def _part_bytes(self, number: int) -> int:
+        """Return the length of a part of the upload; 0 when the server does not say."""
+        from botocore.exceptions import BotoCoreError, ClientError
+
         try:
-            with contextlib.closing(self._open_range(first, last)) as body:
-                while filled < len(view) and (count := body.readinto(view[filled:])):
-                    filled += count
-        except (HTTPClientError, IncompleteReadError, HTTPError, OSError) as error:
-            return filled, error
-        return filled, None
+            head = self._client.head_object(
+                Bucket=self._location.bucket, Key=self._location.key, PartNumber=number
+            )
+        except (BotoCoreError, ClientError):
+            return 0
+        return int(head["ContentLength"])
 
     def _open_range(self, first: int, last: int) -> Any:
         """Ask for bytes ``first`` to ``last`` and return the body, if it is exactly that."""
@@ -227,17 +198,21 @@ class S3Store:
         """Return the answer to HEAD, asked for once."""
         self._require_object()
         with self._lock:
-            if self._head is None:
-                with translated_errors(self._location, client=self._client):
-                    head: dict[str, Any] = self._client.head_object(
-                        Bucket=self._location.bucket, Key=self._location.key
-                    )
-                self._head = head
-            return self._head
+            return self._attributes_locked()
+
+    def _attributes_locked(self) -> dict[str, Any]:
+        if self._head is None:
+            with translated_errors(self._location, client=self._client):
+                head: dict[str, Any] = self._client.head_object(
+                    Bucket=self._location.bucket, Key=self._location.key
+                )
+            self._head = head
+        return self._head
 
     def _forget(self) -> None:
         with self._lock:
             self._head = None
+            self._is_checksum_known = False
 
     def _require_object(self) -> None:
         if self._location.is_prefix:

@@ -7,20 +7,27 @@ file's SHA-256 goes into the object's metadata. Afterwards size, ETag and digest
 from __future__ import annotations
 
 import base64
-import contextlib
 import hashlib
-import os
-import re
-import stat
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from zse.errors import NotFoundError, StoreError
+from zse.errors import StoreError
 from zse.store.base import CHUNK_BYTES, MEBIBYTE, Progress, Transfer
+from zse.store.checksum import etag_md5
 from zse.store.s3_client import translated_errors
+from zse.store.s3_unfinished import (
+    UploadRecord,
+    abort_upload,
+    forget_record,
+    list_parts,
+    list_unfinished,
+    load_record,
+    save_record,
+)
+from zse.store.upload_source import UploadSource
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from zse.store.location import Location
@@ -29,7 +36,6 @@ SHA256_KEY = "zse-sha256"
 PART_BYTES = 2 * CHUNK_BYTES
 MAX_PARTS = 10_000
 WRITERS = 4
-_MD5_ETAG = re.compile(r'"?([0-9a-f]{32}(?:-\d+)?)"?')
 
 
 def part_bytes_for(size_bytes: int) -> int:
@@ -39,108 +45,206 @@ def part_bytes_for(size_bytes: int) -> int:
 
 
 def upload_file(
-    client: Any, local_path: Path, location: Location, progress: Progress | None = None
+    client: Any,
+    local_path: Path,
+    location: Location,
+    progress: Progress | None = None,
+    *,
+    resume: bool = False,
 ) -> Transfer:
     """Upload a file and check what arrived.
 
+    Args:
+        client: The S3 client.
+        local_path: What to send.
+        location: The object.
+        progress: Called after each part.
+        resume: Take up what a killed upload of the same file left and remove other unfinished
+            uploads to the same key; leave what was sent if this upload fails.
+
     Raises:
         NotFoundError: The file or the bucket does not exist.
-        StoreError: The upload failed (no part of it is kept), or the file changed meanwhile.
+        StoreError: The upload failed, or the file changed meanwhile.
     """
-    with _open_source(local_path) as file_descriptor:
-        before = _signature(file_descriptor)
-        size_bytes = before[0]
-        digest = _sha256_of(file_descriptor, size_bytes)
-        upload = _Upload(client, file_descriptor, location, size_bytes, digest, progress)
-        etag = upload.run(lambda: _require_unchanged(file_descriptor, before, local_path))
-    _check_written(client, location, size_bytes, digest, etag)
-    return Transfer(size_bytes=size_bytes, sha256=digest, verified=True)
+    with UploadSource(local_path) as source:
+        digest = source.sha256()
+        upload = _Upload(
+            client=client,
+            source=source,
+            location=location,
+            sha256=digest,
+            progress=progress or (lambda _done, _total: None),
+            resume=resume,
+        )
+        with translated_errors(location):
+            sent = upload.run()
+    _check_written(client, location, source.size_bytes, digest, sent.etag)
+    return Transfer(
+        size_bytes=source.size_bytes, sha256=digest, verified=True, resumed_bytes=sent.resumed_bytes
+    )
 
 
+@dataclass(frozen=True, kw_only=True, order=True)
+class _Part:
+    """One part that the server has."""
+
+    number: int
+    etag: str
+    md5: bytes
+    length: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Sent:
+    """``etag`` is what S3 should now show: the MD5, or the MD5 of the parts' MD5s."""
+
+    etag: str
+    resumed_bytes: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class _Upload:
     """One file on its way to one key."""
 
-    def __init__(
-        self,
-        client: Any,
-        file_descriptor: int,
-        location: Location,
-        size_bytes: int,
-        digest: str,
-        progress: Progress | None,
-    ) -> None:
-        self._client = client
-        self._file_descriptor = file_descriptor
-        self._location = location
-        self._target = {"Bucket": location.bucket, "Key": location.key}
-        self._size_bytes = size_bytes
-        self._metadata = {SHA256_KEY: digest}
-        self._progress = progress or (lambda _done, _total: None)
+    client: Any
+    source: UploadSource
+    location: Location
+    sha256: str
+    progress: Progress
+    resume: bool
 
-    def run(self, before_publishing: Callable[[], None]) -> str:
-        """Send everything; return the ETag that S3 should now show (MD5, or MD5 of MD5s)."""
-        with translated_errors(self._location):
-            if self._size_bytes <= PART_BYTES:
-                return self._send_whole(before_publishing)
-            return self._send_parts(before_publishing)
+    def run(self) -> _Sent:
+        """Send everything and publish it."""
+        part_bytes = part_bytes_for(self.source.size_bytes)
+        taken_up = self._take_up(part_bytes) if self.resume else None
+        if self.source.size_bytes <= PART_BYTES:
+            return self._send_whole()
+        with ThreadPoolExecutor(WRITERS, thread_name_prefix="zse-s3-write") as pool:
+            upload_id = taken_up or self._create(pool, part_bytes)
+            try:
+                return self._send_parts(pool, upload_id, part_bytes)
+            except BaseException:
+                # At once: whoever stops this process may not wait for the parts in flight.
+                self._abandon(upload_id)
+                pool.shutdown(wait=True, cancel_futures=True)
+                # Once more: a part that landed after an abort would be kept.
+                self._abandon(upload_id)
+                raise
 
-    def _send_whole(self, before_publishing: Callable[[], None]) -> str:
-        body = _read_exactly(self._file_descriptor, 0, self._size_bytes)
-        before_publishing()
+    def _send_whole(self) -> _Sent:
+        body = self.source.read(0, self.source.size_bytes)
+        self.source.require_unchanged()
         md5 = _md5(body)
-        self._client.put_object(
+        self.client.put_object(
             **self._target, Body=body, ContentMD5=_base64(md5), Metadata=self._metadata
         )
-        self._progress(self._size_bytes, self._size_bytes)
-        return md5.hex()
+        self.progress(self.source.size_bytes, self.source.size_bytes)
+        return _Sent(etag=md5.hex())
 
-    def _send_parts(self, before_publishing: Callable[[], None]) -> str:
-        created = self._client.create_multipart_upload(**self._target, Metadata=self._metadata)
-        identity = {**self._target, "UploadId": created["UploadId"]}
+    def _create(self, pool: ThreadPoolExecutor, part_bytes: int) -> str:
+        """Begin an upload. In a thread, so that a signal cannot lose the answer."""
+        answer = pool.submit(
+            self.client.create_multipart_upload, **self._target, Metadata=self._metadata
+        )
         try:
-            parts = self._parts(identity)
-            before_publishing()
-            listing = [{"PartNumber": n, "ETag": etag} for n, etag, _ in parts]
-            self._client.complete_multipart_upload(**identity, MultipartUpload={"Parts": listing})
-        except BaseException:
-            # The first failure is the one to report; an abort that fails too must not hide it.
-            with contextlib.suppress(Exception):
-                self._client.abort_multipart_upload(**identity)
+            upload_id = str(answer.result()["UploadId"])
+        except (KeyboardInterrupt, SystemExit):
+            if answer.exception() is None:
+                self._abandon(str(answer.result()["UploadId"]))
             raise
-        combined = _md5(b"".join(md5 for _, _, md5 in parts))
-        return f"{combined.hex()}-{len(parts)}"
-
-    def _parts(self, identity: dict[str, str]) -> list[tuple[int, str, bytes]]:
-        """Send the parts in parallel; return (number, ETag, MD5) in order."""
-        part_bytes = part_bytes_for(self._size_bytes)
-
-        def send(number: int) -> tuple[int, str, bytes, int]:
-            offset = (number - 1) * part_bytes
-            length = min(part_bytes, self._size_bytes - offset)
-            body = _read_exactly(self._file_descriptor, offset, length)
-            md5 = _md5(body)
-            answer = self._client.upload_part(
-                **identity, PartNumber=number, Body=body, ContentMD5=_base64(md5)
+        save_record(
+            UploadRecord(
+                url=self.location.url,
+                endpoint=self._endpoint,
+                upload_id=upload_id,
+                sha256=self.sha256,
+                size_bytes=self.source.size_bytes,
+                part_bytes=part_bytes,
             )
-            return number, answer["ETag"], md5, length
+        )
+        return upload_id
 
-        count = -(-self._size_bytes // part_bytes)
-        sent: list[tuple[int, str, bytes]] = []
-        done_bytes = 0
-        with ThreadPoolExecutor(WRITERS, thread_name_prefix="zse-s3-write") as pool:
-            futures: list[Future[tuple[int, str, bytes, int]]] = [
-                pool.submit(send, number) for number in range(1, count + 1)
-            ]
-            try:
-                for future in as_completed(futures):
-                    number, etag, md5, length = future.result()
-                    sent.append((number, etag, md5))
-                    done_bytes += length
-                    self._progress(done_bytes, self._size_bytes)
-            finally:
-                # Parts in flight end before the abort: one that landed after it would be kept.
-                pool.shutdown(wait=True, cancel_futures=True)
-        return sorted(sent)
+    def _send_parts(self, pool: ThreadPoolExecutor, upload_id: str, part_bytes: int) -> _Sent:
+        held = list_parts(self.client, self.location, upload_id) if self.resume else {}
+        count = -(-self.source.size_bytes // part_bytes)
+        futures: list[Future[tuple[_Part, bool]]] = [
+            pool.submit(self._send_part, upload_id, number, part_bytes, held.get(number))
+            for number in range(1, count + 1)
+        ]
+        parts: list[_Part] = []
+        done_bytes = resumed_bytes = 0
+        for future in as_completed(futures):
+            part, was_there = future.result()
+            parts.append(part)
+            done_bytes += part.length
+            resumed_bytes += part.length * was_there
+            self.progress(done_bytes, self.source.size_bytes)
+        self.source.require_unchanged()
+        parts.sort()
+        listing = [{"PartNumber": part.number, "ETag": part.etag} for part in parts]
+        self.client.complete_multipart_upload(
+            **self._target, UploadId=upload_id, MultipartUpload={"Parts": listing}
+        )
+        forget_record(self.location, self._endpoint)
+        combined = _md5(b"".join(part.md5 for part in parts))
+        return _Sent(etag=f"{combined.hex()}-{len(parts)}", resumed_bytes=resumed_bytes)
+
+    def _send_part(
+        self, upload_id: str, number: int, part_bytes: int, held: tuple[str, int] | None
+    ) -> tuple[_Part, bool]:
+        """Send a part unless the server holds the same; tell whether it did."""
+        offset = (number - 1) * part_bytes
+        body = self.source.read(offset, min(part_bytes, self.source.size_bytes - offset))
+        md5 = _md5(body)
+        if held is not None and held == (held[0], len(body)) and held[0].strip('"') == md5.hex():
+            return _Part(number=number, etag=held[0], md5=md5, length=len(body)), True
+        answer = self.client.upload_part(
+            **self._target,
+            UploadId=upload_id,
+            PartNumber=number,
+            Body=body,
+            ContentMD5=_base64(md5),
+        )
+        return _Part(number=number, etag=answer["ETag"], md5=md5, length=len(body)), False
+
+    def _take_up(self, part_bytes: int) -> str:
+        """Return the id of the upload to go on with, or nothing; remove the others to this key."""
+        wanted = UploadRecord(
+            url=self.location.url,
+            endpoint=self._endpoint,
+            upload_id="",
+            sha256=self.sha256,
+            size_bytes=self.source.size_bytes,
+            part_bytes=part_bytes,
+        )
+        record = load_record(self.location, self._endpoint)
+        is_ours = record is not None and wanted == UploadRecord(**{**vars(record), "upload_id": ""})
+        found = ""
+        for upload in list(list_unfinished(self.client, self.location)):
+            if upload.key != self.location.key:
+                continue
+            if is_ours and record is not None and upload.upload_id == record.upload_id:
+                found = upload.upload_id
+            else:
+                abort_upload(self.client, self.location.bucket, upload.key, upload.upload_id)
+        return found
+
+    def _abandon(self, upload_id: str) -> None:
+        if not self.resume:
+            abort_upload(self.client, self.location.bucket, self.location.key, upload_id)
+            forget_record(self.location, self._endpoint)
+
+    @property
+    def _target(self) -> dict[str, str]:
+        return {"Bucket": self.location.bucket, "Key": self.location.key}
+
+    @property
+    def _metadata(self) -> dict[str, str]:
+        return {SHA256_KEY: self.sha256}
+
+    @property
+    def _endpoint(self) -> str:
+        return str(self.client.meta.endpoint_url)
 
 
 def _check_written(
@@ -156,73 +260,20 @@ def _check_written(
             f"{size_bytes} bytes, sha256 {digest}",
             hint="Something else wrote the same key at the same time, or the server is faulty.",
         )
-    # An ETag is an MD5 unless the server encrypts with keys of its own; then it means nothing.
-    opaque = "SSECustomerAlgorithm" in head or "kms" in head.get("ServerSideEncryption", "")
-    shown = _MD5_ETAG.fullmatch(head.get("ETag", ""))
-    if shown and not opaque and shown[1] != etag:
+    shown = head.get("ETag", "")
+    if etag_md5(shown) and not is_opaque_etag(head) and shown.strip('"') != etag:
         raise StoreError(
-            f"{location.url} has the ETag {shown[1]}; the bytes sent have {etag}",
+            f"{location.url} has the ETag {shown}; the bytes sent have {etag}",
             hint="Something else wrote the same key at the same time, or the server is faulty.",
         )
 
 
-@contextlib.contextmanager
-def _open_source(path: Path) -> Iterator[int]:
-    try:
-        file_descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError as error:
-        raise NotFoundError(f"{path} does not exist", hint="Check the path.") from error
-    except OSError as error:
-        raise StoreError(f"cannot read {path}: {error.strerror}", hint="Check it.") from error
-    try:
-        if not stat.S_ISREG(os.fstat(file_descriptor).st_mode):
-            raise StoreError(f"{path} is not a file", hint="Upload files one by one.")
-        yield file_descriptor
-    finally:
-        os.close(file_descriptor)
+def is_opaque_etag(head: dict[str, Any]) -> bool:
+    """Whether an object's ETag means nothing: the server encrypts with keys of its own."""
+    return "SSECustomerAlgorithm" in head or "kms" in head.get("ServerSideEncryption", "")
 
 
-def _signature(file_descriptor: int) -> tuple[int, int]:
-    status = os.fstat(file_descriptor)
-    return status.st_size, status.st_mtime_ns
-
-
-def _require_unchanged(file_descriptor: int, before: tuple[int, int], path: Path) -> None:
-    if _signature(file_descriptor) != before:
-        raise StoreError(
-            f"{path} changed while it was uploaded",
-            hint="Upload it again when nothing writes to it.",
-        )
-
-
-def _sha256_of(file_descriptor: int, size_bytes: int) -> str:
-    digest = hashlib.sha256()
-    for offset in range(0, size_bytes, CHUNK_BYTES):
-        length = min(CHUNK_BYTES, size_bytes - offset)
-        digest.update(_read_exactly(file_descriptor, offset, length))
-    return digest.hexdigest()
-
-
-def _read_exactly(file_descriptor: int, offset: int, length: int) -> bytes:
-    buffer = memoryview(bytearray(length))
-    filled = 0
-    while filled < length:
-        try:
-            count = os.preadv(file_descriptor, [buffer[filled:]], offset + filled)
-        except OSError as error:
-            raise StoreError(
-                f"cannot read the file to upload: {error.strerror}", hint="Check its disk."
-            ) from error
-        if count == 0:
-            raise StoreError(
-                "the file became shorter while it was uploaded",
-                hint="Upload it again when nothing writes to it.",
-            )
-        filled += count
-    return buffer.tobytes()
-
-
-def _md5(data: bytes) -> bytes:
+def _md5(data: bytes | bytearray) -> bytes:
     return hashlib.md5(data, usedforsecurity=False).digest()
 
 

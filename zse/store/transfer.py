@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zse.store.copying import copy_object
+from zse.errors import UsageError
+from zse.store.copying import copy_object, resume_copy
 from zse.store.local import LocalStore
 from zse.store.location import Location, parse_location
-from zse.store.s3 import READERS, S3Store
+from zse.store.partial import PartialWriter, identity_of
+from zse.store.ranged import READERS
+from zse.store.s3 import S3Store
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,41 +22,93 @@ if TYPE_CHECKING:
 
 
 def open_store(url: str | Path | Location) -> Store:
-    """Return the store for a path or an ``s3://bucket/key``; nothing is read yet.
+    """Return the store for a path or an address; nothing is read yet.
 
     Raises:
         UsageError: The location is not well formed.
+        RefusedError: It is a web address that is not encrypted.
         MissingDependencyError: It is on S3 and boto3 is not installed.
     """
     location = parse_location(url)
-    return LocalStore(location) if location.is_local else S3Store(location)
+    if location.is_local:
+        return LocalStore(location)
+    if location.scheme == "s3":
+        return S3Store(location)
+    # By name: who reads S3 or a disk needs no web client.
+    name = "HubStore" if location.scheme == "hf" else "WebStore"
+    module = import_module("zse.store.hub" if location.scheme == "hf" else "zse.store.web")
+    store: Store = getattr(module, name)(location)
+    return store
+
+
+def open_writable(url: str | Path | Location) -> Store:
+    """Return the store for a place that objects can be put to.
+
+    Raises:
+        UsageError: The location is not well formed, names a folder, or can only be read.
+        MissingDependencyError: It is on S3 and boto3 is not installed.
+    """
+    location = parse_location(url)
+    if not location.is_writable:
+        raise UsageError(
+            f"{location} can be read, not written", hint="Write to a path or to s3://bucket/key."
+        )
+    if location.is_prefix or (location.is_local and location.path.is_dir()):
+        raise UsageError(
+            f"{location} names a folder, not an object",
+            hint=f"Add a name: {location.url.rstrip('/')}/NAME",
+        )
+    return open_store(location)
 
 
 def fetch(
-    url: str | Path | Location, local_path: Path | str, *, progress: Progress | None = None
+    url: str | Path | Location,
+    local_path: Path | str,
+    *,
+    progress: Progress | None = None,
+    resume: bool = False,
+    sha256: str | None = None,
 ) -> Transfer:
-    """Copy an object to a local file, atomically; its recorded SHA-256 is checked on the way.
+    """Copy an object to a local file, atomically; the digest that its store knows is checked.
+
+    Args:
+        url: The object.
+        local_path: The file.
+        progress: Called after each chunk.
+        resume: Go on with what an earlier copy left, and leave what is done if this one fails.
+        sha256: The digest that the caller knows.
 
     Raises:
         NotFoundError: The object does not exist.
         StoreError: The storage failed, or the bytes are not those that were stored.
         DiskFullError: The local disk has no room left.
     """
-    target = LocalStore(Location(scheme="file", path=Path(local_path)))
-    return copy_object(open_store(url), target.open_writer(), progress)
+    source, path = open_store(url), Path(local_path)
+    if resume:
+        writer = PartialWriter(path, identity_of(source))
+        return resume_copy(source, writer, progress, sha256=sha256)
+    target = LocalStore(Location(scheme="file", path=path))
+    return copy_object(source, target.open_writer(), progress, sha256=sha256)
 
 
 def put_file(
-    local_path: Path | str, url: str | Path | Location, *, progress: Progress | None = None
+    local_path: Path | str,
+    url: str | Path | Location,
+    *,
+    progress: Progress | None = None,
+    resume: bool = False,
 ) -> Transfer:
     """Copy a local file to a location, atomically, and check what arrived.
 
+    With ``resume`` it goes on with what an earlier copy left, and leaves what is done if it fails.
+
     Raises:
+        UsageError: The location is a folder, or can only be read.
         NotFoundError: The file or the bucket does not exist.
         StoreError: The storage failed, or what it holds is not what was sent.
         DiskFullError: The destination has no room left.
     """
-    return open_store(url).put_file(Path(local_path), progress=progress)
+    return open_writable(url).put_file(Path(local_path), progress=progress, resume=resume)
 
 
 def read_ranges(store: Store, ranges: Sequence[tuple[int, int]]) -> list[bytes]:

@@ -1,0 +1,105 @@
+"""Locks between processes. The kernel drops them when a process dies."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+def open_locked(path: Path, *, mode: int = 0o644) -> int:
+    """Open a file, made if need be, and wait for its exclusive lock; closing it gives it up.
+
+    The file may be renamed or removed by whoever held the lock before: then it is opened anew.
+    """
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if _is_at(descriptor, path):
+                return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the exclusive lock of a file that exists for nothing else."""
+    descriptor = open_locked(path)
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def hold(path: Path) -> int | None:
+    """Return a descriptor that keeps a file in use until it is closed; None if it is gone."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    fcntl.flock(descriptor, fcntl.LOCK_SH)
+    if _is_at(descriptor, path):
+        return descriptor
+    os.close(descriptor)
+    return None
+
+
+def remove_unused(path: Path) -> bool:
+    """Remove a file unless somebody holds it, has it open or has it mapped; tell whether it went.
+
+    Raises:
+        OSError: The file cannot be opened or removed.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        if _is_used(descriptor):
+            return False
+        path.unlink()
+        return True
+    finally:
+        os.close(descriptor)
+
+
+def is_used(path: Path) -> bool:
+    """Whether somebody holds a file, has it open or has it mapped."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        return _is_used(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _is_used(descriptor: int) -> bool:
+    """Take the exclusive lock, and ask for a lease: the kernel grants it to the only opener."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    try:
+        # Who opens the file before the lease is given back sends us a signal: one nobody minds.
+        fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)
+        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False  # a file system without leases, or another user's file: the lock decides
+    return False
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return False
+    mine = os.fstat(descriptor)
+    return (found.st_dev, found.st_ino) == (mine.st_dev, mine.st_ino)

@@ -1,0 +1,56 @@
+"""How long to wait between attempts: longer each time, never all clients at once, as asked."""
+
+from __future__ import annotations
+
+import email.utils
+import math
+import random
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from threading import Event
+
+ATTEMPTS = 5
+BUSY_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
+MAX_PAUSE_SECONDS = 60.0
+_FIRST_PAUSE_SECONDS = 0.2
+_SLICE_SECONDS = 0.1
+
+
+class BusyServerError(Exception):
+    """The server asks to try again, perhaps after a time. Never leaves the store."""
+
+    def __init__(self, message: str, retry_after: str | None = None) -> None:
+        super().__init__(message)
+        self.pause_seconds = retry_after_seconds(retry_after)
+
+
+def retry_after_seconds(header: str | None, *, now: float | None = None) -> float:
+    """Return the seconds that a Retry-After header asks for, at most a minute; 0 without one."""
+    text = (header or "").strip()
+    if text.isascii() and text.isdigit():
+        seconds = float(text[:9])
+    else:
+        moment = email.utils.parsedate_tz(text) if text else None
+        if moment is None:
+            return 0.0
+        seconds = email.utils.mktime_tz(moment) - (time.time() if now is None else now)
+    return min(max(seconds, 0.0), MAX_PAUSE_SECONDS)
+
+
+def backoff_seconds(attempt: int) -> float:
+    """Return the pause after the given number of failures: doubling, with up to half taken off."""
+    longest = min(_FIRST_PAUSE_SECONDS * 2.0 ** (attempt - 1), MAX_PAUSE_SECONDS)
+    return float(longest * random.uniform(0.5, 1.0))
+
+
+def pause(attempt: int, problem: Exception | None, stop: Event) -> None:
+    """Wait before another attempt, unless ``stop`` is set meanwhile."""
+    seconds = backoff_seconds(attempt)
+    if isinstance(problem, BusyServerError):
+        seconds = max(seconds, problem.pause_seconds)
+    for _ in range(math.ceil(seconds / _SLICE_SECONDS)):
+        if stop.is_set():
+            return
+        time.sleep(min(_SLICE_SECONDS, seconds))

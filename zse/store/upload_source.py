@@ -1,0 +1,91 @@
+"""The local file of an upload: read at offsets by several threads, and watched for changes."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from typing import TYPE_CHECKING, Self
+
+from zse.errors import NotFoundError, StoreError
+from zse.store.base import CHUNK_BYTES
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from types import TracebackType
+
+
+class UploadSource:
+    """An open file. Use it as a context manager.
+
+    Raises:
+        NotFoundError: The file does not exist.
+        StoreError: It cannot be read, or is none.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            self._file_descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError as error:
+            raise NotFoundError(f"{path} does not exist", hint="Check the path.") from error
+        except OSError as error:
+            raise StoreError(f"cannot read {path}: {error.strerror}", hint="Check it.") from error
+        status = os.fstat(self._file_descriptor)
+        self._signature = status.st_size, status.st_mtime_ns
+        self.size_bytes = status.st_size
+        if not stat.S_ISREG(status.st_mode):
+            os.close(self._file_descriptor)
+            raise StoreError(f"{path} is not a file", hint="Upload files one by one.")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        os.close(self._file_descriptor)
+
+    def sha256(self) -> str:
+        """Return the digest of the whole file, read through one buffer."""
+        digest = hashlib.sha256()
+        buffer = bytearray(min(CHUNK_BYTES, self.size_bytes))
+        for offset in range(0, self.size_bytes, CHUNK_BYTES):
+            view = memoryview(buffer)[: min(CHUNK_BYTES, self.size_bytes - offset)]
+            self._read_into(offset, view)
+            digest.update(view)
+        return digest.hexdigest()
+
+    def read(self, offset: int, length: int) -> bytearray:
+        """Return exactly ``length`` bytes from ``offset``."""
+        buffer = bytearray(length)
+        self._read_into(offset, memoryview(buffer))
+        return buffer
+
+    def require_unchanged(self) -> None:
+        """Raise a StoreError when the file changed since it was opened."""
+        status = os.fstat(self._file_descriptor)
+        if (status.st_size, status.st_mtime_ns) != self._signature:
+            raise StoreError(
+                f"{self._path} changed while it was uploaded",
+                hint="Upload it again when nothing writes to it.",
+            )
+
+    def _read_into(self, offset: int, view: memoryview) -> None:
+        filled = 0
+        while filled < len(view):
+            try:
+                count = os.preadv(self._file_descriptor, [view[filled:]], offset + filled)
+            except OSError as error:
+                raise StoreError(
+                    f"cannot read the file to upload: {error.strerror}", hint="Check its disk."
+                ) from error
+            if count == 0:
+                raise StoreError(
+                    "the file became shorter while it was uploaded",
+                    hint="Upload it again when nothing writes to it.",
+                )
+            filled += count
