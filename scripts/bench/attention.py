@@ -127,7 +127,8 @@ class Report:
 
 def norms(launcher, report: Report, *, sweep: bool) -> None:
     import torch
-    from attention_cases import CUDA, graph_us, make_output, relative_error
+    from attention_cases import CUDA, make_output, relative_error
+    from gpu_timing import graph_us
 
     from zse.kernels.buffers import Partials
     from zse.kernels.norm.launch import residual_norm
@@ -169,7 +170,8 @@ def norms(launcher, report: Report, *, sweep: bool) -> None:
 
 def activations(launcher, report: Report) -> None:
     import torch
-    from attention_cases import CUDA, graph_us, make_output, relative_error
+    from attention_cases import CUDA, make_output, relative_error
+    from gpu_timing import graph_us
 
     from zse.kernels.buffers import Partials, Plain
     from zse.kernels.gate_up.launch import silu_mul
@@ -308,7 +310,6 @@ def build(path: Path) -> None:
 
 def open_launcher(pack_path: Path | None):
     """Return a launcher of a pack, or of Triton's own compiler."""
-    import torch
 
     if pack_path is None:
         sys.path.insert(0, str(ROOT / "tests" / "support"))
@@ -316,19 +317,9 @@ def open_launcher(pack_path: Path | None):
 
         return JitLauncher(bandwidth_bytes_per_second=4.3e12)
 
-    from zse.backends.cuda.launcher import PackLauncher
-    from zse.device.cuda import Gpu
-    from zse.kernels.pack import KernelPack
+    from gpu_timing import pack_launcher
 
-    class TorchStream:
-        @property
-        def handle(self) -> int:
-            return torch.cuda.current_stream().cuda_stream
-
-    torch.zeros(1, device="cuda")  # the context that the GPU below shares
-    gpu = Gpu.open(0)
-    gpu.make_current()
-    return PackLauncher(gpu, KernelPack.open(pack_path), TorchStream())
+    return pack_launcher(pack_path)
 
 
 def main() -> None:

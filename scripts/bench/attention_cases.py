@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
+from gpu_timing import graph_us
 
 from zse.kernels.attention.launch import (
     AttentionRules,
@@ -22,7 +23,7 @@ from zse.kernels.buffers import Activation, Partials, Plain, Quantized
 from zse.kernels.rope_store.launch import BlockTables, HeadInputs, HeadShape, PagedCache
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from zse.kernels.launcher import Launcher
     from zse.kernels.variant import Variant
@@ -31,31 +32,6 @@ CUDA = "cuda"
 BLOCK = 32
 COLD_BYTES = 300_000_000
 """Read between two uses of the same memory: several times the second-level cache."""
-
-
-def graph_us(calls: Sequence[Callable[[], object]], least: int = 48, replays: int = 9) -> float:
-    """Return microseconds of one call, from a CUDA graph that makes each at least once."""
-    repeated = list(calls) * max(1, least // len(calls))
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        calls[0]()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for call in repeated:
-            call()
-    graph.replay()
-    torch.cuda.synchronize()
-    times = []
-    for _ in range(replays):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        times.append(start.elapsed_time(end))
-    return sorted(times)[len(times) // 2] / len(repeated) * 1e3
 
 
 def relative_error(found: torch.Tensor, expected: torch.Tensor) -> float:

@@ -13,6 +13,7 @@ for folder in (ROOT, ROOT / "tests" / "kernels" / "linear"):
 from typing import TYPE_CHECKING  # noqa: E402
 
 import torch  # noqa: E402
+from gpu_timing import graph_us  # noqa: E402
 from matrices import Matrix, make_inputs, make_matrix, relative_error  # noqa: E402
 
 from zse.kernels.linear.launch import linear  # noqa: E402
@@ -21,8 +22,6 @@ from zse.kernels.linear.reference import linear as reference  # noqa: E402
 from zse.kernels.linear.weight import LinearWeight  # noqa: E402
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from zse.kernels.launcher import Launcher
     from zse.kernels.variant import Variant
 
@@ -110,41 +109,7 @@ def time_plan(launcher: Launcher, case: Case, plan: LinearPlan) -> float:
     )
 
 
-def graph_us(calls: Sequence[Callable[[], object]], replays: int = 7) -> float:
-    """Return microseconds of one call, in a CUDA graph that makes each at least once."""
-    repeated = list(calls) * max(1, MIN_LAUNCHES // len(calls))
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for call in calls[:2]:
-            call()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for call in repeated:
-            call()
-    graph.replay()
-    torch.cuda.synchronize()
-    times = []
-    for _ in range(replays):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        times.append(start.elapsed_time(end))
-    return sorted(times)[len(times) // 2] / len(repeated) * 1e3
-
-
 def splits_for(variant: Variant, case: Case, rows: int) -> list[int]:
     steps = steps_of(variant, case.form)
     room = case.outputs.numel() // (rows * case.form.rows)
     return [s for s in SPLITS if s == 1 or (s <= room and s * 2 <= steps)]
-
-
-class TorchStream:
-    """The stream that torch uses now, to a ``PackLauncher``."""
-
-    @property
-    def handle(self) -> int:
-        return torch.cuda.current_stream().cuda_stream

@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
-from kernel_cases import SHAPES, error_of, graph_us, make_case, make_inputs, relative_error
+from gpu_timing import graph_us
+from kernel_cases import SHAPES, error_of, make_case, make_inputs, relative_error
 from kernel_variants import matmul_sweep
 
 from zse.kernels.linear.launch import linear_prefill

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
-from kernel_cases import FLUSHED_BYTES, graph_us
+from gpu_timing import graph_us
+from kernel_cases import FLUSHED_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable

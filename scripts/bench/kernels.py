@@ -74,8 +74,7 @@ class Report:
 
 def open_launcher(pack_path: Path | None, *, jit: bool = False):
     """Return a launcher over torch's stream: of a pack, of one built on the spot, or Triton's."""
-    import torch
-    from kernel_cases import TorchStream
+    from gpu_timing import pack_launcher
 
     if jit:
         sys.path.insert(0, str(ROOT / "tests" / "support"))
@@ -83,17 +82,10 @@ def open_launcher(pack_path: Path | None, *, jit: bool = False):
 
         return JitLauncher(bandwidth_bytes_per_second=4.3e12)
 
-    from zse.backends.cuda.launcher import PackLauncher
-    from zse.device.cuda import Gpu
-    from zse.kernels.pack import KernelPack
-
-    torch.zeros(1, device="cuda")  # the context that the GPU below shares
     if pack_path is None:
         pack_path = ROOT / "build" / "kernels.zkp"
         build(pack_path)
-    gpu = Gpu.open(0)
-    gpu.make_current()
-    return PackLauncher(gpu, KernelPack.open(pack_path), TorchStream())
+    return pack_launcher(pack_path)
 
 
 def build(path: Path) -> None:

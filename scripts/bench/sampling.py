@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "support"))
 
 import torch
+from gpu_timing import graph_us, pack_launcher
 from machine import machine_facts
 from sampling_calls import SamplingCall
 
@@ -30,7 +31,6 @@ from zse.errors import ZSEError
 from zse.kernels.build.builder import build_pack
 from zse.kernels.lm_head_sample.reference import kept_probabilities
 from zse.kernels.lm_head_sample.variants import TILES, Tiles, variants_of
-from zse.kernels.pack import KernelPack
 from zse.kernels.targets import target_named
 
 if TYPE_CHECKING:
@@ -67,27 +67,13 @@ CASES = {
 }
 
 
-class TorchStream:
-    """The stream that torch uses now, to a ``PackLauncher``."""
-
-    @property
-    def handle(self) -> int:
-        return torch.cuda.current_stream().cuda_stream
-
-
 def open_launcher(path: Path | None, tiles: list[Tiles]):
     """Return a launcher of a pack, or of one built on the spot for this GPU."""
-    from zse.backends.cuda.launcher import PackLauncher
-    from zse.device.cuda import Gpu
-
-    torch.zeros(1, device="cuda")  # the context that the GPU below shares
-    gpu = Gpu.open(0)
-    gpu.make_current()
     if path is None:
-        major, minor = gpu.info.capability
+        major, minor = torch.cuda.get_device_capability()
         path = ROOT / "build" / "sampling.zkp"
         build(path, f"sm_{major}{minor}", tiles)
-    return PackLauncher(gpu, KernelPack.open(path), TorchStream())
+    return pack_launcher(path)
 
 
 def build(path: Path, target: str, tiles: list[Tiles]) -> None:
@@ -199,30 +185,6 @@ def check(launcher, tiles: Tiles) -> list[str]:
     return failures
 
 
-def graph_us(call: Callable[[], None], repeats: int = 20, replays: int = 15) -> float:
-    """Return the median microseconds of one call, from graphs of several."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        call()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(repeats):
-            call()
-    graph.replay()
-    torch.cuda.synchronize()
-    times = []
-    for _ in range(replays):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        times.append(start.elapsed_time(end))
-    return sorted(times)[len(times) // 2] / repeats * 1e3
-
-
 class Recorder:
     """A launcher that remembers, to time one kernel of a call by itself."""
 
@@ -236,6 +198,11 @@ class Recorder:
         self._launcher.launch(*launch)
 
 
+def call_us(call: Callable[[], None], repeats: int = 20) -> float:
+    """Return the median microseconds of one call, from a graph of several."""
+    return graph_us([call], least=repeats, replays=15)
+
+
 def time_case(launcher, name: str, row: SamplingRow, rows: int, tiles: Tiles) -> dict[str, float]:
     """Return microseconds of the call, and of each of its kernels run over and over."""
     call = SamplingCall(logits_of(name, rows, VOCAB), [replace(row, seed=i) for i in range(rows)])
@@ -243,10 +210,10 @@ def time_case(launcher, name: str, row: SamplingRow, rows: int, tiles: Tiles) ->
     recorder = Recorder(launcher)
     call.launch(recorder)
     torch.cuda.synchronize()
-    times = {"total": graph_us(lambda: call.launch(launcher))}
+    times = {"total": call_us(lambda: call.launch(launcher))}
     for launch in recorder.launches:
         kernel = launch[0].kernel.function
-        times[kernel] = graph_us(lambda launch=launch: launcher.launch(*launch))
+        times[kernel] = call_us(lambda launch=launch: launcher.launch(*launch))
     return {kernel: round(us, 2) for kernel, us in times.items()}
 
 
@@ -261,8 +228,8 @@ def torch_us(rows: int) -> dict[str, float]:
         tokens.gather(1, torch.multinomial(probabilities, 1))
 
     return {
-        "greedy": round(graph_us(lambda: logits.argmax(1)), 2),
-        "top_k, top_p": round(graph_us(truncated, repeats=3), 2),
+        "greedy": round(call_us(lambda: logits.argmax(1)), 2),
+        "top_k, top_p": round(call_us(truncated, repeats=3), 2),
     }
 
 
