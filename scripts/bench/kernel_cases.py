@@ -43,7 +43,6 @@ SHAPES = {
 }
 FLUSHED_BYTES = 300e6
 """Read between two uses of the same copy: several times the second-level cache."""
-MIN_LAUNCHES = 32
 
 
 @dataclass
