@@ -118,6 +118,17 @@ class FakeMirror:
         return {**files, f"{base}/InRelease": release.encode(), f"{base}/{inner}": index}
 
 
+class CutStream(httpx.SyncByteStream):
+    """A body that breaks off."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+
+    def __iter__(self):
+        yield self._content
+        raise httpx.ReadError("the connection was cut")
+
+
 @dataclass
 class FakeRegistry:
     """A registry in memory that speaks enough of the distribution API to be argued with."""
@@ -131,6 +142,13 @@ class FakeRegistry:
     redirect_blobs_to: str = ""
     lose_sessions: int = 0
     tokens_asked: list[str] = field(default_factory=list)
+    cut_patches: int = 0
+    """So many chunks break off after half of their bytes were stored."""
+    forget_cut_sessions: bool = False
+    has_referrers: bool = False
+    """Whether it lists what refers to a manifest by itself."""
+    cut_downloads: int = 0
+    has_ranges: bool = True
 
     def transport(self) -> httpx.MockTransport:
         return httpx.MockTransport(self._answer)
@@ -155,10 +173,12 @@ class FakeRegistry:
             return self.failures.pop(0)
         if match := re.fullmatch(r"/v2/(.+)/manifests/(.+)", path):
             return self._manifest(request, match[1], match[2])
+        if match := re.fullmatch(r"/v2/(.+)/referrers/(.+)", path):
+            return self._referrers(match[1], match[2])
         if match := re.fullmatch(r"/v2/(.+)/blobs/uploads/(.*)", path):
             return self._upload(request, match[1], match[2])
         if match := re.fullmatch(r"/v2/(.+)/blobs/(sha256:.+)", path):
-            return self._blob(method, match[1], match[2])
+            return self._blob(request, match[1], match[2])
         return httpx.Response(404)
 
     def _is_allowed(self, request: httpx.Request) -> bool:
@@ -175,20 +195,44 @@ class FakeRegistry:
             digest = f"sha256:{sha256_hex(request.content)}"
             entry = (request.headers["content-type"], request.content)
             self.manifests[repository, name] = self.manifests[repository, digest] = entry
-            return httpx.Response(201, headers={"Docker-Content-Digest": digest})
+            headers = {"Docker-Content-Digest": digest}
+            if self.has_referrers and (subject := json.loads(request.content).get("subject")):
+                headers["OCI-Subject"] = subject["digest"]
+            return httpx.Response(201, headers=headers)
         if (repository, name) not in self.manifests:
             body = {"errors": [{"code": "MANIFEST_UNKNOWN", "message": "manifest unknown"}]}
             return httpx.Response(404, json=body)
         media_type, content = self.manifests[repository, name]
         return httpx.Response(200, content=content, headers={"Content-Type": media_type})
 
-    def _blob(self, method: str, repository: str, digest: str) -> httpx.Response:
+    def _referrers(self, repository: str, digest: str) -> httpx.Response:
+        if not self.has_referrers:
+            return httpx.Response(404)
+        found = []
+        for (holder, name), (media_type, content) in self.manifests.items():
+            document = json.loads(content)
+            if holder != repository or not name.startswith("sha256:"):
+                continue
+            if (document.get("subject") or {}).get("digest") == digest:
+                item = {"mediaType": media_type, "digest": name, "size": len(content)}
+                found.append({**item, "artifactType": document["artifactType"]})
+        return httpx.Response(200, json={"schemaVersion": 2, "manifests": found})
+
+    def _blob(self, request: httpx.Request, repository: str, digest: str) -> httpx.Response:
+        method = request.method
         content = self.blobs.get(repository, {}).get(digest)
         if content is None:
             return httpx.Response(404)
         if method == "GET" and self.redirect_blobs_to:
             return httpx.Response(307, headers={"Location": f"{self.redirect_blobs_to}/{digest}"})
-        return httpx.Response(200, content=content if method == "GET" else b"")
+        start = re.fullmatch(r"bytes=(\d+)-", request.headers.get("range", ""))
+        status = 200
+        if start and self.has_ranges:
+            content, status = content[int(start[1]) :], 206
+        if method == "GET" and self.cut_downloads:
+            self.cut_downloads -= 1
+            return httpx.Response(status, stream=CutStream(content[: len(content) // 2]))
+        return httpx.Response(status, content=content if method == "GET" else b"")
 
     def _upload(self, request: httpx.Request, repository: str, session: str) -> httpx.Response:
         held = self.blobs.setdefault(repository, {})
@@ -201,11 +245,27 @@ class FakeRegistry:
             name = f"s{len(self.sessions)}"
             self.sessions[name] = bytearray()
             return httpx.Response(202, headers=self._location(repository, name))
+        if request.method == "GET":
+            if session not in self.sessions:
+                return httpx.Response(404)
+            last = max(0, len(self.sessions[session]) - 1)
+            headers = {**self._location(repository, session), "Range": f"0-{last}"}
+            return httpx.Response(204, headers=headers)
+        if self.cut_patches and request.method == "PATCH":
+            self.cut_patches -= 1
+            self.sessions[session] += request.content[: len(request.content) // 2]
+            if self.forget_cut_sessions:
+                del self.sessions[session]
+            raise httpx.ReadError("the connection was cut")
         if self.lose_sessions and request.method in {"PATCH", "PUT"}:
             self.lose_sessions -= 1
             self.sessions.pop(session, None)
         if session not in self.sessions:
             return httpx.Response(404)
+        if request.method == "PATCH":
+            first = int(request.headers["content-range"].partition("-")[0])
+            if first != len(self.sessions[session]):
+                return httpx.Response(416)
         self.sessions[session] += request.content
         if request.method == "PATCH":
             return httpx.Response(202, headers=self._location(repository, session))

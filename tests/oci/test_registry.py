@@ -7,7 +7,7 @@ from oci_builders import FakeRegistry, sha256_hex
 from zse.oci.credentials import Credentials
 from zse.oci.download import pull_blob
 from zse.oci.errors import DigestMismatchError, RegistryAuthError, RegistryError
-from zse.oci.image import MEDIA_TYPE_MANIFEST, Descriptor
+from zse.oci.image import MEDIA_TYPE_INDEX, MEDIA_TYPE_MANIFEST, Descriptor, canonical_json
 from zse.oci.reference import parse_reference
 from zse.oci.registry import Registry
 
@@ -63,6 +63,33 @@ def test_token_is_asked_for_once_per_scope(connect, fake):
         registry.small_blob(DESCRIPTOR)
     assert len(fake.tokens_asked) == 1
     assert "scope=repository%3Aapp%3Apull" in fake.tokens_asked[0]
+
+
+def test_token_for_a_push_may_read_the_repositories_to_mount_from(fake):
+    fake.auth = "bearer"
+    registry = Registry(
+        parse_reference("127.0.0.1:5000/app:1"),
+        ME,
+        mounts=frozenset({"base", "app"}),
+        transport=fake.transport(),
+    )
+    registry.has_blob(DIGEST)
+    assert "scope=repository%3Abase%3Apull" in fake.tokens_asked[0]
+    assert fake.tokens_asked[0].count("scope=") == 2
+
+
+def test_referrers_are_taken_from_the_api_or_from_the_agreed_tag(connect, fake):
+    subject = {"mediaType": "m", "digest": DIGEST, "size": 1}
+    document = canonical_json({"artifactType": "a", "subject": subject})
+    fake.has_referrers = True
+    assert connect().push_manifest(f"sha256:{sha256_hex(document)}", document, "m")
+    assert [item.artifact_type for item in connect().referrers(DIGEST)] == ["a"]
+    fake.has_referrers = False
+    assert connect().referrers(DIGEST) == []
+    tag = DIGEST.replace(":", "-")
+    item = {"mediaType": "m", "digest": DIGEST, "size": 1, "artifactType": "b"}
+    connect().push_manifest(tag, canonical_json({"manifests": [item]}), MEDIA_TYPE_INDEX)
+    assert [item.artifact_type for item in connect().referrers(DIGEST)] == ["b"]
 
 
 def test_missing_credentials_are_said(connect, fake):

@@ -87,6 +87,57 @@ def test_lost_session_begins_the_blob_again(registry, source, fake, monkeypatch)
     assert fake.blobs["app"][DIGEST] == BLOB
 
 
+@pytest.fixture
+def small_chunks(monkeypatch):
+    monkeypatch.setattr(upload, "WHOLE_MAX_BYTES", 10)
+    monkeypatch.setattr(upload, "CHUNK_BYTES", 40)
+
+
+def test_cut_chunk_goes_on_where_the_registry_is(registry, source, fake, small_chunks):
+    fake.cut_patches = 2
+    assert push(registry, source) is Upload.SENT
+    assert fake.blobs["app"][DIGEST] == BLOB
+    assert methods(fake).count("POST") == 1
+    assert methods(fake).count("GET") == 2
+
+
+def test_cut_chunk_begins_again_where_the_registry_forgot_it(registry, source, fake, small_chunks):
+    fake.cut_patches, fake.forget_cut_sessions = 1, True
+    assert push(registry, source) is Upload.SENT
+    assert fake.blobs["app"][DIGEST] == BLOB
+    assert methods(fake).count("POST") == 2
+
+
+def test_connection_that_is_always_cut_is_an_error(registry, source, fake, small_chunks):
+    fake.cut_patches = 999
+    with pytest.raises(RegistryError, match="cut"):
+        push(registry, source)
+
+
+def test_progress_counts_the_bytes_that_arrived(registry, source, fake, small_chunks):
+    seen: list[int] = []
+    push(registry, source, progress=seen.append)
+    assert seen == [40, 80, 100]
+
+
+def test_registry_that_answers_500_twice_gets_the_blob(registry, source, fake):
+    fake.failures = [httpx.Response(500), httpx.Response(500)]
+    assert push(registry, source) is Upload.SENT
+    assert fake.blobs["app"][DIGEST] == BLOB
+
+
+def test_only_blobs_that_are_not_there_are_sent(registry, source, fake, tmp_path):
+    other = b"other"
+    (tmp_path / "other").write_bytes(other)
+    descriptor = Descriptor(media_type="x", digest=f"sha256:{sha256_hex(other)}", size_bytes=5)
+    fake.blobs["app"] = {DIGEST: BLOB}
+    said: list[str] = []
+    blobs = [(DESCRIPTOR, source), (descriptor, lambda: tmp_path / "other")]
+    push_blobs(registry, blobs, mount_from={}, report=said.append)
+    assert sorted(line.split()[0] for line in said) == ["exists", "sent"]
+    assert methods(fake).count("POST") == 1
+
+
 def test_registry_that_always_loses_sessions_is_an_error(registry, source, fake):
     fake.lose_sessions = 99
     with pytest.raises(RegistryError):
