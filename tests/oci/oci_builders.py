@@ -30,12 +30,14 @@ def make_wheel(
     *,
     record: dict[str, bytes] | None = None,
     unlisted: dict[str, bytes] | None = None,
+    metadata: bytes = b"",
 ) -> Path:
     """Write NAME-1.0-py3-none-any.whl; ``record`` overrides what RECORD claims of a file."""
     info = f"{name}-1.0.dist-info"
     content = {
         **(files if files is not None else {f"{name}/__init__.py": b"VALUE = 1\n"}),
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n".encode(),
+        f"{info}/METADATA": metadata
+        or f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n".encode(),
         f"{info}/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
     lines = []
@@ -280,6 +282,7 @@ class FakeRegistry:
         return {"Location": f"/v2/{repository}/blobs/uploads/{session}?state=x"}
 
 
+MODEL = bytes(range(256)) * 40
 RECIPE = """
 name = "small"
 python = "3.11"

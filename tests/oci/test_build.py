@@ -7,45 +7,15 @@ import tarfile
 
 import pytest
 import zstandard
-from oci_builders import FakeRegistry, fill_cache, make_rootfs, read_json, read_layer
+from oci_builders import MODEL, FakeRegistry, fill_cache, read_json, read_layer
 
 from zse.errors import NotFoundError, UsageError
 from zse.oci import platform_image
-from zse.oci.build import build_image
 from zse.oci.image import Descriptor
 from zse.oci.layer import Compression
 from zse.oci.layout import ImageLayout
-from zse.oci.options import BuildOptions, ModelMode
-from zse.oci.recipe import load_recipe
+from zse.oci.options import ModelMode
 from zse.oci.registry import Registry
-
-MODEL = bytes(range(256)) * 40
-
-
-@pytest.fixture
-def project(tmp_path, recipe_files):
-    """Everything a build needs: a recipe, a base, a model, a cache of fetched wheels."""
-    make_rootfs(tmp_path / "base.tar")
-    (tmp_path / "model.zse").write_bytes(MODEL)
-    fill_cache(tmp_path / "cache", recipe_files)
-    return tmp_path
-
-
-@pytest.fixture
-def build(project):
-    def build(**options):
-        wanted = {
-            "name": "zse:1",
-            "cache_dir": project / "cache",
-            "model": project / "model.zse",
-            "base": f"rootfs:{project / 'base.tar'}",
-            "output": f"oci:{project / 'out'}",
-            **options,
-        }
-        recipe = load_recipe(project / "recipe")
-        return build_image(recipe, BuildOptions(**wanted), lambda _: None)
-
-    return build
 
 
 def config_of(layout) -> dict:
