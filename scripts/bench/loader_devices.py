@@ -61,15 +61,9 @@ class BlockingGpu(RegisteredGpu):
     def create_stream(self) -> Nothing:
         return Nothing()
 
-    def create_event(self) -> Nothing:
-        return Nothing()
-
 
 class Nothing:
-    """A stream or an event that has nothing to wait for."""
-
-    def record(self, _stream: object) -> None:
-        pass
+    """A stream that has nothing to wait for."""
 
     def synchronize(self) -> None:
         pass

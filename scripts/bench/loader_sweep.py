@@ -123,12 +123,10 @@ def calls(bench: Bench) -> None:
         return
     gpu = bench.gpu
     block, streams = gpu.allocate_host(4096), []
-    stream, event = gpu.create_stream(), gpu.create_event()
+    stream = gpu.create_stream()
     steps: dict[str, Callable[[], Any]] = {
         "create_stream": lambda: streams.append(gpu.create_stream()),
         "copy_to_device": lambda: gpu.copy_to_device(bench.address, block.address, 4096, stream),
-        "record": lambda: event.record(stream),
-        "event.synchronize": event.synchronize,
         "stream.synchronize": stream.synchronize,
     }
     for name, step in steps.items():
@@ -138,7 +136,7 @@ def calls(bench: Bench) -> None:
             step()
             times.append((time.perf_counter() - started) * 1e6)
         print(f"calls   {name:20} median {sorted(times)[8]:.1f} us, longest {max(times):.1f} us")
-    for resource in (*streams, stream, event):
+    for resource in (*streams, stream):
         resource.destroy()
     block.free()
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from zse.stream.options import options_for
 from zse.stream.plan import plan_reads
+from zse.stream.turns import short_turns
 
 if TYPE_CHECKING:
     from zse.format.spec import ZSEHeader
@@ -106,7 +107,7 @@ class AheadSource:
     def _read(self, offset_bytes: int, length_bytes: int) -> mmap.mmap:
         area = mmap.mmap(-1, length_bytes)  # page-aligned, as O_DIRECT wants it
         try:
-            with memoryview(area) as view:
+            with memoryview(area) as view, short_turns():
                 self._source.read_into(offset_bytes, view)
         except BaseException:
             area.close()

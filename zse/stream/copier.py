@@ -1,4 +1,4 @@
-"""One thread's part of a load: a few pinned buffers, a stream, and chunks through them in turn."""
+"""One thread's part of a load: pinned buffers, each with a stream, and chunks through them."""
 
 from __future__ import annotations
 
@@ -12,20 +12,23 @@ if TYPE_CHECKING:
 
     from zse.stream.plan import Chunk
     from zse.stream.source import ByteSource
-    from zse.stream.target import CopyDevice, CopyEvent, CopyStream, HostBuffer
+    from zse.stream.target import CopyDevice, CopyStream, HostBuffer
 
 
 class _Slot:
-    """A buffer, and the chunk that is on its way out of it."""
+    """A buffer, and the chunk that is on its way out of it.
 
-    def __init__(self, buffer: HostBuffer, event: CopyEvent) -> None:
+    With a stream of its own no event need be recorded to know when the buffer is free.
+    """
+
+    def __init__(self, buffer: HostBuffer, stream: CopyStream) -> None:
         self.buffer = buffer
-        self.event = event
+        self.stream = stream
         self.chunk: Chunk | None = None
 
 
 class ChunkCopier:
-    """Reads chunks into pinned memory and copies them to the device, a step ahead of the copies.
+    """Reads chunks into pinned memory and copies them to the device, ahead by the buffers it has.
 
     Buffers are pinned when they are first needed: pinning costs about half a second a GB, so the
     first read starts after one buffer and a small model never pays for the whole ring.
@@ -59,7 +62,6 @@ class ChunkCopier:
         self._num_buffers = num_buffers
         self._landed = landed
         self._slots: list[_Slot] = []
-        self._stream: CopyStream | None = None
         self._turn = 0
         self.seconds: defaultdict[str, float] = defaultdict(float)
 
@@ -78,10 +80,8 @@ class ChunkCopier:
             started = perf_counter()
             self._source.read_into(chunk.offset_bytes, view)
             self.seconds["read"] += perf_counter() - started
-            stream = self._own_stream()
             target = self._destination + chunk.destination_offset_bytes
-            self._gpu.copy_to_device(target, slot.buffer.address, chunk.length_bytes, stream)
-            slot.event.record(stream)
+            self._gpu.copy_to_device(target, slot.buffer.address, chunk.length_bytes, slot.stream)
             slot.chunk = chunk
             if digest is not None:
                 started = perf_counter()
@@ -95,26 +95,24 @@ class ChunkCopier:
             self._wait(self._slots[self._turn])
 
     def close(self) -> None:
-        """Give buffers and stream back, after the copies that still read them."""
+        """Give buffers and streams back, after the copies that still use them."""
         with contextlib.ExitStack() as stack:
             for slot in self._slots:
-                stack.callback(slot.event.destroy)
                 stack.callback(slot.buffer.free)
-            if self._stream is not None:
-                stack.callback(self._stream.destroy)
-                stack.callback(self._stream.synchronize)
-        self._slots, self._stream = [], None
-
-    def _own_stream(self) -> CopyStream:
-        if self._stream is None:
-            self._stream = self._gpu.create_stream()
-        return self._stream
+                stack.callback(slot.stream.destroy)
+                stack.callback(slot.stream.synchronize)
+        self._slots = []
 
     def _next_slot(self) -> _Slot:
         if len(self._slots) < self._num_buffers:
             started = perf_counter()
-            buffer = self._gpu.allocate_host(self._buffer_bytes)
-            self._slots.append(_Slot(buffer, self._gpu.create_event()))
+            stream = self._gpu.create_stream()
+            try:
+                buffer = self._gpu.allocate_host(self._buffer_bytes)
+            except BaseException:
+                stream.destroy()
+                raise
+            self._slots.append(_Slot(buffer, stream))
             self.seconds["pin"] += perf_counter() - started
             self._turn = len(self._slots) - 1
         else:
@@ -127,6 +125,6 @@ class ChunkCopier:
         chunk, slot.chunk = slot.chunk, None
         if chunk is not None:
             started = perf_counter()
-            slot.event.synchronize()
+            slot.stream.synchronize()
             self.seconds["copy"] += perf_counter() - started
             self._landed(chunk)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from zse.format.spec import Group, ZSEHeader
 
-CHUNK_BYTES = 4 << 20
+CHUNK_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,22 +35,6 @@ class CopyStream(Protocol):
         ...
 
 
-class CopyEvent(Protocol):
-    """A point in a stream."""
-
-    def record(self, stream: Any) -> None:
-        """Put it after the copies enqueued so far."""
-        ...
-
-    def synchronize(self) -> None:
-        """Wait until the stream has passed it."""
-        ...
-
-    def destroy(self) -> None:
-        """Give it back."""
-        ...
-
-
 class CopyDevice(Protocol):
     """A device with memory of its own. Every method may be called from several threads."""
 
@@ -64,10 +48,6 @@ class CopyDevice(Protocol):
 
     def create_stream(self) -> CopyStream:
         """Return a stream of its own."""
-        ...
-
-    def create_event(self) -> CopyEvent:
-        """Return an event."""
         ...
 
     def copy_to_device(

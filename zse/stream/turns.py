@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-TURN_SECONDS = 0.0002
+TURN_SECONDS = 0.00005
 
 _lock = threading.Lock()
 _users = 0
