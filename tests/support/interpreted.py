@@ -42,6 +42,9 @@ class InterpretedLauncher:
         self.device = device
         self.launched: list[str] = []
 
+    def prepare(self, *variants: Variant) -> None:
+        pass
+
     def launch(self, variant: Variant, grid: Grid, *arguments: Value) -> None:
         assert len(arguments) == len(variant.arguments), (variant.key, len(arguments))
         assert all(0 < size < 2**31 for size in grid), (variant.key, grid)

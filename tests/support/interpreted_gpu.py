@@ -8,14 +8,17 @@ memory is filled with a pattern, so that what reads memory nobody wrote does not
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from interpreted import H200, InterpretedLauncher
 
-from zse.kernels.launcher import Grid, Value
-from zse.kernels.variant import Variant
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from zse.kernels.launcher import Grid, Value
+    from zse.kernels.variant import Variant
 
 POISON = 0xC7
 # Few multiprocessors, so that work is split into few programs: each takes milliseconds here.
@@ -173,6 +176,9 @@ class StreamLauncher:
         self._stream = stream
         self.device = SMALL_GPU
         self.launched = self._interpreter.launched
+
+    def prepare(self, *variants: Variant) -> None:
+        pass
 
     def launch(self, variant: Variant, grid: Grid, *arguments: Value) -> None:
         self._stream.put(lambda: self._interpreter.launch(variant, grid, *arguments))

@@ -59,6 +59,9 @@ class JitLauncher:
         self._programmatic = facts.major >= 9
         self.launched: list[str] = []
 
+    def prepare(self, *variants: Variant) -> None:
+        pass
+
     def launch(self, variant: Variant, grid: Grid, *arguments: Value) -> None:
         assert len(arguments) == len(variant.arguments), (variant.key, len(arguments))
         self.launched.append(variant.key)

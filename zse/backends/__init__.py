@@ -10,18 +10,25 @@ from typing import TYPE_CHECKING
 from zse.device import cuda_device_present
 from zse.device.phases import Phases, no_phases
 from zse.errors import DeviceError, MissingDependencyError
+from zse.format import ZSEReader
 
 if TYPE_CHECKING:
     from zse.backends.options import BackendOptions, ModelShape
     from zse.backends.protocol import Backend
-    from zse.format import ZSEReader
+    from zse.format.model_file import ModelFile
 
 DEVICES = ("auto", "cpu", "cuda")
 
 
+def runs_on_gpu(device: str) -> bool:
+    """Return whether ``create_backend`` takes a GPU for this name."""
+    kind = device.partition(":")[0]
+    return kind == "cuda" or (kind == "auto" and cuda_device_present())
+
+
 def create_backend(
     device: str,
-    reader: ZSEReader,
+    reader: ModelFile,
     shape: ModelShape,
     *,
     options: BackendOptions,
@@ -45,7 +52,7 @@ def create_backend(
         raise DeviceError(
             f"device {device!r} is not known", hint=f"Known devices: {', '.join(DEVICES)}, cuda:N."
         )
-    if kind == "cuda" or (kind == "auto" and cuda_device_present()):
+    if runs_on_gpu(device):
         from zse.backends.cuda.open import open_cuda_backend
 
         return open_cuda_backend(int(ordinal or 0), reader, shape, options, phases)
@@ -56,4 +63,9 @@ def create_backend(
             f"the cpu backend needs torch, which cannot be imported: {error}",
             hint="Install it with: pip install 'zllm-zse[cpu]'",
         ) from error
+    if not isinstance(reader, ZSEReader):
+        raise DeviceError(
+            f"a CPU reads its weights from a file of this machine, not from {reader.path}",
+            hint="Fetch it first: zse pull URL.",
+        )
     return CPUBackend(reader, shape, options)

@@ -13,6 +13,7 @@ import itertools
 import threading
 from collections import deque
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from zse.engine.loading import LoadOptions, load_model
@@ -23,7 +24,6 @@ from zse.text.template import load_chat_template
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
 
     from zse.engine.core import EngineStats
     from zse.text.tokenizer import Tokenizer
@@ -144,7 +144,7 @@ class LLM:
     @property
     def path(self) -> Path:
         """The .zse file."""
-        return self._model.path
+        return Path(self._model.reader.path)
 
     @property
     def tokenizer(self) -> Tokenizer:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from zse.backends import runs_on_gpu
 from zse.backends.options import KV_DTYPES
 from zse.device.phases import Phases, no_phases
 from zse.engine.core import EngineCore, EngineOptions
@@ -20,6 +21,7 @@ from zse.settings import load_settings
 from zse.text.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
+    from zse.format.model_file import ModelFile
     from zse.models.runner import ModelRunner
     from zse.text.tokenizer import Tokenizer
 
@@ -73,8 +75,7 @@ class LoadOptions:
 class LoadedModel:
     """An open model. Closing the core closes the runner; the reader is closed with ``close``."""
 
-    path: Path
-    reader: ZSEReader
+    reader: ModelFile
     core: EngineCore
     tokenizer: Tokenizer
 
@@ -106,6 +107,23 @@ def locate_model(model: str | Path, *, quant: str | None = None) -> Path:
     return Path(builtin.ensure_zse(str(model), quant=quant, cache_dir=cache_dir))
 
 
+def open_model(model: str | Path, options: LoadOptions) -> ModelFile:
+    """Open a model's file; one in object storage is not fetched when a GPU can be fed from there.
+
+    Raises:
+        NotFoundError: There is no such file or model.
+        ConversionError: The checkpoint cannot be converted.
+        FormatError: The file is damaged.
+    """
+    if is_remote(str(model)) and runs_on_gpu(options.device):
+        # By name: files of this machine are served without the modules that speak HTTP.
+        remote = importlib.import_module("zse.stream.remote")
+        opening = importlib.import_module("zse.stream.opening")
+        reader: ModelFile = remote.RemoteReader(opening.open_source(str(model)))
+        return reader
+    return ZSEReader(locate_model(model, quant=options.quant))
+
+
 def load_model(
     model: str | Path, options: LoadOptions | None = None, *, phases: Phases = no_phases
 ) -> LoadedModel:
@@ -121,8 +139,7 @@ def load_model(
         DeviceError: The device is absent or too small.
     """
     options = options or LoadOptions()
-    path = locate_model(model, quant=options.quant)
-    reader = ZSEReader(path)
+    reader = open_model(model, options)
     try:
         # The tokenizer is parsed while the weights are on their way.
         with ThreadPoolExecutor(1, "zse-tokenizer") as beside:
@@ -140,15 +157,15 @@ def load_model(
         eos_token_ids=_end_tokens(reader, tokenizer),
     )
     core = EngineCore(runner, engine_options)
-    return LoadedModel(path=path, reader=reader, core=core, tokenizer=tokenizer)
+    return LoadedModel(reader=reader, core=core, tokenizer=tokenizer)
 
 
-def _load_tokenizer(reader: ZSEReader, phases: Phases) -> Tokenizer:
+def _load_tokenizer(reader: ModelFile, phases: Phases) -> Tokenizer:
     with phases("tokenizer"):
         return load_tokenizer(reader)
 
 
-def _load_runner(reader: ZSEReader, options: LoadOptions, phases: Phases) -> ModelRunner:
+def _load_runner(reader: ModelFile, options: LoadOptions, phases: Phases) -> ModelRunner:
     return load_runner(
         reader,
         device=options.device,
@@ -167,7 +184,7 @@ def _load_runner(reader: ZSEReader, options: LoadOptions, phases: Phases) -> Mod
     )
 
 
-def _end_tokens(reader: ZSEReader, tokenizer: Tokenizer) -> tuple[int, ...]:
+def _end_tokens(reader: ModelFile, tokenizer: Tokenizer) -> tuple[int, ...]:
     """Join what the model's configuration and its tokenizer say, in a fixed order."""
     configured = reader.header.model_config.get("eos_token_ids") or ()
     return tuple(dict.fromkeys((*configured, *tokenizer.eos_ids)))

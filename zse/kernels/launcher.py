@@ -27,6 +27,22 @@ class DeviceFacts:
     """Of device memory; 0 when unknown."""
 
 
+class Rehearsal:
+    """A launcher that launches nothing and remembers which kernels it was asked for."""
+
+    def __init__(self, device: DeviceFacts) -> None:
+        self.device = device
+        self.variants: list[Variant] = []
+
+    def launch(self, variant: Variant, grid: Grid, *arguments: Value) -> None:  # noqa: ARG002
+        """Remember the kernel."""
+        self.variants.append(variant)
+
+    def prepare(self, *variants: Variant) -> None:
+        """Remember the kernels."""
+        self.variants.extend(variants)
+
+
 class Launcher(Protocol):
     """Puts kernels into one stream, in order."""
 
@@ -45,4 +61,12 @@ class Launcher(Protocol):
         Raises:
             KernelPackError: The pack holds no such variant.
             DeviceError: The driver refused the launch.
+        """
+
+    def prepare(self, *variants: Variant) -> None:
+        """Load the code of kernels before their first launch.
+
+        Raises:
+            KernelPackError: The pack holds no such variant.
+            DeviceError: The driver refused the code.
         """

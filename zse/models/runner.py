@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
@@ -18,7 +19,6 @@ from zse.models.program import program_for
 from zse.models.rope import inverse_frequencies
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Sequence
 
     from zse.backends.protocol import (
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         Sampled,
         Step,
     )
+    from zse.format.model_file import ModelFile
 
 _LOGITS_CHUNK = 512
 """Tokens that ``logits`` computes at a time."""
@@ -48,7 +49,7 @@ class ModelRunner:
 
     def __init__(
         self,
-        reader: ZSEReader,
+        reader: ModelFile,
         backend: Backend,
         config: ModelConfig,
         *,
@@ -177,7 +178,7 @@ class Sizes(TypedDict, total=False):
 
 
 def load_runner(
-    path_or_reader: str | os.PathLike[str] | ZSEReader,
+    path_or_reader: str | os.PathLike[str] | ModelFile,
     *,
     device: str = "auto",
     max_context: int = 0,
@@ -198,8 +199,12 @@ def load_runner(
         UnsupportedModelError: The model's family is not known.
         DeviceError: The device is unknown, absent or too small.
     """
-    owns_reader = not isinstance(path_or_reader, ZSEReader)
-    reader = path_or_reader if isinstance(path_or_reader, ZSEReader) else ZSEReader(path_or_reader)
+    owns_reader = isinstance(path_or_reader, (str, os.PathLike))
+    reader = (
+        ZSEReader(path_or_reader)
+        if isinstance(path_or_reader, (str, os.PathLike))
+        else path_or_reader
+    )
     try:
         config = ModelConfig.from_json(reader.header.model_config)
         program_for(config.family)
@@ -227,7 +232,7 @@ def load_runner(
         raise
 
 
-def _check_tensors(reader: ZSEReader, config: ModelConfig) -> None:
+def _check_tensors(reader: ModelFile, config: ModelConfig) -> None:
     """Refuse a file whose tensors are not the ones that its model config calls for."""
     found = {name: reader.entry(name).shape for name in reader.names()}
     for group in tensor_plan(config):

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from zse.engine.loading import LoadedModel as EngineModel
-    from zse.format.reader import ZSEReader
     from zse.serve.options import ServeOptions
     from zse.serve.ports import Template
     from zse.serve.state import AppState
+    from zse.text.tokenizer import SectionReader
 
 _DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
@@ -31,13 +31,11 @@ def load_served_model(options: ServeOptions, state: AppState) -> LoadedModel:
     """
     with _phase(state, "imports"):
         from zse.engine.async_engine import AsyncEngine
-        from zse.engine.loading import LoadOptions, load_model, locate_model
+        from zse.engine.loading import LoadOptions, load_model
         from zse.text.template import load_chat_template
-    with _phase(state, "model-file"):
-        path = locate_model(options.model)
     with _phase(state, "weights"):
         loaded = load_model(
-            path,
+            options.model,
             phases=state.ledger.phase,
             options=LoadOptions(
                 device=options.device,
@@ -99,7 +97,7 @@ def _fingerprint(loaded: EngineModel) -> str:
     return f"zse-{digest.hexdigest()[:16]}"
 
 
-def sampling_defaults(reader: ZSEReader) -> Mapping[str, float]:
+def sampling_defaults(reader: SectionReader) -> Mapping[str, float]:
     """Read the model's own sampling defaults; ``do_sample: false`` there means greedy."""
     if not reader.has_section("generation_config.json"):
         return {}

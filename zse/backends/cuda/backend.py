@@ -17,6 +17,7 @@ from zse.backends.cuda.operations import CudaOperations
 from zse.backends.cuda.scratch import Scratch
 from zse.backends.cuda.step import StepPlan, plan_step, shape_of, write_inputs
 from zse.backends.cuda.transfers import ResultRing, StagingRing
+from zse.kernels.launcher import Rehearsal
 from zse.kernels.lm_head_sample.arrays import SamplingKind
 
 if TYPE_CHECKING:
@@ -117,12 +118,23 @@ class CUDABackend(CudaOperations):
         )
         inputs = self._gpu.allocate(shape.layout.length_bytes)
         step = self._pass(shape, inputs.address, self._memory.cache, kind)
+        self._prepare_kernels(step, forward)
         with self._gpu.capture(self._stream) as capture:
             forward(self, step)
         graph = capture.graph.instantiate()
         graph.upload(self._stream)
         capture.graph.destroy()
         return CapturedStep(graph=graph, inputs=inputs, shape=shape)
+
+    def _prepare_kernels(self, step: Pass, forward: Forward) -> None:
+        """Load the code of every kernel of a pass: a stream that is captured loads none."""
+        launcher, rehearsal = self._launcher, Rehearsal(self._launcher.device)
+        self._launcher = rehearsal
+        try:
+            forward(self, step)
+        finally:
+            self._launcher = launcher
+        launcher.prepare(*rehearsal.variants)
 
     def _pass(self, shape: InputShape, inputs: int, cache: KVPool, kind: SamplingKind) -> Pass:
         return Pass(

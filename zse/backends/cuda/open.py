@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from zse.backends.options import BackendOptions, ModelShape
     from zse.device.cuda import DeviceBlock, Stream
-    from zse.format import ZSEReader
+    from zse.format.model_file import ModelFile
     from zse.kernels.launcher import Launcher
 
 _LOG = logging.getLogger("zse.backends.cuda")
@@ -52,7 +52,7 @@ class Hardware:
 
 def open_cuda_backend(
     ordinal: int,
-    reader: ZSEReader,
+    reader: ModelFile,
     shape: ModelShape,
     options: BackendOptions,
     phases: Phases = no_phases,
@@ -97,7 +97,7 @@ def open_cuda_backend(
 
 def build_backend(
     hardware: Hardware,
-    reader: ZSEReader,
+    reader: ModelFile,
     shape: ModelShape,
     options: BackendOptions,
     phases: Phases = no_phases,
@@ -143,7 +143,7 @@ def _prepare(
     hardware: Hardware,
     block: DeviceBlock,
     budget: MemoryBudget,
-    reader: ZSEReader,
+    reader: ModelFile,
     shape: ModelShape,
     options: BackendOptions,
     phases: Phases,
