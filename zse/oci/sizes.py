@@ -9,6 +9,10 @@ from zse.errors import UsageError
 _UNITS = {
     "": 1,
     "b": 1,
+    "k": 10**3,
+    "m": 10**6,
+    "g": 10**9,
+    "t": 10**12,
     "kb": 10**3,
     "mb": 10**6,
     "gb": 10**9,

@@ -10,6 +10,7 @@ import hashlib
 import json
 import zlib
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 import zstandard
@@ -17,7 +18,7 @@ import zstandard
 from zse.oci.attestation import MEDIA_TYPE_INTOTO, MEDIA_TYPE_SPDX
 from zse.oci.errors import DigestMismatchError, LayoutError, RegistryError
 from zse.oci.inspect import PlatformManifest, platform_manifests, read_statement
-from zse.oci.verify_content import check_base, check_locks, check_statements
+from zse.oci.verify_content import check_base, check_locks, check_statements, is_ours
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -69,8 +70,9 @@ def verify_image(
         _check_blobs(source, image, seen, result, report)
         statements = source.referrers(image.descriptor.digest)
         documents = _documents(source, statements, image, result)
-        sbom, provenance = documents.get(MEDIA_TYPE_SPDX), documents.get(MEDIA_TYPE_INTOTO)
-        result.problems += check_statements(image.descriptor.digest, sbom, provenance)
+        sboms, provenances = documents[MEDIA_TYPE_SPDX], documents[MEDIA_TYPE_INTOTO]
+        for sbom, provenance in zip_longest(sboms, provenances):
+            result.problems += check_statements(image.descriptor.digest, sbom, provenance)
         if expected.base:
             layers = tuple(layer.digest for layer in image.layers)
             result.problems += check_base(
@@ -78,7 +80,8 @@ def verify_image(
             )
             result.checks.append(f"{image.platform}: base")
         if expected.locks is not None:
-            result.problems += check_locks(sbom, expected.locks, image.platform)
+            for sbom in sboms or [None]:
+                result.problems += check_locks(sbom, expected.locks, image.platform)
             result.checks.append(f"{image.platform}: dependencies against {expected.locks}")
     return result
 
@@ -171,9 +174,12 @@ def _documents(
     statements: list[Descriptor],
     image: PlatformManifest,
     result: Verification,
-) -> dict[str, Mapping[str, Any]]:
-    """Read the documents about an image; each must name it as its subject."""
-    found: dict[str, Mapping[str, Any]] = {}
+) -> dict[str, list[Mapping[str, Any] | None]]:
+    """Read the documents about an image; each must name it as its subject.
+
+    Only those that zse wrote are returned: what others state follows rules of their own.
+    """
+    found: dict[str, list[Mapping[str, Any] | None]] = {MEDIA_TYPE_SPDX: [], MEDIA_TYPE_INTOTO: []}
     for item in statements:
         try:
             subject = json.loads(source.document(item)).get("subject") or {}
@@ -183,7 +189,7 @@ def _documents(
             continue
         if subject.get("digest") != image.descriptor.digest:
             result.problems.append(f"{item.digest} is listed for this image but is about another")
-        elif document is not None and item.artifact_type not in found:
-            found[item.artifact_type] = document
+        elif document is not None and is_ours(document):
+            found[item.artifact_type].append(document)
             result.checks.append(f"{image.platform}: {item.artifact_type}")
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
+from zse.oci.provenance import BUILDER
 from zse.oci.recipe import load_lock, load_recipe, lock_name
 from zse.oci.sbom import package_sha256, package_url
 from zse.oci.wheels import canonical_name
@@ -18,6 +19,14 @@ if TYPE_CHECKING:
 _BASE_DIGEST = "org.opencontainers.image.base.digest"
 _LOCKS = (("pkg:pypi/", "wheels", "wheel"), ("pkg:deb/", "debian", "package"))
 _OWN = "zllm-zse"
+
+
+def is_ours(document: Document) -> bool:
+    """Tell whether zse wrote a bill of materials or a provenance."""
+    creators = (document.get("creationInfo") or {}).get("creators") or ()
+    details = (document.get("predicate") or {}).get("runDetails") or {}
+    builder = str((details.get("builder") or {}).get("id", ""))
+    return builder == BUILDER or any(str(name).startswith("Tool: zse-") for name in creators)
 
 
 def check_statements(digest: str, sbom: Document | None, provenance: Document | None) -> list[str]:
