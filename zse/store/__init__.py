@@ -1,11 +1,13 @@
 """Where bytes live: folders, s3://, hf://, https://; read in ranges, written whole or not."""
 
 from zse.store.base import Entry, Progress, Store, Transfer, Writer
+from zse.store.cache import Cache
 from zse.store.copying import copy_object
 from zse.store.location import Location, parse_location
 from zse.store.transfer import fetch, open_store, open_writable, put_file, read_ranges
 
 __all__ = [
+    "Cache",
     "Entry",
     "Location",
     "Progress",

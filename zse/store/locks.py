@@ -40,6 +40,27 @@ def locked(path: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
+@contextlib.contextmanager
+def locked_if_free(path: Path) -> Iterator[bool]:
+    """Hold a lock file's exclusive lock if nobody else does, and remove the file at the end."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            yield False
+            return
+        if not _is_at(descriptor, path):
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            path.unlink(missing_ok=True)  # those who wait for it open it anew
+    finally:
+        os.close(descriptor)
+
+
 def hold(path: Path) -> int | None:
     """Return a descriptor that keeps a file in use until it is closed; None if it is gone."""
     try:

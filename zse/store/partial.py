@@ -31,7 +31,9 @@ def identity_of(store: Store) -> str:
     # A digest names the bytes themselves, whoever stored them again.
     checksum = store.checksum()
     mark = store.version() if checksum is None else str(checksum)
-    facts = f"{store.location}\n{store.size()}\n{mark}"
+    # Without a mark even a signed address' query may be what tells two objects apart.
+    place = str(store.location) if mark else store.location.url
+    facts = f"{place}\n{store.size()}\n{mark}"
     return hashlib.sha256(facts.encode()).hexdigest()
 
 

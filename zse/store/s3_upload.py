@@ -124,9 +124,10 @@ class _Upload:
             try:
                 return self._send_parts(pool, upload_id, part_bytes)
             except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
                 # At once: whoever stops this process may not wait for the parts in flight.
                 self._abandon(upload_id)
-                pool.shutdown(wait=True, cancel_futures=True)
+                pool.shutdown(wait=True)
                 # Once more: a part that landed after an abort would be kept.
                 self._abandon(upload_id)
                 raise
@@ -152,16 +153,7 @@ class _Upload:
             if answer.exception() is None:
                 self._abandon(str(answer.result()["UploadId"]))
             raise
-        save_record(
-            UploadRecord(
-                url=self.location.url,
-                endpoint=self._endpoint,
-                upload_id=upload_id,
-                sha256=self.sha256,
-                size_bytes=self.source.size_bytes,
-                part_bytes=part_bytes,
-            )
-        )
+        save_record(self._record(upload_id, part_bytes))
         return upload_id
 
     def _send_parts(self, pool: ThreadPoolExecutor, upload_id: str, part_bytes: int) -> _Sent:
@@ -209,22 +201,16 @@ class _Upload:
 
     def _take_up(self, part_bytes: int) -> str:
         """Return the id of the upload to go on with, or nothing; remove the others to this key."""
-        wanted = UploadRecord(
-            url=self.location.url,
-            endpoint=self._endpoint,
-            upload_id="",
-            sha256=self.sha256,
-            size_bytes=self.source.size_bytes,
-            part_bytes=part_bytes,
-        )
         record = load_record(self.location, self._endpoint)
-        is_ours = record is not None and wanted == UploadRecord(**{**vars(record), "upload_id": ""})
+        ours = ""
+        if record is not None and record == self._record(record.upload_id, part_bytes):
+            ours = record.upload_id
         found = ""
         for upload in list(list_unfinished(self.client, self.location)):
             if upload.key != self.location.key:
                 continue
-            if is_ours and record is not None and upload.upload_id == record.upload_id:
-                found = upload.upload_id
+            if upload.upload_id == ours:
+                found = ours
             else:
                 abort_upload(self.client, self.location.bucket, upload.key, upload.upload_id)
         return found
@@ -233,6 +219,16 @@ class _Upload:
         if not self.resume:
             abort_upload(self.client, self.location.bucket, self.location.key, upload_id)
             forget_record(self.location, self._endpoint)
+
+    def _record(self, upload_id: str, part_bytes: int) -> UploadRecord:
+        return UploadRecord(
+            url=self.location.url,
+            endpoint=self._endpoint,
+            upload_id=upload_id,
+            sha256=self.sha256,
+            size_bytes=self.source.size_bytes,
+            part_bytes=part_bytes,
+        )
 
     @property
     def _target(self) -> dict[str, str]:
