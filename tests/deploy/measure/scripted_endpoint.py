@@ -1,0 +1,26 @@
+"""The scripted server on the port of the environment, ready after LOAD_SECONDS."""
+
+import contextlib
+import os
+import sys
+import time
+from pathlib import Path
+
+sys.path[:0] = [str(Path(__file__).parents[3] / folder) for folder in ("tests/serve", ".")]
+
+from scripted_server import scripted_model  # noqa: E402
+
+from zse.serve.boot import serve  # noqa: E402
+from zse.serve.options import ServeOptions  # noqa: E402
+from zse.serve.sockets import bind_socket  # noqa: E402
+
+
+def load(state):
+    time.sleep(float(os.environ.get("LOAD_SECONDS", "0")))
+    return scripted_model()
+
+
+if __name__ == "__main__":
+    options = ServeOptions(model="scripted", port=int(os.environ["PORT"]), drain_seconds=1)
+    with contextlib.closing(bind_socket(options.host, options.port)) as listener:
+        sys.exit(serve(listener, options, load))
