@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from zse.cli.stopping import clean_stop
 from zse.errors import MissingDependencyError
 
 if TYPE_CHECKING:
@@ -65,8 +66,8 @@ def command(
 ) -> None:
     """Turn MODEL into one .zse file.
 
-    MODEL is a checkpoint folder in Hugging Face form, a hub id such as owner/name, or the name of
-    a built-in model (tiny).
+    MODEL is a checkpoint folder in Hugging Face form, a hub id such as owner/name (or
+    hf://owner/name@revision), or the name of a built-in model (tiny).
     """
     try:
         from zse.quantize.convert import convert_model
@@ -76,7 +77,7 @@ def command(
             hint='Install it: pip install "zllm-zse[convert]"',
         ) from error
 
-    with _progress_display() as progress:
+    with clean_stop(), _progress_display() as progress:
         report = convert_model(
             model,
             out,

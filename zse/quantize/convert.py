@@ -22,7 +22,7 @@ from zse.quantize.sections import collect_sections
 from zse.quantize.source import Source, resolve_source
 from zse.quantize.stream import TensorStream, single_threaded_torch
 from zse.settings import load_settings
-from zse.store import Location, open_store, parse_location, put_file
+from zse.store import Location, open_writable, parse_location, put_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -226,7 +226,7 @@ def _check_destination(out: str | Path) -> Location:
             hint="Add a file name, such as model.zse.",
         )
     if not location.is_local:
-        open_store(location)  # a missing package is better known now than after the conversion
+        open_writable(location)  # what is wrong with it is better known now than afterwards
     return location
 
 

@@ -11,6 +11,7 @@ from zse.errors import NotFoundError, UsageError
 from zse.models.builtin import BUILTIN_MODELS, builtin_checkpoint, is_builtin
 from zse.quantize.hub import Hub, is_hub_id
 from zse.settings import load_settings
+from zse.store import parse_location
 
 _WHOLE_DIGEST_BYTES = 64 * 1024 * 1024  # larger files are identified by size and time as well
 
@@ -29,12 +30,16 @@ class Source:
 def resolve_source(model: str | Path, *, revision: str | None = None) -> Source:
     """Find a model: a built-in's name, a local folder, or a hub id (which is downloaded).
 
+    A hub id may be written ``owner/name`` or ``hf://owner/name[@revision]``.
+
     Raises:
         NotFoundError: It is none of these.
         UsageError: It is a file, or a revision was given for something that has none.
         HubError: The hub refused or cannot be reached.
     """
     text = str(model)
+    if text.startswith("hf://"):
+        text, revision = _from_address(text, revision)
     path = Path(text).expanduser()
     if is_builtin(text):
         source = Source(folder=builtin_checkpoint(text), name=text)
@@ -61,6 +66,21 @@ def resolve_source(model: str | Path, *, revision: str | None = None) -> Source:
             hint="Revisions belong to hub ids.",
         )
     return source
+
+
+def _from_address(url: str, revision: str | None) -> tuple[str, str | None]:
+    """Return the hub id and the revision of ``hf://owner/name[@revision]``."""
+    location = parse_location(url if url.count("/") > 3 else url + "/")
+    if location.key:
+        raise UsageError(
+            f"{url} names one file; a conversion starts from a whole repository",
+            hint=f"Write hf://{location.repository}.",
+        )
+    if revision and location.revision and revision != location.revision:
+        raise UsageError(
+            f"{url} and revision {revision!r} contradict each other", hint="Give one of the two."
+        )
+    return location.repository, revision or location.revision or None
 
 
 def fingerprint(folder: Path) -> str:

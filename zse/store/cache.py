@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import re
 import shutil
@@ -62,7 +63,8 @@ class Cache:
     """
 
     def __init__(self, folder: Path, *, limit_bytes: int = 0) -> None:
-        self._folder = folder / FOLDER
+        self.folder = folder / FOLDER
+        """Where the entries are."""
         self._limit_bytes = limit_bytes
 
     def fetch(self, url: str, progress: Progress | None = None) -> Path:
@@ -79,10 +81,10 @@ class Cache:
         """
         store = open_store(url)
         identity = identity_of(store)
-        path = self._folder / (identity[:_NAME_DIGITS] + (_suffix(store) or ".bin"))
+        path = self.folder / (identity[:_NAME_DIGITS] + (_suffix(store) or ".bin"))
         if self._take(path):
             return path
-        self._folder.mkdir(parents=True, exist_ok=True)
+        self.folder.mkdir(parents=True, exist_ok=True)
         with locked(path.with_suffix(".lock")):
             while not self._take(path):
                 self._fill(store, path, identity, progress)
@@ -131,12 +133,15 @@ class Cache:
                 whole.with_suffix(".json").unlink(missing_ok=True)
         return True
 
-    def shrink(self, limit_bytes: int, *, keep: Path | None = None) -> list[CacheEntry]:
+    def shrink(
+        self, limit_bytes: int, *, keep: Path | None = None, used_before: float | None = None
+    ) -> list[CacheEntry]:
         """Remove entries, those used longest ago first, until the rest takes ``limit_bytes``.
 
         Args:
             limit_bytes: Most that may stay.
             keep: A file whose partial download is not to be removed.
+            used_before: Seconds since 1970; what was used since stays.
 
         Returns:
             What was removed.
@@ -145,7 +150,7 @@ class Cache:
         total_bytes = sum(entry.size_bytes for entry in entries)
         removed = []
         for entry in entries:
-            if total_bytes <= limit_bytes:
+            if total_bytes <= limit_bytes or entry.used_seconds > (used_before or math.inf):
                 break
             if self.remove(entry):
                 total_bytes -= entry.size_bytes
@@ -187,22 +192,22 @@ class Cache:
                 )
             self.shrink(self._limit_bytes - size_bytes, keep=path)
         held_bytes = sum(e.size_bytes for e in self.entries() if _is_partial_of(e, path))
-        lacking = size_bytes - held_bytes + _SPARE_BYTES - shutil.disk_usage(self._folder).free
+        lacking = size_bytes - held_bytes + _SPARE_BYTES - shutil.disk_usage(self.folder).free
         if lacking <= 0:
             return
         taken = sum(e.size_bytes for e in self.entries() if not _is_partial_of(e, path))
         self.shrink(max(taken - lacking, 0), keep=path)
-        free_bytes = shutil.disk_usage(self._folder).free
+        free_bytes = shutil.disk_usage(self.folder).free
         if free_bytes + held_bytes < size_bytes:
             raise DiskFullError(
-                f"{store.location} has {size_bytes} bytes; the disk of {self._folder} has "
+                f"{store.location} has {size_bytes} bytes; the disk of {self.folder} has "
                 f"{free_bytes} free, and nothing in the cache can be removed",
                 hint="Free space, or set ZSE_CACHE_DIR to a larger disk.",
             )
 
     def _files(self) -> Iterator[Path]:
         try:
-            yield from sorted(self._folder.iterdir())
+            yield from sorted(self.folder.iterdir())
         except FileNotFoundError:
             return
 

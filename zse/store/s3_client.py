@@ -5,15 +5,18 @@ from __future__ import annotations
 import contextlib
 from functools import cache
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from zse.errors import MissingDependencyError, NotFoundError, StoreError
-from zse.settings import load_settings
+from zse.settings import load_settings, subprocess_environment
 from zse.store.location import Location
+from zse.store.retry import ATTEMPTS, BUSY_STATUSES, backoff_seconds, retry_after_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 MAX_CONNECTIONS = 16
+_AUTO_REGION_HOSTS = (".r2.cloudflarestorage.com", "storage.googleapis.com")
 _CREDENTIALS_HINT = (
     "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or run `aws configure`."
 )
@@ -45,8 +48,10 @@ class MissingBucketError(NotFoundError):
 def shared_client(endpoint_url: str) -> Any:
     """Return the process's client for one endpoint (``""`` means AWS). It is thread-safe.
 
-    A custom endpoint is addressed by path: it rarely has a DNS name for every bucket. Checksums are
-    ours (Content-MD5 a part, SHA-256 a file): many S3-compatible servers refuse botocore's own.
+    A custom endpoint is addressed by path, unless the AWS configuration file says ``virtual``: it
+    rarely has a DNS name for every bucket. Checksums are ours (Content-MD5 a part, SHA-256 a file):
+    many S3-compatible servers refuse those that botocore adds since 1.36. Over TLS the payload is
+    not signed as well; Content-MD5 holds it.
 
     Raises:
         MissingDependencyError: boto3 is not installed.
@@ -65,22 +70,50 @@ def shared_client(endpoint_url: str) -> Any:
         connect_timeout=10,
         read_timeout=60,
         max_pool_connections=MAX_CONNECTIONS,
-        retries={"mode": "standard", "max_attempts": 5},
-        s3={"addressing_style": "path"} if endpoint_url else {},
+        retries={"mode": "standard", "max_attempts": ATTEMPTS},
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
     )
-    # S3-compatible servers ignore the region, but a signature cannot be made without one.
-    region = session.region_name or ("us-east-1" if endpoint_url else None)
     try:
-        return session.client(
-            "s3", endpoint_url=endpoint_url or None, region_name=region, config=config
+        client = session.client(
+            "s3",
+            endpoint_url=endpoint_url or None,
+            region_name=_region(endpoint_url) or session.region_name or _usual_region(endpoint_url),
+            config=config,
         )
     except ValueError as error:
         raise StoreError(
             f"the S3 endpoint {endpoint_url!r} is not usable: {error}",
             hint="Set AWS_ENDPOINT_URL_S3 to http(s)://host[:port], or unset it for AWS.",
         ) from error
+    client.meta.events.register_first("needs-retry.s3", _pause_as_asked)
+    return client
+
+
+def _region(endpoint_url: str) -> str | None:
+    """Return the region that the environment names; boto3 itself reads one of the two names."""
+    environ = subprocess_environment()
+    region = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION")
+    # R2 knows no other region than this, and "auto" means nothing to AWS.
+    return None if region == "auto" and not endpoint_url else region
+
+
+def _usual_region(endpoint_url: str) -> str | None:
+    """Return what a signature for another server than AWS is made with when nothing is set."""
+    host = urlsplit(endpoint_url).hostname or ""
+    if host.endswith(_AUTO_REGION_HOSTS):
+        return "auto"
+    return "us-east-1" if endpoint_url else None
+
+
+def _pause_as_asked(response: Any, attempts: int, **_: object) -> float | None:
+    """Wait as long as a busy server's Retry-After asks; without one, botocore's own rule holds."""
+    if response is None or attempts >= ATTEMPTS or response[0].status_code not in BUSY_STATUSES:
+        return None
+    seconds = retry_after_seconds(response[0].headers.get("Retry-After"))
+    if response[0].status_code == 429:  # botocore would not try again
+        seconds = max(seconds, backoff_seconds(attempts))
+    return seconds or None
 
 
 def default_client() -> Any:

@@ -1,0 +1,70 @@
+"""``zse ls``: what lies at an address, and what killed uploads left there."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import click
+
+from zse.cli.transfer_display import size_text
+from zse.errors import NotFoundError, UsageError
+
+if TYPE_CHECKING:
+    from zse.store import Location
+
+
+@click.command(name="ls")
+@click.argument("url")
+@click.option(
+    "--unfinished", is_flag=True, help="Show uploads to s3:// that nobody finished, instead."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
+def command(url: str, unfinished: bool, as_json: bool) -> None:
+    """List the object at URL, or those below it.
+
+    URL is s3://bucket[/prefix], hf://owner/name[@revision][/folder], https://host/file, or a path.
+    """
+    from zse.store import open_store, parse_location
+
+    location = parse_location(url)
+    if unfinished:
+        _list_unfinished(location, as_json=as_json)
+        return
+    entries = list(open_store(location).list())
+    # An empty bucket or folder is an answer; an object that was named and is not there is none.
+    if not entries and not location.is_prefix and not location.is_local:
+        raise NotFoundError(f"{location} does not exist", hint="List the folder above it.")
+    if as_json:
+        rows = [{"url": str(e.location), "size_bytes": e.size_bytes} for e in entries]
+        click.echo(json.dumps(rows))
+        return
+    for entry in entries:
+        click.echo(f"{entry.size_bytes:>15}  {entry.location}")
+    total_bytes = sum(entry.size_bytes for entry in entries)
+    click.echo(f"{len(entries)} objects, {size_text(total_bytes)}", err=True)
+
+
+def _list_unfinished(location: Location, *, as_json: bool) -> None:
+    if location.scheme != "s3":
+        raise UsageError(
+            f"{location} is not on S3: only uploads there can be left unfinished",
+            hint="Give s3://bucket or s3://bucket/prefix.",
+        )
+    from zse.store.s3_client import default_client
+    from zse.store.s3_unfinished import list_unfinished
+
+    uploads = [
+        {
+            "url": f"s3://{location.bucket}/{upload.key}",
+            "upload_id": upload.upload_id,
+            "started": upload.started,
+        }
+        for upload in list_unfinished(default_client(), location)
+    ]
+    if as_json:
+        click.echo(json.dumps(uploads))
+        return
+    for upload in uploads:
+        click.echo(f"{upload['started'] or '-':<25}  {upload['url']}  {upload['upload_id']}")
+    click.echo(f"{len(uploads)} unfinished uploads", err=True)

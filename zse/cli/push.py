@@ -1,0 +1,43 @@
+"""``zse push``: a local file goes to object storage, whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from zse.cli.stopping import clean_stop
+from zse.cli.transfer_display import summary, transfer_progress
+
+
+@click.command()
+@click.argument("file", type=click.Path())
+@click.argument("url")
+@click.option(
+    "--resume",
+    is_flag=True,
+    help="Go on with what a killed push left; keep what is sent if this one fails.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON on stdout.")
+def command(file: str, url: str, resume: bool, as_json: bool) -> None:
+    """Copy FILE to URL: s3://bucket/key, or a path. A URL that ends in / gets FILE's name.
+
+    Nothing appears under the name before every byte has arrived and was checked. A push that fails
+    or is stopped leaves nothing; after one that was killed, `zse ls --unfinished` shows what is
+    left, and `--resume` takes it up or removes it.
+    """
+    from zse.store import parse_location, put_file
+
+    target = url + Path(file).name if url.endswith("/") else url
+    location = parse_location(target)
+    started = time.monotonic()
+    with clean_stop(), transfer_progress("pushing") as progress:
+        transfer = put_file(Path(file), location, progress=progress, resume=resume)
+    seconds = time.monotonic() - started
+    click.echo(summary("pushed", transfer, str(location), seconds), err=True)
+    if as_json:
+        report = {"url": location.url, "seconds": seconds, **asdict(transfer)}
+        click.echo(json.dumps(report, sort_keys=True))

@@ -1,0 +1,104 @@
+"""How a copy is shown while it runs: a bar on a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from zse.store import Progress, Transfer
+
+_LINE_SECONDS = 5.0
+
+
+@contextmanager
+def transfer_progress(word: str) -> Iterator[Progress]:
+    """Yield a callback that shows progress on stderr under ``word``."""
+    if sys.stderr.isatty():
+        with _bar(word) as show:
+            yield show
+    else:
+        yield PlainLines(word)
+
+
+def summary(word: str, transfer: Transfer, target: str, seconds: float) -> str:
+    """Return the lines that end a copy."""
+    moved_bytes = transfer.size_bytes - transfer.resumed_bytes
+    rate = f", {size_text(moved_bytes / seconds)}/s" if seconds > 0 and moved_bytes else ""
+    resumed = (
+        f"\nresumed: {size_text(transfer.resumed_bytes)} were there"
+        if transfer.resumed_bytes
+        else ""
+    )
+    checked = "checked against the recorded digest" if transfer.verified else "no digest recorded"
+    return (
+        f"{word}: {target}\nsize: {size_text(transfer.size_bytes)}\n"
+        f"sha256: {transfer.sha256} ({checked})\ntime: {seconds:.1f} s{rate}{resumed}"
+    )
+
+
+def size_text(num_bytes: float) -> str:
+    """Return a size in decimal units."""
+    for unit in ("B", "KB", "MB"):
+        if num_bytes < 1000:
+            return f"{num_bytes:.0f} B" if unit == "B" else f"{num_bytes:.1f} {unit}"
+        num_bytes /= 1000
+    return f"{num_bytes:.2f} GB"
+
+
+@contextmanager
+def _bar(word: str) -> Iterator[Progress]:
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(word, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+class PlainLines:
+    """Prints a line on stderr every few seconds: share, bytes, speed, time left."""
+
+    def __init__(self, word: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._word, self._clock = word, clock
+        self._started: float | None = None
+        self._printed = 0.0
+        self._first_bytes = 0
+
+    def __call__(self, done_bytes: int, total_bytes: int) -> None:
+        """Show one report, unless the last line is recent."""
+        now = self._clock()
+        if self._started is None:
+            self._started = self._printed = now
+            self._first_bytes = done_bytes
+            return
+        if now - self._printed < _LINE_SECONDS:
+            return
+        self._printed = now
+        rate = (done_bytes - self._first_bytes) / (now - self._started)
+        left = f", {(total_bytes - done_bytes) / rate:.0f} s left" if rate else ""
+        click.echo(
+            f"{self._word}: {done_bytes / total_bytes:.0%}, {size_text(done_bytes)} of "
+            f"{size_text(total_bytes)}, {size_text(rate)}/s{left}",
+            err=True,
+        )
