@@ -62,9 +62,8 @@ def dot_sweep(scheme: str, group: int, rows: int) -> list[Variant]:
 
 def matmul_sweep(outputs: str) -> list[Variant]:
     stream = [
-        matmul("bf16", outputs, even=True, bn=bn, stages=stages, kernel=MATMUL_STREAM, copy=copy)
+        matmul("bf16", outputs, even=True, bn=bn, stages=stages, kernel=MATMUL_STREAM)
         for bn, stages in ((128, 4), (256, 3))
-        for copy in (True, False)
     ]
     return [matmul("bf16", outputs, even=True), *stream]
 

@@ -24,7 +24,7 @@ SLAB_TILES = 2
 """Fewest tiles of the product that are widened at once."""
 SLAB_WAVES = 0.3
 """What a slab costs beside its product, in times of a round of tiles of 128 rows."""
-TILE_COSTS = {128: 1.0, 256: 1.77}
+TILE_COSTS = {128: 1.0, 256: 1.83}
 """Time of a tile by the rows of the matrix in it, measured on an H200."""
 STREAM_CAPABILITY = (9, 0)
 """Where the product by programs that stay is the faster one."""

@@ -145,13 +145,12 @@ def halves(tile):
 @triton.jit
 def matmul_stream(values, weights, outputs, tokens, rows, steps, stride, BM: tl.constexpr,
                   BN: tl.constexpr, BK: tl.constexpr, GROUPED: tl.constexpr,
-                  STAGES: tl.constexpr, EVEN: tl.constexpr, COPY: tl.constexpr,
-                  PDL: tl.constexpr, PLAIN: tl.constexpr):  # fmt: skip
+                  STAGES: tl.constexpr, EVEN: tl.constexpr, PDL: tl.constexpr,
+                  PLAIN: tl.constexpr):  # fmt: skip
     """As ``matmul`` by programs that stay: one for each multiprocessor, tile after tile.
 
     The copy engine brings the tiles, the first ones of the next product while this one is stored,
-    and with COPY it takes the result away too. A result is stored in halves, which need half the
-    shared memory.
+    and takes the result away: in halves, which need half the shared memory.
     """
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
@@ -172,14 +171,6 @@ def matmul_stream(values, weights, outputs, tokens, rows, steps, stride, BM: tl.
             weight = w_tiles.load([tile_n * BN, step * BK])
             total = dot_16(x, tl.trans(weight), total, PLAIN)
         left, right = halves(total)
-        if COPY:
-            out_tiles.store([tile_m * BM, tile_n * BN], left.to(outputs.dtype.element_ty))
-            out_tiles.store([tile_m * BM, tile_n * BN + half], right.to(outputs.dtype.element_ty))
-        else:
-            m = tile_m * BM + tl.arange(0, BM)
-            n = tile_n * BN + tl.arange(0, half)
-            at = outputs + m.to(tl.int64)[:, None] * stride + n[None, :]
-            inside = (m < tokens)[:, None]
-            tl.store(at, left.to(outputs.dtype.element_ty), mask=inside & (n < rows)[None, :])
-            inside &= (n + half < rows)[None, :]
-            tl.store(at + half, right.to(outputs.dtype.element_ty), mask=inside)
+        column = tile_n * BN
+        out_tiles.store([tile_m * BM, column], left.to(outputs.dtype.element_ty))
+        out_tiles.store([tile_m * BM, column + half], right.to(outputs.dtype.element_ty))

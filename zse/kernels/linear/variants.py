@@ -106,7 +106,6 @@ def matmul(
     warps: int = 8,
     stages: int = 4,
     kernel: Kernel = MATMUL,
-    copy: bool = True,
 ) -> Variant:
     """Return a form for many tokens.
 
@@ -119,9 +118,7 @@ def matmul(
         warps: Of a program.
         stages: Tiles on their way.
         kernel: ``MATMUL`` or ``MATMUL_STREAM``.
-        copy: Whether the copy engine stores the result; only of ``MATMUL_STREAM``.
     """
-    more: dict[str, Constant] = {"COPY": copy} if kernel is MATMUL_STREAM else {}
     return variant(
         kernel,
         num_warps=warps,
@@ -133,7 +130,6 @@ def matmul(
         GROUPED=8,
         STAGES=stages,
         EVEN=even,
-        **more,
     )
 
 
