@@ -6,7 +6,7 @@ import calendar
 
 import pytest
 
-from zse.stream.signing import Credentials, credentials_from, sign_get
+from zse.stream.signing import Credentials, Signatures, credentials_from, sign_get
 
 KEYS = {"AWS_ACCESS_KEY_ID": "AKID", "AWS_SECRET_ACCESS_KEY": "secret"}
 MOMENT = calendar.timegm((2026, 3, 4, 5, 6, 7))
@@ -51,3 +51,19 @@ def test_keys_in_the_environment_are_taken() -> None:
 )
 def test_without_keys_or_with_a_profile_others_are_asked(environ: dict[str, str]) -> None:
     assert credentials_from(environ) is None
+
+
+def test_signatures_are_made_anew_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, made = [1000.0], []
+
+    def sign() -> dict[str, str]:
+        made.append(now[0])
+        return {"authorization": str(now[0])}
+
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    signatures = Signatures(sign)
+    for moment in (1000.0, 1030.0, 1060.0, 1061.0):
+        now[0] = moment
+        signatures.headers()
+    assert made == [1000.0, 1061.0]
+    assert signatures.headers() == {"authorization": "1061.0"}
