@@ -69,13 +69,17 @@ def command(
 
 
 def _subject(name: str, device: str, runner: str, stack: ExitStack) -> Subject:
-    from zse.deploy.measure.subjects import is_image, model_subject, opened_image
+    from zse.deploy.measure.subjects import (
+        RUNNER_ORDER,
+        is_image,
+        model_subject,
+        opened_image,
+    )
     from zse.errors import UsageError
-    from zse.oci.runners import RUNNERS
     from zse.settings import load_settings
 
-    if runner and runner not in RUNNERS:
-        known = ", ".join(RUNNERS)
+    if runner and runner not in RUNNER_ORDER:
+        known = ", ".join(RUNNER_ORDER)
         raise UsageError(f"there is no runner {runner!r}", hint=f"Choose one of {known}.")
     settings = load_settings()
     if is_image(name):
