@@ -29,11 +29,13 @@ storage:
   filesystem: {{rootdirectory: {folder}/images}}
   delete: {{enabled: true}}
 http: {{addr: "{address}"}}
-"""
+{auth}"""
 
 
-def start(folder: Path, *, die_with_parent: bool = False) -> str:
+def start(folder: Path, *, auth: str = "", die_with_parent: bool = False) -> str:
     """Start an empty registry whose state is in ``folder``; return ``host:port``.
+
+    ``auth`` is the ``auth:`` section of its configuration; without it anybody may do anything.
 
     Raises:
         ServiceError: The package is missing, the folder is in use, or the process did not come up.
@@ -44,7 +46,7 @@ def start(folder: Path, *, die_with_parent: bool = False) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     address = f"{LOOPBACK}:{free_ports(1)[0]}"
     configuration = folder / "registry.yml"
-    configuration.write_text(CONFIGURATION.format(folder=folder, address=address))
+    configuration.write_text(CONFIGURATION.format(folder=folder, address=address, auth=auth))
     command = [find_command("docker-registry"), "serve", str(configuration)]
     try:
         spawn(folder, "registry", command, die_with_parent=die_with_parent)
@@ -69,9 +71,9 @@ def stop(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def running(folder: Path) -> Iterator[str]:
+def running(folder: Path, *, auth: str = "") -> Iterator[str]:
     """Run a registry for the length of a block; it also ends when this process is killed."""
-    address = start(folder, die_with_parent=True)
+    address = start(folder, auth=auth, die_with_parent=True)
     try:
         yield address
     finally:

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import httpx
 import pytest
 from oci_builders import FakeRegistry, sha256_hex
@@ -104,6 +107,22 @@ def test_wrong_credentials_are_said_without_the_password(connect, fake):
     with pytest.raises(RegistryAuthError, match="refused") as caught:
         connect(Credentials(user="me", password="wrong-word")).has_blob(DIGEST)
     assert "wrong-word" not in str(caught.value)
+
+
+def test_threads_that_are_asked_to_sign_in_at_once_all_succeed(connect, fake):
+    fake.auth = "basic"
+    registry = connect(ME)
+    together = threading.Barrier(4)
+    answer = fake._answer
+
+    def wait_for_the_others(request):
+        if not request.headers.get("authorization"):
+            together.wait(20)
+        return answer(request)
+
+    registry._client._transport = httpx.MockTransport(wait_for_the_others)
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(registry.has_blob, [DIGEST] * 4)) == [True] * 4
 
 
 def test_plain_http_is_spoken_with_this_machine_only(connect, fake):

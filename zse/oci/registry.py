@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -89,6 +90,7 @@ class Registry:
         self._mounts = sorted(mounts - {reference.repository})
         self._sleep = sleep
         self._authorization: dict[str, str] = {}
+        self._signing_in = threading.Lock()
         self._client = httpx.Client(transport=transport, timeout=_TIMEOUT, follow_redirects=False)
 
     def __enter__(self) -> Self:
@@ -242,7 +244,8 @@ class Registry:
             answer.read()
             answer.close()
             if status == 401 and attempt < tries and self._is_ours(address):
-                self._sign_in(answer.headers.get("www-authenticate", ""), scope)
+                sent = answer.request.headers.get("authorization", "")
+                self._sign_in(answer.headers.get("www-authenticate", ""), scope, sent)
             elif status in _RETRIED and not is_last:
                 self._sleep(_wait_seconds(answer.headers.get("retry-after", ""), attempt))
             else:
@@ -285,19 +288,24 @@ class Registry:
 
     # --- signing in --------------------------------------------------------------------------
 
-    def _sign_in(self, challenge: str, scope: str) -> None:
+    def _sign_in(self, challenge: str, scope: str, sent: str) -> None:
+        """Get an authorization; ``sent`` is the one that was refused."""
+        with self._signing_in:
+            if self._authorization.get(scope, "") == sent:  # else another thread has a newer one
+                self._authorization[scope] = self._authorize(challenge, scope, sent)
+
+    def _authorize(self, challenge: str, scope: str, sent: str) -> str:
         kind, _, rest = challenge.partition(" ")
         fields = dict(re.findall(r'(\w+)="([^"]*)"', rest))
         if kind.lower() == "basic":
             if self._credentials is None:
                 raise RegistryAuthError(f"{self.reference.host} wants a user and a password")
-            if self._authorization.get(scope) == self._credentials.basic:
+            if sent == self._credentials.basic:
                 raise RegistryAuthError(f"{self.reference.host} refused the stored credentials")
-            self._authorization[scope] = self._credentials.basic
-        elif kind.lower() == "bearer" and "realm" in fields:
-            self._authorization[scope] = f"Bearer {self._token(fields, scope)}"
-        else:
-            raise RegistryAuthError(f"{self.reference.host} asks to sign in by {challenge!r}")
+            return self._credentials.basic
+        if kind.lower() == "bearer" and "realm" in fields:
+            return f"Bearer {self._token(fields, scope)}"
+        raise RegistryAuthError(f"{self.reference.host} asks to sign in by {challenge!r}")
 
     def _token(self, fields: dict[str, str], scope: str) -> str:
         realm = fields["realm"]

@@ -190,6 +190,6 @@ def _documents(
         if subject.get("digest") != image.descriptor.digest:
             result.problems.append(f"{item.digest} is listed for this image but is about another")
         elif document is not None and is_ours(document):
-            found[item.artifact_type].append(document)
+            found.setdefault(item.artifact_type, []).append(document)
             result.checks.append(f"{image.platform}: {item.artifact_type}")
     return found
