@@ -91,7 +91,7 @@ async def soak(options: argparse.Namespace) -> dict[str, Any]:
         outcomes = await run_all(engine, plans, options)
         seconds = time.monotonic() - started
         stats = engine.stats()
-        wrong, near_ties = await compare_alone(engine, plans, outcomes, options)
+        wrong, gaps = await compare_alone(engine, plans, outcomes, options)
         leaked = await count_leaked(loaded, engine)
         crashed = repr(engine.failure) if engine.failure is not None else ""
     finally:
@@ -105,7 +105,8 @@ async def soak(options: argparse.Namespace) -> dict[str, Any]:
             plan.is_greedy and not o.is_cancelled for plan, o in zip(plans, outcomes, strict=True)
         ),
         "wrong": len(wrong),
-        "near_ties": near_ties,
+        "near_ties": len(gaps) - len(wrong),
+        "largest_gap": round(max(gaps, default=0.0), 4),
         "leaked_blocks": leaked,
         "crashed": crashed,
         "preemptions": stats.preemptions,
@@ -159,9 +160,9 @@ async def run_one(engine: AsyncEngine, plan: Plan, patience_seconds: float) -> O
 
 async def compare_alone(
     engine: AsyncEngine, plans: list[Plan], outcomes: list[Outcome], options: argparse.Namespace
-) -> tuple[list[str], int]:
-    """Answer each greedy request again, alone; return what differs, and how many near ties do."""
-    wrong, near_ties = [], 0
+) -> tuple[list[str], list[float]]:
+    """Answer each greedy request again, alone; return what differs, and the gap of each that does."""
+    wrong, gaps = [], []
     for plan, outcome in zip(plans, outcomes, strict=True):
         if not plan.is_greedy or not outcome.is_whole or outcome.is_cancelled:
             continue
@@ -175,11 +176,10 @@ async def compare_alone(
         if place is None:
             continue
         gap = tops[place].top[0].logprob - tops[place].top[1].logprob
-        if gap < options.tolerance:
-            near_ties += 1
-        else:
+        gaps.append(gap)
+        if gap >= options.tolerance:
             wrong.append(f"request {plan.number} differs at token {place}, with a gap of {gap:.4f}")
-    return wrong, near_ties
+    return wrong, gaps
 
 
 async def count_leaked(loaded: LoadedModel, engine: AsyncEngine) -> int:

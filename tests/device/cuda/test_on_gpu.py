@@ -215,17 +215,6 @@ def test_a_graph_repeats_kernels_copies_and_fills(
     second.free()
 
 
-def test_memory_may_be_allocated_and_code_loaded_while_recording(gpu: Gpu, stream: Stream) -> None:
-    with gpu.capture(stream) as capture:
-        block = gpu.allocate(1 << 20)
-        module = gpu.load_module(PTX.encode())
-        packed = ParameterBlock(["*fp32", "i32", "fp32"]).pack(block.address, COUNT, 1.5)
-        gpu.launch(module.function("ramp"), (8, 1, 1), 128, 0, stream, packed)
-    ready = capture.graph.instantiate()
-    ready.launch(stream)
-    assert read(gpu, block.address, LENGTH, stream) == ramp(1.5)
-
-
 def test_waiting_for_a_recorded_stream_spoils_the_recording_and_not_the_stream(
     gpu: Gpu, stream: Stream
 ) -> None:

@@ -43,7 +43,7 @@ BATCH_ROWS = 256
 """Rows above which weights are widened once and multiplied as 16-bit matrices."""
 QUANTIZED_ROWS = 64
 """Most decode rows that are computed with int8 activations."""
-WIDENED_BYTES = 32 << 20
+WIDENED_BYTES = 48 << 20
 """Weights that are widened at a time: they stay in the second-level cache."""
 
 

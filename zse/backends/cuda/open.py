@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zse.backends.cuda.backend import CUDABackend
-from zse.backends.cuda.kv_pool import BLOCK_SIZE, KVPool, layout_for
+from zse.backends.cuda.kv_pool import BLOCK_SIZE, KVLayout, KVPool, layout_for
 from zse.backends.cuda.launcher import PackLauncher
 from zse.backends.cuda.memory import (
     SCRATCH_RANGE_BYTES,
@@ -18,6 +18,7 @@ from zse.backends.cuda.memory import (
     choose_num_blocks,
 )
 from zse.backends.cuda.model import DeviceModel
+from zse.backends.cuda.outliers import outlier_layers
 from zse.backends.cuda.weights import DeviceWeights, region_of
 from zse.device.cuda import Gpu, VirtualPool
 from zse.device.phases import Phases, no_phases
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from zse.backends.options import BackendOptions, ModelShape
-    from zse.device.cuda import DeviceBlock, Stream
+    from zse.device.cuda import Stream
     from zse.format.model_file import ModelFile
     from zse.kernels.launcher import Launcher
 
@@ -116,9 +117,13 @@ def build_backend(
     budget.check_weights()
     block = gpu.allocate(length)
     source = AheadSource(open_source(reader.path), reader.header)
+    kv_dtype = KV_DTYPES[options.kv_dtype]
+    kept = outlier_layers(source, reader.header, shape) if kv_dtype == "int8" else ()
+    layout = layout_for(shape, kv_dtype, kept)
     loading = start_load(gpu, source, reader.header, block.address)
     try:
-        model, memory = _prepare(hardware, block, budget, reader, shape, options, phases)
+        weights = DeviceWeights(gpu, reader.header, block)
+        model, memory = _prepare(hardware, weights, budget, layout, shape, options, phases)
     except BaseException:
         loading.cancel()
         with contextlib.suppress(ZSEError):
@@ -141,9 +146,9 @@ def build_backend(
 
 def _prepare(
     hardware: Hardware,
-    block: DeviceBlock,
+    weights: DeviceWeights,
     budget: MemoryBudget,
-    reader: ModelFile,
+    layout: KVLayout,
     shape: ModelShape,
     options: BackendOptions,
     phases: Phases,
@@ -153,9 +158,7 @@ def _prepare(
     with phases("kernels"):
         launcher = hardware.make_launcher()
     with phases("kv-cache"):
-        weights = DeviceWeights(gpu, reader.header, block)
         model = DeviceModel(gpu, launcher, weights, shape, options)
-        layout = layout_for(shape, KV_DTYPES[options.kv_dtype])
         budget = budget.with_scratch(model.largest_scratch_bytes())
         num_blocks = choose_num_blocks(budget, layout, shape, options)
         memory = DeviceMemory(

@@ -1,0 +1,47 @@
+"""Layers that keep 16-bit keys are found in the file itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from zse.backends.cuda.outliers import outlier_layers
+from zse.format import ZSEReader
+from zse.models.config import ModelConfig
+from zse.stream.opening import open_source
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+def layers_of(path: Path) -> set[int]:
+    with ZSEReader(path) as reader:
+        config = ModelConfig.from_json(reader.header.model_config)
+        source = open_source(path)
+        try:
+            return outlier_layers(source, reader.header, config)
+        finally:
+            source.close()
+
+
+def test_a_model_without_biases_has_none(make_pair: Callable) -> None:
+    assert layers_of(make_pair("llama", "int8").path) == set()
+
+
+def test_a_layer_with_a_huge_key_bias_is_found(make_pair: Callable, tmp_path: Path) -> None:
+    pair = make_pair("qwen2", "int8", num_hidden_layers=4)
+    assert layers_of(pair.path) == set()
+    changed = tmp_path / "changed.zse"
+    content = bytearray(pair.path.read_bytes())
+    with ZSEReader(pair.path) as reader:
+        config = ModelConfig.from_json(reader.header.model_config)
+        part = reader.entry("layers.2.qkv.bias").part("data")
+    first = part.offset_bytes + config.num_heads * config.head_dim * part.dtype.size_bytes
+    huge = torch.full((config.num_kv_heads * config.head_dim,), 900.0)
+    dtype = torch.float32 if part.dtype.size_bytes == 4 else torch.bfloat16
+    raw = huge.to(dtype).view(torch.uint8).numpy().tobytes()
+    content[first : first + len(raw)] = raw
+    changed.write_bytes(content)
+    assert layers_of(changed) == {2}
