@@ -99,3 +99,53 @@ def test_image_that_would_go_nowhere_ends_with_a_hint(model, capsys):
 def test_bad_name_ends_with_a_hint(model, capsys):
     assert run(["build-image", str(model), "--name", "A B", "--push"]) == 2
     assert "not an image reference" in capsys.readouterr().err
+
+
+def test_platforms_budget_and_secrets_are_handed_on(model, asked, tmp_path):
+    (tmp_path / "index").write_text("https://me:word@x.example")
+    invoke(
+        model, "--name", "zse", "--push", "--platform", "linux/amd64,linux/arm64", "--max-size",
+        "2GB", "--secret", f"index-url={tmp_path / 'index'}", "--no-attest",
+    )  # fmt: skip
+    options = asked[0]
+    assert options.platforms == ("linux/amd64", "linux/arm64")
+    assert options.max_size_bytes == 2_000_000_000
+    assert options.secrets.values["index-url"].startswith("https://me:")
+    assert not options.is_attested
+
+
+def test_model_is_described_from_its_own_header(model, asked):
+    invoke(model, "--name", "zse", "--push")
+    assert asked[0].model_facts["name"]
+
+
+def test_file_that_is_no_model_is_not_baked_in(tmp_path, asked):
+    (tmp_path / "m.zse").write_bytes(b"anything")
+    assert run(["build-image", str(tmp_path / "m.zse"), "--name", "zse", "--push"]) == 6
+    assert asked == []
+
+
+def test_image_for_gpus_gets_the_packs_of_a_folder(model, asked, tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(
+        "zse.cli.image_kernels.image_packs",
+        lambda gpus, folder, cache, report: seen.append((gpus, folder)) or {"sm_90": folder},
+    )
+    arguments = ("--recipe", "cuda", "--kernels", tmp_path)
+    invoke(model, "--name", "zse", "--push", *arguments)
+    invoke(model, "--name", "zse", "--push", *arguments, "--gpu", "sm_90")
+    assert seen[0] == (("sm_80", "sm_86", "sm_89", "sm_90"), tmp_path)
+    assert seen[1] == (("sm_90",), tmp_path)
+    assert asked[1].kernels == {"sm_90": tmp_path}
+
+
+def test_packs_for_an_image_without_kernels_are_refused(model, asked, tmp_path, capsys):
+    assert (
+        run(["build-image", str(model), "--name", "z", "--push", "--kernels", str(tmp_path)]) == 2
+    )
+    assert "carries no kernel packs" in capsys.readouterr().err
+
+
+def test_unknown_recipe_names_the_known_ones(model, capsys):
+    assert run(["build-image", str(model), "--name", "z", "--push", "--recipe", "tpu"]) == 3
+    assert "cpu, cuda, cuda-dev" in capsys.readouterr().err

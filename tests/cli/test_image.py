@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "oci"))
+
+from oci_builders import RECIPE, fill_cache, make_rootfs, make_wheel, sha256_hex
+
+from zse.cli import run
+from zse.oci.build import build_image
+from zse.oci.options import BuildOptions, BuiltImage
+from zse.oci.recipe import load_recipe
+
+
+@pytest.fixture
+def built(tmp_path) -> BuiltImage:
+    """A small image in ``out``, its recipe and locks in ``recipe``."""
+    recipe = tmp_path / "recipe"
+    recipe.mkdir()
+    (recipe / "image.toml").write_text(RECIPE)
+    (recipe / "boot.py").write_text("")
+    wheel = make_wheel(recipe)
+    digest = sha256_hex(wheel.read_bytes())
+    (recipe / "wheels.amd64.lock").write_text(
+        f'[[wheel]]\nname = "demo"\nversion = "1.0"\nfile = "{wheel.name}"\nsha256 = "{digest}"\n'
+    )
+    (recipe / "debian.amd64.lock").write_text("")
+    (tmp_path / "model.zse").write_bytes(b"model")
+    make_rootfs(tmp_path / "base.tar")
+    options = BuildOptions(
+        name="zse:1",
+        cache_dir=fill_cache(tmp_path / "cache", recipe),
+        model=tmp_path / "model.zse",
+        base=f"rootfs:{tmp_path / 'base.tar'}",
+        output=f"oci:{tmp_path / 'out'}",
+    )
+    return build_image(load_recipe(recipe), options, lambda _: None)
+
+
+def test_inspect_shows_what_people_ask_for(built, tmp_path, capsys):
+    assert run(["image", "inspect", f"oci:{tmp_path / 'out'}"]) == 0
+    shown = capsys.readouterr().out
+    for words in (built.digest, "linux/amd64", "user        65532", "model", "2 pypi", "spdx"):
+        assert words in shown
+
+
+def test_inspect_as_json_holds_layers_labels_and_materials(built, tmp_path, capsys):
+    assert run(["image", "inspect", f"oci:{tmp_path / 'out'}:1", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    (platform,) = report["platforms"]
+    assert report["digest"] == built.digest
+    assert len(platform["layers"]) == len(built.layers)
+    assert platform["labels"]["dev.zse.recipe"] == "small"
+    assert platform["sbom"]["pypi"] == 2
+
+
+def test_platform_that_is_not_there_is_named(built, tmp_path, capsys):
+    place = f"oci:{tmp_path / 'out'}"
+    assert run(["image", "inspect", place, "--platform", "linux/arm64"]) == 9
+    assert "It has linux/amd64" in capsys.readouterr().err
+
+
+def test_verify_says_that_every_digest_agrees(built, tmp_path, capsys):
+    place = f"oci:{tmp_path / 'out'}"
+    assert run(["image", "verify", place, "--locks", str(tmp_path / "recipe")]) == 0
+    assert "every digest agrees" in capsys.readouterr().out
+
+
+def test_verify_ends_with_nine_and_names_each_problem(built, tmp_path, capsys):
+    blob = built.layers[-1].digest.removeprefix("sha256:")
+    path = tmp_path / "out" / "blobs" / "sha256" / blob
+    path.unlink()
+    place = f"oci:{tmp_path / 'out'}"
+    assert run(["image", "verify", place, "--base", "sha256:x", "--json"]) == 9
+    out = capsys.readouterr()
+    report = json.loads(out.out)
+    assert report["ok"] is False
+    assert len(report["problems"]) == 2
+    assert blob in out.err
+
+
+def test_base_may_be_named_by_its_place(built, tmp_path, capsys):
+    place = f"oci:{tmp_path / 'out'}"
+    assert run(["image", "verify", place, "--base", place]) == 9
+    assert "the base is not stated" in capsys.readouterr().err
+
+
+def test_what_is_not_there_is_code_three(capsys):
+    assert run(["image", "inspect", "oci:/nowhere"]) == 3
