@@ -145,9 +145,9 @@ def _builder(recipe: Recipe, options: BuildOptions, report: Callable[[str], None
 def _packs(recipe: Recipe, options: BuildOptions) -> dict[str, Path]:
     """Return the kernel packs of the recipe; one that is missing is not left out in silence."""
     missing = [name for name in recipe.kernels.gpu if name not in options.kernels]
-    if missing and not options.kernels:
+    if missing:
         raise NotFoundError(
-            f"the recipe {recipe.name} needs kernel packs for {', '.join(recipe.kernels.gpu)}",
+            f"the recipe {recipe.name} needs kernel packs for {', '.join(missing)}",
             hint="Name a folder of them with --kernels; `zse kernels build` makes them.",
         )
     return dict(options.kernels)
