@@ -161,7 +161,7 @@ async def run_one(engine: AsyncEngine, plan: Plan, patience_seconds: float) -> O
 async def compare_alone(
     engine: AsyncEngine, plans: list[Plan], outcomes: list[Outcome], options: argparse.Namespace
 ) -> tuple[list[str], list[float]]:
-    """Answer each greedy request again, alone; return what differs, and the gap of each that does."""
+    """Answer each greedy request again, alone; return what differs, and the gap wherever it did."""
     wrong, gaps = [], []
     for plan, outcome in zip(plans, outcomes, strict=True):
         if not plan.is_greedy or not outcome.is_whole or outcome.is_cancelled:
