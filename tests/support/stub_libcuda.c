@@ -100,6 +100,17 @@ Result cuMemFreeHost(void *memory) {
   blocks[i].kind = FREE;
   return 0;
 }
+Result cuMemHostRegister_v2(void *memory, size_t length, unsigned flags) {
+  NEEDS_CONTEXT; (void)flags;
+  return add_block((Address)memory, length, HOST);
+}
+Result cuMemHostUnregister(void *memory) {
+  NEEDS_CONTEXT;
+  int i = find_block((Address)memory, HOST);
+  if (i < 0) return 1;
+  blocks[i].kind = FREE;
+  return 0;
+}
 Result cuMemGetAllocationGranularity(size_t *out, const Properties *properties, int option) {
   MAY_FAIL; (void)option;
   *out = 2 << 20;

@@ -36,6 +36,42 @@ def test_pinned_memory_is_writable_through_its_view(gpu: Gpu, stub: Stub) -> Non
         view[0]  # the view itself ends with its memory
 
 
+@pytest.mark.parametrize("length_bytes", [2 << 20, (4 << 20) + 4096])
+def test_large_pinned_memory_is_registered_huge_pages(
+    gpu: Gpu, stub: Stub, monkeypatch: pytest.MonkeyPatch, length_bytes: int
+) -> None:
+    monkeypatch.setenv("ZSE_STUB_FAIL", "cuMemHostAlloc:2")
+    block = gpu.allocate_host(length_bytes)
+    assert block.address % (2 << 20) == 0
+    assert len(block.view) == length_bytes == stub.bytes_of(HOST_KIND)
+    block.view[-3:] = b"end"
+    assert bytes(block.view[-3:]) == b"end"
+    block.free()
+    block.free()
+    assert stub.bytes_of(HOST_KIND) == 0
+
+
+def test_the_driver_allocates_where_it_does_not_register(
+    gpu: Gpu, stub: Stub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ZSE_STUB_FAIL", "cuMemHostRegister_v2:801")
+    block = gpu.allocate_host(4 << 20)
+    assert len(block.view) == 4 << 20 == stub.bytes_of(HOST_KIND)
+    block.free()
+    assert stub.bytes_of(HOST_KIND) == 0
+
+
+def test_a_host_without_memory_for_huge_pages_is_asked_for_others(
+    gpu: Gpu, stub: Stub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr("zse.device.cuda.huge_pages.mmap.mmap", refuse)
+    gpu.allocate_host(4 << 20).free()
+    assert stub.bytes_of(HOST_KIND) == 0
+
+
 def test_asking_for_too_much_says_what_was_asked_and_what_is_free(gpu: Gpu) -> None:
     gpu.allocate(24_000_000)
     asked = r"out of GPU memory: 2\.00 GB \(2000000000 bytes\) asked, 1\.05 GB of 1\.07 GB are free"

@@ -1,7 +1,7 @@
 """CUDA graphs: what was put into a stream once, replayed by one call.
 
-Capture runs in the relaxed mode: other threads may allocate memory meanwhile. What a captured kernel
-needs, its code above all, is loaded before the capture begins.
+Capture runs in the relaxed mode: other threads may allocate memory meanwhile. What a captured
+kernel needs, its code above all, is loaded before the capture begins.
 """
 
 from __future__ import annotations

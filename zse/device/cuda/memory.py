@@ -6,6 +6,7 @@ import ctypes
 from typing import TYPE_CHECKING
 
 from zse.device.cuda.errors import OUT_OF_MEMORY, CudaError, OutOfDeviceMemoryError
+from zse.device.cuda.huge_pages import HUGE_PAGE_BYTES, HugePages
 from zse.device.cuda.resource import Resource
 
 if TYPE_CHECKING:
@@ -50,14 +51,18 @@ class DeviceBlock(Resource):
 class HostBlock(Resource):
     """Bytes of the host that the GPU reads and writes by itself.
 
-    Pinning costs about half a second a gigabyte: make small ones and use them again.
+    Large ones are huge pages that are registered; small ones, and all where the driver does not
+    register, are the driver's own memory, which costs half a second a gigabyte.
     """
 
     noun = "a block of pinned memory"
 
     def __init__(self, owner: Owner, length_bytes: int) -> None:
-        address = ctypes.c_void_p()
-        _allocate(owner.driver, "cuMemHostAlloc", ctypes.byref(address), length_bytes, _PORTABLE)
+        self._pages = _registered_pages(owner.driver, length_bytes)
+        address = ctypes.c_void_p(self._pages.address if self._pages else 0)
+        if self._pages is None:
+            out = ctypes.byref(address)
+            _allocate(owner.driver, "cuMemHostAlloc", out, length_bytes, _PORTABLE)
         super().__init__(owner, address.value or 0)
         self.length_bytes = length_bytes
         array = (ctypes.c_ubyte * length_bytes).from_address(self.handle)
@@ -80,7 +85,11 @@ class HostBlock(Resource):
 
     def _give_back(self, handle: int) -> None:
         self._view.release()
-        self._driver.release("cuMemFreeHost", handle)
+        if self._pages is None:
+            self._driver.release("cuMemFreeHost", handle)
+            return
+        self._driver.release("cuMemHostUnregister", handle)
+        self._pages.close()
 
 
 def read_memory(driver: Driver) -> tuple[int, int]:
@@ -103,6 +112,20 @@ def out_of_memory(driver: Driver, function: str, asked_bytes: int) -> OutOfDevic
         code=OUT_OF_MEMORY,
         name="CUDA_ERROR_OUT_OF_MEMORY",
     )
+
+
+def _registered_pages(driver: Driver, length_bytes: int) -> HugePages | None:
+    """Return pinned huge pages; None where they are not worth it or cannot be had."""
+    if length_bytes < HUGE_PAGE_BYTES:
+        return None
+    try:
+        pages = HugePages(length_bytes)
+    except OSError:
+        return None
+    if driver.raw("cuMemHostRegister_v2")(pages.address, length_bytes, _PORTABLE):
+        pages.close()
+        return None
+    return pages
 
 
 def _allocate(driver: Driver, name: str, out: object, length_bytes: int, *rest: int) -> None:

@@ -38,6 +38,8 @@ SIGNATURES: dict[str, tuple[type[Any], ...]] = {
     "cuMemFree_v2": (ADDRESS,),
     "cuMemHostAlloc": (POINTER, c_size_t, c_uint),
     "cuMemFreeHost": (POINTER,),
+    "cuMemHostRegister_v2": (POINTER, c_size_t, c_uint),
+    "cuMemHostUnregister": (POINTER,),
     "cuMemcpyHtoDAsync_v2": (ADDRESS, POINTER, c_size_t, HANDLE),
     "cuMemcpyDtoHAsync_v2": (POINTER, ADDRESS, c_size_t, HANDLE),
     "cuMemcpyDtoDAsync_v2": (ADDRESS, ADDRESS, c_size_t, HANDLE),
