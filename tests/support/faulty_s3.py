@@ -25,6 +25,8 @@ class FaultyS3(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.objects: dict[str, tuple[bytes, dict[str, str]]] = {}
         self.parts: dict[int, bytes] = {}
+        self.uploads: dict[str, str] = {}
+        """Id -> path of the uploads that nobody finished."""
         self.metadata: dict[str, str] = {}
         self.etags: dict[str, str] = {}
         self.fault: Fault = lambda _request: False
@@ -79,6 +81,24 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(200, headers={**self.described(*found), **size})
 
     def on_get(self) -> None:
+        if "?uploads" in self.path:
+            items = "".join(
+                f"<Upload><Key>{path.split('/', 2)[2]}</Key><UploadId>{upload_id}</UploadId>"
+                f"<Initiated>2026-01-02T03:04:05Z</Initiated></Upload>"
+                for upload_id, path in self.server.uploads.items()
+            )
+            self.answer(
+                200, f"<ListMultipartUploadsResult>{items}</ListMultipartUploadsResult>".encode()
+            )
+            return
+        if "uploadId=" in self.path:
+            items = "".join(
+                f"<Part><PartNumber>{number}</PartNumber><Size>{len(data)}</Size>"
+                f'<ETag>"{hashlib.md5(data).hexdigest()}"</ETag></Part>'
+                for number, data in sorted(self.server.parts.items())
+            )
+            self.answer(200, f"<ListPartsResult>{items}</ListPartsResult>".encode())
+            return
         data, metadata = self.server.objects[self.path]
         first, last = map(int, self.headers["Range"].removeprefix("bytes=").split("-"))
         where = {"Content-Range": f"bytes {first}-{last}/{len(data)}"}
@@ -95,14 +115,19 @@ class Handler(BaseHTTPRequestHandler):
     def on_post(self) -> None:
         if self.path.endswith("?uploads"):
             self.server.metadata = self.sent_metadata()
-            upload = b"<InitiateMultipartUploadResult><UploadId>u1</UploadId></InitiateMultipartUploadResult>"
-            self.answer(200, upload)
+            upload_id = f"u{len(self.server.seen('POST .*[?]uploads'))}"
+            self.server.uploads[upload_id] = self.path.partition("?")[0]
+            self.server.parts.clear()
+            name = "InitiateMultipartUploadResult"
+            self.answer(200, f"<{name}><UploadId>{upload_id}</UploadId></{name}>".encode())
         else:
             whole = b"".join(self.server.parts[number] for number in sorted(self.server.parts))
             self.store(self.path.partition("?")[0], whole, self.server.metadata)
+            self.server.uploads.pop(self.path.partition("uploadId=")[2], None)
             self.answer(200, b"<CompleteMultipartUploadResult/>")
 
     def on_delete(self) -> None:
+        self.server.uploads.pop(self.path.partition("uploadId=")[2], None)
         self.answer(204)
 
     def store(self, path: str, data: bytes, metadata: dict[str, str]) -> None:

@@ -70,7 +70,7 @@ def resolve_source(model: str | Path, *, revision: str | None = None) -> Source:
 
 def _from_address(url: str, revision: str | None) -> tuple[str, str | None]:
     """Return the hub id and the revision of ``hf://owner/name[@revision]``."""
-    location = parse_location(url if url.count("/") > 3 else url + "/")
+    location = parse_location(url)
     if location.key:
         raise UsageError(
             f"{url} names one file; a conversion starts from a whole repository",

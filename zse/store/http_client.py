@@ -58,6 +58,7 @@ class Answer:
     def close(self) -> None:
         """Give the connection back, or close it when some of the body is left."""
         reusable = self._response.isclosed() or self._response.length == 0
+        self._response.close()  # otherwise the connection waits for someone to read it
         self._client.put_back(self._connection, reusable=reusable and not self._response.will_close)
 
 

@@ -146,7 +146,6 @@ class WebStore(RangedReader):
             # A redirect's signed target expires during a long copy: ask for a new one.
             answer.close()
             answer = self._ask(self._address(), headers)
-            self._found_at = answer.url
         try:
             found = self._checked_range(answer)
             if found[2] != facts.size_bytes:
@@ -156,6 +155,7 @@ class WebStore(RangedReader):
         except BaseException:
             answer.close()
             raise
+        self._found_at = answer.url
         return answer
 
     def _cut_errors(self) -> tuple[type[Exception], ...]:

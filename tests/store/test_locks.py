@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import mmap
+import os
+import threading
+from typing import TYPE_CHECKING
+
+from zse.store.locks import hold, is_used, locked, locked_if_free, open_locked, remove_unused
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_a_file_that_is_held_open_or_mapped_is_not_removed(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"x" * 5000)
+    descriptor = hold(path)
+    assert descriptor is not None
+    assert not remove_unused(path)
+    os.close(descriptor)
+    with path.open("rb") as file:
+        assert is_used(path)
+        assert not remove_unused(path)
+        mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+    assert not remove_unused(path)
+    mapped.close()
+    assert not is_used(path)
+    assert remove_unused(path)
+    assert hold(path) is None
+
+
+def test_who_waits_for_a_lock_gets_the_file_that_is_there_then(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    entered = threading.Event()
+
+    def wait() -> None:
+        with locked(path):
+            entered.set()
+
+    first = open_locked(path)
+    thread = threading.Thread(target=wait)
+    thread.start()
+    path.unlink()
+    second = os.open(path, os.O_CREAT | os.O_RDWR)
+    os.close(second)
+    assert not entered.is_set()
+    os.close(first)
+    thread.join(timeout=30)
+    assert entered.is_set()
+
+
+def test_a_lock_that_somebody_holds_is_not_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with locked(path), locked_if_free(path) as is_free:
+        assert not is_free
+    with locked_if_free(path) as is_free:
+        assert is_free
+    assert not path.exists()

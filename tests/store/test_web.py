@@ -1,0 +1,226 @@
+"""``https://`` (plain http on loopback) against a server of ranges that misbehaves when told to."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from typing import TYPE_CHECKING
+
+import pytest
+from range_server import serving
+
+from zse.errors import NotFoundError, RefusedError, StoreError, UsageError
+from zse.store import fetch, open_store
+from zse.store.base import CHUNK_BYTES
+from zse.store.retry import ATTEMPTS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from range_server import Handler, RangeServer
+
+DATA = bytes(range(256)) * 4096
+pytestmark = pytest.mark.usefixtures("no_pauses")
+
+
+@pytest.fixture
+def server() -> Iterator[RangeServer]:
+    with serving("/folder/file.zse?key=secret", DATA) as running:
+        yield running
+
+
+@pytest.fixture
+def url(server: RangeServer) -> str:
+    return f"{server.url}/folder/file.zse?key=secret"
+
+
+def test_a_file_is_fetched_in_ranges_of_one_version(
+    url: str, server: RangeServer, tmp_path: Path
+) -> None:
+    transfer = fetch(url, tmp_path / "a")
+    assert (tmp_path / "a").read_bytes() == DATA
+    assert not transfer.verified
+    assert server.requests == ["bytes=0-0", f"bytes=0-{len(DATA) - 1}"]
+    assert server.headers_seen[1]["if-match"] == '"first"'
+
+
+def test_a_large_file_is_read_in_parallel_and_comes_in_order(tmp_path: Path) -> None:
+    data = DATA * 24
+    with serving("/a", data) as server:
+        fetch(f"{server.url}/a", tmp_path / "a")
+        assert len(server.requests) == 1 + -(-len(data) // CHUNK_BYTES)
+    assert hashlib.sha256((tmp_path / "a").read_bytes()).digest() == hashlib.sha256(data).digest()
+
+
+def test_an_empty_file_is_fetched(tmp_path: Path) -> None:
+    with serving("/a", b"") as server:
+        server.fault = lambda request: (
+            request.answer(416, headers={"Content-Range": "bytes */0"}) is None
+        )
+        assert fetch(f"{server.url}/a", tmp_path / "a").size_bytes == 0
+    assert (tmp_path / "a").read_bytes() == b""
+
+
+def told(server: RangeServer, **headers: str) -> None:
+    """Let every answer carry more headers."""
+
+    def fault(request: Handler) -> bool:
+        first, last = request.wanted()
+        where = {"Content-Range": f"bytes {first}-{last}/{len(DATA)}"}
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        request.answer(206, DATA[first : last + 1], {**where, **named})
+        return True
+
+    server.fault = fault
+
+
+def test_a_digest_that_the_server_tells_is_checked(
+    url: str, server: RangeServer, tmp_path: Path
+) -> None:
+    good = hashlib.sha256(DATA)
+    told(server, Repr_Digest=f"md5=:AAAA:, sha-256=:{base64.b64encode(good.digest()).decode()}:")
+    assert fetch(url, tmp_path / "a").verified
+    told(server, X_Amz_Meta_Zse_Sha256=good.hexdigest())
+    assert fetch(url, tmp_path / "a").verified
+    told(server, X_Amz_Meta_Zse_Sha256="0" * 64)
+    with pytest.raises(StoreError, match="does not hold what was stored"):
+        fetch(url, tmp_path / "b")
+    told(server, Repr_Digest="sha-256=:???:")
+    assert not fetch(url, tmp_path / "b").verified
+
+
+def test_a_digest_that_the_caller_knows_is_checked(url: str, tmp_path: Path) -> None:
+    assert fetch(url, tmp_path / "a", sha256=hashlib.sha256(DATA).hexdigest()).verified
+    with pytest.raises(StoreError, match="expected .* sha256 0000"):
+        fetch(url, tmp_path / "b", sha256="0" * 64)
+    assert not (tmp_path / "b").exists()
+
+
+def test_a_file_replaced_during_the_copy_is_an_error(url: str, server: RangeServer) -> None:
+    store = open_store(url)
+    assert store.version() == '"first"'
+    server.etag = '"second"'
+    with pytest.raises(StoreError, match="was replaced"):
+        store.read_range(0, 4)
+
+
+def test_without_a_strong_tag_the_date_holds_the_version(url: str, server: RangeServer) -> None:
+    date = "Fri, 02 Jan 2026 03:04:05 GMT"
+    told(server, ETag='W/"x"', Last_Modified=date)
+    assert open_store(url).read_range(0, 4) == DATA[:4]
+    assert server.headers_seen[-1]["if-unmodified-since"] == date
+    assert "if-match" not in server.headers_seen[-1]
+
+
+def test_a_busy_server_is_asked_again_after_the_time_it_names(
+    url: str, server: RangeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float] = []
+    monkeypatch.setattr("time.sleep", waited.append)
+    left = [1, 2]
+
+    def busy(request: Handler) -> bool:
+        if not left:
+            return False
+        request.answer(503 if left.pop() == 2 else 429, headers={"Retry-After": "3"})
+        return True
+
+    server.fault = busy
+    assert open_store(url).read_range(0, 4) == DATA[:4]
+    assert sum(waited) == pytest.approx(6.0)
+
+
+def test_a_server_that_stays_busy_is_an_error(url: str, server: RangeServer) -> None:
+    server.fault = lambda request: request.answer(500) is None
+    with pytest.raises(StoreError, match=f"{ATTEMPTS} attempts failed.*500"):
+        open_store(url).size()
+    assert len(server.requests) == ATTEMPTS
+
+
+def test_a_cut_connection_goes_on_where_it_stopped(url: str, server: RangeServer) -> None:
+    store = open_store(url)
+    store.size()
+    left = [1, 1]
+
+    def cut(request: Handler) -> bool:
+        if left:
+            left.pop()
+            request.answer_cut(100)
+            return True
+        return False
+
+    server.fault = cut
+    assert store.read_range(1000, 5000) == DATA[1000:6000]
+    assert server.requests[1:] == ["bytes=1000-5999", "bytes=1100-5999", "bytes=1200-5999"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        ((200, {}), "does not honour|answered 200 .* to a range"),
+        ((206, {}), "Content-Range ''"),
+        ((206, {"Content-Range": f"bytes 5-9/{len(DATA)}"}), "Content-Range 'bytes 5-9"),
+        ((403, {}), "answered 403"),
+    ],
+)
+def test_an_answer_that_is_not_the_range_is_refused(
+    url: str, server: RangeServer, answer: tuple[int, dict[str, str]], words: str
+) -> None:
+    store = open_store(url)
+    if "5-9" in words:
+        store.size()
+    server.fault = lambda request: request.answer(answer[0], b"x", answer[1]) is None
+    with pytest.raises(StoreError, match=words):
+        store.read_range(0, 4)
+
+
+def test_messages_never_show_the_query_of_a_signed_address(url: str, server: RangeServer) -> None:
+    server.fault = lambda request: request.answer(404) is None
+    with pytest.raises(NotFoundError) as caught:
+        open_store(url).size()
+    assert "secret" not in caught.value.message + caught.value.hint
+    assert "file.zse?..." in caught.value.message
+    assert not open_store(url).exists()
+
+
+def test_the_web_is_read_only(url: str, tmp_path: Path) -> None:
+    store = open_store(url)
+    for action in (store.open_writer, store.delete, lambda: store.put_file(tmp_path)):
+        with pytest.raises(UsageError, match="can be read, not written"):
+            action()
+    assert [entry.size_bytes for entry in store.list()] == [len(DATA)]
+
+
+def redirecting(target: str) -> object:
+    return lambda request: request.answer(302, headers={"Location": target}) is None
+
+
+@pytest.mark.parametrize(
+    ("target", "error", "words"),
+    [
+        ("http://example.com/a", RefusedError, "not encrypted"),
+        ("ftp://example.com/a", RefusedError, "not encrypted"),
+        ("/folder/file.zse?again", StoreError, "redirects"),
+    ],
+)
+def test_a_redirect_that_leads_astray_is_not_followed(
+    url: str, server: RangeServer, target: str, error: type[Exception], words: str
+) -> None:
+    server.fault = redirecting(target)
+    with pytest.raises(error, match=words):
+        open_store(url).size()
+
+
+def test_the_internet_cannot_redirect_to_this_machine() -> None:
+    from urllib.parse import urlsplit
+
+    from zse.store.http_client import _check_redirect
+
+    with pytest.raises(RefusedError, match="this machine"):
+        _check_redirect(urlsplit("https://example.com/a"), urlsplit("http://127.0.0.1:8000/admin"))
+
+
+def test_a_server_that_is_not_there_is_an_error() -> None:
+    with pytest.raises(StoreError, match="attempts failed"):
+        open_store("http://127.0.0.1:9/a").size()
