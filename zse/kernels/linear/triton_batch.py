@@ -24,6 +24,18 @@ AHEAD_BYTES = tl.constexpr(512)
 """Bytes of a row of the matrix that are requested while the kernel before this one still runs."""
 
 
+FIRST_PROGRAMS = tl.constexpr(512)
+"""Programs that may start before the kernel before this one ends; later ones need no request."""
+
+
+@triton.jit
+def request(starts, length_bytes):
+    """Ask for the first ``AHEAD_BYTES`` of each row of this program's tile."""
+    index = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
+    first = (index < FIRST_PROGRAMS) & (tl.program_id(2) == 0)
+    prefetch(starts, tl.where(first, tl.minimum(length_bytes, AHEAD_BYTES), 0))
+
+
 @triton.jit
 def split_of_groups(groups):
     """Return the first and last group of this program's split."""
@@ -81,7 +93,7 @@ def dot_four_bit(values, weights, scales, outputs, rows, N, groups, SCHEME: tl.c
     x_at = values + token[:, None] * (groups * GROUP) + begin * GROUP + k[None, :]
     scale_at = scales + row * groups + begin
     if PDL:
-        prefetch(start, tl.minimum((end - begin) * half, AHEAD_BYTES))
+        request(start, (end - begin) * half)
     pair = load_scales(scale_at, begin + row * 0 < end, SCHEME)
     if PDL:
         tl.extra.cuda.gdc_wait()
@@ -128,7 +140,7 @@ def dot_whole(values, weights, row_scales, outputs, rows, N, steps, SCHEME: tl.c
     at = start[:, None] + k[None, :]
     if PDL:
         each: tl.constexpr = weights.dtype.element_ty.primitive_bitwidth // 8
-        prefetch(start, tl.minimum((end - begin) * (BK * each), AHEAD_BYTES))
+        request(start, (end - begin) * (BK * each))
         tl.extra.cuda.gdc_wait()
     x_at = values + token[:, None] * (steps * BK) + begin * BK + k[None, :]
     total = tl.zeros((BN, BM), tl.float32)
@@ -177,7 +189,7 @@ def imma_four_bit(codes, x_scales, x_sums, weights, scales, outputs, rows, N, bl
     x_at = codes + token[:, None] * (blocks * 128) + begin * GROUP + k[None, :]
     scale_at = scales + row * (blocks * per_block) + begin
     if PDL:
-        prefetch(start, tl.minimum((end - begin) * half, AHEAD_BYTES))
+        request(start, (end - begin) * half)
     pair = load_scales(scale_at, begin + row * 0 < end, SCHEME)
     if PDL:
         tl.extra.cuda.gdc_wait()
@@ -236,7 +248,7 @@ def imma_int8(codes, x_scales, weights, row_scales, outputs, rows, N, blocks,
     start = weights + row.to(tl.int64) * (blocks * 128) + begin * 128
     at = start[:, None] + k[None, :]
     if PDL:
-        prefetch(start, tl.minimum((end - begin) * 128, AHEAD_BYTES))
+        request(start, (end - begin) * 128)
         tl.extra.cuda.gdc_wait()
     x_at = codes + token[:, None] * (blocks * 128) + begin * 128 + k[None, :]
     total = tl.zeros((BN, BM), tl.float32)
