@@ -46,6 +46,15 @@ def test_a_bucket_or_a_key_that_ends_in_a_slash_is_a_prefix(url: str) -> None:
     [
         ("", "empty"),
         ("gs://bucket/key", "gs://"),
+        ("https:///x", "no web address"),
+        ("https://host:port/x", "no web address"),
+        ("https://host/a b", "percent-encoded"),
+        ("https://host/\n", "control"),
+        ("hf://owner", "no repository"),
+        ("hf://owner/na..me/a", "no repository"),
+        ("hf://owner/name@/a", "revision ''"),
+        ("hf://owner/name@../a", "revision '..'"),
+        ("hf://owner/name/../a", "'..'"),
         ("file://host/x", "relative path"),
         ("a\0b", "NUL"),
         ("~no-such-user/x", "home folder"),
@@ -69,7 +78,7 @@ def test_a_bucket_or_a_key_that_ends_in_a_slash_is_a_prefix(url: str) -> None:
 def test_a_bad_location_is_refused_with_its_reason(url: str, words: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_location(url)
-    assert words in caught.value.message
+    assert words in caught.value.message + caught.value.hint
     assert caught.value.hint
 
 
@@ -81,3 +90,45 @@ def test_any_text_is_parsed_or_refused_and_parsing_its_url_again_changes_nothing
         return
     if not text.startswith("~"):
         assert parse_location(location.url) == location or location.is_local
+
+
+@pytest.mark.parametrize(
+    ("url", "repository", "revision", "key"),
+    [
+        ("hf://owner/name", "owner/name", "", ""),
+        ("hf://owner/name/a.zse", "owner/name", "", "a.zse"),
+        ("hf://owner/na-me.x@v1.0/folder/a b.zse", "owner/na-me.x", "v1.0", "folder/a b.zse"),
+        ("hf://owner/name@refs%2Fpr%2F1/a", "owner/name", "refs/pr/1", "a"),
+    ],
+)
+def test_a_hub_url_has_a_repository_a_revision_and_a_file(
+    url: str, repository: str, revision: str, key: str
+) -> None:
+    location = parse_location(url)
+    assert (location.repository, location.revision, location.key) == (repository, revision, key)
+    assert parse_location(location.url) == location
+    assert location.is_prefix is (key == "")
+    assert not location.is_writable
+
+
+def test_a_web_url_is_taken_whole_and_shown_without_its_query() -> None:
+    location = parse_location("https://host:8443/folder/a%20b.zse?key=secret#part")
+    assert location.url == "https://host:8443/folder/a%20b.zse?key=secret"
+    assert str(location) == "https://host:8443/folder/a%20b.zse?..."
+    assert location.name == "a%20b.zse"
+    assert parse_location("http://localhost:80/a").scheme == "http"
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("http://example.com/a", "not encrypted"),
+        ("http://127.0.0.1.example.com/a", "not encrypted"),
+        ("https://user:password@host/a", "password"),
+    ],
+)
+def test_an_unsafe_web_address_is_refused(url: str, words: str) -> None:
+    with pytest.raises(RefusedError) as caught:
+        parse_location(url)
+    assert words in caught.value.message
+    assert "user:password" not in caught.value.message

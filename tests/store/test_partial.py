@@ -6,7 +6,6 @@ import hashlib
 from typing import TYPE_CHECKING
 
 import pytest
-from faulty_s3 import FaultyS3
 
 from zse.errors import StoreError
 from zse.store import base, fetch, ranged
@@ -15,7 +14,7 @@ from zse.store.s3_upload import SHA256_KEY
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from faulty_s3 import Handler
+    from faulty_s3 import FaultyS3, Handler
 
 URL, PATH = "s3://bucket/a", "/bucket/a"
 CHUNK = 1000

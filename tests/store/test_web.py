@@ -92,7 +92,7 @@ def test_a_digest_that_the_server_tells_is_checked(
 
 def test_a_digest_that_the_caller_knows_is_checked(url: str, tmp_path: Path) -> None:
     assert fetch(url, tmp_path / "a", sha256=hashlib.sha256(DATA).hexdigest()).verified
-    with pytest.raises(StoreError, match="expected .* sha256 0000"):
+    with pytest.raises(StoreError, match=r"expected .* sha256 0000"):
         fetch(url, tmp_path / "b", sha256="0" * 64)
     assert not (tmp_path / "b").exists()
 

@@ -1,0 +1,119 @@
+"""How the client is set up for servers of different makers, and how it waits for busy ones."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from zse.errors import StoreError
+from zse.store import fetch, open_store
+from zse.store.retry import ATTEMPTS
+from zse.store.s3_client import shared_client
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from faulty_s3 import FaultyS3, Handler
+
+R2 = "https://0123456789abcdef.r2.cloudflarestorage.com"
+GCS = "https://storage.googleapis.com"
+MINIO = "https://minio.example.com:9000"
+
+
+@pytest.fixture(autouse=True)
+def fresh_clients() -> Iterator[None]:
+    shared_client.cache_clear()
+    yield
+    shared_client.cache_clear()
+
+
+@pytest.fixture(autouse=True)
+def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+
+
+def signed_url(endpoint: str) -> str:
+    return str(
+        shared_client(endpoint).generate_presigned_url(
+            "get_object", {"Bucket": "models", "Key": "a"}
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "environment", "region"),
+    [
+        (R2, {}, "auto"),
+        (GCS, {}, "auto"),
+        (MINIO, {}, "us-east-1"),
+        (MINIO, {"AWS_REGION": "eu-west-3"}, "eu-west-3"),
+        (MINIO, {"AWS_DEFAULT_REGION": "eu-west-3"}, "eu-west-3"),
+        (R2, {"AWS_REGION": "auto"}, "auto"),
+        ("", {"AWS_REGION": "eu-west-3", "AWS_DEFAULT_REGION": "us-west-2"}, "eu-west-3"),
+    ],
+)
+def test_the_region_is_what_was_set_or_what_the_server_takes(
+    endpoint: str, environment: dict[str, str], region: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert shared_client(endpoint).meta.region_name == region
+
+
+@pytest.mark.parametrize("endpoint", [R2, GCS, MINIO])
+def test_a_custom_endpoint_is_addressed_by_path(endpoint: str) -> None:
+    assert signed_url(endpoint).startswith(f"{endpoint}/models/a?")
+
+
+def test_the_configuration_file_may_ask_for_virtual_hosts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "config").write_text("[default]\ns3 =\n    addressing_style = virtual\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    assert signed_url(MINIO).startswith("https://models.minio.example.com:9000/a?")
+
+
+def test_uploads_carry_no_checksum_but_the_md5_that_every_server_knows(faulty_s3: FaultyS3) -> None:
+    seen: list[dict[str, str]] = []
+
+    def note(request: Handler) -> bool:
+        seen.append({name.lower(): value for name, value in request.headers.items()})
+        return False
+
+    faulty_s3.fault = note
+    with open_store("s3://bucket/a").open_writer() as writer:
+        writer.write(b"data")
+    put = next(headers for headers in seen if "content-md5" in headers)
+    assert not [name for name in put if "checksum" in name or name in ("trailer", "x-amz-trailer")]
+    assert "content-encoding" not in put
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_busy_server_is_asked_again_after_the_time_it_names(
+    faulty_s3: FaultyS3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    faulty_s3.objects["/bucket/a"] = (b"data", {})
+    waited: list[float] = []
+    monkeypatch.setattr("time.sleep", waited.append)
+    left = [1, 1]
+
+    def busy(request: Handler) -> bool:
+        if request.command != "GET" or not left:
+            return False
+        left.pop()
+        request.answer(status, b"", {"Retry-After": "7"})
+        return True
+
+    faulty_s3.fault = busy
+    fetch("s3://bucket/a", tmp_path / "a")
+    assert waited == [7.0, 7.0]
+
+
+def test_a_server_that_stays_busy_is_an_error(faulty_s3: FaultyS3) -> None:
+    faulty_s3.fault = lambda request: request.answer(429, b"", {"Retry-After": "1"}) is None
+    with pytest.raises(StoreError, match="429"):
+        open_store("s3://bucket/a").size()
+    assert len(faulty_s3.seen("HEAD")) == ATTEMPTS
