@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,10 @@ def clean_stop() -> Iterator[None]:
 
     A second signal changes nothing: the clean-up is what it would interrupt.
     """
+
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may say what a signal does
+        return
 
     def stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
         for each in _SIGNALS:
