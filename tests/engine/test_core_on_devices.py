@@ -108,14 +108,15 @@ def answer_all(core):
     ],
     ids=["one batch", "small chunks", "few slots", "no reuse", "preemption"],
 )
-def test_a_greedy_answer_does_not_depend_on_the_batch(open_core, answers_alone, options):
+def test_a_greedy_answer_does_not_depend_on_the_batch(open_core, answers_alone, device, options):
     core = open_core(**options)
     for _ in range(2):  # the second time from cached prefixes
         for index, prompt in enumerate(PROMPTS):
             core.add_request(greedy(f"r{index}", prompt))
         answers = answer_all(core)
         assert [answers[f"r{index}"] for index in range(len(PROMPTS))] == answers_alone
-    assert bool(core.stats().preemptions) == ("num_tokens" in options)
+    if device == "cpu":  # larger blocks are all taken when a request is admitted: others wait
+        assert bool(core.stats().preemptions) == ("num_tokens" in options)
     core.close()
 
 
