@@ -1,7 +1,10 @@
 """The command line of the server, without a server."""
 
+import contextlib
+
 import pytest
 
+import zse.serve.__main__
 import zse.serve.boot
 from zse.serve.__main__ import main
 
@@ -24,6 +27,19 @@ def options_of(monkeypatch):
 def test_the_word_that_sagemaker_adds_is_no_model_and_makes_loading_unhealthy(options_of):
     options = options_of("serve", "my.zse")
     assert (options.model, options.loading_ping_status) == ("my.zse", 503)
+
+
+@pytest.mark.parametrize(("port", "bound"), [(None, 8080), ("9000", 9000)])
+def test_with_that_word_the_port_is_sagemakers_unless_one_is_named(monkeypatch, port, bound):
+    ports = []
+    monkeypatch.setattr(zse.serve.boot, "serve", lambda listener, options: ports.append(listener))
+    monkeypatch.setattr(
+        zse.serve.__main__, "bind_socket", lambda host, port: contextlib.nullcontext(port)
+    )
+    if port:
+        monkeypatch.setenv("PORT", port)
+    main(["serve", "my.zse", "--device", "cpu"])
+    assert ports == [bound]
 
 
 def test_without_that_word_loading_is_204(options_of):

@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from zse.device.early import open_early
 from zse.errors import ZSEError
 from zse.serve.options import ServeOptions
 from zse.serve.sockets import bind_socket
-from zse.settings import load_settings
+from zse.settings import Settings, load_settings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from zse.settings import Settings
+
+SAGEMAKER_PING = 503
+SAGEMAKER_PORT = 8080
+"""Where SageMaker asks, whatever the image exposes."""
 
 
 def build_parser(settings: Settings) -> argparse.ArgumentParser:
@@ -61,9 +65,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     loading_ping_status = 204
     if given[:1] == ["serve"]:  # SageMaker starts every image with this word
         given = given[1:]
-        loading_ping_status = 503  # and takes every 2xx for ready
+        loading_ping_status = SAGEMAKER_PING  # and takes every 2xx for ready
     try:
         settings = load_settings()
+        if loading_ping_status == SAGEMAKER_PING and settings.port == Settings().port:
+            settings = replace(settings, port=SAGEMAKER_PORT)
         values = vars(build_parser(settings).parse_args(given))
         options = ServeOptions(
             **values,
