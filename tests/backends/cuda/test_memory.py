@@ -1,0 +1,70 @@
+"""How a GPU's memory is shared out, and what is said when it is too small."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from zse.backends.cuda.kv_pool import KVLayout
+from zse.backends.cuda.memory import GIB, MARGIN_BYTES, MemoryBudget, choose_num_blocks
+from zse.backends.options import BackendOptions
+from zse.errors import DeviceError
+
+LAYOUT = KVLayout(num_layers=28, kv_heads=4, head_dim=128, dtype="bf16")
+SHAPE = SimpleNamespace(max_position=32768)
+
+
+def options(**values: object) -> BackendOptions:
+    return BackendOptions(inverse_frequencies=(), **values)
+
+
+def budget(free_gib: float, allowed_gib: float = 0) -> MemoryBudget:
+    return MemoryBudget(
+        free=int(free_gib * GIB), allowed=int(allowed_gib * GIB), weights=5 * GIB, scratch=GIB // 4
+    )
+
+
+def test_a_block_of_32_tokens_takes_what_its_keys_and_values_take():
+    assert LAYOUT.block_bytes() == 28 * 2 * 4 * 32 * 128 * 2
+
+
+def test_an_int8_cache_takes_little_more_than_half():
+    quantized = KVLayout(num_layers=28, kv_heads=4, head_dim=128, dtype="int8")
+    assert 0.5 < quantized.block_bytes() / LAYOUT.block_bytes() < 0.54
+
+
+def test_layers_that_are_kept_stay_in_16_bits():
+    kept = KVLayout(
+        num_layers=2, kv_heads=4, head_dim=128, dtype="int8", kept_layers=frozenset({1})
+    )
+    assert [kept.dtype_of(layer) for layer in range(2)] == ["int8", "bf16"]
+
+
+def test_what_is_left_goes_to_the_cache():
+    blocks = choose_num_blocks(budget(20), LAYOUT, SHAPE, options())
+    left = 20 * GIB - 5 * GIB - GIB // 4 - MARGIN_BYTES
+    assert blocks == left // LAYOUT.block_bytes()
+
+
+def test_no_more_blocks_are_taken_than_the_sequences_can_fill():
+    chosen = options(max_context=4096, max_sequences=2)
+    assert choose_num_blocks(budget(100), LAYOUT, SHAPE, chosen) == 2 * 4096 // 32
+
+
+def test_a_total_that_is_allowed_bounds_the_cache():
+    assert choose_num_blocks(budget(100, allowed_gib=8), LAYOUT, SHAPE, options()) == (
+        choose_num_blocks(budget(8), LAYOUT, SHAPE, options())
+    )
+
+
+def test_a_cache_that_does_not_fit_is_refused_with_what_fits():
+    asked = options(kv_bytes=40 * GIB)
+    with pytest.raises(DeviceError, match=r"40\.00 GiB was asked for; .* which hold \d+ tokens"):
+        choose_num_blocks(budget(20), LAYOUT, SHAPE, asked)
+
+
+def test_weights_that_do_not_fit_are_refused_before_they_are_loaded():
+    with pytest.raises(DeviceError, match=r"needs .* 4\.00 GiB are free") as error:
+        budget(4).check_weights()
+    assert "--vram" in error.value.hint

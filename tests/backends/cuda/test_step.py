@@ -1,0 +1,112 @@
+"""A batch is put in the order of its rows, padded, and written where the kernels read it."""
+
+from __future__ import annotations
+
+import pytest
+
+from zse.backends.cuda.inputs import InputShape
+from zse.backends.cuda.step import StepLimits, plan_step, shape_of, write_inputs
+from zse.backends.types import PENDING_TOKEN, SamplingRow, SequenceChunk, StepBatch
+from zse.errors import EngineError
+
+LIMITS = StepLimits(vocab_size=100, num_blocks=16, max_slots=8, tile_queries=64, table_stride=6)
+GREEDY = SamplingRow(temperature=0.0)
+
+
+def chunk(tokens: list[int], start: int, slot: int, blocks: tuple[int, ...] = (3, 1, 4, 9)):
+    return SequenceChunk(
+        sequence_slot=slot, token_ids=tokens, start_position=start, block_table=blocks
+    )
+
+
+class Written:
+    """The arrays of a step as the device would see them."""
+
+    def __init__(self, batch: StepBatch, bucket: int = 0) -> None:
+        self.plan = plan_step(batch, LIMITS)
+        self.shape = shape_of(self.plan, LIMITS, bucket=bucket)
+        self.view = memoryview(bytearray(self.shape.layout.length_bytes))
+        write_inputs(self.view, self.plan, self.shape, LIMITS)
+
+    def numbers(self, name: str, count: int, kind: str = "i") -> list[float]:
+        start = self.shape.layout.offsets[name]
+        return self.view[start : start + 4 * count].cast(kind).tolist()
+
+
+def test_single_tokens_come_first_and_longer_chunks_follow():
+    batch = StepBatch(
+        chunks=[chunk([5, 6, 7], 10, 0), chunk([8], 40, 1)], sampling=[GREEDY, GREEDY]
+    )
+    written = Written(batch)
+    assert (written.plan.decode, written.plan.prefill) == ((1,), (0,))
+    assert written.numbers("tokens", 4) == [8, 5, 6, 7]
+    assert written.numbers("positions", 1) == [40]
+    assert written.numbers("prefill_positions", 3) == [10, 11, 12]
+    assert written.numbers("prefill_tables", 3) == [1, 1, 1]
+    assert written.numbers("wanted", 2) == [0, 3]
+    assert written.numbers("sample_slots", 2) == [1, 0]
+    assert not written.plan.is_decode
+
+
+def test_a_long_chunk_is_cut_into_tiles():
+    written = Written(StepBatch(chunks=[chunk([1] * 100, 20, 2)], sampling=[None]))
+    tiles = sorted(
+        zip(
+            written.numbers("tile_first_row", 2),
+            written.numbers("tile_num_rows", 2),
+            written.numbers("tile_first_position", 2),
+            strict=True,
+        )
+    )
+    assert tiles == [(0, 64, 20), (64, 36, 84)]
+
+
+def test_padding_rows_use_a_block_and_a_slot_of_their_own():
+    batch = StepBatch(
+        chunks=[chunk([PENDING_TOKEN], 7, slot) for slot in range(3)], sampling=[GREEDY] * 3
+    )
+    written = Written(batch, bucket=4)
+    assert written.plan.is_decode
+    assert written.numbers("tokens", 4) == [PENDING_TOKEN] * 3 + [0]
+    assert written.numbers("slots", 4) == [0, 1, 2, LIMITS.max_slots]
+    assert written.numbers("sample_slots", 4) == [0, 1, 2, LIMITS.max_slots]
+    tables = written.numbers("tables", 4 * LIMITS.table_stride)
+    assert tables[:4] == [3, 1, 4, 9]
+    assert tables[3 * LIMITS.table_stride] == LIMITS.num_blocks
+
+
+def test_unused_adjustments_name_no_token():
+    row = SamplingRow(temperature=0.0, logit_bias={7: 2.5})
+    plan = plan_step(StepBatch(chunks=[chunk([1], 0, 0)], sampling=[row]), LIMITS)
+    shape = shape_of(plan, LIMITS, bucket=1, entry_room=4)
+    view = memoryview(bytearray(shape.layout.length_bytes))
+    write_inputs(view, plan, shape, LIMITS)
+    start = shape.layout.offsets["entry_token"]
+    assert view[start : start + 16].cast("i").tolist() == [7, -1, -1, -1]
+
+
+def test_arrays_do_not_overlap_and_are_aligned():
+    shape = InputShape(
+        decode_rows=3, prefill_rows=70, tiles=2, sequences=5, table_stride=6, wanted=4, entries=9
+    )
+    offsets = list(shape.layout.offsets.values())
+    assert offsets == sorted(offsets)
+    assert all(offset % 256 == 0 for offset in offsets)
+    assert shape.layout.length_bytes >= offsets[-1] + 9 * 4
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (chunk([], 0, 0), "at least one token"),
+        (chunk([100], 0, 0), "token id is outside"),
+        (chunk([PENDING_TOKEN, 1], 0, 0), "token id is outside"),
+        (chunk([1], 200, 0), "blocks"),
+        (chunk([1], 0, 8), "slot 8 is outside"),
+        (chunk([1], 0, 0, (16,)), "block is outside"),
+        (chunk([1], 0, 0, tuple(range(7))), "at most 6 fit"),
+    ],
+)
+def test_a_chunk_that_breaks_a_rule_is_refused(bad, message):
+    with pytest.raises(EngineError, match=message):
+        plan_step(StepBatch(chunks=[bad], sampling=[None]), LIMITS)
