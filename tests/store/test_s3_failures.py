@@ -135,7 +135,7 @@ def test_a_server_that_keeps_failing_is_an_error(stored: FaultyS3) -> None:
 def test_an_object_replaced_during_the_read_is_an_error(stored: FaultyS3) -> None:
     store = open_store(URL)
     store.size()
-    stored.fault = fail_times("GET", 412, "PreconditionFailed", times=1)
+    stored.fault = fail_times("GET", 412, "PreconditionFailed", times=2)
     with pytest.raises(StoreError, match="was replaced while it was read"):
         store.read_range(0, 10)
 

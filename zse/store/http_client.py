@@ -30,6 +30,10 @@ CUT_ERRORS: tuple[type[Exception], ...] = (OSError, http.client.HTTPException)
 """What a failed connection raises."""
 
 
+class CertificateError(StoreError):
+    """A server's certificate is not one that this machine trusts."""
+
+
 class Answer:
     """One answer. Read its body, then close it: the connection is kept if the body was read."""
 
@@ -91,7 +95,8 @@ class HttpClient:
 
         Raises:
             OSError, http.client.HTTPException: The connection failed.
-            StoreError: The certificate is wrong, or redirects lead nowhere.
+            CertificateError: The server's certificate is wrong.
+            StoreError: Redirects lead nowhere.
             RefusedError: A redirect leads to an address that is not encrypted.
         """
         home = _server(urlsplit(url))
@@ -131,7 +136,7 @@ class HttpClient:
                 return Answer(self, url, connection)
             except ssl.SSLCertVerificationError as error:
                 self.put_back(connection, reusable=False)
-                raise StoreError(
+                raise CertificateError(
                     f"the certificate of {parts.hostname} is not valid: {error.verify_message}",
                     hint="Check the address, this machine's clock and its CA certificates.",
                 ) from error

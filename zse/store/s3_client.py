@@ -70,6 +70,7 @@ def shared_client(endpoint_url: str) -> Any:
         connect_timeout=10,
         read_timeout=60,
         max_pool_connections=MAX_CONNECTIONS,
+        signature_version="s3v4",
         retries={"mode": "standard", "total_max_attempts": ATTEMPTS},
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
