@@ -12,6 +12,9 @@ import pytest
 
 # Read when a kernel's module is imported, by whichever test or conftest comes first.
 os.environ["TRITON_INTERPRET"] = "1"
+# Read when torch is: threads that wait for each other sleep. Spinning, they take the core that the
+# other needs, and on a machine with other work a test takes twenty times as long.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "scripts" / "services"))
 sys.path.insert(0, str(ROOT / "tests" / "support"))
