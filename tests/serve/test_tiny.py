@@ -162,7 +162,7 @@ def test_a_client_that_leaves_frees_the_engine(tiny):
 
 def test_the_ledger_is_in_the_log_the_header_and_the_metrics(tiny):
     ready = tiny.wait_for_line("ready")["cold_start_ms"]
-    phases = {"interpreter", "web", "imports", "weights", "engine", "ready"}
+    phases = {"interpreter", "web", "imports", "model-file", "weights", "engine", "ready"}
     assert phases <= set(ready)
     header = tiny.http.get("/health").headers["server-timing"]
     metrics = tiny.http.get("/metrics").text

@@ -139,7 +139,8 @@ def load_model(
         DeviceError: The device is absent or too small.
     """
     options = options or LoadOptions()
-    reader = open_model(model, options)
+    with phases("model-file"):
+        reader = open_model(model, options)
     try:
         # The tokenizer is parsed while the weights are on their way.
         with ThreadPoolExecutor(1, "zse-tokenizer") as beside:
