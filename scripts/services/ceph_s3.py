@@ -12,19 +12,18 @@ from __future__ import annotations
 import contextlib
 import json
 import secrets
-import shutil
 import sys
 import uuid
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-import service_packages
-from service_packages import ServiceError, find_command
+from service_command import empty_folder, run_command, stop_service
+from service_packages import S3_PACKAGES, find_command
 from service_process import LOOPBACK, free_ports, run_tool, spawn, stop_all, wait_for_http
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 STATE = "s3.json"
 CONFIGURATION = """\
@@ -90,9 +89,7 @@ def start(folder: Path, *, die_with_parent: bool = False) -> S3Server:
     Raises:
         ServiceError: A package is missing, the folder is in use, or a process did not come up.
     """
-    folder = folder.absolute()
-    if folder.exists() and any(folder.iterdir()):
-        raise ServiceError(f"{folder} is not empty")
+    folder = empty_folder(folder)
     for name in ("mon", "osd", "rgw"):
         (folder / name).mkdir(parents=True)
     try:
@@ -110,11 +107,7 @@ def stop(folder: Path) -> None:
     Raises:
         ServiceError: The folder holds no server of this script.
     """
-    folder = folder.absolute()
-    if not (folder / "ceph.conf").is_file():
-        raise ServiceError(f"{folder} holds no S3 server of this script")
-    stop_all(folder)
-    shutil.rmtree(folder)
+    stop_service(folder, "ceph.conf")
 
 
 @contextlib.contextmanager
@@ -168,25 +161,10 @@ def _start(folder: Path, *, die_with_parent: bool) -> S3Server:
     return server
 
 
-def main() -> int:
-    arguments = sys.argv[1:]
-    try:
-        match arguments:
-            case ["install"]:
-                service_packages.install(service_packages.S3_PACKAGES)
-            case ["start", folder]:
-                for name, value in start(Path(folder)).environment().items():
-                    print(f"export {name}={value}")
-            case ["stop", folder]:
-                stop(Path(folder))
-            case _:
-                print(__doc__, file=sys.stderr)
-                return 2
-    except ServiceError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
+def _export_lines(folder: Path) -> Iterator[str]:
+    for name, value in start(folder).environment().items():
+        yield f"export {name}={value}"
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_command(__doc__, S3_PACKAGES, _export_lines, stop))

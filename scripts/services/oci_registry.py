@@ -10,17 +10,16 @@ DIR must not exist or be empty; images are stored below it.
 from __future__ import annotations
 
 import contextlib
-import shutil
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-import service_packages
-from service_packages import ServiceError, find_command
+from service_command import empty_folder, run_command, stop_service
+from service_packages import IMAGE_PACKAGES, find_command
 from service_process import LOOPBACK, free_ports, spawn, stop_all, wait_for_http
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 CONFIGURATION = """\
 version: 0.1
@@ -40,9 +39,7 @@ def start(folder: Path, *, auth: str = "", die_with_parent: bool = False) -> str
     Raises:
         ServiceError: The package is missing, the folder is in use, or the process did not come up.
     """
-    folder = folder.absolute()
-    if folder.exists() and any(folder.iterdir()):
-        raise ServiceError(f"{folder} is not empty")
+    folder = empty_folder(folder)
     folder.mkdir(parents=True, exist_ok=True)
     address = f"{LOOPBACK}:{free_ports(1)[0]}"
     configuration = folder / "registry.yml"
@@ -63,11 +60,7 @@ def stop(folder: Path) -> None:
     Raises:
         ServiceError: The folder holds no registry of this script.
     """
-    folder = folder.absolute()
-    if not (folder / "registry.yml").is_file():
-        raise ServiceError(f"{folder} holds no registry of this script")
-    stop_all(folder)
-    shutil.rmtree(folder)
+    stop_service(folder, "registry.yml")
 
 
 @contextlib.contextmanager
@@ -80,24 +73,5 @@ def running(folder: Path, *, auth: str = "") -> Iterator[str]:
         stop(folder)
 
 
-def main() -> int:
-    arguments = sys.argv[1:]
-    try:
-        match arguments:
-            case ["install"]:
-                service_packages.install(service_packages.IMAGE_PACKAGES)
-            case ["start", folder]:
-                print(start(Path(folder)))
-            case ["stop", folder]:
-                stop(Path(folder))
-            case _:
-                print(__doc__, file=sys.stderr)
-                return 2
-    except ServiceError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_command(__doc__, IMAGE_PACKAGES, lambda folder: [start(folder)], stop))
