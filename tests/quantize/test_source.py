@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from zse.errors import NotFoundError, UsageError
+from zse.quantize.hub import Hub, Snapshot
 from zse.quantize.source import fingerprint, resolve_source
 
 if TYPE_CHECKING:
@@ -43,3 +44,34 @@ def test_fingerprint_changes_with_content_and_not_with_time(
     assert fingerprint(folder) == before
     (folder / "tokenizer.json").write_text("{}")
     assert fingerprint(folder) != before
+
+
+def test_a_hub_address_is_a_hub_id_with_its_revision(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, str | None]] = []
+
+    def fetch(_hub: Hub, repository: str, revision: str | None = None) -> Snapshot:
+        asked.append((repository, revision))
+        return Snapshot(folder=tmp_path, revision="0" * 40)
+
+    monkeypatch.setattr(Hub, "fetch_snapshot", fetch)
+    assert resolve_source("hf://owner/name@v1").name == "owner/name"
+    resolve_source("hf://owner/name", revision="v2")
+    resolve_source("hf://owner/name/")
+    assert asked == [("owner/name", "v1"), ("owner/name", "v2"), ("owner/name", None)]
+
+
+@pytest.mark.parametrize(
+    ("url", "revision", "words"),
+    [
+        ("hf://owner/name/model.safetensors", None, "names one file"),
+        ("hf://owner/name@v1", "v2", "contradict"),
+        ("hf://owner", None, "no repository"),
+    ],
+)
+def test_a_hub_address_that_is_no_repository_is_refused(
+    url: str, revision: str | None, words: str
+) -> None:
+    with pytest.raises(UsageError, match=words):
+        resolve_source(url, revision=revision)

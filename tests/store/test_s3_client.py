@@ -8,8 +8,10 @@ import pytest
 
 from zse.errors import StoreError
 from zse.store import fetch, open_store
+from zse.store.http_client import CertificateError
 from zse.store.retry import ATTEMPTS
 from zse.store.s3_client import shared_client
+from zse.store.s3_direct import DirectReader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -117,3 +119,19 @@ def test_a_server_that_stays_busy_is_an_error(faulty_s3: FaultyS3) -> None:
     with pytest.raises(StoreError, match="429"):
         open_store("s3://bucket/a").size()
     assert len(faulty_s3.seen("HEAD")) == ATTEMPTS
+
+
+def test_a_certificate_that_only_boto3_knows_leaves_the_reading_to_boto3(
+    faulty_s3: FaultyS3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def untrusted(_self: DirectReader, first: int, *_: object) -> None:
+        asked.append(first)
+        raise CertificateError("not trusted")
+
+    faulty_s3.objects["/bucket/a"] = (b"0123456789", {})
+    monkeypatch.setattr(DirectReader, "open", untrusted)
+    store = open_store("s3://bucket/a")
+    assert [store.read_range(at, 2) for at in (0, 4)] == [b"01", b"45"]
+    assert asked == [0]
