@@ -7,16 +7,12 @@ asked a question by the openai client. Needs root on Debian: what is missing is 
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import hashlib
 import json
 import os
-import secrets
-import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,8 +22,8 @@ sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "scripts" / "services")]
 import ceph_s3  # noqa: E402
 import oci_registry  # noqa: E402
 import service_packages  # noqa: E402
-from demo_job import EXPECTED, QUESTION, DemoError, ask, report, say, started, step  # noqa: E402
-from service_packages import ServiceError, find_command  # noqa: E402
+from demo_job import QUESTION, DemoError, ask, run_demo, say, started, step  # noqa: E402
+from service_packages import find_command  # noqa: E402
 
 from zse.oci.runners import RunnerError, UnpackedImage, first_that_works  # noqa: E402
 
@@ -172,33 +168,5 @@ def demo(work: Path, wanted_runner: str) -> dict[str, Any]:
     }
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--work", type=Path, default=ROOT / ".demo", help="scratch folder")
-    parser.add_argument("--runner", choices=RUNNER_ORDER, default="", help="use this one only")
-    parser.add_argument("--keep", action="store_true", help="leave the scratch folder")
-    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
-    arguments = parser.parse_args()
-    work = arguments.work.absolute() / secrets.token_hex(4)
-    work.mkdir(parents=True)
-    began = time.monotonic()
-    try:
-        figures = demo(work, arguments.runner)
-    except (DemoError, ServiceError, OSError, subprocess.SubprocessError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    finally:
-        if not arguments.keep:
-            shutil.rmtree(work, ignore_errors=True)
-    if arguments.json:
-        print(json.dumps(figures))
-    else:
-        report(figures, time.monotonic() - began)
-    if EXPECTED not in figures["answer"]:
-        print(f"error: the answer does not hold {EXPECTED!r}", file=sys.stderr)
-        return 1
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_demo(__doc__.splitlines()[0], RUNNER_ORDER, demo))

@@ -25,10 +25,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 ROOT = Path(__file__).resolve().parent.parent
+from zse.errors import ZSEError  # noqa: E402
 from zse.oci.runners import RUNNERS, UnpackedImage, first_that_works  # noqa: E402
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 QUESTION = "What is the capital of France?"
 EXPECTED = "Paris"
@@ -240,10 +241,13 @@ def report(figures: dict[str, Any], seconds: float) -> None:
     print(f"whole demo: {seconds:.0f} s")
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def run_demo(
+    summary: str, runners: Iterable[str], demo: Callable[[Path, str], dict[str, Any]]
+) -> int:
+    """Read the command line, run a demo in a folder of its own, report; return the exit code."""
+    parser = argparse.ArgumentParser(description=summary)
     parser.add_argument("--work", type=Path, default=ROOT / ".demo", help="scratch folder")
-    parser.add_argument("--runner", choices=list(RUNNERS), default="", help="use this one only")
+    parser.add_argument("--runner", choices=list(runners), default="", help="use this one only")
     parser.add_argument("--keep", action="store_true", help="leave the scratch folder")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     arguments = parser.parse_args()
@@ -252,7 +256,7 @@ def main() -> int:
     began = time.monotonic()
     try:
         figures = demo(work, arguments.runner)
-    except (DemoError, RuntimeError, OSError, subprocess.SubprocessError) as error:
+    except (ZSEError, RuntimeError, OSError, subprocess.SubprocessError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     finally:
@@ -269,4 +273,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_demo(__doc__.splitlines()[0], RUNNERS, demo))
