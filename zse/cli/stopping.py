@@ -21,7 +21,6 @@ def clean_stop() -> Iterator[None]:
 
     A second signal changes nothing: the clean-up is what it would interrupt.
     """
-
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread may say what a signal does
         return
