@@ -115,7 +115,7 @@ def open_model(model: str | Path, options: LoadOptions) -> ModelFile:
         ConversionError: The checkpoint cannot be converted.
         FormatError: The file is damaged.
     """
-    if is_remote(str(model)) and runs_on_gpu(options.device):
+    if str(model).startswith("s3://") and runs_on_gpu(options.device):
         # By name: files of this machine are served without the modules that speak HTTP.
         remote = importlib.import_module("zse.stream.remote")
         opening = importlib.import_module("zse.stream.opening")
