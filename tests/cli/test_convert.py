@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from zse.cli import run
-from zse.cli.convert import _bar, _PlainLines, _size
 from zse.format.reader import ZSEReader
 
 if TYPE_CHECKING:
@@ -80,31 +79,3 @@ def test_group_size_of_a_scheme_without_groups_is_refused(
     code = run(["convert", str(checkpoint), "-o", out, "--quant", "int8", "--group-size", "64"])
     assert code == 2
     assert "has no groups" in capsys.readouterr().err
-
-
-def test_plain_lines_show_share_speed_and_time_left(capsys: pytest.CaptureFixture[str]) -> None:
-    from zse.quantize.convert import ConversionProgress
-
-    seconds = iter([0.0, 0.0, 1.0, 10.0])
-    lines = _PlainLines(clock=lambda: next(seconds))
-    for done_bytes in (0, 100, 4_000_000):
-        lines(ConversionProgress(stage="convert", done_bytes=done_bytes, total_bytes=8_000_000))
-    printed = capsys.readouterr().err
-    assert printed == "converting: 50%, 4.0 MB of 8.0 MB, 400.0 KB/s, 10 s left\n"
-
-
-@pytest.mark.parametrize(
-    ("num_bytes", "text"), [(12, "12 B"), (1500, "1.5 KB"), (2.5e6, "2.5 MB"), (7e10, "70.00 GB")]
-)
-def test_sizes_are_decimal(num_bytes: float, text: str) -> None:
-    assert _size(num_bytes) == text
-
-
-def test_bar_takes_every_stage_and_ends_clean(capsys: pytest.CaptureFixture[str]) -> None:
-    from zse.quantize.convert import ConversionProgress
-
-    with _bar() as show:
-        for stage in ("convert", "upload"):
-            for done_bytes in (0, 50, 100):
-                show(ConversionProgress(stage=stage, done_bytes=done_bytes, total_bytes=100))
-    assert capsys.readouterr().out == ""

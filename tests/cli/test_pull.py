@@ -12,7 +12,6 @@ from range_server import serving
 from stopped_commands import WRITE_CHUNK, WRITE_PLAIN_CHUNK, run_stopped
 
 from zse.cli import run
-from zse.cli.transfer_display import PlainLines, _bar, size_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -100,18 +99,3 @@ def test_sigterm_leaves_nothing_unless_it_is_to_be_resumed(
 def test_an_address_without_a_name_needs_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["pull", "https://host/"]) == 2
     assert "-o PATH" in capsys.readouterr().err
-
-
-def test_plain_lines_show_share_speed_and_time_left(capsys: pytest.CaptureFixture[str]) -> None:
-    seconds = iter([0.0, 1.0, 10.0])
-    lines = PlainLines("pulling", clock=lambda: next(seconds))
-    for done_bytes in (0, 100, 4_000_000):
-        lines(done_bytes, 8_000_000)
-    assert capsys.readouterr().err == "pulling: 50%, 4.0 MB of 8.0 MB, 400.0 KB/s, 10 s left\n"
-
-
-def test_bar_ends_clean_and_sizes_are_decimal(capsys: pytest.CaptureFixture[str]) -> None:
-    with _bar("pulling") as show:
-        show(50, 100)
-    assert capsys.readouterr().out == ""
-    assert [size_text(n) for n in (12, 1500, 7e10)] == ["12 B", "1.5 KB", "70.00 GB"]

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import json
-import sys
-import time
-from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
 
 from zse.cli.stopping import clean_stop
+from zse.cli.transfer_display import size_text, staged_progress
 from zse.errors import MissingDependencyError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from zse.quantize.convert import ConversionReport
 
-    from zse.quantize.convert import ConversionProgress, ConversionReport
-
-_LINE_SECONDS = 5.0
 _WORDS = {"convert": "converting", "upload": "uploading"}
 
 
@@ -77,7 +72,7 @@ def command(
             hint='Install it: pip install "zllm-zse[convert]"',
         ) from error
 
-    with clean_stop(), _progress_display() as progress:
+    with clean_stop(), staged_progress() as show:
         report = convert_model(
             model,
             out,
@@ -86,7 +81,7 @@ def command(
             lm_head=lm_head,
             revision=revision,
             resume=resume,
-            progress=progress,
+            progress=lambda now: show(_WORDS[now.stage], now.done_bytes, now.total_bytes),
         )
     click.echo(_summary(report), err=True)
     if as_json:
@@ -98,92 +93,8 @@ def _summary(report: ConversionReport) -> str:
     resumed = f"\nresumed: {report.resumed_groups} groups" if report.resumed_groups else ""
     return (
         f"wrote: {report.path}\n"
-        f"size: {_size(report.size_bytes)} (checkpoint: {_size(report.source_bytes)})\n"
+        f"size: {size_text(report.size_bytes)} (checkpoint: {size_text(report.source_bytes)})\n"
         f"tensors: {report.tensors} ({schemes})\n"
         f"sha256: {report.sha256} (header)\n"
         f"time: {report.seconds:.1f} s{resumed}"
     )
-
-
-def _size(num_bytes: float) -> str:
-    for unit in ("B", "KB", "MB"):
-        if num_bytes < 1000:
-            return f"{num_bytes:.0f} B" if unit == "B" else f"{num_bytes:.1f} {unit}"
-        num_bytes /= 1000
-    return f"{num_bytes:.2f} GB"
-
-
-@contextmanager
-def _progress_display() -> Iterator[Callable[[ConversionProgress], None]]:
-    """Yield a callback that shows progress: a bar on a terminal, a line now and then elsewhere."""
-    if sys.stderr.isatty():
-        with _bar() as show:
-            yield show
-    else:
-        yield _PlainLines()
-
-
-@contextmanager
-def _bar() -> Iterator[Callable[[ConversionProgress], None]]:
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        Progress,
-        TaskID,
-        TextColumn,
-        TimeRemainingColumn,
-        TransferSpeedColumn,
-    )
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        tasks: dict[str, TaskID] = {}
-
-        def show(progress: ConversionProgress) -> None:
-            if progress.stage not in tasks:
-                tasks[progress.stage] = bar.add_task(
-                    _WORDS[progress.stage],
-                    total=progress.total_bytes,
-                    completed=progress.done_bytes,
-                )
-            bar.update(tasks[progress.stage], completed=progress.done_bytes)
-
-        yield show
-
-
-class _PlainLines:
-    """Prints a line on stderr every few seconds: share, bytes, speed, time left."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._stage = ""
-        self._started = self._printed = clock()
-        self._first_bytes = 0
-
-    def __call__(self, progress: ConversionProgress) -> None:
-        """Show one report, unless the last line is recent."""
-        now = self._clock()
-        if progress.stage != self._stage:
-            self._stage = progress.stage
-            self._started = self._printed = now
-            self._first_bytes = progress.done_bytes
-            return
-        if now - self._printed < _LINE_SECONDS:
-            return
-        self._printed = now
-        bytes_per_second = (progress.done_bytes - self._first_bytes) / (now - self._started)
-        left_bytes = progress.total_bytes - progress.done_bytes
-        left = f", {left_bytes / bytes_per_second:.0f} s left" if bytes_per_second else ""
-        click.echo(
-            f"{_WORDS[self._stage]}: {progress.done_bytes / progress.total_bytes:.0%}, "
-            f"{_size(progress.done_bytes)} of {_size(progress.total_bytes)}, "
-            f"{_size(bytes_per_second)}/s{left}",
-            err=True,
-        )

@@ -20,11 +20,18 @@ _LINE_SECONDS = 5.0
 @contextmanager
 def transfer_progress(word: str) -> Iterator[Progress]:
     """Yield a callback that shows progress on stderr under ``word``."""
+    with staged_progress() as show:
+        yield lambda done_bytes, total_bytes: show(word, done_bytes, total_bytes)
+
+
+@contextmanager
+def staged_progress() -> Iterator[Callable[[str, int, int], None]]:
+    """Yield the same for work in stages: told the word, the bytes done and the bytes in all."""
     if sys.stderr.isatty():
-        with _bar(word) as show:
+        with _bars() as show:
             yield show
     else:
-        yield PlainLines(word)
+        yield PlainLines()
 
 
 def summary(word: str, transfer: Transfer, target: str, seconds: float) -> str:
@@ -53,12 +60,13 @@ def size_text(num_bytes: float) -> str:
 
 
 @contextmanager
-def _bar(word: str) -> Iterator[Progress]:
+def _bars() -> Iterator[Callable[[str, int, int], None]]:
     from rich.console import Console
     from rich.progress import (
         BarColumn,
         DownloadColumn,
         Progress,
+        TaskID,
         TextColumn,
         TimeRemainingColumn,
         TransferSpeedColumn,
@@ -72,23 +80,30 @@ def _bar(word: str) -> Iterator[Progress]:
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(word, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+        tasks: dict[str, TaskID] = {}
+
+        def show(word: str, done_bytes: int, total_bytes: int) -> None:
+            if word not in tasks:
+                tasks[word] = bar.add_task(word, total=total_bytes, completed=done_bytes)
+            bar.update(tasks[word], completed=done_bytes, total=total_bytes)
+
+        yield show
 
 
 class PlainLines:
     """Prints a line on stderr every few seconds: share, bytes, speed, time left."""
 
-    def __init__(self, word: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self._word, self._clock = word, clock
-        self._started: float | None = None
-        self._printed = 0.0
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._word = ""
+        self._started = self._printed = 0.0
         self._first_bytes = 0
 
-    def __call__(self, done_bytes: int, total_bytes: int) -> None:
+    def __call__(self, word: str, done_bytes: int, total_bytes: int) -> None:
         """Show one report, unless the last line is recent."""
         now = self._clock()
-        if self._started is None:
+        if word != self._word:
+            self._word = word
             self._started = self._printed = now
             self._first_bytes = done_bytes
             return

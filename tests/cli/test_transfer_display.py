@@ -1,0 +1,35 @@
+"""What is shown of a copy while it runs."""
+
+from __future__ import annotations
+
+import pytest
+
+from zse.cli.transfer_display import PlainLines, _bars, size_text
+
+
+def test_plain_lines_show_share_speed_and_time_left(capsys: pytest.CaptureFixture[str]) -> None:
+    seconds = iter([0.0, 1.0, 10.0, 11.0, 20.0])
+    lines = PlainLines(clock=lambda: next(seconds))
+    for done_bytes in (0, 100, 4_000_000):
+        lines("pulling", done_bytes, 8_000_000)
+    for done_bytes in (1_000_000, 1_000_000):
+        lines("checking", done_bytes, 2_000_000)
+    assert capsys.readouterr().err == (
+        "pulling: 50%, 4.0 MB of 8.0 MB, 400.0 KB/s, 10 s left\n"
+        "checking: 50%, 1.0 MB of 2.0 MB, 0 B/s\n"
+    )
+
+
+def test_bars_take_every_stage_and_end_clean(capsys: pytest.CaptureFixture[str]) -> None:
+    with _bars() as show:
+        for word in ("converting", "uploading"):
+            for done_bytes in (0, 50, 100):
+                show(word, done_bytes, 100)
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "text"), [(12, "12 B"), (1500, "1.5 KB"), (2.5e6, "2.5 MB"), (7e10, "70.00 GB")]
+)
+def test_sizes_are_decimal(num_bytes: float, text: str) -> None:
+    assert size_text(num_bytes) == text
