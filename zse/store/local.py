@@ -35,6 +35,22 @@ def translated_os_error(error: OSError, path: Path, action: str) -> Exception:
     )
 
 
+def write_all(file_descriptor: int, data: bytes | bytearray | memoryview, path: Path) -> int:
+    """Write all of ``data`` where the file stands; return its length in bytes.
+
+    Raises:
+        DiskFullError, StoreError: As ``translated_os_error`` says of ``path``.
+    """
+    view = memoryview(data).cast("B")
+    written = 0
+    try:
+        while written < len(view):
+            written += os.write(file_descriptor, view[written:])
+    except OSError as error:
+        raise translated_os_error(error, path, "write") from error
+    return written
+
+
 class LocalWriter:
     """Writes ``.NAME.random.part`` beside the target and renames it when the block ends well."""
 
@@ -54,14 +70,7 @@ class LocalWriter:
 
     def write(self, data: bytes | bytearray | memoryview) -> int:
         """Append ``data``; return its length in bytes."""
-        view = memoryview(data).cast("B")
-        written = 0
-        try:
-            while written < len(view):
-                written += os.write(self._file_descriptor, view[written:])
-        except OSError as error:
-            raise translated_os_error(error, self._path, "write") from error
-        return written
+        return write_all(self._file_descriptor, data, self._path)
 
     def __exit__(
         self,

@@ -13,7 +13,7 @@ import re
 from typing import TYPE_CHECKING, Self
 
 from zse.store.base import CHUNK_BYTES
-from zse.store.local import translated_os_error
+from zse.store.local import translated_os_error, write_all
 from zse.store.locks import open_locked
 
 if TYPE_CHECKING:
@@ -74,14 +74,7 @@ class PartialWriter:
 
     def write(self, data: bytes | bytearray | memoryview) -> int:
         """Append ``data``; return its length in bytes."""
-        view = memoryview(data).cast("B")
-        written = 0
-        try:
-            while written < len(view):
-                written += os.write(self._file_descriptor, view[written:])
-        except OSError as error:
-            raise translated_os_error(error, self._path, "write") from error
-        return written
+        return write_all(self._file_descriptor, data, self._path)
 
     def discard(self) -> None:
         """Keep nothing: the bytes are not those of the object."""
