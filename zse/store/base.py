@@ -45,7 +45,6 @@ class Writer(Protocol):
 
     def write(self, data: bytes | bytearray | memoryview) -> int:
         """Append ``data``; return its length in bytes."""
-        ...
 
     def __enter__(self) -> Self: ...
 
@@ -67,43 +66,33 @@ class Store(Protocol):
     @property
     def location(self) -> Location:
         """The place this store stands for."""
-        ...
 
     def exists(self) -> bool:
         """Return whether the object is there."""
-        ...
 
     def size(self) -> int:
         """Return the object's length in bytes."""
-        ...
 
     def recorded_sha256(self) -> str | None:
         """Return the hexadecimal digest stored beside the object, or None when there is none."""
-        ...
 
     def checksum(self) -> Checksum | None:
         """Return the best digest of the whole object that the store knows, if it knows one."""
-        ...
 
     def version(self) -> str:
         """Return a word that is another one when the object was replaced, even by one as long."""
-        ...
 
     def read_range(self, offset: int, length: int) -> bytes:
         """Return exactly ``length`` bytes from ``offset``."""
-        ...
 
     def read_into(self, offset: int, buffer: bytearray | memoryview) -> None:
         """Fill ``buffer`` with the bytes from ``offset``."""
-        ...
 
     def read_chunks(self, offset: int = 0) -> Iterator[bytes | bytearray | memoryview]:
         """Yield the rest of the object in order. A chunk is valid until the next is asked for."""
-        ...
 
     def list(self) -> Iterator[Entry]:
         """Yield the objects at or below this location, sorted by name."""
-        ...
 
     def put_file(
         self, local_path: Path, *, progress: Progress | None = None, resume: bool = False
@@ -113,12 +102,9 @@ class Store(Protocol):
         With ``resume`` it goes on with what an earlier attempt left, and leaves what is done if
         it fails.
         """
-        ...
 
     def open_writer(self) -> Writer:
         """Return a writer for a new object at this location."""
-        ...
 
     def delete(self) -> None:
         """Remove the object. Removing one that is not there is no error."""
-        ...

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from abc import ABC, abstractmethod
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Protocol
@@ -29,32 +30,30 @@ class Body(Protocol):
 
     def readinto(self, buffer: memoryview, /) -> int:
         """Fill a part of ``buffer``; return how much, 0 at the end."""
-        ...
 
     def close(self) -> None:
         """Give the connection back."""
-        ...
 
 
-class RangedReader:
+class RangedReader(ABC):
     """The reading half of a remote store."""
 
     @property
+    @abstractmethod
     def location(self) -> Location:
         """The place this store stands for."""
-        raise NotImplementedError
 
+    @abstractmethod
     def size(self) -> int:
         """Return the object's length in bytes."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _open_range(self, first: int, last: int) -> Body:
         """Ask for bytes ``first`` to ``last``; return the body if it is exactly that."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _cut_errors(self) -> tuple[type[Exception], ...]:
         """Return the exceptions that mean: ask for the rest again."""
-        raise NotImplementedError
 
     def read_range(self, offset: int, length: int) -> bytes:
         """Return exactly ``length`` bytes from ``offset``."""
