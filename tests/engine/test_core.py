@@ -85,6 +85,15 @@ def test_min_tokens_bans_end_tokens_until_it_is_reached(engine):
     assert tokens == engine.expected_tokens([2, 2], request.params, vocab_size=3, eos=(0, 1))
 
 
+def test_an_end_token_that_the_model_does_not_have_is_never_banned(engine):
+    runner = engine.Runner()
+    core = engine.core(runner, eos_token_ids=(3, 97))
+    core.add_request(engine.request("a", [2, 2], max_tokens=4, min_tokens=3))
+    engine.run_to_end(core)
+    banned = [set(row.banned_token_ids) for batch in runner.batches for row in batch.sampling]
+    assert banned[:3] == [{3}] * 3
+
+
 def test_seeded_choices_differ_from_each_other_and_repeat(engine):
     answers = []
     for _ in range(2):
@@ -243,7 +252,14 @@ def test_no_limit_generates_to_the_end_of_the_context(engine):
 
 @pytest.mark.parametrize(
     ("prompt", "params", "param"),
-    [([], {}, "prompt"), ([97], {}, "prompt"), ([1], {"logit_bias": {97: 1.0}}, "logit_bias")],
+    [
+        ([], {}, "prompt"),
+        ([97], {}, "prompt"),
+        ([-1], {}, "prompt"),
+        ([1], {"logit_bias": {97: 1.0}}, "logit_bias"),
+        ([1], {"stop_token_ids": (97,)}, "stop_token_ids"),
+        ([1], {"stop_token_ids": (-1,)}, "stop_token_ids"),
+    ],
 )
 def test_token_ids_are_checked_against_the_vocabulary(engine, prompt, params, param):
     with pytest.raises(InvalidParameterError) as caught:

@@ -20,6 +20,8 @@ from zse.errors import InvalidParameterError
         ("top_p", 1.1),
         ("min_p", 1.5),
         ("repetition_penalty", 0.0),
+        ("repetition_penalty", 1e-300),
+        ("repetition_penalty", 1e300),
         ("presence_penalty", 2.5),
         ("frequency_penalty", -3.0),
         ("min_tokens", 300),
@@ -30,6 +32,7 @@ from zse.errors import InvalidParameterError
         ("n", 129),
         ("stop", ("",)),
         ("stop", ("x",) * 65),
+        ("stop_token_ids", tuple(range(257))),
         ("logit_bias", {-1: 0.0}),
         ("logit_bias", {1: 101.0}),
         ("logit_bias", {1: math.nan}),
@@ -50,8 +53,9 @@ def test_a_single_stop_text_and_a_list_become_a_tuple():
     assert SamplingParams(stop=["a", "b"], stop_token_ids=[3]).stop == ("a", "b")
 
 
-def test_top_k_of_minus_one_keeps_all():
-    assert SamplingParams(top_k=-1).top_k == 0
+@pytest.mark.parametrize("top_k", [-1, 2**31, 10**30])
+def test_top_k_of_minus_one_or_of_more_than_any_vocabulary_keeps_all(top_k):
+    assert SamplingParams(top_k=top_k).top_k == 0
 
 
 def test_no_limit_accepts_any_min_tokens():

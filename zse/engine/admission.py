@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from zse.errors import CapacityError, ContextLengthError, InvalidParameterError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from zse.engine.request import SamplingParams
 
@@ -17,23 +17,28 @@ def check_request(
 ) -> None:
     """Check the token ids of a request.
 
+    A runner indexes its logits with them: one that the model does not have would take the whole
+    batch down, and the engine with it.
+
     Raises:
-        InvalidParameterError: The prompt is empty, or it or the bias names a token id that the
-            model does not have.
+        InvalidParameterError: The prompt is empty, or it, the bias or the stop tokens name a token
+            id that the model does not have.
     """
     if not prompt_token_ids:
         raise InvalidParameterError("the prompt has no tokens, expected 1 or more", param="prompt")
-    if min(prompt_token_ids) < 0 or max(prompt_token_ids) >= vocab_size:
-        bad = next(token for token in prompt_token_ids if not 0 <= token < vocab_size)
-        raise InvalidParameterError(
-            f"the prompt has token id {bad}, expected 0 to {vocab_size - 1}", param="prompt"
-        )
-    for token_id in params.logit_bias if params is not None else ():
-        if token_id >= vocab_size:
-            raise InvalidParameterError(
-                f"logit_bias names token id {token_id}, expected 0 to {vocab_size - 1}",
-                param="logit_bias",
-            )
+    _check_token_ids("prompt", prompt_token_ids, vocab_size)
+    if params is not None:
+        _check_token_ids("logit_bias", params.logit_bias, vocab_size)
+        _check_token_ids("stop_token_ids", params.stop_token_ids, vocab_size)
+
+
+def _check_token_ids(param: str, token_ids: Collection[int], vocab_size: int) -> None:
+    if not token_ids or (min(token_ids) >= 0 and max(token_ids) < vocab_size):
+        return
+    bad = next(token_id for token_id in token_ids if not 0 <= token_id < vocab_size)
+    raise InvalidParameterError(
+        f"{param} holds token id {bad}, expected 0 to {vocab_size - 1}", param=param
+    )
 
 
 def resolve_max_tokens(

@@ -104,6 +104,10 @@ class EngineCore:
             max_sequences=self.options.max_sequences,
         )
         self._pipeline = StepPipeline(self._scheduler, runner)
+        # A configuration may name tokens that the model has no logits for: they never come.
+        self._end_token_ids = tuple(
+            token_id for token_id in self.options.eos_token_ids if 0 <= token_id < runner.vocab_size
+        )
         self._requests: dict[str, list[Sequence]] = {}
         self._pending: list[TokenEvent] = []
         self._arrivals = itertools.count()
@@ -257,7 +261,7 @@ class EngineCore:
             max_context=self.max_context,
             capacity_tokens=self.capacity_tokens,
         )
-        end_of_answer = () if params.ignore_eos else self.options.eos_token_ids
+        end_of_answer = () if params.ignore_eos else self._end_token_ids
         sequences: list[Sequence] = []
         for index in range(params.n):
             rank = rank_of(

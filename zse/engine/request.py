@@ -20,6 +20,10 @@ FinishReason = Literal["stop", "length", "abort"]
 MAX_CHOICES = 128
 MAX_TOP_LOGPROBS = 20
 MAX_STOP_STRINGS = 64
+MAX_STOP_TOKEN_IDS = 256
+_MAX_INT32 = 2**31 - 1
+_PENALTY_RANGE = (1e-6, 1e6)
+"""Kernels compute in float32: a logit times or over what lies outside may not be a number."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +66,7 @@ class SamplingParams:
     def __post_init__(self, max_new_tokens: int | None) -> None:
         if max_new_tokens is not None:
             object.__setattr__(self, "max_tokens", max_new_tokens)
-        if self.top_k == -1:
+        if self.top_k == -1 or self.top_k > _MAX_INT32:  # more than any vocabulary has
             object.__setattr__(self, "top_k", 0)
         object.__setattr__(self, "stop", _tuple_of(self.stop, str))
         object.__setattr__(self, "stop_token_ids", _tuple_of(self.stop_token_ids, int))
@@ -120,7 +124,8 @@ def _check_ranges(params: SamplingParams) -> None:
     _require(0 < params.top_p <= 1, "top_p", params.top_p, "above 0 and at most 1")
     _require(0 <= params.min_p <= 1, "min_p", params.min_p, "from 0 to 1")
     penalty = params.repetition_penalty
-    _require(0 < penalty < math.inf, "repetition_penalty", penalty, "above 0")
+    low, high = _PENALTY_RANGE
+    _require(low <= penalty <= high, "repetition_penalty", penalty, f"from {low} to {high}")
     for name in ("presence_penalty", "frequency_penalty"):
         value = getattr(params, name)
         _require(-2 <= value <= 2, name, value, "from -2 to 2")
@@ -140,6 +145,9 @@ def _check_lengths(params: SamplingParams) -> None:
     count = len(params.stop)
     _require(count <= MAX_STOP_STRINGS, "stop", count, f"at most {MAX_STOP_STRINGS} texts")
     _require(all(params.stop), "stop", params.stop, "texts that are not empty")
+    count = len(params.stop_token_ids)
+    wanted = f"at most {MAX_STOP_TOKEN_IDS} token ids"
+    _require(count <= MAX_STOP_TOKEN_IDS, "stop_token_ids", count, wanted)
 
 
 def _check_bias(bias: Mapping[int, float]) -> None:
