@@ -39,6 +39,8 @@ run_all() {
     part 60 step-profile "$python" $bench/step_profile.py "$small"
     part 60 loader "$python" $bench/loader.py --folder "$models" --disk /var/tmp --repeat 3
     part 90 kernels "$python" $bench/kernels.py
+    part 60 tune "$python" -m zse kernels tune --scheme int4 --shape 3584x4608 --rows 1 --rows 16 -o "$out/tuned.json"
+    part 120 logits "$python" $bench/logits.py "$small" --device cuda
     part 240 cold-7b "$python" $bench/cold_start.py "$small" --device cuda --repeat 3 \
         --peers "${PEERS:-hf-bnb}" --work "$models/peers"
     for scheme in nf4 int8 bf16; do

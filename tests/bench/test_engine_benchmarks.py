@@ -57,3 +57,11 @@ def test_prefill_reports_a_rate_for_each_length(model: Path) -> None:
 def test_quality_compares_the_tokens_of_two_devices(model: Path) -> None:
     report = run("quality.py", "--model", str(model), "--limit", "6", "--against", "cpu")
     assert report["results"]["file"]["same"] == report["num_questions"] == 6
+
+
+def test_logits_are_compared_with_those_of_transformers(model: Path) -> None:
+    report = run("logits.py", str(model), "--tokens", "9")
+    assert set(report["results"]) == {"prefill", "decode", "prefill, exact", "decode, exact"}
+    for row in report["results"].values():
+        assert 0 < row["relative_error"] < 1e-4
+        assert row["same_top_token"] == 9

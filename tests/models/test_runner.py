@@ -129,6 +129,12 @@ def test_logits_leave_the_pool_alone(runner: ModelRunner) -> None:
     assert torch.equal(run_logits(runner, [chunk_of(0, 9, [5])])[0], before)
 
 
+def test_logits_are_the_same_token_by_token(runner: ModelRunner) -> None:
+    token_ids = tokens_of(4, 30)
+    alone = runner.logits(token_ids, chunk_tokens=1)
+    torch.testing.assert_close(alone, runner.logits(token_ids), rtol=1e-4, atol=1e-4)
+
+
 def test_chunks_without_a_sampling_row_return_nothing(runner: ModelRunner) -> None:
     chunks = [chunk_of(0, 0, tokens_of(0, 4)), chunk_of(1, 0, tokens_of(1, 4))]
     result = runner.execute(StepBatch(chunks=chunks, sampling=[None, SamplingRow(temperature=0)]))

@@ -14,7 +14,7 @@ from zse.format import ZSEReader
 
 if TYPE_CHECKING:
     from zse.backends.options import BackendOptions, ModelShape
-    from zse.backends.protocol import Backend
+    from zse.backends.protocol import Backend, Forward
     from zse.format.model_file import ModelFile
 
 DEVICES = ("auto", "cpu", "cuda")
@@ -32,6 +32,7 @@ def create_backend(
     shape: ModelShape,
     *,
     options: BackendOptions,
+    forward: Forward,
     phases: Phases = no_phases,
 ) -> Backend:
     """Load a file's weights onto a device and make its KV pool.
@@ -41,6 +42,7 @@ def create_backend(
         reader: The open file; it must stay open while the backend lives.
         shape: The numbers of the model that the operations need.
         options: Sizes and numbers of threads.
+        forward: The pass that steps will make; a GPU prepares it while the weights arrive.
         phases: Told what takes the time.
 
     Raises:
@@ -55,7 +57,7 @@ def create_backend(
     if runs_on_gpu(device):
         from zse.backends.cuda.open import open_cuda_backend
 
-        return open_cuda_backend(int(ordinal or 0), reader, shape, options, phases)
+        return open_cuda_backend(int(ordinal or 0), reader, shape, options, forward, phases)
     try:
         from zse.backends.cpu import CPUBackend
     except ImportError as error:

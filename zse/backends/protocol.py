@@ -116,9 +116,6 @@ class Backend(Operations, Protocol):
     def release_cache(self, cache: Cache) -> None:
         """Give a cache of ``new_cache`` back."""
 
-    def warm(self, forward: Forward) -> None:
-        """Prepare what the first step would otherwise wait for."""
-
     def copy_block(self, source: int, destination: int) -> None:
         """Copy one KV block of every layer."""
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from zse.format.model_file import ModelFile
 
 _LOGITS_CHUNK = 512
-"""Tokens that ``logits`` computes at a time."""
+"""Tokens that ``logits`` computes at a time unless told otherwise."""
 
 
 class ModelRunner:
@@ -65,7 +65,7 @@ class ModelRunner:
         self._owns_reader = owns_reader
         self._backend = backend
         self._program = program_for(config.family)
-        self._forward = self._make_forward()
+        self._forward = forward_of(config)
         self._lock = threading.Lock()
         self._closed = False
 
@@ -85,11 +85,6 @@ class ModelRunner:
         with self._lock:
             return self._backend.submit(batch, self._forward)
 
-    def warm(self) -> None:
-        """Prepare what the first step would otherwise wait for."""
-        with self._lock:
-            self._backend.warm(self._forward)
-
     def execute(self, batch: StepBatch) -> StepResult:
         """Compute one step and wait for it.
 
@@ -98,8 +93,12 @@ class ModelRunner:
         """
         return StepResult(sampled=self.submit(batch).wait())
 
-    def logits(self, token_ids: Sequence[int]) -> Any:
+    def logits(self, token_ids: Sequence[int], *, chunk_tokens: int = _LOGITS_CHUNK) -> Any:
         """Return float32 logits [num_tokens, vocab_size] of one sequence, outside the KV pool.
+
+        Args:
+            token_ids: The sequence.
+            chunk_tokens: Tokens of a step. With 1 every token takes the way of a decoded one.
 
         Raises:
             InvalidParameterError: There are no tokens.
@@ -115,17 +114,19 @@ class ModelRunner:
         with self._lock:
             cache = self._backend.new_cache(num_blocks)
             try:
-                self._logits_into(parts, cache, token_ids)
+                self._logits_into(parts, cache, token_ids, chunk_tokens)
             finally:
                 self._backend.release_cache(cache)
             return self._backend.join_rows(parts)
 
-    def _logits_into(self, parts: list[Any], cache: Cache, token_ids: Sequence[int]) -> None:
+    def _logits_into(
+        self, parts: list[Any], cache: Cache, token_ids: Sequence[int], chunk_tokens: int
+    ) -> None:
         blocks = range(-(-len(token_ids) // self.block_size))
-        for start in range(0, len(token_ids), _LOGITS_CHUNK):
+        for start in range(0, len(token_ids), chunk_tokens):
             chunk = SequenceChunk(
                 sequence_slot=0,
-                token_ids=list(token_ids[start : start + _LOGITS_CHUNK]),
+                token_ids=list(token_ids[start : start + chunk_tokens]),
                 start_position=start,
                 block_table=blocks,
                 wants_logits="all",
@@ -143,14 +144,6 @@ class ModelRunner:
         """Return bytes held, by use: weights, kv_cache."""
         return self._backend.memory_bytes()
 
-    def _make_forward(self) -> Forward:
-        program, config = self._program, self.config
-
-        def forward(ops: Operations, step: Step) -> Sampled:
-            return ops.lm_head_sample(step, program(ops, config, step), FINAL_NORM, HEAD)
-
-        return forward
-
     def close(self) -> None:
         """Give the memory back; the runner cannot be used afterwards."""
         with self._lock:
@@ -160,6 +153,16 @@ class ModelRunner:
             self._backend.close()
             if self._owns_reader:
                 self._reader.close()
+
+
+def forward_of(config: ModelConfig) -> Forward:
+    """Return the pass of a model: its family's program, then the choice of tokens."""
+    program = program_for(config.family)
+
+    def forward(ops: Operations, step: Step) -> Sampled:
+        return ops.lm_head_sample(step, program(ops, config, step), FINAL_NORM, HEAD)
+
+    return forward
 
 
 class Sizes(TypedDict, total=False):
@@ -207,7 +210,7 @@ def load_runner(
     )
     try:
         config = ModelConfig.from_json(reader.header.model_config)
-        program_for(config.family)
+        forward = forward_of(config)
         _check_tensors(reader, config)
         max_position = min(max_context or config.max_position, config.max_position)
         frequencies, factor = inverse_frequencies(
@@ -219,13 +222,12 @@ def load_runner(
             max_context=max_position,
             **sizes,
         )
-        backend = create_backend(device, reader, config, options=options, phases=phases)
-        runner = ModelRunner(
+        backend = create_backend(
+            device, reader, config, options=options, forward=forward, phases=phases
+        )
+        return ModelRunner(
             reader, backend, config, owns_reader=owns_reader, max_position=max_position
         )
-        with phases("warm-up"):
-            runner.warm()
-        return runner
     except BaseException:
         if owns_reader:
             reader.close()

@@ -15,6 +15,7 @@ from zse.format import ZSEReader
 from zse.models import ModelRunner, load_runner
 from zse.models.config import ModelConfig
 from zse.models.rope import inverse_frequencies
+from zse.models.runner import forward_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -54,7 +55,7 @@ def open_runner(path: Path, **sizes: object) -> ModelRunner:
         rope_factor=factor,
         **{"num_blocks": 8, "max_sequences": 2, "max_batch_tokens": 16, **sizes},
     )
-    backend = build_backend(hardware, reader, config, options)
+    backend = build_backend(hardware, reader, config, options, forward_of(config))
     return ModelRunner(reader, backend, config, owns_reader=True, max_position=config.max_position)
 
 

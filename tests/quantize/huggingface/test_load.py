@@ -61,6 +61,19 @@ def test_cached_weights_are_ordinary_layers_with_the_same_logits(family: str, ma
     assert_close(logits(model), logits(load_zse_model(path, device="cpu")[0]))
 
 
+@pytest.mark.parametrize("cache_weights", [True, False])
+def test_a_dtype_that_is_named_is_the_one_computed_in(cache_weights: bool, make_file) -> None:
+    path = make_file("qwen2", "int4")
+    model, _, _ = load_zse_model(path, cache_weights, device="cpu", dtype="bfloat16")
+    assert logits(model).dtype is torch.bfloat16
+    assert_close(logits(model).float(), runner_logits(path), 4e-2)
+
+
+def test_a_dtype_that_no_model_computes_in_is_refused(make_file) -> None:
+    with pytest.raises(UsageError, match="'int8' is not known"):
+        load_zse_model(make_file("qwen2", "int4"), device="cpu", dtype="int8")
+
+
 def test_generate_gives_the_tokens_of_the_engine(tmp_path: Path) -> None:
     from zse.engine.llm import LLM
     from zse.engine.request import SamplingParams

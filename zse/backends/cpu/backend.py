@@ -158,9 +158,6 @@ class CPUBackend:
         """Drop a cache of ``new_cache``."""
         cache.clear()
 
-    def warm(self, forward: Forward) -> None:
-        """Do nothing: torch needs no preparation that a step could share."""
-
     def copy_block(self, source: int, destination: int) -> None:
         """Copy one KV block of every layer."""
         for pool in self._cache:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from zse.backends.options import BackendOptions, ModelShape
+    from zse.backends.protocol import Forward
     from zse.device.cuda import Stream
     from zse.format.model_file import ModelFile
     from zse.kernels.launcher import Launcher
@@ -56,6 +57,7 @@ def open_cuda_backend(
     reader: ModelFile,
     shape: ModelShape,
     options: BackendOptions,
+    forward: Forward,
     phases: Phases = no_phases,
 ) -> CUDABackend:
     """Load a model onto a GPU.
@@ -65,6 +67,7 @@ def open_cuda_backend(
         reader: The open file.
         shape: The numbers of the model.
         options: Sizes.
+        forward: The pass that is prepared while the weights arrive.
         phases: Told what takes the time.
 
     Raises:
@@ -90,7 +93,7 @@ def open_cuda_backend(
             return PackLauncher(gpu, pack, stream)
 
         hardware = Hardware(gpu=gpu, stream=stream, make_launcher=make_launcher)
-        return build_backend(hardware, reader, shape, options, phases)
+        return build_backend(hardware, reader, shape, options, forward, phases)
     except BaseException:
         gpu.close()
         raise
@@ -101,6 +104,7 @@ def build_backend(
     reader: ModelFile,
     shape: ModelShape,
     options: BackendOptions,
+    forward: Forward,
     phases: Phases = no_phases,
 ) -> CUDABackend:
     """Put a model on an open GPU. Weights stream in while the rest is prepared.
@@ -124,6 +128,9 @@ def build_backend(
     try:
         weights = DeviceWeights(gpu, reader.header, block)
         model, memory = _prepare(hardware, weights, budget, layout, shape, options, phases)
+        backend = CUDABackend(gpu, hardware.stream, model, memory)
+        with phases("warm-up"):
+            backend.warm(forward)
     except BaseException:
         loading.cancel()
         with contextlib.suppress(ZSEError):
@@ -138,9 +145,7 @@ def build_backend(
         "source": report.source,
     }
     _LOG.info("weights are on the GPU", extra=figures)
-    model.weights.prepare_vectors(hardware.stream)
-    backend = CUDABackend(gpu, hardware.stream, model, memory)
-    hardware.stream.synchronize()
+    weights.widen_vectors(hardware.stream)
     return backend
 
 

@@ -15,8 +15,6 @@ from zse.kernels.buffers import ACTIVATION_GROUP, Plain, Quantized
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from zse.device.cuda import VirtualPool
-
 _ALIGNMENT = 256
 
 
@@ -52,22 +50,21 @@ class Scratch:
     """The buffers of one step.
 
     Args:
-        pool: Where they lie; grown if it is too small.
+        address: Where they lie, one after the other.
         sizes: How large they are.
     """
 
-    def __init__(self, pool: VirtualPool, sizes: ScratchSizes) -> None:
-        offsets, total = sizes.offsets()
-        pool.grow(total)
-        self.residual = pool.address + offsets["residual"]
-        self.activations = pool.address + offsets["activations"]
-        self.sums = pool.address + offsets["sums"]
-        self.query = pool.address + offsets["query"]
-        self.attention = pool.address + offsets["attention"]
-        self.weights = pool.address + offsets["weights"]
+    def __init__(self, address: int, sizes: ScratchSizes) -> None:
+        offsets, _ = sizes.offsets()
+        self.residual = address + offsets["residual"]
+        self.activations = address + offsets["activations"]
+        self.sums = address + offsets["sums"]
+        self.query = address + offsets["query"]
+        self.attention = address + offsets["attention"]
+        self.weights = address + offsets["weights"]
         self.weights_bytes = sizes.weights
-        self.logits = pool.address + offsets["logits"]
-        self.sampling = pool.address + offsets["sampling"]
+        self.logits = address + offsets["logits"]
+        self.sampling = address + offsets["sampling"]
 
     def plain(self, rows: int, columns: int, *, first_row: int = 0) -> Plain:
         """Return the activations as bfloat16 [rows, columns], from ``first_row`` on."""

@@ -45,8 +45,14 @@ class DeviceWeights:
         self._block = block
         self._shift = block.address - region_of(header)[0]
         self._entries = {entry.name: entry for entry in header.tensors}
-        self._widened: DeviceBlock | None = None
-        self._vectors: dict[str, int] = {}
+        vectors = [entry for entry in header.tensors if len(entry.shape) == 1]
+        self._narrow = [entry for entry in vectors if entry.scheme is not Scheme.FP32]
+        self._vectors = {
+            entry.name: self._address(entry, "data")
+            for entry in vectors
+            if entry.scheme is Scheme.FP32
+        }
+        self._widened = self._place_widened() if self._narrow else None
         self._linears = {
             entry.name: self._linear_of(entry)
             for entry in header.tensors
@@ -89,13 +95,10 @@ class DeviceWeights:
             scales=weight.scales if weight else 0,
         )
 
-    def prepare_vectors(self, stream: Stream) -> None:
-        """Find every vector's address once the block is filled, widening 16-bit ones."""
-        vectors = [entry for entry in self._entries.values() if len(entry.shape) == 1]
-        narrow = [entry for entry in vectors if entry.scheme is not Scheme.FP32]
-        self._vectors = {e.name: self._address(e, "data") for e in vectors if e not in narrow}
-        if narrow:
-            self._widen(narrow, stream)
+    def widen_vectors(self, stream: Stream) -> None:
+        """Fill the float32 copies of 16-bit vectors, once the block is filled."""
+        if self._widened is not None:
+            self._widen(self._widened, stream)
 
     def memory_bytes(self) -> int:
         """Return the bytes of device memory held."""
@@ -121,30 +124,34 @@ class DeviceWeights:
             scales=0 if plain else self._address(entry, _SCALES[entry.scheme]),
         )
 
-    def _widen(self, entries: list[TensorEntry], stream: Stream) -> None:
-        """Make float32 copies, each 256-byte aligned, in a block of their own."""
-        offsets, total = {}, 0
-        for entry in entries:
-            offsets[entry.name] = total
+    def _place_widened(self) -> DeviceBlock:
+        """Take a block for float32 copies of the narrow vectors, each 256-byte aligned."""
+        offsets, total = [], 0
+        for entry in self._narrow:
+            offsets.append(total)
             total += -(-entry.shape[0] * 4 // 256) * 256
-        self._widened = self._gpu.allocate(total)
-        host = self._gpu.allocate_host(total)
+        block = self._gpu.allocate(total)
+        for entry, offset in zip(self._narrow, offsets, strict=True):
+            self._vectors[entry.name] = block.address + offset
+        return block
+
+    def _widen(self, block: DeviceBlock, stream: Stream) -> None:
+        host = self._gpu.allocate_host(block.length_bytes)
+        offsets = {entry.name: self.vector(entry.name) - block.address for entry in self._narrow}
         try:
-            for entry in entries:
+            for entry in self._narrow:
                 part, target = entry.part("data"), host.address + offsets[entry.name]
                 source = self._shift + part.offset_bytes
                 self._gpu.copy_to_host(target, source, part.length_bytes, stream)
             stream.synchronize()
-            for entry in entries:
+            for entry in self._narrow:
                 offset, count = offsets[entry.name], entry.shape[0]
                 raw = bytes(host.view[offset : offset + 2 * count])
                 host.view[offset : offset + 4 * count] = widened(raw, entry.scheme)
-            self._gpu.copy_to_device(self._widened.address, host.address, total, stream)
+            self._gpu.copy_to_device(block.address, host.address, block.length_bytes, stream)
             stream.synchronize()
         finally:
             host.free()
-        for name, offset in offsets.items():
-            self._vectors[name] = self._widened.address + offset
 
 
 def widened(raw: bytes, scheme: Scheme) -> bytes:

@@ -29,8 +29,13 @@ class StoredMatrix:
             parts={role: part[start:stop] for role, part in self.parts.items()},
         )
 
+    def on(self, device: torch.device) -> StoredMatrix:
+        """Return it with its parts on a device."""
+        parts = {role: part.to(device) for role, part in self.parts.items()}
+        return StoredMatrix(entry=self.entry, parts=parts)
+
     def values(self) -> torch.Tensor:
-        """Return the weights float32 [N, K]."""
+        """Return the weights float32 [N, K], where the parts are."""
         return dequantize(self.entry, self.parts)
 
 
@@ -62,7 +67,8 @@ class PlainLayers:
         """See ``LayerMaker``."""
         rows, columns = weight.entry.shape
         layer = torch.nn.Linear(columns, rows, bias=bias is not None, device="meta")
-        layer.weight = frozen(weight.values(), self.device, self.dtype)
+        # Packed weights travel faster than dense ones, and a GPU unpacks them faster.
+        layer.weight = frozen(weight.on(self.device).values(), self.device, self.dtype)
         if bias is not None:
             layer.bias = frozen(bias, self.device, self.dtype)
         return layer

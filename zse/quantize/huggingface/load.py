@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from zse.quantize.huggingface.layers import LayerMaker
 
 BACKENDS = ("zse", "bnb")
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _TOKENIZER_SECTIONS = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -39,6 +40,7 @@ def load_zse_model(
     *,
     backend: str = "zse",
     device: str = "auto",
+    dtype: str = "auto",
 ) -> tuple[Any, Any, dict[str, Any]]:
     """Rebuild the transformers model that a file was made from, with the weights of the file.
 
@@ -51,9 +53,11 @@ def load_zse_model(
         backend: ``zse``: our kernels on a GPU, torch on a CPU; ``bnb``: NF4 layers become
             bitsandbytes' Linear4bit.
         device: ``auto`` (the first GPU, else the CPU), ``cpu``, ``cuda`` or ``cuda:N``.
+        dtype: Of activations and plain tensors: ``float32``, ``bfloat16`` or ``float16``; ``auto``
+            is float32 on a CPU and bfloat16 on a GPU.
 
     Returns:
-        The model (evaluation mode; float32 on a CPU, bfloat16 on a GPU; ready for ``generate``),
+        The model (evaluation mode, ready for ``generate``),
         its tokenizer, and a description of the file: path, architecture, format_version, schemes,
         size_bytes, provenance.
 
@@ -70,16 +74,16 @@ def load_zse_model(
         )
     transformers = _transformers()
     place = choose_device(device)
-    dtype = torch.float32 if place.type == "cpu" else torch.bfloat16
+    values = choose_dtype(dtype, place)
     with ZSEReader(path) as reader:
         if cache_weights is True:
-            layers: LayerMaker = PlainLayers(device=place, dtype=dtype)
+            layers: LayerMaker = PlainLayers(device=place, dtype=values)
         elif backend == "bnb":
-            layers = BitsandbytesLayers(reader, device=place, dtype=dtype)
+            layers = BitsandbytesLayers(reader, device=place, dtype=values)
         else:
             layers = PackedLayers(device=place, kernels=open_kernels(place, reader))
-        model = _empty_model(transformers, reader, dtype)
-        fill_model(model, reader, layers, device=place, dtype=dtype)
+        model = _empty_model(transformers, reader, values)
+        fill_model(model, reader, layers, device=place, dtype=values)
         tokenizer = _build_tokenizer(transformers, reader)
         info = _describe(path, reader)
     return model.eval(), tokenizer, info
@@ -106,6 +110,19 @@ def choose_device(device: str) -> torch.device:
             hint="Use device='cpu', or install a torch built for the GPU.",
         )
     return place
+
+
+def choose_dtype(dtype: str, place: torch.device) -> torch.dtype:
+    """Return the torch dtype that a user's word means on a device.
+
+    Raises:
+        UsageError: It is not one that a model computes in.
+    """
+    if dtype == "auto":
+        return torch.float32 if place.type == "cpu" else torch.bfloat16
+    if dtype not in DTYPES:
+        raise UsageError(f"dtype {dtype!r} is not known", hint=f"auto, {', '.join(DTYPES)}.")
+    return DTYPES[dtype]
 
 
 def _transformers() -> Any:
