@@ -150,7 +150,14 @@ class FakeRegistry:
     has_referrers: bool = False
     """Whether it lists what refers to a manifest by itself."""
     cut_downloads: int = 0
+    short_downloads: int = 0
+    """So many downloads end after half of their bytes, as if that were all."""
+    cut_manifests: int = 0
     has_ranges: bool = True
+    token_answers: list[httpx.Response] = field(default_factory=list)
+    """What the sign-in service says before it gives a token."""
+    session_base: str = ""
+    """What goes before the path that an upload is to go on at."""
 
     def transport(self) -> httpx.MockTransport:
         return httpx.MockTransport(self._answer)
@@ -161,6 +168,8 @@ class FakeRegistry:
         self.log.append((method, str(request.url), request.headers.get("authorization", "")))
         if request.url.path == "/token":
             self.tokens_asked.append(str(request.url))
+            if self.token_answers:
+                return self.token_answers.pop(0)
             return httpx.Response(200, json={"token": "good"})
         if request.url.host == "blobs.example":
             digest = path.removeprefix("/")
@@ -205,7 +214,11 @@ class FakeRegistry:
             body = {"errors": [{"code": "MANIFEST_UNKNOWN", "message": "manifest unknown"}]}
             return httpx.Response(404, json=body)
         media_type, content = self.manifests[repository, name]
-        return httpx.Response(200, content=content, headers={"Content-Type": media_type})
+        headers = {"Content-Type": media_type}
+        if self.cut_manifests:
+            self.cut_manifests -= 1
+            return httpx.Response(200, stream=CutStream(content[:1]), headers=headers)
+        return httpx.Response(200, content=content, headers=headers)
 
     def _referrers(self, repository: str, digest: str) -> httpx.Response:
         if not self.has_referrers:
@@ -234,6 +247,9 @@ class FakeRegistry:
         if method == "GET" and self.cut_downloads:
             self.cut_downloads -= 1
             return httpx.Response(status, stream=CutStream(content[: len(content) // 2]))
+        if method == "GET" and self.short_downloads:
+            self.short_downloads -= 1
+            content = content[: len(content) // 2]
         return httpx.Response(status, content=content if method == "GET" else b"")
 
     def _upload(self, request: httpx.Request, repository: str, session: str) -> httpx.Response:
@@ -277,9 +293,9 @@ class FakeRegistry:
         held[request.url.params["digest"]] = content
         return httpx.Response(201)
 
-    @staticmethod
-    def _location(repository: str, session: str) -> dict[str, str]:
-        return {"Location": f"/v2/{repository}/blobs/uploads/{session}?state=x"}
+    def _location(self, repository: str, session: str) -> dict[str, str]:
+        path = f"/v2/{repository}/blobs/uploads/{session}?state=x"
+        return {"Location": f"{self.session_base}{path}"}
 
 
 MODEL = bytes(range(256)) * 40

@@ -10,7 +10,7 @@ import zstandard
 from oci_builders import MODEL, FakeRegistry, fill_cache, read_json, read_layer
 
 from zse.errors import NotFoundError, UsageError
-from zse.oci import platform_image
+from zse.oci import registry
 from zse.oci.image import Descriptor
 from zse.oci.layer import Compression
 from zse.oci.layout import ImageLayout
@@ -141,7 +141,7 @@ def test_pushed_image_is_whole_in_the_registry(build, project, monkeypatch):
     def connect(reference, credentials, *, mounts):
         return Registry(reference, credentials, mounts=mounts, transport=fake.transport())
 
-    monkeypatch.setattr(platform_image, "Registry", connect)
+    monkeypatch.setattr(registry, "Registry", connect)
     built = build(
         name="127.0.0.1:5000/team/zse:2", output="", is_pushed=True, auth_file=project / "none"
     )

@@ -35,6 +35,17 @@ def test_cut_download_goes_on(registry, fake, has_ranges):
     assert read(registry) == BLOB
 
 
+def test_download_that_ends_too_early_goes_on(registry, fake):
+    fake.short_downloads = 2
+    assert read(registry) == BLOB
+
+
+def test_blob_that_is_always_too_short_is_an_error(registry, fake):
+    fake.blobs["app"][DESCRIPTOR.digest] = BLOB[:-1]
+    with pytest.raises(RegistryError, match=f"after {len(BLOB) - 1} bytes of {len(BLOB)}: .*short"):
+        read(registry)
+
+
 def test_connection_that_is_always_cut_is_an_error(registry, fake):
     fake.cut_downloads = 99
     with pytest.raises(RegistryError, match="broke off after"):

@@ -6,7 +6,7 @@ import pytest
 from oci_builders import FakeRegistry, read_json
 
 from zse.errors import UsageError
-from zse.oci import platform_image
+from zse.oci import registry
 from zse.oci.errors import BadReferenceError
 from zse.oci.image import MEDIA_TYPE_INDEX, Descriptor, build_index
 from zse.oci.layout import ImageLayout
@@ -80,7 +80,7 @@ def test_index_is_pushed_after_all_that_it_names(both, build, project, monkeypat
     def connect(reference, credentials, *, mounts):
         return Registry(reference, credentials, mounts=mounts, transport=fake.transport())
 
-    monkeypatch.setattr(platform_image, "Registry", connect)
+    monkeypatch.setattr(registry, "Registry", connect)
     name = "127.0.0.1:5000/zse:1"
     built = build(base=both, platforms=PLATFORMS, name=name, output="", is_pushed=True)
     puts = [url.rpartition("/")[2] for method, url, _ in fake.log if "/manifests/" in url

@@ -7,6 +7,7 @@ import httpx
 import pytest
 from oci_builders import FakeRegistry, sha256_hex
 
+from zse.oci.connection import MAX_ANSWER_BYTES
 from zse.oci.credentials import Credentials
 from zse.oci.download import pull_blob
 from zse.oci.errors import DigestMismatchError, RegistryAuthError, RegistryError
@@ -149,6 +150,63 @@ def test_busy_registry_is_asked_again_after_the_time_it_names(connect, fake, wai
     assert connect().has_blob(DIGEST)
     assert waits[0] == 7.0
     assert len(waits) == 2
+
+
+def test_manifest_that_breaks_off_is_asked_for_again(connect, fake):
+    connect().push_manifest("1", b"{}", MEDIA_TYPE_MANIFEST)
+    fake.cut_manifests = 2
+    assert connect().manifest("1").content == b"{}"
+    fake.cut_manifests = 99
+    with pytest.raises(RegistryError, match="connection was cut"):
+        connect().manifest("1")
+
+
+def test_busy_sign_in_service_is_asked_again(connect, fake, waits):
+    fake.auth = "bearer"
+    fake.token_answers = [httpx.Response(429, headers={"Retry-After": "9"}), httpx.Response(503)]
+    assert connect(ME).has_blob(DIGEST)
+    assert waits == [9.0, 2.0]
+
+
+@pytest.mark.parametrize("content", [b"<html>", b"[]", b'{"token": 7}'])
+def test_sign_in_answer_without_a_token_is_an_error_with_words(connect, fake, content):
+    fake.auth = "bearer"
+    fake.token_answers = [httpx.Response(200, content=content)]
+    with pytest.raises(RegistryAuthError, match="holds no token"):
+        connect(ME).has_blob(DIGEST)
+
+
+def test_token_that_is_refused_again_ends_the_call(connect, fake):
+    fake.auth = "bearer"
+    fake.token_answers = [httpx.Response(200, json={"token": "bad"}) for _ in range(9)]
+    with pytest.raises(RegistryAuthError, match="401"):
+        connect(ME).has_blob(DIGEST)
+    assert len(fake.tokens_asked) == 2
+
+
+def test_redirects_in_a_circle_end(connect, fake):
+    fake.failures = [httpx.Response(307, headers={"Location": "/v2/app"}) for _ in range(99)]
+    with pytest.raises(RegistryError, match="307"):
+        connect().manifest("1")
+
+
+@pytest.mark.parametrize("target", ["", "https://[", "ftp://blobs.example/x"])
+def test_redirect_to_nowhere_is_an_error_with_words(connect, fake, target):
+    fake.failures = [httpx.Response(307, headers={"Location": target} if target else {})]
+    with pytest.raises(RegistryError):
+        connect().manifest("1")
+
+
+def test_manifest_larger_than_memory_should_hold_is_refused(connect, fake):
+    fake.manifests["app", "1"] = (MEDIA_TYPE_MANIFEST, bytes(MAX_ANSWER_BYTES + 1))
+    with pytest.raises(RegistryError, match="more than"):
+        connect().manifest("1")
+
+
+def test_manifest_that_is_no_json_is_an_error_with_words(connect, fake):
+    fake.manifests["app", "1"] = (MEDIA_TYPE_MANIFEST, b"<html>")
+    with pytest.raises(RegistryError, match="not a JSON object"):
+        _ = connect().manifest("1").document
 
 
 def test_wait_is_never_longer_than_a_minute(connect, fake, waits):

@@ -79,6 +79,21 @@ def test_large_blob_goes_in_chunks(registry, source, fake, monkeypatch):
     assert methods(fake) == ["HEAD", "POST", "PATCH", "PATCH", "PATCH", "PUT"]
 
 
+def test_upload_that_would_go_on_in_the_clear_is_refused(source, fake):
+    fake.session_base = "http://registry.example"
+    reference = parse_reference("registry.example/app:1")
+    registry = Registry(reference, transport=fake.transport(), sleep=lambda _: None)
+    with pytest.raises(RegistryError, match="plain HTTP"):
+        push(registry, source)
+    assert "PUT" not in methods(fake)
+
+
+def test_upload_without_a_place_to_go_on_is_an_error_with_words(registry, source, fake):
+    fake.failures = [httpx.Response(404), *[httpx.Response(202) for _ in range(9)]]
+    with pytest.raises(RegistryError, match="202 without a Location"):
+        push(registry, source)
+
+
 def test_lost_session_begins_the_blob_again(registry, source, fake, monkeypatch):
     monkeypatch.setattr(upload, "WHOLE_MAX_BYTES", 10)
     monkeypatch.setattr(upload, "CHUNK_BYTES", 40)

@@ -6,7 +6,7 @@ import pytest
 from oci_builders import FakeRegistry, read_json
 
 from zse.errors import NotFoundError
-from zse.oci import image_source, platform_image
+from zse.oci import registry
 from zse.oci.attestation import MEDIA_TYPE_INTOTO, MEDIA_TYPE_SPDX
 from zse.oci.errors import LayoutError
 from zse.oci.image import canonical_json
@@ -45,8 +45,7 @@ def fake(monkeypatch):
     def connect(reference, credentials, *, mounts=frozenset()):
         return Registry(reference, credentials, mounts=mounts, transport=fake.transport())
 
-    for module in (platform_image, image_source):
-        monkeypatch.setattr(module, "Registry", connect)
+    monkeypatch.setattr(registry, "Registry", connect)
     return fake
 
 

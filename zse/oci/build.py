@@ -19,9 +19,10 @@ from zse.oci.image import MEDIA_TYPE_INDEX, Descriptor, build_index
 from zse.oci.layers import model_layer
 from zse.oci.layout import ImageLayout, write_archive
 from zse.oci.options import BuildOptions, BuiltImage, ModelMode
-from zse.oci.platform_image import PlatformImage, build_platform, open_registry
+from zse.oci.platform_image import PlatformImage, build_platform
 from zse.oci.publish import publish
 from zse.oci.reference import parse_reference
+from zse.oci.registry import open_registry
 from zse.oci.sizes import parse_size
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def build_image(recipe: Recipe, options: BuildOptions, report: Callable[[str], N
         if options.is_pushed:
             hosts = {image.base.repository for image in images}
             mounts = frozenset(name for host, name in hosts if host == target.host)
-            with open_registry(target, options, mounts) as registry:
+            with open_registry(target, options.auth_file, mounts=mounts) as registry:
                 publish(registry, target, layout, images, top, attestations, report)
             report(f"pushed {target}")
         return BuiltImage(

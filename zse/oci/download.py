@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import httpx
 
+from zse.oci.connection import Call
 from zse.oci.errors import DigestMismatchError, RegistryError
 from zse.oci.layer import blob_file
 
@@ -50,6 +51,7 @@ def stream_blob(
     """
     done_bytes = 0
     for attempt in range(1, _TRIES + 1):
+        problem: Exception | None = None
         try:
             for chunk in _from_offset(registry, descriptor, done_bytes):
                 done_bytes += len(chunk)
@@ -59,34 +61,32 @@ def stream_blob(
                     )
                 yield chunk
         except httpx.HTTPError as error:
-            if attempt == _TRIES:
-                raise RegistryError(
-                    f"the download of {descriptor.digest} broke off after {done_bytes} bytes "
-                    f"of {descriptor.size_bytes}: {error}"
-                ) from error
-            sleep(0.25 * 2**attempt)
-        else:
+            problem = error
+        if done_bytes == descriptor.size_bytes and problem is None:
             return
+        if attempt == _TRIES:
+            raise RegistryError(
+                f"the download of {descriptor.digest} broke off after {done_bytes} bytes of "
+                f"{descriptor.size_bytes}: {problem or 'the answer was too short'}"
+            ) from problem
+        sleep(0.25 * 2**attempt)
 
 
 def _from_offset(registry: Registry, descriptor: Descriptor, offset_bytes: int) -> Iterator[bytes]:
     headers = {"Accept-Encoding": "identity"}
     if offset_bytes:
         headers["Range"] = f"bytes={offset_bytes}-"
-    answer = registry.request(
-        "GET",
-        f"/v2/{registry.reference.repository}/blobs/{descriptor.digest}",
+    call = Call(
+        method="GET",
+        location=f"blobs/{descriptor.digest}",
         headers=headers,
         accept=(200, 206),
-        is_streamed=True,
     )
-    # A registry without ranges sends everything again: what is there already is passed over.
-    skipped_bytes = offset_bytes if answer.status_code == 200 else 0
-    try:
+    with registry.connection.stream(call) as answer:
+        # A registry without ranges sends all of it again: what is there already is passed over.
+        skipped_bytes = offset_bytes if answer.status_code == 200 else 0
         for chunk in answer.iter_bytes(_CHUNK_BYTES):
             rest = chunk[skipped_bytes:] if skipped_bytes else chunk
             skipped_bytes = max(0, skipped_bytes - len(chunk))
             if rest:
                 yield rest
-    finally:
-        answer.close()

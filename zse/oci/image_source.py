@@ -13,16 +13,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from zse.errors import NotFoundError
-from zse.oci.credentials import find_credentials
 from zse.oci.download import stream_blob
 from zse.oci.errors import DigestMismatchError, LayoutError
 from zse.oci.image import Descriptor, digest_of
 from zse.oci.layout import REFERENCE_NAME, ImageLayout
 from zse.oci.reference import parse_reference
-from zse.oci.registry import Registry
+from zse.oci.registry import open_registry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from zse.oci.registry import Registry
 
 MAX_DOCUMENT_BYTES = 64 << 20
 _CHUNK_BYTES = 1 << 20
@@ -62,9 +63,7 @@ def open_image(text: str, *, auth_file: Path) -> Iterator[ImageSource]:
         with _open_tar(path) as archive:
             yield ArchiveSource(archive, path, tag)
         return
-    reference = parse_reference(text)
-    credentials = find_credentials(reference.host, auth_file.expanduser())
-    with Registry(reference, credentials) as registry:
+    with open_registry(parse_reference(text), auth_file) as registry:
         yield RegistrySource(registry)
 
 

@@ -18,7 +18,6 @@ from zse.oci.base import (
     suite_of,
 )
 from zse.oci.cache import IMAGE_FORMAT, LayerCache
-from zse.oci.credentials import find_credentials
 from zse.oci.debian import SUITE_PYTHON, Archive
 from zse.oci.image import (
     MEDIA_TYPE_CONFIG,
@@ -33,8 +32,8 @@ from zse.oci.layer import LIBZSTD_VERSION, Compression, Layer
 from zse.oci.layers import MODEL_PATH, LayerBuilder
 from zse.oci.materials import Material, base_material, model_material
 from zse.oci.options import BuildOptions, BuiltPlatform, ModelMode
-from zse.oci.reference import Reference, parse_reference
-from zse.oci.registry import Registry
+from zse.oci.reference import parse_reference
+from zse.oci.registry import open_registry
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -110,18 +109,6 @@ def build_platform(
     return _assemble(recipe, options, builder, layout, base, layers)
 
 
-def open_registry(reference: Reference, options: BuildOptions, mounts: frozenset[str]) -> Registry:
-    """Open a repository with the credentials that docker has for its host.
-
-    Args:
-        reference: The repository.
-        options: Says where the credentials are.
-        mounts: Repositories of the same registry that blobs are to be mounted from.
-    """
-    credentials = find_credentials(reference.host, options.auth_file.expanduser())
-    return Registry(reference, credentials, mounts=mounts)
-
-
 def _builder(recipe: Recipe, options: BuildOptions, report: Callable[[str], None]) -> LayerBuilder:
     builder = LayerBuilder(
         recipe=recipe,
@@ -176,7 +163,7 @@ def _base(
         base = base_from_layout(name.value, platform=recipe.platform)
     else:
         reference = parse_reference(name.value)
-        registry = stack.enter_context(open_registry(reference, options, frozenset()))
+        registry = stack.enter_context(open_registry(reference, options.auth_file))
         cache = builder.downloads / "bases"
         base = base_from_registry(registry, platform=recipe.platform, cache=cache)
         if not reference.digest:

@@ -6,11 +6,10 @@ either the old image or all of the new one.
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from zse.oci.errors import RegistryError
 from zse.oci.image import MEDIA_TYPE_INDEX, Descriptor, build_index
+from zse.oci.registry import referrers_tag
 from zse.oci.upload import push_blobs
 
 if TYPE_CHECKING:
@@ -66,11 +65,6 @@ def publish(
     _push(registry, layout, top, target.tag or "latest")
 
 
-def referrers_tag(digest: str) -> str:
-    """Return the tag that lists what refers to a manifest, where the registry has no API for it."""
-    return digest.replace(":", "-", 1)
-
-
 def _in_layout(layout: ImageLayout, blob: Descriptor) -> Source:
     return lambda: layout.blob_path(blob.digest)
 
@@ -86,17 +80,7 @@ def _push_referrer(registry: Registry, layout: ImageLayout, attestation: Attesta
     if _push(registry, layout, attestation.manifest, attestation.manifest.digest):
         return
     tag = referrers_tag(attestation.subject.digest)
-    listed = [item for item in _listed(registry, tag) if item.digest != attestation.manifest.digest]
-    content = build_index([*listed, attestation.manifest], {})
+    listed = registry.tagged_referrers(attestation.subject.digest)
+    others = [item for item in listed if item.digest != attestation.manifest.digest]
+    content = build_index([*others, attestation.manifest], {})
     registry.push_manifest(tag, content, MEDIA_TYPE_INDEX)
-
-
-def _listed(registry: Registry, tag: str) -> list[Descriptor]:
-    found = registry.find_manifest(tag)
-    if found is None:
-        return []
-    try:
-        document: dict[str, Any] = json.loads(found.content)
-        return [Descriptor.from_json(item) for item in document.get("manifests", ())]
-    except (ValueError, KeyError, TypeError) as error:
-        raise RegistryError(f"the tag {tag} does not hold an index: {error}") from error

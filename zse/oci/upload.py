@@ -13,7 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from zse.oci.connection import Call
 from zse.oci.errors import RegistryAuthError, RegistryError
+from zse.oci.sign_in import Scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,7 +34,6 @@ CHUNK_BYTES = 96 << 20
 _CONNECTIONS = 3
 _SESSIONS = 4
 _RESUMES = 4
-_SCOPE = "pull,push"
 _OCTETS = {"Content-Type": "application/octet-stream"}
 
 
@@ -110,30 +111,34 @@ def _upload(
     sleep: Callable[[float], None],
 ) -> Upload:
     query = f"?mount={descriptor.digest}&from={mount_from}" if mount_from else ""
-    start = registry.request(
-        "POST",
-        f"/v2/{registry.reference.repository}/blobs/uploads/{query}",
-        body=b"",
-        accept=(201, 202),
-        scope=_SCOPE,
+    start = registry.connection.send(
+        Call(
+            method="POST",
+            location=f"blobs/uploads/{query}",
+            body=b"",
+            accept=(201, 202),
+            scope=Scope.PUSH,
+        )
     )
-    if start.status_code == 201:
+    if start.status == 201:
         return Upload.MOUNTED
     path = source()
-    location, done_bytes = start.headers["location"], 0
+    location, done_bytes = start.location, 0
     if descriptor.size_bytes > WHOLE_MAX_BYTES:
         chunk_bytes = _chunk_bytes(start.headers)
         location = _send_chunks(registry, descriptor, path, location, chunk_bytes, progress, sleep)
         done_bytes = descriptor.size_bytes
     rest_bytes = descriptor.size_bytes - done_bytes
-    registry.request(
-        "PUT",
-        f"{location}{'&' if '?' in location else '?'}digest={descriptor.digest}",
-        body=file_window(path, done_bytes, rest_bytes),
-        headers={**_OCTETS, "Content-Length": str(rest_bytes)},
-        accept=(201,),
-        scope=_SCOPE,
-        tries=2,
+    registry.connection.send(
+        Call(
+            method="PUT",
+            location=f"{location}{'&' if '?' in location else '?'}digest={descriptor.digest}",
+            body=file_window(path, done_bytes, rest_bytes),
+            headers={**_OCTETS, "Content-Length": str(rest_bytes)},
+            accept=(201,),
+            scope=Scope.PUSH,
+            retries=1,
+        )
     )
     return Upload.SENT
 
@@ -156,19 +161,20 @@ def _send_chunks(
     while done_bytes < descriptor.size_bytes:
         length = min(chunk_bytes, descriptor.size_bytes - done_bytes)
         try:
-            answer = registry.request(
-                "PATCH",
-                location,
-                body=file_window(path, done_bytes, length),
-                headers={
-                    **_OCTETS,
-                    "Content-Length": str(length),
-                    "Content-Range": f"{done_bytes}-{done_bytes + length - 1}",
-                },
-                accept=(202,),
-                scope=_SCOPE,
-                tries=2,  # the first may only have lacked a token
-                is_resent=False,
+            answer = registry.connection.send(
+                Call(
+                    method="PATCH",
+                    location=location,
+                    body=file_window(path, done_bytes, length),
+                    headers={
+                        **_OCTETS,
+                        "Content-Length": str(length),
+                        "Content-Range": f"{done_bytes}-{done_bytes + length - 1}",
+                    },
+                    accept=(202,),
+                    scope=Scope.PUSH,
+                    retries=0,  # nobody knows how much of it arrived
+                )
             )
         except RegistryAuthError:
             raise
@@ -179,7 +185,7 @@ def _send_chunks(
             sleep(0.5 * 2**failures)
             location, done_bytes = _state(registry, location)
             continue
-        location, done_bytes = answer.headers["location"], done_bytes + length
+        location, done_bytes = answer.location, done_bytes + length
         failures = 0
         progress(done_bytes)
     return location
@@ -187,19 +193,23 @@ def _send_chunks(
 
 def _state(registry: Registry, location: str) -> tuple[str, int]:
     """Ask how much of an upload the registry has; where it has lost it, this is an error."""
-    answer = registry.request("GET", location, accept=(204,), scope=_SCOPE)
+    answer = registry.connection.send(
+        Call(method="GET", location=location, accept=(204,), scope=Scope.PUSH)
+    )
     first, _, last = answer.headers.get("range", "").rpartition("=")[2].partition("-")
     done_bytes = int(last) + 1 if first == "0" and last.isdigit() else 0
     # "0-0" means one byte or none: the registry cannot say, so it is taken for none.
     if done_bytes == 1:
         done_bytes = 0
-    return answer.headers.get("location", location), done_bytes
+    return answer.location if "location" in answer.headers else location, done_bytes
 
 
 def _chunk_bytes(headers: Mapping[str, str]) -> int:
     """Size of a chunk within the bounds that the registry states."""
-    smallest = int(headers.get("oci-chunk-min-length") or 0)
-    largest = int(headers.get("oci-chunk-max-length") or 0)
+    smallest, largest = (
+        int(text) if text.isdigit() else 0
+        for text in (headers.get(f"oci-chunk-{end}-length", "") for end in ("min", "max"))
+    )
     wanted = max(CHUNK_BYTES, smallest)
     return min(wanted, largest) if largest else wanted
 

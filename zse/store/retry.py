@@ -19,7 +19,7 @@ _SLICE_SECONDS = 0.1
 
 
 class BusyServerError(Exception):
-    """The server asks to try again, perhaps after a time. Never leaves the store."""
+    """The server asks to try again, perhaps after a time. Never leaves the client that waits."""
 
     def __init__(self, message: str, retry_after: str | None = None) -> None:
         super().__init__(message)
