@@ -232,6 +232,32 @@ def test_many_threads_may_encode_at_once(load):
         assert all(results)
 
 
+LONG_RUNS = """
+import sys
+from zse.text.tokenizer import Tokenizer
+data = open(sys.argv[1], "rb").read()
+tokenizer = Tokenizer.from_sections({"tokenizer.kitoken": data}.get)
+for run in (" ", "\\n", "\\u3000", "a"):
+    text = f"some{run * 1_100_000}text"
+    assert tokenizer.decode(tokenizer.encode(text)) == text, repr(run)
+short = "some" + " " * 300_000 + "text"
+assert tokenizer.encode(short)[-1:] == tokenizer.encode("some  text")[-1:]
+"""
+
+
+@pytest.mark.parametrize("kind", ["byte_level", "sentencepiece_bpe"])
+def test_a_million_equal_characters_do_not_end_the_process(tokenizer_json, tmp_path, kind):
+    binary = build_binary(tokenizer_json(kind))
+    assert binary is not None
+    path = tmp_path / "tokenizer.kitoken"
+    path.write_bytes(binary)
+    command = [sys.executable, "-c", LONG_RUNS, str(path)]
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
 THREADS_THAT_END = """
 import sys, threading, time
 from zse.text.tokenizer import Tokenizer

@@ -5,6 +5,7 @@ Both are imported where they are built, so that a process pays for the one it us
 
 from __future__ import annotations
 
+import itertools
 import re
 import threading
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _PROBE = "a"
+_SPACE_RUN = re.compile(r"\s+")
+_LONGEST_SPACE_RUN = 1 << 18
+"""In characters. Split patterns such as ``\\s+(?!\\S)`` keep a place to go back to for each one,
+and kitoken ends the process when there are a million of them."""
 
 
 class Engine(Protocol):
@@ -57,6 +62,8 @@ class KitokenEngine:
                 self._kitoken: Any = kitoken.Kitoken(payload)
         except ValueError as error:
             raise TokenizerError(f"the tokenizer's binary form is damaged: {error}") from error
+        # Other kinds split at spaces, and would take the start of a piece for a text's start.
+        self._splits_by_pattern = facts.kind == "byte_level"
         # A token in front keeps the decoder from treating the token asked for as a text's start.
         self._anchor: list[int] = []
         if facts.kind != "byte_level":
@@ -65,8 +72,12 @@ class KitokenEngine:
 
     def encode(self, text: str, *, parse_special: bool) -> list[int]:
         """Encode; without ``parse_special`` only ordinary added tokens are matched in the text."""
-        with CALL_GATE:
-            return list(self._kitoken.encode(text, True if parse_special else ["priority"]))
+        specials = True if parse_special else ["priority"]
+        ids: list[int] = []
+        for piece in self._pieces(text):
+            with CALL_GATE:
+                ids += self._kitoken.encode(piece, specials)
+        return ids
 
     def decode(self, ids: Sequence[int]) -> str:
         """Decode a whole sequence; ids that name no token are skipped."""
@@ -82,6 +93,15 @@ class KitokenEngine:
             return self._decode_bytes([*self._anchor, token_id])[self._anchor_length :]
         except ValueError:
             return b""
+
+    def _pieces(self, text: str) -> list[str]:
+        """Cut what the engine would die of: nearly always, this is the text itself."""
+        if not self._splits_by_pattern or len(text) <= _LONGEST_SPACE_RUN:
+            return [text]
+        edges = [0]
+        for run in _SPACE_RUN.finditer(text):
+            edges += range(run.start() + _LONGEST_SPACE_RUN, run.end(), _LONGEST_SPACE_RUN)
+        return [text[start:end] for start, end in itertools.pairwise([*edges, len(text)])]
 
     def _decode_bytes(self, ids: list[int]) -> bytes:
         if not ids:
