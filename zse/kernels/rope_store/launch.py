@@ -57,6 +57,25 @@ class HeadInputs:
     epsilon: float = 1e-6
     """Of the head norm."""
 
+    @property
+    def addresses(self) -> tuple[int, ...]:
+        """Addresses as the kernels take them, from the product to the positions."""
+        return (
+            self.qkv.values,
+            self.bias,
+            self.q_norm,
+            self.k_norm,
+            self.cosines_sines,
+            self.positions,
+        )
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """Rows of a summand, summands, and whether there is a bias, as the kernels take them."""
+        if isinstance(self.qkv, Partials):
+            return self.qkv.split_rows, self.qkv.splits, int(self.bias != 0)
+        return self.qkv.rows, 1, int(self.bias != 0)
+
 
 @dataclass(frozen=True, kw_only=True)
 class PagedCache:
@@ -75,6 +94,11 @@ class PagedCache:
     def quantized(self) -> bool:
         """Whether keys and values are int8."""
         return self.key_scales != 0
+
+    @property
+    def addresses(self) -> tuple[int, ...]:
+        """Addresses as the kernels take them."""
+        return self.keys, self.values, self.key_scales, self.value_scales
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,32 +168,21 @@ def rope_store(
         UnsupportedModelError: No kernel takes the head width.
     """
     check_head_dim(shape.head_dim, quantized=cache.quantized)
-    summed = isinstance(inputs.qkv, Partials)
     all_heads = shape.num_heads + 2 * shape.kv_heads
     launcher.launch(
         rope_store_variant(
             shape.head_dim,
-            element="fp32" if summed else "bf16",
+            element="fp32" if isinstance(inputs.qkv, Partials) else "bf16",
             quantized=cache.quantized,
             head_norm=inputs.q_norm != 0,
         ),
         (inputs.qkv.rows, -(-all_heads // HEADS), 1),
-        inputs.qkv.values,
-        inputs.bias,
-        inputs.q_norm,
-        inputs.k_norm,
-        inputs.cosines_sines,
-        inputs.positions,
+        *inputs.addresses,
         table_rows_address,
         tables.address,
         queries_address,
-        cache.keys,
-        cache.values,
-        cache.key_scales,
-        cache.value_scales,
-        inputs.qkv.split_rows if isinstance(inputs.qkv, Partials) else inputs.qkv.rows,
-        inputs.qkv.splits if isinstance(inputs.qkv, Partials) else 1,
-        int(inputs.bias != 0),
+        *cache.addresses,
+        *inputs.numbers,
         tables.stride,
         shape.num_heads,
         shape.kv_heads,
