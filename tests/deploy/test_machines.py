@@ -1,5 +1,7 @@
 """Machine tables: every row is usable, and the choice is the cheapest that holds the model."""
 
+import math
+import re
 from importlib.resources import files
 
 import pytest
@@ -9,7 +11,7 @@ from zse.deploy.errors import NoFittingGpuError
 from zse.deploy.machines import Catalog, Machine, load_catalog
 from zse.deploy.sizing import MemoryNeed, measure, need_of
 from zse.engine.requirements import read_facts
-from zse.errors import NotFoundError, UsageError
+from zse.errors import NotFoundError, UsageError, ZSEError
 from zse.kernels.targets import TARGETS
 from zse.quantize.builtin import ensure_zse
 
@@ -98,4 +100,18 @@ def test_an_object_is_sized_from_its_header_alone(tmp_path, monkeypatch):
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
         found = measure("s3://models/tiny.zse", on_gpu=True)
         assert len(server.requests) <= 4
+        assert measure(f"{server.url}/models/tiny.zse", on_gpu=True) == found
     assert found == measure(str(path), on_gpu=True)
+    assert found == measure(path.as_uri(), on_gpu=True)
+
+
+@pytest.mark.parametrize("model", ["gs://models/x.zse", "s3://B/x.zse", "http://models.example/x"])
+def test_an_address_that_no_server_could_read_is_refused(model):
+    with pytest.raises(ZSEError, match=re.escape(model.partition("://")[0])):
+        measure(model, on_gpu=True, is_needed=False)
+
+
+@pytest.mark.parametrize("memory_gib", [-1.0, math.nan, math.inf])
+def test_memory_is_a_number(memory_gib):
+    with pytest.raises(UsageError, match="not negative"):
+        measure("", on_gpu=True, memory_gib=memory_gib)

@@ -24,6 +24,9 @@ IMAGE = "ghcr.io/acme/Qwen".lower()
         {"concurrency": 0},
         {"idle_seconds": -1},
         {"port": 0},
+        {"port": 65536},
+        {"model": "gs://models/qwen.zse"},
+        {"model": "s3://models/"},
         {"env": {"A B": "1"}},
         {"env": {"PORT": "80"}},
         {"env": {"A": "1"}, "secrets": parse_secrets(("A=b",))},
@@ -51,6 +54,18 @@ def test_the_model_of_a_mount_or_an_address_reaches_the_server():
     assert mounted.environment()["ZSE_MODEL"] == "/models/qwen.zse"
     remote = Order(image=IMAGE, model="s3://models/qwen.zse")
     assert remote.environment()["ZSE_MODEL"] == "s3://models/qwen.zse"
+    hub = Order(image=IMAGE, model="hf://owner/name@v1/qwen.zse")
+    assert hub.environment()["ZSE_MODEL"] == "hf://owner/name@v1/qwen.zse"
+    here = Order(image=IMAGE, model="file:///some/qwen.zse", volume="models")
+    assert here.environment()["ZSE_MODEL"] == "/models/qwen.zse"
+
+
+def test_a_signed_address_is_whole_in_the_files_and_not_in_the_plan():
+    model = "https://models.example/qwen.zse?signature=abc"
+    order = Order(image=IMAGE, model=model, gpu="none")
+    plan = make_plan("compose", order)
+    assert "signature" not in plan.to_text()
+    assert model in plan.files["compose.yaml"]
 
 
 def test_the_servers_drain_ends_before_the_platforms_patience():

@@ -57,8 +57,9 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(206, body, {"Content-Range": f"bytes {first}-{last}/{size}"})
 
     def do_HEAD(self) -> None:
-        is_bucket = self.path.count("/") == 1
-        self.answer(200 if is_bucket or self.path == self.server.path else 404)
+        is_object, is_bucket = self.path == self.server.path, self.path.count("/") == 1
+        length = str(len(self.server.data)) if is_object else "0"
+        self.answer(200 if is_object or is_bucket else 404, headers={"Content-Length": length})
 
     def wanted(self) -> tuple[int, int]:
         first, last = map(int, self.headers["Range"].removeprefix("bytes=").split("-"))

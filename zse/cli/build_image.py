@@ -89,8 +89,8 @@ if TYPE_CHECKING:
 def command(**flags: Any) -> None:
     """Write an OCI image that serves MODEL.
 
-    MODEL is a .zse file, a checkpoint, "tiny" or an s3:// address. Nothing runs in the image, no
-    daemon and no root are needed, and the same inputs give the same digest.
+    MODEL is a .zse file, a checkpoint, "tiny" or an address (s3://, hf://, https://). Nothing runs
+    in the image, no daemon and no root are needed, and the same inputs give the same digest.
     """
     from zse.oci.build import build_image
     from zse.oci.layer import Compression
@@ -180,9 +180,9 @@ def _model_facts(model: Path) -> dict[str, str]:
 def _local_model(flags: dict[str, Any], settings: Settings, stack: ExitStack) -> Path:
     """Return MODEL as a local .zse file: fetched, converted or as it is."""
     name: str = flags["model"]
-    if "://" in name:
-        from zse.store import fetch
+    from zse.store import fetch, is_address
 
+    if is_address(name):
         folder = stack.enter_context(tempfile.TemporaryDirectory(dir=_made(settings.cache_dir)))
         target = Path(folder) / "model.zse"
         _say(f"fetching {name}")

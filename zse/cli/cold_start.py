@@ -46,7 +46,7 @@ def command(
 ) -> None:
     """Start it cold, ask it, stop it, and say where the time went.
 
-    A MODEL (a .zse file, a checkpoint, "tiny" or an s3:// address) is started as a fresh server
+    A MODEL (a .zse file, a checkpoint, "tiny" or an address) is started as a fresh server
     process. An image (oci:DIR[:TAG], a tar file of a layout, or a reference, which is pulled) is
     unpacked once and started in a root of its own; pulling and unpacking are not measured.
 
@@ -77,6 +77,7 @@ def _subject(name: str, device: str, runner: str, stack: ExitStack) -> Subject:
     )
     from zse.errors import UsageError
     from zse.settings import load_settings
+    from zse.store import is_address
 
     if runner and runner not in RUNNER_ORDER:
         known = ", ".join(RUNNER_ORDER)
@@ -96,7 +97,7 @@ def _subject(name: str, device: str, runner: str, stack: ExitStack) -> Subject:
         )
     if runner:
         raise UsageError("--runner is for images", hint="A model is started as a plain process.")
-    if "://" not in name:
+    if not is_address(name):
         from zse.quantize.builtin import ensure_zse
 
         # Converted before, or the first start would be the conversion.

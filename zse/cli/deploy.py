@@ -85,8 +85,9 @@ if TYPE_CHECKING:
 def command(**flags: Any) -> None:
     """Deploy an image that serves MODEL to TARGET.
 
-    MODEL is a local .zse file, whose header says how large a GPU must be, or the s3:// address that
-    the server reads; leave it out when the image holds the model and --gpu says the rest.
+    MODEL is a .zse file, whose header says how large a GPU must be: here, or at the address that
+    the server is to read (s3://, hf://, https://). Leave it out when the image holds the model and
+    --gpu says the rest.
 
     The plan is printed first: what will be created, on which machine, for how much an hour, with
     which secrets. Then its files are written; nothing costs money before --apply.

@@ -9,15 +9,18 @@ from typing import TYPE_CHECKING
 
 from zse.errors import UsageError
 from zse.oci.reference import parse_reference
+from zse.store.location import is_address, parse_location
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from zse.deploy.sizing import MemoryNeed
+    from zse.store.location import Location
 
 MODELS_FOLDER = "/models"
 """Where volumes and buckets are mounted; the image expects a mounted model there."""
 NO_GPU = "none"
+MAX_PORT = 65535
 MAX_NAME = 52
 """Kubernetes allows 63 characters, and platforms add suffixes."""
 
@@ -98,6 +101,7 @@ class Order:
 
     def __post_init__(self) -> None:
         parse_reference(self.image)
+        self._check_model()
         name = self.name or _name_of(self.image)
         if not _NAME.fullmatch(name) or len(name) > MAX_NAME:
             raise UsageError(
@@ -115,6 +119,13 @@ class Order:
         if both:
             raise UsageError(f"{', '.join(sorted(both))}: a value and a secret at the same time")
 
+    def _check_model(self) -> None:
+        if self.address is not None and self.address.is_prefix:
+            raise UsageError(
+                f"{self.address} names a folder, not a model",
+                hint=f"Add a name: {self.address.url.rstrip('/')}/NAME.zse",
+            )
+
     def _check_numbers(self) -> None:
         for name in ("concurrency", "max_replicas", "startup_seconds", "port"):
             if getattr(self, name) < 1:
@@ -122,6 +133,8 @@ class Order:
         for name in ("min_replicas", "idle_seconds", "drain_seconds"):
             if getattr(self, name) < 0:
                 raise UsageError(f"{name} is {getattr(self, name)}, expected 0 or more")
+        if self.port > MAX_PORT:
+            raise UsageError(f"port is {self.port}, expected at most {MAX_PORT}")
         if self.min_replicas > self.max_replicas:
             raise UsageError(
                 f"{self.min_replicas} replicas at least, but {self.max_replicas} at most"
@@ -139,11 +152,17 @@ class Order:
         """Whether the model comes from a mount."""
         return bool(self.volume or self.bucket)
 
+    @property
+    def address(self) -> Location | None:
+        """Where MODEL is when the server is to read it from there; None for a path or a name."""
+        location = parse_location(self.model) if is_address(self.model) else None
+        return location if location and not location.is_local else None
+
     def environment(self, models_folder: str = MODELS_FOLDER) -> dict[str, str]:
         """Return what the container needs beyond what the image sets."""
         found = {"ZSE_DRAIN_SECONDS": str(max(1, self.drain_seconds - 5)), "PORT": str(self.port)}
-        if "://" in self.model:
-            found["ZSE_MODEL"] = self.model
+        if self.address is not None:
+            found["ZSE_MODEL"] = self.address.url
         elif self.is_mounted and self.model:
             found["ZSE_MODEL"] = f"{models_folder}/{PurePosixPath(self.model).name}"
         return {**found, **self.env}

@@ -129,7 +129,9 @@ def pack_note(machine: Machine) -> str:
 
 
 def _model_words(order: Order) -> str:
-    where = order.environment().get("ZSE_MODEL")
+    where: object = order.environment().get("ZSE_MODEL")
+    if order.address is not None and where == order.address.url:
+        where = order.address  # shown without the query, which may hold a signature
     return f"read from {where}" if where else "in the image"
 
 

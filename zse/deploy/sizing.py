@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from zse.engine.requirements import ModelFacts, estimate_memory, read_facts
 from zse.errors import UsageError
+from zse.format.contents import Contents
+from zse.format.reader import parse_header, parse_prefix
+from zse.format.spec import PREFIX_BYTES
 from zse.models.builtin import is_builtin
 from zse.models.config import ModelConfig
-from zse.stream.opening import open_source
-from zse.stream.remote import RemoteReader
+from zse.store import open_store, parse_location
+
+if TYPE_CHECKING:
+    from zse.store import Store
 
 _GIB = 1 << 30
 
@@ -54,27 +60,20 @@ def measure(
         on_gpu: Keys and values in bf16, as on a GPU; else in float32, as on a CPU.
         context_tokens: Tokens of KV cache that must fit; 0 means 4096, or what the model has.
         memory_gib: Memory as the caller knows it; wins.
-        is_needed: Ask the storage for the header of an s3:// address, and fail when a file is not
-            there; a caller that has chosen a machine can do without.
+        is_needed: Ask the storage for the header of what is behind an address, and fail when a
+            file is not there; a caller that has chosen a machine can do without.
 
     Raises:
         NotFoundError: MODEL looks like a file or an object, but there is none.
         FormatError: The file is damaged.
         StoreError: The storage cannot be reached.
     """
-    if memory_gib < 0 or context_tokens < 0:
-        raise UsageError("memory and context cannot be negative")
+    if not 0 <= memory_gib < math.inf or context_tokens < 0:
+        raise UsageError("memory and context are numbers that are not negative")
     if memory_gib:
         return MemoryNeed(weights_bytes=int(memory_gib * _GIB), kv_bytes=0, overhead_bytes=0)
-    if model.startswith("s3://"):
-        facts = _facts_of_object(model) if is_needed else None
-    elif _exists(model) or (is_needed and model.endswith(".zse")):
-        facts = read_facts(model)
-    else:
-        facts = None  # a hub id: nothing is downloaded to make a plan
-    if facts is None:
-        return None
-    return need_of(facts, on_gpu=on_gpu, context_tokens=context_tokens)
+    facts = _facts_of(model, is_needed=is_needed)
+    return need_of(facts, on_gpu=on_gpu, context_tokens=context_tokens) if facts else None
 
 
 def need_of(facts: ModelFacts, *, on_gpu: bool, context_tokens: int = 0) -> MemoryNeed:
@@ -91,19 +90,36 @@ def need_of(facts: ModelFacts, *, on_gpu: bool, context_tokens: int = 0) -> Memo
     )
 
 
-def _exists(model: str) -> bool:
-    return bool(model) and (is_builtin(model) or Path(model).expanduser().exists())
+def _facts_of(model: str, *, is_needed: bool) -> ModelFacts | None:
+    if is_builtin(model):
+        return read_facts(model)
+    location = parse_location(model) if model else None
+    if location is None:
+        return None
+    if not location.is_local:
+        return _facts_of_object(open_store(location)) if is_needed else None
+    if location.path.exists() or (is_needed and location.path.suffix == ".zse"):
+        return read_facts(location.path)
+    return None  # a hub id: nothing is downloaded to make a plan
 
 
-def _facts_of_object(url: str) -> ModelFacts:
-    """Read the header of a .zse file in object storage: two small requests."""
-    with RemoteReader(open_source(url)) as reader:
-        entries = [reader.entry(name) for name in reader.names()]
-        sizes: dict[str, int] = {}
-        for entry in entries:
-            sizes[entry.scheme] = sizes.get(entry.scheme, 0) + entry.length_bytes
-        return ModelFacts(
-            config=ModelConfig.from_json(reader.header.model_config),
-            stored_bytes=sum(entry.length_bytes for entry in entries),
-            stored_quantization=str(max(sizes, key=lambda scheme: sizes[scheme])),
-        )
+def _facts_of_object(store: Store) -> ModelFacts:
+    """Read the header of a .zse file that is not on this machine: two small requests."""
+    size_bytes = store.size()
+    prefix = store.read_range(0, min(PREFIX_BYTES, size_bytes))
+    length_bytes, digest = parse_prefix(prefix, size_bytes)
+    contents = Contents(
+        str(store.location),
+        parse_header(store.read_range(PREFIX_BYTES, length_bytes), digest),
+        header_end_bytes=PREFIX_BYTES + length_bytes,
+        size_bytes=size_bytes,
+    )
+    entries = [contents.entry(name) for name in contents.names()]
+    sizes: dict[str, int] = {}
+    for entry in entries:
+        sizes[entry.scheme] = sizes.get(entry.scheme, 0) + entry.length_bytes
+    return ModelFacts(
+        config=ModelConfig.from_json(contents.header.model_config),
+        stored_bytes=sum(entry.length_bytes for entry in entries),
+        stored_quantization=str(max(sizes, key=lambda scheme: sizes[scheme])),
+    )

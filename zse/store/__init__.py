@@ -3,7 +3,7 @@
 from zse.store.base import Entry, Progress, Store, Transfer, Writer
 from zse.store.cache import Cache
 from zse.store.copying import copy_object
-from zse.store.location import Location, parse_location
+from zse.store.location import Location, is_address, parse_location
 from zse.store.transfer import fetch, open_store, open_writable, put_file, read_ranges
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "Writer",
     "copy_object",
     "fetch",
+    "is_address",
     "open_store",
     "open_writable",
     "parse_location",

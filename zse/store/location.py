@@ -84,6 +84,14 @@ class Location:
         return plain + "?..." * bool(mark)
 
 
+def is_address(text: str) -> bool:
+    """Whether a text is written as an address, ``scheme://...``, and so is no path, name or hub id.
+
+    Which schemes there are is for ``parse_location`` to say.
+    """
+    return _SCHEME.match(text) is not None
+
+
 def parse_location(url: str | Path | Location) -> Location:
     """Read a path, ``file:///path``, ``s3://bucket/key``, ``hf://owner/name@rev/file`` or https.
 

@@ -19,6 +19,7 @@ from zse.oci.reference import parse_reference
 from zse.oci.registry import Registry
 from zse.oci.runners import RUNNERS, UnpackedImage, first_that_works
 from zse.oci.unpack import unpack
+from zse.store.location import is_address
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,7 +36,7 @@ def is_image(name: str) -> bool:
     """Whether a name means an image: a layout, an archive, or a reference with a host or a tag."""
     if name.startswith("oci:"):
         return True
-    if is_builtin(name) or "://" in name or name.endswith(".zse"):
+    if is_builtin(name) or is_address(name) or name.endswith(".zse"):
         return False
     if Path(name).expanduser().exists():
         return name.endswith(".tar")

@@ -155,7 +155,7 @@ def _common(order: Order, machine: Machine) -> dict[str, Any]:
         "name": order.name,
         "image": order.image,
         "region": order.region or OMIT,
-        "model_url": order.model if "://" in order.model else OMIT,
+        "model_url": order.address.url if order.address else OMIT,
         "bucket": mounted or OMIT,
         "model_file": file_name if mounted else OMIT,
         "model_file_of_prefix": file_name if "model_prefix" in order.extra else OMIT,
