@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from zse.format.nf4 import NF4_CODES
 from zse.format.spec import DType, Scheme, TensorEntry, TensorPart
 
 if TYPE_CHECKING:
@@ -21,6 +22,18 @@ if TYPE_CHECKING:
 
     from zse.format.reader import ZSEReader
 
+__all__ = [
+    "NF4_CODES",
+    "TORCH_DTYPES",
+    "bytes_from",
+    "dequantize",
+    "read_tensor",
+    "split_scale_zero",
+    "stored_parts",
+    "stored_tensors",
+    "tensor_from",
+    "unpack_nibbles",
+]
 TORCH_DTYPES: dict[DType, torch.dtype] = {
     DType.F32: torch.float32,
     DType.F16: torch.float16,
@@ -29,26 +42,6 @@ TORCH_DTYPES: dict[DType, torch.dtype] = {
     DType.I8: torch.int8,
     DType.I32: torch.int32,
 }
-
-NF4_CODES: tuple[float, ...] = (
-    -1.0,
-    -0.6961928009986877,
-    -0.5250730514526367,
-    -0.39491748809814453,
-    -0.28444138169288635,
-    -0.18477343022823334,
-    -0.09105003625154495,
-    0.0,
-    0.07958029955625534,
-    0.16093020141124725,
-    0.24611230194568634,
-    0.33791524171829224,
-    0.44070982933044434,
-    0.5626170039176941,
-    0.7229568362236023,
-    1.0,
-)
-"""The 16 values of NF4: quantiles of a normal distribution, as bitsandbytes has them."""
 
 
 def tensor_from(data: Buffer, part: TensorPart) -> torch.Tensor:

@@ -6,7 +6,13 @@ import hashlib
 from functools import cache
 from pathlib import Path
 
-SOURCE_PATTERNS = ("variant.py", "*/definitions.py", "*/variants.py", "*/triton_*.py")
+SOURCE_PATTERNS = (
+    "variant.py",
+    "*/definitions.py",
+    "*/variants.py",
+    "*/nf4.py",
+    "*/triton_*.py",
+)
 """Files that decide what a pack holds."""
 
 

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 
 import torch
 
-from zse.format.as_torch import NF4_CODES
+from zse.format.nf4 import NF4_CODES
 from zse.kernels.buffers import Plain, Quantized
+from zse.kernels.linear.nf4 import NF4_INT8, NF4_INT8_SCALE
 from zse.kernels.linear.reference import (
-    NF4_INT8,
-    NF4_INT8_SCALE,
     dequantize_activations,
     dequantize_int4,
     dequantize_int8,

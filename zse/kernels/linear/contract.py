@@ -15,4 +15,4 @@ CONTRACT = Contract(
     relative_tolerance_16bit=1e-2,
 )
 """Against the product in float64 of the same activations: with int8 activations (nf4 values as
-``reference.NF4_INT8``) the first tolerance, with 16-bit ones the second."""
+``nf4.NF4_INT8``) the first tolerance, with 16-bit ones the second."""

@@ -6,11 +6,6 @@ import torch
 
 from zse.kernels.buffers import ACTIVATION_GROUP
 
-NF4_INT8 = (-112, -78, -59, -44, -32, -21, -10, 0, 9, 18, 28, 38, 49, 63, 81, 112)
-"""The int8 values that stand for NF4 codes where activations are int8."""
-NF4_INT8_SCALE = 112.03021780975463
-"""What they are multiples of: the scale that leaves the smallest error, 0.33% of the values."""
-
 
 def quantize_activations(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return codes int8 [M, K], scales and sums float32 [M, K / 128] of float32 [M, K]."""

@@ -12,6 +12,7 @@ import triton.language as tl
 
 from zse.kernels.linear.triton_parts import dot_16, high_half, low_half, prefetch
 from zse.kernels.linear.triton_unpack import (
+    NF4_STEP,
     nf4_codes,
     nibbles,
     unpack_int4,
@@ -19,7 +20,6 @@ from zse.kernels.linear.triton_unpack import (
     unpack_nf4,
 )
 
-NF4_STEP = tl.constexpr(1 / 112.03021780975463)
 AHEAD_BYTES = tl.constexpr(512)
 """Bytes of a row of the matrix that are requested while the kernel before this one still runs."""
 

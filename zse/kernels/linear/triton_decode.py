@@ -21,15 +21,14 @@ from zse.kernels.linear.triton_parts import (
     high_half,
     interleave,
     low_half,
-    nf4_bytes,
     opaque,
     split_of_pieces,
-    store_token,
+    store_totals,
     tile_rows,
-    token_of,
+    tile_tokens,
+    zero_totals,
 )
-
-NF4_STEP = tl.constexpr(1 / 112.03021780975463)
+from zse.kernels.linear.triton_unpack import NF4_STEP, nf4_bytes
 
 
 @triton.jit
@@ -66,9 +65,11 @@ def four_bit_inputs(codes, m, blocks, piece, inside, GROUP: tl.constexpr,
 
 
 @triton.jit
-def int4_token(total, low, high, pair, codes, scales, sums, m, blocks, piece, inside,
+def int4_token(total, weights, pair, inputs, m, blocks, piece, inside,
                GROUP: tl.constexpr, T: tl.constexpr, PLAIN: tl.constexpr):  # fmt: skip
-    """Add the products of one step with token m to ``total`` [R, T, C]."""
+    """Return ``total`` [R, T, C] plus the products of one step with token m."""
+    codes, scales, sums = inputs
+    low, high = weights
     x_low, x_high = four_bit_inputs(codes, m, blocks, piece, inside, GROUP, T)
     block = m * blocks + piece // 4
     scale = number_of_piece(scales, block, inside, T)
@@ -85,9 +86,11 @@ def int4_token(total, low, high, pair, codes, scales, sums, m, blocks, piece, in
 
 
 @triton.jit
-def nf4_token(total, front, back, absmax, codes, scales, m, blocks, piece, inside,
+def nf4_token(total, weights, absmax, inputs, m, blocks, piece, inside,
               GROUP: tl.constexpr, T: tl.constexpr, PLAIN: tl.constexpr):  # fmt: skip
-    """Add the products of one step with token m to ``total`` [R, T, C]."""
+    """Return ``total`` [R, T, C] plus the products of one step with token m."""
+    codes, scales = inputs
+    front, back = weights
     x_low, x_high = four_bit_inputs(codes, m, blocks, piece, inside, GROUP, T)
     x_front, x_back = interleave(x_low, x_high, PLAIN)
     scale = number_of_piece(scales, m * blocks + piece // 4, inside, T) * NF4_STEP
@@ -97,13 +100,73 @@ def nf4_token(total, front, back, absmax, codes, scales, m, blocks, piece, insid
 
 
 @triton.jit
-def int8_token(total, words, codes, scales, m, blocks, piece, inside,
+def int8_token(total, words, inputs, m, blocks, piece, inside,
                T: tl.constexpr, PLAIN: tl.constexpr):  # fmt: skip
-    """Add the products of one step with token m to ``total`` [R, T, C]."""
+    """Return ``total`` [R, T, C] plus the products of one step with token m."""
+    codes, scales = inputs
     x = words_of_piece(codes, m * blocks * 32 + piece * 4, inside, T)
     scale = number_of_piece(scales, m * blocks + piece // 8, inside, T)
     products = dot4_signed(words, like(x, words), tl.zeros_like(words), PLAIN)
     return total + tl.sum(products, 3).to(tl.float32) * scale
+
+
+@triton.jit
+def four_bit_step(totals, words, scale, inputs, tokens, blocks, piece, inside,
+                  SCHEME: tl.constexpr, GROUP: tl.constexpr, ROWS: tl.constexpr,
+                  T: tl.constexpr, PLAIN: tl.constexpr):  # fmt: skip
+    """Return ``totals`` plus the products of one step with each token."""
+    added: tl.tuple = ()
+    if SCHEME == "int4":
+        nibbles = (words & 0x0F0F0F0F, (words >> 4) & 0x0F0F0F0F)
+        for index in tl.static_range(ROWS):
+            added += (int4_token(totals[index], nibbles, scale, inputs, tokens[index], blocks,
+                                 piece, inside, GROUP, T, PLAIN),)  # fmt: skip
+    else:
+        values = nf4_bytes(words, PLAIN)
+        for index in tl.static_range(ROWS):
+            added += (nf4_token(totals[index], values, scale, inputs, tokens[index], blocks,
+                                piece, inside, GROUP, T, PLAIN),)  # fmt: skip
+    return added
+
+
+@triton.jit
+def gemv_four_bit(inputs, weights, weight_scales, outputs, rows, N, blocks,
+                  SCHEME: tl.constexpr, GROUP: tl.constexpr, ROWS: tl.constexpr,
+                  R: tl.constexpr, T: tl.constexpr, C: tl.constexpr, PDL: tl.constexpr,
+                  PLAIN: tl.constexpr):  # fmt: skip
+    """Write float32 [splits, rows, N]: ``gemv_int4`` and ``gemv_nf4`` differ in the scales.
+
+    ``inputs`` are codes and scales of the activations, for int4 their sums too.
+    """
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
+    per_group: tl.constexpr = GROUP // 32
+    begin, end = split_of_pieces(blocks * 4, C)
+    n, row = tile_rows(N, R, T)
+    piece = begin + tl.arange(0, C)
+    inside = piece < end
+    at = weights + row[:, :, None, None] * (blocks * 16) + piece[:, None] * 4 + tl.arange(0, 4)
+    scale_at = weight_scales + row[:, :, None] * (blocks * (4 // per_group))
+    scale_at += opaque(piece // per_group, PLAIN)
+    words = tl.load(at, mask=inside[:, None], eviction_policy="evict_first")
+    scale = tl.load(scale_at, mask=inside, other=0)
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+    tokens = tile_tokens(rows, ROWS)
+    totals = zero_totals(ROWS, R, T, C)
+    for _ in range(begin, end, C):
+        at += C * 4
+        scale_at += C // per_group
+        following = (piece + C) < end
+        next_words = tl.load(at, mask=following[:, None], eviction_policy="evict_first")
+        next_scale = tl.load(scale_at, mask=following, other=0)
+        totals = four_bit_step(totals, words, scale, inputs, tokens, blocks, piece, inside,
+                               SCHEME, GROUP, ROWS, T, PLAIN)  # fmt: skip
+        words = next_words
+        scale = next_scale
+        piece += C
+        inside = following
+    store_totals(outputs, totals, 1.0, n, rows, N, ROWS)
 
 
 @triton.jit
@@ -123,58 +186,8 @@ def gemv_int4(codes, scales, sums, weights, scale_zeros, outputs, rows, N, block
         N: Rows of the matrix.
         blocks: K / 128.
     """
-    if PDL:
-        tl.extra.cuda.gdc_launch_dependents()
-    per_group: tl.constexpr = GROUP // 32
-    begin, end = split_of_pieces(blocks * 4, C)
-    n = tile_rows(R, T)
-    row = tl.minimum(n, N - 1)  # rows past the end repeat the last one and are not stored
-    piece = begin + tl.arange(0, C)
-    inside = piece < end
-    lane = tl.arange(0, 4)
-    at = weights + row[:, :, None, None] * (blocks * 16) + piece[:, None] * 4 + lane
-    pair_at = scale_zeros + row[:, :, None] * (blocks * (4 // per_group))
-    pair_at += opaque(piece // per_group, PLAIN)
-    words = tl.load(at, mask=inside[:, None], eviction_policy="evict_first")
-    pair = tl.load(pair_at, mask=inside, other=0)
-    if PDL:
-        tl.extra.cuda.gdc_wait()
-    m0 = token_of(rows, 0, ROWS)
-    m1 = token_of(rows, 1, ROWS)
-    m2 = token_of(rows, 2, ROWS)
-    m3 = token_of(rows, 3, ROWS)
-    total0 = tl.zeros((R, T, C), tl.float32)
-    total1 = total0
-    total2 = total0
-    total3 = total0
-    for _ in range(begin, end, C):
-        at += C * 4
-        pair_at += C // per_group
-        following = (piece + C) < end
-        next_words = tl.load(at, mask=following[:, None], eviction_policy="evict_first")
-        next_pair = tl.load(pair_at, mask=following, other=0)
-        low = words & 0x0F0F0F0F
-        high = (words >> 4) & 0x0F0F0F0F
-        total0 = int4_token(total0, low, high, pair, codes, scales, sums, m0, blocks, piece, inside,
-                            GROUP, T, PLAIN)  # fmt: skip
-        if ROWS > 1:
-            total1 = int4_token(total1, low, high, pair, codes, scales, sums, m1, blocks, piece,
-                                inside, GROUP, T, PLAIN)  # fmt: skip
-        if ROWS > 2:
-            total2 = int4_token(total2, low, high, pair, codes, scales, sums, m2, blocks, piece,
-                                inside, GROUP, T, PLAIN)  # fmt: skip
-            total3 = int4_token(total3, low, high, pair, codes, scales, sums, m3, blocks, piece,
-                                inside, GROUP, T, PLAIN)  # fmt: skip
-        words = next_words
-        pair = next_pair
-        piece += C
-        inside = following
-    store_token(outputs, total0, n, 0, rows, N, ROWS)
-    if ROWS > 1:
-        store_token(outputs, total1, n, 1, rows, N, ROWS)
-    if ROWS > 2:
-        store_token(outputs, total2, n, 2, rows, N, ROWS)
-        store_token(outputs, total3, n, 3, rows, N, ROWS)
+    gemv_four_bit((codes, scales, sums), weights, scale_zeros, outputs, rows, N, blocks,
+                  "int4", GROUP, ROWS, R, T, C, PDL, PLAIN)  # fmt: skip
 
 
 @triton.jit
@@ -193,57 +206,8 @@ def gemv_nf4(codes, scales, weights, absmaxes, outputs, rows, N, blocks,
         N: Rows of the matrix.
         blocks: K / 128.
     """
-    if PDL:
-        tl.extra.cuda.gdc_launch_dependents()
-    per_group: tl.constexpr = GROUP // 32
-    begin, end = split_of_pieces(blocks * 4, C)
-    n = tile_rows(R, T)
-    row = tl.minimum(n, N - 1)
-    piece = begin + tl.arange(0, C)
-    inside = piece < end
-    lane = tl.arange(0, 4)
-    at = weights + row[:, :, None, None] * (blocks * 16) + piece[:, None] * 4 + lane
-    absmax_at = absmaxes + row[:, :, None] * (blocks * (4 // per_group))
-    absmax_at += opaque(piece // per_group, PLAIN)
-    words = tl.load(at, mask=inside[:, None], eviction_policy="evict_first")
-    absmax = tl.load(absmax_at, mask=inside, other=0.0)
-    if PDL:
-        tl.extra.cuda.gdc_wait()
-    m0 = token_of(rows, 0, ROWS)
-    m1 = token_of(rows, 1, ROWS)
-    m2 = token_of(rows, 2, ROWS)
-    m3 = token_of(rows, 3, ROWS)
-    total0 = tl.zeros((R, T, C), tl.float32)
-    total1 = total0
-    total2 = total0
-    total3 = total0
-    for _ in range(begin, end, C):
-        at += C * 4
-        absmax_at += C // per_group
-        following = (piece + C) < end
-        next_words = tl.load(at, mask=following[:, None], eviction_policy="evict_first")
-        next_absmax = tl.load(absmax_at, mask=following, other=0.0)
-        front, back = nf4_bytes(words, PLAIN)
-        total0 = nf4_token(total0, front, back, absmax, codes, scales, m0, blocks, piece, inside,
-                           GROUP, T, PLAIN)  # fmt: skip
-        if ROWS > 1:
-            total1 = nf4_token(total1, front, back, absmax, codes, scales, m1, blocks, piece,
-                               inside, GROUP, T, PLAIN)  # fmt: skip
-        if ROWS > 2:
-            total2 = nf4_token(total2, front, back, absmax, codes, scales, m2, blocks, piece,
-                               inside, GROUP, T, PLAIN)  # fmt: skip
-            total3 = nf4_token(total3, front, back, absmax, codes, scales, m3, blocks, piece,
-                               inside, GROUP, T, PLAIN)  # fmt: skip
-        words = next_words
-        absmax = next_absmax
-        piece += C
-        inside = following
-    store_token(outputs, total0, n, 0, rows, N, ROWS)
-    if ROWS > 1:
-        store_token(outputs, total1, n, 1, rows, N, ROWS)
-    if ROWS > 2:
-        store_token(outputs, total2, n, 2, rows, N, ROWS)
-        store_token(outputs, total3, n, 3, rows, N, ROWS)
+    gemv_four_bit((codes, scales), weights, absmaxes, outputs, rows, N, blocks,
+                  "nf4", GROUP, ROWS, R, T, C, PDL, PLAIN)  # fmt: skip
 
 
 @triton.jit
@@ -265,40 +229,26 @@ def gemv_int8(codes, scales, weights, row_scales, outputs, rows, N, blocks,
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
     begin, end = split_of_pieces(blocks * 8, C)
-    n = tile_rows(R, T)
-    row = tl.minimum(n, N - 1)
+    n, row = tile_rows(N, R, T)
     piece = begin + tl.arange(0, C)
     inside = piece < end
-    lane = tl.arange(0, 4)
-    at = weights + row[:, :, None, None] * (blocks * 32) + piece[:, None] * 4 + lane
+    at = weights + row[:, :, None, None] * (blocks * 32) + piece[:, None] * 4 + tl.arange(0, 4)
     words = tl.load(at, mask=inside[:, None], eviction_policy="evict_first")
     row_scale = tl.load(row_scales + row)[:, :, None]
     if PDL:
         tl.extra.cuda.gdc_wait()
-    m0 = token_of(rows, 0, ROWS)
-    m1 = token_of(rows, 1, ROWS)
-    m2 = token_of(rows, 2, ROWS)
-    m3 = token_of(rows, 3, ROWS)
-    total0 = tl.zeros((R, T, C), tl.float32)
-    total1 = total0
-    total2 = total0
-    total3 = total0
+    tokens = tile_tokens(rows, ROWS)
+    totals = zero_totals(ROWS, R, T, C)
     for _ in range(begin, end, C):
         at += C * 4
         following = (piece + C) < end
         next_words = tl.load(at, mask=following[:, None], eviction_policy="evict_first")
-        total0 = int8_token(total0, words, codes, scales, m0, blocks, piece, inside, T, PLAIN)
-        if ROWS > 1:
-            total1 = int8_token(total1, words, codes, scales, m1, blocks, piece, inside, T, PLAIN)
-        if ROWS > 2:
-            total2 = int8_token(total2, words, codes, scales, m2, blocks, piece, inside, T, PLAIN)
-            total3 = int8_token(total3, words, codes, scales, m3, blocks, piece, inside, T, PLAIN)
+        added: tl.tuple = ()
+        for index in tl.static_range(ROWS):
+            added += (int8_token(totals[index], words, (codes, scales), tokens[index], blocks,
+                                 piece, inside, T, PLAIN),)  # fmt: skip
+        totals = added
         words = next_words
         piece += C
         inside = following
-    store_token(outputs, total0 * row_scale, n, 0, rows, N, ROWS)
-    if ROWS > 1:
-        store_token(outputs, total1 * row_scale, n, 1, rows, N, ROWS)
-    if ROWS > 2:
-        store_token(outputs, total2 * row_scale, n, 2, rows, N, ROWS)
-        store_token(outputs, total3 * row_scale, n, 3, rows, N, ROWS)
+    store_totals(outputs, totals, row_scale, n, rows, N, ROWS)

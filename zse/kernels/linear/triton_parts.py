@@ -77,48 +77,6 @@ def interleave(low, high, PLAIN: tl.constexpr):
 
 
 @triton.jit
-def nf4_byte(code):
-    """Return the int8 value of NF4 codes 0..15, as int32; ``NF4_SCALE`` times the real value."""
-    value = tl.where(code == 0, -112, tl.where(code == 1, -78, tl.where(code == 2, -59, -44)))
-    upper = tl.where(code == 4, -32, tl.where(code == 5, -21, tl.where(code == 6, -10, 0)))
-    value = tl.where(code < 4, value, upper)
-    third = tl.where(code == 8, 9, tl.where(code == 9, 18, tl.where(code == 10, 28, 38)))
-    fourth = tl.where(code == 12, 49, tl.where(code == 13, 63, tl.where(code == 14, 81, 112)))
-    return tl.where(code < 8, value, tl.where(code < 12, third, fourth))
-
-
-@triton.jit
-def nf4_bytes(words, PLAIN: tl.constexpr):
-    """Return the int8 values of eight codes a word, in the order of ``interleave``.
-
-    A byte permute looks four codes up at once: three bits choose in a table of eight bytes, so two
-    permutes serve the two halves of the table and a third chooses between them by the fourth bit.
-    """
-    if PLAIN:
-        front = tl.zeros_like(words)
-        back = tl.zeros_like(words)
-        for index in tl.static_range(4):
-            front |= (nf4_byte((words >> (4 * index)) & 15) & 0xFF) << (8 * index)
-            back |= (nf4_byte((words >> (4 * index + 16)) & 15) & 0xFF) << (8 * index)
-        return front, back
-    return tl.inline_asm_elementwise(
-        """{ .reg .b32 s, m, a, b;
-        and.b32 s, $2, 0x77777777;
-        shr.u32 m, $2, 1; and.b32 m, m, 0x44444444; or.b32 m, m, 0x32103210;
-        prmt.b32 a, 0xD4C5B290, 0x00F6EBE0, s; prmt.b32 b, 0x261C1209, 0x70513F31, s;
-        prmt.b32 $0, a, b, m;
-        shr.u32 s, s, 16; shr.u32 m, m, 16;
-        prmt.b32 a, 0xD4C5B290, 0x00F6EBE0, s; prmt.b32 b, 0x261C1209, 0x70513F31, s;
-        prmt.b32 $1, a, b, m; }""",
-        "=&r,=r,r",
-        [words],
-        dtype=(tl.int32, tl.int32),
-        is_pure=True,
-        pack=1,
-    )
-
-
-@triton.jit
 def opaque(index, PLAIN: tl.constexpr):
     """Return ``index``, of whose order the compiler knows nothing.
 
@@ -185,21 +143,42 @@ def split_of_pieces(pieces, C: tl.constexpr):
 
 
 @triton.jit
-def tile_rows(R: tl.constexpr, T: tl.constexpr):
-    """Return the rows of this program's tile, int32 [R, T]."""
+def tile_rows(N, R: tl.constexpr, T: tl.constexpr):
+    """Return the rows of this program's tile and those to read in their place, int32 [R, T].
+
+    Past the end the last row is read again; it is not stored.
+    """
     inner = tl.arange(0, R)[:, None] * T + tl.arange(0, T)[None, :]
-    return tl.program_id(0) * (R * T) + inner
+    n = tl.program_id(0) * (R * T) + inner
+    return n, tl.minimum(n, N - 1)
 
 
 @triton.jit
-def token_of(rows, index, ROWS: tl.constexpr):
-    """Return the number of this program's token; past the end the last one stands in."""
-    return tl.minimum(tl.program_id(2) * ROWS + index, rows - 1)
+def tile_tokens(rows, ROWS: tl.constexpr):
+    """Return the numbers of this program's tokens, a tuple; past the end the last one stands in."""
+    tokens: tl.tuple = ()
+    for index in tl.static_range(ROWS):
+        tokens += (tl.minimum(tl.program_id(2) * ROWS + index, rows - 1),)
+    return tokens
 
 
 @triton.jit
-def store_token(outputs, total, n, index, rows, N, ROWS: tl.constexpr):
-    """Write the sums of one token to its row of this program's split."""
-    m = tl.program_id(2) * ROWS + index
-    row = (tl.program_id(1) * rows + m).to(tl.int64)
-    tl.store(outputs + row * N + n, tl.sum(total, 2), mask=(n < N) & (m + tl.zeros_like(n) < rows))
+def zero_totals(ROWS: tl.constexpr, R: tl.constexpr, T: tl.constexpr, C: tl.constexpr):
+    """Return a sum of zero for each token, a tuple of float32 [R, T, C]."""
+    totals: tl.tuple = ()
+    for _ in tl.static_range(ROWS):
+        totals += (tl.zeros((R, T, C), tl.float32),)
+    return totals
+
+
+@triton.jit
+def store_totals(outputs, totals, factor, n, rows, N, ROWS: tl.constexpr):
+    """Write each token's sums times ``factor`` to its row of this program's split.
+
+    ``totals`` are float32 [R, T, C], summed over C here; ``factor`` is [R, T, 1], or 1.0.
+    """
+    for index in tl.static_range(ROWS):
+        m = tl.program_id(2) * ROWS + index
+        row = (tl.program_id(1) * rows + m).to(tl.int64)
+        inside = (n < N) & (m + tl.zeros_like(n) < rows)
+        tl.store(outputs + row * N + n, tl.sum(totals[index] * factor, 2), mask=inside)

@@ -5,7 +5,13 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from zse.kernels.linear.triton_parts import split_of_pieces, store_token, tile_rows, token_of
+from zse.kernels.linear.triton_parts import (
+    split_of_pieces,
+    store_totals,
+    tile_rows,
+    tile_tokens,
+    zero_totals,
+)
 
 
 @triton.jit
@@ -36,40 +42,27 @@ def gemv_16(values, weights, outputs, rows, N, eighths,
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
     begin, end = split_of_pieces(eighths, C)
-    n = tile_rows(R, T)
-    row = tl.minimum(n, N - 1).to(tl.int64)
+    n, row = tile_rows(N, R, T)
+    row = row.to(tl.int64)
     piece = begin + tl.arange(0, C)
     inside = piece < end
-    lane = tl.arange(0, 8)
-    at = weights + row[:, :, None, None] * (eighths * 8) + piece[:, None] * 8 + lane
+    at = weights + row[:, :, None, None] * (eighths * 8) + piece[:, None] * 8 + tl.arange(0, 8)
     loaded = tl.load(at, mask=inside[:, None], other=0.0, eviction_policy="evict_first")
     if PDL:
         tl.extra.cuda.gdc_wait()
-    m0 = token_of(rows, 0, ROWS)
-    m1 = token_of(rows, 1, ROWS)
-    m2 = token_of(rows, 2, ROWS)
-    m3 = token_of(rows, 3, ROWS)
-    total0 = tl.zeros((R, T, C), tl.float32)
-    total1 = total0
-    total2 = total0
-    total3 = total0
+    tokens = tile_tokens(rows, ROWS)
+    totals = zero_totals(ROWS, R, T, C)
     for _ in range(begin, end, C):
         at += C * 8
         following = (piece + C) < end
         next_loaded = tl.load(at, mask=following[:, None], other=0.0, eviction_policy="evict_first")
         weight = loaded.to(tl.float32)
-        total0 = plain_token(total0, weight, values, m0, eighths, piece, inside, T)
-        if ROWS > 1:
-            total1 = plain_token(total1, weight, values, m1, eighths, piece, inside, T)
-        if ROWS > 2:
-            total2 = plain_token(total2, weight, values, m2, eighths, piece, inside, T)
-            total3 = plain_token(total3, weight, values, m3, eighths, piece, inside, T)
+        added: tl.tuple = ()
+        for index in tl.static_range(ROWS):
+            added += (plain_token(totals[index], weight, values, tokens[index], eighths, piece,
+                                  inside, T),)  # fmt: skip
+        totals = added
         loaded = next_loaded
         piece += C
         inside = following
-    store_token(outputs, total0, n, 0, rows, N, ROWS)
-    if ROWS > 1:
-        store_token(outputs, total1, n, 1, rows, N, ROWS)
-    if ROWS > 2:
-        store_token(outputs, total2, n, 2, rows, N, ROWS)
-        store_token(outputs, total3, n, 3, rows, N, ROWS)
+    store_totals(outputs, totals, 1.0, n, rows, N, ROWS)

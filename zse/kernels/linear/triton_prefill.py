@@ -5,8 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from zse.kernels.linear.triton_parts import dot_16, high_half, low_half
-from zse.kernels.linear.triton_unpack import unpack_int4, unpack_nf4
+from zse.kernels.linear.triton_parts import dot_16
+from zse.kernels.linear.triton_unpack import unpack_four_bit
 
 
 @triton.jit
@@ -30,13 +30,10 @@ def widen_four_bit(weights, scales, outputs, rows, groups, SCHEME: tl.constexpr,
     group = tl.program_id(0)
     k = tl.arange(0, half)
     packed = tl.load(weights + held[:, None] * (groups * half) + group * half + k[None, :])
-    pair = tl.load(scales + held * groups + group)
+    scale = tl.load(scales + held * groups + group)
     if PDL:
         tl.extra.cuda.gdc_wait()
-    if SCHEME == "int4":
-        low, high = unpack_int4(packed, low_half(pair), high_half(pair), PLAIN)
-    else:
-        low, high = unpack_nf4(packed, pair.to(tl.float32), PLAIN)
+    low, high = unpack_four_bit(packed, scale, SCHEME, PLAIN)
     at = outputs + held[:, None] * (groups * GROUP) + group * GROUP + k[None, :]
     mask = (row < rows)[:, None]
     tl.store(at, low, mask=mask)

@@ -9,28 +9,17 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from zse.kernels.linear.triton_parts import nf4_byte
+from zse.format.nf4 import NF4_CODES
+from zse.kernels.linear import nf4
+from zse.kernels.linear.triton_parts import high_half, low_half
 
-NF4_VALUES = tl.constexpr(
-    (
-        -1.0,
-        -0.6961928009986877,
-        -0.5250730514526367,
-        -0.39491748809814453,
-        -0.28444138169288635,
-        -0.18477343022823334,
-        -0.09105003625154495,
-        0.0,
-        0.07958029955625534,
-        0.16093020141124725,
-        0.24611230194568634,
-        0.33791524171829224,
-        0.44070982933044434,
-        0.5626170039176941,
-        0.7229568362236023,
-        1.0,
-    )
-)
+NF4_VALUES = tl.constexpr(NF4_CODES)
+NF4_INT8 = tl.constexpr(nf4.NF4_INT8)
+NF4_STEP = tl.constexpr(1 / nf4.NF4_INT8_SCALE)
+"""What one step of the int8 values of NF4 codes stands for."""
+INT8_OF_WORDS = tl.constexpr(nf4.INT8_OF_WORDS)
+INT8_OF_BYTES = tl.constexpr(nf4.INT8_OF_BYTES)
+BFLOAT16_OF_BYTES = tl.constexpr(nf4.BFLOAT16_OF_BYTES)
 
 
 @triton.jit
@@ -80,50 +69,39 @@ def unpack_int4(packed, scale, minus_zero, PLAIN: tl.constexpr):
 
 
 @triton.jit
-def nf4_value(code):
-    """Return the float32 value of NF4 codes."""
+def look_up(code, TABLE: tl.constexpr):
+    """Return the entries of a table of sixteen for codes 0..15, float32."""
     value = tl.zeros(code.shape, tl.float32)
     for index in tl.static_range(16):
-        value = tl.where(code == index, NF4_VALUES[index], value)
+        value = tl.where(code == index, TABLE[index], value)
     return value
 
 
 @triton.jit
 def unpack_nf4(packed, absmax, PLAIN: tl.constexpr):
-    """Return the two bfloat16 tiles of nf4 bytes; ``absmax`` is float32 [BN].
-
-    Byte permutes look up the low and the high bytes of the sixteen values, rounded to bfloat16.
-    """
+    """Return the two bfloat16 tiles of nf4 bytes; ``absmax`` is float32 [BN]."""
     if PLAIN:
-        low = nf4_value((packed & 15).to(tl.int32)).to(tl.bfloat16).to(tl.float32)
-        high = nf4_value((packed >> 4).to(tl.int32)).to(tl.bfloat16).to(tl.float32)
+        low = look_up(packed & 15, NF4_VALUES).to(tl.bfloat16).to(tl.float32)
+        high = look_up(packed >> 4, NF4_VALUES).to(tl.bfloat16).to(tl.float32)
         s = absmax.to(tl.bfloat16).to(tl.float32)[:, None]
         return (low * s).to(tl.bfloat16), (high * s).to(tl.bfloat16)
     s, _ = tl.broadcast(absmax.to(tl.bfloat16)[:, None], packed)
     return tl.inline_asm_elementwise(
-        """{ .reg .b32 s, m, a, b, l, h, none;
-        mov.b32 none, 0x80008000;
-        and.b32 s, $4, 0x77777777;
-        shr.u32 m, $4, 1; and.b32 m, m, 0x44444444; or.b32 m, m, 0x32103210;
-        prmt.b32 a, 0xCA063280, 0x00BA3D92, s; prmt.b32 b, 0xAD7C25A3, 0x803910E2, s;
-        prmt.b32 l, a, b, m;
-        prmt.b32 a, 0xBEBFBFBF, 0x00BDBEBE, s; prmt.b32 b, 0x3E3E3E3D, 0x3F3F3F3E, s;
-        prmt.b32 h, a, b, m;
-        prmt.b32 a, l, h, 0x6240; fma.rn.bf16x2 $0, a, $5, none;
-        prmt.b32 a, l, h, 0x7351; fma.rn.bf16x2 $2, a, $5, none;
-        shr.u32 s, s, 16; shr.u32 m, m, 16;
-        prmt.b32 a, 0xCA063280, 0x00BA3D92, s; prmt.b32 b, 0xAD7C25A3, 0x803910E2, s;
-        prmt.b32 l, a, b, m;
-        prmt.b32 a, 0xBEBFBFBF, 0x00BDBEBE, s; prmt.b32 b, 0x3E3E3E3D, 0x3F3F3F3E, s;
-        prmt.b32 h, a, b, m;
-        prmt.b32 a, l, h, 0x6240; fma.rn.bf16x2 $1, a, $6, none;
-        prmt.b32 a, l, h, 0x7351; fma.rn.bf16x2 $3, a, $6, none; }""",
+        BFLOAT16_OF_BYTES,
         "=&r,=&r,=&r,=&r,r,r,r",
         [packed, s],
         dtype=(tl.bfloat16, tl.bfloat16),
         is_pure=True,
         pack=4,
     )
+
+
+@triton.jit
+def unpack_four_bit(packed, scale, SCHEME: tl.constexpr, PLAIN: tl.constexpr):
+    """Return the two bfloat16 tiles of packed bytes; ``scale`` [BN] is as the file stores it."""
+    if SCHEME == "int4":
+        return unpack_int4(packed, low_half(scale), high_half(scale), PLAIN)
+    return unpack_nf4(packed, scale.to(tl.float32), PLAIN)
 
 
 @triton.jit
@@ -165,23 +143,45 @@ def nibbles(packed, PLAIN: tl.constexpr):
 
 @triton.jit
 def nf4_codes(packed, PLAIN: tl.constexpr):
-    """Return the two int8 tiles of nf4 bytes; see ``nf4_bytes``."""
+    """Return the two int8 tiles of nf4 bytes: values of ``NF4_INT8``."""
     if PLAIN:
-        low = nf4_byte((packed & 15).to(tl.int32))
-        return low.to(tl.int8), nf4_byte((packed >> 4).to(tl.int32)).to(tl.int8)
+        low = look_up(packed & 15, NF4_INT8)
+        return low.to(tl.int8), look_up(packed >> 4, NF4_INT8).to(tl.int8)
     return tl.inline_asm_elementwise(
-        """{ .reg .b32 s, m, a, b, f;
-        and.b32 s, $2, 0x77777777;
-        shr.u32 m, $2, 1; and.b32 m, m, 0x44444444; or.b32 m, m, 0x32103210;
-        prmt.b32 a, 0xD4C5B290, 0x00F6EBE0, s; prmt.b32 b, 0x261C1209, 0x70513F31, s;
-        prmt.b32 f, a, b, m;
-        shr.u32 s, s, 16; shr.u32 m, m, 16;
-        prmt.b32 a, 0xD4C5B290, 0x00F6EBE0, s; prmt.b32 b, 0x261C1209, 0x70513F31, s;
-        prmt.b32 a, a, b, m;
-        prmt.b32 $0, f, a, 0x6420; prmt.b32 $1, f, a, 0x7531; }""",
+        INT8_OF_BYTES,
         "=&r,=r,r",
         [packed],
         dtype=(tl.int8, tl.int8),
         is_pure=True,
         pack=4,
+    )
+
+
+@triton.jit
+def four_bit_codes(packed, SCHEME: tl.constexpr, PLAIN: tl.constexpr):
+    """Return the two int8 tiles of packed bytes: codes of int4, ``NF4_INT8`` values of nf4."""
+    if SCHEME == "int4":
+        return nibbles(packed, PLAIN)
+    return nf4_codes(packed, PLAIN)
+
+
+@triton.jit
+def nf4_bytes(words, PLAIN: tl.constexpr):
+    """Return the int8 values of eight codes a word, in the order of ``interleave``."""
+    if PLAIN:
+        front = tl.zeros_like(words)
+        back = tl.zeros_like(words)
+        for index in tl.static_range(4):
+            first = look_up((words >> (4 * index)) & 15, NF4_INT8).to(tl.int32)
+            front |= (first & 0xFF) << (8 * index)
+            second = look_up((words >> (4 * index + 16)) & 15, NF4_INT8).to(tl.int32)
+            back |= (second & 0xFF) << (8 * index)
+        return front, back
+    return tl.inline_asm_elementwise(
+        INT8_OF_WORDS,
+        "=&r,=r,r",
+        [words],
+        dtype=(tl.int32, tl.int32),
+        is_pure=True,
+        pack=1,
     )
