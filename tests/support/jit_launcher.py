@@ -1,8 +1,8 @@
 """A launcher over Triton's own compiler, for a machine with a GPU, triton and torch.
 
 Addresses are those of tensors on the GPU. Launches go to torch's current stream, so they can be
-captured. Kernels are specialised on their arguments as Triton likes: not bit for bit what a kernel
-pack holds.
+captured. Numbers stay run-time arguments, as in a kernel pack; the code is that of the Triton at
+hand: not bit for bit what a pack holds.
 """
 
 from __future__ import annotations
@@ -13,10 +13,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
+import triton
 
 from zse.kernels.launcher import DeviceFacts, Grid, Value
 
 if TYPE_CHECKING:
+    from triton.runtime.jit import JITFunction
+
     from zse.kernels.variant import Variant
 
 ELEMENTS = {
@@ -58,6 +61,7 @@ class JitLauncher:
         )
         self._programmatic = facts.major >= 9
         self.launched: list[str] = []
+        self._functions: dict[str, JITFunction] = {}
 
     def prepare(self, *variants: Variant) -> None:
         pass
@@ -73,7 +77,7 @@ class JitLauncher:
                 values[argument.name] = Address(int(value), ELEMENTS[argument.type[1:]])
             else:
                 values[argument.name] = value
-        function = getattr(importlib.import_module(variant.kernel.module), variant.kernel.function)
+        function = self._function(variant)
         constants: dict[str, object] = dict(variant.constants)
         target = {"PDL": self._programmatic, "PLAIN": False}
         accepted = inspect.signature(function.fn).parameters
@@ -85,3 +89,12 @@ class JitLauncher:
             num_stages=variant.num_stages,
             launch_pdl=self._programmatic,
         )
+
+    def _function(self, variant: Variant) -> JITFunction:
+        """Return the kernel, without Triton's habit of making constants of ones."""
+        if variant.key not in self._functions:
+            module = importlib.import_module(variant.kernel.module)
+            numbers = [a.name for a in variant.arguments if not (a.is_pointer or a.aligned)]
+            plain = getattr(module, variant.kernel.function).fn
+            self._functions[variant.key] = triton.jit(plain, do_not_specialize=numbers)
+        return self._functions[variant.key]

@@ -66,6 +66,7 @@ Result cuDevicePrimaryCtxRetain(void **out, int device) { MAY_FAIL; contexts++; 
 Result cuDevicePrimaryCtxRelease_v2(int device) { MAY_FAIL; (void)device; contexts--; return 0; }
 Result cuCtxSetCurrent(void *context) { MAY_FAIL; current = context; return 0; }
 Result cuCtxSynchronize(void) { NEEDS_CONTEXT; return 0; }
+Result cuCtxSetLimit(int limit, size_t value) { NEEDS_CONTEXT; return limit == 0 && value ? 0 : 1; }
 
 // --- memory --------------------------------------------------------------------------------------
 

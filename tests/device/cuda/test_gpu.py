@@ -35,6 +35,12 @@ def test_free_memory_is_read_anew(gpu: Gpu) -> None:
     assert gpu.info.free_bytes == 1 << 30
 
 
+def test_a_stack_limit_that_the_driver_refuses_is_the_drivers_error(gpu: Gpu) -> None:
+    gpu.limit_stack(256)
+    with pytest.raises(CudaError, match=r"cuCtxSetLimit.*CUDA_ERROR_INVALID_VALUE"):
+        gpu.limit_stack(0)
+
+
 def test_bytes_survive_the_way_to_the_device_and_back(gpu: Gpu) -> None:
     length = 5000
     stream = gpu.create_stream()

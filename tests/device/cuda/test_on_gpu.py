@@ -97,6 +97,13 @@ def test_the_gpu_says_what_it_is(gpu: Gpu) -> None:
     assert survey.gpus[0].info.uuid == info.uuid
 
 
+def test_a_smaller_stack_leaves_more_memory_free(gpu: Gpu) -> None:
+    gpu.limit_stack(1024)
+    before, _ = gpu.memory()
+    gpu.limit_stack(256)
+    assert gpu.memory()[0] > before
+
+
 def test_bytes_come_back_as_they_went(gpu: Gpu, stream: Stream) -> None:
     length = (8 << 20) + 13
     host = gpu.allocate_host(length)

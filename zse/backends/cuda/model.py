@@ -41,10 +41,11 @@ from zse.settings import load_settings
 
 BATCH_ROWS = 256
 """Rows above which weights are widened once and multiplied as 16-bit matrices."""
-QUANTIZED_ROWS = 64
+QUANTIZED_ROWS = 128
 """Most decode rows that are computed with int8 activations."""
-WIDENED_BYTES = 48 << 20
-"""Weights that are widened at a time: they stay in the second-level cache."""
+WIDENED_BYTES = 128 << 20
+"""Weights that are widened at a time. More than the second-level cache holds: fewer, larger
+products gain more than a stay in the cache."""
 
 
 class DeviceModel:

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from zse.kernels.launcher import Launcher
 
 _LOG = logging.getLogger("zse.backends.cuda")
+STACK_BYTES = 256
+"""Of one thread: twice what the neediest of our kernels spills."""
 KV_DTYPES = {"auto": "bf16", "bf16": "bf16", "int8": "int8"}
 
 
@@ -78,6 +80,7 @@ def open_cuda_backend(
     with phases("context"):
         gpu = Gpu.open(ordinal)
     try:
+        gpu.limit_stack(STACK_BYTES)
         stream = gpu.create_stream()
 
         def make_launcher() -> Launcher:

@@ -32,6 +32,7 @@ SIGNATURES: dict[str, tuple[type[Any], ...]] = {
     "cuDevicePrimaryCtxRelease_v2": (c_int,),
     "cuCtxSetCurrent": (HANDLE,),
     "cuCtxSynchronize": (),
+    "cuCtxSetLimit": (c_int, c_size_t),
     # memory
     "cuMemGetInfo_v2": (POINTER, POINTER),
     "cuMemAlloc_v2": (POINTER, c_size_t),
