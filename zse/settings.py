@@ -48,8 +48,10 @@ class Settings:
     """ZSE_KERNELS: kernel pack for the GPU; empty looks in the model file, the image, the cache."""
     max_context: int = 0
     """ZSE_MAX_CONTEXT: longest sequence in tokens; 0 means what the model says."""
+    max_running: int = 64
+    """ZSE_MAX_RUNNING: answers that run at once; the others wait."""
     max_queue: int = 256
-    """ZSE_MAX_QUEUE: requests that may wait before new ones get 429."""
+    """ZSE_MAX_QUEUE: answers that may wait before new requests get 429."""
     drain_seconds: float = 30.0
     """ZSE_DRAIN_SECONDS: how long SIGTERM waits for work in flight."""
     cache_dir: Path = Path("~/.cache/zse")

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
+from zse.engine.admission import check_request
 from zse.errors import ContextLengthError, DeviceError, EngineError, TemplateError
 from zse.serve.boot import serve
 from zse.serve.options import ServeOptions
@@ -23,6 +24,7 @@ from zse.serve.sockets import bind_socket
 from zse.serve.state import AppState, LoadedModel
 
 MAX_CONTEXT = 512
+VOCAB_SIZE = 256
 
 
 class ByteTokenizer:
@@ -60,6 +62,7 @@ class ScriptedEngine:
     seen: list[Any] = field(default_factory=list)
 
     def check(self, prompt_token_ids, params):
+        check_request(prompt_token_ids, params, vocab_size=VOCAB_SIZE)
         if len(prompt_token_ids) + (params.max_tokens or 1) > MAX_CONTEXT:
             raise ContextLengthError("too long")
 
@@ -147,7 +150,7 @@ def scripted_model(name="scripted", template=PlainTemplate):
         tokenizer=ByteTokenizer(),
         template=template() if template else None,
         max_context=MAX_CONTEXT,
-        vocab_size=256,
+        vocab_size=VOCAB_SIZE,
         fingerprint="zse-test",
         created=1,
     )
@@ -164,7 +167,6 @@ def main() -> int:
 
     def load(state: AppState) -> LoadedModel:
         state.phase = "weights"
-        state.max_running = arguments.max_running
         time.sleep(arguments.load_seconds)
         if arguments.load_fails:
             raise TemplateError("no such thing")
@@ -175,6 +177,7 @@ def main() -> int:
         port=0,
         drain_seconds=arguments.drain_seconds,
         max_queue=arguments.max_queue,
+        max_running=arguments.max_running,
     )
     with contextlib.closing(bind_socket(options.host, 0)) as listener:
         return serve(listener, options, load)

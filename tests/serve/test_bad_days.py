@@ -1,6 +1,7 @@
 """A device that is lost, and ends at awkward moments: everybody is answered, the process ends."""
 
 import signal
+import socket
 import threading
 import time
 from pathlib import Path
@@ -49,6 +50,17 @@ def test_a_crash_answers_what_is_in_flight_and_ends_the_process(start_server):
     assert server.process.wait(60) == DeviceError.exit_code
     line = server.wait_for_line("the engine crashed, the server stops: the device is gone")
     assert (line["level"], line["exit_code"]) == ("critical", DeviceError.exit_code)
+
+
+def test_a_client_that_leaves_in_the_middle_of_its_request_is_no_failure(start_server):
+    server = start_server()
+    server.wait_for_line("ready")
+    head = "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 500\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", server.port)) as client:
+        client.sendall(head.encode() + b'{"prompt":')
+    line = server.wait_for_line("response")
+    assert (line["path"], line["status"]) == ("/v1/completions", 499)
+    assert not [line for line in server.lines if line["level"] == "error"]
 
 
 def test_an_idle_server_whose_engine_has_crashed_is_not_ready_and_ends(start_server, call, state):

@@ -44,3 +44,17 @@ def test_with_that_word_the_port_is_sagemakers_unless_one_is_named(monkeypatch, 
 
 def test_without_that_word_loading_is_204(options_of):
     assert options_of("my.zse").loading_ping_status == 204
+
+
+def test_how_many_answers_run_at_once_is_set_by_a_flag_or_by_the_environment(
+    options_of, monkeypatch
+):
+    assert options_of().max_running == 64
+    monkeypatch.setenv("ZSE_MAX_RUNNING", "8")
+    assert options_of().max_running == 8
+    assert options_of("--max-running", "128").max_running == 128
+
+
+def test_a_server_that_would_run_nothing_is_refused(capsys):
+    assert main(["--max-running", "0", "--port", "0"]) == 2
+    assert "max_running is 0, expected 1 or more" in capsys.readouterr().err

@@ -171,14 +171,41 @@ def test_a_crash_in_a_handler_is_a_plain_500(call, state, monkeypatch, check_err
 
 
 def test_a_full_queue_is_429_with_retry_after(call, state, check_error):
-    state.max_running, state.max_queue = 1, 1
+    state.max_running, state.max_queue = 1, 2
+    state.admit(1)
     response = call.chat("say:a", n=3)
     check_error(response, 429, code="rate_limit_exceeded", kind="rate_limit_error")
     assert int(response.headers["retry-after"]) >= 1
     assert call.chat("say:a", n=3, stream=True).status_code == 429
-    assert state.in_flight == 0
+    assert state.in_flight == 1
     assert call.chat("say:a", n=2).status_code == 200
+    assert state.in_flight == 1
+
+
+def test_more_answers_than_an_idle_server_takes_are_400_because_waiting_is_in_vain(
+    call, state, check_error
+):
+    state.max_running, state.max_queue = 1, 2
+    check_error(call.chat("say:a", n=4), 400, param="n")
+    check_error(call.chat("say:a", n=4, stream=True), 400, param="n")
+    check_error(call.complete(["say:a", "say:b"], n=2), 400, param="n")
+    check_error(call.complete(["say:a", "say:b"], n=2, max_tokens=0), 400, param="n")
     assert state.in_flight == 0
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"min_p": 7}, "min_p"),
+        ({"stop": [""]}, "stop"),
+        ({"logprobs": 21}, "logprobs"),
+        ({"prompt": "a" * 100_000}, "prompt"),
+    ],
+)
+def test_what_generates_nothing_is_held_to_the_same_limits(call, fields, param, check_error):
+    response = call("POST", "/v1/completions", json={"prompt": "a", "max_tokens": 0, **fields})
+    overflow = "context_length_exceeded" if param == "prompt" else None
+    check_error(response, 400, param=param, code=overflow)
 
 
 def test_while_loading_work_gets_503_and_liveness_200(loading, check_error):

@@ -53,6 +53,7 @@ def build_parser(settings: Settings) -> argparse.ArgumentParser:
         help="never round activations to 8 bits",
     )
     add("--kernels", default=settings.kernels, help="kernel pack for the GPU")
+    add("--max-running", type=int, default=settings.max_running, help="answers that run at once")
     add("--max-queue", type=int, default=settings.max_queue, help="waiting answers before 429")
     add("--drain-seconds", type=float, default=settings.drain_seconds, help="patience of SIGTERM")
     add("--log-level", default=settings.log_level, help="debug, info, warning or error")

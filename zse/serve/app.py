@@ -14,7 +14,13 @@ from starlette.routing import Route
 from zse.errors import ZSEError
 from zse.serve.chat import answer_chat, create_chat_completion
 from zse.serve.completions import answer_completion, create_completion
-from zse.serve.errors import handle_crash, handle_http_error, handle_zse_error
+from zse.serve.errors import (
+    ClientGoneError,
+    handle_client_gone,
+    handle_crash,
+    handle_http_error,
+    handle_zse_error,
+)
 from zse.serve.health import live, metrics, ping, ready
 from zse.serve.lazy import DESCRIBED_PATHS, LazyAdmin
 from zse.serve.middleware import Shell
@@ -59,6 +65,7 @@ def create_app(state: AppState, *, allowed_hosts: frozenset[str] | None = None) 
         ],
         exception_handlers={
             ZSEError: handle_zse_error,
+            ClientGoneError: handle_client_gone,
             HTTPException: handle_http_error,
             Exception: handle_crash,
         },

@@ -70,6 +70,7 @@ def serve(
         ledger=ledger,
         served_name=options.served_model_name,
         max_queue=options.max_queue,
+        max_running=options.max_running,
         loading_ping_status=options.loading_ping_status,
     )
     process = ServerProcess(state, options)

@@ -5,17 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-from starlette.responses import Response
-
 from zse.serve.chat_answer import AnswerOptions, chat_frames, collect_chat
-from zse.serve.completions import CLIENT_CLOSED
 from zse.serve.conversation import check_chat, offers_tools, prompt_token_ids, without_effect
 from zse.serve.generation import Generation, WorkOrder
 from zse.serve.protocol import ChatRequest, read_request
-from zse.serve.requests import answer_head, ignored_header, read_body, state_of
+from zse.serve.requests import answer_head, ignored_header, read_body, state_of, whole_answer
 from zse.serve.sampling import build_params, check_extras, resolve_max_tokens
-from zse.serve.streaming import ChunkWriter, ClientGoneError, EventStream, race
+from zse.serve.streaming import ChunkWriter, EventStream
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -52,12 +48,7 @@ async def answer_chat(request: Request, mapping: dict[str, Any]) -> ASGIApp:
         frames = chat_frames(generation, ChunkWriter(head, include_usage=usage), options)
         return EventStream(frames, terminate=state.terminate, headers=headers)
     head = answer_head("chat.completion", "chatcmpl", model)
-    try:
-        work = collect_chat(generation, head, options)
-        answer = await race(work, request.receive, state.terminate)
-    except ClientGoneError:
-        return Response(status_code=CLIENT_CLOSED)
-    return Response(msgspec.json.encode(answer), media_type="application/json", headers=headers)
+    return await whole_answer(request, collect_chat(generation, head, options), headers)
 
 
 def _order(body: ChatRequest, model: LoadedModel, request_id: str) -> WorkOrder:

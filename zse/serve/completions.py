@@ -7,22 +7,19 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-from starlette.responses import Response
-
+from zse.engine.request import MAX_TOP_LOGPROBS
 from zse.serve.errors import BadRequestError, UnsupportedParameterError
 from zse.serve.generation import Generation, WorkOrder
 from zse.serve.logprobs import completion_logprobs
 from zse.serve.protocol import (
     MAX_PROMPTS,
-    MAX_TOP_LOGPROBS,
     CompletionRequest,
     check_range,
     read_request,
 )
-from zse.serve.requests import answer_head, ignored_header, read_body, state_of
+from zse.serve.requests import answer_head, ignored_header, read_body, state_of, whole_answer
 from zse.serve.sampling import build_params, check_extras, resolve_max_tokens
-from zse.serve.streaming import DONE, ChunkWriter, ClientGoneError, EventStream, race
+from zse.serve.streaming import DONE, ChunkWriter, EventStream
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -33,7 +30,6 @@ if TYPE_CHECKING:
     from zse.serve.state import LoadedModel
 
 DEFAULT_MAX_TOKENS = 16
-CLIENT_CLOSED = 499
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +44,11 @@ class Plan:
     num_choices_each: int
     has_logprobs: bool
     has_top: bool
+
+    @property
+    def num_choices(self) -> int:
+        """Choices of all prompts together."""
+        return len(self.echoes) * self.num_choices_each
 
 
 @dataclass
@@ -71,18 +72,17 @@ async def answer_completion(request: Request, mapping: dict[str, Any]) -> ASGIAp
     plan = await asyncio.to_thread(_plan, body, model, request.state.request_id)
     head = answer_head("text_completion", "cmpl", model)
     headers = ignored_header(ignored)
-    generation = Generation(state, model, plan.order) if plan.order is not None else None
+    generation = None
+    if plan.order is None:
+        state.refuse_oversized(plan.num_choices)
+    else:
+        generation = Generation(state, model, plan.order)
     if body.stream:
         options = body.stream_options
         writer = ChunkWriter(head, include_usage=bool(options and options.include_usage))
         frames = _frames(plan, generation, writer)
         return EventStream(frames, terminate=state.terminate, headers=headers)
-    try:
-        work = _collect(plan, generation, head)
-        answer = await race(work, request.receive, state.terminate)
-    except ClientGoneError:
-        return Response(status_code=CLIENT_CLOSED)
-    return Response(msgspec.json.encode(answer), media_type="application/json", headers=headers)
+    return await whole_answer(request, _collect(plan, generation, head), headers)
 
 
 def _plan(body: CompletionRequest, model: LoadedModel, request_id: str) -> Plan:
@@ -94,33 +94,29 @@ def _plan(body: CompletionRequest, model: LoadedModel, request_id: str) -> Plan:
             "logprobs", "Log-probabilities of the prompt (echo with logprobs) are not computed."
         )
     requested = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
-    num_choices_each = body.n or 1
-    longest = max(len(prompt) for prompt in prompts)
+    max_tokens = resolve_max_tokens(
+        requested or 1,  # what generates nothing is held to the same limits
+        num_prompt_tokens=max(len(prompt) for prompt in prompts),
+        max_context=model.max_context,
+        param="max_tokens",
+        prompt_param="prompt",
+    )
+    params = build_params(body, model, max_tokens=max_tokens, logprobs=body.logprobs)
+    for prompt in prompts:
+        model.engine.check(prompt, params)
     priority, salt = check_extras(body)
-    order = None
-    if requested != 0:
-        max_tokens = resolve_max_tokens(
-            requested,
-            num_prompt_tokens=longest,
-            max_context=model.max_context,
-            param="max_tokens",
-            prompt_param="prompt",
-        )
-        params = build_params(body, model, max_tokens=max_tokens, logprobs=body.logprobs)
-        for prompt in prompts:
-            model.engine.check(prompt, params)
-        order = WorkOrder(
-            request_id=request_id,
-            prompts=tuple(prompts),
-            params=params,
-            priority=priority,
-            cache_salt=salt,
-        )
+    order = WorkOrder(
+        request_id=request_id,
+        prompts=tuple(prompts),
+        params=params,
+        priority=priority,
+        cache_salt=salt,
+    )
     return Plan(
-        order=order,
+        order=order if requested else None,
         num_prompt_tokens=sum(len(prompt) for prompt in prompts),
         echoes=tuple(_echo(model, prompt) if body.echo else "" for prompt in prompts),
-        num_choices_each=num_choices_each,
+        num_choices_each=params.n,
         has_logprobs=body.logprobs is not None,
         has_top=bool(body.logprobs),
     )
@@ -158,12 +154,6 @@ def _token_ids(item: str | list[int] | int, model: LoadedModel) -> list[int]:
         ids = item
     else:
         raise BadRequestError("'prompt' mixes token ids with texts or lists.", param="prompt")
-    if not ids:
-        raise BadRequestError("'prompt' is empty: it has no tokens.", param="prompt")
-    if min(ids) < 0 or max(ids) >= model.vocab_size:
-        raise BadRequestError(
-            f"'prompt' holds a token id outside 0 to {model.vocab_size - 1}.", param="prompt"
-        )
     return ids
 
 
@@ -208,14 +198,13 @@ async def _collect(
 async def _frames(
     plan: Plan, generation: Generation | None, writer: ChunkWriter
 ) -> AsyncGenerator[bytes, None]:
-    num_choices = len(plan.echoes) * plan.num_choices_each
-    offsets = dict.fromkeys(range(num_choices), 0)
+    offsets = dict.fromkeys(range(plan.num_choices), 0)
     if generation is None:
-        for index in range(num_choices):
+        for index in range(plan.num_choices):
             yield writer.completion_text(index, plan.echoes[index // plan.num_choices_each])
             yield writer.choice(_piece(index, finish_reason="length"))
     else:
-        is_new = set(range(num_choices))
+        is_new = set(range(plan.num_choices))
         async with aclosing(generation.deltas()) as deltas:
             async for index, delta in deltas:
                 if index in is_new:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from zse.engine.request import MAX_TOP_LOGPROBS
 from zse.errors import TemplateError
 from zse.serve.errors import BadRequestError, UnsupportedParameterError
 from zse.serve.protocol import (
     MAX_MESSAGES,
     MAX_TOOLS,
-    MAX_TOP_LOGPROBS,
     ChatRequest,
     FunctionDefinition,
     Message,

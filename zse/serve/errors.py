@@ -27,6 +27,8 @@ _PATH = re.compile(r"(?<![\w:/.])(?:/[\w.@+~-]+){2,}/?")
 _ADDRESS = re.compile(r"\b0x[0-9a-fA-F]{4,}\b")
 _INTERNAL = "The server had an error while processing the request. Its log has the details."
 _MAX_MESSAGE = 2000
+_CLIENT_CLOSED = 499
+"""As other servers write it into their logs; nobody is left to read it."""
 
 
 class BadRequestError(UsageError):
@@ -64,6 +66,10 @@ class MisdirectedError(UsageError):
 
     http_status = 421
     error_code = "misdirected_request"
+
+
+class ClientGoneError(Exception):
+    """The client closed the connection before its answer was complete."""
 
 
 class ErrorDetail(msgspec.Struct, kw_only=True):
@@ -136,6 +142,11 @@ async def handle_http_error(request: Request, error: Exception) -> Response:
     headers = error.headers if isinstance(error, HTTPException) else None
     detail = words.get(status, str(getattr(error, "detail", _INTERNAL)))
     return error_response(HTTPException(status, detail), headers)
+
+
+async def handle_client_gone(request: Request, error: Exception) -> Response:  # noqa: ARG001
+    """End a request that nobody waits for: no failure of ours, and not logged as one."""
+    return Response(status_code=_CLIENT_CLOSED)
 
 
 async def handle_crash(request: Request, error: Exception) -> Response:

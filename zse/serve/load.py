@@ -46,7 +46,7 @@ def load_served_model(options: ServeOptions, state: AppState) -> LoadedModel:
                 kv_dtype=options.kv_dtype,
                 exact_activations=options.exact_activations,
                 kernels=options.kernels,
-                max_sequences=state.max_running,
+                max_sequences=options.max_running,
             ),
         )
     with _phase(state, "engine"):

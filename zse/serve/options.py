@@ -39,6 +39,8 @@ class ServeOptions:
     """Never round activations to 8 bits on a GPU."""
     kernels: str = ""
     """Kernel pack for the GPU; empty looks in the usual places."""
+    max_running: int = 64
+    """Answers that run at once; each needs room in the KV cache and takes its share of a step."""
     max_queue: int = 256
     """Answers that may wait before new requests get 429."""
     drain_seconds: float = 30.0
@@ -55,3 +57,5 @@ class ServeOptions:
         for name in ("max_context", "threads", "kv_gib", "vram_gib", "max_queue", "drain_seconds"):
             if not getattr(self, name) >= 0:
                 raise UsageError(f"{name} is {getattr(self, name)}, expected 0 or more")
+        if self.max_running < 1:
+            raise UsageError(f"max_running is {self.max_running}, expected 1 or more")

@@ -12,14 +12,13 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
+from zse.engine.request import MAX_CHOICES
 from zse.serve.errors import BadRequestError, UnsupportedParameterError
 
 MAX_MESSAGES = 4096
 MAX_TOOLS = 128
 MAX_STOPS = 16
 MAX_PROMPTS = 128
-MAX_CHOICES = 128
-MAX_TOP_LOGPROBS = 20
 _SEED_LIMIT = 2**63
 
 

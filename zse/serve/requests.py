@@ -7,11 +7,16 @@ import time
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from zse.serve.errors import MediaTypeError
+import msgspec
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+
+from zse.serve.errors import ClientGoneError, MediaTypeError
 from zse.serve.protocol import read_mapping
+from zse.serve.streaming import race
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Coroutine, Iterable, Mapping
 
     from starlette.requests import Request
 
@@ -33,13 +38,30 @@ async def read_body(request: Request) -> dict[str, Any]:
         MediaTypeError: The body is declared as something else. Browsers send forms and plain text
             across sites without asking, JSON never.
         BadRequestError: It is no JSON object.
+        ClientGoneError: The client left before it had sent all of it.
     """
     declared = request.headers.get("content-type", "application/json").partition(";")[0].strip()
     if declared.lower() != "application/json" and not declared.lower().endswith("+json"):
         raise MediaTypeError(
             f"The content type is '{declared[:100]}', expected 'application/json'."
         )
-    return read_mapping(await request.body())
+    try:
+        return read_mapping(await request.body())
+    except ClientDisconnect as error:
+        raise ClientGoneError from error
+
+
+async def whole_answer(
+    request: Request, work: Coroutine[Any, Any, dict[str, Any]], headers: Mapping[str, str]
+) -> Response:
+    """Return an answer in one piece, as soon as ``work`` has made it.
+
+    Raises:
+        ClientGoneError: The client left; the work was cancelled.
+        ShuttingDownError: Draining ran out of time; likewise.
+    """
+    answer = await race(work, request.receive, state_of(request).terminate)
+    return Response(msgspec.json.encode(answer), media_type="application/json", headers=headers)
 
 
 def new_id(prefix: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from zse.engine import admission
 from zse.engine.request import SamplingParams
 from zse.errors import ContextLengthError, InvalidParameterError
 from zse.serve.errors import BadRequestError
@@ -95,18 +96,13 @@ def resolve_max_tokens(
     """
     if requested is not None and requested < 1:
         raise BadRequestError(f"'{param}' is {requested}, expected 1 or more.", param=param)
-    completion = 1 if requested is None else requested
-    total = num_prompt_tokens + completion
-    if total > max_context:
-        raise ContextLengthError(
-            # Client libraries search for these phrases, and one of them for the code in the text.
-            f"This model's maximum context length is {max_context} tokens. However, you requested "
-            f"{total} tokens ({num_prompt_tokens} in the messages, {completion} in the "
-            "completion). Please reduce the length of the messages or completion. "
-            "(context_length_exceeded)",
-            param=prompt_param,
+    try:
+        return admission.resolve_max_tokens(
+            num_prompt_tokens, requested, max_context=max_context, capacity_tokens=max_context
         )
-    return max_context - num_prompt_tokens if requested is None else requested
+    except ContextLengthError as error:
+        error.param = prompt_param
+        raise
 
 
 def check_extras(request: GenerationFields) -> tuple[int, str]:

@@ -11,7 +11,13 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from zse.errors import LoadingError, ModelNotFoundError, OverloadedError, ShuttingDownError
+from zse.errors import (
+    InvalidParameterError,
+    LoadingError,
+    ModelNotFoundError,
+    OverloadedError,
+    ShuttingDownError,
+)
 from zse.serve.metrics import Metrics
 
 if TYPE_CHECKING:
@@ -117,12 +123,27 @@ class AppState:
             )
         return self.model
 
+    def refuse_oversized(self, num_choices: int) -> None:
+        """Refuse what would not even fit into an idle server: to wait for room would be in vain.
+
+        Raises:
+            InvalidParameterError: The request asks for more answers than run and wait together.
+        """
+        limit = self.max_running + self.max_queue
+        if num_choices > limit:
+            raise InvalidParameterError(
+                f"The request asks for {num_choices} answers, this server takes {limit} at once.",
+                param="n",
+            )
+
     def admit(self, num_choices: int) -> None:
         """Take room for a request's choices; give it back with ``release``.
 
         Raises:
             BusyError: Running and waiting work is at its limit.
+            InvalidParameterError: As ``refuse_oversized``.
         """
+        self.refuse_oversized(num_choices)
         limit = self.max_running + self.max_queue
         if self.in_flight + num_choices > limit:
             self.metrics.count_rejection()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from zse.errors import ShuttingDownError, ZSEError
-from zse.serve.errors import encode_error, error_response
+from zse.serve.errors import ClientGoneError, encode_error, error_response
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Coroutine, Mapping
@@ -33,10 +33,6 @@ _HEADERS = {
     "x-accel-buffering": "no",
 }
 _encode = msgspec.json.Encoder().encode
-
-
-class ClientGoneError(Exception):
-    """The client closed the connection before its answer was complete."""
 
 
 async def race(
