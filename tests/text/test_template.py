@@ -6,6 +6,7 @@ import datetime
 import json
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -362,3 +363,26 @@ def test_a_long_conversation_of_honest_size_renders():
         for i in range(400)
     ]
     assert len(ChatTemplate(CHATML).render(messages)) > 800_000
+
+
+def test_a_short_conversation_beside_it_takes_nothing_from_a_long_one_s_bounds():
+    template = ChatTemplate(
+        "{% for m in messages %}{% set text = m.content %}{{ text }}{% endfor %}"
+    )
+    conversations = [[{"content": "x" * 200_000}] * 3, [{"content": "x"}] * 300] * 2
+    lengths: list[int] = []
+
+    def render(messages):
+        lengths.extend(len(template.render(messages)) for _ in range(40))
+
+    threads = [threading.Thread(target=render, args=(each,)) for each in conversations]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert sorted(lengths) == [300] * 80 + [600_000] * 80

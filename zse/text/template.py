@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -25,7 +26,7 @@ _RESERVED = frozenset({"messages", "tools", "documents", "add_generation_prompt"
 
 
 class ChatTemplate:
-    """A compiled chat template. Safe to use from one thread at a time.
+    """A compiled chat template. Any thread may use it; they take turns.
 
     Args:
         source: The Jinja source, as in a checkpoint's tokenizer_config.json.
@@ -43,6 +44,7 @@ class ChatTemplate:
         self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
         self._error = minijinja.TemplateError
         self._budget = _Budget()
+        self._turn = threading.Lock()  # the budget and the fuel are of one rendering
         environment = minijinja.Environment(
             pycompat=True,
             debug=False,
@@ -92,15 +94,15 @@ class ChatTemplate:
             raise TemplateError(f"the template variable '{taken[0]}' cannot be set by a request")
         values = {"messages": messages, "tools": tools or None, "documents": None, **kwargs}
         characters, count = _measure(values)
-        self._budget.reset(characters)
-        self._environment.fuel = (
-            _FUEL_PER_KILOBYTE * (1 + len(self.source) // 1024) + _FUEL_PER_INPUT_VALUE * count
-        )
+        fuel = _FUEL_PER_KILOBYTE * (1 + len(self.source) // 1024) + _FUEL_PER_INPUT_VALUE * count
         context = {**self._tokens, **values, "add_generation_prompt": add_generation_prompt}
-        try:
-            return str(self._environment.render_template("chat", **context))
-        except (self._error, TypeError, ValueError, OverflowError, AttributeError) as error:
-            raise TemplateError(f"the chat template failed: {_first_line(error)}") from error
+        with self._turn:
+            self._budget.reset(characters)
+            self._environment.fuel = fuel
+            try:
+                return str(self._environment.render_template("chat", **context))
+            except (self._error, TypeError, ValueError, OverflowError, AttributeError) as error:
+                raise TemplateError(f"the chat template failed: {_first_line(error)}") from error
 
 
 class _Budget:
