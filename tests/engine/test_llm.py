@@ -158,6 +158,18 @@ def test_a_closed_model_says_so(random_zse):
     model.close()
     with pytest.raises(UsageError, match="closed"):
         model.generate("x")
+    with pytest.raises(UsageError, match="closed"):
+        model.logits([1])
+
+
+@pytest.mark.timeout(60)
+def test_a_stream_whose_model_is_closed_ends_with_an_error(random_zse):
+    model = LLM(random_zse, device="cpu", num_blocks=8, threads=1)
+    with closing(model.stream("x", greedy())) as deltas:
+        next(deltas)
+        model.close()
+        with pytest.raises(UsageError, match="closed"):
+            list(deltas)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ step and share batches.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import threading
 from collections import deque
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from zse.engine.core import EngineStats
+    from zse.text.template import ChatTemplate
     from zse.text.tokenizer import Tokenizer
 
 _DEFAULT_MAX_TOKENS = 256
@@ -229,8 +231,7 @@ class LLM:
         Raises:
             TemplateError: The file has no chat template, or it does not accept the messages.
         """
-        template = load_chat_template(self._model.reader)
-        text = template.render(list(messages), tools=list(tools) if tools else None)
+        text = self._template.render(list(messages), tools=list(tools) if tools else None)
         return self.tokenizer.encode(text, add_special_tokens=False)
 
     def logits(self, token_ids: Sequence[int]) -> Any:
@@ -241,6 +242,7 @@ class LLM:
             ContextLengthError: It is longer than the context.
         """
         with self._lock:
+            self._refuse_when_closed()
             return self._model.core.logits(token_ids)
 
     def stats(self) -> EngineStats:
@@ -262,6 +264,10 @@ class LLM:
         """Close the model."""
         self.close()
 
+    @functools.cached_property
+    def _template(self) -> ChatTemplate:
+        return load_chat_template(self._model.reader)
+
     def _open(self, prompt: str | list[int], params: SamplingParams | None) -> _Stream:
         token_ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
         if params is None:
@@ -271,8 +277,7 @@ class LLM:
         request = Request(request_id=request_id, prompt_token_ids=token_ids, params=params)
         stream = _Stream(request, self.tokenizer)
         with self._lock:
-            if self._is_closed:
-                raise UsageError("the model is closed", hint="Make a new LLM.")
+            self._refuse_when_closed()
             self._model.core.add_request(request)
             self._streams[request_id] = stream
         return stream
@@ -282,6 +287,7 @@ class LLM:
         with self._lock:
             if wanted.text.is_finished:
                 return
+            self._refuse_when_closed()
             for event in self._model.core.step():
                 stream = self._streams.get(event.request_id)
                 delta = stream.text.push(event) if stream is not None else None
@@ -290,6 +296,10 @@ class LLM:
                 stream.deltas.append(delta)
                 if delta.finish_reason and not event.finish_reason:
                     self._model.core.abort(event.request_id, event.index)  # a stop string
+
+    def _refuse_when_closed(self) -> None:
+        if self._is_closed:
+            raise UsageError("the model is closed", hint="Make a new LLM.")
 
     def _forget(self, stream: _Stream) -> None:
         with self._lock:
