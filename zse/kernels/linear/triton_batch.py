@@ -13,17 +13,13 @@ import triton.language as tl
 from zse.kernels.linear.triton_parts import dot_16, high_half, low_half, prefetch
 from zse.kernels.linear.triton_unpack import (
     NF4_STEP,
-    nf4_codes,
-    nibbles,
-    unpack_int4,
+    four_bit_codes,
+    unpack_four_bit,
     unpack_int8,
-    unpack_nf4,
 )
 
 AHEAD_BYTES = tl.constexpr(512)
 """Bytes of a row of the matrix that are requested while the kernel before this one still runs."""
-
-
 FIRST_PROGRAMS = tl.constexpr(512)
 """Programs that may start before the kernel before this one ends; later ones need no request."""
 
@@ -60,11 +56,9 @@ def store_tile(outputs, total, n, m, rows, N):
 
 
 @triton.jit
-def load_scales(at, inside, SCHEME: tl.constexpr):
+def load_scales(at, inside):
     """Return the scales of one group of BN rows; ``inside`` is whether there is such a group."""
-    if SCHEME == "int4":
-        return tl.load(at, mask=inside, other=0)
-    return tl.load(at, mask=inside, other=0.0)
+    return tl.load(at, mask=inside, other=0)
 
 
 @triton.jit
@@ -94,7 +88,7 @@ def dot_four_bit(values, weights, scales, outputs, rows, N, groups, SCHEME: tl.c
     scale_at = scales + row * groups + begin
     if PDL:
         request(start, (end - begin) * half)
-    pair = load_scales(scale_at, begin + row * 0 < end, SCHEME)
+    scale = load_scales(scale_at, begin + row * 0 < end)
     if PDL:
         tl.extra.cuda.gdc_wait()
     total = tl.zeros((BN, BM), tl.float32)
@@ -103,16 +97,13 @@ def dot_four_bit(values, weights, scales, outputs, rows, N, groups, SCHEME: tl.c
         x_low = tl.load(x_at)
         x_high = tl.load(x_at + half)
         scale_at += 1
-        next_pair = load_scales(scale_at, group + 1 + row * 0 < end, SCHEME)
-        if SCHEME == "int4":
-            low, high = unpack_int4(packed, low_half(pair), high_half(pair), PLAIN)
-        else:
-            low, high = unpack_nf4(packed, pair.to(tl.float32), PLAIN)
+        next_scale = load_scales(scale_at, group + 1 + row * 0 < end)
+        low, high = unpack_four_bit(packed, scale, SCHEME, PLAIN)
         total = dot_16(low, tl.trans(x_low), total, PLAIN)
         total = dot_16(high, tl.trans(x_high), total, PLAIN)
         at += half
         x_at += GROUP
-        pair = next_pair
+        scale = next_scale
     store_tile(outputs, total, n, m, rows, N)
 
 
@@ -160,6 +151,36 @@ def dot_whole(values, weights, row_scales, outputs, rows, N, steps, SCHEME: tl.c
 
 
 @triton.jit
+def add_group(total, product, scale, x_low, x_high, x_scale, sum_at, SCHEME: tl.constexpr,
+              GROUP: tl.constexpr):  # fmt: skip
+    """Return ``total`` [BN, BM] plus the products of one group, scaled.
+
+    Args:
+        total: float32.
+        product: Of the codes, int32 [BN, BM].
+        scale: Of the group's weights, as the file stores it: int32 or float16 [BN].
+        x_low: Activations of the group's first half, int8 [BM, GROUP / 2].
+        x_high: Those of its second half.
+        x_scale: Their scale, float32 [BM].
+        sum_at: Where the sums of the blocks of 128 that hold them lie, addresses [BM].
+        SCHEME: int4 or nf4.
+        GROUP: Columns of a group.
+    """
+    if SCHEME == "int4":
+        if GROUP == 128:
+            x_sum = tl.load(sum_at)
+        else:
+            count = tl.sum(x_low.to(tl.int32) + x_high.to(tl.int32), 1)
+            x_sum = count.to(tl.float32) * x_scale
+        total += product.to(tl.float32) * x_scale[None, :] * low_half(scale)[:, None]
+        total += high_half(scale)[:, None] * x_sum[None, :]
+    else:
+        step = scale.to(tl.float32) * NF4_STEP
+        total += product.to(tl.float32) * x_scale[None, :] * step[:, None]
+    return total
+
+
+@triton.jit
 def imma_four_bit(codes, x_scales, x_sums, weights, scales, outputs, rows, N, blocks,
                   SCHEME: tl.constexpr, GROUP: tl.constexpr, BN: tl.constexpr,
                   BM: tl.constexpr, STAGES: tl.constexpr, PDL: tl.constexpr,
@@ -190,7 +211,7 @@ def imma_four_bit(codes, x_scales, x_sums, weights, scales, outputs, rows, N, bl
     scale_at = scales + row * (blocks * per_block) + begin
     if PDL:
         request(start, (end - begin) * half)
-    pair = load_scales(scale_at, begin + row * 0 < end, SCHEME)
+    scale = load_scales(scale_at, begin + row * 0 < end)
     if PDL:
         tl.extra.cuda.gdc_wait()
     total = tl.zeros((BN, BM), tl.float32)
@@ -198,29 +219,18 @@ def imma_four_bit(codes, x_scales, x_sums, weights, scales, outputs, rows, N, bl
         packed = tl.load(at, eviction_policy="evict_first")
         x_low = tl.load(x_at)
         x_high = tl.load(x_at + half)
-        x_scale = tl.load(x_scales + token * blocks + group // per_block)
+        block = group // per_block
+        x_scale = tl.load(x_scales + token * blocks + block)
         scale_at += 1
-        next_pair = load_scales(scale_at, group + 1 + row * 0 < end, SCHEME)
-        if SCHEME == "int4":
-            low, high = nibbles(packed, PLAIN)
-        else:
-            low, high = nf4_codes(packed, PLAIN)
+        next_scale = load_scales(scale_at, group + 1 + row * 0 < end)
+        low, high = four_bit_codes(packed, SCHEME, PLAIN)
         product = tl.dot(low, tl.trans(x_low), out_dtype=tl.int32)
         product = tl.dot(high, tl.trans(x_high), product, out_dtype=tl.int32)
-        if SCHEME == "int4":
-            if GROUP == 128:
-                x_sum = tl.load(x_sums + token * blocks + group)
-            else:
-                count = tl.sum(x_low.to(tl.int32) + x_high.to(tl.int32), 1)
-                x_sum = count.to(tl.float32) * x_scale
-            total += product.to(tl.float32) * x_scale[None, :] * low_half(pair)[:, None]
-            total += high_half(pair)[:, None] * x_sum[None, :]
-        else:
-            scale = pair.to(tl.float32) * NF4_STEP
-            total += product.to(tl.float32) * x_scale[None, :] * scale[:, None]
+        sum_at = x_sums + token * blocks + block
+        total = add_group(total, product, scale, x_low, x_high, x_scale, sum_at, SCHEME, GROUP)
         at += half
         x_at += GROUP
-        pair = next_pair
+        scale = next_scale
     store_tile(outputs, total, n, m, rows, N)
 
 
