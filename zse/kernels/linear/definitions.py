@@ -122,17 +122,3 @@ WIDEN_INT8 = _kernel(
 )
 MATMUL = _kernel("triton_prefill", "matmul", *_MATMUL)
 MATMUL_STREAM = _kernel("triton_prefill", "matmul_stream", *_MATMUL)
-KERNELS = (
-    GEMV_INT4,
-    GEMV_NF4,
-    GEMV_INT8,
-    GEMV_16,
-    DOT_FOUR_BIT,
-    DOT_WHOLE,
-    IMMA_FOUR_BIT,
-    IMMA_INT8,
-    WIDEN_FOUR_BIT,
-    WIDEN_INT8,
-    MATMUL,
-    MATMUL_STREAM,
-)

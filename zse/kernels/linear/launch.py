@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from zse.errors import UnsupportedModelError
 from zse.kernels.buffers import Partials, Plain, Quantized
-from zse.kernels.linear.definitions import MATMUL_STREAM
+from zse.kernels.linear.definitions import GEMV_16, MATMUL_STREAM
 from zse.kernels.linear.plan import form_of
 from zse.kernels.linear.variants import STEP_COLUMNS, matmul_forms, widen
 from zse.kernels.linear.weight import GROUPED_SCHEMES, PLAIN_SCHEMES
@@ -58,7 +58,7 @@ def linear(
         operands = _quantized_operands(weight, inputs, plan.variant)
     else:
         operands = (inputs.values, weight.weights)
-        if not plan.variant.kernel.name.endswith("gemv_16"):
+        if plan.variant.kernel is not GEMV_16:
             operands += (weight.scales,)
     launcher.launch(plan.variant, plan.grid, *operands, *outputs, _steps(weight, inputs, plan))
     return Partials(

@@ -128,10 +128,7 @@ def plan_linear(
         splits = int(choice.get("splits", 1)) if choice is not None else 1
         if chosen is not None and splits <= (max_splits or splits):
             return LinearPlan(variant=chosen, splits=splits, rows=rows, columns=form.rows)
-    limit = max_splits or SPLITS[-1]
-    bandwidth = device.bandwidth_bytes_per_second or DEFAULT_BANDWIDTH
-    little = device.capability in LITTLE_SHARED
-    return _modelled(form, rows, quantized, device.multiprocessors, bandwidth, limit, little)
+    return _modelled(form, rows, quantized, device, max_splits or SPLITS[-1])
 
 
 def candidates(weight: LinearWeight, rows: int, *, quantized: bool) -> tuple[LinearPlan, ...]:
@@ -140,13 +137,7 @@ def candidates(weight: LinearWeight, rows: int, *, quantized: bool) -> tuple[Lin
     Raises:
         UnsupportedModelError: No kernel multiplies such a matrix.
     """
-    form = form_of(weight)
-    return tuple(
-        LinearPlan(variant=variant, splits=splits, rows=rows, columns=form.rows)
-        for variant in forms_for(form, rows, quantized=quantized)
-        for splits in SPLITS
-        if splits == 1 or splits * 2 <= steps_of(variant, form)
-    )
+    return _plans(form_of(weight), rows, quantized)
 
 
 def table_name(weight: LinearWeight, rows: int, *, quantized: bool) -> str:
@@ -214,34 +205,32 @@ def _piece_columns(scheme: str) -> int:
 
 @cache
 def _modelled(
-    form: Form,
-    rows: int,
-    quantized: bool,
-    multiprocessors: int,
-    bandwidth: float,
-    limit: int,
-    little_shared: bool,
+    form: Form, rows: int, quantized: bool, device: DeviceFacts, max_splits: int
 ) -> LinearPlan:
     """Return the plan that the model of the device takes for the fastest."""
+    little_shared = device.capability in LITTLE_SHARED
     plans = [
-        (_seconds(plan, form, multiprocessors, bandwidth), order, plan)
+        (_seconds(plan, form, device), order, plan)
         for order, plan in enumerate(_plans(form, rows, quantized))
-        if plan.splits <= limit and not (little_shared and tile_of(plan.variant)[1] > 64)
+        if plan.splits <= max_splits and not (little_shared and tile_of(plan.variant)[1] > 64)
     ]
     return min(plans, key=lambda entry: entry[:2])[2]
 
 
-def _plans(form: Form, rows: int, quantized: bool) -> list[LinearPlan]:
-    return [
+def _plans(form: Form, rows: int, quantized: bool) -> tuple[LinearPlan, ...]:
+    """Return every form with every number of splits that leaves each at least two steps."""
+    return tuple(
         LinearPlan(variant=variant, splits=splits, rows=rows, columns=form.rows)
         for variant in forms_for(form, rows, quantized=quantized)
         for splits in SPLITS
         if splits == 1 or splits * 2 <= steps_of(variant, form)
-    ]
+    )
 
 
-def _seconds(plan: LinearPlan, form: Form, multiprocessors: int, bandwidth: float) -> float:
+def _seconds(plan: LinearPlan, form: Form, device: DeviceFacts) -> float:
     """Return the modelled time of a plan, in seconds."""
+    multiprocessors = device.multiprocessors
+    bandwidth = device.bandwidth_bytes_per_second or DEFAULT_BANDWIDTH
     constants = dict(plan.variant.constants)
     warps = plan.variant.num_warps
     rows, tokens = tile_of(plan.variant)

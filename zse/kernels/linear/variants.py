@@ -13,7 +13,6 @@ from zse.kernels.linear.definitions import (
     GEMV_NF4,
     IMMA_FOUR_BIT,
     IMMA_INT8,
-    KERNELS,
     MATMUL,
     MATMUL_STREAM,
     WIDEN_FOUR_BIT,
@@ -22,7 +21,6 @@ from zse.kernels.linear.definitions import (
 from zse.kernels.linear.weight import GROUPED_SCHEMES, PLAIN_SCHEMES
 from zse.kernels.variant import Constant, Kernel, Variant, variant
 
-__all__ = ["KERNELS", "VARIANTS"]
 ELEMENT = {"int8": "*i8", "bf16": "*bf16", "fp16": "*fp16"}
 SCALE = {"int4": "*i32", "nf4": "*fp16"}
 DECODE_ROWS = 4
