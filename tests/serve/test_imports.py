@@ -39,3 +39,15 @@ def test_the_entry_point_imports_no_web_stack_before_it_has_bound():
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
     )
     assert not {"starlette", "uvicorn", "msgspec", "asyncio"} & set(output.stdout.split())
+
+
+def test_a_model_of_this_machine_is_loaded_without_what_speaks_to_others_or_writes_files():
+    modules = "zse.engine.async_engine, zse.engine.loading, zse.text.template, zse.stream.loader"
+    code = f"import sys, zse.backends.cuda.open, {modules}; print(*sys.modules)"
+    environment = subprocess_environment(PYTHONPATH=ROOT)
+    output = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
+    )
+    loaded = set(output.stdout.split())
+    assert not {"http.client", "urllib.request", "zse.format.writer"} & loaded
+    assert not [name for name in loaded if name.startswith("zse.store")]

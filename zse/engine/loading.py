@@ -116,7 +116,7 @@ def open_model(model: str | Path, options: LoadOptions) -> ModelFile:
         FormatError: The file is damaged.
     """
     if str(model).startswith("s3://") and runs_on_gpu(options.device):
-        # By name: files of this machine are served without the modules that speak HTTP.
+        # By name, as in ``fetch_model``.
         remote = importlib.import_module("zse.stream.remote")
         opening = importlib.import_module("zse.stream.opening")
         reader: ModelFile = remote.RemoteReader(opening.open_source(str(model)))

@@ -6,11 +6,13 @@ Nothing here imports torch until a tensor is asked for.
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from zse.format.reader import ZSEReader
 from zse.format.spec import Scheme, TensorEntry, TensorInfo, ZSEHeader
-from zse.format.writer import ZSEWriter
+
+if TYPE_CHECKING:
+    from zse.format.writer import ZSEWriter
 
 ZSEReaderV2 = ZSEReader
 
@@ -26,8 +28,13 @@ __all__ = [
     "load_zse_model",
 ]
 
-# Entry points that live higher up; by name, so that this package stays at the bottom.
-_LATE = {"convert_model": "zse.quantize.convert", "load_zse_model": "zse.quantize.huggingface"}
+# What a server that reads a file does without. Two of these live higher up: by name, so that this
+# package stays at the bottom.
+_LATE = {
+    "ZSEWriter": "zse.format.writer",
+    "convert_model": "zse.quantize.convert",
+    "load_zse_model": "zse.quantize.huggingface",
+}
 
 
 def __getattr__(name: str) -> Any:

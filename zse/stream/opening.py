@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import importlib
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zse.store.location import parse_location
 from zse.stream.source import LocalSource
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from zse.store.location import Location
     from zse.stream.source import ByteSource
 
@@ -23,9 +21,11 @@ def open_source(url: str | Path | Location) -> ByteSource:
         NotFoundError: There is no such file or object.
         StoreError: The storage refuses or cannot be reached.
     """
-    location = parse_location(url)
+    if isinstance(url, Path):
+        return LocalSource(url)
+    # By name: local models are served without the modules that speak HTTP.
+    location = importlib.import_module("zse.store.location").parse_location(url)
     if location.is_local:
         return LocalSource(location.path)
-    # By name: local models are served without the modules that speak HTTP.
     source: ByteSource = importlib.import_module("zse.stream.s3").open_s3(location)
     return source
