@@ -18,7 +18,6 @@ from zse.kernels.linear.variants import (
     DECODE_ROWS,
     LITTLE_SHARED,
     STEP_COLUMNS,
-    VARIANTS,
     decode_forms,
     dot_forms,
     imma_forms,
@@ -54,7 +53,6 @@ INPUT_SECONDS = 3.4e-11
 SPLIT_SECONDS = 1.4e-7
 """What one more split costs its reader beside the bytes."""
 DEFAULT_BANDWIDTH = 1e12
-_BY_KEY = {variant.key: variant for variant in VARIANTS}
 
 
 class Choices(Protocol):
@@ -120,15 +118,14 @@ def plan_linear(
         UnsupportedModelError: No kernel multiplies such a matrix.
     """
     form = form_of(weight)
+    limit = max_splits or SPLITS[-1]
     if tuning is not None:
-        choice = tuning.lookup(
-            table_name(weight, rows, quantized=quantized), f"{form.columns}x{form.rows}"
-        )
-        chosen = _BY_KEY.get(str(choice["variant"])) if choice is not None else None
-        splits = int(choice.get("splits", 1)) if choice is not None else 1
-        if chosen is not None and splits <= (max_splits or splits):
-            return LinearPlan(variant=chosen, splits=splits, rows=rows, columns=form.rows)
-    return _modelled(form, rows, quantized, device, max_splits or SPLITS[-1])
+        table = table_name(weight, rows, quantized=quantized)
+        choice = tuning.lookup(table, f"{form.columns}x{form.rows}")
+        chosen = _chosen(choice, form, rows, quantized) if choice is not None else None
+        if chosen is not None and chosen.splits <= limit:
+            return chosen
+    return _modelled(form, rows, quantized, device, limit)
 
 
 def candidates(weight: LinearWeight, rows: int, *, quantized: bool) -> tuple[LinearPlan, ...]:
@@ -201,6 +198,17 @@ def _step_columns(constants: dict[str, Constant], form: Form) -> int:
 
 def _piece_columns(scheme: str) -> int:
     return 32 if scheme in GROUPED_SCHEMES else 16 if scheme == "int8" else 8
+
+
+def _chosen(
+    choice: Mapping[str, str | int], form: Form, rows: int, quantized: bool
+) -> LinearPlan | None:
+    """Return a measured plan; None where its kernel does not multiply such a matrix."""
+    splits = int(choice.get("splits", 1))
+    for variant in forms_for(form, rows, quantized=quantized):
+        if variant.key == choice["variant"]:
+            return LinearPlan(variant=variant, splits=splits, rows=rows, columns=form.rows)
+    return None
 
 
 @cache

@@ -1,0 +1,83 @@
+"""The planner takes a measured choice where there is one that fits, and its model's elsewhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from zse.kernels.launcher import DeviceFacts
+from zse.kernels.linear.plan import LinearPlan, candidates, plan_linear, tile_of
+from zse.kernels.linear.variants import LITTLE_SHARED, dot, gemv
+from zse.kernels.linear.weight import LinearWeight
+
+H200 = DeviceFacts(
+    name="NVIDIA H200",
+    capability=(9, 0),
+    multiprocessors=132,
+    bandwidth_bytes_per_second=4.3e12,
+)
+WEIGHT = LinearWeight(scheme="int4", rows=4608, columns=3584, weights=0, group_size=128)
+MEASURED = gemv("int4", 128, 1, r=8, t=1, c=32)
+
+
+@dataclass
+class Table:
+    """Measured choices that have one answer."""
+
+    choice: dict[str, str | int] | None
+    asked: list[tuple[str, str]] = field(default_factory=list)
+
+    def lookup(self, table: str, shape: str) -> dict[str, str | int] | None:
+        self.asked.append((table, shape))
+        return self.choice
+
+
+def plan(choice: dict[str, str | int] | None, max_splits: int | None = None) -> LinearPlan:
+    return plan_linear(
+        WEIGHT, 1, quantized=True, device=H200, tuning=Table(choice), max_splits=max_splits
+    )
+
+
+def test_a_measured_choice_is_taken() -> None:
+    table = Table({"variant": MEASURED.key, "splits": 3})
+    found = plan_linear(WEIGHT, 1, quantized=True, device=H200, tuning=table)
+    assert (found.variant, found.splits) == (MEASURED, 3)
+    assert table.asked == [("linear.int4.g128.a8.rows1", "3584x4608")]
+
+
+def test_a_choice_with_more_splits_than_the_reader_takes_is_passed_over() -> None:
+    choice: dict[str, str | int] = {"variant": MEASURED.key, "splits": 3}
+    assert plan(choice, max_splits=3).splits == 3
+    assert plan(choice, max_splits=2) == plan(None, max_splits=2)
+    assert plan({**choice, "splits": 10**6}) == plan(None)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "linear.no_such_kernel[]w4s1",
+        gemv("int4", 64, 1, r=4, t=4, c=8).key,
+        gemv("nf4", 64, 1, r=4, t=4, c=8).key,
+        dot("int4", 128, bn=128, bm=16, stages=3).key,
+    ],
+)
+def test_a_choice_that_does_not_multiply_such_a_matrix_is_passed_over(key: str) -> None:
+    assert plan({"variant": key, "splits": 1}) == plan(None)
+
+
+@pytest.mark.parametrize("max_splits", [None, 1, 2])
+@pytest.mark.parametrize("rows", [1, 3, 17, 256])
+def test_the_model_takes_a_candidate_within_the_reader_s_limit(
+    rows: int, max_splits: int | None
+) -> None:
+    found = plan_linear(WEIGHT, rows, quantized=False, device=H200, max_splits=max_splits)
+    assert found in candidates(WEIGHT, rows, quantized=False)
+    assert found.splits <= (max_splits or 16)
+
+
+@pytest.mark.parametrize("capability", LITTLE_SHARED)
+def test_little_shared_memory_gets_small_tiles(capability: tuple[int, int]) -> None:
+    device = DeviceFacts(name="small", capability=capability, multiprocessors=58)
+    found = plan_linear(WEIGHT, 256, quantized=False, device=device)
+    assert tile_of(found.variant)[1] <= 64
