@@ -9,21 +9,27 @@ from oci_builders import FakeRegistry, make_tar, sha256_hex
 
 from zse.errors import NotFoundError
 from zse.oci.base import (
+    Base,
     base_from_layout,
     base_from_registry,
+    check_can_carry,
     layer_from_rootfs,
     parse_base,
     suite_of,
 )
 from zse.oci.debian import SUITE_PYTHON
+from zse.oci.download import pull_blob
 from zse.oci.errors import BadReferenceError, DebianError, LayoutError
 from zse.oci.image import (
     MEDIA_TYPE_DOCKER_INDEX,
     MEDIA_TYPE_DOCKER_MANIFEST,
+    MEDIA_TYPE_MANIFEST,
+    Descriptor,
     canonical_json,
     digest_of,
 )
 from zse.oci.layer import Compression
+from zse.oci.layout import ImageLayout
 from zse.oci.reference import parse_reference
 from zse.oci.registry import Registry
 
@@ -60,14 +66,57 @@ def test_rootfs_becomes_the_same_layer_however_it_is_packed(tmp_path, pack):
 def test_missing_and_broken_rootfs_are_errors(tmp_path):
     with pytest.raises(NotFoundError):
         layer_from_rootfs(tmp_path / "none", tmp_path, compression=Compression.NONE)
-    (tmp_path / "bad").write_bytes(gzip.compress(ROOTFS)[:-9])
-    with pytest.raises(LayoutError, match="decompressed"):
-        layer_from_rootfs(tmp_path / "bad", tmp_path, compression=Compression.NONE)
+    whole = gzip.compress(ROOTFS)
+    for broken in (whole[:-9], whole[:20] + bytes(40) + whole[60:]):
+        (tmp_path / "bad").write_bytes(broken)
+        with pytest.raises(LayoutError, match="decompressed"):
+            layer_from_rootfs(tmp_path / "bad", tmp_path, compression=Compression.NONE)
 
 
 def test_folder_that_is_no_layout_is_no_base(tmp_path):
     with pytest.raises(LayoutError):
         base_from_layout(str(tmp_path), platform="linux/amd64")
+    with pytest.raises(NotFoundError, match="none does not exist"):
+        base_from_layout(f"{tmp_path / 'none'}:1", platform="linux/amd64")
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    [
+        b"<html>",
+        b"[]",
+        b"{}",
+        b'{"layers": [{}], "config": {}}',
+        b'{"layers": [], "config": CONFIG}',
+    ],
+)
+def test_manifest_that_is_none_is_an_error_with_words(tmp_path, manifest):
+    layout = ImageLayout(tmp_path)
+    layout.create()
+    config = {"mediaType": "c", "digest": layout.add_bytes(b"[]"), "size": 2}
+    content = manifest.replace(b"CONFIG", canonical_json(config))
+    listed = Descriptor(
+        media_type=MEDIA_TYPE_MANIFEST, digest=layout.add_bytes(content), size_bytes=len(content)
+    )
+    layout.add_image(listed, "1")
+    with pytest.raises(BadReferenceError, match="is not an image"):
+        base_from_layout(str(tmp_path), platform="linux/amd64")
+
+
+def test_base_whose_config_lacks_layers_can_carry_none():
+    layers = (Descriptor(media_type="l", digest="d", size_bytes=1),)
+    check_can_carry(Base(name="b", layers=layers, config={"rootfs": {"diff_ids": ["d"]}}))
+    with pytest.raises(BadReferenceError, match="lists 0 layers, its manifest 1"):
+        check_can_carry(Base(name="b", layers=layers))
+
+
+def test_layer_whose_digest_is_a_path_reaches_no_file(tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_bytes(b"secret")
+    registry = Registry(parse_reference("127.0.0.1:5000/base:1"), transport=None)
+    escape = Descriptor(media_type="l", digest="sha256:../secret", size_bytes=6)
+    with pytest.raises(LayoutError, match="not a sha256 digest"):
+        pull_blob(registry, escape, tmp_path / "blobs")
 
 
 def test_docker_image_of_a_registry_is_a_base_and_its_layers_are_not_fetched(tmp_path):

@@ -117,6 +117,30 @@ def test_url_image_names_the_address(build, project):
     assert "ZSE_MODEL=s3://bucket/m.zse" in config_of(project / "out")["config"]["Env"]
 
 
+@pytest.mark.parametrize("url", ["", "m.zse", "file:///m.zse", "gs://b/m.zse", "s3://bucket/"])
+def test_url_image_without_an_address_is_refused_before_anything_is_built(build, project, url):
+    with pytest.raises(UsageError):
+        build(model_mode=ModelMode.URL, model=None, model_url=url)
+    assert not (project / "out").exists()
+
+
+def test_signature_of_an_address_is_in_no_statement(build, project):
+    url = "https://models.example/m.zse?signature=secret-word"
+    built = build(model_mode=ModelMode.URL, model=None, model_url=url)
+    config = read_json(project / "out", built.digest)["config"]["digest"]
+    holding = [
+        path.name
+        for path in (project / "out" / "blobs" / "sha256").iterdir()
+        if b"secret-word" in path.read_bytes()
+    ]
+    assert holding == [config.removeprefix("sha256:")]
+
+
+def test_name_with_a_digest_is_refused(build):
+    with pytest.raises(UsageError, match="holds a digest"):
+        build(name=f"zse@sha256:{'0' * 64}")
+
+
 def test_layout_can_be_the_base_of_another_image(build, project):
     first = build()
     second = build(base=f"oci:{project / 'out'}:1", output=f"oci:{project / 'two'}")

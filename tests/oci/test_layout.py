@@ -4,13 +4,21 @@ import errno
 import io
 import json
 import tarfile
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from zse.errors import DiskFullError
 from zse.oci import layout as layout_module
 from zse.oci.errors import DigestMismatchError, LayoutError
-from zse.oci.image import MEDIA_TYPE_INDEX, MEDIA_TYPE_MANIFEST, Descriptor, canonical_json
+from zse.oci.image import (
+    MEDIA_TYPE_INDEX,
+    MEDIA_TYPE_MANIFEST,
+    Descriptor,
+    canonical_json,
+    digest_of,
+    hex_of,
+)
 from zse.oci.layout import ImageLayout, write_archive
 
 
@@ -79,7 +87,7 @@ def test_file_from_a_disk_without_links_is_copied(layout, tmp_path, monkeypatch)
     monkeypatch.setattr(layout_module.os, "link", refuse)
     source = tmp_path / "blob"
     source.write_bytes(b"data")
-    digest = "sha256:" + "a" * 64
+    digest = digest_of(b"data")
     layout.add_file(source, digest)
     assert layout.blob_path(digest).read_bytes() == b"data"
 
@@ -88,10 +96,39 @@ def test_full_disk_is_its_own_error(layout, tmp_path, monkeypatch):
     def refuse(*_):
         raise OSError(errno.ENOSPC, "full")
 
+    source = tmp_path / "blob"
+    source.write_bytes(b"data")
     monkeypatch.setattr(layout_module.os, "link", refuse)
-    monkeypatch.setattr(layout_module.shutil, "copyfile", refuse)
-    with pytest.raises(DiskFullError, match="no room"):
-        layout.add_file(tmp_path / "blob", "sha256:" + "a" * 64)
+    with monkeypatch.context() as disk:
+        disk.setattr("zse.store.local.os.write", refuse)
+        with pytest.raises(DiskFullError, match="no room"):
+            layout.add_file(source, digest_of(b"data"))
+    assert list(layout.blobs.iterdir()) == []
+
+
+def test_file_that_is_there_is_kept(layout, tmp_path):
+    source = tmp_path / "blob"
+    source.write_bytes(b"data")
+    for _ in range(2):
+        layout.add_file(source, digest_of(b"data"))
+    assert [path.name for path in layout.blobs.iterdir()] == [hex_of(digest_of(b"data"))]
+
+
+def test_builds_that_list_their_images_at_the_same_time_all_do(layout):
+    tags = [str(number) for number in range(16)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda tag: add_image(layout, tag.encode(), tag), tags))
+    assert {layout.find_manifest(tag, platform="linux/amd64") for tag in tags} == {
+        tag.encode() for tag in tags
+    }
+
+
+def test_archive_that_cannot_be_finished_leaves_nothing(layout, tmp_path):
+    manifest = add_image(layout, b"one", "1")
+    target = tmp_path / "image" / "a.tar"
+    with pytest.raises(FileNotFoundError):
+        write_archive(layout, manifest, ["sha256:" + "0" * 64], "1", target)
+    assert list(target.parent.iterdir()) == []
 
 
 def test_archive_holds_one_image_and_is_the_same_each_time(layout, tmp_path):

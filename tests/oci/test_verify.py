@@ -1,14 +1,16 @@
 from __future__ import annotations
 
+import gzip
 import json
+import tarfile
 
 import pytest
-from oci_builders import FakeRegistry, read_json
+from oci_builders import FakeRegistry, make_tar, read_json
 
 from zse.errors import NotFoundError
 from zse.oci import registry
 from zse.oci.attestation import MEDIA_TYPE_INTOTO, MEDIA_TYPE_SPDX
-from zse.oci.errors import LayoutError
+from zse.oci.errors import BadReferenceError, LayoutError
 from zse.oci.image import canonical_json
 from zse.oci.image_source import open_image
 from zse.oci.inspect import inspect_image
@@ -198,3 +200,25 @@ def test_what_is_no_image_is_refused(look, project):
         look(f"oci:{project}")
     with pytest.raises(NotFoundError):
         look("oci:/nowhere")
+
+
+@pytest.mark.parametrize("kind", ["folder", "compressed", "cut", "empty", "link"])
+def test_file_that_is_no_archive_is_an_error_with_words(look, project, kind):
+    path = project / "broken.tar"
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "link":
+        link = tarfile.TarInfo("index.json")
+        link.type, link.linkname = tarfile.SYMTYPE, "elsewhere"
+        path.write_bytes(make_tar([link]))
+    else:
+        data = make_tar([("index.json", bytes(9000))])
+        contents = {"compressed": gzip.compress(data), "cut": data[:3000], "empty": b""}
+        path.write_bytes(contents[kind])
+    with pytest.raises(LayoutError, match=r"broken\.tar"):
+        look(f"tar:{path}")
+
+
+def test_place_without_a_path_is_an_error_with_words(look):
+    with pytest.raises(BadReferenceError, match="names no path"):
+        look("oci:")

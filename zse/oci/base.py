@@ -9,8 +9,8 @@ from __future__ import annotations
 import gzip
 import json
 import lzma
-from dataclasses import dataclass, field
-from pathlib import Path
+import zlib
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import zstandard
@@ -21,9 +21,11 @@ from zse.oci.errors import BadReferenceError, DebianError, LayoutError
 from zse.oci.image import INDEX_TYPES, Descriptor, choose_platform, digest_of
 from zse.oci.layer import Compression, Layer, write_layer_from_tar
 from zse.oci.layout import ImageLayout
+from zse.oci.layout_index import split_place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
 
     from zse.oci.registry import Registry
 
@@ -75,16 +77,12 @@ def base_from_layout(value: str, *, platform: str) -> Base:
     """Read a base from ``DIR[:TAG]``.
 
     Raises:
-        LayoutError: There is no layout, or no such image in it.
+        NotFoundError: There is no such folder.
+        LayoutError: It is no layout, or holds no such image.
+        BadReferenceError: What it holds is no image, or not made for this platform.
     """
-    folder, tag = Path(value), ""
-    if not folder.is_dir():
-        head, _, tail = value.rpartition(":")
-        folder, tag = Path(head), tail
+    folder, tag = split_place(value)
     layout = ImageLayout.open(folder)
-    manifest = layout.find_manifest(tag, platform=platform)
-    document = json.loads(manifest)
-    layers = tuple(Descriptor.from_json(item) for item in document["layers"])
 
     def fetch(descriptor: Descriptor) -> Path:
         path = layout.blob_path(descriptor.digest)
@@ -92,13 +90,10 @@ def base_from_layout(value: str, *, platform: str) -> Base:
             raise LayoutError(f"{folder} lacks the blob {descriptor.digest}")
         return path
 
-    return Base(
-        name=f"oci:{folder.name}",
-        digest=digest_of(manifest),
-        config=json.loads(layout.read_blob(document["config"]["digest"])),
-        layers=layers,
-        fetch=fetch,
-    )
+    name = f"oci:{folder.name}"
+    manifest = layout.find_manifest(tag, platform=platform)
+    base = _parsed(name, manifest, lambda config: layout.read_blob(config.digest))
+    return replace(base, fetch=fetch)
 
 
 def base_from_registry(registry: Registry, *, platform: str, cache: Path) -> Base:
@@ -106,23 +101,45 @@ def base_from_registry(registry: Registry, *, platform: str, cache: Path) -> Bas
 
     Raises:
         RegistryError: The registry refuses, or has no such image.
-        BadReferenceError: The image is not made for this platform.
+        BadReferenceError: It is no image, or not made for this platform.
     """
     found = registry.manifest(registry.reference.identifier)
     if found.media_type in INDEX_TYPES:
         found = registry.manifest(choose_platform(found.document, platform).digest)
-    document = found.document
-    if "config" not in document or "layers" not in document:
-        raise BadReferenceError(f"{registry.reference} is not an image: it has no layers")
-    config = json.loads(registry.small_blob(Descriptor.from_json(document["config"])))
-    return Base(
-        name=str(registry.reference),
-        digest=found.digest,
-        config=config,
-        layers=tuple(Descriptor.from_json(item) for item in document["layers"]),
+    base = _parsed(str(registry.reference), found.content, registry.small_blob)
+    return replace(
+        base,
         fetch=lambda descriptor: pull_blob(registry, descriptor, cache),
         repository=(registry.reference.host, registry.reference.repository),
     )
+
+
+def _parsed(name: str, manifest: bytes, read_config: Callable[[Descriptor], bytes]) -> Base:
+    """Read what the documents of an image say; who calls adds where its layers are had."""
+    try:
+        document = json.loads(manifest)
+        layers = tuple(Descriptor.from_json(item) for item in document["layers"])
+        config = json.loads(read_config(Descriptor.from_json(document["config"])))
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadReferenceError(f"{name} is not an image: {error!r}") from error
+    if not isinstance(config, dict):
+        raise BadReferenceError(f"{name} is not an image: its config is not a JSON object")
+    return Base(name=name, digest=digest_of(manifest), config=config, layers=layers)
+
+
+def check_can_carry(base: Base) -> None:
+    """Refuse a base whose config does not name each of its layers: nothing can be put on top.
+
+    Raises:
+        BadReferenceError: It is such a base.
+    """
+    diff_ids = (base.config.get("rootfs") or {}).get("diff_ids", ())
+    if len(diff_ids) != len(base.layers):
+        raise BadReferenceError(
+            f"the config of {base.name} lists {len(diff_ids)} layers, its manifest "
+            f"{len(base.layers)}",
+            hint="Choose another base.",
+        )
 
 
 def layer_from_rootfs(path: Path, blobs: Path, *, compression: Compression) -> Layer:
@@ -139,7 +156,7 @@ def layer_from_rootfs(path: Path, blobs: Path, *, compression: Compression) -> L
             return write_layer_from_tar(
                 _chunks(stream), blobs, compression=compression, comment="rootfs"
             )
-    except (gzip.BadGzipFile, lzma.LZMAError, zstandard.ZstdError, EOFError) as error:
+    except (gzip.BadGzipFile, lzma.LZMAError, zlib.error, zstandard.ZstdError, EOFError) as error:
         raise LayoutError(f"{path} cannot be decompressed: {error}") from error
 
 

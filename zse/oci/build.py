@@ -24,6 +24,7 @@ from zse.oci.publish import publish
 from zse.oci.reference import parse_reference
 from zse.oci.registry import open_registry
 from zse.oci.sizes import parse_size
+from zse.store import is_address, parse_location
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,6 +37,7 @@ def build_image(recipe: Recipe, options: BuildOptions, report: Callable[[str], N
     """Build an image and bring it where the options say.
 
     Raises:
+        UsageError: The options contradict each other.
         ImageError: Any of its subclasses: a lock, wheel, package, base or registry at fault.
         ImageTooLargeError: It is over its budget; it was neither pushed nor listed.
         DiskFullError: No room left.
@@ -43,7 +45,7 @@ def build_image(recipe: Recipe, options: BuildOptions, report: Callable[[str], N
     target = parse_reference(options.name)
     kind, place = _parse_output(options)
     recipes = [recipe.for_platform(p) for p in options.platforms or (recipe.platform,)]
-    _check_platforms(recipe, options)
+    _check_options(recipe, options)
     with ExitStack() as stack:
         layout = ImageLayout(place if kind == "oci" else _scratch(stack, options))
         layout.create()
@@ -103,8 +105,15 @@ def _parse_output(options: BuildOptions) -> tuple[str, Path]:
     return kind, Path(value)
 
 
-def _check_platforms(recipe: Recipe, options: BuildOptions) -> None:
-    """Refuse combinations that could only give a broken image, before anything is built."""
+def _check_options(recipe: Recipe, options: BuildOptions) -> None:
+    """Refuse what could only give a broken image, before anything is built."""
+    if parse_reference(options.name).digest:
+        raise UsageError(
+            f"--name {options.name} holds a digest, which only a finished image has",
+            hint="Write NAME or NAME:TAG.",
+        )
+    if options.model_mode is ModelMode.URL:
+        _check_address(options.model_url)
     if len(set(options.platforms)) != len(options.platforms):
         raise UsageError(f"--platform names one twice: {', '.join(options.platforms)}")
     if len(options.platforms) > 1 and parse_base(options.base or recipe.base).kind == "rootfs":
@@ -116,6 +125,16 @@ def _check_platforms(recipe: Recipe, options: BuildOptions) -> None:
         raise UsageError(
             f"the recipe {recipe.name} carries no kernel packs",
             hint="Leave out --kernels, or choose --recipe cuda.",
+        )
+
+
+def _check_address(url: str) -> None:
+    """Refuse what the image could not fetch its model from."""
+    location = parse_location(url) if is_address(url) else None
+    if location is None or location.is_local or location.is_prefix:
+        raise UsageError(
+            f"--model url needs the address of a model, not {url!r}",
+            hint="Give s3://BUCKET/KEY, hf://OWNER/NAME/FILE or https://HOST/FILE as MODEL.",
         )
 
 

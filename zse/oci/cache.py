@@ -10,8 +10,9 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from zse.oci.image import canonical_json, digest_of
+from zse.oci.image import canonical_json, digest_of, hex_of
 from zse.oci.layer import Layer
+from zse.store.local import LocalWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,20 +42,18 @@ class LayerCache:
             inputs: Everything that decides the layer's bytes, as a JSON value.
             build: Builds the layer into the folder of blobs that it is given.
         """
-        key = digest_of(canonical_json([IMAGE_FORMAT, inputs])).removeprefix("sha256:")
+        key = hex_of(digest_of(canonical_json([IMAGE_FORMAT, inputs])))
         note = self._keys / key
         if self._is_enabled and (known := self._read(note)) is not None:
             return known, True
         layer = build(self.blobs)
-        self._keys.mkdir(parents=True, exist_ok=True)
-        temporary = note.with_name(f".{key}.writing")
-        temporary.write_bytes(canonical_json(asdict(layer)))
-        temporary.replace(note)
+        with LocalWriter(note) as file:
+            file.write(canonical_json(asdict(layer)))
         return layer, False
 
     def path(self, layer: Layer) -> Path:
         """Return the blob of a layer."""
-        return self.blobs / layer.digest.removeprefix("sha256:")
+        return self.blobs / hex_of(layer.digest)
 
     def _read(self, note: Path) -> Layer | None:
         """Return the noted layer if its blob is whole; a broken note is only a miss."""

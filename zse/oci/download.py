@@ -9,6 +9,7 @@ import httpx
 
 from zse.oci.connection import Call
 from zse.oci.errors import DigestMismatchError, RegistryError
+from zse.oci.image import hex_of
 from zse.oci.layer import blob_file
 
 if TYPE_CHECKING:
@@ -26,10 +27,11 @@ def pull_blob(registry: Registry, descriptor: Descriptor, blobs: Path) -> Path:
     """Fetch a blob into a folder of blobs; one that is there is not fetched again.
 
     Raises:
+        LayoutError: The descriptor's digest is none.
         RegistryError: The registry refused, or kept cutting the connection.
         DigestMismatchError: The bytes are not what the digest says.
     """
-    target = blobs / descriptor.digest.removeprefix("sha256:")
+    target = blobs / hex_of(descriptor.digest)
     if target.is_file() and target.stat().st_size == descriptor.size_bytes:
         return target
     with blob_file(blobs) as blob:

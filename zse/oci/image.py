@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from zse.oci.errors import BadReferenceError
+from zse.oci.errors import BadReferenceError, LayoutError
 from zse.oci.layer import MEDIA_TYPE_TAR, Layer
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ _OCI_LAYER_TYPES = {
     "application/vnd.docker.image.rootfs.diff.tar.gzip": f"{MEDIA_TYPE_TAR}+gzip",
     "application/vnd.docker.image.rootfs.diff.tar.zstd": f"{MEDIA_TYPE_TAR}+zstd",
 }
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -99,6 +101,17 @@ def canonical_json(value: object) -> bytes:
 def digest_of(data: bytes) -> str:
     """Return the ``sha256:`` digest of ``data``."""
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+def hex_of(digest: str) -> str:
+    """Return the hexadecimal part of a digest, which is safe to name a file by.
+
+    Raises:
+        LayoutError: The digest is not a SHA-256.
+    """
+    if not _DIGEST.fullmatch(digest):
+        raise LayoutError(f"{digest!r} is not a sha256 digest")
+    return digest.partition(":")[2]
 
 
 def build_config(

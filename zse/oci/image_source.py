@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import json
 import tarfile
-from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Protocol
 
-from zse.errors import NotFoundError
 from zse.oci.download import stream_blob
 from zse.oci.errors import DigestMismatchError, LayoutError
 from zse.oci.image import Descriptor, digest_of
-from zse.oci.layout import REFERENCE_NAME, ImageLayout
+from zse.oci.layout import ImageLayout
+from zse.oci.layout_index import choose_image, parse_index, split_place
 from zse.oci.reference import parse_reference
 from zse.oci.registry import open_registry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from zse.oci.registry import Registry
 
@@ -51,12 +51,12 @@ def open_image(text: str, *, auth_file: Path) -> Iterator[ImageSource]:
 
     Raises:
         NotFoundError: There is no such file or folder.
-        BadReferenceError: The text is no image reference.
+        BadReferenceError: The text is no image reference, or names no path.
         LayoutError: The folder or file holds no image.
     """
     kind, _, place = text.partition(":")
     if kind in {"oci", "tar"}:
-        path, tag = _split_tag(place)
+        path, tag = split_place(place)
         if kind == "oci":
             yield LayoutSource(ImageLayout.open(path), tag)
             return
@@ -127,8 +127,7 @@ class LayoutSource:
 
     def referrers(self, digest: str) -> list[Descriptor]:
         """Return what refers to a manifest."""
-        found = [item for item in self._layout.manifests() if item.artifact_type]
-        return [item for item in found if _subject(self.document(item)) == digest]
+        return _referring(self, self._layout.manifests(), digest)
 
 
 class ArchiveSource:
@@ -146,15 +145,8 @@ class ArchiveSource:
 
     def top(self) -> bytes:
         """Return the manifest or index that the tag names."""
-        items = [item for item in self._manifests() if not item.artifact_type]
-        if self._tag:
-            items = [x for x in items if x.annotations.get(REFERENCE_NAME) == self._tag]
-        if len(items) != 1:
-            raise LayoutError(
-                f"{self._path} has {len(items)} images for tag {self._tag!r}, expected 1",
-                hint="Name one as tar:FILE:TAG.",
-            )
-        return self.document(items[0])
+        chosen = choose_image(self._manifests(), self._tag, place=f"tar:{self._path}")
+        return self.document(chosen)
 
     def document(self, descriptor: Descriptor) -> bytes:
         """Return a manifest or a small blob, its digest checked."""
@@ -166,46 +158,37 @@ class ArchiveSource:
 
     def referrers(self, digest: str) -> list[Descriptor]:
         """Return what refers to a manifest."""
-        found = [item for item in self._manifests() if item.artifact_type]
-        return [item for item in found if _subject(self.document(item)) == digest]
+        return _referring(self, self._manifests(), digest)
 
     def _manifests(self) -> list[Descriptor]:
-        try:
-            index: dict[str, Any] = json.loads(b"".join(self._read("index.json")))
-            return [Descriptor.from_json(item) for item in index["manifests"]]
-        except (ValueError, KeyError, TypeError) as error:
-            raise LayoutError(f"{self._path} holds no image layout: {error}") from error
+        return parse_index(b"".join(self._read("index.json")), place=str(self._path))
 
     def _read(self, name: str) -> Iterator[bytes]:
         member = self._members.get(name)
-        stream = self._archive.extractfile(member) if member is not None else None
+        stream = self._archive.extractfile(member) if member and member.isreg() else None
         if stream is None:
             raise LayoutError(f"{self._path} lacks {name}")
         while data := stream.read(_CHUNK_BYTES):
             yield data
 
 
-def _split_tag(place: str) -> tuple[Path, str]:
-    """Split ``PATH[:TAG]``; a path that exists is taken whole."""
-    path = Path(place)
-    if path.exists() or ":" not in place:
-        return _existing(path), ""
-    head, _, tag = place.rpartition(":")
-    return _existing(Path(head)), tag
-
-
-def _existing(path: Path) -> Path:
-    if not path.exists():
-        raise NotFoundError(f"{path} does not exist")
-    return path
-
-
 @contextmanager
 def _open_tar(path: Path) -> Iterator[tarfile.TarFile]:
-    if not tarfile.is_tarfile(path):
-        raise LayoutError(f"{path} is not a tar file")
-    with path.open("rb") as stream, tarfile.open(fileobj=stream, mode="r:") as archive:
+    """Open a tar file and read the list of its members."""
+    with ExitStack() as stack:
+        try:
+            archive = stack.enter_context(tarfile.open(path, mode="r:"))
+            archive.getmembers()
+        except (tarfile.TarError, OSError) as error:
+            raise LayoutError(
+                f"{path} is not a tar file, whole and not compressed: {error}"
+            ) from error
         yield archive
+
+
+def _referring(source: ImageSource, items: list[Descriptor], digest: str) -> list[Descriptor]:
+    """Return those of a layout's artifacts that refer to a manifest."""
+    return [x for x in items if x.artifact_type and _subject(source.document(x)) == digest]
 
 
 def _checked(descriptor: Descriptor, chunks: Iterator[bytes]) -> bytes:

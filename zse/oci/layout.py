@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
-import shutil
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from zse.errors import DiskFullError
 from zse.oci.errors import DigestMismatchError, LayoutError
 from zse.oci.image import (
     INDEX_TYPES,
@@ -18,14 +15,18 @@ from zse.oci.image import (
     canonical_json,
     choose_platform,
     digest_of,
+    hex_of,
 )
+from zse.oci.layout_index import REFERENCE_NAME, choose_image, parse_index
 from zse.oci.tar import Entry, directory, file_of_bytes, file_of_path, write_tar
+from zse.store import fetch
+from zse.store.local import LocalWriter
+from zse.store.locks import locked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-REFERENCE_NAME = "org.opencontainers.image.ref.name"
 _MARKER = b'{"imageLayoutVersion":"1.0.0"}'
 
 
@@ -39,6 +40,7 @@ class ImageLayout:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.blobs = folder / "blobs" / "sha256"
+        self._marker = folder / "oci-layout"
 
     @classmethod
     def open(cls, folder: Path) -> ImageLayout:
@@ -54,8 +56,8 @@ class ImageLayout:
     def create(self) -> None:
         """Make the folder a layout, if it is not one yet."""
         self.blobs.mkdir(parents=True, exist_ok=True)
-        if not (self.folder / "oci-layout").exists():
-            (self.folder / "oci-layout").write_bytes(_MARKER)
+        if not self._marker.exists():
+            _write(self._marker, _MARKER)
         if not (self.folder / "index.json").exists():
             self._write_index([])
 
@@ -65,10 +67,7 @@ class ImageLayout:
         Raises:
             LayoutError: The digest is not a SHA-256.
         """
-        algorithm, _, text = digest.partition(":")
-        if algorithm != "sha256" or len(text) != 64 or set(text) - set("0123456789abcdef"):
-            raise LayoutError(f"{digest!r} is not a sha256 digest")
-        return self.blobs / text
+        return self.blobs / hex_of(digest)
 
     def read_blob(self, digest: str) -> bytes:
         """Return a small blob after checking its digest.
@@ -89,7 +88,7 @@ class ImageLayout:
     def add_bytes(self, data: bytes) -> str:
         """Store a small blob; return its digest."""
         digest = digest_of(data)
-        _write_atomically(self.blob_path(digest), data)
+        _write(self.blob_path(digest), data)
         return digest
 
     def add_file(self, source: Path, digest: str) -> None:
@@ -97,31 +96,30 @@ class ImageLayout:
 
         Raises:
             DiskFullError: The layout's disk has no room left.
+            StoreError: The file cannot be copied, or has another digest.
         """
         target = self.blob_path(digest)
-        if target.exists():
-            return
-        temporary = target.with_name(f".{target.name}.writing")
-        temporary.unlink(missing_ok=True)
         try:
-            try:
-                os.link(source, temporary)
-            except OSError:  # another disk, or one without hard links
-                shutil.copyfile(source, temporary)
-            temporary.replace(target)
-        except OSError as error:
-            temporary.unlink(missing_ok=True)
-            if error.errno == errno.ENOSPC:
-                raise DiskFullError(f"no room left in {self.folder} for {digest}") from error
-            raise
+            os.link(source, target)
+        except FileExistsError:
+            return
+        except OSError:  # another disk, or one without hard links
+            fetch(source, target, sha256=hex_of(digest))
 
     def add_image(
         self, manifest: Descriptor, tag: str, referrers: Sequence[Descriptor] = ()
     ) -> None:
         """List an image under a tag, and what refers to it; an image of the same tag is replaced.
 
-        What referred to the image that is replaced goes with it.
+        What referred to the image that is replaced goes with it. Builds that list their images in
+        one layout at the same time wait for each other.
         """
+        with locked(self._marker):
+            self._write_index(self._items_with(manifest, tag, referrers))
+
+    def _items_with(
+        self, manifest: Descriptor, tag: str, referrers: Sequence[Descriptor]
+    ) -> list[dict[str, Any]]:
         items = self.manifests()
         gone = {item.digest for item in items if item.annotations.get(REFERENCE_NAME) == tag}
         gone |= {child for digest in gone for child in self._children(digest)}
@@ -137,11 +135,19 @@ class ImageLayout:
         named = replace(manifest, annotations={**manifest.annotations, REFERENCE_NAME: tag})
         added = {item.digest for item in referrers}
         kept = [item for item in kept if item.digest not in added]
-        self._write_index([item.to_json() for item in [*kept, named, *referrers]])
+        return [item.to_json() for item in [*kept, named, *referrers]]
 
     def manifests(self) -> list[Descriptor]:
-        """Return what the index lists: images, and artifacts that refer to them."""
-        return [Descriptor.from_json(item) for item in self._index().get("manifests", ())]
+        """Return what the index lists: images, and artifacts that refer to them.
+
+        Raises:
+            LayoutError: The index cannot be read.
+        """
+        try:
+            content = (self.folder / "index.json").read_bytes()
+        except OSError as error:
+            raise LayoutError(f"{self.folder}/index.json cannot be read: {error}") from error
+        return parse_index(content, place=str(self.folder))
 
     def _children(self, digest: str) -> list[str]:
         """Return the manifests of an index."""
@@ -176,28 +182,11 @@ class ImageLayout:
         Raises:
             LayoutError: There is no such image, or several to choose from.
         """
-        items = [item for item in self.manifests() if not item.artifact_type]
-        if tag:
-            items = [item for item in items if item.annotations.get(REFERENCE_NAME) == tag]
-        if len(items) != 1:
-            raise LayoutError(
-                f"{self.folder} has {len(items)} images for tag {tag!r}, expected 1",
-                hint="Name one as oci:FOLDER:TAG.",
-            )
-        return items[0]
-
-    def _index(self) -> dict[str, Any]:
-        try:
-            index = json.loads((self.folder / "index.json").read_bytes())
-        except (OSError, ValueError) as error:
-            raise LayoutError(f"{self.folder}/index.json cannot be read: {error}") from error
-        if not isinstance(index, dict):
-            raise LayoutError(f"{self.folder}/index.json is not an index")
-        return index
+        return choose_image(self.manifests(), tag, place=f"oci:{self.folder}")
 
     def _write_index(self, manifests: list[dict[str, Any]]) -> None:
         document = {"schemaVersion": 2, "mediaType": MEDIA_TYPE_INDEX, "manifests": manifests}
-        _write_atomically(self.folder / "index.json", canonical_json(document))
+        _write(self.folder / "index.json", canonical_json(document))
 
 
 def write_archive(
@@ -219,17 +208,8 @@ def write_archive(
         "mediaType": MEDIA_TYPE_INDEX,
         "manifests": [item.to_json() for item in [named, *referrers]],
     }
-    temporary = target.with_name(f".{target.name}.writing")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        with temporary.open("wb") as stream:
-            write_tar(_archive_entries(layout, document, [manifest.digest, *blobs]), stream)
-        temporary.replace(target)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        if error.errno == errno.ENOSPC:
-            raise DiskFullError(f"no room left for {target}") from error
-        raise
+    with LocalWriter(target) as stream:
+        write_tar(_archive_entries(layout, document, [manifest.digest, *blobs]), stream)
 
 
 def _archive_entries(
@@ -243,13 +223,6 @@ def _archive_entries(
         yield file_of_path(f"blobs/sha256/{path.name}", path)
 
 
-def _write_atomically(path: Path, data: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.writing")
-    try:
-        temporary.write_bytes(data)
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        if error.errno == errno.ENOSPC:
-            raise DiskFullError(f"no room left for {path}") from error
-        raise
+def _write(path: Path, data: bytes) -> None:
+    with LocalWriter(path) as file:
+        file.write(data)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zse.oci.layer import Compression, Layer
+from zse.store.location import parse_location
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -72,6 +73,11 @@ class BuildOptions:
     epoch_seconds: int = 0
     auth_file: Path = Path("~/.docker/config.json")
     secrets: Secrets | None = None
+
+    @property
+    def shown_model_url(self) -> str:
+        """The model's address without its query, which is a secret where the address is signed."""
+        return str(parse_location(self.model_url)) if self.model_url else ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,30 +6,30 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import zse
-from zse.errors import NotFoundError, UsageError
+from zse.errors import NotFoundError
 from zse.oci.apt import find_mirrors
 from zse.oci.base import (
     Base,
     base_from_layout,
     base_from_registry,
+    check_can_carry,
     layer_from_rootfs,
     parse_base,
     suite_of,
 )
-from zse.oci.cache import IMAGE_FORMAT, LayerCache
+from zse.oci.cache import LayerCache
 from zse.oci.debian import SUITE_PYTHON, Archive
 from zse.oci.image import (
     MEDIA_TYPE_CONFIG,
     MEDIA_TYPE_MANIFEST,
     Descriptor,
-    ImageSettings,
     build_config,
     build_manifest,
     digest_of,
+    hex_of,
 )
-from zse.oci.layer import LIBZSTD_VERSION, Compression, Layer
-from zse.oci.layers import MODEL_PATH, LayerBuilder
+from zse.oci.image_settings import image_annotations, image_settings
+from zse.oci.layers import LayerBuilder
 from zse.oci.materials import Material, base_material, model_material
 from zse.oci.options import BuildOptions, BuiltPlatform, ModelMode
 from zse.oci.reference import parse_reference
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import ExitStack
 
+    from zse.oci.layer import Layer
     from zse.oci.layers import ModelLayer
     from zse.oci.layout import ImageLayout
     from zse.oci.recipe import Recipe
@@ -104,7 +105,8 @@ def build_platform(
     if model is not None:
         layers.append(model.layer)
     if model is not None or is_fetched:
-        facts = {**options.model_facts, **({"source": options.model_url} if is_fetched else {})}
+        source = {"source": options.shown_model_url} if is_fetched else {}
+        facts = {**options.model_facts, **source}
         builder.materials.append(model_material(model.sha256 if model else "", facts))
     return _assemble(recipe, options, builder, layout, base, layers)
 
@@ -157,7 +159,7 @@ def _base(
         path = Path(name.value)
         layer = layer_from_rootfs(path, builder.cache.blobs, compression=builder.compression)
         base = Base(name=f"rootfs:{path.name}", digest=layer.diff_id)
-        builder.materials.append(base_material(base.name, _hex(layer.diff_id)))
+        builder.materials.append(base_material(base.name, hex_of(layer.diff_id)))
         return replace(base, digest=""), [layer]
     if name.kind == "oci":
         base = base_from_layout(name.value, platform=recipe.platform)
@@ -168,12 +170,9 @@ def _base(
         base = base_from_registry(registry, platform=recipe.platform, cache=cache)
         if not reference.digest:
             builder.report(f"the base {base.name} is {base.digest}; a tag may move, a digest not")
-    builder.materials.append(base_material(base.name, _hex(base.digest)))
+    check_can_carry(base)
+    builder.materials.append(base_material(base.name, hex_of(base.digest)))
     return base, []
-
-
-def _hex(digest: str) -> str:
-    return digest.removeprefix("sha256:")
 
 
 def _assemble(
@@ -188,7 +187,7 @@ def _assemble(
     content = build_config(
         base.config,
         layers,
-        _settings(recipe, options),
+        image_settings(recipe, options),
         platform=recipe.platform,
         epoch_seconds=options.epoch_seconds,
     )
@@ -199,7 +198,7 @@ def _assemble(
         Descriptor(media_type=x.media_type, digest=x.digest, size_bytes=x.size_bytes)
         for x in layers
     ]
-    annotations = _annotations(recipe, options, builder, base)
+    annotations = image_annotations(recipe, options, base, cpython=builder.byte_code_version)
     document = build_manifest(config, [*base.layers, *own], annotations)
     layout.add_bytes(document)
     sources: dict[str, Source] = {d.digest: _in_layout(layout, d) for d in [*own, config]}
@@ -232,51 +231,3 @@ def _in_base(base: Base, descriptor: Descriptor) -> Source:
         return base.fetch(descriptor)
 
     return fetch
-
-
-def _settings(recipe: Recipe, options: BuildOptions) -> ImageSettings:
-    """Say how the image starts; times in the health check are nanoseconds, as docker wants them."""
-    is_url = options.model_mode is ModelMode.URL
-    if is_url and not options.model_url:
-        raise UsageError("--model url needs an address", hint="Give s3://BUCKET/KEY as MODEL.")
-    model = options.model_url if is_url else f"/{MODEL_PATH}"
-    cache = {"ZSE_CACHE_DIR": "/tmp/zse"} if is_url else {}
-    check = recipe.healthcheck
-    second = 1_000_000_000
-    return ImageSettings(
-        entrypoint=recipe.entrypoint,
-        command=recipe.command,
-        env={**recipe.env, **cache, "ZSE_MODEL": model, "PORT": str(recipe.port)},
-        labels={
-            **recipe.labels,
-            "org.opencontainers.image.version": zse.__version__,
-            "dev.zse.recipe": recipe.name,
-        },
-        user=recipe.user,
-        port=recipe.port,
-        volumes=["/models"] if options.model_mode is ModelMode.VOLUME else [],
-        healthcheck=None
-        if check is None
-        else {
-            "Test": list(check.test),
-            "Interval": check.interval_seconds * second,
-            "Timeout": check.timeout_seconds * second,
-            "StartPeriod": check.start_period_seconds * second,
-            "Retries": check.retries,
-        },
-    )
-
-
-def _annotations(
-    recipe: Recipe, options: BuildOptions, builder: LayerBuilder, base: Base
-) -> dict[str, str]:
-    """Name what the digest depends on beside the inputs."""
-    facts = {
-        "org.opencontainers.image.base.name": base.name,
-        "org.opencontainers.image.base.digest": base.digest,
-        "dev.zse.image-format": IMAGE_FORMAT,
-        "dev.zse.recipe": recipe.name,
-        "dev.zse.cpython": builder.byte_code_version,
-        "dev.zse.libzstd": LIBZSTD_VERSION if options.compression is Compression.ZSTD else "",
-    }
-    return {key: value for key, value in facts.items() if value}

@@ -72,7 +72,7 @@ def _parameters(recipe: Recipe, options: BuildOptions, image: PlatformImage) -> 
         "base": image.base.name,
         "compression": str(options.compression),
         "model": str(options.model_mode),
-        **({"modelUrl": options.model_url} if options.model_url else {}),
+        **({"modelUrl": options.shown_model_url} if options.model_url else {}),
         **({"kernels": sorted(options.kernels)} if options.kernels else {}),
     }
 

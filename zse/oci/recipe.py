@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import zse
 from zse.errors import NotFoundError
 from zse.oci.errors import BadReferenceError, LockError
+from zse.store.local import LocalWriter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -199,10 +200,8 @@ def write_lock(path: Path, table: str, entries: list[dict[str, str | int]]) -> N
     for entry in entries:
         lines.append(f"\n[[{table}]]\n")
         lines += [f"{key} = {_toml_value(value)}\n" for key, value in entry.items()]
-    temporary = path.with_name(f".{path.name}.writing")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary.write_text("".join(lines))
-    temporary.replace(path)
+    with LocalWriter(path) as file:
+        file.write("".join(lines).encode())
 
 
 def _toml_value(value: str | int) -> str:

@@ -11,6 +11,7 @@ import gzip
 import os
 import shutil
 import tarfile
+import zlib
 from contextlib import contextmanager, suppress
 from typing import IO, TYPE_CHECKING, cast
 
@@ -51,7 +52,7 @@ def unpack(image: Base, rootfs: Path) -> None:
         try:
             with _opened(blob, descriptor.media_type) as stream:
                 _unpack_layer(stream, rootfs)
-        except (tarfile.TarError, zstandard.ZstdError, gzip.BadGzipFile, EOFError) as error:
+        except (tarfile.TarError, zstandard.ZstdError, zlib.error, EOFError) as error:
             raise LayoutError(f"layer {descriptor.digest} cannot be unpacked: {error}") from error
         except OSError as error:
             if error.errno == errno.ENOSPC:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import sys
 import tarfile
+import zlib
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,10 +14,9 @@ from zse.deploy.measure.start import HOST, Subject
 from zse.errors import NotFoundError
 from zse.models.builtin import is_builtin
 from zse.oci.base import base_from_layout, base_from_registry
-from zse.oci.credentials import find_credentials
 from zse.oci.errors import LayoutError
 from zse.oci.reference import parse_reference
-from zse.oci.registry import Registry
+from zse.oci.registry import open_registry
 from zse.oci.runners import RUNNERS, UnpackedImage, first_that_works
 from zse.oci.unpack import unpack
 from zse.store.location import is_address
@@ -115,7 +115,7 @@ def _read_image(
         say(f"pulling {reference} (not measured)")
         blobs = scratch / "layout" / "blobs" / "sha256"
         blobs.mkdir(parents=True)
-        with Registry(reference, find_credentials(reference.host, auth_file)) as registry:
+        with open_registry(reference, auth_file) as registry:
             yield base_from_registry(registry, platform=wanted, cache=blobs)
 
 
@@ -136,7 +136,7 @@ def _layout_of(archive: Path, scratch: Path) -> Path:
                             stream.write(data)
     except FileNotFoundError:
         raise NotFoundError(f"{archive} does not exist") from None
-    except tarfile.TarError as error:
+    except (tarfile.TarError, IsADirectoryError, EOFError, zlib.error) as error:
         raise LayoutError(f"{archive} is not an image archive: {error}") from error
     return layout
 

@@ -1,0 +1,73 @@
+"""What an image says beside its layers: how it starts, and what it was made with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import zse
+from zse.oci.cache import IMAGE_FORMAT
+from zse.oci.image import ImageSettings
+from zse.oci.layer import LIBZSTD_VERSION, Compression
+from zse.oci.layers import MODEL_PATH
+from zse.oci.options import ModelMode
+
+if TYPE_CHECKING:
+    from zse.oci.base import Base
+    from zse.oci.options import BuildOptions
+    from zse.oci.recipe import Healthcheck, Recipe
+
+_NANOSECONDS = 1_000_000_000
+
+
+def image_settings(recipe: Recipe, options: BuildOptions) -> ImageSettings:
+    """Say how the image starts."""
+    is_url = options.model_mode is ModelMode.URL
+    model = options.model_url if is_url else f"/{MODEL_PATH}"
+    cache = {"ZSE_CACHE_DIR": "/tmp/zse"} if is_url else {}
+    return ImageSettings(
+        entrypoint=recipe.entrypoint,
+        command=recipe.command,
+        env={**recipe.env, **cache, "ZSE_MODEL": model, "PORT": str(recipe.port)},
+        labels={
+            **recipe.labels,
+            "org.opencontainers.image.version": zse.__version__,
+            "dev.zse.recipe": recipe.name,
+        },
+        user=recipe.user,
+        port=recipe.port,
+        volumes=["/models"] if options.model_mode is ModelMode.VOLUME else [],
+        healthcheck=_healthcheck(recipe.healthcheck) if recipe.healthcheck else None,
+    )
+
+
+def image_annotations(
+    recipe: Recipe, options: BuildOptions, base: Base, *, cpython: str
+) -> dict[str, str]:
+    """Name what the digest depends on beside the inputs.
+
+    Args:
+        recipe: What the image is built from.
+        options: What it is built with.
+        base: What it stands on.
+        cpython: Version that compiled the byte code; empty when there is none.
+    """
+    facts = {
+        "org.opencontainers.image.base.name": base.name,
+        "org.opencontainers.image.base.digest": base.digest,
+        "dev.zse.image-format": IMAGE_FORMAT,
+        "dev.zse.recipe": recipe.name,
+        "dev.zse.cpython": cpython,
+        "dev.zse.libzstd": LIBZSTD_VERSION if options.compression is Compression.ZSTD else "",
+    }
+    return {key: value for key, value in facts.items() if value}
+
+
+def _healthcheck(check: Healthcheck) -> dict[str, Any]:
+    """Write the check as docker wants it, times in nanoseconds."""
+    return {
+        "Test": list(check.test),
+        "Interval": check.interval_seconds * _NANOSECONDS,
+        "Timeout": check.timeout_seconds * _NANOSECONDS,
+        "StartPeriod": check.start_period_seconds * _NANOSECONDS,
+        "Retries": check.retries,
+    }

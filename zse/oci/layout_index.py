@@ -1,0 +1,69 @@
+"""What a layout lists, and how one image of it is named: ``PATH[:TAG]``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from zse.errors import NotFoundError
+from zse.oci.errors import BadReferenceError, LayoutError
+from zse.oci.image import Descriptor
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+REFERENCE_NAME = "org.opencontainers.image.ref.name"
+"""The annotation that holds an image's tag."""
+
+
+def parse_index(content: bytes, *, place: str) -> list[Descriptor]:
+    """Return what a layout's ``index.json`` lists.
+
+    Raises:
+        LayoutError: It is no index.
+    """
+    try:
+        return [Descriptor.from_json(item) for item in json.loads(content)["manifests"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise LayoutError(f"the index.json of {place} is no index: {error!r}") from error
+
+
+def choose_image(items: Sequence[Descriptor], tag: str, *, place: str) -> Descriptor:
+    """Return the image that is listed under a tag, or the only one when no tag is given.
+
+    Args:
+        items: What an index lists.
+        tag: The tag, or nothing.
+        place: The layout as it is written before a tag: ``oci:FOLDER``.
+
+    Raises:
+        LayoutError: There is no such image, or several to choose from.
+    """
+    images = [item for item in items if not item.artifact_type]
+    found = [x for x in images if tag in {"", x.annotations.get(REFERENCE_NAME)}]
+    if len(found) != 1:
+        tags = ", ".join(sorted(x.annotations.get(REFERENCE_NAME, "none") for x in images))
+        raise LayoutError(
+            f"{place} has {len(found)} images" + (f" for tag {tag!r}" * bool(tag)) + ", expected 1",
+            hint=f"Its tags: {tags}. Name one as {place}:TAG." if tags else "",
+        )
+    return found[0]
+
+
+def split_place(place: str) -> tuple[Path, str]:
+    """Split ``PATH[:TAG]`` of a layout; a path that exists is taken whole.
+
+    Raises:
+        BadReferenceError: It names no path.
+        NotFoundError: There is nothing at the path.
+    """
+    path, tag = Path(place), ""
+    if ":" in place and not path.exists():
+        head, _, tail = place.rpartition(":")
+        path, tag = Path(head), tail
+    if path == Path():
+        raise BadReferenceError(f"{place!r} names no path", hint="Write oci:FOLDER or tar:FILE.")
+    if not path.exists():
+        raise NotFoundError(f"{path} does not exist")
+    return path, tag
