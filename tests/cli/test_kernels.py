@@ -10,6 +10,7 @@ import pytest
 from sample_packs import SCALE, VARIANTS, sample_pack
 
 from zse.cli import kernels, run
+from zse.cli.kernels_show import PlainLines
 from zse.format.reader import ZSEReader
 from zse.kernels.build import builder, pool
 from zse.kernels.pack import KernelPack
@@ -171,7 +172,7 @@ def test_progress_without_a_terminal_is_a_line_now_and_then(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     times = iter([0.0, 4.0, 11.0, 12.0])
-    show = kernels._PlainLines("compiling for sm_90", 3, clock=lambda: next(times))
+    show = PlainLines("compiling for sm_90", 3, clock=lambda: next(times))
     for key in ("a", "b", "c"):
         show(key)
     assert capsys.readouterr().err == "compiling for sm_90: 2 of 3, b\n"

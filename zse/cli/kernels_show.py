@@ -1,0 +1,145 @@
+"""What `zse kernels` shows: a build while it runs, what was built, what a pack holds."""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from zse.kernels.sources import source_digest
+from zse.settings import load_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from pathlib import Path
+
+    from zse.kernels.build.builder import BuiltPack
+    from zse.kernels.pack import KernelPack
+    from zse.kernels.targets import Target
+    from zse.kernels.variant import Variant
+
+_LINE_SECONDS = 10.0
+
+
+@contextmanager
+def build_progress(target: Target, total: int) -> Iterator[Callable[[str], None]]:
+    """Yield a callback for finished kernels: a bar on a terminal, a line now and then elsewhere."""
+    if not sys.stderr.isatty() or load_settings().no_color:
+        yield PlainLines(f"compiling for {target.name}", total)
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(f"compiling for {target.name}", total=total)
+        yield lambda _: bar.update(task, advance=1)
+
+
+def describe_build(built: BuiltPack) -> dict[str, Any]:
+    """Return what was built, as JSON has it."""
+    return {
+        "target": built.target.name,
+        "bytes": len(built.data),
+        "seconds": round(built.seconds, 1),
+        "kernels": len(built.kernels),
+        "skipped": built.skipped,
+        "failed": built.failed,
+    }
+
+
+def print_build(path: Path, built: BuiltPack) -> None:
+    """Print one line for each kernel function, and what was left out."""
+    groups: dict[str, list[tuple[int, dict[str, Any]]]] = {}
+    for kernel in built.kernels:
+        function = kernel.key.partition("[")[0]
+        groups.setdefault(function, []).append((len(kernel.cubin), dict(kernel.facts)))
+    click.echo(f"{'kernel':32} {'variants':>8} {'bytes':>8} {'registers':>9} {'shared':>7} stack")
+    for function, items in sorted(groups.items()):
+        click.echo(
+            f"{function:32} {len(items):8} {sum(size for size, _ in items):8} "
+            f"{max(facts['registers'] for _, facts in items):9} "
+            f"{max(facts['shared_bytes'] for _, facts in items):7} "
+            f"{max(facts['stack_bytes'] for _, facts in items):5}"
+        )
+    for key, reason in built.skipped.items():
+        click.echo(f"left out: {key}: {reason}")
+    for key, text in built.failed.items():
+        click.echo(f"failed: {key}: {text}", err=True)
+    click.echo(
+        f"{path}: {len(built.kernels)} kernels for {built.target.name}, {len(built.data)} bytes, "
+        f"{built.seconds:.1f} s"
+    )
+
+
+def describe_pack(pack: KernelPack, wanted: Iterable[Variant]) -> dict[str, Any]:
+    """Return what a pack holds, as JSON has it.
+
+    Args:
+        pack: The pack.
+        wanted: The kernels of this version.
+
+    Raises:
+        KernelPackError: A kernel in it is damaged.
+    """
+    entries = [pack.entry(key) for key in pack]
+    return {
+        "path": pack.name,
+        "target": pack.target,
+        "bytes": pack.size_bytes,
+        **pack.provenance,
+        "current": pack.provenance["sources"] == source_digest(),
+        "missing": list(pack.missing(wanted)),
+        "skipped": dict(pack.skipped),
+        "kernels": [
+            {
+                "key": entry.key,
+                "bytes": len(entry.image),
+                "registers": entry.registers,
+                "stack_bytes": entry.stack_bytes,
+                "shared_bytes": entry.shared_bytes,
+                "global_scratch_bytes": entry.global_scratch_bytes,
+                "num_warps": entry.num_warps,
+                "programmatic": entry.programmatic,
+                "trailing_pointers": entry.trailing_pointers,
+                "sha256": entry.sha256,
+            }
+            for entry in entries
+        ],
+    }
+
+
+def print_pack(report: Mapping[str, Any]) -> None:
+    """Print what ``describe_pack`` returned: one line for each kernel."""
+    for name in ("path", "target", "bytes", "zse", "triton", "ptxas", "sources", "current"):
+        click.echo(f"{name:9}{report[name]}")
+    click.echo(f"{'missing':9}{len(report['missing'])} kernels of this version")
+    click.echo(f"\n{'bytes':>7} {'registers':>9} {'shared':>7} {'stack':>6}  kernel")
+    for kernel in report["kernels"]:
+        click.echo(
+            f"{kernel['bytes']:7} {kernel['registers']:9} {kernel['shared_bytes']:7} "
+            f"{kernel['stack_bytes']:6}  {kernel['key']}"
+        )
+    for key, reason in report["skipped"].items():
+        click.echo(f"{'-':>7} {'-':>9} {'-':>7} {'-':>6}  {key}: {reason}")
+
+
+class PlainLines:
+    """Prints a line on stderr every ten seconds."""
+
+    def __init__(self, what: str, total: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._what = what
+        self._total = total
+        self._clock = clock
+        self._done = 0
+        self._printed = clock()
+
+    def __call__(self, key: str) -> None:
+        """Count a kernel; show the count, unless the last line is recent."""
+        self._done += 1
+        now = self._clock()
+        if now - self._printed >= _LINE_SECONDS:
+            self._printed = now
+            click.echo(f"{self._what}: {self._done} of {self._total}, {key}", err=True)
