@@ -103,7 +103,8 @@ def prompt_token_ids(request: ChatRequest, model: LoadedModel) -> list[int]:
     """
     if model.template is None:
         raise TemplateError(
-            f"The model '{model.name}' has no chat template. Use /v1/completions.",
+            f"The model '{model.name}' has no chat template that can be used here. "
+            "Use /v1/completions.",
             param="messages",
         )
     messages = [_template_message(message, i) for i, message in enumerate(request.messages)]

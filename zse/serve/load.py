@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import time
 from typing import TYPE_CHECKING, Any
 
 from zse import __version__
-from zse.errors import TemplateError
+from zse.engine.request import SamplingParams
+from zse.errors import InvalidParameterError, TemplateError
 from zse.serve.state import LoadedModel
 
 if TYPE_CHECKING:
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from zse.serve.ports import Template
     from zse.serve.state import AppState
     from zse.text.tokenizer import SectionReader
+
+LOG = logging.getLogger("zse.serve")
 
 _DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
@@ -53,8 +57,9 @@ def load_served_model(options: ServeOptions, state: AppState) -> LoadedModel:
         template: Template | None
         try:
             template = load_chat_template(loaded.reader)
-        except TemplateError:
-            template = None  # a base model: only /v1/completions can serve it
+        except TemplateError as error:  # of a base model, or one that cannot be trusted
+            LOG.warning("chat is not served: %s", error, extra={"hint": error.hint})
+            template = None
         engine = AsyncEngine(loaded.core, loaded.tokenizer)
     return LoadedModel(
         name=state.served_name or _name_of(options.model),
@@ -103,14 +108,26 @@ def sampling_defaults(reader: SectionReader) -> Mapping[str, float]:
         return {}
     try:
         config = json.loads(bytes(reader.section("generation_config.json")))
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     if not isinstance(config, dict):
         return {}
     if config.get("do_sample") is False:
         return {"temperature": 0.0}
-    return {
-        name: config[name]
-        for name in _DEFAULTS
-        if isinstance(config.get(name), (int, float)) and not isinstance(config[name], bool)
-    }
+    given = {name: config[name] for name in _DEFAULTS if config.get(name) is not None}
+    usable = {name: value for name, value in given.items() if _is_usable(name, value)}
+    if len(usable) < len(given):
+        left_out = {name: value for name, value in given.items() if name not in usable}
+        LOG.warning("sampling defaults without meaning are left out", extra={"values": left_out})
+    return usable
+
+
+def _is_usable(name: str, value: object) -> bool:
+    """Whether a request may be answered with it: the file can say anything."""
+    if isinstance(value, bool) or not isinstance(value, int if name == "top_k" else (int, float)):
+        return False
+    try:
+        SamplingParams(**{name: value})  # type: ignore[arg-type]
+    except InvalidParameterError:
+        return False
+    return True
