@@ -173,7 +173,16 @@ def test_a_stream_whose_model_is_closed_ends_with_an_error(random_zse):
 
 
 @pytest.mark.parametrize(
-    "options", [{"kv_gib": -1}, {"block_size": 0}, {"max_sequences": 0}, {"max_batch_tokens": 0}]
+    "options",
+    [
+        {"kv_gib": -1},
+        {"kv_gib": float("inf")},
+        {"kv_gib": float("nan")},
+        {"threads": 100_000},
+        {"block_size": 0},
+        {"max_sequences": 0},
+        {"max_batch_tokens": 0},
+    ],
 )
 def test_a_size_without_meaning_is_refused(random_zse, options):
     with pytest.raises(UsageError):

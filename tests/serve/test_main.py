@@ -58,3 +58,9 @@ def test_how_many_answers_run_at_once_is_set_by_a_flag_or_by_the_environment(
 def test_a_server_that_would_run_nothing_is_refused(capsys):
     assert main(["--max-running", "0", "--port", "0"]) == 2
     assert "max_running is 0, expected 1 or more" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("host", ["a" * 80, "no such host"])
+def test_a_host_that_is_none_is_refused_with_its_name(host, capsys):
+    assert main(["--host", host, "--port", "0"]) == 2
+    assert f"host '{host}' cannot be resolved" in capsys.readouterr().err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from zse.text.tokenizer import Tokenizer
 
 GIB = 1 << 30
+MAX_THREADS = 1024
+"""Far more than any machine has cores; the runtime below crashes where it cannot start them all."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,8 +63,10 @@ class LoadOptions:
 
     def __post_init__(self) -> None:
         for name in ("kv_gib", "vram_gib", "num_blocks", "threads", "max_context"):
-            if getattr(self, name) < 0:
+            if not 0 <= getattr(self, name) < math.inf:
                 raise UsageError(f"{name} is {getattr(self, name)}, expected 0 or more")
+        if self.threads > MAX_THREADS:
+            raise UsageError(f"threads is {self.threads}, expected 0 to {MAX_THREADS}")
         if self.block_size < 1:
             raise UsageError(f"block_size is {self.block_size}, expected 1 or more")
         if self.kv_dtype not in KV_DTYPES:

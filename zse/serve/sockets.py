@@ -20,8 +20,9 @@ def bind_socket(host: str, port: int) -> socket.socket:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-    except socket.gaierror as error:
-        raise UsageError(f"host {host!r} cannot be resolved: {error.strerror}") from None
+    except (socket.gaierror, UnicodeError) as error:  # the latter: no name of a host is like this
+        reason = error.strerror if isinstance(error, socket.gaierror) else str(error)
+        raise UsageError(f"host {host!r} cannot be resolved: {reason}") from None
     listener = socket.socket(family, kind, protocol)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
