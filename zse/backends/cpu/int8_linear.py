@@ -115,7 +115,7 @@ def int8_is_exact() -> bool:
         expected = inputs @ weights.float().t()
         try:
             found = Int8Linear(weights, torch.ones(rows)).each_row(inputs)
-        except (RuntimeError, NotImplementedError, AttributeError):
+        except (RuntimeError, AttributeError):  # the operation fails, or torch has none
             return False
         if not torch.allclose(found, expected, rtol=1e-5):
             return False
