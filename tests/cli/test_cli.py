@@ -2,11 +2,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import TYPE_CHECKING
 
 import pytest
 
 from zse.cli import COMMANDS, run
-from zse.errors import NotFoundError
+from zse.errors import NotFoundError, StoreError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -46,3 +50,15 @@ def test_a_deliberate_error_becomes_its_exit_code_and_a_hint(
 def test_an_unknown_command_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["no-such-command"]) == 2
     assert "No such command" in capsys.readouterr().err
+
+
+def test_a_file_that_the_system_refuses_is_an_error_with_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    in_the_way = tmp_path / "file"
+    in_the_way.write_text("")
+    monkeypatch.setenv("ZSE_CACHE_DIR", str(in_the_way))
+    assert run(["cache", "ls"]) == StoreError.exit_code
+    found = capsys.readouterr().err
+    assert f"{in_the_way / 'models'}: Not a directory" in found
+    assert "hint: " in found

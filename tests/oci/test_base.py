@@ -73,6 +73,15 @@ def test_missing_and_broken_rootfs_are_errors(tmp_path):
             layer_from_rootfs(tmp_path / "bad", tmp_path, compression=Compression.NONE)
 
 
+@pytest.mark.parametrize("content", [b"hi\n", ROOTFS[:-1], ROOTFS[:1024], b"x" * 2048])
+def test_rootfs_that_is_no_whole_tar_is_refused_and_not_kept(tmp_path, content):
+    path, blobs = tmp_path / "rootfs", tmp_path / "blobs"
+    path.write_bytes(content)
+    with pytest.raises(LayoutError, match="tar file"):
+        layer_from_rootfs(path, blobs, compression=Compression.NONE)
+    assert list(blobs.iterdir()) == []
+
+
 def test_folder_that_is_no_layout_is_no_base(tmp_path):
     with pytest.raises(LayoutError):
         base_from_layout(str(tmp_path), platform="linux/amd64")

@@ -11,7 +11,7 @@ from zse.errors import NotFoundError
 from zse.oci import registry
 from zse.oci.attestation import MEDIA_TYPE_INTOTO, MEDIA_TYPE_SPDX
 from zse.oci.errors import BadReferenceError, LayoutError
-from zse.oci.image import canonical_json
+from zse.oci.image import MEDIA_TYPE_MANIFEST, Descriptor, canonical_json
 from zse.oci.image_source import open_image
 from zse.oci.inspect import inspect_image
 from zse.oci.layer import Compression
@@ -222,3 +222,18 @@ def test_file_that_is_no_archive_is_an_error_with_words(look, project, kind):
 def test_place_without_a_path_is_an_error_with_words(look):
     with pytest.raises(BadReferenceError, match="names no path"):
         look("oci:")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"layers": [{}]}, {"layers": 7}, {"config": {}}, {"config": "x"}, {"layers": None}],
+)
+def test_manifest_that_is_none_is_an_error_with_words(build, look, project, changes):
+    layout = ImageLayout(project / "out")
+    content = canonical_json({**read_json(project / "out", build().digest), **changes})
+    listed = Descriptor(
+        media_type=MEDIA_TYPE_MANIFEST, digest=layout.add_bytes(content), size_bytes=len(content)
+    )
+    layout.add_image(listed, "broken")
+    with pytest.raises(LayoutError, match="is not an image"):
+        look(f"oci:{project / 'out'}:broken")

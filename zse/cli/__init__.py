@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -81,10 +82,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     try:
         result = cli.main(args=arguments, prog_name="zse", standalone_mode=False)
     except ZSEError as error:
-        click.echo(f"error: {error.message}", err=True)
-        if error.hint:
-            click.echo(f"hint: {error.hint}", err=True)
-        return error.exit_code
+        return _show(error)
     except click.exceptions.Abort:
         click.echo("stopped", err=True)
         return 130
@@ -95,4 +93,22 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return error.exit_code
     except BrokenPipeError:
         return 141
+    except OSError as error:
+        if error.filename is None:
+            raise
+        return _show(_of_machine(error))
     return result if isinstance(result, int) else 0
+
+
+def _show(error: ZSEError) -> int:
+    click.echo(f"error: {error.message}", err=True)
+    if error.hint:
+        click.echo(f"hint: {error.hint}", err=True)
+    return error.exit_code
+
+
+def _of_machine(error: OSError) -> ZSEError:
+    """Say what it means that the system refused a file: permissions, a full disk, a wrong path."""
+    from zse.store.local import translated_os_error
+
+    return translated_os_error(error, Path(str(error.filename)), "use")

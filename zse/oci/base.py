@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import json
 import lzma
+import tarfile
 import zlib
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
@@ -147,14 +148,14 @@ def layer_from_rootfs(path: Path, blobs: Path, *, compression: Compression) -> L
 
     Raises:
         NotFoundError: There is no such file.
-        LayoutError: It cannot be decompressed.
+        LayoutError: It cannot be decompressed, or is no whole tar file.
     """
     if not path.is_file():
         raise NotFoundError(f"{path} does not exist", hint="Give a tar file as rootfs:FILE.")
     try:
         with _open_tar(path) as stream:
             return write_layer_from_tar(
-                _chunks(stream), blobs, compression=compression, comment="rootfs"
+                _tar_chunks(stream, path), blobs, compression=compression, comment="rootfs"
             )
     except (gzip.BadGzipFile, lzma.LZMAError, zlib.error, zstandard.ZstdError, EOFError) as error:
         raise LayoutError(f"{path} cannot be decompressed: {error}") from error
@@ -172,9 +173,25 @@ def _open_tar(path: Path) -> BinaryIO:
     return path.open("rb")
 
 
-def _chunks(stream: BinaryIO) -> Iterator[bytes]:
+def _tar_chunks(stream: BinaryIO, path: Path) -> Iterator[bytes]:
+    """Yield a tar stream after a look at how it begins, and look at how it ends."""
+    size_bytes, end = 0, b""
     while data := stream.read(_TAR_CHUNK_BYTES):
+        if size_bytes == 0:
+            _check_header(data[: tarfile.BLOCKSIZE], path)
+        size_bytes += len(data)
+        end = (end + data)[-tarfile.BLOCKSIZE :]
         yield data
+    # Every tar ends with blocks of zeros.
+    if size_bytes % tarfile.BLOCKSIZE or end != bytes(tarfile.BLOCKSIZE):
+        raise LayoutError(f"{path} is not a whole tar file: it ends after {size_bytes} bytes")
+
+
+def _check_header(block: bytes, path: Path) -> None:
+    try:
+        tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
+    except tarfile.HeaderError as error:
+        raise LayoutError(f"{path} is not a tar file: {error}") from error
 
 
 def suite_of(value: str, default: str, *, python: str, known: Mapping[str, str]) -> str:

@@ -209,7 +209,7 @@ class Connection:
         if isinstance(error, BusyServerError):
             return RegistryError(str(error), hint="The registry is busy: try again later.")
         return RegistryError(
-            f"{error.request.url.host} could not be reached: {error}",
+            f"{error.request.url.netloc.decode()} could not be reached: {error}",
             hint="Check the host's name and the network.",
         )
 

@@ -197,6 +197,14 @@ def choose_platform(index: Mapping[str, Any], platform: str) -> Descriptor:
     )
 
 
+def subject_of(manifest: bytes) -> str:
+    """Return the digest of what a manifest refers to; empty when it refers to nothing."""
+    try:
+        return str((json.loads(manifest).get("subject") or {}).get("digest", ""))
+    except (ValueError, AttributeError):
+        return ""
+
+
 def _run_config(base: Mapping[str, Any], settings: ImageSettings) -> dict[str, Any]:
     """Merge how the base starts with how we start; a base's command makes no sense any more."""
     env = {"PATH": DEFAULT_PATH}

@@ -6,14 +6,13 @@ digest the reader checks. A registry is asked for layers only when somebody read
 
 from __future__ import annotations
 
-import json
 import tarfile
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from zse.oci.download import stream_blob
 from zse.oci.errors import DigestMismatchError, LayoutError
-from zse.oci.image import Descriptor, digest_of
+from zse.oci.image import Descriptor, digest_of, subject_of
 from zse.oci.layout import ImageLayout
 from zse.oci.layout_index import choose_image, parse_index, split_place
 from zse.oci.reference import parse_reference
@@ -188,7 +187,7 @@ def _open_tar(path: Path) -> Iterator[tarfile.TarFile]:
 
 def _referring(source: ImageSource, items: list[Descriptor], digest: str) -> list[Descriptor]:
     """Return those of a layout's artifacts that refer to a manifest."""
-    return [x for x in items if x.artifact_type and _subject(source.document(x)) == digest]
+    return [x for x in items if x.artifact_type and subject_of(source.document(x)) == digest]
 
 
 def _checked(descriptor: Descriptor, chunks: Iterator[bytes]) -> bytes:
@@ -205,10 +204,3 @@ def _checked(descriptor: Descriptor, chunks: Iterator[bytes]) -> bytes:
 
 def _is_manifest(descriptor: Descriptor) -> bool:
     return any(word in descriptor.media_type for word in ("manifest", "image.index"))
-
-
-def _subject(content: bytes) -> str:
-    try:
-        return str((json.loads(content).get("subject") or {}).get("digest", ""))
-    except (ValueError, AttributeError):
-        return ""

@@ -73,16 +73,15 @@ class PlatformManifest:
     descriptor: Descriptor
     manifest: Json
     config: Json
+    layers: tuple[Descriptor, ...]
+    """In order."""
+    size_bytes: int
+    """What a pull of all of it moves."""
 
     @property
     def platform(self) -> str:
         """What the config says: ``os/architecture``."""
         return f"{self.config.get('os')}/{self.config.get('architecture')}"
-
-    @property
-    def layers(self) -> list[Descriptor]:
-        """The layers, in order."""
-        return [Descriptor.from_json(item) for item in self.manifest["layers"]]
 
 
 def inspect_image(source: ImageSource, *, platform: str = "") -> ImageReport:
@@ -122,25 +121,34 @@ def platform_manifests(source: ImageSource) -> tuple[str, list[PlatformManifest]
         items = [Descriptor.from_json(item) for item in document["manifests"]]
         wanted = [item for item in items if not item.platform.startswith("unknown/")]
         parsed = [_parsed(source, item, json.loads(source.document(item))) for item in wanted]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise LayoutError(f"{digest} is not an image: {error!r}") from error
     return digest, parsed
 
 
 def _parsed(source: ImageSource, descriptor: Descriptor, manifest: Json) -> PlatformManifest:
-    config: Json = json.loads(source.document(Descriptor.from_json(manifest["config"])))
-    return PlatformManifest(descriptor=descriptor, manifest=manifest, config=config)
+    where = Descriptor.from_json(manifest["config"])
+    layers = tuple(Descriptor.from_json(item) for item in manifest["layers"])
+    config = json.loads(source.document(where))
+    for part in (config, config.get("config") or {}, config.get("rootfs") or {}):
+        if not isinstance(part, dict):
+            raise TypeError(f"the config holds {part!r}, where an object should be")
+    return PlatformManifest(
+        descriptor=descriptor,
+        manifest=manifest,
+        config=config,
+        layers=layers,
+        size_bytes=sum(blob.size_bytes for blob in (descriptor, where, *layers)),
+    )
 
 
 def _report(source: ImageSource, image: PlatformManifest) -> PlatformReport:
     run: Json = image.config.get("config") or {}
-    layers = image.layers
-    sizes = [int(image.manifest["config"]["size"]), *(layer.size_bytes for layer in layers)]
     statements = source.referrers(image.descriptor.digest)
     return PlatformReport(
         platform=image.platform,
         digest=image.descriptor.digest,
-        size_bytes=image.descriptor.size_bytes + sum(sizes),
+        size_bytes=image.size_bytes,
         created=str(image.config.get("created", "")),
         user=str(run.get("User", "")),
         entrypoint=tuple(run.get("Entrypoint") or ()),
@@ -156,7 +164,7 @@ def _report(source: ImageSource, image: PlatformManifest) -> PlatformReport:
                 size_bytes=layer.size_bytes,
                 comment=comment,
             )
-            for layer, comment in zip(layers, _comments(image.config, len(layers)), strict=True)
+            for layer, comment in zip(image.layers, _comments(image), strict=True)
         ),
         statements=tuple(
             StatementReport(
@@ -168,11 +176,11 @@ def _report(source: ImageSource, image: PlatformManifest) -> PlatformReport:
     )
 
 
-def _comments(config: Json, count: int) -> list[str]:
+def _comments(image: PlatformManifest) -> list[str]:
     """Return what made each layer; history counts only steps that made one."""
-    steps = [step for step in config.get("history") or () if not step.get("empty_layer")]
+    steps = [step for step in image.config.get("history") or () if not step.get("empty_layer")]
     words = [str(step.get("created_by", "")).removeprefix("zse: ") for step in steps]
-    return words if len(words) == count else [""] * count
+    return words if len(words) == len(image.layers) else [""] * len(image.layers)
 
 
 def _sbom(source: ImageSource, statements: list[Descriptor]) -> dict[str, int]:

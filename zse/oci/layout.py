@@ -16,6 +16,7 @@ from zse.oci.image import (
     choose_platform,
     digest_of,
     hex_of,
+    subject_of,
 )
 from zse.oci.layout_index import REFERENCE_NAME, choose_image, parse_index
 from zse.oci.tar import Entry, directory, file_of_bytes, file_of_path, write_tar
@@ -159,10 +160,9 @@ class ImageLayout:
 
     def _subject(self, digest: str) -> str:
         try:
-            document = json.loads(self.read_blob(digest))
-        except (LayoutError, DigestMismatchError, ValueError):
+            return subject_of(self.read_blob(digest))
+        except (LayoutError, DigestMismatchError):
             return ""
-        return str((document.get("subject") or {}).get("digest", ""))
 
     def find_manifest(self, tag: str, *, platform: str) -> bytes:
         """Return the manifest listed under a tag, or the only one when no tag is given.

@@ -7,7 +7,6 @@ are collected, so that one run names them all.
 from __future__ import annotations
 
 import hashlib
-import json
 import zlib
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -17,6 +16,7 @@ import zstandard
 
 from zse.oci.attestation import MEDIA_TYPE_INTOTO, MEDIA_TYPE_SPDX
 from zse.oci.errors import DigestMismatchError, LayoutError, RegistryError
+from zse.oci.image import subject_of
 from zse.oci.inspect import PlatformManifest, platform_manifests, read_statement
 from zse.oci.verify_content import check_base, check_locks, check_statements, is_ours
 
@@ -182,12 +182,12 @@ def _documents(
     found: dict[str, list[Mapping[str, Any] | None]] = {MEDIA_TYPE_SPDX: [], MEDIA_TYPE_INTOTO: []}
     for item in statements:
         try:
-            subject = json.loads(source.document(item)).get("subject") or {}
+            subject = subject_of(source.document(item))
             document = read_statement(source, [item], item.artifact_type)
         except (LayoutError, RegistryError, DigestMismatchError) as error:
             result.problems.append(f"{item.artifact_type} {item.digest}: {error.message}")
             continue
-        if subject.get("digest") != image.descriptor.digest:
+        if subject != image.descriptor.digest:
             result.problems.append(f"{item.digest} is listed for this image but is about another")
         elif document is not None and is_ours(document):
             found.setdefault(item.artifact_type, []).append(document)

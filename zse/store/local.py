@@ -8,7 +8,7 @@ import os
 import secrets
 from typing import TYPE_CHECKING, Self
 
-from zse.errors import DiskFullError, NotFoundError, StoreError
+from zse.errors import DiskFullError, NotFoundError, StoreError, ZSEError
 from zse.store.base import CHUNK_BYTES, Entry, Progress, Transfer
 from zse.store.copying import copy_object
 from zse.store.location import Location
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 
 
-def translated_os_error(error: OSError, path: Path, action: str) -> Exception:
+def translated_os_error(error: OSError, path: Path, action: str) -> ZSEError:
     """Return the deliberate error that says what ``error`` means for ``path``."""
     if error.errno in _FULL:
         return DiskFullError(f"no room left to {action} {path}: {error.strerror}")
