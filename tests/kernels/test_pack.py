@@ -203,6 +203,18 @@ HOSTILE_HEADERS = {
     "entry no object": (edited(lambda d: d.update(entries=[1])), errors.BadPackField),
     "entry without fields": (edited(lambda d: d.update(entries=[{}])), errors.BadPackField),
     "provenance no text": (edited(lambda d: d["provenance"].update(zse=1)), errors.BadPackField),
+    "provenance with an escape": (
+        edited(lambda d: d["provenance"].update(zse="\x1b]0;title\x07")),
+        errors.BadPackField,
+    ),
+    "a reason with an escape": (
+        edited(lambda d: d.update(skipped=[["a", "\x1b[2J"]])),
+        errors.BadPackField,
+    ),
+    "a reason with half a character": (
+        edited(lambda d: d.update(skipped=[["a", "\ud800"]])),
+        errors.BadPackField,
+    ),
     "skipped no pairs": (edited(lambda d: d.update(skipped=[["a"]])), errors.BadPackField),
     "one key twice": (
         edited(lambda d: d["entries"][1].update(key=d["entries"][0]["key"])),

@@ -83,6 +83,11 @@ class Row:
         return align_up(self.facts_bytes) + self.code_bytes
 
 
+def is_plain_text(value: object) -> bool:
+    """Whether a value is text that does nothing to the terminal that it is shown on."""
+    return isinstance(value, str) and value.isprintable()
+
+
 def read_row(value: object) -> Row:
     """Check a kernel's key, place and digest.
 
@@ -143,7 +148,7 @@ def read_skipped(value: object) -> dict[str, str]:
     """Check the list of [key, reason] that an architecture leaves out.
 
     Raises:
-        BadPackField: It is not such a list.
+        BadPackField: It is not such a list of printable text.
     """
     if not isinstance(value, list):
         raise BadPackField("skipped is not a list")
@@ -195,4 +200,4 @@ def _list(key: str, record: dict[str, Any], name: str) -> list[Any]:
 
 
 def _is_text_pair(value: object) -> bool:
-    return isinstance(value, list) and len(value) == 2 and all(isinstance(t, str) for t in value)
+    return isinstance(value, list) and len(value) == 2 and all(map(is_plain_text, value))

@@ -27,7 +27,7 @@ from zse.kernels.pack_errors import (
     UnknownPackTarget,
     UnsupportedPackVersion,
 )
-from zse.kernels.pack_fields import ALIGN, Row, align_up, read_row, read_skipped
+from zse.kernels.pack_fields import ALIGN, Row, align_up, is_plain_text, read_row, read_skipped
 from zse.kernels.targets import TARGETS, Target
 
 if TYPE_CHECKING:
@@ -161,8 +161,8 @@ def _read_raw(view: memoryview, name: str) -> bytes:
 def _read_provenance(value: object, name: str) -> dict[str, str]:
     if not isinstance(value, dict) or value.keys() != PROVENANCE_KEYS:
         raise BadPackField(f"{name}: provenance is not an object with {sorted(PROVENANCE_KEYS)}")
-    if not all(isinstance(text, str) for text in value.values()):
-        raise BadPackField(f"{name}: provenance holds something other than text")
+    if not all(is_plain_text(text) for text in value.values()):
+        raise BadPackField(f"{name}: provenance holds something other than printable text")
     return value
 
 
