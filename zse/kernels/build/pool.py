@@ -7,7 +7,8 @@ import queue
 import subprocess
 import sys
 import threading
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -96,7 +97,8 @@ def run_jobs(
 ) -> list[Answer]:
     """Compile every job; answers come in the order of the jobs.
 
-    A process that dies fails the job it had, and a new one takes the rest.
+    A process that dies fails the job it had, and a new one takes the rest. An error of ``progress``
+    or an interrupt ends the build: what has begun is finished, nothing more is started.
 
     Args:
         jobs: See ``zse.kernels.build.worker.compile_job``.
@@ -122,12 +124,20 @@ def run_jobs(
                     answers[index] = answer
                     progress(answer)
 
-    threads = [threading.Thread(target=work) for _ in range(min(processes, len(jobs)))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    count = max(min(processes, len(jobs)), 1)
+    with ThreadPoolExecutor(count) as executor:
+        try:
+            for ended in as_completed([executor.submit(work) for _ in range(count)]):
+                ended.result()
+        finally:
+            _empty(todo)
     return [answers[index] for index in range(len(jobs))]
+
+
+def _empty(todo: queue.SimpleQueue[int]) -> None:
+    with suppress(queue.Empty):
+        while True:
+            todo.get_nowait()
 
 
 def ask_versions(number: int, environment: dict[str, str]) -> dict[str, str]:

@@ -1,0 +1,64 @@
+"""Workers share the jobs; an error ends the build instead of the answers."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from zse.kernels.build import pool
+from zse.kernels.build.pool import Answer, run_jobs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+JOBS = [{"key": str(index)} for index in range(50)]
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the keys that workers were asked for; they answer at once."""
+    keys: list[str] = []
+
+    @contextmanager
+    def worker(_: dict[str, str]) -> Iterator[Callable[[dict[str, Any]], Answer]]:
+        def ask(job: dict[str, Any]) -> Answer:
+            keys.append(job["key"])
+            return Answer(job=job, facts={}, error="")
+
+        yield ask
+
+    monkeypatch.setattr(pool, "_worker", worker)
+    return keys
+
+
+@pytest.mark.parametrize("processes", [1, 3, 80])
+def test_every_job_is_asked_once_and_answers_come_in_order(
+    asked: list[str], processes: int
+) -> None:
+    told: list[str] = []
+    answers = run_jobs(
+        JOBS,
+        processes=processes,
+        environment={},
+        progress=lambda answer: told.append(answer.job["key"]),
+    )
+    assert [answer.job for answer in answers] == JOBS
+    assert sorted(asked) == sorted(told) == sorted(job["key"] for job in JOBS)
+
+
+def test_no_jobs_have_no_answers(asked: list[str]) -> None:
+    assert run_jobs([], processes=2, environment={}, progress=print) == []
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_an_error_ends_the_build_and_starts_nothing_more(
+    asked: list[str], error: type[BaseException]
+) -> None:
+    def progress(_: Answer) -> None:
+        raise error
+
+    with pytest.raises(error):
+        run_jobs(JOBS, processes=3, environment={}, progress=progress)
+    assert len(asked) <= 3
