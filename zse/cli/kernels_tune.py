@@ -134,15 +134,17 @@ class Bench:
     def _fill(self, address: int, stride: int, code_bytes: int, copies: int) -> None:
         """Random codes, since constant ones draw less power; scales near one in any type."""
         host = self._gpu.allocate_host(_RANDOM_BYTES)
-        host.view[:] = os.urandom(_RANDOM_BYTES)
-        for offset in range(0, code_bytes, _RANDOM_BYTES):
-            length_bytes = min(_RANDOM_BYTES, code_bytes - offset)
-            self._gpu.copy_to_device(address + offset, host.address, length_bytes, self._stream)
-        self._gpu.fill(address + code_bytes, 0x3C, stride - code_bytes, self._stream)
-        for index in range(1, copies):
-            self._gpu.copy_on_device(address + index * stride, address, stride, self._stream)
-        self._stream.synchronize()
-        host.free()
+        try:
+            host.view[:] = os.urandom(_RANDOM_BYTES)
+            for offset in range(0, code_bytes, _RANDOM_BYTES):
+                length_bytes = min(_RANDOM_BYTES, code_bytes - offset)
+                self._gpu.copy_to_device(address + offset, host.address, length_bytes, self._stream)
+            self._gpu.fill(address + code_bytes, 0x3C, stride - code_bytes, self._stream)
+            for index in range(1, copies):
+                self._gpu.copy_on_device(address + index * stride, address, stride, self._stream)
+        finally:
+            self._stream.synchronize()
+            host.free()
 
     def _best(self, weights: list[LinearWeight], tokens: int, quantized: bool) -> Timing:
         plans = [
