@@ -7,19 +7,23 @@ from functools import cache
 from pathlib import Path
 
 SOURCE_PATTERNS = (
-    "variant.py",
-    "*/definitions.py",
-    "*/variants.py",
-    "*/nf4.py",
-    "*/triton_*.py",
+    "format/nf4.py",
+    "kernels/buffers.py",
+    "kernels/variant.py",
+    "kernels/*/arrays.py",
+    "kernels/*/definitions.py",
+    "kernels/*/nf4.py",
+    "kernels/*/triton_*.py",
+    "kernels/*/variants.py",
+    "kernels/*/weight.py",
 )
-"""Files that decide what a pack holds."""
+"""Files of ``zse`` that decide what a pack holds: kernels, variants and what these import."""
 
 
 @cache
 def source_digest() -> str:
     """Return the SHA-256 of the kernels' sources; empty where only compiled Python is installed."""
-    root = Path(__file__).parent
+    root = Path(__file__).parent.parent
     paths = sorted(path for pattern in SOURCE_PATTERNS for path in root.glob(pattern))
     if not any(path.name.startswith("triton_") for path in paths):
         return ""
