@@ -2,40 +2,60 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import triton
 import triton.language as tl
 
-from zse.kernels.attention.triton_parts import NOTHING
+from zse.kernels.attention.triton_parts import NOTHING, Softmax
 from zse.kernels.norm.triton_parts import GROUP, store_activations, to_bf16
 
 
+class Parts(NamedTuple):
+    """Addresses of what programs leave for the one that joins it."""
+
+    attended: tl.tensor
+    """float32 [rows * kv_heads, splits, group, D]."""
+    stats: tl.tensor
+    """float32 [rows * kv_heads, splits, 2, group]: largest scores, totals."""
+    counters: tl.tensor
+    """int32 [rows * kv_heads]: programs that are done; zero before and after."""
+
+
+class Output(NamedTuple):
+    """Addresses of the attention's output."""
+
+    elements: tl.tensor
+    """[rows, num_heads * D], int8 or bfloat16."""
+    scales: tl.tensor
+    """float32 [rows, num_heads * D / 128]; used for int8."""
+    sums: tl.tensor
+    """Likewise."""
+
+
 @triton.jit
-def store_part(
-    largest,
-    total,
-    attended,
-    partials,
-    stats,
-    part,
-    group,
-    HEADS: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-    WIDTH: tl.constexpr,
-):
-    """Leave one program's part of a softmax for the program that joins them."""
-    head = tl.arange(0, HEADS)
-    wide = tl.arange(0, WIDTH)[None, :]
+def store_part(softmax, parts, part, group, HEAD_DIM: tl.constexpr):
+    """Leave one program's part of a softmax for the program that joins them.
+
+    Args:
+        softmax: Of [H] queries, of which the first ``group`` exist.
+        parts: Where to.
+        part: Index of the program among all.
+        group: Query heads of the program.
+        HEAD_DIM: D.
+    """
+    head = tl.arange(0, softmax.attended.shape[0])
+    wide = tl.arange(0, softmax.attended.shape[1])[None, :]
     exists = head < group
-    at = partials + (part * group + head)[:, None] * HEAD_DIM + wide
-    tl.store(at, attended, mask=exists[:, None] & (wide < HEAD_DIM))
-    tl.store(stats + part * 2 * group + head, largest, mask=exists)
-    tl.store(stats + part * 2 * group + group + head, total, mask=exists)
+    at = parts.attended + (part * group + head)[:, None] * HEAD_DIM + wide
+    tl.store(at, softmax.attended, mask=exists[:, None] & (wide < HEAD_DIM))
+    tl.store(parts.stats + part * 2 * group + head, softmax.largest, mask=exists)
+    tl.store(parts.stats + part * 2 * group + group + head, softmax.total, mask=exists)
 
 
 @triton.jit
 def combine(
-    partials,
-    stats,
+    parts,
     base,
     active,
     group,
@@ -44,7 +64,7 @@ def combine(
     HEAD_DIM: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """Join the parts of one row's key-value head in the order of the splits.
+    """Return the ``Softmax`` [ROWS] of one row's key-value head, joined in the order of the splits.
 
     The parts were written by other programs during this launch: they are read past the first-level
     cache. AT_ONCE parts are in flight together.
@@ -58,77 +78,102 @@ def combine(
         split = first + tl.arange(0, AT_ONCE)
         part = (base + split)[:, None]
         mask = (split < active)[:, None] & (head < group)[None, :]
-        at = stats + part * 2 * group + head[None, :]
+        at = parts.stats + part * 2 * group + head[None, :]
         maxima = tl.load(at, mask=mask, other=NOTHING, cache_modifier=".cg")
         totals = tl.load(at + group, mask=mask, other=0.0, cache_modifier=".cg")
         line = tl.expand_dims((part * group + head[None, :]) * HEAD_DIM, 2)
         wide = tl.expand_dims(mask, 2) & (column < HEAD_DIM)[None, None, :]
-        parts = tl.load(
-            partials + line + column[None, None, :], mask=wide, other=0.0, cache_modifier=".cg"
-        )
+        at = parts.attended + line + column[None, None, :]
+        values = tl.load(at, mask=wide, other=0.0, cache_modifier=".cg")
         new_largest = tl.maximum(largest, tl.max(maxima, axis=0))
         weights = tl.exp2(maxima - new_largest[None, :])
         fade = tl.exp2(largest - new_largest)
-        attended = attended * fade[:, None] + tl.sum(parts * tl.expand_dims(weights, 2), axis=0)
+        attended = attended * fade[:, None] + tl.sum(values * tl.expand_dims(weights, 2), axis=0)
         total = total * fade + tl.sum(totals * weights, axis=0)
         largest = new_largest
-    return attended, tl.where(head < group, total, 1.0)
+    return Softmax(largest, tl.where(head < group, total, 1.0), attended)
 
 
 @triton.jit
-def store_output(
-    attended,
-    total,
-    outputs,
-    scales,
-    sums,
-    row,
-    kv_head,
-    group,
-    num_heads,
-    ROWS: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-    WIDTH: tl.constexpr,
-    PLAIN: tl.constexpr,
-):
+def store_output(softmax, output, row, heads, HEAD_DIM: tl.constexpr, PLAIN: tl.constexpr):
     """Divide by the softmax's total and store the heads of one key-value head.
 
     Args:
-        attended: float32 [ROWS, WIDTH].
-        total: float32 [ROWS].
-        outputs: Address of [rows, num_heads * D], int8 or bfloat16.
-        scales: Address of [rows, num_heads * D / 128]; used for int8.
-        sums: Likewise.
+        softmax: Of [H] queries, of which the first ``heads.group`` exist.
+        output: Where to, int8 or bfloat16.
         row: int64.
-        kv_head: Which of the key-value heads.
-        group: Heads that share it; the first ``group`` of ROWS exist.
-        num_heads: Query heads.
-        ROWS: Heads in the tile.
+        heads: ``Heads`` of the program.
         HEAD_DIM: D.
-        WIDTH: D padded to a power of two.
         PLAIN: Whether plain arithmetic stands in for what the interpreter lacks.
     """
-    values = attended / total[:, None]
-    first_column = kv_head * group * HEAD_DIM
-    line = outputs + row * num_heads * HEAD_DIM + first_column
-    if outputs.dtype.element_ty == tl.int8:
-        count: tl.constexpr = ROWS * HEAD_DIM // GROUP
+    rows: tl.constexpr = softmax.attended.shape[0]
+    values = softmax.attended / softmax.total[:, None]
+    first_column = heads.kv_head * heads.group * HEAD_DIM
+    line = output.elements + row * heads.num_heads * HEAD_DIM + first_column
+    if output.elements.dtype.element_ty == tl.int8:
+        count: tl.constexpr = rows * HEAD_DIM // GROUP
         tile = tl.reshape(values, (count, GROUP))
         groups = tl.arange(0, count)
         columns = groups[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
-        first_group = row * (num_heads * HEAD_DIM // GROUP) + first_column // GROUP
+        first_group = row * (heads.num_heads * HEAD_DIM // GROUP) + first_column // GROUP
         store_activations(
             tile,
             line,
-            scales + first_group,
-            sums + first_group,
+            output.scales + first_group,
+            output.sums + first_group,
             columns,
             groups,
-            columns < group * HEAD_DIM,
-            groups < group * HEAD_DIM // GROUP,
+            columns < heads.group * HEAD_DIM,
+            groups < heads.group * HEAD_DIM // GROUP,
         )
     else:
-        head = tl.arange(0, ROWS)[:, None]
-        column = tl.arange(0, WIDTH)[None, :]
-        mask = (head < group) & (column < HEAD_DIM)
+        head = tl.arange(0, rows)[:, None]
+        column = tl.arange(0, softmax.attended.shape[1])[None, :]
+        mask = (head < heads.group) & (column < HEAD_DIM)
         tl.store(line + head * HEAD_DIM + column, to_bf16(values, PLAIN), mask=mask)
+
+
+@triton.jit
+def finish(
+    softmax,
+    output,
+    parts,
+    row,
+    heads,
+    split,
+    splits,
+    active,
+    ROWS: tl.constexpr,
+    AT_ONCE: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    PLAIN: tl.constexpr,
+):
+    """Store the output if nobody else works on it; else leave a part, and the last one joins them.
+
+    Args:
+        softmax: What this program made.
+        output: Where the output goes.
+        parts: Where parts go. The last program sets its counter back to zero.
+        row: int64.
+        heads: ``Heads`` of the program.
+        split: This program among those of the row's key-value head.
+        splits: How many there are at most.
+        active: How many of them have something to do.
+        ROWS: Heads, not below ``heads.group``, that a join holds.
+        AT_ONCE: Parts that it reads together.
+        HEAD_DIM: D.
+        PLAIN: Whether plain arithmetic stands in for what the interpreter lacks.
+    """
+    if active == 1:
+        store_output(softmax, output, row, heads, HEAD_DIM, PLAIN)
+    else:
+        pair = row * heads.kv_heads + heads.kv_head
+        base = pair * splits
+        store_part(softmax, parts, base + split, heads.group, HEAD_DIM)
+        tl.debug_barrier()  # every thread has stored before one of them says so
+        arrived = tl.atomic_add(parts.counters + pair, 1, sem="acq_rel")
+        if arrived == active - 1:
+            width: tl.constexpr = softmax.attended.shape[1]
+            joined = combine(parts, base, active, heads.group, ROWS, AT_ONCE, HEAD_DIM, width)
+            store_output(joined, output, row, heads, HEAD_DIM, PLAIN)
+            tl.store(parts.counters + pair, 0)

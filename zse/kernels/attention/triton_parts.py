@@ -2,15 +2,52 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import triton
 import triton.language as tl
 
-from zse.kernels.rope_store.triton_heads import BLOCK_TOKENS, SCALE_CHANNELS
+from zse.kernels.rope_store.triton_heads import BLOCK_TOKENS, SCALE_CHANNELS, Stored, line_of
 
 LOG2_E = tl.constexpr(1.4426950408889634)
-NOTHING = tl.constexpr(
-    -1.0e30
-)  # a score that no softmax notices; infinities would make not-a-number
+NOTHING = tl.constexpr(-1.0e30)
+"""A score that no softmax notices; infinities would make not-a-number."""
+
+
+class Heads(NamedTuple):
+    """The key-value head that is worked on, and the query heads that share it."""
+
+    kv_head: tl.tensor
+    kv_heads: tl.tensor
+    """Key-value heads there are."""
+    num_heads: tl.tensor
+    """Query heads there are."""
+    group: tl.tensor
+    """Query heads that share a key-value head."""
+
+
+class Context(NamedTuple):
+    """The cached tokens of one sequence, for one key-value head."""
+
+    key_cache: Stored
+    """Addresses of all keys."""
+    value_cache: Stored
+    table: tl.tensor
+    """Address of the sequence's blocks, int32."""
+    end: tl.tensor
+    """How many tokens there are."""
+    heads: Heads
+
+
+class Softmax(NamedTuple):
+    """What is known of H queries' softmax after some of the cached tokens, float32."""
+
+    largest: tl.tensor
+    """[H], the largest score to base 2."""
+    total: tl.tensor
+    """[H], the sum of ``2 ** (score - largest)``."""
+    attended: tl.tensor
+    """[H, D], the sum of values with these weights."""
 
 
 @triton.jit
@@ -32,36 +69,36 @@ def cap(scores, softcap, SOFTCAP: tl.constexpr):
 
 
 @triton.jit
-def cache_lines(table, tokens, seen, kv_head, kv_heads, MASKED: tl.constexpr):
-    """Return int64 lines of the cache that hold tokens of one sequence for one head."""
-    at = table + tokens // BLOCK_TOKENS
+def cache_lines(context, tokens, seen, MASKED: tl.constexpr):
+    """Return int64 lines [T] of the cache that hold tokens [T] of a context."""
+    at = context.table + tokens // BLOCK_TOKENS
     block = tl.load(at, mask=seen, other=0) if MASKED else tl.load(at)
-    return (block.to(tl.int64) * kv_heads + kv_head) * BLOCK_TOKENS + tokens % BLOCK_TOKENS
+    return line_of(block.to(tl.int64), tokens, context.heads.kv_head, context.heads.kv_heads)
 
 
 @triton.jit
-def hold(values, PLAIN: tl.constexpr):
-    """Return the values, and keep the compiler from preparing them for a product before this place.
+def hold(stored, PLAIN: tl.constexpr):
+    """Return the ``Stored`` tile, and keep the compiler from preparing it for a product before.
 
     Otherwise it waits for each tile where it was asked for, before it asks for the next one.
     """
+    elements = stored.elements
     if PLAIN:
-        held = values
-    elif values.dtype == tl.int8:
+        held = elements
+    elif elements.dtype == tl.int8:
         held = tl.inline_asm_elementwise(
-            "mov.b32 $0, $1;", "=r,r", [values], dtype=tl.int8, is_pure=False, pack=4
+            "mov.b32 $0, $1;", "=r,r", [elements], dtype=tl.int8, is_pure=False, pack=4
         )
     else:
         held = tl.inline_asm_elementwise(
-            "mov.b32 $0, $1;", "=r,r", [values], dtype=values.dtype, is_pure=False, pack=2
+            "mov.b32 $0, $1;", "=r,r", [elements], dtype=elements.dtype, is_pure=False, pack=2
         )
-    return held
+    return Stored(held, stored.scales)
 
 
 @triton.jit
 def load_stored(
     cache,
-    cache_scales,
     lines,
     seen,
     first_column: tl.constexpr,
@@ -70,11 +107,10 @@ def load_stored(
     HEAD_DIM: tl.constexpr,
     MASKED: tl.constexpr,
 ):
-    """Return some columns of keys or values as stored [T, WIDTH_PAD], zeros where not seen.
+    """Return some columns of keys or values of T cached tokens, zeros where not seen.
 
     Args:
-        cache: Address of [lines, D], bfloat16 or int8.
-        cache_scales: Address of float16 [lines, D / 32]; used for int8.
+        cache: ``Stored`` addresses of all keys or of all values.
         lines: int64 [T].
         seen: [T] which tokens exist.
         first_column: Where the columns start.
@@ -84,35 +120,35 @@ def load_stored(
         MASKED: Whether some tokens may be missing.
 
     Returns:
-        The tile, and for int8 its scales [T, WIDTH / 32].
+        ``Stored``: elements [T, WIDTH_PAD], and for int8 scales [T, WIDTH / 32].
     """
     column = tl.arange(0, WIDTH_PAD)
-    at = cache + lines[:, None] * HEAD_DIM + first_column + column[None, :]
+    at = cache.elements + lines[:, None] * HEAD_DIM + first_column + column[None, :]
     padded: tl.constexpr = WIDTH_PAD != WIDTH
     mask = seen[:, None] & (column < WIDTH)[None, :]
-    stored = tl.load(at, mask=mask, other=0) if MASKED or padded else tl.load(at)
-    if cache.dtype.element_ty == tl.int8:
+    elements = tl.load(at, mask=mask, other=0) if MASKED or padded else tl.load(at)
+    if elements.dtype == tl.int8:
         group = first_column // SCALE_CHANNELS + tl.arange(0, WIDTH // SCALE_CHANNELS)
-        scale_at = cache_scales + lines[:, None] * (HEAD_DIM // SCALE_CHANNELS) + group[None, :]
+        scale_at = cache.scales + lines[:, None] * (HEAD_DIM // SCALE_CHANNELS) + group[None, :]
         if MASKED:
             scales = tl.load(scale_at, mask=seen[:, None] & (group >= 0)[None, :], other=0.0)
         else:
             scales = tl.load(scale_at)
     else:
-        scales = stored
-    return stored, scales
+        scales = elements
+    return Stored(elements, scales)
 
 
 @triton.jit
-def decode(stored, scales):
-    """Return the bfloat16 values [T, W] of a stored tile."""
-    if stored.dtype == tl.int8:
-        tokens: tl.constexpr = stored.shape[0]
-        width: tl.constexpr = stored.shape[1]
-        groups: tl.constexpr = scales.shape[1]
-        codes = tl.reshape(stored, (tokens, groups, SCALE_CHANNELS)).to(tl.float32)
-        wide = codes * tl.expand_dims(scales.to(tl.float32), 2)
+def decode(stored):
+    """Return the bfloat16 values [T, W] of a ``Stored`` tile."""
+    if stored.elements.dtype == tl.int8:
+        tokens: tl.constexpr = stored.elements.shape[0]
+        width: tl.constexpr = stored.elements.shape[1]
+        groups: tl.constexpr = stored.scales.shape[1]
+        codes = tl.reshape(stored.elements, (tokens, groups, SCALE_CHANNELS)).to(tl.float32)
+        wide = codes * tl.expand_dims(stored.scales.to(tl.float32), 2)
         values = tl.reshape(wide, (tokens, width)).to(tl.bfloat16)
     else:
-        values = stored
+        values = stored.elements
     return values

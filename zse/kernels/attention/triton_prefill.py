@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import triton
 import triton.language as tl
 
 from zse.kernels.attention.triton_parts import (
     LOG2_E,
     NOTHING,
+    Context,
+    Heads,
+    Softmax,
     cache_lines,
     cap,
     decode,
@@ -15,97 +20,77 @@ from zse.kernels.attention.triton_parts import (
     load_stored,
 )
 from zse.kernels.norm.triton_parts import to_bf16
+from zse.kernels.rope_store.triton_heads import Stored
+
+
+class Rules(NamedTuple):
+    """What queries see and how they weigh it."""
+
+    window: tl.tensor
+    """Positions that a query sees, its own included."""
+    softcap: tl.tensor
+    """See ``cap``."""
+    scale: tl.tensor
+    """Factor on products, which makes them scores to base 2 unless ``cap`` does."""
 
 
 @triton.jit
 def attend_range(
     query,
-    query_position,
-    largest,
-    total,
-    attended,
+    position,
+    softmax,
     first,
     last,
-    table,
-    end,
-    kv_head,
-    kv_heads,
-    keys,
-    values,
-    key_scales,
-    value_scales,
-    window,
-    softcap,
-    scale,
+    context,
+    rules,
     HEAD_DIM: tl.constexpr,
-    WIDTH: tl.constexpr,
     TOKENS: tl.constexpr,
     MASKED: tl.constexpr,
     WINDOW: tl.constexpr,
     SOFTCAP: tl.constexpr,
     PLAIN: tl.constexpr,
 ):
-    """Walk over cached tokens ``first`` to ``last``; return the softmax's state.
+    """Return the ``Softmax`` of queries [Q, WIDTH] after cached tokens ``first`` to ``last``.
 
     Without MASKED every query sees every token of the range.
     """
+    width: tl.constexpr = query.shape[1]
+    largest, total, attended = softmax
     for start in tl.range(first, last, TOKENS):
         tokens = start + tl.arange(0, TOKENS)
-        stored = tokens < end
-        lines = cache_lines(table, tokens, stored, kv_head, kv_heads, MASKED)
-        k_tile, k_scales = load_stored(
-            keys, key_scales, lines, stored, 0, HEAD_DIM, WIDTH, HEAD_DIM, MASKED
-        )
+        stored = tokens < context.end
+        lines = cache_lines(context, tokens, stored, MASKED)
+        key = load_stored(context.key_cache, lines, stored, 0, HEAD_DIM, width, HEAD_DIM, MASKED)
         scores = tl.zeros((query.shape[0], TOKENS), tl.float32)
-        scores = dot(query, tl.trans(decode(k_tile, k_scales)), scores, PLAIN) * scale
-        scores = cap(scores, softcap, SOFTCAP)
+        scores = dot(query, tl.trans(decode(key)), scores, PLAIN) * rules.scale
+        scores = cap(scores, rules.softcap, SOFTCAP)
         if MASKED:
-            seen = tokens[None, :] <= query_position[:, None]
+            seen = tokens[None, :] <= position[:, None]
             if WINDOW:
-                seen = seen & (tokens[None, :] > query_position[:, None] - window)
+                seen = seen & (tokens[None, :] > position[:, None] - rules.window)
             scores = tl.where(seen, scores, NOTHING)
         new_largest = tl.maximum(largest, tl.max(scores, axis=1))
         weights = tl.exp2(scores - new_largest[:, None])
         fade = tl.exp2(largest - new_largest)
         total = total * fade + tl.sum(weights, axis=1)
-        v_tile, v_scales = load_stored(
-            values, value_scales, lines, stored, 0, HEAD_DIM, WIDTH, HEAD_DIM, MASKED
+        value = load_stored(
+            context.value_cache, lines, stored, 0, HEAD_DIM, width, HEAD_DIM, MASKED
         )
         attended = attended * fade[:, None]
-        value = decode(v_tile, v_scales)
+        value = decode(value)
         attended = dot(to_bf16(weights, PLAIN), value, attended, PLAIN)
         largest = new_largest
-    return largest, total, attended
+    return Softmax(largest, total, attended)
 
 
 @triton.jit
 def attention_prefill(
-    queries,
-    keys,
-    values,
-    key_scales,
-    value_scales,
-    tables,
-    tile_first_rows,
-    tile_num_rows,
-    tile_table_rows,
-    tile_first_positions,
-    outputs,
-    table_stride,
-    num_heads,
-    kv_heads,
-    window,
-    softcap,
-    scale,
-    HEAD_DIM: tl.constexpr,
-    WIDTH: tl.constexpr,
-    QUERIES: tl.constexpr,
-    TOKENS: tl.constexpr,
-    WINDOW: tl.constexpr,
-    SOFTCAP: tl.constexpr,
-    PDL: tl.constexpr,
-    PLAIN: tl.constexpr,
-):
+    queries, keys, values, key_scales, value_scales, tables,
+    tile_first_rows, tile_num_rows, tile_table_rows, tile_first_positions, outputs,
+    table_stride, num_heads, kv_heads, window, softcap, scale,
+    HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr, QUERIES: tl.constexpr, TOKENS: tl.constexpr,
+    WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, PDL: tl.constexpr, PLAIN: tl.constexpr,
+):  # fmt: skip
     """Attend with up to QUERIES consecutive tokens of one sequence. Program: (head, tile).
 
     Tiles are taken from the last, where sequences are longest, so that no long one starts late.
@@ -119,7 +104,8 @@ def attention_prefill(
     num_rows = tl.load(tile_num_rows + tile)
     first_position = tl.load(tile_first_positions + tile)
     table = tables + tl.load(tile_table_rows + tile).to(tl.int64) * table_stride
-    kv_head = head // (num_heads // kv_heads)
+    group = num_heads // kv_heads
+    heads = Heads(head // group, kv_heads, num_heads, group)
 
     index = tl.arange(0, QUERIES)
     column = tl.arange(0, WIDTH)
@@ -128,31 +114,26 @@ def attention_prefill(
     mask = (index < num_rows)[:, None] & (column < HEAD_DIM)[None, :]
     query = tl.load(queries + at, mask=mask, other=0.0)
 
-    query_position = first_position + index
+    position = first_position + index
     end = first_position + num_rows
-    first_seen = 0
+    key_cache, value_cache = Stored(keys, key_scales), Stored(values, value_scales)
+    context = Context(key_cache, value_cache, table, end, heads)
+    first_masked = first_position // TOKENS * TOKENS  # every query sees the tokens before it
     if WINDOW:
-        first_seen = tl.maximum(first_position + 1 - window, 0) // TOKENS * TOKENS
-    seen_by_all = first_position // TOKENS * TOKENS  # tokens before it need no mask
-    score_scale = scale if SOFTCAP else scale * LOG2_E
-    largest = tl.full((QUERIES,), NOTHING, tl.float32)
-    total = tl.zeros((QUERIES,), tl.float32)
-    attended = tl.zeros((QUERIES, WIDTH), tl.float32)
-    if WINDOW:
-        largest, total, attended = attend_range(
-            query, query_position, largest, total, attended, first_seen, end, table, end, kv_head,
-            kv_heads, keys, values, key_scales, value_scales, window, softcap, score_scale,
-            HEAD_DIM, WIDTH, TOKENS, True, True, SOFTCAP, PLAIN,
+        first_masked = tl.maximum(first_position + 1 - window, 0) // TOKENS * TOKENS
+    rules = Rules(window, softcap, scale if SOFTCAP else scale * LOG2_E)
+    softmax = Softmax(
+        tl.full((QUERIES,), NOTHING, tl.float32),
+        tl.zeros((QUERIES,), tl.float32),
+        tl.zeros((QUERIES, WIDTH), tl.float32),
+    )
+    if not WINDOW:
+        softmax = attend_range(
+            query, position, softmax, 0, first_masked, context, rules,
+            HEAD_DIM, TOKENS, False, False, SOFTCAP, PLAIN,
         )  # fmt: skip
-    else:
-        largest, total, attended = attend_range(
-            query, query_position, largest, total, attended, 0, seen_by_all, table, end, kv_head,
-            kv_heads, keys, values, key_scales, value_scales, window, softcap, score_scale,
-            HEAD_DIM, WIDTH, TOKENS, False, False, SOFTCAP, PLAIN,
-        )  # fmt: skip
-        largest, total, attended = attend_range(
-            query, query_position, largest, total, attended, seen_by_all, end, table, end, kv_head,
-            kv_heads, keys, values, key_scales, value_scales, window, softcap, score_scale,
-            HEAD_DIM, WIDTH, TOKENS, True, False, SOFTCAP, PLAIN,
-        )  # fmt: skip
-    tl.store(outputs + at, to_bf16(attended / total[:, None], PLAIN), mask=mask)
+    softmax = attend_range(
+        query, position, softmax, first_masked, end, context, rules,
+        HEAD_DIM, TOKENS, True, WINDOW, SOFTCAP, PLAIN,
+    )  # fmt: skip
+    tl.store(outputs + at, to_bf16(softmax.attended / softmax.total[:, None], PLAIN), mask=mask)

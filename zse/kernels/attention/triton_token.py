@@ -6,36 +6,95 @@ that most programs do not need.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import triton
 import triton.language as tl
 
 from zse.kernels.norm.triton_parts import to_bf16
-from zse.kernels.rope_store.triton_heads import encode, head_norm_factor, rotate, write_half
+from zse.kernels.rope_store.triton_heads import (
+    head_norm_factor,
+    line_of,
+    load_halves,
+    rotate,
+    write_columns,
+    write_halves,
+)
+
+
+class Token(NamedTuple):
+    """One new token's query heads, key and value, float32.
+
+    Query and key are halves, because dimension i turns with dimension i + D / 2.
+    """
+
+    q_first: tl.tensor
+    """[HEADS, D / 2]."""
+    q_second: tl.tensor
+    k_first: tl.tensor
+    """[1, D / 2]."""
+    k_second: tl.tensor
+    value: tl.tensor
+    """[1, D]."""
+
+
+class Places(NamedTuple):
+    """Where a ``Token`` lies in a row of the joined product: int32 offsets and their masks.
+
+    Second halves lie D / 2 behind the first.
+    """
+
+    q_mask: tl.tensor
+    """[HEADS, D / 2]."""
+    k_mask: tl.tensor
+    """[1, D / 2]."""
+    v_mask: tl.tensor
+    """[1, D]."""
+    q: tl.tensor
+    k: tl.tensor
+    v: tl.tensor
 
 
 @triton.jit
-def load_halves(weight, column, inside, HALF: tl.constexpr):
-    """Return both halves of a head's vector as [1, D / 2]."""
-    first = tl.load(weight + column, mask=inside, other=0.0)[None, :]
-    return first, tl.load(weight + HALF + column, mask=inside, other=0.0)[None, :]
+def token_places(
+    heads,
+    HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    HALF_PAD: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
+    """Return the ``Places`` of these heads."""
+    head = tl.arange(0, HEADS)
+    column = tl.arange(0, HALF_PAD)
+    inside = column < HEAD_DIM // 2
+    wide = tl.arange(0, WIDTH)[None, :]
+    return Places(
+        (head < heads.group)[:, None] & inside[None, :],
+        inside[None, :],
+        wide < HEAD_DIM,
+        (heads.kv_head * heads.group + head)[:, None] * HEAD_DIM + column[None, :],
+        (heads.num_heads + heads.kv_head) * HEAD_DIM + column[None, :],
+        (heads.num_heads + heads.kv_heads + heads.kv_head) * HEAD_DIM + wide,
+    )
 
 
 @triton.jit
-def load_biases(bias, q_at, k_at, v_at, q_mask, k_mask, v_mask, has_bias, HALF: tl.constexpr):
-    """Return the bias of queries (two halves), of the key (two halves) and of the value."""
+def load_biases(bias, places, has_bias, HEAD_DIM: tl.constexpr):
+    """Return the bias of a token's heads as a ``Token``, zeros where there is none."""
+    half: tl.constexpr = HEAD_DIM // 2
     if has_bias != 0:
-        q_first = tl.load(bias + q_at, mask=q_mask, other=0.0)
-        q_second = tl.load(bias + q_at + HALF, mask=q_mask, other=0.0)
-        k_first = tl.load(bias + k_at, mask=k_mask, other=0.0)
-        k_second = tl.load(bias + k_at + HALF, mask=k_mask, other=0.0)
-        value = tl.load(bias + v_at, mask=v_mask, other=0.0)
+        q_first = tl.load(bias + places.q, mask=places.q_mask, other=0.0)
+        q_second = tl.load(bias + places.q + half, mask=places.q_mask, other=0.0)
+        k_first = tl.load(bias + places.k, mask=places.k_mask, other=0.0)
+        k_second = tl.load(bias + places.k + half, mask=places.k_mask, other=0.0)
+        value = tl.load(bias + places.v, mask=places.v_mask, other=0.0)
     else:
-        q_first = tl.zeros(q_at.shape, tl.float32)
-        q_second = tl.zeros(q_at.shape, tl.float32)
-        k_first = tl.zeros(k_at.shape, tl.float32)
-        k_second = tl.zeros(k_at.shape, tl.float32)
-        value = tl.zeros(v_at.shape, tl.float32)
-    return q_first, q_second, k_first, k_second, value
+        q_first = tl.zeros(places.q.shape, tl.float32)
+        q_second = tl.zeros(places.q.shape, tl.float32)
+        k_first = tl.zeros(places.k.shape, tl.float32)
+        k_second = tl.zeros(places.k.shape, tl.float32)
+        value = tl.zeros(places.v.shape, tl.float32)
+    return Token(q_first, q_second, k_first, k_second, value)
 
 
 @triton.jit
@@ -47,58 +106,51 @@ def load_two(line, other, offsets, mask, second_exists):
 
 
 @triton.jit
-def add_parts(
-    line,
-    stride,
-    splits,
-    q_at,
-    k_at,
-    v_at,
-    q_mask,
-    k_mask,
-    v_mask,
-    q_first,
-    q_second,
-    k_first,
-    k_second,
-    value,
-    HALF: tl.constexpr,
-):
-    """Add the summands of queries, key and value in order, two of each in flight at once."""
+def add_summands(token, places, heads, qkv, row, rows, splits, HEAD_DIM: tl.constexpr):
+    """Return the token with the summands of the joined product added in order.
+
+    Two of each are in flight at once.
+
+    Args:
+        token: What they are added to.
+        places: Where in a row they lie.
+        heads: ``Heads`` of the program.
+        qkv: Address of float32 [splits, rows, (num_heads + 2 * kv_heads) * D].
+        row: int64.
+        rows: Rows of a summand.
+        splits: Summands.
+        HEAD_DIM: D.
+    """
+    half: tl.constexpr = HEAD_DIM // 2
+    all_columns = (heads.num_heads + 2 * heads.kv_heads) * HEAD_DIM
+    line = qkv + row * all_columns
+    stride = rows.to(tl.int64) * all_columns
+    q_first, q_second, k_first, k_second, value = token
     for index in range(0, splits, 2):
         other = line + stride
         more = (splits > index + 1).to(tl.int32)
-        q_first_0, q_first_1 = load_two(line, other, q_at, q_mask, more)
-        q_second_0, q_second_1 = load_two(line + HALF, other + HALF, q_at, q_mask, more)
-        k_first_0, k_first_1 = load_two(line, other, k_at, k_mask, more)
-        k_second_0, k_second_1 = load_two(line + HALF, other + HALF, k_at, k_mask, more)
-        value_0, value_1 = load_two(line, other, v_at, v_mask, more)
+        q_first_0, q_first_1 = load_two(line, other, places.q, places.q_mask, more)
+        q_second_0, q_second_1 = load_two(line + half, other + half, places.q, places.q_mask, more)
+        k_first_0, k_first_1 = load_two(line, other, places.k, places.k_mask, more)
+        k_second_0, k_second_1 = load_two(line + half, other + half, places.k, places.k_mask, more)
+        value_0, value_1 = load_two(line, other, places.v, places.v_mask, more)
         q_first = q_first + q_first_0 + q_first_1
         q_second = q_second + q_second_0 + q_second_1
         k_first = k_first + k_first_0 + k_first_1
         k_second = k_second + k_second_0 + k_second_1
         value = value + value_0 + value_1
         line = other + stride
-    return q_first, q_second, k_first, k_second, value
+    return Token(q_first, q_second, k_first, k_second, value)
 
 
 @triton.jit
 def turn(
-    first,
-    second,
-    norm,
-    cosines,
-    sines,
-    column,
-    inside,
-    epsilon,
-    HEAD_DIM: tl.constexpr,
-    HEAD_NORM: tl.constexpr,
+    first, second, norm, cosines, sines, epsilon, HEAD_DIM: tl.constexpr, HEAD_NORM: tl.constexpr
 ):
-    """Normalize heads where the model does, then rotate them; halves in, halves out."""
+    """Normalize heads [H, D / 2] where the model does, then rotate them; halves in, halves out."""
     if HEAD_NORM:
         factor = head_norm_factor(first, second, epsilon, HEAD_DIM)
-        norm_first, norm_second = load_halves(norm, column, inside, HEAD_DIM // 2)
+        norm_first, norm_second = load_halves(norm, HEAD_DIM // 2, first.shape[1])
         first *= factor * norm_first
         second *= factor * norm_second
     first, second = rotate(first, second, cosines, sines)
@@ -106,37 +158,52 @@ def turn(
 
 
 @triton.jit
-def write_token(
-    k_first,
-    k_second,
-    value,
-    keys,
-    values,
-    key_scales,
-    value_scales,
-    lines,
-    column,
-    k_mask,
-    v_mask,
+def rotate_token(
+    token,
+    q_norm,
+    k_norm,
+    cosines,
+    sines,
+    epsilon,
     HEAD_DIM: tl.constexpr,
-    WIDTH: tl.constexpr,
-    PLAIN: tl.constexpr,
+    HEAD_NORM: tl.constexpr,
 ):
-    """Write the new key and value where the masks say; return them as the cache holds them."""
-    half: tl.constexpr = HEAD_DIM // 2
-    quantized: tl.constexpr = keys.dtype.element_ty == tl.int8
-    columns = column[None, :]
-    wide = tl.arange(0, WIDTH)[None, :]
-    stored, scales, k_first = encode(k_first, quantized, PLAIN)
-    write_half(keys, key_scales, stored, scales, lines, columns, k_mask, 0, HEAD_DIM, quantized)
-    stored, scales, k_second = encode(k_second, quantized, PLAIN)
-    write_half(keys, key_scales, stored, scales, lines, columns, k_mask, half, HEAD_DIM, quantized)
-    stored, scales, value = encode(value, quantized, PLAIN)
-    write_half(values, value_scales, stored, scales, lines, wide, v_mask, 0, HEAD_DIM, quantized)
-    return k_first, k_second, value
+    """Return the token with query and key normalized, where the model does, and rotated."""
+    q_first, q_second = turn(
+        token.q_first, token.q_second, q_norm, cosines, sines, epsilon, HEAD_DIM, HEAD_NORM
+    )
+    k_first, k_second = turn(
+        token.k_first, token.k_second, k_norm, cosines, sines, epsilon, HEAD_DIM, HEAD_NORM
+    )
+    return Token(q_first, q_second, k_first, k_second, token.value)
 
 
 @triton.jit
-def scale_query(first, second, scale, PLAIN: tl.constexpr):
-    """Return the halves of scaled queries as bfloat16."""
-    return to_bf16(first * scale, PLAIN), to_bf16(second * scale, PLAIN)
+def scale_query(token, scale, PLAIN: tl.constexpr):
+    """Return the halves of the scaled query [HEADS, D / 2] as bfloat16."""
+    return to_bf16(token.q_first * scale, PLAIN), to_bf16(token.q_second * scale, PLAIN)
+
+
+@triton.jit
+def write_token(token, places, owner, context, block, HEAD_DIM: tl.constexpr, PLAIN: tl.constexpr):
+    """Write the new key and value where ``owner`` is 1; return the token as the cache holds it.
+
+    Args:
+        token: Rotated.
+        places: Its masks say what exists.
+        owner: int32, 1 in the one program that writes, else 0.
+        context: ``Context`` that the token comes after.
+        block: int64, the block of the cache for the token.
+        HEAD_DIM: D.
+        PLAIN: Whether plain arithmetic stands in for what the interpreter lacks.
+    """
+    owns = tl.zeros((1, 1), tl.int32) + owner > 0
+    line = line_of(block, context.end, context.heads.kv_head, context.heads.kv_heads)
+    lines = line + tl.zeros((1,), tl.int64)
+    k_mask = places.k_mask & owns
+    v_mask = places.v_mask & owns
+    k_first, k_second = write_halves(
+        context.key_cache, token.k_first, token.k_second, lines, k_mask, HEAD_DIM, PLAIN
+    )
+    value = write_columns(context.value_cache, token.value, lines, v_mask, 0, HEAD_DIM, PLAIN)
+    return Token(token.q_first, token.q_second, k_first, k_second, value)

@@ -5,6 +5,8 @@ A head is held as two halves, because dimension i turns with dimension i + D / 2
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import triton
 import triton.language as tl
 
@@ -14,11 +16,29 @@ BLOCK_TOKENS = tl.constexpr(32)
 SCALE_CHANNELS = tl.constexpr(32)
 
 
+class Stored(NamedTuple):
+    """Keys or values as the cache holds them: addresses of all of them, or a tile of some."""
+
+    elements: tl.tensor
+    """int8 or bfloat16 [..., D]."""
+    scales: tl.tensor
+    """float16 [..., D / 32], used for int8."""
+
+
 @triton.jit
 def load_bias(bias, offsets, mask, has_bias):
     """Return a tile of the bias, or zeros when there is none."""
     wanted = (tl.zeros(offsets.shape, tl.int32) + has_bias) > 0
     return tl.load(bias + offsets, mask=mask & wanted, other=0.0)
+
+
+@triton.jit
+def load_halves(weight, HALF: tl.constexpr, HALF_PAD: tl.constexpr):
+    """Return both halves of a vector [D] as [1, HALF_PAD], zeros past D / 2."""
+    column = tl.arange(0, HALF_PAD)
+    inside = column < HALF
+    first = tl.load(weight + column, mask=inside, other=0.0)[None, :]
+    return first, tl.load(weight + HALF + column, mask=inside, other=0.0)[None, :]
 
 
 @triton.jit
@@ -35,8 +55,21 @@ def rotate(first, second, cosines, sines):
 
 
 @triton.jit
+def line_of(block, position, kv_head, kv_heads):
+    """Return the int64 line of the cache [lines, D] that holds a head of the token at a position.
+
+    Args:
+        block: int64, the block of the cache that holds the token.
+        position: int32, in the sequence or from the start of any block.
+        kv_head: Which of the key-value heads.
+        kv_heads: How many there are.
+    """
+    return (block * kv_heads + kv_head) * BLOCK_TOKENS + position % BLOCK_TOKENS
+
+
+@triton.jit
 def encode(values, QUANTIZED: tl.constexpr, PLAIN: tl.constexpr):
-    """Return what the cache holds of [H, W]: stored values, scales [H, W / 32], and their meaning.
+    """Return what the cache holds of float32 [H, W], as ``Stored``, and its meaning [H, W].
 
     Scales are rounded to 16 bits before the codes are made, so that the codes fit them.
     """
@@ -50,48 +83,59 @@ def encode(values, QUANTIZED: tl.constexpr, PLAIN: tl.constexpr):
         codes = round_to_even(groups * tl.expand_dims(inverse, 2))
         codes = tl.where(tl.expand_dims(wide, 2) > 0.0, codes, 0.0)
         restored = tl.reshape(codes * tl.expand_dims(wide, 2), (heads, width))
-        stored = tl.reshape(codes, (heads, width)).to(tl.int8)
+        stored = Stored(tl.reshape(codes, (heads, width)).to(tl.int8), scales)
     else:
-        stored = to_bf16(values, PLAIN)
-        scales = values
-        restored = stored.to(tl.float32)
-    return stored, scales, restored
+        stored = Stored(to_bf16(values, PLAIN), values)
+        restored = stored.elements.to(tl.float32)
+    return stored, restored
 
 
 @triton.jit
-def write_half(
+def write_columns(
     cache,
-    cache_scales,
-    stored,
-    scales,
+    values,
     lines,
-    columns,
     mask,
     first_column: tl.constexpr,
     HEAD_DIM: tl.constexpr,
-    QUANTIZED: tl.constexpr,
+    PLAIN: tl.constexpr,
 ):
-    """Write one encoded half of each head to its line of the cache.
+    """Write some columns of each head to its line of the cache; return what they mean there.
 
     Args:
-        cache: Address of [lines, D].
-        cache_scales: Address of float16 [lines, D / 32]; used for int8.
-        stored: Encoded values [H, W].
-        scales: [H, W / 32].
-        lines: int64 [H], line of each head: (block * kv_heads + kv_head) * 32 + token.
-        columns: [1, W] column inside the half.
+        cache: ``Stored`` addresses of all keys or of all values.
+        values: float32 [H, W].
+        lines: int64 [H], the line of each head.
         mask: [H, W] what to write.
-        first_column: 0 or D / 2.
+        first_column: Where the columns start in a line.
         HEAD_DIM: D.
-        QUANTIZED: Whether the cache is int8.
+        PLAIN: Whether plain arithmetic stands in for what the interpreter lacks.
+
+    Returns:
+        float32 [H, W], the values as a reader of the cache sees them.
     """
-    tl.store(cache + lines[:, None] * HEAD_DIM + first_column + columns, stored, mask=mask)
-    if QUANTIZED:
+    quantized: tl.constexpr = cache.elements.dtype.element_ty == tl.int8
+    heads: tl.constexpr = values.shape[0]
+    width: tl.constexpr = values.shape[1]
+    columns = tl.arange(0, width)[None, :]
+    stored, restored = encode(values, quantized, PLAIN)
+    at = cache.elements + lines[:, None] * HEAD_DIM + first_column + columns
+    tl.store(at, stored.elements, mask=mask)
+    if quantized:
         a_line: tl.constexpr = HEAD_DIM // SCALE_CHANNELS
-        heads: tl.constexpr = stored.shape[0]
-        groups: tl.constexpr = stored.shape[1] // SCALE_CHANNELS
+        groups: tl.constexpr = width // SCALE_CHANNELS
         at = (
             lines[:, None] * a_line + first_column // SCALE_CHANNELS + tl.arange(0, groups)[None, :]
         )
         kept = tl.max(tl.reshape(mask.to(tl.int32), (heads, groups, SCALE_CHANNELS)), axis=2)
-        tl.store(cache_scales + at, scales, mask=kept > 0)
+        tl.store(cache.scales + at, stored.scales, mask=kept > 0)
+    return restored
+
+
+@triton.jit
+def write_halves(cache, first, second, lines, mask, HEAD_DIM: tl.constexpr, PLAIN: tl.constexpr):
+    """Write both halves [H, D / 2] of each head; return what they mean. See ``write_columns``."""
+    half: tl.constexpr = HEAD_DIM // 2
+    first = write_columns(cache, first, lines, mask, 0, HEAD_DIM, PLAIN)
+    second = write_columns(cache, second, lines, mask, half, HEAD_DIM, PLAIN)
+    return first, second

@@ -8,11 +8,13 @@ import triton.language as tl
 from zse.kernels.norm.triton_parts import sum_two_partials, to_bf16
 from zse.kernels.rope_store.triton_heads import (
     BLOCK_TOKENS,
-    encode,
+    Stored,
     head_norm_factor,
+    line_of,
     load_bias,
+    load_halves,
     rotate,
-    write_half,
+    write_halves,
 )
 
 
@@ -46,13 +48,12 @@ def rope_table(
 
 
 @triton.jit
-def normalize(first, second, q_norm, k_norm, is_query, is_key, column, inside, epsilon, HALF):
-    """Apply the norm of queries or of keys to the halves of each head; values keep theirs."""
+def normalize(first, second, q_norm, k_norm, is_query, is_key, epsilon, HALF: tl.constexpr):
+    """Apply the norm of queries or of keys to halves [H, W] of each head; values keep theirs."""
+    pad: tl.constexpr = first.shape[1]
     factor = head_norm_factor(first, second, epsilon, 2 * HALF)
-    q_first = tl.load(q_norm + column, mask=inside, other=0.0)[None, :]
-    q_second = tl.load(q_norm + HALF + column, mask=inside, other=0.0)[None, :]
-    k_first = tl.load(k_norm + column, mask=inside, other=0.0)[None, :]
-    k_second = tl.load(k_norm + HALF + column, mask=inside, other=0.0)[None, :]
+    q_first, q_second = load_halves(q_norm, HALF, pad)
+    k_first, k_second = load_halves(k_norm, HALF, pad)
     rotated = (is_query | is_key)[:, None]
     weight = tl.where(is_query[:, None], q_first, k_first)
     first = tl.where(rotated, first * factor * weight, first)
@@ -61,34 +62,20 @@ def normalize(first, second, q_norm, k_norm, is_query, is_key, column, inside, e
 
 
 @triton.jit
+def store_queries(queries, first, second, mask, HALF: tl.constexpr, PLAIN: tl.constexpr):
+    """Store both halves [H, W] of queries as bfloat16; ``queries`` [H, W] is where the first go."""
+    tl.store(queries, to_bf16(first, PLAIN), mask=mask)
+    tl.store(queries + HALF, to_bf16(second, PLAIN), mask=mask)
+
+
+@triton.jit
 def rope_store(
-    qkv,
-    bias,
-    q_norm,
-    k_norm,
-    cosines_sines,
-    positions,
-    table_rows,
-    tables,
-    queries,
-    keys,
-    values,
-    key_scales,
-    value_scales,
-    rows,
-    splits,
-    has_bias,
-    table_stride,
-    num_heads,
-    kv_heads,
-    epsilon,
-    HEAD_DIM: tl.constexpr,
-    HALF_PAD: tl.constexpr,
-    HEADS: tl.constexpr,
-    HEAD_NORM: tl.constexpr,
-    PDL: tl.constexpr,
-    PLAIN: tl.constexpr,
-):
+    qkv, bias, q_norm, k_norm, cosines_sines, positions, table_rows, tables,
+    queries, keys, values, key_scales, value_scales,
+    rows, splits, has_bias, table_stride, num_heads, kv_heads, epsilon,
+    HEAD_DIM: tl.constexpr, HALF_PAD: tl.constexpr, HEADS: tl.constexpr, HEAD_NORM: tl.constexpr,
+    PDL: tl.constexpr, PLAIN: tl.constexpr,
+):  # fmt: skip
     """Rotate some heads of one row; store queries, write keys and values to the cache.
 
     Program: (row, chunk of HEADS heads). Queries are stored rotated and not scaled.
@@ -97,7 +84,6 @@ def rope_store(
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
     half: tl.constexpr = HEAD_DIM // 2
-    quantized: tl.constexpr = keys.dtype.element_ty == tl.int8
     row = tl.program_id(0).to(tl.int64)
     all_heads = num_heads + 2 * kv_heads
     head = tl.program_id(1) * HEADS + tl.arange(0, HEADS)
@@ -114,34 +100,22 @@ def rope_store(
     is_query = head < num_heads
     is_key = (head >= num_heads) & (head < num_heads + kv_heads)
     if HEAD_NORM:
-        first, second = normalize(
-            first, second, q_norm, k_norm, is_query, is_key, column, inside, epsilon, half
-        )
+        first, second = normalize(first, second, q_norm, k_norm, is_query, is_key, epsilon, half)
     position = tl.load(positions + row)
     angles = cosines_sines + position.to(tl.int64) * HEAD_DIM + column
     cosines = tl.load(angles, mask=inside, other=1.0)[None, :]
     sines = tl.load(angles + half, mask=inside, other=0.0)[None, :]
     first_rotated, second_rotated = rotate(first, second, cosines, sines)
-
     q_at = queries + row * num_heads * HEAD_DIM + offsets
-    q_mask = mask & is_query[:, None]
-    tl.store(q_at, to_bf16(first_rotated, PLAIN), mask=q_mask)
-    tl.store(q_at + half, to_bf16(second_rotated, PLAIN), mask=q_mask)
+    store_queries(q_at, first_rotated, second_rotated, mask & is_query[:, None], half, PLAIN)
 
-    entry = tables + tl.load(table_rows + row).to(tl.int64) * table_stride
-    block = tl.load(entry + position // BLOCK_TOKENS).to(tl.int64)
+    table = tables + tl.load(table_rows + row).to(tl.int64) * table_stride
+    block = tl.load(table + position // BLOCK_TOKENS).to(tl.int64)
     kv_head = tl.where(is_key, head - num_heads, head - num_heads - kv_heads)
-    lines = (block * kv_heads + kv_head) * BLOCK_TOKENS + position % BLOCK_TOKENS
-    columns = column[None, :]
+    lines = line_of(block, position, kv_head, kv_heads)
     k_mask = mask & is_key[:, None]
-    stored, scales, _ = encode(first_rotated, quantized, PLAIN)
-    write_half(keys, key_scales, stored, scales, lines, columns, k_mask, 0, HEAD_DIM, quantized)
-    stored, scales, _ = encode(second_rotated, quantized, PLAIN)
-    write_half(keys, key_scales, stored, scales, lines, columns, k_mask, half, HEAD_DIM, quantized)
+    cache = Stored(keys, key_scales)
+    write_halves(cache, first_rotated, second_rotated, lines, k_mask, HEAD_DIM, PLAIN)
     v_mask = mask & (head >= num_heads + kv_heads)[:, None]
-    stored, scales, _ = encode(first, quantized, PLAIN)
-    write_half(values, value_scales, stored, scales, lines, columns, v_mask, 0, HEAD_DIM, quantized)
-    stored, scales, _ = encode(second, quantized, PLAIN)
-    write_half(
-        values, value_scales, stored, scales, lines, columns, v_mask, half, HEAD_DIM, quantized
-    )
+    cache = Stored(values, value_scales)
+    write_halves(cache, first, second, lines, v_mask, HEAD_DIM, PLAIN)
