@@ -13,6 +13,7 @@ from zse.errors import DeviceError, MissingDependencyError
 from zse.format import ZSEReader
 
 if TYPE_CHECKING:
+    from zse.backends.cuda.arrival import Arrival
     from zse.backends.options import BackendOptions, ModelShape
     from zse.backends.protocol import Backend, Forward
     from zse.format.model_file import ModelFile
@@ -26,6 +27,32 @@ def runs_on_gpu(device: str) -> bool:
     return kind == "cuda" or (kind == "auto" and cuda_device_present())
 
 
+def begin_arrival(
+    device: str, reader: ModelFile, *, vram_bytes: int = 0, phases: Phases = no_phases
+) -> Arrival | None:
+    """Send a file's weights on their way to a GPU, ahead of ``create_backend``.
+
+    Args:
+        device: auto, cpu or cuda[:N].
+        reader: The open file.
+        vram_bytes: GPU memory that everything may take; 0 is all.
+        phases: Told what takes the time.
+
+    Returns:
+        What ``create_backend`` takes over; None where the device is no GPU.
+
+    Raises:
+        DeviceError: The device is unknown, absent or has too little memory.
+        StreamError: The file cannot be read.
+    """
+    ordinal = _ordinal_of(device)
+    if not runs_on_gpu(device):
+        return None
+    from zse.backends.cuda.arrival import Arrival
+
+    return Arrival.begin(ordinal, reader, allowed_bytes=vram_bytes, phases=phases)
+
+
 def create_backend(
     device: str,
     reader: ModelFile,
@@ -33,6 +60,7 @@ def create_backend(
     *,
     options: BackendOptions,
     forward: Forward,
+    arrival: Arrival | None = None,
     phases: Phases = no_phases,
 ) -> Backend:
     """Load a file's weights onto a device and make its KV pool.
@@ -43,21 +71,18 @@ def create_backend(
         shape: The numbers of the model that the operations need.
         options: Sizes and numbers of threads.
         forward: The pass that steps will make; a GPU prepares it while the weights arrive.
+        arrival: The weights, if they are on their way; taken over.
         phases: Told what takes the time.
 
     Raises:
         DeviceError: The device is unknown, absent or has too little memory.
         MissingDependencyError: The backend stands on a package that is not installed.
     """
-    kind, _, ordinal = device.partition(":")
-    if kind not in DEVICES or (ordinal and not (kind == "cuda" and ordinal.isdecimal())):
-        raise DeviceError(
-            f"device {device!r} is not known", hint=f"Known devices: {', '.join(DEVICES)}, cuda:N."
-        )
-    if runs_on_gpu(device):
+    arrival = arrival or begin_arrival(device, reader, vram_bytes=options.vram_bytes, phases=phases)
+    if arrival is not None:
         from zse.backends.cuda.open import open_cuda_backend
 
-        return open_cuda_backend(int(ordinal or 0), reader, shape, options, forward, phases)
+        return open_cuda_backend(arrival, reader, shape, options, forward, phases)
     try:
         from zse.backends.cpu import CPUBackend
     except ImportError as error:
@@ -71,3 +96,12 @@ def create_backend(
             hint="Fetch it first: zse pull URL.",
         )
     return CPUBackend(reader, shape, options)
+
+
+def _ordinal_of(device: str) -> int:
+    kind, _, ordinal = device.partition(":")
+    if kind not in DEVICES or (ordinal and not (kind == "cuda" and ordinal.isdecimal())):
+        raise DeviceError(
+            f"device {device!r} is not known", hint=f"Known devices: {', '.join(DEVICES)}, cuda:N."
+        )
+    return int(ordinal or 0)

@@ -21,6 +21,7 @@ from zse.models.rope import inverse_frequencies
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from zse.backends.cuda.arrival import Arrival
     from zse.backends.protocol import (
         Backend,
         Cache,
@@ -185,6 +186,7 @@ def load_runner(
     *,
     device: str = "auto",
     max_context: int = 0,
+    arrival: Arrival | None = None,
     phases: Phases = no_phases,
     **sizes: Unpack[Sizes],
 ) -> ModelRunner:
@@ -194,6 +196,7 @@ def load_runner(
         path_or_reader: The file, or an open reader that the caller keeps open and closes.
         device: auto, cpu or cuda[:N].
         max_context: Longest sequence in tokens; 0 means what the model says.
+        arrival: The weights, if they are on their way to the device already; taken over.
         phases: Told what takes the time.
         sizes: As the fields of ``BackendOptions``.
 
@@ -223,7 +226,13 @@ def load_runner(
             **sizes,
         )
         backend = create_backend(
-            device, reader, config, options=options, forward=forward, phases=phases
+            device,
+            reader,
+            config,
+            options=options,
+            forward=forward,
+            arrival=arrival,
+            phases=phases,
         )
         return ModelRunner(
             reader, backend, config, owns_reader=owns_reader, max_position=max_position

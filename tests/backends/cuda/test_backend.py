@@ -8,6 +8,7 @@ import interpreted_gpu
 import pytest
 import torch
 
+from zse.backends.cuda.arrival import Arrival
 from zse.backends.cuda.open import Hardware, build_backend
 from zse.backends.options import BackendOptions
 from zse.backends.types import PENDING_TOKEN, SamplingRow, SequenceChunk, StepBatch
@@ -16,6 +17,7 @@ from zse.models import ModelRunner, load_runner
 from zse.models.config import ModelConfig
 from zse.models.rope import inverse_frequencies
 from zse.models.runner import forward_of
+from zse.stream.source import LocalSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -44,8 +46,8 @@ def open_runner(path: Path, **sizes: object) -> ModelRunner:
     )
     gpu = interpreted_gpu.InterpretedGpu()
     stream = gpu.create_stream()
+    arrival = Arrival(gpu, LocalSource(path), reader.header)
     hardware = Hardware(
-        gpu=gpu,
         stream=stream,
         make_launcher=lambda: interpreted_gpu.StreamLauncher(stream),
         new_pool=interpreted_gpu.HostPool,
@@ -55,7 +57,7 @@ def open_runner(path: Path, **sizes: object) -> ModelRunner:
         rope_factor=factor,
         **{"num_blocks": 8, "max_sequences": 2, "max_batch_tokens": 16, **sizes},
     )
-    backend = build_backend(hardware, reader, config, options, forward_of(config))
+    backend = build_backend(hardware, arrival, reader, config, options, forward_of(config))
     return ModelRunner(reader, backend, config, owns_reader=True, max_position=config.max_position)
 
 

@@ -1,8 +1,7 @@
-"""From a file to a CUDA backend: context, weights on their way, kernels, KV pool, tables."""
+"""From weights on their way to a CUDA backend: kernels, KV pool, tables, the first graph."""
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,58 +13,52 @@ from zse.backends.cuda.launcher import PackLauncher
 from zse.backends.cuda.memory import (
     SCRATCH_RANGE_BYTES,
     DeviceMemory,
-    MemoryBudget,
     choose_num_blocks,
 )
 from zse.backends.cuda.model import DeviceModel
 from zse.backends.cuda.outliers import outlier_layers
-from zse.backends.cuda.weights import DeviceWeights, region_of
-from zse.device.cuda import Gpu, VirtualPool
+from zse.backends.cuda.weights import DeviceWeights
+from zse.device.cuda import VirtualPool
 from zse.device.phases import Phases, no_phases
-from zse.errors import DeviceError, ZSEError
+from zse.errors import DeviceError
 from zse.kernels.find import find_pack
 from zse.settings import load_settings
-from zse.stream.ahead import AheadSource
-from zse.stream.loader import start_load
-from zse.stream.opening import open_source
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from zse.backends.cuda.arrival import Arrival
     from zse.backends.options import BackendOptions, ModelShape
     from zse.backends.protocol import Forward
-    from zse.device.cuda import Stream
+    from zse.device.cuda import Gpu, Stream
     from zse.format.model_file import ModelFile
     from zse.kernels.launcher import Launcher
 
 _LOG = logging.getLogger("zse.backends.cuda")
-STACK_BYTES = 256
-"""Of one thread: twice what the neediest of our kernels spills."""
 KV_DTYPES = {"auto": "bf16", "bf16": "bf16", "int8": "int8"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Hardware:
-    """An open GPU and what is made on it."""
+    """What is made on an open GPU."""
 
-    gpu: Gpu
     stream: Stream
     make_launcher: Callable[[], Launcher]
     new_pool: Callable[[Gpu, int], VirtualPool] = VirtualPool
 
 
 def open_cuda_backend(
-    ordinal: int,
+    arrival: Arrival,
     reader: ModelFile,
     shape: ModelShape,
     options: BackendOptions,
     forward: Forward,
     phases: Phases = no_phases,
 ) -> CUDABackend:
-    """Load a model onto a GPU.
+    """Build a backend around weights that are on their way.
 
     Args:
-        ordinal: Which GPU.
+        arrival: The GPU and the weights; the backend takes them over, an error gives them back.
         reader: The open file.
         shape: The numbers of the model.
         options: Sizes.
@@ -73,14 +66,13 @@ def open_cuda_backend(
         phases: Told what takes the time.
 
     Raises:
-        DeviceError: The GPU is absent, busy or too small, or an option has no meaning for it.
+        DeviceError: The GPU is too small, or an option has no meaning for it.
         KernelPackError: There are no kernels for it.
         StreamError: The file changed or failed on its way.
     """
-    with phases("context"):
-        gpu = Gpu.open(ordinal)
     try:
-        gpu.limit_stack(STACK_BYTES)
+        gpu = arrival.gpu
+        gpu.make_current()  # another thread may have opened it
         stream = gpu.create_stream()
 
         def make_launcher() -> Launcher:
@@ -95,53 +87,39 @@ def open_cuda_backend(
             )
             return PackLauncher(gpu, pack, stream)
 
-        hardware = Hardware(gpu=gpu, stream=stream, make_launcher=make_launcher)
-        return build_backend(hardware, reader, shape, options, forward, phases)
+        hardware = Hardware(stream=stream, make_launcher=make_launcher)
+        return build_backend(hardware, arrival, reader, shape, options, forward, phases)
     except BaseException:
-        gpu.close()
+        arrival.abandon()
         raise
 
 
 def build_backend(
     hardware: Hardware,
+    arrival: Arrival,
     reader: ModelFile,
     shape: ModelShape,
     options: BackendOptions,
     forward: Forward,
     phases: Phases = no_phases,
 ) -> CUDABackend:
-    """Put a model on an open GPU. Weights stream in while the rest is prepared.
+    """Make everything else while the weights arrive, then wait for them.
 
     Raises:
         DeviceError: The GPU is too small, or an option has no meaning for it.
         StreamError: The file changed or failed on its way.
     """
     _check_options(options)
-    gpu = hardware.gpu
-    free, _ = gpu.memory()
-    _, length = region_of(reader.header)
-    budget = MemoryBudget(free=free, allowed=options.vram_bytes, weights=length)
-    budget.check_weights()
-    block = gpu.allocate(length)
-    source = AheadSource(open_source(reader.path), reader.header)
     kv_dtype = KV_DTYPES[options.kv_dtype]
-    kept = outlier_layers(source, reader.header, shape) if kv_dtype == "int8" else ()
+    kept = outlier_layers(arrival.source, reader.header, shape) if kv_dtype == "int8" else ()
     layout = layout_for(shape, kv_dtype, kept)
-    loading = start_load(gpu, source, reader.header, block.address)
-    try:
-        weights = DeviceWeights(gpu, reader.header, block)
-        model, memory = _prepare(hardware, weights, budget, layout, shape, options, phases)
-        backend = CUDABackend(gpu, hardware.stream, model, memory)
-        with phases("warm-up"):
-            backend.warm(forward)
-    except BaseException:
-        loading.cancel()
-        with contextlib.suppress(ZSEError):
-            loading.wait()
-        raise
+    weights = DeviceWeights(arrival.gpu, reader.header, arrival.block)
+    model, memory = _prepare(hardware, arrival, weights, layout, shape, options, phases)
+    backend = CUDABackend(arrival.gpu, hardware.stream, model, memory)
+    with phases("warm-up"):
+        backend.warm(forward)
     with phases("weights-to-gpu"):
-        report = loading.wait()
-    source.close()
+        report = arrival.wait()
     figures = {
         "gigabytes": round(report.num_bytes / 1e9, 3),
         "gigabytes_per_second": round(report.gigabytes_per_second, 2),
@@ -154,20 +132,20 @@ def build_backend(
 
 def _prepare(
     hardware: Hardware,
+    arrival: Arrival,
     weights: DeviceWeights,
-    budget: MemoryBudget,
     layout: KVLayout,
     shape: ModelShape,
     options: BackendOptions,
     phases: Phases,
 ) -> tuple[DeviceModel, DeviceMemory]:
     """Make everything that does not need the weights to have arrived."""
-    gpu = hardware.gpu
+    gpu = arrival.gpu
     with phases("kernels"):
         launcher = hardware.make_launcher()
     with phases("kv-cache"):
         model = DeviceModel(gpu, launcher, weights, shape, options)
-        budget = budget.with_scratch(model.largest_scratch_bytes())
+        budget = arrival.budget.with_scratch(model.largest_scratch_bytes())
         num_blocks = choose_num_blocks(budget, layout, shape, options)
         memory = DeviceMemory(
             cache=KVPool(gpu, layout, num_blocks),

@@ -13,6 +13,7 @@ from zse.errors import UnsupportedModelError
 from zse.format.schemes import Scheme
 from zse.kernels.embed.launch import EmbedTable
 from zse.kernels.linear.weight import LinearWeight
+from zse.stream.plan import region_span
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -23,12 +24,6 @@ if TYPE_CHECKING:
 EMBED = "embed.weight"
 HEAD = "lm_head.weight"
 _SCALES = {Scheme.INT4: "scale_zero", Scheme.NF4: "absmax", Scheme.INT8: "scale"}
-
-
-def region_of(header: ZSEHeader) -> tuple[int, int]:
-    """Return offset and length in bytes of the tensor region: from the first group to the last."""
-    start = min(group.offset_bytes for group in header.groups)
-    return start, max(group.end_bytes for group in header.groups) - start
 
 
 class DeviceWeights:
@@ -43,7 +38,7 @@ class DeviceWeights:
     def __init__(self, gpu: Gpu, header: ZSEHeader, block: DeviceBlock) -> None:
         self._gpu = gpu
         self._block = block
-        self._shift = block.address - region_of(header)[0]
+        self._shift = block.address - region_span(header)[0]
         self._entries = {entry.name: entry for entry in header.tensors}
         vectors = [entry for entry in header.tensors if len(entry.shape) == 1]
         self._narrow = [entry for entry in vectors if entry.scheme is not Scheme.FP32]

@@ -1,0 +1,104 @@
+"""A model on its way to a GPU.
+
+Opening the GPU and moving the weights take most of a start, and need little of Python. So they
+begin first, before the engine is imported; a backend is built around them while they run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from zse.backends.cuda.budget import MemoryBudget
+from zse.device.cuda import Gpu
+from zse.device.phases import Phases, no_phases
+from zse.errors import ZSEError
+from zse.stream.ahead import AheadSource
+from zse.stream.loader import start_load
+from zse.stream.opening import open_source
+from zse.stream.plan import region_span
+
+if TYPE_CHECKING:
+    from zse.format.model_file import ModelFile
+    from zse.format.spec import ZSEHeader
+    from zse.stream.loader import LoadReport
+    from zse.stream.source import ByteSource
+
+STACK_BYTES = 256
+"""Of one thread on the GPU: twice what the neediest of our kernels spills."""
+
+
+class Arrival:
+    """Weights that stream into a block of an open GPU's memory.
+
+    Args:
+        gpu: The GPU. Whoever takes the arrival over closes it.
+        source: Where the file's bytes are; closed when they have arrived.
+        header: The file's validated header.
+        allowed_bytes: GPU memory that everything may take; 0 is all.
+
+    Raises:
+        DeviceError: The weights do not fit.
+    """
+
+    def __init__(
+        self, gpu: Gpu, source: ByteSource, header: ZSEHeader, *, allowed_bytes: int = 0
+    ) -> None:
+        _, length = region_span(header)
+        free, _ = gpu.memory()
+        self.budget = MemoryBudget(free=free, allowed=allowed_bytes, weights=length)
+        self.budget.check_weights()
+        self.gpu = gpu
+        self.source = source
+        self.block = gpu.allocate(length)
+        self._loading = start_load(gpu, source, header, self.block.address)
+
+    @classmethod
+    def begin(
+        cls,
+        ordinal: int,
+        reader: ModelFile,
+        *,
+        allowed_bytes: int = 0,
+        phases: Phases = no_phases,
+    ) -> Arrival:
+        """Open a GPU and send a file's weights on their way; return while they are moving.
+
+        Args:
+            ordinal: Which GPU.
+            reader: The open file.
+            allowed_bytes: GPU memory that everything may take; 0 is all.
+            phases: Told what takes the time.
+
+        Raises:
+            DeviceError: The GPU is absent, busy or too small.
+            StreamError: The file cannot be read.
+        """
+        with contextlib.ExitStack() as undo:
+            source = AheadSource(open_source(reader.path), reader.header)
+            undo.callback(source.close)
+            with phases("context"):
+                gpu = undo.enter_context(Gpu.open(ordinal))
+            gpu.limit_stack(STACK_BYTES)
+            arrival = cls(gpu, source, reader.header, allowed_bytes=allowed_bytes)
+            undo.pop_all()
+        return arrival
+
+    def wait(self) -> LoadReport:
+        """Wait until every weight is in the block.
+
+        Raises:
+            StreamError: The file changed or failed on its way.
+            DeviceError: The GPU failed.
+        """
+        report = self._loading.wait()
+        self.source.close()
+        return report
+
+    def abandon(self) -> None:
+        """Stop, and give everything back, the GPU too."""
+        self._loading.cancel()
+        with contextlib.suppress(ZSEError):
+            self._loading.wait()
+        self.source.close()
+        self.gpu.close()

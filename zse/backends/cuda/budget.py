@@ -1,0 +1,61 @@
+"""What a device's memory is spoken for. Imported before the rest: see ``arrival``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from zse.errors import DeviceError
+
+GIB = 1 << 30
+MARGIN_BYTES = 512 << 20
+"""Left free for the driver, captured graphs and kernels' code."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryBudget:
+    """What there is, and what is spoken for, in bytes."""
+
+    free: int
+    """Free on the device before anything of the model is there."""
+    allowed: int
+    """Total that the user allows; 0 is all."""
+    weights: int
+    scratch: int = 0
+    """Scratch memory of the largest step."""
+
+    def with_scratch(self, scratch: int) -> MemoryBudget:
+        """Return the budget once the scratch memory is known."""
+        return replace(self, scratch=scratch)
+
+    def check_weights(self) -> None:
+        """Refuse a model whose weights alone do not fit.
+
+        Raises:
+            DeviceError: They do not.
+        """
+        if self.for_cache <= 0:
+            raise self.too_small()
+
+    @property
+    def for_cache(self) -> int:
+        """What is left for the KV pool; negative when not even the weights fit."""
+        limit = self.free - MARGIN_BYTES
+        if self.allowed:
+            limit = min(limit, self.allowed - MARGIN_BYTES)
+        return limit - self.weights - self.scratch
+
+    def too_small(self, cache_bytes: int = 0) -> DeviceError:
+        """Return the error of a device on which this, and a cache, do not fit."""
+        needed = self.weights + self.scratch + MARGIN_BYTES + cache_bytes
+        allowed = f", {gib(self.allowed)} are allowed" if self.allowed else ""
+        return DeviceError(
+            f"the model needs {gib(needed)} of GPU memory ({gib(self.weights)} weights, "
+            f"{gib(self.scratch)} scratch, {gib(MARGIN_BYTES)} for the driver, and a KV cache); "
+            f"{gib(self.free)} are free{allowed}",
+            hint="Use a larger GPU, a smaller quantization, or allow more with --vram.",
+        )
+
+
+def gib(length_bytes: int) -> str:
+    """Return bytes as text."""
+    return f"{length_bytes / GIB:.2f} GiB"
