@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -7,7 +9,7 @@ import pytest
 
 from zse.errors import NotFoundError
 from zse.format.reader import ZSEReader
-from zse.quantize import builtin
+from zse.quantize import convert
 from zse.quantize.builtin import ensure_zse
 
 if TYPE_CHECKING:
@@ -52,13 +54,13 @@ def test_callers_at_the_same_time_convert_once(
     llama_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[object] = []
-    real = builtin.convert_source
+    real = convert.convert_source
 
     def counting(*arguments: object, **keywords: object) -> object:
         calls.append(arguments)
         return real(*arguments, **keywords)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(builtin, "convert_source", counting)
+    monkeypatch.setattr(convert, "convert_source", counting)
     with ThreadPoolExecutor(4) as pool:
         paths = set(pool.map(lambda _: ensure_zse(llama_folder, cache_dir=tmp_path), range(4)))
     assert len(paths) == 1
@@ -72,3 +74,17 @@ def test_builtin_name_becomes_an_int8_file(tmp_path: Path) -> None:
         assert reader.header.provenance["source"] == "tiny"
         assert reader.entry("layers.0.o.weight").scheme == "int8"
         assert reader.has_section("tokenizer.json")
+
+
+def test_a_model_that_was_converted_before_is_found_without_torch(
+    llama_folder: Path, tmp_path: Path
+) -> None:
+    target = ensure_zse(llama_folder, cache_dir=tmp_path)
+    code = (
+        "import sys, pathlib, zse.quantize.builtin as b\n"
+        "folder, cache = map(pathlib.Path, sys.argv[1:])\n"
+        "print(b.ensure_zse(folder, cache_dir=cache), 'torch' in sys.modules)"
+    )
+    command = [sys.executable, "-c", code, str(llama_folder), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [str(target), "False"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import importlib
 import json
 import re
 from contextlib import contextmanager
@@ -18,7 +19,6 @@ from zse import __version__
 from zse.errors import NotFoundError
 from zse.format.spec import VERSION
 from zse.models.builtin import is_builtin
-from zse.quantize.convert import convert_source
 from zse.quantize.options import QuantizationOptions
 from zse.quantize.source import fingerprint, resolve_source
 from zse.settings import load_settings
@@ -83,6 +83,8 @@ def ensure_zse(
     folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder / f"{target.name}.lock"):
         if not target.is_file():
+            # By name: a model that was converted before is found without torch.
+            convert_source = importlib.import_module("zse.quantize.convert").convert_source
             convert_source(source, parse_location(target), options, resume=True, progress=progress)
     return target
 

@@ -6,23 +6,20 @@ the checkpoint is opened, because a conversion that fails after an hour is worse
 
 from __future__ import annotations
 
-import json
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
-from zse.errors import CheckpointError, NotFoundError, RefusedError
+from zse.errors import CheckpointError, NotFoundError
 from zse.models.config import ModelConfig
 from zse.models.names import GroupPlan, tensor_plan
 from zse.quantize.safetensors_file import SafetensorsFile, StoredTensor, storage_dtype
+from zse.quantize.weight_files import INDEX_NAME, find_weight_files, read_json, read_weight_map
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import torch
 
-INDEX_NAME = "model.safetensors.index.json"
-SINGLE_NAME = "model.safetensors"
-PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 _PREFIX = "model."
 # Tables that older tools saved and that every engine computes.
 _IGNORED_SUFFIXES = (".rotary_emb.inv_freq", ".masked_bias")
@@ -155,76 +152,3 @@ class Checkpoint:
                 f"such as {extra[0]}",
                 hint="Leaving them out would change the answers. Merge adapters before converting.",
             )
-
-
-def find_weight_files(folder: Path) -> list[Path]:
-    """Return the safetensors files of a checkpoint, in name order.
-
-    Raises:
-        RefusedError: There are only pickle files.
-        CheckpointError: There are no weights, or a shard that the index lists is missing.
-    """
-    if (folder / INDEX_NAME).is_file():
-        shards = sorted(set(read_weight_map(folder / INDEX_NAME).values()))
-        missing = [shard for shard in shards if not (folder / shard).is_file()]
-        if missing:
-            raise CheckpointError(
-                f"{len(missing)} of {len(shards)} shards are missing in {folder}: "
-                + ", ".join(missing[:3]),
-                hint="Download the checkpoint again; files of it are missing.",
-            )
-        return [folder / shard for shard in shards]
-    if (folder / SINGLE_NAME).is_file():
-        return [folder / SINGLE_NAME]
-    names = sorted(path.name for path in folder.iterdir())
-    refuse_pickle(str(folder), names)
-    raise CheckpointError(
-        f"{folder} holds neither {SINGLE_NAME} nor {INDEX_NAME}",
-        hint="Download the checkpoint again; its weights are missing.",
-    )
-
-
-def refuse_pickle(where: str, names: list[str]) -> None:
-    """Raise RefusedError when ``names`` hold pickle weights (called when there are no others)."""
-    pickles = [name for name in names if name.endswith(PICKLE_SUFFIXES)]
-    if pickles:
-        raise RefusedError(
-            f"{where} holds its weights as pickle ({pickles[0]}); loading pickle runs whatever "
-            "code the file contains",
-            hint="Use a checkpoint in safetensors, or save this one again with "
-            "save_pretrained(..., safe_serialization=True) on a machine you can lose.",
-        )
-
-
-def read_weight_map(path: Path) -> dict[str, str]:
-    """Return tensor name -> shard file name of an index.
-
-    Raises:
-        CheckpointError: The index is malformed, or a shard name leaves the folder.
-    """
-    weight_map = read_json(path).get("weight_map")
-    if not isinstance(weight_map, dict) or not weight_map:
-        raise CheckpointError(f"{path} has no weight_map", hint="Download the checkpoint again.")
-    for name, shard in weight_map.items():
-        plain = isinstance(shard, str) and "/" not in shard and "\\" not in shard
-        if not plain or not shard.endswith(".safetensors"):
-            raise CheckpointError(
-                f"{path} puts {name[:200]} into {str(shard)[:200]!r}; "
-                "expected the name of a .safetensors file in the same folder"
-            )
-    return weight_map
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Return the JSON object in a file.
-
-    Raises:
-        CheckpointError: The file cannot be read, or is not a JSON object.
-    """
-    try:
-        value = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path} cannot be read as JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise CheckpointError(f"{path} holds {type(value).__name__}; expected a JSON object")
-    return value

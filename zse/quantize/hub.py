@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zse.errors import CheckpointError, HubError, MissingDependencyError
-from zse.quantize.checkpoint import INDEX_NAME, SINGLE_NAME, refuse_pickle
+from zse.quantize.weight_files import INDEX_NAME, SINGLE_NAME, refuse_pickle
 
 if TYPE_CHECKING:
     from collections.abc import Callable
