@@ -89,6 +89,7 @@ class FakeMirror:
     depends: dict[str, str] = field(default_factory=dict)
     gone: set[str] = field(default_factory=set)
     requests: list[str] = field(default_factory=list)
+    failures: list[httpx.Response | httpx.TransportError] = field(default_factory=list)
 
     def transport(self) -> httpx.MockTransport:
         return httpx.MockTransport(self._answer)
@@ -96,6 +97,11 @@ class FakeMirror:
     def _answer(self, request: httpx.Request) -> httpx.Response:
         path = request.url.path.removeprefix("/debian/")
         self.requests.append(path)
+        if self.failures:
+            failure = self.failures.pop(0)
+            if isinstance(failure, httpx.TransportError):
+                raise failure
+            return failure
         content = self._files().get(path)
         if content is None or path in self.gone:
             return httpx.Response(404)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import httpx
 import pytest
 from oci_builders import FakeMirror, make_deb
 
@@ -106,6 +107,16 @@ def test_package_in_the_cache_is_not_fetched_again(archive, mirror, tmp_path):
     mirror.requests.clear()
     build(archive, packages)
     assert mirror.requests == []
+
+
+def test_busy_or_cut_mirror_is_asked_again(archive, mirror, tmp_path, monkeypatch):
+    monkeypatch.setattr("time.sleep", lambda _seconds: None)
+    package = next(p for p in update_debian_lock(archive, RECIPE, tmp_path) if p.name == "libc6")
+    mirror.failures = [httpx.Response(503), httpx.ReadError("cut")]
+    assert archive.fetch(package).read_bytes() == mirror.packages["libc6"]
+    mirror.failures = [httpx.Response(429) for _ in range(9)]
+    with pytest.raises(DebianError, match="429"):
+        archive.get("debian", "dists/bookworm/InRelease")
 
 
 def test_replaced_package_tells_how_to_update_the_lock(archive, mirror, tmp_path):

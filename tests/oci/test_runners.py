@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from zse.errors import MissingDependencyError
+from zse.errors import MissingDependencyError, UsageError
 from zse.oci import runners
 from zse.oci.runners import RunnerError, UnpackedImage, find, first_that_works
 
@@ -60,6 +60,18 @@ def test_a_bundle_has_the_images_user_environment_and_what_is_shown(image, monke
     assert set(spec["process"]["env"]) == {"A=1", "PORT=9"}
     assert spec["mounts"][-1]["destination"] == "/dev/nvidia0"
     assert spec["root"]["readonly"]
+
+
+def test_a_user_by_name_is_no_number_for_a_bundle(image, monkeypatch):
+    monkeypatch.setattr(runners, "find", lambda name: f"/bin/{name}")
+    with pytest.raises(RunnerError, match="'nobody' is a name"):
+        runners.runc(replace(image, config={"User": "nobody"}), [], {})
+
+
+def test_runner_of_an_unknown_name_is_refused(image):
+    with pytest.raises(UsageError, match="no runner 'nope'") as caught:
+        first_that_works(image, "nope", lambda _: None)
+    assert "bwrap" in caught.value.hint
 
 
 def test_first_runner_that_starts_python_is_chosen(image, monkeypatch):

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 import pytest
 from range_server import serving
 
-from zse.store import http_client, open_store
+from zse.store import open_store
 from zse.store.http_client import CertificateError, HttpClient
 
 if TYPE_CHECKING:
@@ -46,13 +46,13 @@ def test_connections_are_kept_when_the_body_was_read_and_closed_otherwise() -> N
 def test_a_proxy_of_the_environment_is_tunnelled_through(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("https_proxy", "http://user:p%40ss@proxy.example:3128")
     monkeypatch.setenv("no_proxy", "direct.example")
-    through = http_client._connection(urlsplit("https://host.example/a"))
+    through = HttpClient()._connection(urlsplit("https://host.example/a"))
     assert (through.host, through.port) == ("proxy.example", 3128)
     assert through._tunnel_host == "host.example"  # type: ignore[attr-defined]
     headers = through._tunnel_headers  # type: ignore[attr-defined]
     assert headers["Proxy-Authorization"] == "Basic dXNlcjpwQHNz"
     for url in ("https://direct.example/a", "https://localhost/a"):
-        direct = http_client._connection(urlsplit(url))
+        direct = HttpClient()._connection(urlsplit(url))
         assert direct.host == urlsplit(url).hostname
 
 
@@ -71,7 +71,7 @@ def test_a_certificate_that_is_not_trusted_is_an_error_at_once(
         def close(self) -> None:
             pass
 
-    monkeypatch.setattr(http_client, "_connection", lambda _parts: Untrusted())
+    monkeypatch.setattr(HttpClient, "_connection", lambda _client, _parts: Untrusted())
     with pytest.raises(CertificateError, match=r"host\.example is not valid: self-signed"):
         open_store("https://host.example/a").size()
     assert asked == ["/a"]

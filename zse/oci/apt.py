@@ -63,7 +63,7 @@ def _addresses(apt_folder: Path) -> list[str]:
             addresses += _one_line_addresses(path.read_text())
     for path in sorted(parts.glob("*.sources")):
         addresses += _paragraph_addresses(path.read_text())
-    schemes = ("http://", "https://", "file:")
+    schemes = ("http://", "https://")  # a file: archive or a disc is apt's alone
     return [text.rstrip("/") for text in addresses if text.startswith(schemes)]
 
 

@@ -107,7 +107,11 @@ def _data_tar(package: Path) -> bytes:
 def _decompress(name: str, data: bytes, package: str) -> bytes:
     suffix = name.removeprefix("data.tar")
     if suffix == ".xz":
-        return lzma.LZMADecompressor().decompress(data, _MAX_DATA_BYTES)
+        inflater = lzma.LZMADecompressor()
+        files = inflater.decompress(data, _MAX_DATA_BYTES)
+        if not inflater.eof:
+            raise DebianError(f"{package} is cut short, or holds more than {_MAX_DATA_BYTES} bytes")
+        return files
     if suffix == ".zst":
         return zstandard.ZstdDecompressor().decompressobj().decompress(data)
     if suffix == ".gz":

@@ -27,6 +27,8 @@ from zse.oci.debian_index import (
 from zse.oci.errors import DebianError, DigestMismatchError, LockError
 from zse.oci.recipe import DebianRecipe, load_lock, lock_name, write_lock
 from zse.oci.tar import Entry, Kind, directory, file_of_bytes, symlink
+from zse.store.local import LocalWriter
+from zse.store.retry import BUSY_STATUSES, BusyServerError, patiently
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -39,6 +41,7 @@ SUITE_PYTHON = {"bookworm": "3.11", "trixie": "3.13"}
 NONROOT_ID = 65532
 _CONNECTIONS = 4
 _TIMEOUT = httpx.Timeout(30.0, read=120.0)
+_TRY_AGAIN: tuple[type[Exception], ...] = (httpx.HTTPError, BusyServerError)
 _CA_FOLDER = "usr/share/ca-certificates/mozilla/"
 
 
@@ -59,19 +62,27 @@ class Archive:
         """
         address = f"{self.mirrors.of(archive)}/{path}"
         try:
-            with httpx.Client(
-                transport=self.transport, timeout=_TIMEOUT, follow_redirects=True
-            ) as client:
-                answer = client.get(address)
-        except httpx.HTTPError as error:
+            return patiently(lambda: self._get_once(address), retried=_TRY_AGAIN)
+        except _TRY_AGAIN as error:
             raise DebianError(
                 f"the Debian mirror could not be reached: {error}",
                 hint="Check the network, or name another mirror with --mirror.",
             ) from error
+
+    def _get_once(self, address: str) -> bytes | None:
+        with httpx.Client(
+            transport=self.transport, timeout=_TIMEOUT, follow_redirects=True
+        ) as client:
+            answer = client.get(address)
+        if answer.status_code in BUSY_STATUSES:
+            raise BusyServerError(
+                f"{address} was answered with {answer.status_code}",
+                answer.headers.get("retry-after"),
+            )
         if answer.status_code == 404:
             return None
         if answer.status_code != 200:
-            raise DebianError(f"the Debian mirror answered {answer.status_code} for {path}")
+            raise DebianError(f"the Debian mirror answered {answer.status_code} for {address}")
         return answer.content
 
     def fetch(self, package: Package) -> Path:
@@ -95,10 +106,8 @@ class Archive:
             raise DigestMismatchError(
                 f"{package.path} has SHA-256 {found}, expected {package.sha256}"
             )
-        self.cache.mkdir(parents=True, exist_ok=True)
-        temporary = target.with_name(f".{target.name}.writing")
-        temporary.write_bytes(data)
-        temporary.replace(target)
+        with LocalWriter(target) as file:
+            file.write(data)
         return target
 
 

@@ -64,9 +64,11 @@ class PycCompiler:
         except BrokenPipeError as error:
             raise ImageError(f"the byte code compiler died at {path}") from error
         head = stdout.read(4)
-        if len(head) < 4:
+        length = struct.unpack("<I", head)[0] if len(head) == 4 else 0
+        code = stdout.read(length)
+        if len(head) < 4 or len(code) < length:
             raise ImageError(f"the byte code compiler died at {path}")
-        return stdout.read(struct.unpack("<I", head)[0])
+        return code
 
 
 def with_byte_code(entries: Iterable[Entry], *, image_python: str) -> Iterator[Entry]:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from zse.errors import ImageError, MissingDependencyError
+from zse.errors import ImageError, MissingDependencyError, UsageError
 
 PROBE = ("python3", "-I", "-S", "-c", "print('started')")
 PROBE_SECONDS = 60
@@ -53,8 +53,8 @@ class UnpackedImage:
 
     def environment(self, extra: Mapping[str, str]) -> dict[str, str]:
         """Return the image's variables with others on top."""
-        own = dict(item.split("=", 1) for item in self.config.get("Env") or [])
-        return {**own, **extra}
+        parts = (item.partition("=") for item in self.config.get("Env") or [])
+        return {**{name: value for name, _, value in parts}, **extra}
 
 
 Runner = Callable[[UnpackedImage, list[str], dict[str, str]], list[str]]
@@ -122,7 +122,7 @@ def podman(image: UnpackedImage, arguments: list[str], variables: dict[str, str]
 def runc(image: UnpackedImage, arguments: list[str], variables: dict[str, str]) -> list[str]:
     """Write a runtime bundle: own mounts, processes and host name; the host's network."""
     program = find("runc")
-    user, _, group = str(image.config.get("User") or "0").partition(":")
+    user, group = _ids(str(image.config.get("User") or "0"))
     environment = image.environment(variables)
     mounts: list[dict[str, Any]] = [
         {"destination": "/proc", "type": "proc", "source": "proc"},
@@ -140,7 +140,7 @@ def runc(image: UnpackedImage, arguments: list[str], variables: dict[str, str]) 
         "ociVersion": "1.0.2",
         "process": {
             "terminal": False,
-            "user": {"uid": int(user), "gid": int(group or user)},
+            "user": {"uid": user, "gid": group},
             "args": arguments or image.entrypoint,
             "env": [f"{name}={value}" for name, value in environment.items()],
             "cwd": image.config.get("WorkingDir") or "/",
@@ -160,6 +160,14 @@ def runc(image: UnpackedImage, arguments: list[str], variables: dict[str, str]) 
     (bundle / "config.json").write_text(json.dumps(spec))
     state = f"--root={image.scratch / 'runc'}"
     return [program, state, "run", f"--bundle={bundle}", f"zse-{secrets.token_hex(4)}"]
+
+
+def _ids(user: str) -> tuple[int, int]:
+    """Return the user and the group of ``UID[:GID]``."""
+    name, _, group = user.partition(":")
+    if not name.isdecimal() or not (group or name).isdecimal():
+        raise RunnerError(f"the image's user {user!r} is a name, not a number")
+    return int(name), int(group or name)
 
 
 def bwrap(image: UnpackedImage, arguments: list[str], variables: dict[str, str]) -> list[str]:
@@ -244,8 +252,13 @@ def first_that_works(
         order: Which ones to try; empty is all, best first.
 
     Raises:
+        UsageError: There is no runner of the wanted name.
         RunnerError: None does.
     """
+    if wanted and wanted not in RUNNERS:
+        raise UsageError(
+            f"there is no runner {wanted!r}", hint=f"Choose one of {', '.join(RUNNERS)}."
+        )
     for name in [wanted] if wanted else (order or RUNNERS):
         reason = _refusal(image, name)
         say(f"    {name}: {f'no ({reason})' if reason else 'works'}")

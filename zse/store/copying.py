@@ -32,14 +32,12 @@ def copy_object(
         NotFoundError: The source does not exist.
         StoreError: The bytes that came are not the bytes that were announced.
     """
-    total_bytes = source.size()
-    hashing = Hashing(_expected(source, sha256), total_bytes)
+    total_bytes, expected = source.size(), _expected(source, sha256)
+    hashing = Hashing(expected, total_bytes)
     with writer:
-        _copy(source, writer, hashing, 0, progress)
-        _check(source, hashing, total_bytes, sha256)
-    return Transfer(
-        size_bytes=total_bytes, sha256=hashing.sha256(), verified=_is_known(source, sha256)
-    )
+        _copy(source, writer, hashing, total_bytes, progress)
+        _check(source, hashing, total_bytes, expected)
+    return Transfer(size_bytes=total_bytes, sha256=hashing.sha256(), verified=expected is not None)
 
 
 def resume_copy(
@@ -55,33 +53,33 @@ def resume_copy(
         NotFoundError: The source does not exist.
         StoreError: The bytes that came are not the bytes that were announced; nothing is kept.
     """
-    total_bytes = source.size()
-    hashing = Hashing(_expected(source, sha256), total_bytes)
+    total_bytes, expected = source.size(), _expected(source, sha256)
+    hashing = Hashing(expected, total_bytes)
     with writer:
         for chunk in writer.read_back(total_bytes):
             hashing.update(chunk)
         resumed_bytes = hashing.size_bytes
-        _copy(source, writer, hashing, resumed_bytes, progress)
+        _copy(source, writer, hashing, total_bytes, progress)
         try:
-            _check(source, hashing, total_bytes, sha256)
+            _check(source, hashing, total_bytes, expected)
         except DamagedError:
             writer.discard()
             raise
     return Transfer(
         size_bytes=total_bytes,
         sha256=hashing.sha256(),
-        verified=_is_known(source, sha256),
+        verified=expected is not None,
         resumed_bytes=resumed_bytes,
     )
 
 
 def _copy(
-    source: Store, writer: Writer, hashing: Hashing, offset: int, progress: Progress | None
+    source: Store, writer: Writer, hashing: Hashing, total_bytes: int, progress: Progress | None
 ) -> None:
-    total_bytes = source.size()
+    """Write and hash what follows the bytes that were hashed already."""
     # Hashing lets other threads run: a chunk is hashed while it is written.
     with ThreadPoolExecutor(1, thread_name_prefix="zse-hash") as pool:
-        for chunk in source.read_chunks(offset):
+        for chunk in source.read_chunks(hashing.size_bytes):
             hashed = pool.submit(hashing.update, chunk)
             try:
                 writer.write(chunk)
@@ -97,16 +95,11 @@ def _expected(source: Store, sha256: str | None) -> Checksum | None:
     return source.checksum()
 
 
-def _is_known(source: Store, sha256: str | None) -> bool:
-    return _expected(source, sha256) is not None
-
-
-def _check(source: Store, hashing: Hashing, total_bytes: int, sha256: str | None) -> None:
+def _check(source: Store, hashing: Hashing, total_bytes: int, expected: Checksum | None) -> None:
     if hashing.size_bytes == total_bytes and hashing.is_as_expected():
         return
-    expected = _expected(source, sha256) or "no recorded digest"
     raise DamagedError(
         f"{source.location} does not hold what was stored: {hashing.size_bytes} bytes, "
-        f"{hashing.found()}; expected {total_bytes} bytes, {expected}",
+        f"{hashing.found()}; expected {total_bytes} bytes, {expected or 'no recorded digest'}",
         hint="The object was damaged or changed while it was read: copy it again.",
     )

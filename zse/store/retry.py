@@ -6,11 +6,13 @@ import email.utils
 import math
 import random
 import time
-from typing import TYPE_CHECKING
+from threading import Event
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from threading import Event
+    from collections.abc import Callable
 
+_Result = TypeVar("_Result")
 ATTEMPTS = 5
 BUSY_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
 MAX_PAUSE_SECONDS = 60.0
@@ -54,3 +56,16 @@ def pause(attempt: int, problem: Exception | None, stop: Event) -> None:
         if stop.is_set():
             return
         time.sleep(min(_SLICE_SECONDS, seconds))
+
+
+def patiently(action: Callable[[], _Result], *, retried: tuple[type[Exception], ...]) -> _Result:
+    """Return what ``action`` returns, tried again while it raises one of ``retried``.
+
+    What the last attempt raises is let through.
+    """
+    for attempt in range(1, ATTEMPTS):
+        try:
+            return action()
+        except retried as error:
+            pause(attempt, error, Event())
+    return action()

@@ -14,7 +14,7 @@ from zse.store.base import Entry
 from zse.store.checksum import SHA256_HEX, Checksum
 from zse.store.http_client import CUT_ERRORS, HttpClient, same_server
 from zse.store.ranged import RangedReader
-from zse.store.retry import ATTEMPTS, BUSY_STATUSES, BusyServerError, pause
+from zse.store.retry import ATTEMPTS, BUSY_STATUSES, BusyServerError, patiently
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -174,18 +174,13 @@ class WebStore(RangedReader):
 
     def _patiently(self, action: Callable[[], _Result]) -> _Result:
         """Do something that may be tried again."""
-        problem: Exception | None = None
-        for attempt in range(ATTEMPTS):
-            if attempt:
-                pause(attempt, problem, threading.Event())
-            try:
-                return action()
-            except _TRY_AGAIN as error:
-                problem = error
-        raise StoreError(
-            f"{self._location}: {ATTEMPTS} attempts failed, the last one with: {problem}",
-            hint="Check the address and the network, then try again.",
-        ) from problem
+        try:
+            return patiently(action, retried=_TRY_AGAIN)
+        except _TRY_AGAIN as error:
+            raise StoreError(
+                f"{self._location}: {ATTEMPTS} attempts failed, the last one with: {error}",
+                hint="Check the address and the network, then try again.",
+            ) from error
 
     # --- judging --------------------------------------------------------------------------------
 
