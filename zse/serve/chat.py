@@ -36,7 +36,6 @@ async def answer_chat(request: Request, mapping: dict[str, Any]) -> ASGIApp:
     order = await asyncio.to_thread(_order, body, model, request.state.request_id)
     generation = Generation(state, model, order)
     options = AnswerOptions(
-        num_choices=order.params.n,
         has_logprobs=bool(body.logprobs),
         has_tools=offers_tools(body),
         allows_parallel_calls=body.parallel_tool_calls is not False,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from zse.serve.logprobs import chat_logprobs
@@ -14,7 +14,7 @@ from zse.serve.toolcalls import CallPiece, ToolReader, read_whole_answer
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator
 
-    from zse.serve.generation import Generation
+    from zse.serve.generation import Generation, WholeChoice
     from zse.serve.ports import Delta
 
 
@@ -22,31 +22,17 @@ if TYPE_CHECKING:
 class AnswerOptions:
     """What the answer must contain."""
 
-    num_choices: int
     has_logprobs: bool
     has_tools: bool
     """Whether the text is searched for tool calls."""
     allows_parallel_calls: bool
 
 
-@dataclass
-class _Choice:
-    text: list[str] = field(default_factory=list)
-    logprobs: list[Any] = field(default_factory=list)
-    finish_reason: str = "length"
-
-
 async def collect_chat(
     generation: Generation, head: dict[str, Any], options: AnswerOptions
 ) -> dict[str, Any]:
     """Return the whole answer."""
-    choices = [_Choice() for _ in range(options.num_choices)]
-    async with aclosing(generation.deltas()) as deltas:
-        async for index, delta in deltas:
-            choice = choices[index]
-            choice.text.append(delta.text)
-            choice.logprobs.extend(delta.logprobs or ())
-            choice.finish_reason = delta.finish_reason or choice.finish_reason
+    choices = await generation.whole()
     return {
         **head,
         "choices": [_whole(i, choice, options) for i, choice in enumerate(choices)],
@@ -54,12 +40,12 @@ async def collect_chat(
     }
 
 
-def _whole(index: int, choice: _Choice, options: AnswerOptions) -> dict[str, Any]:
-    content: str | None = "".join(choice.text)
+def _whole(index: int, choice: WholeChoice, options: AnswerOptions) -> dict[str, Any]:
+    content = choice.text
     message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
     finish_reason = choice.finish_reason
     if options.has_tools:
-        content, calls = read_whole_answer("".join(choice.text))
+        content, calls = read_whole_answer(content)
         calls = calls if options.allows_parallel_calls else calls[:1]
         if calls:
             message["content"] = content or None

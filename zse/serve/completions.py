@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from zse.engine.request import MAX_TOP_LOGPROBS
 from zse.serve.errors import BadRequestError, UnsupportedParameterError
-from zse.serve.generation import Generation, WorkOrder
+from zse.serve.generation import Generation, WholeChoice, WorkOrder
 from zse.serve.logprobs import completion_logprobs
 from zse.serve.protocol import (
     MAX_PROMPTS,
@@ -50,12 +50,9 @@ class Plan:
         """Choices of all prompts together."""
         return len(self.echoes) * self.num_choices_each
 
-
-@dataclass
-class _Choice:
-    text: str
-    logprobs: list[Any] = field(default_factory=list)
-    finish_reason: str = "length"
+    def echo_of(self, index: int) -> str:
+        """Return what the text of a choice begins with."""
+        return self.echoes[index // self.num_choices_each]
 
 
 async def create_completion(request: Request) -> ASGIApp:
@@ -168,20 +165,16 @@ def _empty_usage(plan: Plan) -> dict[str, Any]:
 async def _collect(
     plan: Plan, generation: Generation | None, head: dict[str, Any]
 ) -> dict[str, Any]:
-    choices = [_Choice(text) for text in plan.echoes for _ in range(plan.num_choices_each)]
-    if generation is not None:
-        async with aclosing(generation.deltas()) as deltas:
-            async for index, delta in deltas:
-                choice = choices[index]
-                choice.text += delta.text
-                choice.logprobs.extend(delta.logprobs or ())
-                choice.finish_reason = delta.finish_reason or choice.finish_reason
+    if generation is None:
+        choices = [WholeChoice() for _ in range(plan.num_choices)]
+    else:
+        choices = await generation.whole()
     return {
         **head,
         "choices": [
             {
                 "index": index,
-                "text": choice.text,
+                "text": plan.echo_of(index) + choice.text,
                 "logprobs": completion_logprobs(
                     choice.logprobs, text_offset=0, with_top=plan.has_top
                 )
@@ -201,7 +194,7 @@ async def _frames(
     offsets = dict.fromkeys(range(plan.num_choices), 0)
     if generation is None:
         for index in range(plan.num_choices):
-            yield writer.completion_text(index, plan.echoes[index // plan.num_choices_each])
+            yield writer.completion_text(index, plan.echo_of(index))
             yield writer.choice(_piece(index, finish_reason="length"))
     else:
         is_new = set(range(plan.num_choices))
@@ -209,7 +202,7 @@ async def _frames(
             async for index, delta in deltas:
                 if index in is_new:
                     is_new.discard(index)
-                    if echo := plan.echoes[index // plan.num_choices_each]:
+                    if echo := plan.echo_of(index):
                         yield writer.completion_text(index, echo)
                 if plan.has_logprobs and delta.logprobs:
                     logprobs = completion_logprobs(

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from zse.errors import EngineError
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
     from zse.engine.request import SamplingParams
-    from zse.serve.ports import Delta
+    from zse.serve.ports import Delta, TokenLogprob
     from zse.serve.state import AppState, LoadedModel
 
 LOG = logging.getLogger("zse.serve.request")
@@ -37,6 +37,20 @@ class WorkOrder:
     cache_salt: str = ""
 
 
+@dataclass
+class WholeChoice:
+    """One choice, put together from its deltas."""
+
+    texts: list[str] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    finish_reason: str = "length"
+
+    @property
+    def text(self) -> str:
+        """All of its text."""
+        return "".join(self.texts)
+
+
 class Generation:
     """Runs a work order once.
 
@@ -50,6 +64,7 @@ class Generation:
         self._state = state
         self._model = model
         self._order = order
+        self._num_choices = len(order.prompts) * order.params.n
         self.prompt_tokens = sum(len(prompt) for prompt in order.prompts)
         self.completion_tokens = 0
         self._cached_by_prompt: dict[int, int] = {}
@@ -70,6 +85,21 @@ class Generation:
             "completion_tokens_details": {"reasoning_tokens": 0},
         }
 
+    async def whole(self) -> list[WholeChoice]:
+        """Return every choice when all have ended.
+
+        Raises:
+            ZSEError: As ``deltas``.
+        """
+        choices = [WholeChoice() for _ in range(self._num_choices)]
+        async with aclosing(self.deltas()) as deltas:
+            async for index, delta in deltas:
+                choice = choices[index]
+                choice.texts.append(delta.text)
+                choice.logprobs.extend(delta.logprobs or ())
+                choice.finish_reason = delta.finish_reason or choice.finish_reason
+        return choices
+
     async def deltas(self) -> AsyncGenerator[tuple[int, Delta], None]:
         """Yield ``(choice index, delta)`` until every choice has ended.
 
@@ -77,8 +107,7 @@ class Generation:
             BusyError: The queue is full; nothing was started.
             EngineError: The engine gave up on a choice.
         """
-        num_choices = len(self._order.prompts) * self._order.params.n
-        self._state.admit(num_choices)
+        self._state.admit(self._num_choices)
         started = last = time.perf_counter()
         metrics = self._state.metrics
         has_first = False
@@ -97,7 +126,7 @@ class Generation:
                     yield prompt_index * self._order.params.n + delta.index, delta
             self._outcome = "completed"
         finally:
-            self._state.release(num_choices)
+            self._state.release(self._num_choices)
             self._report(time.perf_counter() - started)
 
     def _count(self, prompt_index: int, delta: Delta) -> None:
