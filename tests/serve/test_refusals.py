@@ -42,6 +42,10 @@ CHAT = "/v1/chat/completions"
         ({"tool_choice": "sometimes"}, "tool_choice"),
         ({"tools": [{"type": "function"}]}, "tools[0].function"),
         ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs"),
+        ({"chat_template_kwargs": {"self": 1}}, "chat_template_kwargs"),
+        ({"chat_template_kwargs": {"_zse_check": 1}}, "chat_template_kwargs"),
+        ({"stop_token_ids": [256]}, "stop_token_ids"),
+        ({"min_tokens": 3, "stop_token_ids": [-1]}, "stop_token_ids"),
         ({"priority": 10**6}, "priority"),
     ],
 )

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _RESERVED = frozenset(
     {"messages", "tools", "add_generation_prompt", "tokenize", "chat_template", "bos_token"}
     | {"eos_token", "continue_final_message", "return_dict", "raise_exception", "strftime_now"}
+    | {"documents", "self"}
 )
 
 
@@ -56,7 +57,7 @@ def check_chat(request: ChatRequest) -> None:
         )
     _check_tools(request)
     for name in request.chat_template_kwargs or {}:
-        if name in _RESERVED:
+        if name in _RESERVED or name.startswith("_"):
             raise BadRequestError(
                 f"'chat_template_kwargs' must not set '{name}'.", param="chat_template_kwargs"
             )
