@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from zse.device.cuda import GpuInfo
+from zse.device.survey import CudaSurvey, GpuState, Problem
+from zse.engine import orchestrator
 from zse.engine.orchestrator import IntelligenceOrchestrator, load_model
 from zse.errors import DeviceError, EngineError, UsageError
 
@@ -21,9 +24,9 @@ def private_cache(monkeypatch, tmp_path_factory):
     ],
 )
 def test_each_mode_has_its_scheme(random_checkpoint, make, quantization):
-    orchestrator = make(random_checkpoint)
-    assert orchestrator.quantization == quantization
-    assert not orchestrator.is_loaded
+    made = make(random_checkpoint, device="cpu")
+    assert made.quantization == quantization
+    assert not made.is_loaded
 
 
 def test_a_budget_chooses_the_best_scheme_that_fits(random_checkpoint):
@@ -76,7 +79,9 @@ def test_several_gpus_are_refused_with_the_way_to_go_on(random_zse):
     assert "auto" in caught.value.hint
 
 
-def test_gpu_info_counts_what_this_build_can_use():
+def test_without_a_gpu_there_is_the_host_s_memory(monkeypatch):
+    survey = CudaSurvey(driver_version="", gpus=(), problem=None)
+    monkeypatch.setattr(orchestrator, "survey_cuda", lambda: survey)
     info = IntelligenceOrchestrator.get_gpu_info()
     assert info["count"] == 0
     assert info["total_memory"] == 0
@@ -86,3 +91,48 @@ def test_gpu_info_counts_what_this_build_can_use():
 def test_an_unknown_mode_is_refused(random_zse):
     with pytest.raises(UsageError, match="fastest"):
         load_model(random_zse, "fastest")
+
+
+def gpu_state(ordinal, free_bytes, problem=None):
+    info = GpuInfo(
+        name="Little GPU",
+        capability=(9, 0),
+        total_bytes=1 << 31,
+        free_bytes=free_bytes,
+        multiprocessors=1,
+        driver_version=12040,
+        shared_memory_optin_bytes=0,
+        l2_bytes=0,
+        bandwidth_bytes_per_second=0.0,
+        ordinal=ordinal,
+        uuid="GPU-0",
+    )
+    return GpuState(info=info, problem=problem)
+
+
+@pytest.fixture
+def two_gpus(monkeypatch):
+    """One GPU with little room, and one that is in use by others."""
+    busy = Problem(message="the GPU is in use", hint="Wait.")
+    survey = CudaSurvey(
+        driver_version="12.4", gpus=(gpu_state(0, 1000), gpu_state(1, 0, busy)), problem=None
+    )
+    monkeypatch.setattr(orchestrator, "survey_cuda", lambda: survey)
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_the_memory_of_a_gpu_decides_what_runs_on_it(random_checkpoint):
+    with pytest.raises(DeviceError, match=r"but 0\.00 GB are available"):
+        IntelligenceOrchestrator.auto(random_checkpoint, device="cuda")
+    with pytest.raises(DeviceError, match="the GPU is in use"):
+        IntelligenceOrchestrator.auto(random_checkpoint, device="cuda:1")
+    with pytest.raises(DeviceError, match="'cuda:2' is none of the 2 GPUs"):
+        IntelligenceOrchestrator.auto(random_checkpoint, device="cuda:2")
+    assert IntelligenceOrchestrator.auto(random_checkpoint, device="cpu").quantization == "bf16"
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_gpu_info_counts_the_gpus_that_can_be_used():
+    info = IntelligenceOrchestrator.get_gpu_info()
+    assert (info["count"], info["total_memory"], info["free_memory"]) == (1, 1 << 31, 1000)
+    assert [gpu["name"] for gpu in info["gpus"]] == ["Little GPU"]

@@ -11,10 +11,12 @@ It only decides and delegates: ``LLM`` does the work.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
+from zse.backends import runs_on_gpu
 from zse.device import cuda_driver_present, probe
+from zse.device.survey import survey_cuda
 from zse.engine.llm import LLM
 from zse.engine.request import SamplingParams
 from zse.engine.requirements import (
@@ -75,12 +77,12 @@ class IntelligenceOrchestrator:
 
     @classmethod
     def auto(cls, model: str | Path, *, device: str = "auto", max_context: int = 0) -> Self:
-        """Choose the best scheme that fits in the memory that is free now.
+        """Choose the best scheme that fits in the memory that is free on the device now.
 
         Raises:
-            DeviceError: Not even INT4 fits.
+            DeviceError: Not even INT4 fits, or the device cannot be used.
         """
-        budget = int(probe().available_memory_bytes * _SAFE_SHARE)
+        budget = int(_free_bytes(device) * _SAFE_SHARE)
         return cls._within(budget, model, device=device, max_context=max_context)
 
     @classmethod
@@ -135,11 +137,12 @@ class IntelligenceOrchestrator:
             cuda_driver (whether a driver is there), host_total_memory and host_free_memory.
         """
         host = probe()
+        gpus = [state.info for state in survey_cuda().gpus if state.problem is None]
         return {
-            "count": 0,
-            "total_memory": 0,
-            "free_memory": 0,
-            "gpus": [],
+            "count": len(gpus),
+            "total_memory": sum(gpu.total_bytes for gpu in gpus),
+            "free_memory": sum(gpu.free_bytes for gpu in gpus),
+            "gpus": [asdict(gpu) for gpu in gpus],
             "cuda_driver": cuda_driver_present(),
             "host_total_memory": host.total_memory_bytes,
             "host_free_memory": host.available_memory_bytes,
@@ -302,6 +305,28 @@ def load_model(
     if mode not in modes:
         raise UsageError(f"mode {mode!r} is not known", hint=f"Use one of: {', '.join(modes)}.")
     return modes[mode](model, device=device, max_context=max_context).load()
+
+
+def _free_bytes(device: str) -> int:
+    """Return the memory that a model on this device may take now.
+
+    Raises:
+        DeviceError: It is a GPU that is absent or cannot be used.
+    """
+    if not runs_on_gpu(device):
+        return probe().available_memory_bytes
+    survey = survey_cuda()
+    ordinal = device.partition(":")[2] or "0"
+    state = next((gpu for gpu in survey.gpus if str(gpu.info.ordinal) == ordinal), None)
+    problem = survey.problem if state is None else state.problem
+    if problem is not None:
+        raise DeviceError(problem.message, hint=problem.hint)
+    if state is None:
+        raise DeviceError(
+            f"device {device!r} is none of the {len(survey.gpus)} GPUs here",
+            hint="`zse hardware` lists them.",
+        )
+    return state.info.free_bytes
 
 
 def _estimates(facts: ModelFacts, context_tokens: int) -> list[MemoryEstimate]:
