@@ -73,12 +73,11 @@ def load_blocks(table, tile, end, TILE: tl.constexpr):
 
 
 @triton.jit
-def lines_of(blocks, heads, TILE: tl.constexpr):
-    """Return the int64 lines [TILE] of the cache that hold a tile of one head, given its blocks."""
+def lines_of(blocks, heads, within):
+    """Return the int64 lines [T] of the cache for places ``within`` a tile, given its blocks."""
     first, second = blocks
-    token = tl.arange(0, TILE)
-    block = tl.where(token < BLOCK_TOKENS, first, second).to(tl.int64)
-    return line_of(block, token, heads.kv_head, heads.kv_heads)
+    block = tl.where(within < BLOCK_TOKENS, first, second).to(tl.int64)
+    return line_of(block, within, heads.kv_head, heads.kv_heads)
 
 
 @triton.jit
@@ -107,7 +106,7 @@ def load_first_tile(
     first_seen,
     first_tile,
     split,
-    TILE: tl.constexpr,
+    within,
     HEAD_DIM: tl.constexpr,
     HALF_PAD: tl.constexpr,
     WIDTH: tl.constexpr,
@@ -120,16 +119,17 @@ def load_first_tile(
         first_seen: First position that the query sees.
         first_tile: Tile of ``first_seen``.
         split: Tiles from there to the split's first one.
-        TILE: Tokens of a tile.
+        within: int32 [T], the places in a tile: 0 to T - 1.
         HEAD_DIM: D.
         HALF_PAD: D / 2 padded to a power of two.
         WIDTH: D padded to a power of two.
     """
-    tokens = (first_tile + split) * TILE + tl.arange(0, TILE)
+    size: tl.constexpr = within.shape[0]
+    tokens = (first_tile + split) * size + within
     seen = (tokens >= first_seen) & (tokens < context.end)
     if first_tile > 0:
-        blocks = load_blocks(context.table, first_tile + split, context.end, TILE)
-    lines = lines_of(blocks, context.heads, TILE)
+        blocks = load_blocks(context.table, first_tile + split, context.end, size)
+    lines = lines_of(blocks, context.heads, within)
     return load_tile(context, lines, seen, HEAD_DIM, HALF_PAD, WIDTH)
 
 
@@ -203,7 +203,7 @@ def attend_tiles(
     query,
     softmax,
     softcap,
-    TILE: tl.constexpr,
+    within,
     HEAD_DIM: tl.constexpr,
     HALF_PAD: tl.constexpr,
     WIDTH: tl.constexpr,
@@ -212,12 +212,14 @@ def attend_tiles(
 ):
     """Return the ``Softmax`` after tiles ``first_tile``, ``first_tile + step``, ... of a context.
 
-    ``blocks`` are those of the first tile; each tile's are asked for one tile ahead.
+    ``blocks`` are those of the first tile; each tile's are asked for one tile ahead. ``within`` are
+    the places in a tile, int32 [T].
     """
-    for tile in tl.range(first_tile, tl.cdiv(context.end, TILE), step):
-        seen = tile * TILE + tl.arange(0, TILE) < context.end
-        lines = lines_of(blocks, context.heads, TILE)
-        blocks = load_blocks(context.table, tile + step, context.end, TILE)
+    size: tl.constexpr = within.shape[0]
+    for tile in tl.range(first_tile, tl.cdiv(context.end, size), step):
+        seen = tile * size + within < context.end
+        lines = lines_of(blocks, context.heads, within)
+        blocks = load_blocks(context.table, tile + step, context.end, size)
         loaded = load_tile(context, lines, seen, HEAD_DIM, HALF_PAD, WIDTH)
         softmax = attend_tile(query, softmax, loaded, softcap, False, SOFTCAP, PLAIN)
     return softmax
@@ -248,6 +250,7 @@ def attention_decode(
 
     table = tables + row * table_stride
     position = tl.load(positions + row)
+    within = tl.arange(0, TILE)
     # What a split takes first, unless a window hides it; asked for before the position is known.
     blocks = load_blocks(table, split, table_stride * BLOCK_TOKENS, TILE)
     first_seen = tl.where(window > 0, tl.maximum(position + 1 - window, 0), 0)
@@ -258,7 +261,7 @@ def attention_decode(
         key_cache, value_cache = Stored(keys, key_scales), Stored(values, value_scales)
         context = Context(key_cache, value_cache, table, position, heads)
         tile = load_first_tile(
-            context, blocks, first_seen, first_tile, split, TILE, HEAD_DIM, HALF_PAD, WIDTH
+            context, blocks, first_seen, first_tile, split, within, HEAD_DIM, HALF_PAD, WIDTH
         )
         angles = cosines_sines + position.to(tl.int64) * HEAD_DIM
         cosines, sines = load_halves(angles, HEAD_DIM // 2, HALF_PAD)
@@ -276,7 +279,7 @@ def attention_decode(
         softmax = attend_tile(query, softmax, tile, softcap, True, SOFTCAP, PLAIN)
         softmax = attend_tiles(
             context, blocks, second_tile, splits, query, softmax, softcap,
-            TILE, HEAD_DIM, HALF_PAD, WIDTH, SOFTCAP, PLAIN,
+            within, HEAD_DIM, HALF_PAD, WIDTH, SOFTCAP, PLAIN,
         )  # fmt: skip
         finish(
             softmax, Output(outputs, output_scales, output_sums), Parts(partials, stats, counters),
