@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import triton
 import triton.language as tl
 
@@ -9,6 +11,15 @@ NOTHING = tl.constexpr(2147483647)
 """An identity that no token has."""
 LARGEST = tl.constexpr(3.4028234663852886e38)
 GREEDY = tl.constexpr(1e-5)
+
+
+class Scale(NamedTuple):
+    """How a row's logits become masses, as ``mass_of`` computes them."""
+
+    largest: tl.tensor
+    """The row's largest logit."""
+    inverse: tl.tensor
+    """1 / temperature."""
 
 
 @triton.jit
@@ -44,6 +55,12 @@ def value_of_key(key):
 
 
 @triton.jit
+def mass_of(values, scale):
+    """Return the probability of each logit relative to that of the row's largest."""
+    return tl.exp((values - scale.largest) * scale.inverse)
+
+
+@triton.jit
 def row_maximum(block_max, block_arg, row, num_blocks, MAX_BLOCKS: tl.constexpr):
     """Return a row's largest logit and the lowest token that has it."""
     blocks = tl.arange(0, MAX_BLOCKS)
@@ -55,16 +72,14 @@ def row_maximum(block_max, block_arg, row, num_blocks, MAX_BLOCKS: tl.constexpr)
 
 
 @triton.jit
-def scaled_masses(
-    block_max, block_mass, row, num_blocks, largest, inverse, MAX_BLOCKS: tl.constexpr
-):
+def scaled_masses(block_max, block_mass, row, num_blocks, scale, MAX_BLOCKS: tl.constexpr):
     """Return [MAX_BLOCKS] masses of a row's blocks relative to the row's largest logit."""
     blocks = tl.arange(0, MAX_BLOCKS)
     inside = blocks < num_blocks
     place = row * num_blocks + blocks
     maxima = tl.load(block_max + place, mask=inside, other=float("-inf"))
     masses = tl.load(block_mass + place, mask=inside, other=0.0)
-    return masses * tl.exp((maxima - largest) * inverse)
+    return masses * mass_of(maxima, scale)
 
 
 @triton.jit
@@ -88,8 +103,7 @@ def draw_from_blocks(
     vocab,
     masses,
     target,
-    largest,
-    inverse,
+    scale,
     least,
     otherwise,
     BLOCK: tl.constexpr,
@@ -106,7 +120,7 @@ def draw_from_blocks(
     before = tl.sum(tl.where(blocks < block, masses, 0.0), axis=0)
     offsets = block * BLOCK + tl.arange(0, BLOCK)
     values = load_logits(logits, row, offsets, vocab)
-    weights = tl.where(values >= least, tl.exp((values - largest) * inverse), 0.0)
+    weights = tl.where(values >= least, mass_of(values, scale), 0.0)
     first, last = first_past(weights, offsets, target - before)
     found = tl.where(first < NOTHING, first, last)
     return tl.where(found >= 0, found, otherwise)

@@ -7,66 +7,88 @@ itself: slow then, and as exact. Tokens that equal the threshold are kept lowest
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import triton
 import triton.language as tl
 
 from zse.kernels.lm_head_sample.triton_common import (
     GREEDY,
     NOTHING,
+    Scale,
     draw_from_blocks,
     first_past,
     load_comparable,
+    mass_of,
     ordered_key,
     row_maximum,
     store_token,
     value_of_key,
 )
-from zse.kernels.lm_head_sample.triton_truncate import SLACK, STATE, truncation_of
+from zse.kernels.lm_head_sample.triton_truncate import (
+    SLACK,
+    load_cut,
+    store_threshold,
+    truncation_of,
+)
+
+
+class Pool(NamedTuple):
+    """Where a row's candidates are: a list of logits, or the row itself."""
+
+    source: tl.tensor
+    """Address of float32 [length]."""
+    listed: tl.tensor
+    """Whether it is a list."""
+    length: tl.tensor
+    low: tl.tensor
+    """Least logit of a candidate."""
+    high: tl.tensor
+    """Least logit above the candidates."""
+    scale: Scale
+
+
+class Threshold(NamedTuple):
+    """What is kept of the candidates."""
+
+    key: tl.tensor
+    """Those with a larger key are."""
+    ties: tl.tensor
+    """So many of those with this key are, lowest identity first."""
+    mass: tl.tensor
+    """Mass of all that are kept."""
 
 
 @triton.jit
-def candidates(source, start, length, low, high, CHUNK: tl.constexpr):
-    """Return logits of a piece of the source, and which of them are in the bracket."""
+def candidates(pool, start, CHUNK: tl.constexpr):
+    """Return logits [CHUNK] of a piece of the pool, and which of them are candidates."""
     offsets = start + tl.arange(0, CHUNK)
-    values = load_comparable(source, offsets, length)
-    return values, (values >= low) & (values < high) & (values > float("-inf"))
+    values = load_comparable(pool.source, offsets, pool.length)
+    inside = (values >= pool.low) & (values < pool.high) & (values > float("-inf"))
+    return values, inside
 
 
 @triton.jit
-def measure(
-    source, length, low, high, key, largest, inverse, BY_COUNT: tl.constexpr, CHUNK: tl.constexpr
-):
+def measure(pool, key, BY_COUNT: tl.constexpr, CHUNK: tl.constexpr):
     """Return number (BY_COUNT) or mass of the candidates whose key is at least ``key``."""
     sums = tl.zeros((CHUNK,), tl.int32 if BY_COUNT else tl.float32)
-    for start in range(0, length, CHUNK):
-        values, inside = candidates(source, start, length, low, high, CHUNK)
+    for start in range(0, pool.length, CHUNK):
+        values, inside = candidates(pool, start, CHUNK)
         reached = inside & (ordered_key(values) >= key)
         if BY_COUNT:
             sums += reached.to(tl.int32)
         else:
-            sums += tl.where(reached, tl.exp((values - largest) * inverse), 0.0)
+            sums += tl.where(reached, mass_of(values, pool.scale), 0.0)
     return tl.sum(sums, axis=0)
 
 
 @triton.jit
-def search_key(
-    source,
-    length,
-    low,
-    high,
-    low_key,
-    high_key,
-    wanted,
-    largest,
-    inverse,
-    BY_COUNT: tl.constexpr,
-    CHUNK: tl.constexpr,
-):
+def search_key(pool, low_key, high_key, wanted, BY_COUNT: tl.constexpr, CHUNK: tl.constexpr):
     """Return the highest key in the range at which ``wanted`` is reached; else the lowest."""
     while low_key < high_key:
         # Rounded up, and without the overflow of a plain sum.
         middle = (low_key | high_key) - ((low_key ^ high_key) >> 1)
-        reached = measure(source, length, low, high, middle, largest, inverse, BY_COUNT, CHUNK)
+        reached = measure(pool, middle, BY_COUNT, CHUNK)
         if reached >= wanted:
             low_key = middle
         else:
@@ -75,101 +97,85 @@ def search_key(
 
 
 @triton.jit
-def tally(source, length, low, high, key, largest, inverse, CHUNK: tl.constexpr):
+def tally(pool, key, CHUNK: tl.constexpr):
     """Return number and mass of candidates above a key, and number at it."""
     counts = tl.zeros((CHUNK,), tl.int32)
     masses = tl.zeros((CHUNK,), tl.float32)
     equals = tl.zeros((CHUNK,), tl.int32)
-    for start in range(0, length, CHUNK):
-        values, inside = candidates(source, start, length, low, high, CHUNK)
+    for start in range(0, pool.length, CHUNK):
+        values, inside = candidates(pool, start, CHUNK)
         keys = ordered_key(values)
         above = inside & (keys > key)
         counts += above.to(tl.int32)
-        masses += tl.where(above, tl.exp((values - largest) * inverse), 0.0)
+        masses += tl.where(above, mass_of(values, pool.scale), 0.0)
         equals += (inside & (keys == key)).to(tl.int32)
     return tl.sum(counts, axis=0), tl.sum(masses, axis=0), tl.sum(equals, axis=0)
 
 
 @triton.jit
-def find_threshold(
-    source,
-    length,
-    low,
-    high,
-    rest,
-    most,
-    part,
-    total_mass,
-    above_mass,
-    largest,
-    inverse,
-    CHUNK: tl.constexpr,
-):
-    """Return (key, ties kept at it, mass kept in the bracket). Program: (row).
+def find_threshold(pool, rest, cuts, total_mass, above_mass, CHUNK: tl.constexpr):
+    """Return the ``Threshold`` of top_k and top_p.
 
-    ``rest`` is what is left of top_k for the bracket; ``total_mass`` is what top_p is a part of,
-    unless top_k says it; ``above_mass`` lies above the bracket and is kept in any case.
+    Args:
+        pool: The row's ``Pool``.
+        rest: What is left of top_k for it.
+        cuts: The row's ``Cuts``.
+        total_mass: What top_p is a part of, unless top_k says it.
+        above_mass: Mass of what lies above the bracket and is kept in any case.
+        CHUNK: Candidates that are looked at together.
     """
-    key = ordered_key(low)
-    high_key = ordered_key(tl.minimum(high, largest))
+    key = ordered_key(pool.low)
+    high_key = ordered_key(tl.minimum(pool.high, pool.scale.largest))
     ties = NOTHING
     mass = 0.0
-    if most > 0:
-        key = search_key(
-            source, length, low, high, key, high_key, rest, largest, inverse, True, CHUNK
-        )
-        count, mass, equals = tally(source, length, low, high, key, largest, inverse, CHUNK)
+    if cuts.most > 0:
+        key = search_key(pool, key, high_key, rest, True, CHUNK)
+        count, mass, equals = tally(pool, key, CHUNK)
         ties = tl.minimum(rest - count, equals)
-        mass += ties.to(tl.float32) * tl.exp((value_of_key(key) - largest) * inverse)
+        mass += ties.to(tl.float32) * mass_of(value_of_key(key), pool.scale)
         total_mass = above_mass + mass
-    if part < 1.0:
-        wanted = part * total_mass * (1.0 - SLACK) - above_mass
-        at = search_key(
-            source, length, low, high, key, high_key, wanted, largest, inverse, False, CHUNK
-        )
-        _count, mass, equals = tally(source, length, low, high, at, largest, inverse, CHUNK)
-        one = tl.exp((value_of_key(at) - largest) * inverse)
+    if cuts.part < 1.0:
+        wanted = cuts.part * total_mass * (1.0 - SLACK) - above_mass
+        at = search_key(pool, key, high_key, wanted, False, CHUNK)
+        _count, mass, equals = tally(pool, at, CHUNK)
+        one = mass_of(value_of_key(at), pool.scale)
         needed = tl.ceil((wanted - mass) / tl.where(one > 0.0, one, 1.0))
         # At least one, so that a token is left whatever the sums round to.
         enough = tl.maximum(tl.minimum(needed, equals.to(tl.float32)), 1.0).to(tl.int32)
         ties = tl.where(at == key, tl.minimum(ties, enough), enough)
         key = at
         mass += tl.minimum(ties, equals).to(tl.float32) * one
-    return key, ties, mass
+    return Threshold(key, ties, mass)
 
 
 @triton.jit
-def draw_from_candidates(
-    source,
-    identities,
-    listed,
-    length,
-    low,
-    high,
-    key,
-    ties,
-    target,
-    largest,
-    inverse,
-    otherwise,
-    CHUNK: tl.constexpr,
-):
-    """Return the candidate at ``target`` on the running mass of those kept, in their order."""
+def draw_from_candidates(pool, identities, threshold, target, otherwise, CHUNK: tl.constexpr):
+    """Return the candidate at ``target`` on the running mass of those kept, in their order.
+
+    Args:
+        pool: The row's ``Pool``.
+        identities: Address of the tokens of the list, int32 [pool.length]; read if it is one.
+        threshold: The row's ``Threshold``.
+        target: In [0, mass of those kept).
+        otherwise: The answer if none has mass.
+        CHUNK: Candidates that are looked at together.
+    """
     token = NOTHING
     last = -1
     before = 0.0
     seen = 0
-    for start in range(0, length, CHUNK):
-        values, inside = candidates(source, start, length, low, high, CHUNK)
+    for start in range(0, pool.length, CHUNK):
+        values, inside = candidates(pool, start, CHUNK)
         offsets = start + tl.arange(0, CHUNK)
         tokens = offsets
-        if listed:
-            tokens = tl.load(identities + offsets, mask=offsets < length, other=0)
+        if pool.listed:
+            tokens = tl.load(identities + offsets, mask=offsets < pool.length, other=0)
         keys = ordered_key(values)
-        equal = (inside & (keys == key)).to(tl.int32)
+        equal = (inside & (keys == threshold.key)).to(tl.int32)
         rank = seen + tl.cumsum(equal, 0) - equal
-        kept = inside & ((keys > key) | ((keys == key) & (rank < ties)))
-        weights = tl.where(kept, tl.exp((values - largest) * inverse), 0.0)
+        above = keys > threshold.key
+        kept = inside & (above | ((keys == threshold.key) & (rank < threshold.ties)))
+        weights = tl.where(kept, mass_of(values, pool.scale), 0.0)
         first, chunk_last = first_past(weights, tokens, target - before)
         token = tl.minimum(token, first)
         last = tl.maximum(last, chunk_last)
@@ -184,11 +190,9 @@ def draw_truncated(
     logits,
     row,
     otherwise,
-    degrees,
     chance,
-    most,
-    part,
-    largest,
+    cuts,
+    scale,
     kept_mass,
     list_values,
     list_tokens,
@@ -202,101 +206,42 @@ def draw_truncated(
     CHUNK: tl.constexpr,
 ):
     """Return a row's token: from above the bracket, or from the candidates that are kept."""
-    inverse = 1.0 / degrees
     blocks = tl.arange(0, MAX_BLOCKS)
-    low = tl.load(cut_values + row * STATE)
-    high = tl.load(cut_values + row * STATE + 1)
-    total_mass = tl.load(cut_values + row * STATE + 2)
-    length = tl.load(cut_counts + row * STATE)
-    rest = tl.load(cut_counts + row * STATE + 1)
+    cut = load_cut(cut_values, cut_counts, row)
     masses = tl.load(kept_mass + row * num_blocks + blocks, mask=blocks < num_blocks, other=0.0)
     above_mass = tl.sum(masses, axis=0)
+    length = cut.length
     listed = length <= CAPACITY
     source = list_values + row * CAPACITY
     if length > CAPACITY:
         source = logits + row.to(tl.int64) * vocab
         length = vocab
-    key = ordered_key(low)
-    ties = NOTHING
-    mass = 0.0
-    if (most > 0) | (part < 1.0):
-        key, ties, mass = find_threshold(
-            source,
-            length,
-            low,
-            high,
-            rest,
-            most,
-            part,
-            total_mass,
-            above_mass,
-            largest,
-            inverse,
-            CHUNK,
-        )
-        tl.store(cut_counts + row * STATE + 2, key)
-        tl.store(cut_counts + row * STATE + 3, ties)
-    target = chance * (above_mass + mass)
+    pool = Pool(source, listed, length, cut.low, cut.high, scale)
+    threshold = Threshold(ordered_key(cut.low), NOTHING, 0.0)
+    if (cuts.most > 0) | (cuts.part < 1.0):
+        threshold = find_threshold(pool, cut.rest, cuts, cut.total_mass, above_mass, CHUNK)
+        store_threshold(cut_counts, row, threshold.key, threshold.ties)
+    target = chance * (above_mass + threshold.mass)
     token = otherwise
-    if (target < above_mass) | (mass <= 0.0):
+    if (target < above_mass) | (threshold.mass <= 0.0):
         token = draw_from_blocks(
-            logits,
-            row,
-            vocab,
-            masses,
-            target,
-            largest,
-            inverse,
-            high,
-            otherwise,
-            BLOCK,
-            MAX_BLOCKS,
+            logits, row, vocab, masses, target, scale, cut.high, otherwise, BLOCK, MAX_BLOCKS
         )
     else:
+        identities = list_tokens + row * CAPACITY
         token = draw_from_candidates(
-            source,
-            list_tokens + row * CAPACITY,
-            listed,
-            length,
-            low,
-            high,
-            key,
-            ties,
-            target - above_mass,
-            largest,
-            inverse,
-            otherwise,
-            CHUNK,
+            pool, identities, threshold, target - above_mass, otherwise, CHUNK
         )
     return token
 
 
 @triton.jit
 def draw_tokens(
-    logits,
-    temperature,
-    top_k,
-    top_p,
-    min_p,
-    uniform,
-    slots,
-    block_max,
-    block_arg,
-    kept_mass,
-    list_values,
-    list_tokens,
-    cut_values,
-    cut_counts,
-    tokens,
-    last_tokens,
-    vocab,
-    num_blocks,
-    BLOCK: tl.constexpr,
-    MAX_BLOCKS: tl.constexpr,
-    CAPACITY: tl.constexpr,
-    CHUNK: tl.constexpr,
+    logits, temperature, top_k, top_p, min_p, uniform, slots, block_max, block_arg, kept_mass,
+    list_values, list_tokens, cut_values, cut_counts, tokens, last_tokens, vocab, num_blocks,
+    BLOCK: tl.constexpr, MAX_BLOCKS: tl.constexpr, CAPACITY: tl.constexpr, CHUNK: tl.constexpr,
     PDL: tl.constexpr,
-):
+):  # fmt: skip
     """Choose a row's token. Program: (row)."""
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
@@ -305,26 +250,11 @@ def draw_tokens(
     largest, token = row_maximum(block_max, block_arg, row, num_blocks, MAX_BLOCKS)
     degrees = tl.load(temperature + row)
     if (degrees >= GREEDY) & (largest > float("-inf")):
-        most, part, _floor = truncation_of(row, vocab, top_k, top_p, min_p)
+        cuts = truncation_of(row, vocab, top_k, top_p, min_p)
+        chance = tl.load(uniform + row)
         token = draw_truncated(
-            logits,
-            row,
-            token,
-            degrees,
-            tl.load(uniform + row),
-            most,
-            part,
-            largest,
-            kept_mass,
-            list_values,
-            list_tokens,
-            cut_values,
-            cut_counts,
-            vocab,
-            num_blocks,
-            BLOCK,
-            MAX_BLOCKS,
-            CAPACITY,
-            CHUNK,
-        )
+            logits, row, token, chance, cuts, Scale(largest, 1.0 / degrees), kept_mass,
+            list_values, list_tokens, cut_values, cut_counts, vocab, num_blocks,
+            BLOCK, MAX_BLOCKS, CAPACITY, CHUNK,
+        )  # fmt: skip
     store_token(tokens, last_tokens, slots, row, token)

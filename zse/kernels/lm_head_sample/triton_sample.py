@@ -7,6 +7,7 @@ import triton.language as tl
 
 from zse.kernels.lm_head_sample.triton_common import (
     GREEDY,
+    Scale,
     draw_from_blocks,
     load_logits,
     row_maximum,
@@ -126,10 +127,8 @@ def pick_tokens(
     if RANDOM:
         degrees = tl.load(temperature + row)
         if (degrees >= GREEDY) & (largest > float("-inf")):
-            inverse = 1.0 / degrees
-            masses = scaled_masses(
-                block_max, block_mass, row, num_blocks, largest, inverse, MAX_BLOCKS
-            )
+            scale = Scale(largest, 1.0 / degrees)
+            masses = scaled_masses(block_max, block_mass, row, num_blocks, scale, MAX_BLOCKS)
             target = tl.load(uniform + row) * tl.sum(masses, axis=0)
             token = draw_from_blocks(
                 logits,
@@ -137,8 +136,7 @@ def pick_tokens(
                 vocab,
                 masses,
                 target,
-                largest,
-                inverse,
+                scale,
                 float("-inf"),
                 token,
                 BLOCK,
