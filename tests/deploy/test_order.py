@@ -115,7 +115,10 @@ def test_an_unknown_target_form_or_setting_says_what_there_is(make_order):
         ("compose", {"bucket": "b"}),
         ("kubernetes", {"bucket": "b"}),
         ("modal", {"gpu": "T4"}),
-        ("modal", {"secrets": parse_secrets(("TOKEN=hub:other",))}),
+        *(
+            (target, {"secrets": parse_secrets(("TOKEN=hub:other",))})
+            for target in ("modal", "runpod", "compose", "railway", "render", "vast")
+        ),
     ],
 )
 def test_what_a_platform_cannot_do_is_refused_with_a_way_out(target, changes, make_order):

@@ -22,6 +22,8 @@ class Target:
     forms: tuple[str, ...] = ()
     """The first is taken when none is asked for."""
     has_gpus: bool = True
+    has_secret_entries: bool = False
+    """Whether one secret of the platform holds several values, each under a key."""
 
 
 TARGETS: dict[str, Target] = {
@@ -29,6 +31,7 @@ TARGETS: dict[str, Target] = {
         module="zse.deploy.targets.modal",
         summary="an app for Modal's client",
         forms=("server", "class"),
+        has_secret_entries=True,
     ),
     "runpod": Target(
         module="zse.deploy.targets.runpod",
@@ -45,11 +48,13 @@ TARGETS: dict[str, Target] = {
             "aws-ecs-gpu",
             "runpod-endpoint",
         ),
+        has_secret_entries=True,
     ),
     "kubernetes": Target(
         module="zse.deploy.targets.kubernetes",
         summary="a kustomize base with overlays, KEDA for sleep",
         forms=("scale-to-zero", "always-on"),
+        has_secret_entries=True,
     ),
     "compose": Target(
         module="zse.deploy.targets.compose", summary="one machine with Docker, CPU or GPU"
@@ -84,9 +89,20 @@ def make_plan(name: str, order: Order) -> Plan:
         UsageError: The platform cannot do what is asked.
         NoFittingGpuError: It rents no machine that is large enough.
     """
-    if name != "terraform" and any(use.is_address for use in order.secrets):
-        raise UsageError(
-            f"{name} knows secrets by their names", hint="Write VARIABLE=SECRET[:KEY]."
-        )
-    plan: Plan = import_module(find_target(name).module).make_plan(order)
+    target = find_target(name)
+    _check_secrets(name, target, order)
+    plan: Plan = import_module(target.module).make_plan(order)
     return plan
+
+
+def _check_secrets(name: str, target: Target, order: Order) -> None:
+    for use in order.secrets:
+        if use.is_address and name != "terraform":
+            raise UsageError(
+                f"{name} knows secrets by their names", hint="Write VARIABLE=SECRET[:KEY]."
+            )
+        if use.key != use.variable and not target.has_secret_entries:
+            raise UsageError(
+                f"--secret {use.variable}: a secret of {name} is one value and has no keys",
+                hint="Write VARIABLE=SECRET, one secret for each variable.",
+            )
