@@ -5,6 +5,7 @@ import sys
 
 from zse.errors import DeviceError
 from zse.serve.boot import serve
+from zse.serve.head_start import HeadStart
 from zse.serve.load import load_served_model
 from zse.serve.options import ServeOptions
 from zse.serve.sockets import bind_socket
@@ -13,7 +14,7 @@ OPTIONS = ServeOptions(model="tiny", device="cpu", port=0)
 
 
 def load(state):
-    loaded = load_served_model(OPTIONS, state)
+    loaded = load_served_model(OPTIONS, state, HeadStart(OPTIONS))
     runner = loaded.engine._core.runner
     submit, left = runner.submit, int(sys.argv[1])
 

@@ -1,11 +1,8 @@
 """The command line of the server, without a server."""
 
-import contextlib
-
 import pytest
 
 import zse.serve.__main__
-import zse.serve.boot
 from zse.serve.__main__ import main
 
 
@@ -13,9 +10,7 @@ from zse.serve.__main__ import main
 def options_of(monkeypatch):
     """Return the options that a command line starts the server with."""
     seen = []
-    monkeypatch.setattr(
-        zse.serve.boot, "serve", lambda listener, options: seen.append(options) or 0
-    )
+    monkeypatch.setattr(zse.serve.__main__, "start", lambda options: seen.append(options) or 0)
 
     def start(*arguments: str):
         assert main([*arguments, "--port", "0"]) == 0
@@ -32,10 +27,7 @@ def test_the_word_that_sagemaker_adds_is_no_model_and_makes_loading_unhealthy(op
 @pytest.mark.parametrize(("port", "bound"), [(None, 8080), ("9000", 9000)])
 def test_with_that_word_the_port_is_sagemakers_unless_one_is_named(monkeypatch, port, bound):
     ports = []
-    monkeypatch.setattr(zse.serve.boot, "serve", lambda listener, options: ports.append(listener))
-    monkeypatch.setattr(
-        zse.serve.__main__, "bind_socket", lambda host, port: contextlib.nullcontext(port)
-    )
+    monkeypatch.setattr(zse.serve.__main__, "start", lambda options: ports.append(options.port))
     if port:
         monkeypatch.setenv("PORT", port)
     main(["serve", "my.zse", "--device", "cpu"])

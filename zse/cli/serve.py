@@ -24,6 +24,7 @@ from zse.settings import load_settings
     help="Never round activations to 8 bits on a GPU; slower decoding.",
 )
 @click.option("--kernels", help="Kernel pack for the GPU.  [model file, image, cache]")
+@click.option("--max-running", type=int, help="Answers that run at once.  [64]")
 @click.option("--max-queue", type=int, help="Answers that may wait before 429.  [256]")
 @click.option("--drain-seconds", type=float, help="How long SIGTERM waits for answers.  [30]")
 @click.option("--log-level", help="debug, info, warning or error.  [info]")
@@ -33,18 +34,12 @@ def command(**flags: object) -> int:
     The port answers at once: /health/live says so, /health/ready waits for the model. Logs are JSON
     lines on stderr. SIGTERM lets running answers end first.
     """
-    from zse.device.early import open_early
     from zse.serve.options import ServeOptions
-    from zse.serve.sockets import bind_socket
+    from zse.serve.start import start
 
     settings = load_settings()
     # A flag that was not given leaves the environment's value.
     values = {
         name: getattr(settings, name) if value is None else value for name, value in flags.items()
     }
-    options = ServeOptions(**values, start_time_ns=settings.start_time_ns)  # type: ignore[arg-type]
-    with bind_socket(options.host, options.port) as listener:
-        open_early(options.device)
-        from zse.serve.boot import serve
-
-        return serve(listener, options)
+    return start(ServeOptions(**values, start_time_ns=settings.start_time_ns))  # type: ignore[arg-type]

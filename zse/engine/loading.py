@@ -1,79 +1,25 @@
-"""From a model's name to an engine core and a tokenizer, for ``LLM`` and for the server."""
+"""From a model's open file to an engine core and a tokenizer, for ``LLM`` and for the server."""
 
 from __future__ import annotations
 
-import importlib
-import math
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zse.backends import runs_on_gpu
-from zse.backends.options import KV_DTYPES
 from zse.device.phases import Phases, no_phases
 from zse.engine.core import EngineCore, EngineOptions
-from zse.engine.remote import fetch_model, is_remote
-from zse.errors import UsageError
-from zse.format.reader import ZSEReader
+from zse.engine.opening import GIB, LoadOptions, OpenedModel, open_model
 from zse.models import load_runner
-from zse.models.builtin import is_builtin
-from zse.settings import load_settings
 from zse.text.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from zse.format.model_file import ModelFile
     from zse.models.runner import ModelRunner
     from zse.text.tokenizer import Tokenizer
 
-GIB = 1 << 30
-MAX_THREADS = 1024
-"""Far more than any machine has cores; the runtime below crashes where it cannot start them all."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class LoadOptions:
-    """How a model is placed on a device."""
-
-    device: str = "auto"
-    """auto, cpu, cuda or cuda:N."""
-    quant: str | None = None
-    """Scheme to convert to when the model is not a .zse file yet; None means the default."""
-    kv_gib: float = 0.0
-    """Memory for the KV cache in GiB; 0 means chosen from what is free."""
-    vram_gib: float = 0.0
-    """GPU memory for everything, in GiB; 0 means all that is free."""
-    kv_dtype: str = "auto"
-    """Type of the cached keys and values: auto, fp32, bf16 or int8."""
-    exact_activations: bool = False
-    """Never round activations to 8 bits on a GPU."""
-    kernels: str = ""
-    """Kernel pack for the GPU; empty looks in the model file, the image and the cache."""
-    num_blocks: int = 0
-    """Blocks of the KV cache; wins over ``kv_gib``."""
-    block_size: int = 32
-    """Tokens a block."""
-    threads: int = 0
-    """CPU threads; 0 means all physical cores."""
-    max_context: int = 0
-    """Longest sequence in tokens; 0 means what the model says."""
-    max_batch_tokens: int = 2048
-    max_sequences: int = 64
-    prefix_cache: bool = True
-
-    def __post_init__(self) -> None:
-        for name in ("kv_gib", "vram_gib", "num_blocks", "threads", "max_context"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise UsageError(f"{name} is {getattr(self, name)}, expected 0 or more")
-        if self.threads > MAX_THREADS:
-            raise UsageError(f"threads is {self.threads}, expected 0 to {MAX_THREADS}")
-        if self.block_size < 1:
-            raise UsageError(f"block_size is {self.block_size}, expected 1 or more")
-        if self.kv_dtype not in KV_DTYPES:
-            known = ", ".join(KV_DTYPES)
-            raise UsageError(
-                f"the KV type {self.kv_dtype!r} is not known", hint=f"Choose one of {known}."
-            )
+__all__ = ["LoadOptions", "LoadedModel", "load_model"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,52 +36,17 @@ class LoadedModel:
         self.reader.close()
 
 
-def locate_model(model: str | Path, *, quant: str | None = None) -> Path:
-    """Return the .zse file of a model, converting a checkpoint into the cache when it is none.
-
-    Args:
-        model: A .zse file, its s3:// address, a checkpoint folder, a hub id or ``tiny``.
-        quant: Scheme to convert to.
-
-    Raises:
-        NotFoundError: There is no such file or model.
-        ConversionError: The checkpoint cannot be converted.
-    """
-    if is_remote(str(model)):
-        return fetch_model(str(model), load_settings().cache_dir)
-    path = Path(model).expanduser()
-    if path.suffix == ".zse" or (path.is_file() and not is_builtin(str(model))):
-        return path
-    # Serving needs no converter, so the two packages do not know each other at import time.
-    builtin = importlib.import_module("zse.quantize.builtin")
-    cache_dir = load_settings().cache_dir
-    return Path(builtin.ensure_zse(str(model), quant=quant, cache_dir=cache_dir))
-
-
-def open_model(model: str | Path, options: LoadOptions) -> ModelFile:
-    """Open a model's file; one in object storage is not fetched when a GPU can be fed from there.
-
-    Raises:
-        NotFoundError: There is no such file or model.
-        ConversionError: The checkpoint cannot be converted.
-        FormatError: The file is damaged.
-    """
-    if str(model).startswith("s3://") and runs_on_gpu(options.device):
-        # By name, as in ``fetch_model``.
-        remote = importlib.import_module("zse.stream.remote")
-        opening = importlib.import_module("zse.stream.opening")
-        reader: ModelFile = remote.RemoteReader(opening.open_source(str(model)))
-        return reader
-    return ZSEReader(locate_model(model, quant=options.quant))
-
-
 def load_model(
-    model: str | Path, options: LoadOptions | None = None, *, phases: Phases = no_phases
+    model: str | Path | OpenedModel,
+    options: LoadOptions | None = None,
+    *,
+    phases: Phases = no_phases,
 ) -> LoadedModel:
-    """Open a model on a device.
+    """Make an engine of a model.
 
     Args:
-        model: Anything ``locate_model`` accepts.
+        model: Anything ``open_model`` accepts, or what it returned for the same options; that is
+            taken over.
         options: Where and how.
         phases: Told what takes the time.
 
@@ -144,16 +55,16 @@ def load_model(
         DeviceError: The device is absent or too small.
     """
     options = options or LoadOptions()
-    with phases("model-file"):
-        reader = open_model(model, options)
+    opened = model if isinstance(model, OpenedModel) else open_model(model, options, phases=phases)
+    reader = opened.reader
     try:
         # The tokenizer is parsed while the weights are on their way.
         with ThreadPoolExecutor(1, "zse-tokenizer") as beside:
             loading = beside.submit(_load_tokenizer, reader, phases)
-            runner = _load_runner(reader, options, phases)
+            runner = _load_runner(opened, options, phases)
             tokenizer = loading.result()
     except BaseException:
-        reader.close()
+        opened.abandon()
         raise
     engine_options = EngineOptions(
         max_batch_tokens=options.max_batch_tokens,
@@ -171,10 +82,11 @@ def _load_tokenizer(reader: ModelFile, phases: Phases) -> Tokenizer:
         return load_tokenizer(reader)
 
 
-def _load_runner(reader: ModelFile, options: LoadOptions, phases: Phases) -> ModelRunner:
+def _load_runner(opened: OpenedModel, options: LoadOptions, phases: Phases) -> ModelRunner:
     return load_runner(
-        reader,
+        opened.reader,
         device=options.device,
+        arrival=opened.arrival,
         phases=phases,
         num_blocks=options.num_blocks,
         kv_bytes=int(options.kv_gib * GIB),

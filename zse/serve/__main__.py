@@ -1,8 +1,4 @@
-"""``python -m zse.serve``: the entry point of images.
-
-The socket is bound before anything else is imported, so that a load balancer's first probe waits
-in its backlog instead of being refused.
-"""
+"""``python -m zse.serve``: the entry point of images."""
 
 from __future__ import annotations
 
@@ -11,15 +7,13 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from zse.device.early import open_early
 from zse.errors import ZSEError
 from zse.serve.options import ServeOptions
-from zse.serve.sockets import bind_socket
+from zse.serve.start import start
 from zse.settings import Settings, load_settings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
 
 SAGEMAKER_PING = 503
 SAGEMAKER_PORT = 8080
@@ -77,11 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             loading_ping_status=loading_ping_status,
             start_time_ns=settings.start_time_ns,
         )
-        with bind_socket(options.host, options.port) as listener:
-            open_early(options.device)
-            from zse.serve.boot import serve
-
-            return serve(listener, options)
+        return start(options)
     except ZSEError as error:
         print(f"error: {error.message}", file=sys.stderr)  # noqa: T201 - the log may not exist yet
         if error.hint:

@@ -1,7 +1,8 @@
 """Boot: answer at once, load beside it, drain at the end.
 
-bind (before this module) -> loader thread starts -> web stack imported, first answers (503)
--> model ready -> ... -> SIGTERM: readiness flips, work in flight ends -> exit code 0
+bind, model on its way (before this module) -> engine imported in a thread, web stack beside it,
+first answers (503) -> model ready -> ... -> SIGTERM: readiness flips, work in flight ends ->
+exit code 0
 
 A load that fails or an engine that crashes ends the process with the exit code of its error, after
 what was asked has been answered with an error: the platform starts another.
@@ -42,21 +43,25 @@ END_SECONDS = 5.0
 """After the drain: for error events to be written and connections to close."""
 WATCH_SECONDS = 0.2
 """How often the engine is asked whether it still runs."""
+WARM_SECONDS = 1.0
+"""After the model is ready; a request that waited for it is answered by then."""
 
 
 def serve(
     listener: socket.socket,
     options: ServeOptions,
-    load: Callable[[AppState], LoadedModel] | None = None,
+    load: Callable[[AppState], LoadedModel],
+    ledger: Ledger | None = None,
 ) -> int:
     """Serve on a bound socket until a signal; return the exit code.
 
     Args:
         listener: Bound and listening.
         options: How to serve.
-        load: Returns the model, in a thread; by default the one that the options name.
+        load: Returns the model, in a thread.
+        ledger: With the phases so far.
     """
-    ledger = Ledger(options.start_time_ns)
+    ledger = ledger or Ledger(options.start_time_ns)
     for number in (signal.SIGTERM, signal.SIGINT):
         # Until the loop runs there is no work to drain. As process 1 of a container, a signal
         # without a handler would be ignored.
@@ -74,7 +79,7 @@ def serve(
         loading_ping_status=options.loading_ping_status,
     )
     process = ServerProcess(state, options)
-    process.start_loading(load or _loader(options))
+    process.start_loading(load)
     with ledger.phase("web"):  # beside the loader, whose file reads leave the interpreter free
         server = _make_server(state, options)
     exit_code = process.run(server, listener)
@@ -104,15 +109,6 @@ def _make_server(state: AppState, options: ServeOptions) -> uvicorn.Server:
         timeout_graceful_shutdown=int(END_SECONDS),
     )
     return uvicorn.Server(config)
-
-
-def _loader(options: ServeOptions) -> Callable[[AppState], LoadedModel]:
-    def load(state: AppState) -> LoadedModel:
-        from zse.serve.load import load_served_model
-
-        return load_served_model(options, state)
-
-    return load
 
 
 class ServerProcess:
@@ -185,12 +181,17 @@ class ServerProcess:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal, number)
         self._state.ledger.mark("answering")
-        # Beside the load, so that neither the first answer nor the first token waits for it.
-        warm = loop.run_in_executor(None, self._state.metrics.warm)
-        watcher = asyncio.create_task(self._watch_engine())
+        beside = [asyncio.create_task(self._watch_engine()), asyncio.create_task(self._warm())]
         await server.serve(sockets=[listener])
-        watcher.cancel()
-        await warm
+        for task in beside:
+            task.cancel()
+
+    async def _warm(self) -> None:
+        """Import the metrics' library once the first answer is likely to be out."""
+        while not self._state.is_ready:
+            await asyncio.sleep(WATCH_SECONDS)
+        await asyncio.sleep(WARM_SECONDS)
+        await asyncio.to_thread(self._state.metrics.warm)
 
     async def _watch_engine(self) -> None:
         """End the process when the engine has crashed: nothing in it can be answered any more."""

@@ -1,7 +1,8 @@
 """The cold-start ledger: when each phase of the start ended, in ms since the process began.
 
-It is written by the boot thread and read by handlers; a phase is written once, so no lock is
-needed beyond the interpreter's own. The same numbers go to the log, metrics and ``Server-Timing``.
+It is written by the threads of the boot and read by handlers; a phase is written once, so no lock
+is needed beyond the interpreter's own. The same numbers go to the log, metrics and
+``Server-Timing``.
 """
 
 from __future__ import annotations

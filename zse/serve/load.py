@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 from zse import __version__
 from zse.engine.request import SamplingParams
 from zse.errors import InvalidParameterError, TemplateError
+from zse.serve.head_start import load_options
 from zse.serve.state import LoadedModel
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from zse.engine.loading import LoadedModel as EngineModel
+    from zse.serve.head_start import HeadStart
     from zse.serve.options import ServeOptions
     from zse.serve.ports import Template
     from zse.serve.state import AppState
@@ -27,32 +29,23 @@ LOG = logging.getLogger("zse.serve")
 _DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
 
-def load_served_model(options: ServeOptions, state: AppState) -> LoadedModel:
+def load_served_model(options: ServeOptions, state: AppState, head_start: HeadStart) -> LoadedModel:
     """Load a model; the caller puts it into the state.
+
+    Args:
+        options: How the server was started.
+        state: Told of each phase.
+        head_start: Opens the model's file.
 
     Raises:
         ZSEError: The model is missing, damaged or does not fit the device.
     """
     with _phase(state, "imports"):
         from zse.engine.async_engine import AsyncEngine
-        from zse.engine.loading import LoadOptions, load_model
+        from zse.engine.loading import load_model
         from zse.text.template import load_chat_template
     with _phase(state, "weights"):
-        loaded = load_model(
-            options.model,
-            phases=state.ledger.phase,
-            options=LoadOptions(
-                device=options.device,
-                max_context=options.max_context,
-                threads=options.threads,
-                kv_gib=options.kv_gib,
-                vram_gib=options.vram_gib,
-                kv_dtype=options.kv_dtype,
-                exact_activations=options.exact_activations,
-                kernels=options.kernels,
-                max_sequences=options.max_running,
-            ),
-        )
+        loaded = load_model(head_start.take(), load_options(options), phases=state.ledger.phase)
     with _phase(state, "engine"):
         template: Template | None
         try:

@@ -1,4 +1,4 @@
-"""Prometheus metrics. The client library is imported on first use, off the path to ready.
+"""Prometheus metrics. The client library is imported when somebody asks, off the path to a token.
 
 Names follow vLLM's under our own prefix, so that existing dashboards need one substitution.
 """
@@ -9,7 +9,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from zse.serve.state import AppState
 
@@ -43,54 +43,70 @@ class Metrics:
     def __init__(self, state: AppState) -> None:
         self._state = state
         self._families: _Families | None = None
+        self._early: list[Callable[[_Families], None]] = []
         self._lock = threading.Lock()
 
-    def warm(self) -> None:
-        """Import the library and make the families, ahead of the first request."""
-        self._get()
+    def warm(self) -> _Families:
+        """Import the library and make the families; what was counted before is counted now."""
+        families = self._families or _Families(self._state)  # the lock is not held for the import
+        with self._lock:
+            if self._families is None:
+                for write in self._early:
+                    write(families)
+                self._early.clear()
+                self._families = families
+            return self._families
 
-    def _get(self) -> _Families:
+    def _write(self, write: Callable[[_Families], None]) -> None:
+        """Count something: at once, or when the library is there.
+
+        The first requests do not wait for the import, which takes as long as a few tokens.
+        """
         if self._families is None:
-            with self._lock:  # a request and the warm-up may meet here; counts must not be split
+            with self._lock:
                 if self._families is None:
-                    self._families = _Families(self._state)
-        return self._families
+                    self._early.append(write)
+                    return
+        write(self._families)
 
     def count_response(self, route: str, status: int) -> None:
         """Count one HTTP response; ``route`` is the pattern, never the raw path."""
-        self._get().requests.labels(route, str(status)).inc()
+        self._write(lambda to: to.requests.labels(route, str(status)).inc())
 
     def count_rejection(self) -> None:
         """Count a request that met a full queue."""
-        self._get().rejections.inc()
+        self._write(lambda to: to.rejections.inc())
 
     def observe_first_token(self, seconds: float) -> None:
         """Record the time from a request's arrival to its first token."""
-        self._get().first_token.observe(seconds)
+        self._write(lambda to: to.first_token.observe(seconds))
 
     def observe_token_gap(self, seconds: float) -> None:
         """Record the time between two pieces of an answer."""
-        self._get().token_gap.observe(seconds)
+        self._write(lambda to: to.token_gap.observe(seconds))
 
     def observe_request(
         self, seconds: float, prompt_tokens: int, generated_tokens: int, cached_tokens: int
     ) -> None:
         """Record one request that ended, also when it was cut short."""
-        families = self._get()
-        families.whole_request.observe(seconds)
-        families.prompt_tokens.inc(prompt_tokens)
-        families.generated_tokens.inc(generated_tokens)
-        families.cached_tokens.inc(cached_tokens)
+
+        def write(to: _Families) -> None:
+            to.whole_request.observe(seconds)
+            to.prompt_tokens.inc(prompt_tokens)
+            to.generated_tokens.inc(generated_tokens)
+            to.cached_tokens.inc(cached_tokens)
+
+        self._write(write)
 
     def count_finish(self, reason: str) -> None:
         """Count one choice by the reason it ended: stop, length, tool_calls or abort."""
-        self._get().finished.labels(reason).inc()
+        self._write(lambda to: to.finished.labels(reason).inc())
 
     def render(self) -> bytes:
         """Return the text exposition."""
         from prometheus_client import generate_latest
 
-        return generate_latest(self._get().registry)
+        return generate_latest(self.warm().registry)
 
 
 class _Families:

@@ -52,6 +52,7 @@ class Arrival:
         self.source = source
         self.block = gpu.allocate(length)
         self._loading = start_load(gpu, source, header, self.block.address)
+        self._is_over = False
 
     @classmethod
     def begin(
@@ -93,12 +94,15 @@ class Arrival:
         """
         report = self._loading.wait()
         self.source.close()
+        self._is_over = True
         return report
 
     def abandon(self) -> None:
-        """Stop, and give everything back, the GPU too."""
-        self._loading.cancel()
-        with contextlib.suppress(ZSEError):
-            self._loading.wait()
-        self.source.close()
+        """Stop, and give everything back, the GPU too; twice does nothing."""
+        if not self._is_over:
+            self._is_over = True
+            self._loading.cancel()
+            with contextlib.suppress(ZSEError):
+                self._loading.wait()
+            self.source.close()
         self.gpu.close()

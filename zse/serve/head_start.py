@@ -1,0 +1,73 @@
+"""The model is opened in a thread of its own, before the rest of the server is imported.
+
+A start waits for three things: the driver that opens the GPU, the memory that the weights come
+from, and Python, which imports one module at a time. The first two need little of the third, so
+they begin first, and run beside it.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from zse.device.phases import Phases, no_phases
+from zse.engine.opening import LoadOptions, OpenedModel, open_model
+
+if TYPE_CHECKING:
+    from zse.serve.options import ServeOptions
+
+
+class HeadStart:
+    """Opens the model that the options name.
+
+    Args:
+        options: How the server is started.
+        phases: Told what takes the time.
+    """
+
+    def __init__(self, options: ServeOptions, phases: Phases = no_phases) -> None:
+        self._options = options
+        self._phases = phases
+        self._opened: OpenedModel | None = None
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._open, name="zse-open", daemon=True)
+        self._thread.start()
+
+    def take(self) -> OpenedModel:
+        """Wait for the model and hand it over.
+
+        Raises:
+            ZSEError: What opening it raised.
+        """
+        self._thread.join()
+        if self._opened is None:
+            raise self._error or RuntimeError("a model can be taken once")
+        opened, self._opened = self._opened, None
+        return opened
+
+    def _open(self) -> None:
+        try:
+            self._opened = open_model(
+                self._options.model, load_options(self._options), phases=self._phases
+            )
+        except BaseException as error:  # noqa: BLE001 - raised by ``take``
+            self._error = error
+
+
+def load_options(options: ServeOptions) -> LoadOptions:
+    """Return what the engine is told of a server's options.
+
+    Raises:
+        UsageError: A value is out of range.
+    """
+    return LoadOptions(
+        device=options.device,
+        max_context=options.max_context,
+        threads=options.threads,
+        kv_gib=options.kv_gib,
+        vram_gib=options.vram_gib,
+        kv_dtype=options.kv_dtype,
+        exact_activations=options.exact_activations,
+        kernels=options.kernels,
+        max_sequences=options.max_running,
+    )

@@ -1,0 +1,43 @@
+"""The first steps of a server, in the order in which they wait for the hardware.
+
+The socket is bound before anything else is imported, so that a load balancer's first probe waits
+in its backlog instead of being refused. Then the GPU is opened and the model sent on its way;
+Python imports the rest meanwhile.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from zse.device.early import open_early
+from zse.serve.ledger import Ledger
+from zse.serve.sockets import bind_socket
+
+if TYPE_CHECKING:
+    from zse.serve.head_start import HeadStart
+    from zse.serve.options import ServeOptions
+    from zse.serve.state import AppState, LoadedModel
+
+
+def start(options: ServeOptions) -> int:
+    """Serve until told to stop; return the exit code.
+
+    Raises:
+        ZSEError: The address cannot be bound.
+    """
+    with bind_socket(options.host, options.port) as listener:
+        ledger = Ledger(options.start_time_ns)
+        open_early(options.device)
+        from zse.serve.head_start import HeadStart
+
+        head_start = HeadStart(options, ledger.phase)
+        from zse.serve.boot import serve
+
+        return serve(listener, options, partial(_load, options, head_start), ledger)
+
+
+def _load(options: ServeOptions, head_start: HeadStart, state: AppState) -> LoadedModel:
+    from zse.serve.load import load_served_model
+
+    return load_served_model(options, state, head_start)
