@@ -211,7 +211,7 @@ def test_disk_without_room_is_found_before_writing(
 
 
 def test_disk_that_fills_up_is_a_clear_error(tmp_path: Path) -> None:
-    writer = new_writer(tmp_path / "m.zse", keep_partial=True)
+    writer = new_writer(tmp_path / "m.zse", resume=True)
     full = os.open("/dev/full", os.O_WRONLY)
     writer.plan([("embed", [PLAIN])])
     os.dup2(full, writer._file.fd)
@@ -225,7 +225,7 @@ def test_failed_run_that_may_resume_keeps_its_finished_groups(
     tmp_path: Path, small_path: Path
 ) -> None:
     path = tmp_path / "m.zse"
-    fail_before("final", path, keep_partial=True)
+    fail_before("final", path, resume=True)
     assert files_in(tmp_path) == ["m.zse.partial", "m.zse.partial.json"]
     with start(new_writer(path, resume=True)) as writer:
         assert writer.completed_groups == {"embed", "layers.0"}

@@ -67,9 +67,8 @@ class ZSEWriter:
         model_config: The model's configuration as JSON values.
         provenance: Where the model came from, as JSON values. It must not depend on the clock or
             on the machine, or the file is not reproducible.
-        resume: Go on with a partial file left by a writer with the same plan, and keep the
-            partial file when this run fails.
-        keep_partial: Keep the partial file when this run fails.
+        resume: Go on with a partial file left by a writer with the same plan, if there is one, and
+            keep the partial file when this run fails.
 
     Raises:
         NotFoundError: The folder does not exist.
@@ -84,7 +83,6 @@ class ZSEWriter:
         model_config: Mapping[str, Any],
         provenance: Mapping[str, Any],
         resume: bool = False,
-        keep_partial: bool = False,
     ) -> None:
         self.path = Path(path)
         self.stage = Stage.SECTIONS
@@ -92,7 +90,6 @@ class ZSEWriter:
         self._model_config = model_config
         self._provenance = provenance
         self._resume = resume
-        self._keep_partial = keep_partial or resume
         self._sections: list[tuple[str, bytes]] = []
         self._layout: Layout | None = None
         self._plan_digest = ""
@@ -235,7 +232,7 @@ class ZSEWriter:
         """Give up; the partial file is kept only for a resume. Does nothing once closed."""
         if self.stage is not Stage.CLOSED:
             self.stage = Stage.CLOSED
-            self._file.abandon(keep=self._keep_partial)
+            self._file.abandon(keep=self._resume)
 
     def __enter__(self) -> Self:
         return self
