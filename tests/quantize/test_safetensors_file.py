@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import errno
 import json
+import os
 import struct
 from typing import TYPE_CHECKING
 
@@ -67,6 +69,21 @@ def test_file_cut_while_open_is_an_error(tmp_path: Path) -> None:
     with SafetensorsFile(path) as file:
         path.write_bytes(path.read_bytes()[:-4])
         with pytest.raises(CheckpointError, match="cut short"):
+            file.read_rows(file.tensors["a"], 0, 2)
+
+
+def test_disk_that_fails_is_named_with_the_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> int:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    path = write(tmp_path / "m.safetensors", {"a": ENTRY}, bytes(8))
+    with SafetensorsFile(path) as file:
+        monkeypatch.setattr(os, "preadv", fail)
+        with pytest.raises(
+            CheckpointError, match=r"cannot be read at byte \d+: Input/output error"
+        ):
             file.read_rows(file.tensors["a"], 0, 2)
 
 

@@ -70,7 +70,7 @@ class SafetensorsFile:
 
         Raises:
             UnsupportedModelError: The dtype is not one of F32, F16, BF16.
-            CheckpointError: The file ends before the rows do.
+            CheckpointError: The file ends before the rows do, or cannot be read.
         """
         dtype = _TORCH[storage_dtype(tensor)]
         row_bytes = tensor.length_bytes // tensor.shape[0]
@@ -78,7 +78,13 @@ class SafetensorsFile:
         offset_bytes = tensor.offset_bytes + start * row_bytes
         view, done = memoryview(data), 0
         while done < len(data):
-            count = os.preadv(self._fd, [view[done:]], offset_bytes + done)
+            try:
+                count = os.preadv(self._fd, [view[done:]], offset_bytes + done)
+            except OSError as error:
+                raise CheckpointError(
+                    f"{self.path} cannot be read at byte {offset_bytes + done}: {error.strerror}",
+                    hint="Check the disk or the network file system.",
+                ) from error
             if count == 0:
                 raise CheckpointError(f"{self.path} was cut short while it was read")
             done += count
