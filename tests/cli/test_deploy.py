@@ -53,6 +53,14 @@ def test_apply_on_runpod_sends_the_request_with_the_key(tmp_path, monkeypatch, c
     assert all("rpa_canary" not in p.read_text() for p in tmp_path.rglob("*") if p.is_file())
 
 
+def test_an_endpoint_whose_image_must_be_built_first_is_not_created(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(runpod_api, "send", lambda *call: pytest.fail(f"was sent: {call}"))
+    flags = ["--form", "queue", "--output", str(tmp_path / "out"), "--apply"]
+    assert run(["deploy", "runpod", "tiny", *IMAGE, *flags]) == 2
+    assert "--set worker-image=REF" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [

@@ -72,6 +72,9 @@ def test_helper_that_knows_nothing_means_no_credentials(config, helper):
         "[]",
         {"auths": {"a.example": {"auth": "???"}}},
         {"credsStore": "not-installed"},
+        {"auths": ["a.example"]},
+        {"auths": {"a.example": "secret"}},
+        {"credHelpers": "test"},
     ],
 )
 def test_unusable_configuration_is_an_error(config, content):

@@ -6,6 +6,7 @@ import tarfile
 
 import pytest
 
+from zse.errors import ImageError
 from zse.oci.errors import UnsafeArchiveError
 from zse.oci.tar import (
     check_member_path,
@@ -97,3 +98,12 @@ def test_two_files_of_one_path_are_refused():
 def test_paths_that_leave_the_folder_are_refused(path):
     with pytest.raises(UnsafeArchiveError):
         check_member_path(path, archive="test")
+
+
+def test_file_that_becomes_shorter_is_an_error_with_words(tmp_path):
+    path = tmp_path / "model"
+    path.write_bytes(bytes(100))
+    entry = file_of_path("models/model.zse", path)
+    path.write_bytes(bytes(99))
+    with pytest.raises(ImageError, match=r"models/model\.zse became shorter"):
+        write_tar([entry], io.BytesIO())

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from zse.errors import DiskFullError
+from zse.errors import DiskFullError, StoreError
 from zse.store import cache as cache_module
 from zse.store.cache import Cache, CacheEntry
 
@@ -168,3 +168,12 @@ def test_an_entry_that_was_deleted_by_hand_is_fetched_again(
 def test_an_empty_cache_holds_nothing(tmp_path: Path) -> None:
     assert Cache(tmp_path).entries() == []
     assert Cache(tmp_path).shrink(0) == []
+
+
+def test_a_cache_folder_that_cannot_be_made_is_an_error_with_words(
+    faulty_s3: FaultyS3, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    cache = Cache(tmp_path / "file")
+    with pytest.raises(StoreError, match=r"cannot use .*/file/models: Not a directory"):
+        cache.fetch(put(faulty_s3, "a.zse"))

@@ -128,7 +128,10 @@ def _order(flags: dict[str, Any]) -> Order:
 
 def _carry_out(plan: Plan, flags: dict[str, Any]) -> None:
     from zse.deploy.carry_out import run_commands, write_files
+    from zse.errors import UsageError
 
+    if flags["is_applied"] and plan.first:
+        raise UsageError(f"--apply comes too early: {plan.first}")
     folder: Path = flags["output"] or Path(f"{plan.order.name}-{plan.target}")
     written = write_files(plan, folder, is_forced=flags["force"])
     _say(f"{len(written)} of {len(plan.files)} files written to {folder}")

@@ -61,6 +61,8 @@ class Plan:
     request: Request | None = None
     """A call that makes it real, instead of commands."""
     notes: tuple[str, ...] = field(default=())
+    first: str = ""
+    """What people must do before the plan can be made real; empty when nothing is in the way."""
 
     def to_json(self) -> dict[str, Any]:
         """Return what scripts read."""
@@ -83,7 +85,7 @@ class Plan:
             "access": self.access,
             "files": sorted(self.files),
             "commands": [list(words) for words in self.commands],
-            "notes": list(self.notes),
+            "notes": list(self._all_notes),
         }
 
     def to_text(self) -> str:
@@ -101,7 +103,7 @@ class Plan:
             *[("creates", text) for text in self.creates],
             *[("secret", f"{use.variable} from {use.secret}") for use in order.secrets],
             *[("file", name) for name in sorted(self.files)],
-            *[("note", text) for text in self.notes],
+            *[("note", text) for text in self._all_notes],
             *[("then", shlex.join(words)) for words in self.commands],
         ]
         if self.request:
@@ -111,6 +113,10 @@ class Plan:
             lines.append(f"  {label if label != last else '':<9} {text}")
             last = label
         return "\n".join(lines)
+
+    @property
+    def _all_notes(self) -> tuple[str, ...]:
+        return (*self.notes, self.first) if self.first else self.notes
 
 
 def cost_of(order: Order, machine: Machine, catalog: Catalog) -> Cost:

@@ -70,17 +70,24 @@ def _keys(host: str) -> list[str]:
 
 def _look_up(config: dict[str, Any], key: str) -> Credentials | None:
     """Ask in docker's order: the host's own helper, the file, the common helper."""
-    own_helper = (config.get("credHelpers") or {}).get(key)
+    own_helper = _object(config, "credHelpers").get(key)
     if own_helper:
-        return _ask_helper(own_helper, key)
-    entry = (config.get("auths") or {}).get(key)
-    if entry:
-        if entry.get("identitytoken"):
-            return Credentials(identity_token=entry["identitytoken"])
-        if entry.get("auth"):
-            return _decode(entry["auth"], key)
+        return _ask_helper(str(own_helper), key)
+    entry = _object(_object(config, "auths"), key)
+    if entry.get("identitytoken"):
+        return Credentials(identity_token=str(entry["identitytoken"]))
+    if entry.get("auth"):
+        return _decode(str(entry["auth"]), key)
     store = config.get("credsStore")
-    return _ask_helper(store, key) if store else None
+    return _ask_helper(str(store), key) if store else None
+
+
+def _object(holder: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return an object of docker's config; an empty one when it has none."""
+    found = holder.get(name) or {}
+    if not isinstance(found, dict):
+        raise RegistryAuthError(f"docker's config.json: {name} is not a JSON object")
+    return found
 
 
 def _decode(text: str, key: str) -> Credentials:
@@ -109,12 +116,12 @@ def _ask_helper(helper: str, key: str) -> Credentials | None:
             check=False,
             timeout=_HELPER_SECONDS,
         )
-        answer = json.loads(done.stdout) if done.returncode == 0 else None
-    except (subprocess.TimeoutExpired, ValueError) as error:
+        if done.returncode != 0:  # helpers exit with 1 when they know nothing of this host
+            return None
+        answer = json.loads(done.stdout)
+        user, secret = str(answer.get("Username", "")), str(answer.get("Secret", ""))
+    except (subprocess.TimeoutExpired, OSError, ValueError, AttributeError) as error:
         raise RegistryAuthError(f"docker-credential-{helper} gave no usable answer") from error
-    if answer is None:  # helpers exit with 1 when they know nothing of this host
-        return None
-    user, secret = answer.get("Username", ""), answer.get("Secret", "")
     if user == _TOKEN_USER:
         return Credentials(identity_token=secret)
     return Credentials(user=user, password=secret)

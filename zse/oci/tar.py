@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, BinaryIO, Protocol
 
+from zse.errors import ImageError
 from zse.oci.errors import UnsafeArchiveError
 
 if TYPE_CHECKING:
@@ -117,6 +118,7 @@ def write_tar(
 
     Raises:
         UnsafeArchiveError: Two entries have the same path.
+        ImageError: A file became shorter while it was written.
     """
     # An integer time stamp matters: a float would add a PAX record and change the bytes.
     with tarfile.open(
@@ -127,10 +129,24 @@ def write_tar(
             if align_bytes and entry.kind is Kind.FILE:
                 _pad_to(header, int(archive.offset), align_bytes)
             if entry.kind is Kind.FILE and entry.open is not None:
-                with entry.open() as stream:
-                    archive.addfile(header, stream)
+                _add_file(archive, header, entry.open)
             else:
                 archive.addfile(header)
+
+
+def _add_file(
+    archive: tarfile.TarFile, header: tarfile.TarInfo, open_file: Callable[[], BinaryIO]
+) -> None:
+    with open_file() as stream:
+        try:
+            archive.addfile(header, stream)
+        except OSError as error:
+            if error.errno is not None:  # tarfile's own error carries no number
+                raise
+            raise ImageError(
+                f"{header.name} became shorter while it was written",
+                hint="Build again when nothing writes to it.",
+            ) from error
 
 
 def _in_order(entries: Iterable[Entry]) -> Iterator[Entry]:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from zse.errors import DiskFullError
 from zse.store.copying import resume_copy
+from zse.store.local import translated_os_error
 from zse.store.locks import hold, is_used, locked, locked_if_free, remove_unused
 from zse.store.partial import PartialWriter, identity_of, remove_partials
 from zse.store.transfer import open_store
@@ -76,18 +77,21 @@ class Cache:
 
         Raises:
             NotFoundError: There is no such object.
-            StoreError: The storage failed, or the bytes are not those that were stored.
+            StoreError: The storage failed, the bytes are not those that were stored, or the cache
+                folder cannot be used.
             DiskFullError: The object does not fit, whatever is evicted.
         """
         store = open_store(url)
         identity = identity_of(store)
         path = self.folder / (identity[:_NAME_DIGITS] + (_suffix(store) or ".bin"))
-        if self._take(path):
-            return path
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with locked(path.with_suffix(".lock")):
-            while not self._take(path):
-                self._fill(store, path, identity, progress)
+        try:
+            if not self._take(path):
+                self.folder.mkdir(parents=True, exist_ok=True)
+                with locked(path.with_suffix(".lock")):
+                    while not self._take(path):
+                        self._fill(store, path, identity, progress)
+        except OSError as error:
+            raise translated_os_error(error, self.folder, "use") from error
         return path
 
     def entries(self) -> list[CacheEntry]:

@@ -48,9 +48,9 @@ class HubStore(WebStore):
         key = self._location.key.rstrip("/")
         found = []
         for item in self._tree():
-            path = item.get("path")
-            if item.get("type") == "file" and isinstance(path, str):
-                found.append((path, int(item.get("size", 0))))
+            path, size_bytes = item.get("path"), item.get("size", 0)
+            if item.get("type") == "file" and isinstance(path, str) and isinstance(size_bytes, int):
+                found.append((path, size_bytes))
         for path, size_bytes in sorted(found):
             if not key or path == key or path.startswith(key + "/"):
                 yield Entry(location=self._place(path), size_bytes=size_bytes)

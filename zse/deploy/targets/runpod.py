@@ -25,6 +25,10 @@ VOLUME_FOLDER = "/runpod-volume"
 _GB = 10**9
 _IMAGE_GB = 3
 _MAX_INIT_SECONDS = 800
+_WORKER_FIRST = (
+    "a queue worker needs RunPod's SDK: build and push the Dockerfile, and name the result with "
+    "--set worker-image=REF"
+)
 
 
 def make_plan(order: Order) -> Plan:
@@ -66,7 +70,8 @@ def make_plan(order: Order) -> Plan:
             **(_queue_files(order) if is_queue else {}),
         },
         request=Request(method="POST", url=URL, body=body),
-        notes=_notes(order, machine, extra),
+        notes=_notes(order, machine),
+        first=_WORKER_FIRST if is_queue and "worker-image" not in extra else "",
     )
 
 
@@ -155,15 +160,9 @@ def _queue_files(order: Order) -> dict[str, str]:
     }
 
 
-def _notes(order: Order, machine: Machine, extra: dict[str, str]) -> tuple[str, ...]:
+def _notes(order: Order, machine: Machine) -> tuple[str, ...]:
     notes = [pack_note(machine)]
-    if order.form == "queue":
-        if "worker-image" not in extra:
-            notes.append(
-                "a queue worker needs RunPod's SDK: build and push the Dockerfile, and name the "
-                "result with --set worker-image=REF"
-            )
-    else:
+    if order.form != "queue":
         notes.append("a request ends after 5.5 minutes; use --form queue for longer ones")
     if order.is_public:
         notes.append("RunPod always asks for its API key: --public changes nothing")
