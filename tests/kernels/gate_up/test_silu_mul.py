@@ -45,6 +45,17 @@ def test_plain_output_equals_the_reference(width: int, splits: int, activation: 
     check(out, activated_product(joined, activation))
 
 
+def test_summands_of_some_rows_of_a_product_are_found() -> None:
+    torch.manual_seed(3)
+    parts = torch.randn(3, 5, 96)
+    out = torch.zeros(ROWS, 48, dtype=torch.bfloat16)
+    whole = inputs_of(parts)
+    assert isinstance(whole, Partials)
+    output = Plain(rows=ROWS, columns=48, values=out.data_ptr())
+    silu_mul(InterpretedLauncher(), whole.part(2, ROWS), output)
+    check(out, activated_product(parts.sum(0)[2:4]))
+
+
 @pytest.mark.parametrize("many", [False, True])
 def test_quantized_output_equals_the_reference(many: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if many:

@@ -86,6 +86,19 @@ def test_plain_output_takes_any_multiple_of_sixteen(hidden: int) -> None:
     assert relative_error(out, expected) <= CONTRACT.relative_tolerance_16bit
 
 
+def test_summands_of_some_rows_of_a_product_are_found() -> None:
+    torch.manual_seed(6)
+    stream, weight, added = torch.randn(2, 128), torch.randn(128), torch.randn(3, 5, 128)
+    expected_stream, expected = reference.residual_norm(stream, weight, EPSILON, added[:, 2:4])
+    out = Codes(2, 128)
+    residual_norm(
+        InterpretedLauncher(), stream.data_ptr(), 2, 128, weight.data_ptr(), EPSILON,
+        out.buffer, added=partials(added).part(2, 2),
+    )  # fmt: skip
+    torch.testing.assert_close(stream, expected_stream, rtol=1e-6, atol=1e-6)
+    out.check(expected)
+
+
 @pytest.mark.parametrize("has_added", [True, False])
 def test_gathered_rows_leave_the_stream_alone(has_added: bool) -> None:
     torch.manual_seed(3)

@@ -12,7 +12,7 @@ from zse.kernels.gate_up.variants import (
     MANY_GROUPS,
     silu_mul_variant,
 )
-from zse.kernels.norm.launch import activation_addresses
+from zse.kernels.norm.launch import activation_addresses, summands
 
 if TYPE_CHECKING:
     from zse.kernels.buffers import Activation
@@ -55,6 +55,5 @@ def silu_mul(
         quantized=isinstance(output, Quantized),
         activation=activation,
     )
-    splits = inputs.splits if isinstance(inputs, Partials) else 1
     grid = (inputs.rows, -(-groups // groups_each), 1)
-    launcher.launch(chosen, grid, inputs.values, outputs, scales, sums, width, inputs.rows, splits)
+    launcher.launch(chosen, grid, inputs.values, outputs, scales, sums, width, *summands(inputs))

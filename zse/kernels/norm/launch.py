@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from zse.errors import UnsupportedModelError
-from zse.kernels.buffers import ACTIVATION_GROUP, Plain, Quantized
+from zse.kernels.buffers import ACTIVATION_GROUP, Partials, Plain, Quantized
 from zse.kernels.norm.variants import (
     QUANTIZE_GROUPS,
     quantize_variant,
@@ -14,7 +14,7 @@ from zse.kernels.norm.variants import (
 )
 
 if TYPE_CHECKING:
-    from zse.kernels.buffers import Activation, Partials
+    from zse.kernels.buffers import Activation
     from zse.kernels.launcher import Launcher
     from zse.kernels.variant import Variant
 
@@ -67,7 +67,7 @@ def residual_norm(
         scales,
         sums,
         hidden,
-        added.rows if added else rows,
+        added.split_rows if added else rows,
         added.splits if added else 0,
         epsilon,
     )
@@ -95,6 +95,13 @@ def quantize(
         output.sums,
         inputs.columns,
     )
+
+
+def summands(inputs: Partials | Plain) -> tuple[int, int]:
+    """Return the rows from a summand to the next, and how many summands there are."""
+    if isinstance(inputs, Partials):
+        return inputs.split_rows, inputs.splits
+    return inputs.rows, 1
 
 
 def activation_addresses(output: Activation) -> tuple[int, int, int]:

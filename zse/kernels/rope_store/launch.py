@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from zse.kernels.buffers import Partials
+from zse.kernels.norm.launch import summands
 from zse.kernels.rope_store.variants import (
     HEADS,
     TABLE_BLOCK,
@@ -72,9 +73,7 @@ class HeadInputs:
     @property
     def numbers(self) -> tuple[int, ...]:
         """Rows of a summand, summands, and whether there is a bias, as the kernels take them."""
-        if isinstance(self.qkv, Partials):
-            return self.qkv.split_rows, self.qkv.splits, int(self.bias != 0)
-        return self.qkv.rows, 1, int(self.bias != 0)
+        return *summands(self.qkv), int(self.bias != 0)
 
 
 @dataclass(frozen=True, kw_only=True)
