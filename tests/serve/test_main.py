@@ -47,9 +47,20 @@ def test_how_many_answers_run_at_once_is_set_by_a_flag_or_by_the_environment(
     assert options_of("--max-running", "128").max_running == 128
 
 
-def test_a_server_that_would_run_nothing_is_refused(capsys):
-    assert main(["--max-running", "0", "--port", "0"]) == 2
-    assert "max_running is 0, expected 1 or more" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("flag", "value", "words"),
+    [
+        ("--max-running", "0", "max_running is 0, expected 1 or more"),
+        ("--log-level", "loud", "log level 'loud' is not one of debug, info, warning, error"),
+        ("--kv-gib", "nan", "kv_gib is nan, expected 0 or more"),
+    ],
+)
+def test_a_flag_without_meaning_is_refused_before_anything_is_opened(
+    monkeypatch, capsys, flag, value, words
+):
+    monkeypatch.setattr(zse.serve.__main__, "start", lambda _: pytest.fail("started"))
+    assert main([flag, value, "--port", "0"]) == 2
+    assert words in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("host", ["a" * 80, "no such host"])

@@ -7,14 +7,6 @@ import logging
 import sys
 import time
 
-from zse.errors import UsageError
-
-LEVELS = {
-    "debug": logging.DEBUG,
-    "info": logging.INFO,
-    "warning": logging.WARNING,
-    "error": logging.ERROR,
-}
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message"}
 
 
@@ -39,17 +31,16 @@ class JSONFormatter(logging.Formatter):
 def configure_logging(level: str) -> None:
     """Send the server's logs to stderr as JSON lines.
 
-    Raises:
-        UsageError: The level is not one of debug, info, warning, error.
+    Args:
+        level: As in ``ServeOptions``.
     """
-    if level.lower() not in LEVELS:
-        raise UsageError(f"log level {level!r} is not one of {', '.join(LEVELS)}")
+    threshold = logging.getLevelNamesMapping()[level.upper()]
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JSONFormatter())
     for name in ("zse", "uvicorn"):
         logger = logging.getLogger(name)
         logger.handlers = [handler]
         logger.propagate = False
-        logger.setLevel(LEVELS[level.lower()])
+        logger.setLevel(threshold)
     # Its start and stop lines say what ours say; one access line a request is ours as well.
-    logging.getLogger("uvicorn").setLevel(max(LEVELS[level.lower()], logging.WARNING))
+    logging.getLogger("uvicorn").setLevel(max(threshold, logging.WARNING))

@@ -17,6 +17,9 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 _TOKEN_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08, 0.15, 0.3, 0.6, 1.0, 2.5)
 
+_MOST_EARLY = 4096
+"""Counts that wait for the library; a start under more probes than that imports it."""
+
 # name -> (help, attribute of EngineStats)
 _GAUGES = {
     "zse_num_requests_running": ("Choices that the engine is running.", "num_running"),
@@ -62,12 +65,17 @@ class Metrics:
 
         The first requests do not wait for the import, which takes as long as a few tokens.
         """
-        if self._families is None:
-            with self._lock:
-                if self._families is None:
-                    self._early.append(write)
-                    return
-        write(self._families)
+        if self._families is None and self._keep(write):
+            return
+        write(self.warm())
+
+    def _keep(self, write: Callable[[_Families], None]) -> bool:
+        """Keep a count until the library is there; False when it is, or too many are kept."""
+        with self._lock:
+            if self._families is not None or len(self._early) >= _MOST_EARLY:
+                return False
+            self._early.append(write)
+            return True
 
     def count_response(self, route: str, status: int) -> None:
         """Count one HTTP response; ``route`` is the pattern, never the raw path."""

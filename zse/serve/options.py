@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from zse.errors import UsageError
 
 MAX_PORT = 65535
+LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +47,7 @@ class ServeOptions:
     drain_seconds: float = 30.0
     """How long SIGTERM waits for work in flight."""
     log_level: str = "info"
+    """One of ``LOG_LEVELS``, in any case."""
     loading_ping_status: int = 204
     """What /ping answers until the model is there: 204 or 503."""
     start_time_ns: int = 0
@@ -57,5 +59,8 @@ class ServeOptions:
         for name in ("max_context", "threads", "kv_gib", "vram_gib", "max_queue", "drain_seconds"):
             if not getattr(self, name) >= 0:
                 raise UsageError(f"{name} is {getattr(self, name)}, expected 0 or more")
+        if self.log_level.lower() not in LOG_LEVELS:
+            known = ", ".join(LOG_LEVELS)
+            raise UsageError(f"log level {self.log_level!r} is not one of {known}")
         if self.max_running < 1:
             raise UsageError(f"max_running is {self.max_running}, expected 1 or more")
