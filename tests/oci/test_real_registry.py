@@ -310,7 +310,7 @@ def test_token_that_runs_out_during_an_upload_is_replaced(tokens, blob, small_ch
     with Registry(replace(reference), credentials, sleep=lambda _: None) as registry:
 
         def spoil(done_bytes: int) -> None:
-            held = registry.sign_in._authorization
+            held = registry._sign_in._authorization
             held.update(dict.fromkeys(held, "Bearer stale"))
 
         assert push_blob(registry, DESCRIPTOR, lambda: blob, progress=spoil) is Upload.SENT

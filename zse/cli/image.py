@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from zse.errors import UsageError
 from zse.settings import load_settings
 
 if TYPE_CHECKING:
@@ -70,6 +71,8 @@ def verify(reference: str, base: str, locks: Path | None, recipe: str, as_json: 
     from zse.oci.recipe import recipe_folder
     from zse.oci.verify import verify_image
 
+    if recipe and locks:
+        raise UsageError("--recipe and --locks both name locks", hint="Leave one of them out.")
     expected = _expectations(base, recipe_folder(recipe) if recipe else locks)
     with open_image(reference, auth_file=_auth_file()) as source:
         found = verify_image(source, expected, lambda words: click.echo(words, err=True))

@@ -79,8 +79,8 @@ class Registry:
     ) -> None:
         self.reference = reference
         self._client = httpx.Client(transport=transport, timeout=_TIMEOUT, follow_redirects=False)
-        self.sign_in = SignIn(self._client, reference, credentials, mounts=mounts)
-        self.connection = Connection(self._client, reference, self.sign_in, sleep=sleep)
+        self._sign_in = SignIn(self._client, reference, credentials, mounts=mounts)
+        self.connection = Connection(self._client, reference, self._sign_in, sleep=sleep)
         """For those who move blobs."""
 
     def __enter__(self) -> Self:

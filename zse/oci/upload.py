@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from zse.oci.connection import Call
 from zse.oci.errors import RegistryAuthError, RegistryError
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from zse.oci.connection import Answer, Connection
     from zse.oci.image import Descriptor
     from zse.oci.registry import Registry
 
@@ -92,116 +94,104 @@ def push_blob(
     """
     if registry.has_blob(descriptor.digest):
         return Upload.EXISTED
+    upload = _BlobUpload(
+        connection=registry.connection, descriptor=descriptor, progress=progress, sleep=sleep
+    )
     for attempt in range(1, _SESSIONS):
         try:
-            return _upload(registry, descriptor, source, mount_from, progress, sleep)
+            return upload.run(source, mount_from)
         except RegistryAuthError:
             raise
         except RegistryError:
             sleep(0.5 * 2**attempt)
-    return _upload(registry, descriptor, source, mount_from, progress, sleep)
+    return upload.run(source, mount_from)
 
 
-def _upload(
-    registry: Registry,
-    descriptor: Descriptor,
-    source: Source,
-    mount_from: str,
-    progress: Progress,
-    sleep: Callable[[float], None],
-) -> Upload:
-    query = f"?mount={descriptor.digest}&from={mount_from}" if mount_from else ""
-    start = registry.connection.send(
-        Call(
-            method="POST",
-            location=f"blobs/uploads/{query}",
-            body=b"",
-            accept=(201, 202),
-            scope=Scope.PUSH,
-        )
-    )
-    if start.status == 201:
-        return Upload.MOUNTED
-    path = source()
-    location, done_bytes = start.location, 0
-    if descriptor.size_bytes > WHOLE_MAX_BYTES:
-        chunk_bytes = _chunk_bytes(start.headers)
-        location = _send_chunks(registry, descriptor, path, location, chunk_bytes, progress, sleep)
-        done_bytes = descriptor.size_bytes
-    rest_bytes = descriptor.size_bytes - done_bytes
-    registry.connection.send(
-        Call(
-            method="PUT",
-            location=f"{location}{'&' if '?' in location else '?'}digest={descriptor.digest}",
-            body=file_window(path, done_bytes, rest_bytes),
+@dataclass(frozen=True, kw_only=True)
+class _BlobUpload:
+    """One blob on its way to one repository."""
+
+    connection: Connection
+    descriptor: Descriptor
+    progress: Progress
+    sleep: Callable[[float], None]
+
+    def run(self, source: Source, mount_from: str) -> Upload:
+        """Have the blob mounted, or send it in one session."""
+        digest = self.descriptor.digest
+        query = f"?mount={digest}&from={mount_from}" if mount_from else ""
+        start = self._send("POST", f"blobs/uploads/{query}", body=b"", accept=(201, 202))
+        if start.status == 201:
+            return Upload.MOUNTED
+        path, location, rest_bytes = source(), start.location, self.descriptor.size_bytes
+        if rest_bytes > WHOLE_MAX_BYTES:
+            location = self._send_chunks(path, location, _chunk_bytes(start.headers))
+            rest_bytes = 0
+        self._send(
+            "PUT",
+            f"{location}{'&' if '?' in location else '?'}digest={digest}",
+            body=file_window(path, self.descriptor.size_bytes - rest_bytes, rest_bytes),
             headers={**_OCTETS, "Content-Length": str(rest_bytes)},
             accept=(201,),
-            scope=Scope.PUSH,
             retries=1,
         )
-    )
-    return Upload.SENT
+        return Upload.SENT
 
+    def _send_chunks(self, path: Path, location: str, chunk_bytes: int) -> str:
+        """Send the blob in chunks; after a cut, go on from where the registry says it is.
 
-def _send_chunks(
-    registry: Registry,
-    descriptor: Descriptor,
-    path: Path,
-    location: str,
-    chunk_bytes: int,
-    progress: Progress,
-    sleep: Callable[[float], None],
-) -> str:
-    """Send a blob in chunks; after a cut, go on from where the registry says it is.
-
-    Returns:
-        Where the upload is to be completed.
-    """
-    done_bytes, failures = 0, 0
-    while done_bytes < descriptor.size_bytes:
-        length = min(chunk_bytes, descriptor.size_bytes - done_bytes)
-        try:
-            answer = registry.connection.send(
-                Call(
-                    method="PATCH",
-                    location=location,
-                    body=file_window(path, done_bytes, length),
-                    headers={
-                        **_OCTETS,
-                        "Content-Length": str(length),
-                        "Content-Range": f"{done_bytes}-{done_bytes + length - 1}",
-                    },
-                    accept=(202,),
-                    scope=Scope.PUSH,
-                    retries=0,  # nobody knows how much of it arrived
-                )
-            )
-        except RegistryAuthError:
-            raise
-        except RegistryError:
-            failures += 1
-            if failures > _RESUMES:
+        Returns:
+            Where the upload is to be completed.
+        """
+        size_bytes = self.descriptor.size_bytes
+        done_bytes, failures = 0, 0
+        while done_bytes < size_bytes:
+            end_bytes = min(done_bytes + chunk_bytes, size_bytes)
+            try:
+                location = self._send_chunk(path, location, done_bytes, end_bytes)
+            except RegistryAuthError:
                 raise
-            sleep(0.5 * 2**failures)
-            location, done_bytes = _state(registry, location)
-            continue
-        location, done_bytes = answer.location, done_bytes + length
-        failures = 0
-        progress(done_bytes)
-    return location
+            except RegistryError:
+                failures += 1
+                if failures > _RESUMES:
+                    raise
+                self.sleep(0.5 * 2**failures)
+                location, done_bytes = self._state(location)
+                continue
+            done_bytes, failures = end_bytes, 0
+            self.progress(done_bytes)
+        return location
 
+    def _send_chunk(self, path: Path, location: str, start_bytes: int, end_bytes: int) -> str:
+        """Send one chunk; return where to go on."""
+        answer = self._send(
+            "PATCH",
+            location,
+            body=file_window(path, start_bytes, end_bytes - start_bytes),
+            headers={
+                **_OCTETS,
+                "Content-Length": str(end_bytes - start_bytes),
+                "Content-Range": f"{start_bytes}-{end_bytes - 1}",
+            },
+            accept=(202,),
+            retries=0,  # nobody knows how much of it arrived
+        )
+        return answer.location
 
-def _state(registry: Registry, location: str) -> tuple[str, int]:
-    """Ask how much of an upload the registry has; where it has lost it, this is an error."""
-    answer = registry.connection.send(
-        Call(method="GET", location=location, accept=(204,), scope=Scope.PUSH)
-    )
-    first, _, last = answer.headers.get("range", "").rpartition("=")[2].partition("-")
-    done_bytes = int(last) + 1 if first == "0" and last.isdigit() else 0
-    # "0-0" means one byte or none: the registry cannot say, so it is taken for none.
-    if done_bytes == 1:
-        done_bytes = 0
-    return answer.location if "location" in answer.headers else location, done_bytes
+    def _state(self, location: str) -> tuple[str, int]:
+        """Ask how much of the upload the registry has; where it has lost it, this is an error."""
+        answer = self._send("GET", location, accept=(204,))
+        first, _, last = answer.headers.get("range", "").rpartition("=")[2].partition("-")
+        done_bytes = int(last) + 1 if first == "0" and last.isdigit() else 0
+        # "0-0" means one byte or none: the registry cannot say, so it is taken for none.
+        if done_bytes == 1:
+            done_bytes = 0
+        return answer.location if "location" in answer.headers else location, done_bytes
+
+    def _send(self, method: str, location: str, **options: Any) -> Answer:
+        return self.connection.send(
+            Call(method=method, location=location, scope=Scope.PUSH, **options)
+        )
 
 
 def _chunk_bytes(headers: Mapping[str, str]) -> int:
