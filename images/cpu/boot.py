@@ -4,7 +4,6 @@ Run with -I -S: no site module, no user folder, nothing from the environment's P
 """
 
 import os
-import runpy
 import sys
 import time
 import warnings
@@ -18,4 +17,6 @@ sys.argv[0] = "zse-serve"
 warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
 
 if __name__ == "__main__":
-    runpy.run_module("zse.serve", run_name="__main__", alter_sys=True)
+    from zse.serve.__main__ import main
+
+    sys.exit(main())

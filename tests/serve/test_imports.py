@@ -41,6 +41,21 @@ def test_the_entry_point_imports_no_web_stack_before_it_has_bound():
     assert not {"starlette", "uvicorn", "msgspec", "asyncio"} & set(output.stdout.split())
 
 
+def test_the_http_server_comes_without_the_command_line_of_its_library():
+    code = (
+        "import sys; from zse.serve.http_server import make_server\n"
+        "server = make_server(lambda: None, end_seconds=1)\n"
+        "print(type(server).__module__, *sys.modules)"
+    )
+    environment = subprocess_environment(PYTHONPATH=ROOT)
+    output = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
+    )
+    found = output.stdout.split()
+    assert found[0] == "uvicorn.server"
+    assert not {"click", "uvicorn.main", "uvicorn.supervisors"} & set(found)
+
+
 def test_a_model_of_this_machine_is_loaded_without_what_speaks_to_others_or_writes_files():
     modules = "zse.engine.async_engine, zse.engine.loading, zse.text.template, zse.stream.loader"
     code = f"import sys, zse.backends.cuda.open, {modules}; print(*sys.modules)"

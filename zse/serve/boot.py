@@ -36,9 +36,6 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("zse.serve")
 
-MAX_HEADER_BYTES = 64 << 10
-KEEP_ALIVE_SECONDS = 75
-"""Longer than load balancers keep idle connections, or they would send into a closing one."""
 END_SECONDS = 5.0
 """After the drain: for error events to be written and connections to close."""
 WATCH_SECONDS = 0.2
@@ -89,26 +86,12 @@ def serve(
 
 
 def _make_server(state: AppState, options: ServeOptions) -> uvicorn.Server:
-    import uvicorn
-
     from zse.serve.app import create_app
+    from zse.serve.http_server import make_server
     from zse.serve.middleware import LOOPBACK_HOSTS
 
-    config = uvicorn.Config(
-        create_app(state, allowed_hosts=LOOPBACK_HOSTS if is_loopback(options.host) else None),
-        http="h11",  # caps headers; the faster parser does not
-        ws="none",
-        loop="asyncio",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        h11_max_incomplete_event_size=MAX_HEADER_BYTES,
-        timeout_keep_alive=KEEP_ALIVE_SECONDS,
-        timeout_graceful_shutdown=int(END_SECONDS),
-    )
-    return uvicorn.Server(config)
+    allowed_hosts = LOOPBACK_HOSTS if is_loopback(options.host) else None
+    return make_server(create_app(state, allowed_hosts=allowed_hosts), end_seconds=END_SECONDS)
 
 
 class ServerProcess:

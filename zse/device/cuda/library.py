@@ -1,7 +1,9 @@
 """The CUDA driver by ctypes: symbols found when first called, every code checked.
 
 ``ctypes.CDLL`` lets other threads run while the driver works, so loading and waiting do not stop
-the server. Nothing here is CUDA's runtime or toolkit: only ``libcuda``, which the driver brings.
+the server. Calls that only put work into a stream keep the interpreter instead: they return in
+microseconds, while waiting for the next turn takes 50 or more. Nothing here is CUDA's runtime or
+toolkit: only ``libcuda``, which the driver brings.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from zse.device.cuda.errors import (
     NoDriverError,
     error_for,
 )
-from zse.device.cuda.signatures import SIGNATURES
+from zse.device.cuda.signatures import BRIEF, SIGNATURES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,6 +44,7 @@ class Driver:
         self.path = path or LIBRARY_NAME
         try:
             self._library = ctypes.CDLL(self.path)
+            self._brief = ctypes.PyDLL(self.path)
         except OSError as error:
             raise NoDriverError(f"no CUDA driver: {error}") from error
         self._functions: dict[str, Callable[..., int]] = {}
@@ -104,7 +107,7 @@ class Driver:
 
     def _resolve(self, name: str) -> Callable[..., int]:
         try:
-            function = getattr(self._library, name)
+            function = getattr(self._brief if name in BRIEF else self._library, name)
         except AttributeError as error:
             raise DriverTooOldError(f"{self.path} has no function {name}", function=name) from error
         function.restype = ctypes.c_int

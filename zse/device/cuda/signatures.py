@@ -80,3 +80,18 @@ SIGNATURES: dict[str, tuple[type[Any], ...]] = {
     "cuGraphLaunch": (HANDLE, HANDLE),
     "cuGraphExecDestroy": (HANDLE,),
 }
+
+BRIEF = frozenset(
+    {
+        "cuMemcpyHtoDAsync_v2",
+        "cuMemcpyDtoHAsync_v2",
+        "cuMemcpyDtoDAsync_v2",
+        "cuMemsetD8Async",
+        "cuEventRecord",
+        "cuEventQuery",
+        "cuStreamWaitEvent",
+        "cuLaunchKernelEx",
+        "cuGraphLaunch",
+    }
+)
+"""Functions that only put work into a stream, or ask; copies are of pinned memory."""

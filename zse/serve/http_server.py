@@ -1,0 +1,63 @@
+"""The HTTP server around the application: uvicorn, without its command line."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import uvicorn
+    from starlette.types import ASGIApp
+
+MAX_HEADER_BYTES = 64 << 10
+KEEP_ALIVE_SECONDS = 75
+"""Longer than load balancers keep idle connections, or they would send into a closing one."""
+
+
+def make_server(app: ASGIApp, *, end_seconds: float) -> uvicorn.Server:
+    """Return a server of an application; it serves the sockets that it is given.
+
+    Args:
+        app: What answers.
+        end_seconds: How long connections may take to close in the end.
+    """
+    config_class, server_class = _import_uvicorn()
+    return server_class(
+        config_class(
+            app,
+            http="h11",  # caps headers; the faster parser does not
+            ws="none",
+            loop="asyncio",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
+            timeout_graceful_shutdown=int(end_seconds),
+        )
+    )
+
+
+def _import_uvicorn() -> tuple[type[uvicorn.Config], type[uvicorn.Server]]:
+    """Import the two classes alone.
+
+    The package imports its command line first, and with that more than the server itself needs. An
+    empty module stands in for it meanwhile; nothing else in this process uses uvicorn.
+    """
+    name = "uvicorn.main"
+    if name in sys.modules:
+        import uvicorn
+
+        return uvicorn.Config, uvicorn.Server
+    stand_in = ModuleType(name)
+    vars(stand_in).update(Server=None, main=None, run=None)
+    sys.modules[name] = stand_in
+    try:
+        from uvicorn.config import Config
+        from uvicorn.server import Server
+    finally:
+        del sys.modules[name]
+    return Config, Server
