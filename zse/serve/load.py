@@ -6,6 +6,7 @@ import hashlib
 import json
 import logging
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from zse import __version__
@@ -43,16 +44,12 @@ def load_served_model(options: ServeOptions, state: AppState, head_start: HeadSt
     with _phase(state, "imports"):
         from zse.engine.async_engine import AsyncEngine
         from zse.engine.loading import load_model
-        from zse.text.template import load_chat_template
-    with _phase(state, "weights"):
-        loaded = load_model(head_start.take(), load_options(options), phases=state.ledger.phase)
+    with _phase(state, "weights"), ThreadPoolExecutor(1, "zse-template") as beside:
+        opened = head_start.take()
+        compiling = beside.submit(_template_of, opened.reader)
+        loaded = load_model(opened, load_options(options), phases=state.ledger.phase)
+        template = compiling.result()
     with _phase(state, "engine"):
-        template: Template | None
-        try:
-            template = load_chat_template(loaded.reader)
-        except TemplateError as error:  # of a base model, or one that cannot be trusted
-            LOG.warning("chat is not served: %s", error, extra={"hint": error.hint})
-            template = None
         engine = AsyncEngine(loaded.core, loaded.tokenizer)
     return LoadedModel(
         name=state.served_name or _name_of(options.model),
@@ -71,6 +68,16 @@ def load_served_model(options: ServeOptions, state: AppState, head_start: HeadSt
         },
         resources=(loaded.reader,),
     )
+
+
+def _template_of(reader: SectionReader) -> Template | None:
+    from zse.text.template import load_chat_template
+
+    try:
+        return load_chat_template(reader)
+    except TemplateError as error:  # of a base model, or one that cannot be trusted
+        LOG.warning("chat is not served: %s", error, extra={"hint": error.hint})
+        return None
 
 
 def _phase(state: AppState, name: str) -> Any:
