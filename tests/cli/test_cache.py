@@ -75,3 +75,12 @@ def test_clean_keeps_what_the_options_say(
     assert removed(capsys, "--older-than-days", "7") == ["a.zse"]
     assert removed(capsys, "--to-gib", str(1500 / (1 << 30))) == ["b.zse"]
     assert removed(capsys, "--to-gib", "1") == []
+
+
+@pytest.mark.parametrize("option", ["--to-gib", "--older-than-days"])
+@pytest.mark.parametrize("value", ["nan", "inf", "-1"])
+def test_clean_takes_numbers_only(
+    option: str, value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["cache", "clean", option, value]) == 2
+    assert option in capsys.readouterr().err

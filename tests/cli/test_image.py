@@ -83,6 +83,12 @@ def test_verify_ends_with_nine_and_names_each_problem(built, tmp_path, capsys):
     assert blob in out.err
 
 
+def test_locks_are_named_once(built, tmp_path, capsys):
+    place = f"oci:{tmp_path / 'out'}"
+    assert run(["image", "verify", place, "--locks", str(tmp_path), "--recipe", "cpu"]) == 2
+    assert "--recipe and --locks" in capsys.readouterr().err
+
+
 def test_base_may_be_named_by_its_place(built, tmp_path, capsys):
     place = f"oci:{tmp_path / 'out'}"
     assert run(["image", "verify", place, "--base", place]) == 9

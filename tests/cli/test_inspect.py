@@ -102,3 +102,8 @@ def test_missing_file_and_foreign_file_have_their_exit_codes(
     foreign.write_bytes(b"GGUF" + bytes(100))
     assert run(["inspect", str(foreign)]) == 6
     assert "zse convert" in capsys.readouterr().err
+
+
+def test_an_address_is_to_be_fetched_first(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["inspect", "s3://bucket/model.zse"]) == 2
+    assert "hint: Fetch it first: zse pull s3://bucket/model.zse" in capsys.readouterr().err

@@ -136,6 +136,11 @@ def test_signature_of_an_address_is_in_no_statement(build, project):
     assert holding == [config.removeprefix("sha256:")]
 
 
+def test_time_that_no_document_holds_is_refused(build):
+    with pytest.raises(UsageError, match="no time"):
+        build(epoch_seconds=10**15)
+
+
 def test_name_with_a_digest_is_refused(build):
     with pytest.raises(UsageError, match="holds a digest"):
         build(name=f"zse@sha256:{'0' * 64}")

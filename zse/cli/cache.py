@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from datetime import UTC, datetime
 
@@ -12,6 +13,13 @@ from zse.cli.transfer_display import size_text
 from zse.settings import load_settings
 
 _DAY_SECONDS = 86400.0
+
+
+def _finite(_context: click.Context, _option: click.Parameter, value: float | None) -> float | None:
+    """Refuse "nan" and "inf", which a range of numbers lets through."""
+    if value is not None and not math.isfinite(value):
+        raise click.BadParameter(f"{value} is not a number of days or GiB.")
+    return value
 
 
 @click.group(name="cache")
@@ -48,9 +56,14 @@ def list_entries(as_json: bool) -> None:
 
 
 @command.command(name="clean")
-@click.option("--to-gib", type=click.FloatRange(min=0), help="Keep this much, used last.")
 @click.option(
-    "--older-than-days", type=click.FloatRange(min=0), help="Keep what was used since then."
+    "--to-gib", type=click.FloatRange(min=0), callback=_finite, help="Keep this much, used last."
+)
+@click.option(
+    "--older-than-days",
+    type=click.FloatRange(min=0),
+    callback=_finite,
+    help="Keep what was used since then.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def clean(to_gib: float | None, older_than_days: float | None, as_json: bool) -> None:

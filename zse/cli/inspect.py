@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from zse.errors import UsageError
 from zse.format.reader import ZSEReader
 from zse.settings import load_settings
+from zse.store.location import is_address
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,6 +36,10 @@ class Table:
 @click.option("--verify", is_flag=True, help="Read every byte: digests, padding, scales.")
 def command(file: str, as_json: bool, verify: bool) -> None:
     """Show what FILE holds: header, tensors, groups, sections, digests, provenance."""
+    if is_address(file):
+        raise UsageError(
+            "inspect reads files of this machine", hint=f"Fetch it first: zse pull {file}"
+        )
     with ZSEReader(file) as reader:
         if verify:
             reader.verify()

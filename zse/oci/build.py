@@ -15,7 +15,7 @@ from zse.errors import NotFoundError, UsageError
 from zse.oci.attestation import attest
 from zse.oci.base import parse_base
 from zse.oci.errors import ImageTooLargeError
-from zse.oci.image import MEDIA_TYPE_INDEX, Descriptor, build_index
+from zse.oci.image import MEDIA_TYPE_INDEX, Descriptor, build_index, timestamp
 from zse.oci.layers import model_layer
 from zse.oci.layout import ImageLayout, write_archive
 from zse.oci.options import BuildOptions, BuiltImage, ModelMode
@@ -112,6 +112,7 @@ def _check_options(recipe: Recipe, options: BuildOptions) -> None:
             f"--name {options.name} holds a digest, which only a finished image has",
             hint="Write NAME or NAME:TAG.",
         )
+    timestamp(options.epoch_seconds)  # refuses what no document can hold
     if options.model_mode is ModelMode.URL:
         _check_address(options.model_url)
     if len(set(options.platforms)) != len(options.platforms):

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from zse.errors import UsageError
 from zse.oci.errors import BadReferenceError, LayoutError
 from zse.oci.layer import MEDIA_TYPE_TAR, Layer
 
@@ -103,6 +104,21 @@ def digest_of(data: bytes) -> str:
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
+def timestamp(epoch_seconds: int) -> str:
+    """Write a time as documents hold it, in UTC.
+
+    Raises:
+        UsageError: It is after the year 9999.
+    """
+    try:
+        return datetime.fromtimestamp(epoch_seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (ValueError, OverflowError, OSError) as error:
+        raise UsageError(
+            f"{epoch_seconds} seconds since 1970 is no time that an image can have",
+            hint="Set SOURCE_DATE_EPOCH to a time before the year 10000, or unset it.",
+        ) from error
+
+
 def hex_of(digest: str) -> str:
     """Return the hexadecimal part of a digest, which is safe to name a file by.
 
@@ -131,7 +147,7 @@ def build_config(
         platform: ``os/architecture``.
         epoch_seconds: Creation time, seconds since 1970.
     """
-    created = datetime.fromtimestamp(epoch_seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    created = timestamp(epoch_seconds)
     system, _, architecture = platform.partition("/")
     rootfs: Mapping[str, Any] = base.get("rootfs") or {}
     config: dict[str, Any] = {

@@ -6,11 +6,11 @@ those who have a key. Nothing in it depends on the host, so two machines state t
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import zse
 from zse.oci.cache import IMAGE_FORMAT
+from zse.oci.image import timestamp
 from zse.oci.layer import LIBZSTD_VERSION
 from zse.oci.pyc import HOST_PYTHON, host_can_compile
 
@@ -38,7 +38,7 @@ def build_provenance(
         image: The image.
     """
     digest = image.manifest.digest.removeprefix("sha256:")
-    when = datetime.fromtimestamp(options.epoch_seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    when = timestamp(options.epoch_seconds)
     internal = {
         "imageFormat": IMAGE_FORMAT,
         "libzstd": LIBZSTD_VERSION,

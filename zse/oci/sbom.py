@@ -7,10 +7,10 @@ are those that the things state themselves; nothing is concluded.
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import zse
+from zse.oci.image import timestamp
 from zse.oci.materials import Material, MaterialKind
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def build_sbom(
         "name": f"{name}-{platform.replace('/', '-')}",
         "documentNamespace": f"https://zse.dev/spdx/{name}/{hexadecimal}",
         "creationInfo": {
-            "created": datetime.fromtimestamp(epoch_seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "created": timestamp(epoch_seconds),
             "creators": [f"Tool: zse-{zse.__version__}"],
         },
         "packages": [_image(name, digest, platform), *packages],
