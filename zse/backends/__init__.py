@@ -27,6 +27,12 @@ def runs_on_gpu(device: str) -> bool:
     return kind == "cuda" or (kind == "auto" and cuda_device_present())
 
 
+def preload(device: str) -> None:
+    """Import a GPU's backend ahead of ``create_backend``, while the GPU is being opened."""
+    if runs_on_gpu(device):
+        import zse.backends.cuda.open  # noqa: F401 - for its effect
+
+
 def begin_arrival(
     device: str, reader: ModelFile, *, vram_bytes: int = 0, phases: Phases = no_phases
 ) -> Arrival | None:

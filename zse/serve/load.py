@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from zse import __version__
+from zse.backends import preload
 from zse.engine.request import SamplingParams
 from zse.errors import InvalidParameterError, TemplateError
 from zse.serve.head_start import load_options
@@ -44,6 +45,8 @@ def load_served_model(options: ServeOptions, state: AppState, head_start: HeadSt
     with _phase(state, "imports"):
         from zse.engine.async_engine import AsyncEngine
         from zse.engine.loading import load_model
+
+        preload(options.device)
     with _phase(state, "weights"), ThreadPoolExecutor(1, "zse-template") as beside:
         opened = head_start.take()
         compiling = beside.submit(_template_of, opened.reader)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from statistics import median
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -22,5 +21,7 @@ def kv_layers_kept_in_16_bits(norms: Sequence[float]) -> set[int]:
     """
     if not norms:
         return set()
-    limit = OUTLIER_RATIO * median(norms)
+    # By hand: ``statistics`` brings decimal numbers and random ones into every start.
+    ordered, half = sorted(norms), len(norms) // 2
+    limit = OUTLIER_RATIO * (ordered[half] + ordered[~half]) / 2
     return {layer for layer, norm in enumerate(norms) if norm > limit}
