@@ -102,13 +102,7 @@ def write_layer(
         stream = _LayerStream(blob, compression)
         write_tar(entries, stream, mtime=mtime, align_bytes=align_bytes)
         stream.finish()
-    return Layer(
-        media_type=compression.media_type,
-        digest=f"sha256:{blob.hex_digest}",
-        diff_id=f"sha256:{stream.diff.hexdigest()}",
-        size_bytes=blob.size_bytes,
-        comment=comment,
-    )
+    return stream.layer(comment)
 
 
 def write_layer_from_tar(
@@ -120,13 +114,7 @@ def write_layer_from_tar(
         for chunk in chunks:
             stream.write(chunk)
         stream.finish()
-    return Layer(
-        media_type=compression.media_type,
-        digest=f"sha256:{blob.hex_digest}",
-        diff_id=f"sha256:{stream.diff.hexdigest()}",
-        size_bytes=blob.size_bytes,
-        comment=comment,
-    )
+    return stream.layer(comment)
 
 
 class blob_file:  # noqa: N801 - reads as a function where it is used
@@ -180,11 +168,12 @@ class _LayerStream:
 
     def __init__(self, sink: blob_file, compression: Compression) -> None:
         self._sink = sink
+        self._media_type = compression.media_type
         self._compressor: Compressor = _COMPRESSORS[compression]()
-        self.diff = hashlib.sha256()
+        self._diff = hashlib.sha256()
 
     def write(self, data: bytes, /) -> int:
-        self.diff.update(data)
+        self._diff.update(data)
         if packed := self._compressor.compress(data):
             self._sink.write(packed)
         return len(data)
@@ -192,6 +181,15 @@ class _LayerStream:
     def finish(self) -> None:
         if rest := self._compressor.flush():
             self._sink.write(rest)
+
+    def layer(self, comment: str) -> Layer:
+        return Layer(
+            media_type=self._media_type,
+            digest=f"sha256:{self._sink.hex_digest}",
+            diff_id=f"sha256:{self._diff.hexdigest()}",
+            size_bytes=self._sink.size_bytes,
+            comment=comment,
+        )
 
 
 class _Plain:
