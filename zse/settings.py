@@ -7,11 +7,12 @@ variable, the value and what is accepted; nothing falls back in silence.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zse.errors import BadSettingError
+from zse.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,7 +21,7 @@ _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"0", "false", "no", "off", ""})
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class Settings:
     """What the environment says. Command-line flags win over these values."""
 

@@ -3,9 +3,11 @@
 #
 #     scripts/bench/gpu.sh OUT PACK [MODELS_FOLDER]
 #
-# OUT gets all.log and results.jsonl (the last line of each benchmark); PACK is a kernel pack for this GPU; models
-# with random weights are made in MODELS_FOLDER (default /dev/shm, 65 GB with all sizes). PYTHON and PEERS
-# (default hf-bnb) may be set. Parts that fail or run out of time are reported and do not stop the rest.
+# OUT gets all.log, results.jsonl (the last line of each benchmark) and a log of each part; PACK is a kernel pack
+# for this GPU; models with random weights are made in MODELS_FOLDER (default /dev/shm, 65 GB with all sizes). May
+# be set: PYTHON; LLAMA_SERVER, an executable to measure beside; HF_PEER=none, where transformers with bitsandbytes
+# is not to be; PARTS, a regular expression of the parts to run. Parts that fail or run out of time are reported
+# and do not stop the rest.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
 out=${1:?folder for the results} pack=${2:?kernel pack} models=${3:-/dev/shm}
@@ -13,8 +15,14 @@ python=${PYTHON:-python3} bench=scripts/bench
 mkdir -p "$out"
 export PYTHONPATH=$PWD:$PWD/tests/support${PYTHONPATH:+:$PYTHONPATH} PYTHONDONTWRITEBYTECODE=1
 export ZSE_KERNELS=$pack ZSE_REQUIRE_GPU=1
+llama=${LLAMA_SERVER:+llama-server} peers=${HF_PEER:-hf-bnb}${llama:+,$llama}
+
+wanted() { # part
+    [[ $1 =~ ${PARTS:-.} ]]
+}
 
 part() { # seconds name command...
+    wanted "$2" || return 0
     local limit=$1 name=$2 log=$out/$2.log
     shift 2
     timeout "$limit" "$@" >"$log" 2>&1
@@ -38,12 +46,14 @@ run_all() {
     part 60 prefill "$python" $bench/prefill.py "$small" --tokens 2048,8192 --device cuda
     part 60 step-profile "$python" $bench/step_profile.py "$small"
     part 60 loader "$python" $bench/loader.py --folder "$models" --disk /var/tmp --repeat 3
-    part 90 kernels "$python" $bench/kernels.py
+    part 240 kernels "$python" $bench/kernels.py --pack "$pack" --results "$out/kernels.jsonl"
     part 60 tune "$python" -m zse kernels tune --scheme int4 --shape 3584x4608 --rows 1 --rows 16 -o "$out/tuned.json"
     part 120 logits "$python" $bench/logits.py "$small" --device cuda
-    part 240 cold-7b "$python" $bench/cold_start.py "$small" --device cuda --repeat 3 \
-        --peers "${PEERS:-hf-bnb}" --work "$models/peers"
+    part 300 cold-7b "$python" $bench/cold_start.py "$small" --device cuda --repeat 5 \
+        --peers "$peers" --work "$models/peers" --llama-server "${LLAMA_SERVER:-}"
+    rm -rf "$models/peers"
     for scheme in nf4 int8 bf16; do
+        wanted decode-$scheme || continue
         file=$(model qwen2.5-7b $scheme)
         part 60 decode-$scheme "$python" $bench/decode.py "$file" --batch 1 --input 128 --output 256 --device cuda
         rm -f "$file"
@@ -53,10 +63,12 @@ run_all() {
         --device cuda --tolerance 0.4
     part 120 quality "$python" $bench/quality.py --model "$out/tiny-int4.zse" --device cuda --against cpu
     for size in 32b 72b; do
+        wanted decode-$size || wanted cold-$size || continue
         file=$(model qwen2.5-$size int4)
         part 60 decode-$size "$python" $bench/decode.py "$file" --batch 1 --input 128 --output 256 --device cuda
-        part 90 cold-$size "$python" $bench/cold_start.py "$file" --device cuda --repeat 3 --peers none
-        rm -f "$file"
+        part 150 cold-$size "$python" $bench/cold_start.py "$file" --device cuda --repeat 3 \
+            --peers "$([ $size = 72b ] || echo "$llama")" --work "$models/peers" --llama-server "${LLAMA_SERVER:-}"
+        rm -rf "$file" "$models/peers"
     done
 }
 

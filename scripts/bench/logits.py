@@ -4,8 +4,9 @@
 
 The reference is the transformers model of the file's own config.json in float32, with the weights
 of the file dequantized: only the arithmetic differs. Two ways of the engine are compared, the
-prompt read at once and the same tokens one by one, as decoding reads them (on a GPU with 8-bit
-activations unless --exact-activations). Prints a table, and one JSON object as the last line.
+prompt read at once and the same tokens one by one, as decoding reads them, each with and without
+8-bit activations. What transformers itself loses in bfloat16 is the yardstick. Prints a table, and
+one JSON object as the last line.
 """
 
 from __future__ import annotations
@@ -40,12 +41,13 @@ def main() -> None:
                 found[f"{name}, exact" if exact else name] = as_tensor(logits)
         finally:
             runner.close()
-    expected = reference_logits(options, token_ids)
+    expected = reference_logits(options, token_ids, "float32")
+    found["transformers bf16"] = reference_logits(options, token_ids, "bfloat16")
     results = {name: compare(logits, expected) for name, logits in found.items()}
-    print(f"{'way':<16} {'relative error':>14} {'largest':>9} {'same top token':>15}")
+    print(f"{'way':<18} {'relative error':>14} {'largest':>9} {'same top token':>15}")
     for name, row in results.items():
         print(
-            f"{name:<16} {row['relative_error']:>14.2e} {row['largest_relative_error']:>9.2e} "
+            f"{name:<18} {row['relative_error']:>14.2e} {row['largest_relative_error']:>9.2e} "
             f"{row['same_top_token']:>11}/{options.tokens}"
         )
     facts = {"subject": "logits", "model": options.model, **machine_facts()}
@@ -75,9 +77,9 @@ def as_tensor(logits: Any) -> torch.Tensor:
     return torch.frombuffer(logits, dtype=torch.float32).view(*logits.shape)
 
 
-def reference_logits(options: argparse.Namespace, token_ids: list[int]) -> torch.Tensor:
+def reference_logits(options: argparse.Namespace, token_ids: list[int], dtype: str) -> torch.Tensor:
     model, _, _ = load_zse_model(
-        options.model, cache_weights=True, device=options.device, dtype="float32"
+        options.model, cache_weights=True, device=options.device, dtype=dtype
     )
     with torch.inference_mode():
         ids = torch.tensor([token_ids], device=model.device)

@@ -61,6 +61,8 @@ def test_quality_compares_the_tokens_of_two_devices(model: Path) -> None:
 
 def test_logits_are_compared_with_those_of_transformers(model: Path) -> None:
     report = run("logits.py", str(model), "--tokens", "9")
+    yardstick = report["results"].pop("transformers bf16")
+    assert 1e-3 < yardstick["relative_error"] < 1e-1
     assert set(report["results"]) == {"prefill", "decode", "prefill, exact", "decode, exact"}
     for row in report["results"].values():
         assert 0 < row["relative_error"] < 1e-4

@@ -36,7 +36,8 @@ def test_a_budget_of_a_millisecond_fails_with_its_own_exit_code_after_the_table(
     [
         (["tiny", "--runner", "runc"], 2, "--runner is for images"),
         (["oci:x", "--runner", "sail"], 2, "there is no runner 'sail'"),
-        (["oci:/nowhere"], 9, "not an OCI image layout"),
+        (["oci:/nowhere"], 3, "/nowhere does not exist"),
+        (["oci:/etc"], 9, "not an OCI image layout"),
         (["absent.zse"], 3, "absent.zse"),
         (["tiny", "--budget-ms", "0"], 2, "budget-ms"),
         (["tiny", "--repeat", "0"], 2, "repeat"),

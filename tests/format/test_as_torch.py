@@ -10,7 +10,8 @@ import small_file
 import torch
 
 from zse.format import Scheme, ZSEReader
-from zse.format.as_torch import NF4_CODES, bytes_from, stored_parts
+from zse.format.as_torch import bytes_from, stored_parts
+from zse.format.nf4 import NF4_CODES
 
 if TYPE_CHECKING:
     from pathlib import Path

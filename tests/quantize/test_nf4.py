@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from zse.errors import ConversionError
-from zse.format.as_torch import NF4_CODES
+from zse.format.nf4 import NF4_CODES
 from zse.quantize.nf4 import NF4, nearest_codes
 from zse.quantize.packing import unpack_int4
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
+
+from zse.records import record
 
 KV_DTYPES = ("auto", "fp32", "bf16", "int8")
 
@@ -44,7 +45,7 @@ class ModelShape(Protocol):
         """Longest sequence in tokens."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class BackendOptions:
     """Sizes that the user chooses. 0 means: choose for me."""
 

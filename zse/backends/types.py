@@ -7,8 +7,10 @@ What is made once a token is a named tuple: it takes half the time of a frozen d
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from zse.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -23,7 +25,7 @@ backend looks ahead.
 """
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class CacheGeometry:
     """Size of the paged KV cache."""
 
@@ -49,7 +51,7 @@ class SequenceChunk(NamedTuple):
     wants_logits: WantsLogits = "last"
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class SamplingRow:
     """How the next token of one sequence is chosen.
 
@@ -87,7 +89,7 @@ class SamplingRow:
         return row
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class StepBatch:
     """One forward pass. ``sampling[i]`` belongs to ``chunks[i]``; None samples nothing there."""
 
@@ -108,14 +110,14 @@ class SampledToken(NamedTuple):
     """(token id, log-probability), likeliest first."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class StepResult:
     """What was sampled; ``sampled[i]`` belongs to ``chunks[i]``, None where nothing was asked."""
 
     sampled: Sequence[SampledToken | None]
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class FinishedStep:
     """A step that was computed when it was submitted."""
 

@@ -6,12 +6,13 @@ import json
 import resource
 import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
 
 from zse.errors import UsageError
+from zse.records import record
 
 if TYPE_CHECKING:
     from zse.models.runner import ModelRunner
@@ -20,7 +21,7 @@ _FIRST_TOKEN_ID = 3
 """Prompts are made of ordinary ids: the first few are usually special."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class BenchmarkResult:
     """One measurement. Speeds are tokens a second over all sequences."""
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 from zse.errors import ZSEError
+from zse.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 Message = dict[str, str]
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class AnswerOptions:
     """How answers are generated; None leaves it to the model."""
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from zse.engine.requirements import DEFAULT_CONTEXT, ModelFacts, estimate_memory
 from zse.models.config import ModelConfig
 from zse.models.well_known import WELL_KNOWN
+from zse.records import record
 
 SCHEMES = ("int4", "nf4", "int8", "bf16")
 """The smallest first."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class Fit:
     """What one model takes at one scheme, and whether a memory has it."""
 

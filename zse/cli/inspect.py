@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from zse.errors import UsageError
 from zse.format.reader import ZSEReader
+from zse.records import record
 from zse.settings import load_settings
 from zse.store.location import is_address
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from zse.format.spec import ZSEHeader
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class Table:
     """A titled table of plain text."""
 

@@ -7,7 +7,6 @@ fit the second-level cache, so that every launch reads its weights from memory.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from zse.backends.cuda.launcher import PackLauncher
@@ -16,6 +15,7 @@ from zse.kernels.linear.launch import linear
 from zse.kernels.linear.plan import candidates, plan_linear, table_name
 from zse.kernels.linear.weight import LinearWeight, supports_quantized
 from zse.kernels.tuning import Tuning
+from zse.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -45,7 +45,7 @@ _MAX_COPIES = 64
 _ALIGN = 256
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class Timing:
     """What was found for one product."""
 

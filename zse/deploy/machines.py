@@ -6,13 +6,13 @@ Prices are list prices on the day that the table names; they are there to compar
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
 from zse.deploy.errors import NoFittingGpuError
 from zse.errors import UsageError
+from zse.records import record
 
 if TYPE_CHECKING:
     from zse.deploy.sizing import MemoryNeed
@@ -24,7 +24,7 @@ _RUNTIME_BYTES = 400 * _MIB
 """What the CPU backend's libraries take."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class Machine:
     """One GPU type or CPU plan of a platform."""
 
@@ -54,7 +54,7 @@ class Machine:
         return need.total_bytes <= self.memory_mib * _MIB - taken_bytes
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class Catalog:
     """What one platform rents."""
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from zse.errors import UsageError
 from zse.oci.reference import parse_reference
+from zse.records import record
 from zse.store.location import is_address, parse_location
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ _SECRET_ADDRESS = re.compile(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class SecretUse:
     """An environment variable whose value only the platform knows."""
 
@@ -53,7 +54,7 @@ class SecretUse:
         return bool(_SECRET_ADDRESS.fullmatch(self.secret))
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class Order:
     """One deployment, before a platform's words.
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
+
+from zse.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -13,7 +15,7 @@ if TYPE_CHECKING:
     from zse.deploy.order import Order
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class Cost:
     """What a replica costs by the hour."""
 
@@ -34,7 +36,7 @@ class Cost:
         return f"{price}, {asleep} ({self.source})"
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class Request:
     """A call of a platform's own API, where no tool makes it."""
 
@@ -43,7 +45,7 @@ class Request:
     body: Mapping[str, Any]
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class Plan:
     """One deployment in a platform's words."""
 

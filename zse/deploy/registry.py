@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 from zse.errors import UsageError
+from zse.records import record
 
 if TYPE_CHECKING:
     from zse.deploy.order import Order
     from zse.deploy.plan import Plan
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class Target:
     """One platform."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from zse.engine.requirements import ModelFacts, estimate_memory, read_facts
@@ -13,6 +12,7 @@ from zse.format.reader import parse_header, parse_prefix
 from zse.format.spec import PREFIX_BYTES
 from zse.models.builtin import is_builtin
 from zse.models.config import ModelConfig
+from zse.records import record
 from zse.store import open_store, parse_location
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _GIB = 1 << 30
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class MemoryNeed:
     """Memory of one replica, in bytes."""
 

@@ -17,7 +17,6 @@ class Phases(Protocol):
 
     def __call__(self, name: str, /) -> AbstractContextManager[None]:
         """Begin a phase when entered, end it when left."""
-        ...
 
 
 def no_phases(name: str, /) -> AbstractContextManager[None]:  # noqa: ARG001

@@ -5,8 +5,9 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
-from dataclasses import dataclass
 from pathlib import Path
+
+from zse.records import record
 
 _CGROUP_FILES = (
     ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
@@ -15,7 +16,7 @@ _CGROUP_FILES = (
 _KIB = 1024
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class DeviceInfo:
     """What the machine offers to this process."""
 

@@ -6,19 +6,19 @@ is in the way. Opening one costs about 0.2 s and half a gigabyte of it, for a mo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from zse.device.cuda import Driver, Gpu
 from zse.device.cuda.errors import CudaError
 from zse.device.cuda.info import count_devices, read_info
 from zse.device.cuda.library import version_text
+from zse.records import record
 
 if TYPE_CHECKING:
     from zse.device.cuda import GpuInfo
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class Problem:
     """What is in the way, and the way out."""
 
@@ -26,7 +26,7 @@ class Problem:
     hint: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class GpuState:
     """One GPU and whether this process can use it."""
 
@@ -35,7 +35,7 @@ class GpuState:
     """Why it cannot be opened; then ``info.free_bytes`` is 0."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class CudaSurvey:
     """The CUDA side of the machine."""
 

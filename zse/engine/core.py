@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import itertools
 import secrets
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from zse.engine.admission import check_request, resolve_max_tokens
@@ -21,6 +20,7 @@ from zse.engine.scheduler import Scheduler, rank_of
 from zse.engine.sequence import Sequence, seed_of_choice
 from zse.errors import EngineError, UsageError
 from zse.kv.cache import KVCache
+from zse.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence as TokenIds
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from zse.engine.runner import Runner
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class EngineOptions:
     """How the engine spends a step and its cache."""
 
@@ -55,7 +55,7 @@ class EngineOptions:
             raise UsageError(f"max_context is {self.max_context}, expected 0 or more")
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class EngineStats:
     """A snapshot for metrics. Counters only grow."""
 

@@ -13,7 +13,6 @@ import functools
 import itertools
 import threading
 from collections import deque
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -21,6 +20,7 @@ from zse.engine.loading import LoadOptions, load_model
 from zse.engine.output import Delta, RequestText, TokenLogprob
 from zse.engine.request import FinishReason, Request, SamplingParams
 from zse.errors import UsageError
+from zse.records import record
 from zse.text.template import load_chat_template
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _DEFAULT_MAX_TOKENS = 256
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class Completion:
     """One answer."""
 
@@ -48,7 +48,7 @@ class Completion:
     """Prompt tokens whose KV was reused."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class RequestOutput:
     """The answers to one prompt."""
 

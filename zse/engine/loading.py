@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from zse.device.phases import Phases, no_phases
 from zse.engine.core import EngineCore, EngineOptions
 from zse.engine.opening import GIB, LoadOptions, OpenedModel, open_model
 from zse.models import load_runner
+from zse.records import record
 from zse.text.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["LoadOptions", "LoadedModel", "load_model"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class LoadedModel:
     """An open model. Closing the core closes the runner; the reader is closed with ``close``."""
 

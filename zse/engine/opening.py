@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib
 import math
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +17,7 @@ from zse.engine.remote import fetch_model, is_remote
 from zse.errors import UsageError
 from zse.format.reader import ZSEReader
 from zse.models.builtin import is_builtin
+from zse.records import record
 from zse.settings import load_settings
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ MAX_THREADS = 1024
 """Far more than any machine has cores; the runtime below crashes where it cannot start them all."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class LoadOptions:
     """How a model is placed on a device."""
 
@@ -74,7 +74,7 @@ class LoadOptions:
             )
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class OpenedModel:
     """A model whose file is open; what ``load_model`` makes an engine of."""
 

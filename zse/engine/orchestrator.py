@@ -11,7 +11,7 @@ It only decides and delegates: ``LLM`` does the work.
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from zse.backends import runs_on_gpu
@@ -27,6 +27,7 @@ from zse.engine.requirements import (
     read_facts,
 )
 from zse.errors import DeviceError, EngineError, UsageError
+from zse.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -41,7 +42,7 @@ _SAFE_SHARE = 0.9  # of the free memory: other processes live too
 _DEFAULT_MAX_TOKENS = 256
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class InferenceStats:
     """What the last ``generate`` took."""
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, NamedTuple
 
+from zse.records import record
 from zse.text.detokenize import IncrementalDetokenizer
 from zse.text.stop import StopChecker
 
@@ -24,7 +25,7 @@ class TopLogprob(NamedTuple):
     bytes: list[int]
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class TokenLogprob:
     """A chosen token, its natural log-probability and the likeliest alternatives."""
 

@@ -10,11 +10,11 @@ token in their place; what a sequence computed past its end is thrown away.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from zse.backends.types import PENDING_TOKEN, SequenceChunk, StepBatch
 from zse.errors import EngineError
+from zse.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 _PENDING = (PENDING_TOKEN,)
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class FinishedChunks:
     """A step's chunks and what was sampled for each."""
 
@@ -37,7 +37,7 @@ class FinishedChunks:
     sampled: Sequence[SampledToken | None]
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class _InFlight:
     chunks: list[ScheduledChunk]
     step: PendingStep

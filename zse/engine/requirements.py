@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from zse.format.spec import GROUP_SIZES, Scheme, bytes_of_shape, parts_for
 from zse.models.builtin import builtin_checkpoint, is_builtin
 from zse.models.config import ModelConfig
 from zse.models.names import TensorSource, tensor_plan
+from zse.records import record
 
 DEFAULT_CONTEXT = 4096
 """Tokens of KV cache that an estimate includes when none are asked for."""
@@ -25,7 +26,7 @@ _OVERHEAD_BYTES = 256 << 20  # interpreter, libraries, activations
 _KV_ELEMENT_BYTES = 4  # the CPU backend keeps keys and values in float32
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class MemoryEstimate:
     """What one model takes at one scheme, in bytes."""
 
@@ -47,7 +48,7 @@ class MemoryEstimate:
         return {**asdict(self), "total_bytes": self.total_bytes}
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class ModelFacts:
     """What is known of a model without loading it."""
 

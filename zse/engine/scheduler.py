@@ -17,10 +17,10 @@ until the last step that uses them is done, and nobody is preempted.
 from __future__ import annotations
 
 import bisect
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from zse.kv.cache import BlockTable
+from zse.records import record
 
 if TYPE_CHECKING:
     from zse.engine.sequence import Sequence
@@ -37,7 +37,7 @@ class ScheduledChunk(NamedTuple):
     """Whether the chunk reaches the sequence's last token, so that the next one can be chosen."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class _Held:
     """What is given back once step ``last_step`` is done."""
 

@@ -22,18 +22,6 @@ if TYPE_CHECKING:
 
     from zse.format.reader import ZSEReader
 
-__all__ = [
-    "NF4_CODES",
-    "TORCH_DTYPES",
-    "bytes_from",
-    "dequantize",
-    "read_tensor",
-    "split_scale_zero",
-    "stored_parts",
-    "stored_tensors",
-    "tensor_from",
-    "unpack_nibbles",
-]
 TORCH_DTYPES: dict[DType, torch.dtype] = {
     DType.F32: torch.float32,
     DType.F16: torch.float16,

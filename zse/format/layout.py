@@ -6,7 +6,7 @@ until it holds still. It only ever grows, and so it ends.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,7 @@ from zse.format.spec import (
     check_tensor_name,
     parts_for,
 )
+from zse.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 UNKNOWN_DIGEST = "0" * 64
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class PlannedTensor:
     """A tensor that will be written: its name, scheme, logical shape and group size."""
 
@@ -46,7 +47,7 @@ class PlannedTensor:
     group_size: int = 0
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class PlannedFile:
     """What a file will hold, without offsets."""
 
@@ -57,7 +58,7 @@ class PlannedFile:
     groups: Sequence[tuple[str, Sequence[PlannedTensor]]]
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class Layout:
     """Where everything lies. Group digests in ``header`` are zeros until the data is known."""
 

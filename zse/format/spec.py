@@ -6,7 +6,7 @@ the largest models, and anyone can look at it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from zse.format.errors import (
@@ -22,6 +22,7 @@ from zse.format.errors import (
 from zse.format.header_json import INT63_MAX, Fields, dump_canonical, parse_object
 from zse.format.names import check_digest, check_section_name, check_tensor_name
 from zse.format.schemes import GROUP_SIZES, DType, Scheme, bytes_of_shape, parts_for
+from zse.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -74,7 +75,7 @@ def _check_end(offset_bytes: int, length_bytes: int, where: str) -> None:
         raise OffsetOverflow(f"{where}: offset {offset_bytes} + length {length_bytes} > 2**63-1")
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class TensorPart:
     """One dense row-major array of a tensor. Its offset counts from the start of the file."""
 
@@ -121,7 +122,7 @@ class TensorPart:
 _PART_KEYS = frozenset({"role", "dtype", "shape", "offset", "length"})
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class TensorEntry:
     """One tensor: its logical shape, its scheme and where its parts lie."""
 
@@ -205,7 +206,7 @@ def _describe(parts: tuple[tuple[str, DType, tuple[int, ...]], ...]) -> str:
     return ", ".join(f"{role[:40]} {dtype} {list(shape)}" for role, dtype, shape in parts) or "none"
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class Region:
     """A named, hashed run of bytes of the file."""
 
@@ -245,7 +246,7 @@ def _region_fields(value: object, kind: str) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class Group(Region):
     """Tensors that are loaded together: the embedding, one layer, or the end of the model."""
 
@@ -257,7 +258,7 @@ class Group(Region):
         return group
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class Section(Region):
     """A metadata file carried inside the model file, as it was."""
 
@@ -282,7 +283,7 @@ _HEADER_KEYS = frozenset(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class ZSEHeader:
     """Everything the file says about itself. Tensors and groups stand in file order."""
 

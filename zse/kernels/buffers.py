@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
+
+from zse.records import record
 
 ACTIVATION_GROUP = 128
 """Consecutive activations that share an int8 scale."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class Quantized:
     """Int8 activations: ``value = code * scale`` of its group of 128 columns."""
 
@@ -23,7 +24,7 @@ class Quantized:
     """Address of float32 [rows, columns / 128]: scale times the sum of the group's codes."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class Plain:
     """16-bit activations."""
 
@@ -33,7 +34,7 @@ class Plain:
     """Address of bfloat16 [rows, columns]."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class Partials:
     """Float32 summands of a matrix product that was split along K; their sum is the result.
 

@@ -5,10 +5,10 @@ Every backend is tested against the operation's torch reference within this tole
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from zse.records import record
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class Operand:
     """One tensor that goes in or comes out."""
 
@@ -19,7 +19,7 @@ class Operand:
     dtypes: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class Contract:
     """The promise of one operation."""
 

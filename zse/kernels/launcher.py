@@ -5,8 +5,9 @@ The CUDA backend has one over a kernel pack, the tests have one over Triton's in
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from zse.records import record
 
 if TYPE_CHECKING:
     from zse.kernels.variant import Variant
@@ -15,7 +16,7 @@ Grid: TypeAlias = tuple[int, int, int]
 Value: TypeAlias = int | float
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class DeviceFacts:
     """What the choice of a variant may depend on."""
 

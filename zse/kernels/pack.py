@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -35,6 +35,7 @@ from zse.kernels.pack_errors import (
 from zse.kernels.pack_fields import ELF_MAGIC, read_facts
 from zse.kernels.pack_header import PREFIX_BYTES, canonical, map_file, read_header
 from zse.kernels.targets import runs_on
+from zse.records import record
 
 if TYPE_CHECKING:
     import os
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
 __all__ = ["KernelPack", "KernelPackError", "KernelPackMismatch", "PackEntry"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class PackEntry:
     """One compiled kernel, with all that a launch needs."""
 

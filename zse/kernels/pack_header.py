@@ -8,7 +8,6 @@ import mmap
 import os
 import stat
 import struct
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from zse.errors import NotFoundError, UsageError
@@ -29,6 +28,7 @@ from zse.kernels.pack_errors import (
 )
 from zse.kernels.pack_fields import ALIGN, Row, align_up, is_plain_text, read_row, read_skipped
 from zse.kernels.targets import TARGETS, Target
+from zse.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,7 +42,7 @@ HEADER_KEYS = frozenset({"entries", "provenance", "skipped", "target"})
 PROVENANCE_KEYS = frozenset({"ptxas", "sources", "triton", "zse"})
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class PackHeader:
     """What the header says, checked."""
 

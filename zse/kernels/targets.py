@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from zse.errors import UsageError
+from zse.records import record
 
 Capability: TypeAlias = tuple[int, int]
 """Compute capability as the driver says it, (9, 0) for H100 and H200."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class Target:
     """One architecture."""
 

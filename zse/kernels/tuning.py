@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from zse.kernels.pack_errors import BadTuning
+from zse.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,7 +31,7 @@ _NAME = re.compile(r"[a-z0-9_]+(\.[a-z0-9_]+)*\Z")
 _SHAPE = re.compile(r"[1-9][0-9]*(x[1-9][0-9]*)*\Z")
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class Tuning:
     """The choices for one GPU."""
 

@@ -7,9 +7,10 @@ variant's ``key`` names it in a kernel pack.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias
+
+from zse.records import record
 
 Constant: TypeAlias = int | float | bool | str
 
@@ -19,7 +20,7 @@ TARGET_CONSTANTS = ("PDL", "PLAIN")
 assembly (in the interpreter, and where there is no PTX)."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class Argument:
     """One run-time argument."""
 
@@ -45,7 +46,7 @@ def number(name: str, kind: str = "i32", *, aligned: bool = False) -> Argument:
     return Argument(name=name, type=kind, aligned=aligned)
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class Kernel:
     """One Triton function. Its constants follow its run-time arguments in the signature."""
 
@@ -57,7 +58,7 @@ class Kernel:
     """Run-time arguments in the order of the signature."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class Variant:
     """One compiled form of a kernel."""
 

@@ -16,8 +16,9 @@ eviction never walks the tree.
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from zse.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from zse.kv.blocks import BlockAllocator
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class PrefixMatch:
     """The longest cached prefix of a token list."""
 

@@ -7,11 +7,12 @@ skipped in silence would give wrong answers.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
 from zse.errors import FormatError, UnsupportedModelError
 from zse.models.rope import RopeScaling, read_rope
+from zse.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -26,7 +27,7 @@ _DTYPE_NAMES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
 _HINT = "Supported: " + ", ".join(FAMILY_BY_ARCHITECTURE) + "."
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class ModelConfig:
     """A decoder-only transformer with RMSNorm, RoPE, grouped-query attention and SwiGLU."""
 

@@ -7,8 +7,9 @@ are joined along their rows (q, k, v; gate, up), which is what the kernels read.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
+
+from zse.records import record
 
 if TYPE_CHECKING:
     from zse.models.config import ModelConfig
@@ -20,7 +21,7 @@ FINAL_NORM = "final_norm.weight"
 LM_HEAD = "lm_head.weight"
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class TensorSource:
     """One tensor of ours and the checkpoint tensors that are stacked, by rows, to make it."""
 
@@ -31,7 +32,7 @@ class TensorSource:
     """``(checkpoint name, shape)``, in row order."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class GroupPlan:
     """Tensors that are loaded together."""
 

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from zse.errors import UnsupportedModelError
+from zse.records import record
 
 SUPPORTED_KINDS = ("linear", "dynamic", "llama3", "yarn")
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class RopeScaling:
     """How the rotary frequencies are stretched beyond the length seen in training."""
 

@@ -7,15 +7,15 @@ recipe's business, so a host with another release serves as well.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from zse.oci.errors import DebianError
+from zse.records import record
 
 APT_FOLDER = Path("/etc/apt")
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class Mirrors:
     """Base addresses of the two archives, without a trailing slash; security may be absent."""
 

@@ -7,12 +7,12 @@ be expected, too.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from zse.oci.image import MEDIA_TYPE_MANIFEST, Descriptor, canonical_json
 from zse.oci.provenance import PROVENANCE_PREDICATE, build_provenance
 from zse.oci.sbom import build_sbom
+from zse.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,7 +29,7 @@ PREDICATE_ANNOTATION = "in-toto.io/predicate-type"
 _EMPTY = b"{}"
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class Attestation:
     """A document about an image: its manifest, and the blobs that the manifest names."""
 

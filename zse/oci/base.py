@@ -11,7 +11,7 @@ import json
 import lzma
 import tarfile
 import zlib
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import zstandard
@@ -23,6 +23,7 @@ from zse.oci.image import INDEX_TYPES, Descriptor, choose_platform, digest_of
 from zse.oci.layer import Compression, Layer, write_layer_from_tar
 from zse.oci.layout import ImageLayout
 from zse.oci.layout_index import split_place
+from zse.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 _TAR_CHUNK_BYTES = 1 << 20
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class Base:
     """A base image.
 
@@ -54,7 +55,7 @@ class Base:
     repository: tuple[str, str] = ("", "")
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class BaseName:
     """A parsed ``--base``: which kind, and its argument."""
 

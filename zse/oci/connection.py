@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 from urllib.parse import urlsplit
 
@@ -19,6 +19,7 @@ import httpx
 from zse.oci.address import check_address, join_address
 from zse.oci.errors import RegistryAuthError, RegistryError
 from zse.oci.sign_in import Scope
+from zse.records import record
 from zse.store.retry import BUSY_STATUSES, BusyServerError
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ _MAX_BACKOFF_SECONDS = 60.0
 _Taken = TypeVar("_Taken")
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class Call:
     """One request, whatever it takes to have it answered."""
 
@@ -52,7 +53,7 @@ class Call:
     """How often it is sent again after a cut or a busy registry."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class Answer:
     """An accepted answer, read to its end."""
 

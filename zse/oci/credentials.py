@@ -10,11 +10,12 @@ import binascii
 import json
 import shutil
 import subprocess
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from zse.oci.errors import RegistryAuthError
 from zse.oci.reference import DEFAULT_HOST
+from zse.records import record
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,7 +24,7 @@ _HELPER_SECONDS = 30
 _TOKEN_USER = "<token>"  # what credential helpers answer as user for an identity token
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class Credentials:
     """A user and password, or an identity token. Not shown when printed."""
 

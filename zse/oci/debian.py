@@ -11,7 +11,6 @@ import fnmatch
 import hashlib
 import posixpath
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import httpx
@@ -27,6 +26,7 @@ from zse.oci.debian_index import (
 from zse.oci.errors import DebianError, DigestMismatchError, LockError
 from zse.oci.recipe import DebianRecipe, load_lock, lock_name, write_lock
 from zse.oci.tar import Entry, Kind, directory, file_of_bytes, symlink
+from zse.records import record
 from zse.store.local import LocalWriter
 from zse.store.retry import BUSY_STATUSES, BusyServerError, patiently
 
@@ -45,7 +45,7 @@ _TRY_AGAIN: tuple[type[Exception], ...] = (httpx.HTTPError, BusyServerError)
 _CA_FOLDER = "usr/share/ca-certificates/mozilla/"
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class Archive:
     """Access to a Debian mirror: where it is, what was fetched before, whom to tell."""
 

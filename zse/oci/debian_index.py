@@ -13,12 +13,12 @@ import re
 import shutil
 import subprocess
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zse.oci.apt import parse_paragraphs
 from zse.oci.errors import DebianError, DigestMismatchError, SignatureError
+from zse.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -28,7 +28,7 @@ KEYRINGS = tuple(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class Package:
     """One package of an index. ``archive`` is "debian" or "debian-security"."""
 

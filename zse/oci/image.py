@@ -8,13 +8,14 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from zse.errors import UsageError
 from zse.oci.errors import BadReferenceError, LayoutError
 from zse.oci.layer import MEDIA_TYPE_TAR, Layer
+from zse.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -36,7 +37,7 @@ _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class Descriptor:
     """A reference to a blob: what it is, its digest and its length."""
 
@@ -80,7 +81,7 @@ class Descriptor:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class ImageSettings:
     """How the image starts."""
 

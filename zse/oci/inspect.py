@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from zse.oci.attestation import MEDIA_TYPE_SPDX
 from zse.oci.errors import LayoutError
 from zse.oci.image import Descriptor, digest_of
 from zse.oci.sbom import sbom_counts
+from zse.records import record
 
 if TYPE_CHECKING:
     from zse.oci.image_source import ImageSource
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 Json = Mapping[str, Any]
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class LayerReport:
     """One layer as the manifest lists it, and what the config says made it."""
 
@@ -28,7 +29,7 @@ class LayerReport:
     comment: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class StatementReport:
     """A document that refers to the image."""
 
@@ -37,7 +38,7 @@ class StatementReport:
     size_bytes: int
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class PlatformReport:
     """The image of one platform."""
 
@@ -58,7 +59,7 @@ class PlatformReport:
     """Things in the bill of materials, counted by kind; empty when the image has none."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class ImageReport:
     """An image; its digest is the index's when it has several platforms."""
 
@@ -66,7 +67,7 @@ class ImageReport:
     platforms: tuple[PlatformReport, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class PlatformManifest:
     """A platform's manifest and config, parsed."""
 

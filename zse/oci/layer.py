@@ -13,7 +13,6 @@ import os
 import struct
 import tempfile
 import zlib
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Protocol
@@ -22,6 +21,7 @@ import zstandard
 
 from zse.errors import DiskFullError
 from zse.oci.tar import write_tar
+from zse.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -47,7 +47,7 @@ class Compression(StrEnum):
         return MEDIA_TYPE_TAR if self is Compression.NONE else f"{MEDIA_TYPE_TAR}+{self.value}"
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class Layer:
     """A finished layer.
 

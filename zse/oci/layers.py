@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import io
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, BinaryIO, cast
 
 from zse.oci.code import APPLICATION, code_entries, entries_digest
@@ -39,6 +39,7 @@ from zse.oci.wheels import (
     update_wheel_lock,
     wheels_for_storage,
 )
+from zse.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -58,7 +59,7 @@ _PAGE_BYTES = 4096
 _CONNECTIONS = 4
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class ModelLayer:
     """The layer that holds the model, and the hash of the file in it."""
 
@@ -95,7 +96,7 @@ class _HashedFile(io.FileIO):
         return data
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class LayerBuilder:
     """Builds layers of one recipe.
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import email
 import re
 import zipfile
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from zse.oci.deb import read_deb_file
+from zse.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -60,7 +60,7 @@ _SIMPLE = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class Licence:
     """What is known of a licence: an SPDX expression, or the words it was stated in."""
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import zse
 from zse.oci.licences import Licence, debian_licence, wheel_licence
+from zse.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,7 +33,7 @@ class MaterialKind(StrEnum):
     MODEL = "model"
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class Material:
     """One thing that went into an image.
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zse.oci.layer import Compression, Layer
+from zse.records import record
 from zse.store.location import parse_location
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ class ModelMode(StrEnum):
     URL = "url"
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class BuildOptions:
     """What to build and where it goes.
 
@@ -80,7 +81,7 @@ class BuildOptions:
         return str(parse_location(self.model_url)) if self.model_url else ""
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class BuiltPlatform:
     """The image of one platform. Sizes are of the stored, compressed bytes."""
 
@@ -91,7 +92,7 @@ class BuiltPlatform:
     model_size_bytes: int
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class BuiltImage:
     """A finished image; its digest is that of the index when it has several platforms."""
 

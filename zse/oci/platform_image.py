@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,6 +34,7 @@ from zse.oci.materials import Material, base_material, model_material
 from zse.oci.options import BuildOptions, BuiltPlatform, ModelMode
 from zse.oci.reference import parse_reference
 from zse.oci.registry import open_registry
+from zse.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     from zse.oci.upload import Source
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class PlatformImage:
     """An image whose own blobs lie in a layout; those of its base are where the base is."""
 

@@ -7,13 +7,14 @@ files and hashes but no host, so that the same image comes out behind any mirror
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import zse
 from zse.errors import NotFoundError
 from zse.oci.errors import BadReferenceError, LockError
+from zse.records import record
 from zse.store.local import LocalWriter
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ _PACKAGE = Path(zse.__file__).parent
 _ROOTS = (_PACKAGE / "images", _PACKAGE.parent / "images")
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class Healthcheck:
     """The image's health check; times in seconds."""
 
@@ -34,7 +35,7 @@ class Healthcheck:
     retries: int = 3
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class WheelRecipe:
     """Python dependencies: ``name==version`` each, what to leave out, and a spare index."""
 
@@ -47,7 +48,7 @@ class WheelRecipe:
     extra_index: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class DebianRecipe:
     """Base packages: roots to resolve, packages never taken, and paths to leave out."""
 
@@ -58,14 +59,14 @@ class DebianRecipe:
     prune: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class KernelRecipe:
     """Kernel packs that the image carries: GPU architectures by name."""
 
     gpu: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class Recipe:
     """One image, as data."""
 

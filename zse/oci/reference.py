@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from dataclasses import dataclass
 
 from zse.oci.errors import BadReferenceError
+from zse.records import record
 
 DEFAULT_HOST = "docker.io"
 _DEFAULT_HOST_API = "registry-1.docker.io"
@@ -18,7 +18,7 @@ _PATTERN = re.compile(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class Reference:
     """A parsed reference. ``host`` is the name people write, ``api_host`` the one to talk to."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 import httpx
@@ -21,6 +20,7 @@ from zse.oci.image import (
     digest_of,
 )
 from zse.oci.sign_in import Scope, SignIn
+from zse.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,7 +33,7 @@ _ACCEPT = ", ".join([*sorted(INDEX_TYPES), MEDIA_TYPE_MANIFEST, MEDIA_TYPE_DOCKE
 _TIMEOUT = httpx.Timeout(60.0, read=300.0, write=300.0)
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class Manifest:
     """A manifest or index as the registry gave it."""
 

@@ -14,11 +14,12 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from zse.errors import ImageError, MissingDependencyError, UsageError
+from zse.records import record
 
 PROBE = ("python3", "-I", "-S", "-c", "print('started')")
 PROBE_SECONDS = 60
@@ -31,7 +32,7 @@ class RunnerError(ImageError):
     default_hint = "Run as root, or install runc or bubblewrap."
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class UnpackedImage:
     """An image on disk."""
 

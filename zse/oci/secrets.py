@@ -6,12 +6,13 @@ a layer, a lock or a cache key, and they are taken out of what pip says before i
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote, urlsplit
 
 from zse.errors import NotFoundError, UsageError
+from zse.records import record
 from zse.settings import subprocess_environment
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ PIP_VARIABLES = {
 _FILES = frozenset({"netrc"})
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class Secrets:
     """Secrets by name. Not shown when printed."""
 

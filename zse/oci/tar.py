@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import io
 import tarfile
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 from zse.errors import ImageError
 from zse.oci.errors import UnsafeArchiveError
+from zse.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -39,7 +39,7 @@ class Sink(Protocol):
         """Take all of ``data``."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class Entry:
     """One path in a layer.
 

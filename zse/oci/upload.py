@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from zse.oci.connection import Call
 from zse.oci.errors import RegistryAuthError, RegistryError
 from zse.oci.sign_in import Scope
+from zse.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -107,7 +107,7 @@ def push_blob(
     return upload.run(source, mount_from)
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class _BlobUpload:
     """One blob on its way to one repository."""
 

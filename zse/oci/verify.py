@@ -19,6 +19,7 @@ from zse.oci.errors import DigestMismatchError, LayoutError, RegistryError
 from zse.oci.image import subject_of
 from zse.oci.inspect import PlatformManifest, platform_manifests, read_statement
 from zse.oci.verify_content import check_base, check_locks, check_statements, is_ours
+from zse.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from zse.oci.image_source import ImageSource
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class Expectations:
     """What the image is held against, beside itself.
 

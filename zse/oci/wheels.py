@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ from zse.errors import MissingDependencyError
 from zse.oci.errors import LockError, WheelError
 from zse.oci.recipe import Recipe, load_lock, write_lock
 from zse.oci.secrets import Secrets
+from zse.records import record
 from zse.settings import subprocess_environment
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ _MACHINES = {"linux/amd64": "x86_64", "linux/arm64": "aarch64"}
 LOCK_KIND = "wheels"
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class LockedWheel:
     """One line of the lock: which file, and what it must hash to."""
 

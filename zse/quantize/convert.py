@@ -10,7 +10,6 @@ import hashlib
 import time
 from collections import Counter
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from zse import __version__
@@ -21,6 +20,7 @@ from zse.quantize.options import QuantizationOptions
 from zse.quantize.sections import collect_sections
 from zse.quantize.source import Source, resolve_source
 from zse.quantize.stream import TensorStream, single_threaded_torch
+from zse.records import record
 from zse.settings import load_settings
 from zse.store import Location, open_writable, parse_location, put_file
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from zse.models.names import TensorSource
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class ConversionProgress:
     """How far a conversion is."""
 
@@ -43,7 +43,7 @@ class ConversionProgress:
     total_bytes: int
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class ConversionReport:
     """What a conversion made."""
 
@@ -132,14 +132,14 @@ def convert_source(
         )
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class _Written:
     header_sha256: str
     schemes: dict[str, int]
     resumed_groups: int
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class _Conversion:
     """One checkpoint on its way into one local file."""
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 import sys
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zse.errors import CheckpointError, HubError, MissingDependencyError
 from zse.quantize.weight_files import INDEX_NAME, SINGLE_NAME, refuse_pickle
+from zse.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,7 +34,7 @@ ALLOWED_FILES = (
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.\-]*/[A-Za-z0-9][\w.\-]*\Z")
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class Snapshot:
     """A downloaded revision."""
 
@@ -48,7 +48,7 @@ def is_hub_id(text: str) -> bool:
     return _REPOSITORY.match(text) is not None and ".." not in text
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class Hub:
     """Access to one hub.
 

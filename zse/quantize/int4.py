@@ -9,20 +9,19 @@ Gaussian weights, at about 25 ns a weight and thread.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 
 from zse.format.spec import Scheme
 from zse.quantize.packing import groups_first, pack_int4, tree_sum_, unpack_int4
 from zse.quantize.scheme import check_finite
+from zse.records import record
 
 MAX_CODE = 15
 CLIP_RATIOS = (1.0, 0.9, 0.8)
 REFINE_ROUNDS = 4
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class Int4:
     """Asymmetric four-bit groups along K.
 
@@ -68,7 +67,7 @@ class Int4:
         return (groups * pairs[:, :, :1] + pairs[:, :, 1:]).view(num_rows, columns)
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class _Fit:
     """The best line through codes and weights, for each of num_groups groups."""
 

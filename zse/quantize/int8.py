@@ -6,17 +6,16 @@ an outlier being coarser than groups would make them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 
 from zse.format.spec import Scheme
 from zse.quantize.scheme import check_finite
+from zse.records import record
 
 MAX_CODE = 127
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class Int8:
     """Symmetric eight-bit rows; -128 is not used, so that a row and its negative mirror."""
 

@@ -7,20 +7,20 @@ midpoints below it. The order of nibbles in a byte is ours (see ``packing``).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 
 import torch
 
-from zse.format.as_torch import NF4_CODES
+from zse.format.nf4 import NF4_CODES
 from zse.format.spec import Scheme
 from zse.quantize.packing import pack_int4, unpack_int4
 from zse.quantize.scheme import check_finite
+from zse.records import record
 
 _CELLS = 128  # narrower than the smallest gap between midpoints, so a cell holds at most one
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class NF4:
     """Four-bit normal-float groups along K.
 

@@ -8,12 +8,12 @@ and biases are a thousandth of the bytes; they are float32, which is what the op
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from zse.errors import UsageError
 from zse.format.layout import PlannedTensor
 from zse.format.spec import GROUP_SIZES, Scheme
+from zse.records import record
 
 if TYPE_CHECKING:
     from zse.models.names import TensorSource
@@ -24,7 +24,7 @@ _DEFAULT_GROUP_SIZE = {"int4": 128, "nf4": 64}
 _PLAIN = ("fp16", "bf16")
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class QuantizationOptions:
     """What the user asked for.
 

@@ -6,12 +6,11 @@ and not an infinity in the file.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 
 from zse.format.spec import Scheme
 from zse.quantize.scheme import check_finite
+from zse.records import record
 
 _DTYPES = {
     Scheme.FP32: torch.float32,
@@ -20,7 +19,7 @@ _DTYPES = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class Plain:
     """Stores ``data`` in one floating-point type; takes tensors of any rank.
 

@@ -11,13 +11,13 @@ import json
 import math
 import os
 import struct
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
 from zse.errors import CheckpointError, UnsupportedModelError
 from zse.format.spec import DType
+from zse.records import record
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,7 +27,7 @@ _DTYPES = {"F32": DType.F32, "F16": DType.F16, "BF16": DType.BF16}
 _TORCH = {DType.F32: torch.float32, DType.F16: torch.float16, DType.BF16: torch.bfloat16}
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class StoredTensor:
     """One tensor of a safetensors file; the offset counts from the start of the file."""
 

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
 from pathlib import Path
 
 from zse.errors import NotFoundError, UsageError
 from zse.models.builtin import BUILTIN_MODELS, builtin_checkpoint, is_builtin
 from zse.quantize.hub import Hub, is_hub_id
+from zse.records import record
 from zse.settings import load_settings
 from zse.store import parse_location
 
 _WHOLE_DIGEST_BYTES = 64 * 1024 * 1024  # larger files are identified by size and time as well
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class Source:
     """A checkpoint on this machine."""
 

@@ -11,7 +11,6 @@ import os
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Self
 
@@ -20,6 +19,7 @@ import torch
 from zse.errors import ConversionError
 from zse.format.as_torch import bytes_from
 from zse.quantize.registry import create_scheme
+from zse.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,7 +35,7 @@ PLAIN_CHUNK_ELEMENTS = 4 * 1024 * 1024
 MAX_WORKERS = 16
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class _Chunk:
     source_name: str
     start: int

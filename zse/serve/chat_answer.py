@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from zse.records import record
 from zse.serve.logprobs import chat_logprobs
 from zse.serve.requests import new_id
 from zse.serve.streaming import DONE, ChunkWriter
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from zse.serve.ports import Delta
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class AnswerOptions:
     """What the answer must contain."""
 

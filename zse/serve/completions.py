@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from zse.engine.request import MAX_TOP_LOGPROBS
+from zse.records import record
 from zse.serve.errors import BadRequestError, UnsupportedParameterError
 from zse.serve.generation import Generation, WholeChoice, WorkOrder
 from zse.serve.logprobs import completion_logprobs
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 DEFAULT_MAX_TOKENS = 16
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class Plan:
     """A checked request."""
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from zse.errors import EngineError
+from zse.records import record
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("zse.serve.request")
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class WorkOrder:
     """What to generate."""
 

@@ -10,15 +10,16 @@ from __future__ import annotations
 import os
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from zse.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class Phase:
     """One phase of the start, in ms since the process began."""
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from zse.errors import UsageError
+from zse.records import record
 
 MAX_PORT = 65535
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class ServeOptions:
     """One start of the server.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from zse.errors import (
@@ -18,6 +18,7 @@ from zse.errors import (
     OverloadedError,
     ShuttingDownError,
 )
+from zse.records import record
 from zse.serve.metrics import Metrics
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ DEFAULT_ALIAS = "default"
 MAX_RETRY_SECONDS = 60
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class LoadedModel:
     """A model that answers."""
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from zse.records import record
 
 _TAG, _CLOSER = "<tool_call>", "</tool_call>"
 _OPENERS = (_TAG, "[TOOL_CALLS]", "<|python_tag|>")
 _LONGEST = max(map(len, _OPENERS))
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class WholeCall:
     """A complete call; ``arguments`` is JSON text."""
 
@@ -17,7 +17,7 @@ class WholeCall:
     arguments: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class CallPiece:
     """A part of a streamed call. ``name`` is set on the first part of a call only."""
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, Self
+
+from zse.records import record
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,7 +21,7 @@ MEBIBYTE = 1 << 20
 CHUNK_BYTES = 8 * MEBIBYTE
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class Entry:
     """One object found by ``list``."""
 
@@ -28,7 +29,7 @@ class Entry:
     size_bytes: int
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class Transfer:
     """What a copy did."""
 

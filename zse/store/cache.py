@@ -15,10 +15,11 @@ import re
 import shutil
 import threading
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from zse.errors import DiskFullError
+from zse.records import record
 from zse.store.copying import resume_copy
 from zse.store.local import translated_os_error
 from zse.store.locks import hold, is_used, locked, locked_if_free, remove_unused
@@ -41,7 +42,7 @@ _held: dict[Path, int] = {}
 _held_lock = threading.Lock()
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class CacheEntry:
     """One object in the cache."""
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
+
+from zse.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,7 +17,7 @@ SHA256_HEX = re.compile(r"[0-9a-f]{64}")
 _MD5_ETAG = re.compile(r'"?([0-9a-f]{32})(?:-(\d+))?"?')
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class Checksum:
     """A digest of a whole object.
 

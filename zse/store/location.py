@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
 from zse.errors import RefusedError, UsageError
+from zse.records import record
 
 MAX_KEY_BYTES = 1024
 _BUCKET = re.compile(r"[a-z0-9](?:[a-z0-9-]|\.(?!\.)){1,61}[a-z0-9]")
@@ -20,7 +20,7 @@ _REVISION = re.compile(r"[\w.\-]+(?:/[\w.\-]+)*", re.ASCII)
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class Location:
     """One parsed place.
 

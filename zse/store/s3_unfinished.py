@@ -10,9 +10,10 @@ import contextlib
 import hashlib
 import json
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from zse.records import record
 from zse.settings import load_settings
 from zse.store.s3_client import translated_errors
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from zse.store.location import Location
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class UnfinishedUpload:
     """One of them."""
 
@@ -33,7 +34,7 @@ class UnfinishedUpload:
     """ISO 8601, as the server tells; empty when it does not."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class UploadRecord:
     """Which file an upload is of."""
 

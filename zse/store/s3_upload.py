@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from zse.errors import StoreError
+from zse.records import record
 from zse.store.base import CHUNK_BYTES, MEBIBYTE, Progress, Transfer
 from zse.store.checksum import etag_md5
 from zse.store.s3_client import translated_errors
@@ -94,7 +95,7 @@ class _Part:
     length: int
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class _Sent:
     """``etag`` is what S3 should now show: the MD5, or the MD5 of the parts' MD5s."""
 
@@ -102,7 +103,7 @@ class _Sent:
     resumed_bytes: int = 0
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class _Upload:
     """One file on its way to one key."""
 

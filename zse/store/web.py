@@ -6,10 +6,10 @@ import base64
 import binascii
 import re
 import threading
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from zse.errors import NotFoundError, StoreError, UsageError
+from zse.records import record
 from zse.store.base import Entry
 from zse.store.checksum import SHA256_HEX, Checksum
 from zse.store.http_client import CUT_ERRORS, HttpClient, same_server
@@ -31,7 +31,7 @@ _TRY_AGAIN: tuple[type[Exception], ...] = (*CUT_ERRORS, BusyServerError)
 _GONE = frozenset({401, 403, 404, 410})
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class Facts:
     """What the first answer told of an object."""
 

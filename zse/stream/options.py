@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from zse.errors import UsageError
+from zse.records import record
 from zse.stream.plan import CHUNK_BYTES
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 Verify = Literal["none", "during", "after"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class LoaderOptions:
     """How a load is done."""
 
@@ -48,7 +48,7 @@ NETWORK_OPTIONS = LoaderOptions(threads=16)
 """One connection of an object store brings about 0.1 GB/s, so there are more of them."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class LoadReport:
     """What a load did."""
 

@@ -7,12 +7,12 @@ when its chunks are, and the price is one chunk a group that is a little smaller
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from zse.errors import UsageError
 from zse.format.errors import UnknownNameError
 from zse.format.spec import PAGE, align_up
+from zse.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 CHUNK_BYTES = 8 << 20
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class Chunk:
     """One read and one copy."""
 
@@ -36,7 +36,7 @@ class Chunk:
     """In the device's block."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class GroupReads:
     """The chunks of one group, in file order."""
 
@@ -45,7 +45,7 @@ class GroupReads:
     chunks: tuple[Chunk, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class ReadPlan:
     """Groups in execution order."""
 

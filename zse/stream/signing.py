@@ -9,8 +9,10 @@ from __future__ import annotations
 import hashlib
 import hmac
 import time
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
+
+from zse.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -19,7 +21,7 @@ _EMPTY_SHA256 = hashlib.sha256(b"").hexdigest()
 _SECONDS_USED = 60.0
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class Credentials:
     """Who asks."""
 

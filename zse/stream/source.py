@@ -29,17 +29,14 @@ class ByteSource(Protocol):
     @property
     def name(self) -> str:
         """The path or address, for messages."""
-        ...
 
     @property
     def kind(self) -> str:
         """How the bytes came so far: ``page cache``, ``direct``, ``mixed`` or ``http``."""
-        ...
 
     @property
     def size_bytes(self) -> int:
         """Length of the whole."""
-        ...
 
     def read_into(self, offset_bytes: int, view: memoryview) -> None:
         """Fill ``view`` with the bytes from ``offset_bytes``.
@@ -48,11 +45,9 @@ class ByteSource(Protocol):
             FileShrankError: The file ends before the view is full.
             StoreError: The storage failed.
         """
-        ...
 
     def is_slow(self, offset_bytes: int, length_bytes: int) -> bool:
         """Whether a read of this range waits for a disk or a network."""
-        ...
 
     def check_unchanged(self) -> None:
         """Check that what was read is one state of the file.
@@ -60,15 +55,12 @@ class ByteSource(Protocol):
         Raises:
             SourceChangedError: The file was written to since it was opened.
         """
-        ...
 
     def interrupt(self) -> None:
         """Make reads that wait for a network fail soon; the source is of no use afterwards."""
-        ...
 
     def close(self) -> None:
         """Give up what is held. No thread may be reading."""
-        ...
 
 
 class LocalSource:

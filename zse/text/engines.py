@@ -39,15 +39,12 @@ class Engine(Protocol):
 
     def encode(self, text: str, *, parse_special: bool) -> list[int]:
         """Encode without the tokens that surround a text (bos, eos)."""
-        ...
 
     def decode(self, ids: Sequence[int]) -> str:
         """Decode a whole sequence, control tokens included."""
-        ...
 
     def token_bytes(self, token_id: int) -> bytes:
         """Bytes of one token inside a text; empty for an id that names no token."""
-        ...
 
 
 class KitokenEngine:

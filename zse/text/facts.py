@@ -7,10 +7,11 @@ when a checkpoint is converted, and stored as a few kilobytes of JSON.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
 
 from zse.errors import FormatError
+from zse.records import record
 
 Kind = Literal["byte_level", "metaspace", "other"]
 """How tokens become bytes: by the byte alphabet, by ▁ and <0xNN>, or only as a whole sequence."""
@@ -22,7 +23,7 @@ class TokenizerError(FormatError):
     default_hint = "Convert the checkpoint again; its tokenizer.json may be damaged."
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class AddedToken:
     """One added token: matched in text before the model runs; ``special`` ones are control."""
 
@@ -31,7 +32,7 @@ class AddedToken:
     special: bool
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class TokenizerFacts:
     """Facts worked out from a tokenizer.json.
 

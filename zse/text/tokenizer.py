@@ -28,11 +28,9 @@ class SectionReader(Protocol):
 
     def has_section(self, name: str) -> bool:
         """Return whether the file holds this section."""
-        ...
 
     def section(self, name: str) -> memoryview:
         """Return the section's bytes."""
-        ...
 
 
 class Tokenizer:

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
 from typing import Any
+
+from zse.records import record
 
 _DECODER = json.JSONDecoder()
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
@@ -23,7 +24,7 @@ _NAME_AND_ARGUMENTS = re.compile(r"\s*([A-Za-z0-9_.:-]+)\s*\[ARGS\]")
 _OTHER_KEYS = frozenset({"id", "type", "name", "arguments", "parameters"})
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class ToolCall:
     """One call; ``arguments_json`` is the text of a JSON object."""
 
@@ -31,7 +32,7 @@ class ToolCall:
     arguments_json: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class ParsedMessage:
     """An answer taken apart; ``content`` is None when nothing but calls was said."""
 

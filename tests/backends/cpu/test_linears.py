@@ -11,7 +11,7 @@ from zse.backends.cpu import int8_linear
 from zse.backends.cpu.int4_linear import Int4Linear
 from zse.backends.cpu.int8_linear import Int8Linear, int8_is_exact, split_digits
 from zse.backends.cpu.linear import DenseLinear, Linear, int8_tiles, nf4_tiles, plain_tiles
-from zse.format.as_torch import NF4_CODES
+from zse.format.nf4 import NF4_CODES
 from zse.format.spec import Scheme
 from zse.quantize.registry import create_scheme
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from zse.errors import EngineError
+from zse.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,7 +23,7 @@ QUERY_TILE = 256
 """Queries of one chunk that attend at a time: bounds the mask's size."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class ChunkRows:
     """Where one chunk lies in the step."""
 

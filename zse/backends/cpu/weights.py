@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from zse.backends.cpu.int4_linear import Int4Linear
 from zse.backends.cpu.int8_linear import MAX_COLUMNS, Int8Linear, int8_is_exact
 from zse.backends.cpu.linear import DenseLinear, int8_tiles, nf4_tiles, plain_tiles
-from zse.format.as_torch import NF4_CODES, dequantize, stored_parts
+from zse.format.as_torch import dequantize, stored_parts
+from zse.format.nf4 import NF4_CODES
 from zse.format.spec import Scheme
 
 if TYPE_CHECKING:

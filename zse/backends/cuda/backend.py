@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from zse.device.cuda import DeviceBlock, Gpu, Stream
 
 GREEDY = SamplingKind()
-WARM_PROMPT_TOKENS = (32, 512)
-"""Prompts whose kernels are loaded before there is one: matrices take another form when long."""
 
 
 class CUDABackend(CudaOperations):
@@ -77,15 +75,12 @@ class CUDABackend(CudaOperations):
         return self._result_ring.receive(plan, self._stream)
 
     def warm(self, forward: Forward) -> None:
-        """Prepare what a first answer needs; the weights need not be there yet.
+        """Capture the step of a single greedy sequence, so that the first answer finds it.
 
-        The step of a single greedy sequence is captured, and the code of the kernels that read
-        a prompt is loaded.
+        The weights need not be there yet.
         """
         self._gpu.make_current()
         self._graph(1, GREEDY, forward)
-        for length in WARM_PROMPT_TOKENS:
-            self._prepare_prompt(min(length, self._model.max_batch_tokens), forward)
         self._stream.synchronize()
 
     def begin(self, batch: StepBatch, cache: KVPool | None = None) -> Pass:
@@ -101,7 +96,6 @@ class CUDABackend(CudaOperations):
                 self._eager_inputs.free()  # the driver waits for steps that still read it
             self._eager_inputs = self._gpu.allocate(1 << (length - 1).bit_length())
         self._send(plan, shape, self._eager_inputs.address)
-        self._grow_scratch(shape)
         return self._pass(shape, self._eager_inputs.address, cache, plan.kind)
 
     def _replay(self, plan: StepPlan, forward: Forward) -> None:
@@ -126,7 +120,6 @@ class CUDABackend(CudaOperations):
             entries=ENTRY_ROOM if kind.adjusted else 0,
         )
         inputs = self._gpu.allocate(shape.layout.length_bytes)
-        self._grow_scratch(shape)
         step = self._pass(shape, inputs.address, self._memory.cache, kind)
         self._prepare_kernels(step, forward)
         with self._gpu.capture(self._stream) as capture:
@@ -135,19 +128,6 @@ class CUDABackend(CudaOperations):
         graph.upload(self._stream)
         capture.graph.destroy()
         return CapturedStep(graph=graph, inputs=inputs, shape=shape)
-
-    def _prepare_prompt(self, length: int, forward: Forward) -> None:
-        tiles = -(-length // self._limits.tile_queries)
-        shape = InputShape(
-            decode_rows=0,
-            prefill_rows=length,
-            tiles=tiles,
-            sequences=1,
-            table_stride=self._limits.table_stride,
-            wanted=1,
-        )
-        step = self._pass(shape, 0, self._memory.cache, GREEDY)
-        self._prepare_kernels(step, forward)
 
     def _prepare_kernels(self, step: Pass, forward: Forward) -> None:
         """Load the code of every kernel of a pass: a stream that is captured loads none."""
@@ -163,15 +143,11 @@ class CUDABackend(CudaOperations):
         return Pass(
             shape=shape,
             inputs=inputs,
-            scratch=Scratch(self._memory.scratch.address, self._model.scratch_sizes(shape)),
+            scratch=Scratch(self._memory.scratch, self._model.scratch_sizes(shape)),
             cache=cache,
             kind=kind,
             quantized=self._model.reads_quantized(shape),
         )
-
-    def _grow_scratch(self, shape: InputShape) -> None:
-        """Make room for the buffers of a step; a step that only rehearses needs none."""
-        self._memory.scratch.grow(self._model.scratch_sizes(shape).offsets()[1])
 
     def _send(self, plan: StepPlan, shape: InputShape, address: int) -> None:
         length = shape.layout.length_bytes

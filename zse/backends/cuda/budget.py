@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from zse.errors import DeviceError
+from zse.records import record
 
 GIB = 1 << 30
 MARGIN_BYTES = 512 << 20
 """Left free for the driver, captured graphs and kernels' code."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class MemoryBudget:
     """What there is, and what is spoken for, in bytes."""
 

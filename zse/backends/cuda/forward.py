@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from zse.records import record
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from zse.kernels.lm_head_sample.arrays import SamplingKind
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class Pass:
     """What the operations look up. Everything in it is an address or a size."""
 
@@ -52,7 +54,7 @@ class Residual:
         return pending
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class Projected:
     """Queries, keys and values before their bias, norm and rotation."""
 
@@ -61,7 +63,7 @@ class Projected:
     """Address of float32 [columns], or 0."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class Query:
     """Queries of a layer; those of prefill rows are rotated already, those of decode rows not."""
 
@@ -85,7 +87,7 @@ class Deferred(Protocol):
         """Make them."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class Later:
     """Activations that ``make`` makes."""
 

@@ -6,8 +6,9 @@ launch. Buckets are powers of two, captured when first needed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from zse.records import record
 
 if TYPE_CHECKING:
     from zse.backends.cuda.inputs import InputShape
@@ -23,7 +24,7 @@ def bucket_of(rows: int) -> int:
     return 1 << (rows - 1).bit_length()
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class CapturedStep:
     """A decode step that can be repeated."""
 

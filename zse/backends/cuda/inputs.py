@@ -7,9 +7,10 @@ the step alone: rows, sequences, wanted rows, tiles.
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
+
+from zse.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,7 +37,7 @@ _ARRAYS = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class InputShape:
     """How many of everything."""
 

@@ -8,10 +8,10 @@ captured step write there.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from zse.kernels.rope_store.launch import BLOCK_TOKENS, SCALE_CHANNELS, PagedCache
+from zse.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -24,7 +24,7 @@ SCALE_GROUP = SCALE_CHANNELS
 _ALIGNMENT = 256
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class KVLayout:
     """Sizes of a cache, before any of it is allocated.
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from zse.backends.cuda.budget import GIB, gib
 from zse.backends.cuda.kv_pool import BLOCK_SIZE, KVLayout, KVPool
 from zse.errors import DeviceError
+from zse.records import record
 
 if TYPE_CHECKING:
     from zse.backends.cuda.budget import MemoryBudget
@@ -18,7 +18,7 @@ SCRATCH_RANGE_BYTES = 16 * GIB
 """Addresses reserved for scratch memory; memory itself is taken as steps need it."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class DeviceMemory:
     """What one backend holds besides its weights."""
 

@@ -96,11 +96,6 @@ class DeviceModel:
             table_stride=self.table_stride,
         )
 
-    @property
-    def max_batch_tokens(self) -> int:
-        """Most tokens of a step."""
-        return self._options.max_batch_tokens
-
     def make_tables(self, stream: Stream) -> None:
         """Fill the rotary table, and clear the counters by which attention finds its last part."""
         frequencies = self._options.inverse_frequencies

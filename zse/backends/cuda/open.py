@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +21,7 @@ from zse.device.cuda import VirtualPool
 from zse.device.phases import Phases, no_phases
 from zse.errors import DeviceError
 from zse.kernels.find import find_pack
+from zse.records import record
 from zse.settings import load_settings
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ _LOG = logging.getLogger("zse.backends.cuda")
 KV_DTYPES = {"auto": "bf16", "bf16": "bf16", "int8": "int8"}
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class Hardware:
     """What is made on an open GPU."""
 

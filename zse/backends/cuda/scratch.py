@@ -7,18 +7,20 @@ so the block is one range of addresses that grows in place and never moves.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from zse.kernels.buffers import ACTIVATION_GROUP, Plain, Quantized
+from zse.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from zse.device.cuda import VirtualPool
+
 _ALIGNMENT = 256
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class ScratchSizes:
     """Bytes of each buffer of a step."""
 
@@ -50,12 +52,14 @@ class Scratch:
     """The buffers of one step.
 
     Args:
-        address: Where they lie, one after the other.
+        pool: Where they lie, one after the other; grown if it is too small.
         sizes: How large they are.
     """
 
-    def __init__(self, address: int, sizes: ScratchSizes) -> None:
-        offsets, _ = sizes.offsets()
+    def __init__(self, pool: VirtualPool, sizes: ScratchSizes) -> None:
+        offsets, total = sizes.offsets()
+        pool.grow(total)
+        address = pool.address
         self.residual = address + offsets["residual"]
         self.activations = address + offsets["activations"]
         self.sums = address + offsets["sums"]

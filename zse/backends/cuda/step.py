@@ -9,7 +9,6 @@ their own and sample into a slot of their own.
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from zse.backends.cuda.inputs import InputShape, InputWriter
@@ -20,6 +19,7 @@ from zse.kernels.attention.tiles import PrefillChunk, TileLists, prefill_tiles
 from zse.kernels.lm_head_sample.arrays import SamplingKind
 from zse.kernels.lm_head_sample.draws import uniform_single
 from zse.kernels.lm_head_sample.entries import adjustment_entries
+from zse.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,7 +30,7 @@ NO_TOKEN = -1
 """An adjustment of this token changes nothing."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class StepLimits:
     """What a chunk may ask for."""
 
@@ -43,7 +43,7 @@ class StepLimits:
     """Blocks of the longest sequence."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class StepPlan:
     """A batch in the order of its rows."""
 

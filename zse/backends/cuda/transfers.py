@@ -6,11 +6,11 @@ another. An event tells when a buffer may be used again.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from zse.backends.types import SampledToken
 from zse.kernels.lm_head_sample.arrays import MAX_ALTERNATIVES, SampledArrays
+from zse.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -118,7 +118,7 @@ class ResultRing:
             host.free()
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class PendingResults:
     """See ``zse.backends.protocol.PendingStep``."""
 

@@ -6,10 +6,11 @@ import statistics
 import subprocess
 import sys
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import TYPE_CHECKING, Any
 
 from zse.deploy.measure.errors import OverBudgetError
+from zse.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 _TRIES = 5
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class Spread:
     """One figure over all starts, in ms."""
 
@@ -37,7 +38,7 @@ class Spread:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class PhaseReport:
     """A phase of the server's own record."""
 
@@ -46,7 +47,7 @@ class PhaseReport:
     """Since its process began."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class Report:
     """What is printed."""
 

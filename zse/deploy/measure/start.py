@@ -9,10 +9,11 @@ import subprocess
 import tempfile
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import IO, TYPE_CHECKING, Any
 
 from zse.deploy.measure.errors import ColdStartError
+from zse.records import record
 from zse.settings import subprocess_environment
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ _QUESTION = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class Subject:
     """Something that can be started again and again."""
 
@@ -46,7 +47,7 @@ class Subject:
     """Whether the process hears when it was started, which is finer than what the kernel says."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class LedgerPhase:
     """One phase, as the server itself recorded it."""
 
@@ -55,7 +56,7 @@ class LedgerPhase:
     duration_ms: float
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class Start:
     """One cold start, in ms since the command was run."""
 

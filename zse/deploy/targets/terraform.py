@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ from zse.deploy.plan import Plan, cost_of, pack_note
 from zse.deploy.settings import take_extra
 from zse.deploy.templates import OMIT, render
 from zse.errors import UsageError
+from zse.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _SOURCE = ("source", "ref")
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class Module:
     """One module of ``infra/terraform/modules``."""
 

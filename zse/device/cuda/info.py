@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import uuid
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from zse.device.cuda.errors import NoDeviceError
+from zse.records import record
 
 if TYPE_CHECKING:
     from zse.device.cuda.library import Driver
@@ -30,7 +30,7 @@ _NAME_BYTES = 256
 _TRANSFERS_PER_CLOCK = 2
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class GpuInfo:
     """One GPU as it was when it was looked at."""
 
@@ -55,7 +55,7 @@ class GpuInfo:
     """As nvidia-smi shows it, for example ``GPU-1b5c...``."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class PeerLink:
     """How one GPU reaches another."""
 

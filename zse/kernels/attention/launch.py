@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from zse.errors import UnsupportedModelError
@@ -20,6 +19,7 @@ from zse.kernels.attention.variants import (
 from zse.kernels.buffers import ACTIVATION_GROUP, Partials, Quantized
 from zse.kernels.norm.launch import activation_addresses
 from zse.kernels.rope_store.variants import check_head_dim
+from zse.records import record
 
 if TYPE_CHECKING:
     from zse.kernels.buffers import Activation
@@ -31,7 +31,7 @@ MAX_SPLITS = 64
 PROGRAMS_A_MULTIPROCESSOR = 2
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class AttentionRules:
     """What a layer's attention sees and how it weighs it."""
 
@@ -47,7 +47,7 @@ class AttentionRules:
         return self.scale or float(head_dim) ** -0.5
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class DecodeWorkspace:
     """Device memory that one decode attention needs besides its operands.
 
@@ -189,7 +189,7 @@ def _decode_form(
     return form
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class PrefillTiles:
     """Tiles of ``prefill_tiles`` on the device: addresses of int32 arrays, one entry a tile."""
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from zse.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class PrefillChunk:
     """Consecutive new tokens of one sequence."""
 
@@ -21,7 +22,7 @@ class PrefillChunk:
     first_position: int
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class TileLists:
     """One entry a tile in each list; they become int32 arrays on the device."""
 

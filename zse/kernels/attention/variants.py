@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING
 
 from zse.kernels.rope_store.variants import HEAD_DIMS, INT8_HEAD_DIMS, padded
 from zse.kernels.variant import Kernel, Variant, number, pointer, variant
+from zse.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -70,7 +70,6 @@ PREFILL = Kernel(
         number("scale", "fp32"),
     ),
 )
-KERNELS = (DECODE, PREFILL)
 MAX_GROUP = 16
 """Query heads that may share a key-value head."""
 INT8_OUTPUT_HEAD_DIMS = INT8_HEAD_DIMS
@@ -80,7 +79,7 @@ PREFILL_QUERIES = 64
 """Tokens of a query tile: on an H200 a fifth faster than 128, as two programs share a processor."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class DecodeForm:
     """What one compiled form of the decode attention is made for."""
 
@@ -125,7 +124,7 @@ def decode_variant(
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class PrefillForm:
     """What one compiled form of the prefill attention is made for."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ from zse import __version__
 from zse.kernels.build.pool import Answer, ask_versions, compiler_environment, run_jobs
 from zse.kernels.build.writer import CompiledKernel, pack_bytes
 from zse.kernels.pack_errors import KernelPackError
+from zse.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -27,7 +27,7 @@ class KernelBuildFailed(KernelPackError):  # noqa: N818 - says what happened, as
     default_hint = "Fix them, or leave them out of the pack with --keep-going."
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class BuiltPack:
     """A pack and what went into it."""
 

@@ -9,13 +9,13 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zse.errors import MissingDependencyError
+from zse.records import record
 from zse.settings import subprocess_environment
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ MIN_TRITON = (3, 9)
 _TRITON_PREFIXES = ("TRITON_", "PTXAS_", "MLIR_", "LLVM_", "DISABLE_PTXAS_OPT")
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class Answer:
     """What became of one job."""
 

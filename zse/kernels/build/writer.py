@@ -6,13 +6,13 @@ import hashlib
 import os
 import struct
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zse.kernels.pack import KernelPack
 from zse.kernels.pack_fields import align_up
 from zse.kernels.pack_header import MAGIC, PREFIX_BYTES, VERSION, canonical
+from zse.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from zse.kernels.targets import Target
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class CompiledKernel:
     """One kernel as the compiler left it."""
 

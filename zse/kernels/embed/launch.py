@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from zse.errors import UnsupportedModelError
 from zse.kernels.embed.variants import BLOCK, embed_variant
+from zse.records import record
 
 if TYPE_CHECKING:
     from zse.kernels.launcher import Launcher
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class EmbedTable:
     """Where an embedding lies, as the file stores it."""
 

@@ -5,26 +5,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-NF4_CODES = tl.constexpr(
-    (
-        -1.0,
-        -0.6961928009986877,
-        -0.5250730514526367,
-        -0.39491748809814453,
-        -0.28444138169288635,
-        -0.18477343022823334,
-        -0.09105003625154495,
-        0.0,
-        0.07958029955625534,
-        0.16093020141124725,
-        0.24611230194568634,
-        0.33791524171829224,
-        0.44070982933044434,
-        0.5626170039176941,
-        0.7229568362236023,
-        1.0,
-    )
-)
+from zse.format.nf4 import NF4_CODES
+
+CODES = tl.constexpr(NF4_CODES)
 
 
 @triton.jit
@@ -42,7 +25,7 @@ def decode_nf4(codes):
     """Return the normal-float value of each code."""
     values = tl.zeros(codes.shape, tl.float32)
     for index in tl.static_range(16):
-        values = tl.where(codes == index, NF4_CODES[index], values)
+        values = tl.where(codes == index, CODES[index], values)
     return values
 
 

@@ -19,7 +19,6 @@ EMBED = Kernel(
         number("hidden", aligned=True),
     ),
 )
-KERNELS = (EMBED,)
 BLOCK = 1024
 """Columns a program."""
 PLAIN_SCHEMES = ("bf16", "fp16", "fp32")

@@ -18,7 +18,6 @@ SILU_MUL = Kernel(
         number("splits"),
     ),
 )
-KERNELS = (SILU_MUL,)
 ACTIVATIONS = ("silu", "gelu")
 FEW_GROUPS, MANY_GROUPS = 1, 8
 """Groups of 128 columns a program: one where programs are few, eight where there are plenty."""

@@ -9,7 +9,6 @@ the times of all forms on an H200, where its choices take 1.07 times the best ti
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Protocol
 
@@ -23,6 +22,7 @@ from zse.kernels.linear.variants import (
     imma_forms,
 )
 from zse.kernels.linear.weight import GROUPED_SCHEMES, PLAIN_SCHEMES, supports_quantized
+from zse.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -62,7 +62,7 @@ class Choices(Protocol):
         """Return ``variant`` (a key) and ``splits`` for a shape such as ``3584x37888``."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class LinearPlan:
     """How one product is computed."""
 
@@ -84,7 +84,7 @@ class LinearPlan:
         return (-(-self.columns // tile), self.splits, -(-self.rows // tokens))
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class Form:
     """A matrix without its addresses."""
 

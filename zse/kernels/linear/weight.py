@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from zse.kernels.buffers import ACTIVATION_GROUP
+from zse.records import record
 
 GROUPED_SCHEMES = ("int4", "nf4")
 PLAIN_SCHEMES = ("bf16", "fp16")
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class LinearWeight:
     """A matrix [rows, columns] in device memory, in the layout of the file."""
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from zse.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -16,7 +17,7 @@ MAX_ALTERNATIVES = 20
 """Alternatives that are reported for each row when log-probabilities are asked for."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class SamplingArrays:
     """Parameters, by address. A row of padding has temperature 0 and a slot nobody reads."""
 
@@ -44,7 +45,7 @@ class SamplingArrays:
     they were before."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class SampledArrays:
     """Results, by address. The last three are written only with ``SamplingKind.logprobs``."""
 
@@ -60,7 +61,7 @@ class SampledArrays:
     """fp32 [rows, 20]."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class SamplingKind:
     """Which kernels a batch needs. A kind that asks for more than a row needs changes nothing."""
 

@@ -6,11 +6,11 @@ aligned and is read in wide pieces.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 
 from zse.kernels.lm_head_sample.arrays import MAX_ALTERNATIVES
 from zse.kernels.variant import Argument, Constant, Kernel, Variant, number, pointer, variant
+from zse.records import record
 
 _FOLDER = "zse.kernels.lm_head_sample"
 NUM_BINS = 16
@@ -39,7 +39,7 @@ _TYPES = {
 """Element types of pointers; the others are fp32."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class Tiles:
     """How rows are cut up. Tests make the pieces small."""
 
@@ -139,17 +139,6 @@ LOGPROBS = _kernel(
     "triton_logprobs",
     "row_logprobs",
     "logits chosen block_max block_mass best_values best_tokens logprobs top_tokens top_logprobs",
-)
-KERNELS = (
-    ADJUST,
-    *STATISTICS.values(),
-    PICK,
-    *FIRST_BINS.values(),
-    *SECOND_BINS.values(),
-    *GATHER.values(),
-    DRAW,
-    *ALTERNATIVES.values(),
-    LOGPROBS,
 )
 
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import lru_cache
 
 from zse.errors import UnsupportedModelError
 from zse.kernels.lm_head_sample.arrays import MAX_ALTERNATIVES
 from zse.kernels.lm_head_sample.variants import NUM_BINS, STATE_SIZE, TILES, Tiles
+from zse.records import record
 
 _ALIGNMENT_BYTES = 256
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class Workspace:
     """Addresses; every element is four bytes."""
 

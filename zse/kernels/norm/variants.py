@@ -41,7 +41,6 @@ QUANTIZE = Kernel(
         number("columns", aligned=True),
     ),
 )
-KERNELS = (RESIDUAL_NORM, QUANTIZE)
 
 
 def residual_norm_variant(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from zse.kernels.buffers import Partials
@@ -14,6 +13,7 @@ from zse.kernels.rope_store.variants import (
     rope_store_variant,
     rope_table_variant,
 )
+from zse.records import record
 
 if TYPE_CHECKING:
     from zse.kernels.buffers import Plain
@@ -25,7 +25,7 @@ SCALE_CHANNELS = 32
 """Channels of an int8 key or value that share a scale."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class HeadShape:
     """How many heads of which width."""
 
@@ -39,7 +39,7 @@ class HeadShape:
         return (self.num_heads + 2 * self.kv_heads) * self.head_dim
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class HeadInputs:
     """Everything that turns the joined product into heads of q, k and v."""
 
@@ -76,7 +76,7 @@ class HeadInputs:
         return *summands(self.qkv), int(self.bias != 0)
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class PagedCache:
     """Keys and values of one layer, in blocks of 32 tokens."""
 
@@ -100,7 +100,7 @@ class PagedCache:
         return self.keys, self.values, self.key_scales, self.value_scales
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class BlockTables:
     """Which block holds which 32 tokens of each sequence."""
 

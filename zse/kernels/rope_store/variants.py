@@ -52,7 +52,6 @@ ROPE_STORE = Kernel(
         number("epsilon", "fp32"),
     ),
 )
-KERNELS = (ROPE_TABLE, ROPE_STORE)
 
 
 def padded(size: int) -> int:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from zse.errors import MissingDependencyError, UsageError
-from zse.format.as_torch import NF4_CODES, unpack_nibbles
+from zse.format.as_torch import unpack_nibbles
+from zse.format.nf4 import NF4_CODES
 from zse.format.spec import Scheme
 from zse.quantize.huggingface.layers import PlainLayers
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 import torch
 
 from zse.format.as_torch import dequantize
+from zse.records import record
 
 if TYPE_CHECKING:
     from zse.format.spec import TensorEntry
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class StoredMatrix:
     """A matrix [N, K] as the file has it: some rows of a tensor, whose parts are views."""
 
@@ -56,7 +57,7 @@ class LayerMaker(Protocol):
         """Return a layer for a matrix and a float32 bias [N]; nothing of it stays in the file."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class PlainLayers:
     """Dequantizes once: an ordinary ``torch.nn.Linear``."""
 
@@ -74,7 +75,7 @@ class PlainLayers:
         return layer
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class PackedLayers:
     """Keeps the packed weights: ``ZSELinear``."""
 
