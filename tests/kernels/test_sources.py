@@ -53,4 +53,5 @@ def test_whatever_the_sources_import_is_a_source_too() -> None:
                 files = {root.parent / f"{name.replace('.', '/')}.py" for name in names}
                 found |= {file for file in files if file.is_file()}
     assert root / "format" / "nf4.py" in found
-    assert found - covered == {root / "errors.py"}
+    # What decides no instruction of a kernel.
+    assert found - covered == {root / "errors.py", root / "records.py"}
