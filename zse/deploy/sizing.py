@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from zse.engine.requirements import ModelFacts, estimate_memory, read_facts
+from zse.engine.requirements import ModelFacts, estimate_memory, facts_of, read_facts
 from zse.errors import UsageError
 from zse.format.contents import Contents
 from zse.format.reader import parse_header, parse_prefix
 from zse.format.spec import PREFIX_BYTES
 from zse.models.builtin import is_builtin
-from zse.models.config import ModelConfig
 from zse.records import record
 from zse.store import open_store, parse_location
 
@@ -114,12 +113,4 @@ def _facts_of_object(store: Store) -> ModelFacts:
         header_end_bytes=PREFIX_BYTES + length_bytes,
         size_bytes=size_bytes,
     )
-    entries = [contents.entry(name) for name in contents.names()]
-    sizes: dict[str, int] = {}
-    for entry in entries:
-        sizes[entry.scheme] = sizes.get(entry.scheme, 0) + entry.length_bytes
-    return ModelFacts(
-        config=ModelConfig.from_json(contents.header.model_config),
-        stored_bytes=sum(entry.length_bytes for entry in entries),
-        stored_quantization=str(max(sizes, key=lambda scheme: sizes[scheme])),
-    )
+    return facts_of(contents.header)

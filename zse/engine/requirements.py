@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import importlib
 import json
-import math
+from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from zse.errors import DeviceError
 from zse.format.reader import ZSEReader
@@ -16,6 +16,9 @@ from zse.models.builtin import builtin_checkpoint, is_builtin
 from zse.models.config import ModelConfig
 from zse.models.names import TensorSource, tensor_plan
 from zse.records import record
+
+if TYPE_CHECKING:
+    from zse.format.spec import ZSEHeader
 
 DEFAULT_CONTEXT = 4096
 """Tokens of KV cache that an estimate includes when none are asked for."""
@@ -79,9 +82,22 @@ def read_facts(model: str | Path) -> ModelFacts:
     if is_builtin(str(model)):
         return _facts_of_checkpoint(builtin_checkpoint(str(model)))
     if path.suffix == ".zse" or path.is_file():
-        return _facts_of_file(path)
+        with ZSEReader(path) as reader:
+            return facts_of(reader.header)
     source = importlib.import_module("zse.quantize.source")
     return _facts_of_checkpoint(Path(source.resolve_source(str(model)).folder))
+
+
+def facts_of(header: ZSEHeader) -> ModelFacts:
+    """Return what the validated header of a .zse file says of its model."""
+    sizes: Counter[str] = Counter()
+    for entry in header.tensors:
+        sizes[entry.scheme] += entry.length_bytes
+    return ModelFacts(
+        config=ModelConfig.from_json(header.model_config),
+        stored_bytes=sizes.total(),
+        stored_quantization=str(sizes.most_common(1)[0][0]),
+    )
 
 
 def estimate_memory(
@@ -141,19 +157,6 @@ def _facts_of_checkpoint(folder: Path) -> ModelFacts:
         _read_json(generation) if generation.is_file() else None,
     )
     return ModelFacts(config=config, stored_bytes=None)
-
-
-def _facts_of_file(path: Path) -> ModelFacts:
-    with ZSEReader(path) as reader:
-        entries = [reader.entry(name) for name in reader.names()]
-        sizes: dict[str, int] = {}
-        for entry in entries:
-            sizes[entry.scheme] = sizes.get(entry.scheme, 0) + math.prod(entry.shape)
-        return ModelFacts(
-            config=ModelConfig.from_json(reader.header.model_config),
-            stored_bytes=sum(entry.length_bytes for entry in entries),
-            stored_quantization=str(max(sizes, key=lambda scheme: sizes[scheme])),
-        )
 
 
 def _stored_bytes(tensor: TensorSource, scheme: Scheme) -> int:
