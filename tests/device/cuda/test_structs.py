@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from zse.device.cuda import errors, graph, info, memory, module, pool, stream, structs
-from zse.device.cuda.signatures import SIGNATURES
+from zse.device.cuda.signatures import BRIEF, SIGNATURES
 
 FIELDS = {
     "CUlaunchConfig": (
@@ -143,6 +143,11 @@ def test_a_constant_has_the_value_of_the_header(name: str, said_by_header: dict[
 
 def test_the_faults_are_the_codes_that_lose_the_context(said_by_header: dict[str, int]) -> None:
     assert {said_by_header[f"CUDA_ERROR_{name}"] for name in FAULTS} == errors.FAULT_CODES
+
+
+def test_no_brief_function_waits() -> None:
+    assert BRIEF <= SIGNATURES.keys()
+    assert not [name for name in BRIEF if "Synchronize" in name or "Alloc" in name]
 
 
 def test_every_signature_takes_the_parameters_of_the_header() -> None:
