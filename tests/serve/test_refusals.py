@@ -247,3 +247,12 @@ def test_a_loopback_server_refuses_foreign_hosts(make_caller, host, check_error)
     call = make_caller(allowed_hosts=LOOPBACK_HOSTS)
     response = call("GET", "/v1/models", headers={"host": host})
     check_error(response, 421, code="misdirected_request")
+
+
+def test_a_prompt_that_can_never_fit_is_refused_without_tokenizing_it(
+    call, state, monkeypatch, check_error
+):
+    monkeypatch.setattr(state.model.tokenizer, "encode", None)
+    text = "a" * (state.model.max_context * 600)
+    check_error(call.chat(text), 400, param="messages", code="context_length_exceeded")
+    check_error(call.complete(text), 400, param="prompt", code="context_length_exceeded")

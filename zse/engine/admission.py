@@ -11,6 +11,27 @@ if TYPE_CHECKING:
 
     from zse.engine.request import SamplingParams
 
+LONGEST_TOKEN_CHARACTERS = 512
+"""More than the longest token of any known vocabulary has."""
+
+
+def check_text(text: str, *, max_context: int, param: str) -> None:
+    """Refuse a text that cannot fit, before a tokenizer works on it for seconds.
+
+    Args:
+        text: The whole prompt.
+        max_context: Longest sequence in tokens.
+        param: Name of the field that held it.
+
+    Raises:
+        ContextLengthError: It is too long, however few tokens it makes.
+    """
+    least = len(text) // LONGEST_TOKEN_CHARACTERS
+    if least >= max_context:
+        raise ContextLengthError(
+            _overflow_message(max_context, least, 1), hint="Shorten the prompt.", param=param
+        )
+
 
 def check_request(
     prompt_token_ids: Sequence[int], params: SamplingParams | None, *, vocab_size: int

@@ -6,6 +6,7 @@ import asyncio
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
+from zse.engine.admission import check_text
 from zse.engine.request import MAX_TOP_LOGPROBS
 from zse.records import record
 from zse.serve.errors import BadRequestError, UnsupportedParameterError
@@ -146,6 +147,7 @@ def _prompts(body: CompletionRequest, model: LoadedModel) -> list[list[int]]:
 
 def _token_ids(item: str | list[int] | int, model: LoadedModel) -> list[int]:
     if isinstance(item, str):
+        check_text(item, max_context=model.max_context, param="prompt")
         ids = model.tokenizer.encode(item)
     elif isinstance(item, list):
         ids = item

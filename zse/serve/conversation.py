@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from zse.engine.admission import check_text
 from zse.engine.request import MAX_TOP_LOGPROBS
 from zse.errors import TemplateError
 from zse.serve.errors import BadRequestError, UnsupportedParameterError
@@ -120,6 +121,7 @@ def prompt_token_ids(request: ChatRequest, model: LoadedModel) -> list[int]:
     except TemplateError as error:
         error.param = error.param or "messages"
         raise
+    check_text(text, max_context=model.max_context, param="messages")
     # The template wrote the special tokens itself.
     return model.tokenizer.encode(text, add_special_tokens=False)
 
