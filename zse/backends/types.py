@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import field
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from zse.kernels.lm_head_sample.entries import AdjustmentHistory
 from zse.records import record
 
 if TYPE_CHECKING:
@@ -74,6 +75,8 @@ class SamplingRow:
     lists belong to the sequence, which goes on. A row with a penalty never follows a pending token.
     """
     output_token_ids: Sequence[int] = ()
+    history: AdjustmentHistory = field(default_factory=AdjustmentHistory, compare=False, repr=False)
+    """Kept from step to step, so that a long text is not counted again for each token."""
     logprobs: int | None = None
     """Number of likeliest alternatives to report; None reports no log-probabilities at all."""
     logit_bias: Mapping[int, float] = field(default_factory=dict)

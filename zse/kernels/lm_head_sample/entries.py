@@ -1,13 +1,14 @@
 """Penalties, biases and bans of a batch as one list of (row, token) adjustments.
 
 The list is merged here: a token that is penalized, biased and banned has one entry. A step's
-logits are then adjusted by one scatter, whose programs never write the same place.
+logits are then adjusted by one scatter, whose programs never write the same place. Each sequence
+keeps its own part of the list, so that a step costs what its new tokens cost, not its whole text.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections import Counter
+from operator import is_
 from typing import TYPE_CHECKING, NamedTuple
 
 from zse.kernels.lm_head_sample.arrays import is_adjusted
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from zse.kernels.lm_head_sample.parameters import SamplingParameters
+
+_FORBIDDEN = float("-inf")
 
 
 class AdjustmentEntries(NamedTuple):
@@ -31,10 +34,70 @@ class AdjustmentEntries(NamedTuple):
     """fp32."""
 
 
-def adjustment_entries(rows: Sequence[SamplingParameters | None]) -> AdjustmentEntries:
-    """Return the merged adjustments of a batch.
+class AdjustmentHistory:
+    """What the penalties and biases of one sequence have come to so far.
 
     Repetition counts prompt and output; presence and frequency count the output alone.
+    """
+
+    places: dict[int, int]
+    """Where each token stands in ``tokens``, ``penalties`` and ``additions``."""
+    _times: dict[int, int]
+    _num_prompt: int
+    _num_output: int
+
+    def __init__(self) -> None:
+        self._of: tuple[object, ...] = ()
+        self._clear()
+
+    def advance(self, row: SamplingParameters) -> None:
+        """Count the tokens that have come since the last call.
+
+        Args:
+            row: Of the sequence; with other lists or other parameters than before, everything is
+                counted anew.
+        """
+        prompt, output = row.prompt_token_ids, row.output_token_ids
+        repetition, presence, frequency = (
+            row.repetition_penalty,
+            row.presence_penalty,
+            row.frequency_penalty,
+        )
+        of = (prompt, output, row.logit_bias, repetition, presence, frequency)
+        if not (self._of and all(map(is_, of, self._of)) and len(output) >= self._num_output):
+            self._clear()
+            self._of = of
+            for token, bias in row.logit_bias.items():
+                self.additions[self._place(token)] = bias
+        if repetition != 1.0:
+            for token in (*prompt[self._num_prompt :], *output[self._num_output :]):
+                self.penalties[self._place(token)] = repetition
+        if presence != 0.0 or frequency != 0.0:
+            for token in output[self._num_output :]:
+                times = self._times[token] = self._times.get(token, 0) + 1
+                counted = presence + frequency * times
+                self.additions[self._place(token)] = row.logit_bias.get(token, 0.0) - counted
+        self._num_prompt, self._num_output = len(prompt), len(output)
+
+    def _clear(self) -> None:
+        self.tokens = array("i")
+        self.penalties = array("f")
+        self.additions = array("f")
+        self.places = {}
+        self._times = {}
+        self._num_prompt = self._num_output = 0
+
+    def _place(self, token: int) -> int:
+        place = self.places.setdefault(token, len(self.tokens))
+        if place == len(self.tokens):
+            self.tokens.append(token)
+            self.penalties.append(1.0)
+            self.additions.append(0.0)
+        return place
+
+
+def adjustment_entries(rows: Sequence[SamplingParameters | None]) -> AdjustmentEntries:
+    """Return the merged adjustments of a batch.
 
     Args:
         rows: One for each row of logits, in order; None is a row of padding.
@@ -45,29 +108,19 @@ def adjustment_entries(rows: Sequence[SamplingParameters | None]) -> AdjustmentE
     for index, row in enumerate(rows):
         if row is None or not is_adjusted(row):
             continue
-        repeated = _repeated(row)
-        additions = _additions(row)
-        tokens = sorted(repeated | additions.keys())
-        entries.rows.extend([index] * len(tokens))
-        entries.tokens.extend(tokens)
-        penalty = row.repetition_penalty
-        entries.penalties.extend(penalty if token in repeated else 1.0 for token in tokens)
-        entries.additions.extend(additions.get(token, 0.0) for token in tokens)
+        history = row.history
+        history.advance(row)
+        first = len(entries.tokens)
+        entries.tokens.extend(history.tokens)
+        entries.penalties.extend(history.penalties)
+        entries.additions.extend(history.additions)
+        for token in dict.fromkeys(row.banned_token_ids):
+            place = history.places.get(token)
+            if place is not None:
+                entries.additions[first + place] = _FORBIDDEN
+            else:
+                entries.tokens.append(token)
+                entries.penalties.append(1.0)
+                entries.additions.append(_FORBIDDEN)
+        entries.rows.extend(array("i", [index]) * (len(entries.tokens) - first))
     return entries
-
-
-def _repeated(row: SamplingParameters) -> set[int]:
-    if row.repetition_penalty == 1.0:
-        return set()
-    return {*row.prompt_token_ids, *row.output_token_ids}
-
-
-def _additions(row: SamplingParameters) -> dict[int, float]:
-    additions: dict[int, float] = {}
-    if row.presence_penalty != 0.0 or row.frequency_penalty != 0.0:
-        for token, times in Counter(row.output_token_ids).items():
-            additions[token] = -(row.presence_penalty + row.frequency_penalty * times)
-    for token, bias in row.logit_bias.items():
-        additions[token] = additions.get(token, 0.0) + bias
-    additions.update((token, float("-inf")) for token in row.banned_token_ids)
-    return additions

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
+    from zse.kernels.lm_head_sample.entries import AdjustmentHistory
+
 
 class SamplingParameters(Protocol):
     """Parameters of one sequence; ``zse.backends.types`` says more of each."""
@@ -49,6 +51,10 @@ class SamplingParameters(Protocol):
     @property
     def output_token_ids(self) -> Sequence[int]:
         """Tokens generated so far."""
+
+    @property
+    def history(self) -> AdjustmentHistory:
+        """What penalties and biases have come to; shared by the rows of one sequence."""
 
     @property
     def logprobs(self) -> int | None:
