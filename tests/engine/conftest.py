@@ -148,11 +148,10 @@ class ScriptedRunner:
             before, row = self.before, step.rows[index]
             assert before is not None
             assert row is not None
+            assert row.step == len(step.known[index]) - len(row.prompt_token_ids) + 1
             place = before.slots.index(step.slots[index])
             assert before.rows[place] is not None
             assert step.starts[index] == before.starts[place] + len(before.token_ids[place])
-            assert row.repetition_penalty == 1.0
-            assert row.presence_penalty == row.frequency_penalty == 0.0
 
     def _compute(self, step: Submitted) -> None:
         written: set[tuple[int, int]] = set()

@@ -24,7 +24,7 @@ from zse.kernels.lm_head_sample.variants import STATE_SIZE, Tiles
 from zse.kernels.lm_head_sample.workspace import workspace_at, workspace_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from zse.kernels.launcher import Launcher
 
@@ -57,7 +57,9 @@ class SamplingCall:
         *,
         uniforms: Sequence[float] | None = None,
         slots: Sequence[int] | None = None,
+        pending: Mapping[int, int] | None = None,
     ) -> None:
+        """Take logits [rows, vocab]; ``pending`` has tokens that only the device knows, by row."""
         self.device = logits.device
         self.num_rows, self.vocab = logits.shape
         assert len(rows) == self.num_rows
@@ -73,7 +75,8 @@ class SamplingCall:
             "uniform": self.floats(drawn if uniforms is None else uniforms),
             "slots": self.integers(self.slots),
         }
-        entries = adjustment_entries(rows)
+        self._pending = pending or {}
+        entries = adjustment_entries(rows, self._pending.keys())
         self.num_adjustments = len(entries.rows)
         if self.num_adjustments:
             self._parameters |= {
@@ -81,6 +84,12 @@ class SamplingCall:
                 "entry_token": self.integers(entries.tokens),
                 "entry_penalty": self.floats(entries.penalties),
                 "entry_add": self.floats(entries.additions),
+                "entry_seen": self.integers(entries.seen),
+                "run_first": self.integers(entries.pending.first),
+                "run_length": self.integers(entries.pending.length),
+                "repetition": self.floats(entries.pending.repetition),
+                "presence": self.floats(entries.pending.presence),
+                "frequency": self.floats(entries.pending.frequency),
             }
 
     def floats(self, values: Sequence[float]) -> torch.Tensor:
@@ -102,7 +111,7 @@ class SamplingCall:
         self._tiles = tiles
         self._outputs = {
             "tokens": self.integers([UNTOUCHED] * rows),
-            "last_tokens": self.integers([UNTOUCHED] * (max(self.slots) + 2)),
+            "last_tokens": self.integers(self._last_tokens()),
             "logprobs": self.floats([UNTOUCHED] * rows),
             "top_tokens": self.integers([UNTOUCHED] * rows * wide),
             "top_logprobs": self.floats([UNTOUCHED] * rows * wide),
@@ -111,6 +120,12 @@ class SamplingCall:
         size = workspace_bytes(rows, self.vocab, tiles) // 4 + 4
         self._workspace = torch.full((size,), float("nan"), device=self.device)
         self._start_bytes = -self._workspace.data_ptr() % 16
+
+    def _last_tokens(self) -> list[int]:
+        tokens = [UNTOUCHED] * (max(self.slots) + 2)
+        for row, token in self._pending.items():
+            tokens[self.slots[row]] = token
+        return tokens
 
     def launch(self, launcher: Launcher, kind: SamplingKind | None = None) -> None:
         sample(

@@ -72,7 +72,8 @@ class SamplingRow:
     """Number of tokens generated before this one; with ``seed`` it fixes the random draw."""
     prompt_token_ids: Sequence[int] = ()
     """With ``output_token_ids``, what penalties look at. Read both before ``submit`` returns: the
-    lists belong to the sequence, which goes on. A row with a penalty never follows a pending token.
+    lists belong to the sequence, which goes on. A pending token is in neither: the device counts
+    it.
     """
     output_token_ids: Sequence[int] = ()
     history: AdjustmentHistory = field(default_factory=AdjustmentHistory, compare=False, repr=False)

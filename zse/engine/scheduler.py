@@ -188,22 +188,14 @@ class Scheduler:
     def _schedule_pending(self) -> list[ScheduledChunk] | None:
         """Let sequences in decode go on before their newest token is known; None: wait for it."""
         chunks: list[ScheduledChunk] = []
-        num_stopped = 0
         for sequence in self._running:
-            if sequence.num_remaining != 1:
+            if sequence.num_remaining != 1 or (sequence.num_pending and sequence.is_last_pending):
                 continue
-            if sequence.num_pending:
-                if sequence.is_last_pending:
-                    continue
-                if sequence.needs_known_tokens:
-                    num_stopped += 1
-                    continue
             if self._has_room(sequence):
                 chunks.append(ScheduledChunk(sequence, sequence.num_computed, 1, True))
             else:
                 return None  # somebody must be preempted, and that takes a host that knows all
-        # Those that cannot go on lose a step. Where they are the most, all wait for them.
-        return None if num_stopped > len(chunks) else chunks
+        return chunks
 
     def _has_room(self, sequence: Sequence) -> bool:
         table = sequence.table

@@ -48,17 +48,10 @@ class Sequence:
     cached_tokens: int | None = None
     """Prompt tokens reused when it first ran; None before."""
     finish_reason: FinishReason | None = None
-    needs_known_tokens: bool = field(init=False)
-    """Whether a token cannot be chosen before the host knows the one before."""
     _row: SamplingRow = field(init=False)
 
     def __post_init__(self) -> None:
         params = self.request.params
-        self.needs_known_tokens = (
-            params.repetition_penalty != 1.0
-            or params.presence_penalty != 0.0
-            or params.frequency_penalty != 0.0
-        )
         self._row = SamplingRow(
             temperature=params.temperature,
             top_k=params.top_k,

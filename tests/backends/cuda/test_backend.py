@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import interpreted_gpu
 import pytest
 import torch
+from penalized_steps import decode_with_penalties
 
 from zse.backends.cuda.arrival import Arrival
 from zse.backends.cuda.open import Hardware, build_backend
@@ -90,6 +91,14 @@ def test_logits_of_a_prompt_are_those_of_the_cpu(path, runner):
     cpu.close()
     error = (found - expected).norm() / expected.norm()
     assert float(error) < 2e-2
+
+
+def test_penalties_count_the_token_that_only_the_device_knows(runner, path):
+    found = decode_with_penalties(runner, PROMPT, (2, 5), num_tokens=4, ahead=True)
+    cpu = load_runner(path, device="cpu", num_blocks=8)
+    expected = decode_with_penalties(cpu, PROMPT, (2, 5), num_tokens=4, ahead=False)
+    cpu.close()
+    assert found == expected
 
 
 def test_a_decode_step_continues_from_the_device(runner, path):

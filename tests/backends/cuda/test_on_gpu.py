@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from penalized_steps import decode_with_penalties
 
 from zse.backends.types import PENDING_TOKEN, SamplingRow, SequenceChunk, StepBatch
 from zse.models import ModelRunner, load_runner
@@ -129,6 +130,18 @@ def collect(step: Any, prompts: list[list[int]]) -> None:
         tokens.append(sampled.token_id)
         assert sampled.token_id == sampled.top[0][0]
         assert sampled.logprob == pytest.approx(sampled.top[0][1], abs=1e-4)
+
+
+@pytest.mark.parametrize("length", [7, 300])
+def test_penalties_do_not_depend_on_who_counts_the_newest_token(runners, length):
+    gpu, _ = runners
+    blocks = range(16)
+    answers = [
+        decode_with_penalties(gpu, prompt(length), blocks, num_tokens=40, ahead=ahead)
+        for ahead in (True, False)
+    ]
+    assert answers[0] == answers[1]
+    assert len(set(answers[0])) > 5  # penalties keep it from saying one thing for ever
 
 
 def test_a_step_mixes_decode_rows_with_a_prompt(runners, case):

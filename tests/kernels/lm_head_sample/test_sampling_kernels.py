@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -150,6 +151,35 @@ def test_adjustments_equal_those_of_the_cpu_backend() -> None:
     assert found.tokens[3] == 0
 
 
+@pytest.mark.parametrize("token", [3, 4, 1, 7, 9, 250])
+def test_a_token_that_only_the_device_knows_is_counted_like_a_known_one(token: int) -> None:
+    """Seen twice, seen and biased, in the prompt, banned and biased, banned, new."""
+    penalized, *others = PENALTIES
+    output = [*penalized.output_token_ids, token]
+    ahead = replace(penalized, step=len(output))
+    known = replace(ahead, output_token_ids=output)
+    rows = [others[0], ahead, others[2]]
+    logits = random_logits(3, 300)
+    found = run(logits, *rows, slots=[4, 2, 0], pending={1: token})
+    expected = run(logits, others[0], known, others[2], slots=[4, 2, 0])
+    torch.testing.assert_close(found.logits, expected.logits, rtol=1e-6, atol=1e-6)
+    assert found.tokens == expected.tokens
+
+
+@pytest.mark.parametrize(
+    "penalty", [{"repetition_penalty": 1.5}, {"presence_penalty": 2.0}, {"frequency_penalty": 0.5}]
+)
+def test_the_first_token_of_an_answer_is_counted_before_the_host_knows_it(penalty: dict) -> None:
+    ahead = SamplingRow(temperature=0.0, step=1, logprobs=2, **penalty)
+    logits = random_logits(1, 300)
+    best = int(logits.argmax())
+    found = run(logits, ahead, pending={0: best})
+    expected = run(logits, replace(ahead, output_token_ids=[best]))
+    assert found.tokens == expected.tokens
+    torch.testing.assert_close(found.logits, logits, rtol=0, atol=0)  # for the log-probabilities
+    torch.testing.assert_close(found.logprobs, expected.logprobs)
+
+
 def test_log_probabilities_are_those_before_adjustments() -> None:
     rows = [
         SamplingRow(
@@ -194,7 +224,7 @@ def test_the_launches_are_few() -> None:
         launcher = InterpretedLauncher()
         SamplingCall(logits, rows).run(launcher)
         counts[name] = len(launcher.launched)
-    assert counts == {"greedy": 2, "random": 2, "truncated": 5, "logprobs": 4, "banned": 3}
+    assert counts == {"greedy": 2, "random": 2, "truncated": 5, "logprobs": 4, "banned": 4}
 
 
 def test_a_vocabulary_beyond_the_kernels_is_refused() -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _ALIGNMENT = 256
 _TILES = ("tile_first_row", "tile_num_rows", "tile_table", "tile_first_position")
-_ENTRIES = ("entry_row", "entry_token", "entry_penalty", "entry_add")
+_ENTRIES = ("entry_row", "entry_token", "entry_penalty", "entry_add", "entry_seen")
 _ARRAYS = (
     "tokens",
     "positions",
@@ -32,6 +32,11 @@ _ARRAYS = (
     "top_p",
     "min_p",
     "uniform",
+    "run_first",
+    "run_length",
+    "repetition",
+    "presence",
+    "frequency",
     "tables",
     *_ENTRIES,
 )

@@ -188,6 +188,12 @@ class DeviceModel:
             entry_token=step.input("entry_token"),
             entry_penalty=step.input("entry_penalty"),
             entry_add=step.input("entry_add"),
+            entry_seen=step.input("entry_seen"),
+            run_first=step.input("run_first"),
+            run_length=step.input("run_length"),
+            repetition=step.input("repetition"),
+            presence=step.input("presence"),
+            frequency=step.input("frequency"),
         )
 
     def plan(

@@ -18,7 +18,7 @@ from zse.errors import EngineError
 from zse.kernels.attention.tiles import PrefillChunk, TileLists, prefill_tiles
 from zse.kernels.lm_head_sample.arrays import SamplingKind
 from zse.kernels.lm_head_sample.draws import uniform_single
-from zse.kernels.lm_head_sample.entries import adjustment_entries
+from zse.kernels.lm_head_sample.entries import NO_TOKEN, adjustment_entries
 from zse.records import record
 
 if TYPE_CHECKING:
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from zse.backends.types import SequenceChunk, StepBatch
     from zse.kernels.lm_head_sample.entries import AdjustmentEntries
-NO_TOKEN = -1
-"""An adjustment of this token changes nothing."""
 
 
 @record
@@ -88,7 +86,7 @@ def plan_step(batch: StepBatch, limits: StepLimits) -> StepPlan:
         prefill=prefill,
         sampled=sampled,
         kind=SamplingKind.of(rows, limits.vocab_size),
-        entries=adjustment_entries(rows),
+        entries=adjustment_entries(rows, _pending_rows(chunks, sampled)),
         wanted_rows=_all_wanted(batch, decode, prefill),
     )
 
@@ -223,11 +221,28 @@ def _write_sampling(
         writer.floats("top_p", [row.top_p for row in rows] + [1.0] * padding)
         writer.floats("min_p", [row.min_p for row in rows] + [0.0] * padding)
     if plan.kind.adjusted:
-        unused = array("i", [NO_TOKEN]) * (shape.entries - len(plan.entries.rows))
-        writer.integers("entry_row", plan.entries.rows)
-        writer.integers("entry_token", plan.entries.tokens + unused)
-        writer.floats("entry_penalty", plan.entries.penalties)
-        writer.floats("entry_add", plan.entries.additions)
+        _write_adjustments(writer, plan.entries, shape)
+
+
+def _write_adjustments(writer: InputWriter, entries: AdjustmentEntries, shape: InputShape) -> None:
+    unused = array("i", [NO_TOKEN]) * (shape.entries - len(entries.rows))
+    writer.integers("entry_row", entries.rows)
+    writer.integers("entry_token", entries.tokens + unused)
+    writer.floats("entry_penalty", entries.penalties)
+    writer.floats("entry_add", entries.additions)
+    writer.integers("entry_seen", entries.seen)
+    runs = entries.pending
+    padding = array("i", bytes(4 * (shape.wanted - len(runs.length))))
+    writer.integers("run_first", runs.first)
+    writer.integers("run_length", runs.length + padding)
+    writer.floats("repetition", runs.repetition)
+    writer.floats("presence", runs.presence)
+    writer.floats("frequency", runs.frequency)
+
+
+def _pending_rows(chunks: Sequence[SequenceChunk], sampled: Sequence[int]) -> set[int]:
+    """Return the sampled rows whose newest token only the device knows."""
+    return {row for row, i in enumerate(sampled) if chunks[i].token_ids[0] == PENDING_TOKEN}
 
 
 def _all_wanted(

@@ -43,6 +43,19 @@ class SamplingArrays:
     entry_add: int = 0
     """fp32 [num_adjustments]: added after the penalty; -inf bans. Overwritten with the logits as
     they were before."""
+    entry_seen: int = 0
+    """i32 [num_adjustments]: 1 where presence is counted already."""
+    run_first: int = 0
+    """i32 [rows]: the row's first adjustment."""
+    run_length: int = 0
+    """i32 [rows]: its adjustments, if the token in ``last_tokens`` is to be counted too; else 0.
+    The last of them is spare."""
+    repetition: int = 0
+    """fp32 [rows]; read with ``run_length``, as are the next two."""
+    presence: int = 0
+    """fp32 [rows]."""
+    frequency: int = 0
+    """fp32 [rows]."""
 
 
 @record
@@ -88,12 +101,18 @@ class SamplingKind:
         )
 
 
+def has_penalty(row: SamplingParameters) -> bool:
+    """Whether the row's tokens are counted."""
+    return (
+        row.repetition_penalty != 1.0 or row.presence_penalty != 0.0 or row.frequency_penalty != 0.0
+    )
+
+
 def is_adjusted(row: SamplingParameters) -> bool:
     """Whether penalties, biases or bans change the row's logits."""
-    counts = row.presence_penalty != 0.0 or row.frequency_penalty != 0.0
     return (
         row.repetition_penalty != 1.0
-        or (counts and len(row.output_token_ids) > 0)
+        or (has_penalty(row) and (row.step > 0 or len(row.output_token_ids) > 0))
         or len(row.logit_bias) > 0
         or len(row.banned_token_ids) > 0
     )

@@ -3,6 +3,9 @@
 The list is merged here: a token that is penalized, biased and banned has one entry. A step's
 logits are then adjusted by one scatter, whose programs never write the same place. Each sequence
 keeps its own part of the list, so that a step costs what its new tokens cost, not its whole text.
+
+A step may be submitted before the host knows the token ahead of it. Then the device counts that
+one: it finds the token among the entries of its row, or takes the spare one at their end.
 """
 
 from __future__ import annotations
@@ -11,14 +14,30 @@ from array import array
 from operator import is_
 from typing import TYPE_CHECKING, NamedTuple
 
-from zse.kernels.lm_head_sample.arrays import is_adjusted
+from zse.kernels.lm_head_sample.arrays import has_penalty, is_adjusted
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from zse.kernels.lm_head_sample.parameters import SamplingParameters
 
+NO_TOKEN = -1
 _FORBIDDEN = float("-inf")
+
+
+class PendingRuns(NamedTuple):
+    """For each row, where its entries are if the device has a token to count, and how it counts."""
+
+    first: array[int]
+    """i32: number of the row's first entry."""
+    length: array[int]
+    """i32: entries of the row, the spare one at the end included; 0 where nothing is pending."""
+    repetition: array[float]
+    """fp32."""
+    presence: array[float]
+    """fp32."""
+    frequency: array[float]
+    """fp32."""
 
 
 class AdjustmentEntries(NamedTuple):
@@ -27,11 +46,14 @@ class AdjustmentEntries(NamedTuple):
     rows: array[int]
     """i32."""
     tokens: array[int]
-    """i32."""
+    """i32; ``NO_TOKEN`` changes nothing."""
     penalties: array[float]
     """fp32."""
     additions: array[float]
     """fp32."""
+    seen: array[int]
+    """i32: 1 where presence is counted already."""
+    pending: PendingRuns
 
 
 class AdjustmentHistory:
@@ -76,13 +98,16 @@ class AdjustmentHistory:
             for token in output[self._num_output :]:
                 times = self._times[token] = self._times.get(token, 0) + 1
                 counted = presence + frequency * times
-                self.additions[self._place(token)] = row.logit_bias.get(token, 0.0) - counted
+                place = self._place(token)
+                self.additions[place] = row.logit_bias.get(token, 0.0) - counted
+                self.seen[place] = 1
         self._num_prompt, self._num_output = len(prompt), len(output)
 
     def _clear(self) -> None:
         self.tokens = array("i")
         self.penalties = array("f")
         self.additions = array("f")
+        self.seen = array("i")
         self.places = {}
         self._times = {}
         self._num_prompt = self._num_output = 0
@@ -93,34 +118,72 @@ class AdjustmentHistory:
             self.tokens.append(token)
             self.penalties.append(1.0)
             self.additions.append(0.0)
+            self.seen.append(0)
         return place
 
 
-def adjustment_entries(rows: Sequence[SamplingParameters | None]) -> AdjustmentEntries:
+def adjustment_entries(
+    rows: Sequence[SamplingParameters | None], pending: Collection[int] = ()
+) -> AdjustmentEntries:
     """Return the merged adjustments of a batch.
 
     Args:
         rows: One for each row of logits, in order; None is a row of padding.
+        pending: Numbers of the rows whose newest token only the device knows.
     """
-    entries = AdjustmentEntries(
-        rows=array("i"), tokens=array("i"), penalties=array("f"), additions=array("f")
-    )
+    entries = _no_entries(len(rows))
     for index, row in enumerate(rows):
         if row is None or not is_adjusted(row):
             continue
-        history = row.history
-        history.advance(row)
         first = len(entries.tokens)
-        entries.tokens.extend(history.tokens)
-        entries.penalties.extend(history.penalties)
-        entries.additions.extend(history.additions)
-        for token in dict.fromkeys(row.banned_token_ids):
-            place = history.places.get(token)
-            if place is not None:
-                entries.additions[first + place] = _FORBIDDEN
-            else:
-                entries.tokens.append(token)
-                entries.penalties.append(1.0)
-                entries.additions.append(_FORBIDDEN)
+        _add_known(entries, row)
+        if index in pending and has_penalty(row):
+            _add_entry(entries, NO_TOKEN, 0.0)
+            entries.pending.first[index] = first
+            entries.pending.length[index] = len(entries.tokens) - first
+            entries.pending.repetition[index] = row.repetition_penalty
+            entries.pending.presence[index] = row.presence_penalty
+            entries.pending.frequency[index] = row.frequency_penalty
         entries.rows.extend(array("i", [index]) * (len(entries.tokens) - first))
     return entries
+
+
+def _no_entries(num_rows: int) -> AdjustmentEntries:
+    whole, real = array("i", bytes(4 * num_rows)), array("f", bytes(4 * num_rows))
+    runs = PendingRuns(
+        first=whole[:],
+        length=whole[:],
+        repetition=real[:],
+        presence=real[:],
+        frequency=real[:],
+    )
+    return AdjustmentEntries(
+        rows=array("i"),
+        tokens=array("i"),
+        penalties=array("f"),
+        additions=array("f"),
+        seen=array("i"),
+        pending=runs,
+    )
+
+
+def _add_known(entries: AdjustmentEntries, row: SamplingParameters) -> None:
+    history, first = row.history, len(entries.tokens)
+    history.advance(row)
+    entries.tokens.extend(history.tokens)
+    entries.penalties.extend(history.penalties)
+    entries.additions.extend(history.additions)
+    entries.seen.extend(history.seen)
+    for token in dict.fromkeys(row.banned_token_ids):
+        place = history.places.get(token)
+        if place is None:
+            _add_entry(entries, token, _FORBIDDEN)
+        else:
+            entries.additions[first + place] = _FORBIDDEN
+
+
+def _add_entry(entries: AdjustmentEntries, token: int, addition: float) -> None:
+    entries.tokens.append(token)
+    entries.penalties.append(1.0)
+    entries.additions.append(addition)
+    entries.seen.append(0)

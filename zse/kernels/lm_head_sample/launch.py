@@ -1,7 +1,7 @@
 """From rows of logits to tokens, on the device.
 
 Launches: 2 for greedy rows and for draws from the whole distribution, 5 with truncation (top_k,
-top_p, min_p in any mixture of rows), 2 more for log-probabilities, 1 or 2 for adjustments. Without
+top_p, min_p in any mixture of rows), 2 more for log-probabilities, 2 or 3 for adjustments. Without
 adjustments nothing depends on values: the launches of a kind and a number of rows can be captured
 in a graph. With them the number of entries is a launch argument: launch outside the graph.
 
@@ -25,6 +25,7 @@ from zse.kernels.lm_head_sample.variants import (
     Tiles,
     adjust_variant,
     logprob_variants,
+    pending_variant,
     pick_variant,
     statistics_variant,
     truncation_variants,
@@ -82,6 +83,7 @@ def sample(
     call = _Call(launcher, logits_address, rows, vocab, arrays, workspace_address, outputs, tiles)
     adjusted = kind.adjusted and num_adjustments > 0
     if adjusted:
+        call.count_pending()
         call.adjust(num_adjustments, restore=False)
     call.reduce_blocks(kind)
     if kind.random and kind.truncated:
@@ -124,6 +126,9 @@ class _Call:
             "vocab": vocab,
             "num_blocks": self._num_blocks,
         }
+
+    def count_pending(self) -> None:
+        self._launch(pending_variant(), (self._rows, 1, 1))
 
     def adjust(self, num_entries: int, *, restore: bool) -> None:
         form = adjust_variant(restore=restore)

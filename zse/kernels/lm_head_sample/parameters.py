@@ -45,6 +45,10 @@ class SamplingParameters(Protocol):
         """Subtracted for each time a token stands in the output."""
 
     @property
+    def step(self) -> int:
+        """Tokens generated before this one, known or not."""
+
+    @property
     def prompt_token_ids(self) -> Sequence[int]:
         """Only the repetition penalty reads them."""
 

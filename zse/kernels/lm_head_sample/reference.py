@@ -26,7 +26,8 @@ def adjusted_logits(logits: torch.Tensor, row: SamplingParameters) -> torch.Tens
     """Return float32 logits [V] after penalties, biases and bans of one row."""
     adjusted = logits.clone()
     entries = adjustment_entries([row])
-    for token, penalty, addition in zip(*entries[1:], strict=True):
+    adjustments = zip(entries.tokens, entries.penalties, entries.additions, strict=True)
+    for token, penalty, addition in adjustments:
         if 0 <= token < logits.shape[0]:
             value = adjusted[token]
             adjusted[token] = (value / penalty if value > 0 else value * penalty) + addition

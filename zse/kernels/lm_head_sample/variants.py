@@ -21,6 +21,9 @@ _ENTRIES = 1024
 _TYPES = {
     "entry_row": "i32",
     "entry_token": "i32",
+    "entry_seen": "i32",
+    "run_first": "i32",
+    "run_length": "i32",
     "top_k": "i32",
     "slots": "i32",
     "block_arg": "i32",
@@ -104,6 +107,13 @@ ADJUST = _kernel(
     "logits entry_row entry_token entry_penalty entry_add",
     ("vocab", "num_entries"),
 )
+PENDING = _kernel(
+    "triton_pending",
+    "count_pending",
+    "slots last_tokens entry_token entry_penalty entry_add entry_seen run_first run_length "
+    "repetition presence frequency",
+    (),
+)
 STATISTICS = _both(
     "triton_sample", "block_statistics", f"logits temperature {_BLOCKS} block_min block_count"
 )
@@ -146,6 +156,12 @@ LOGPROBS = _kernel(
 def adjust_variant(*, restore: bool) -> Variant:
     """Return the form that applies adjustments, or that takes them back."""
     return variant(ADJUST, num_warps=4, ENTRIES=_ENTRIES, RESTORE=restore)
+
+
+@cache
+def pending_variant() -> Variant:
+    """Return the form that counts a token which only the device knows."""
+    return variant(PENDING, num_warps=4, CHUNK=_ENTRIES)
 
 
 @cache
@@ -209,7 +225,7 @@ def logprob_variants(tiles: Tiles, *, aligned: bool) -> tuple[Variant, Variant]:
 
 def variants_of(tiles: Tiles) -> tuple[Variant, ...]:
     """Return every form that ``sample`` may launch with these tiles."""
-    found = [adjust_variant(restore=restore) for restore in (False, True)]
+    found = [pending_variant(), *(adjust_variant(restore=restore) for restore in (False, True))]
     found += [pick_variant(tiles, random=random) for random in (False, True)]
     for aligned in (False, True):
         for random, truncated in ((False, False), (True, False), (True, True)):
