@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from engine_runs import (
@@ -52,6 +53,9 @@ def main() -> None:
     parser.add_argument("--output", type=int, default=256, help="tokens of an answer")
     parser.add_argument("--repeat", type=int, default=3, help="runs of which the median counts")
     parser.add_argument("--max-batch-tokens", type=int, default=2048, help="budget of a step")
+    parser.add_argument(
+        "--repetition-penalty", type=float, default=1.0, help="of every request; not with --http"
+    )
     parser.add_argument("--http", action="store_true", help="through python -m zse.serve")
     add_device_arguments(parser)
     options = parser.parse_args()
@@ -73,12 +77,13 @@ def main() -> None:
             target = Target(
                 name="engine",
                 vocab_size=core.runner.vocab_size,
-                answer=lambda prompts, count: run_batch(core, prompts, count),
+                answer=partial(run_batch, core, repetition_penalty=options.repetition_penalty),
             )
             results = measure_all(options, target)
         finally:
             core.close()
-    facts |= {"input": options.input, "output": options.output, **machine_facts()}
+    asked = ("input", "output", "repetition_penalty")
+    facts |= {name: getattr(options, name) for name in asked} | machine_facts()
     print(json.dumps({**facts, "results": results}))
 
 

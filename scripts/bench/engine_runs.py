@@ -109,9 +109,20 @@ def random_prompts(vocab_size: int, count: int, length: int, seed: int) -> list[
     return [[draw.randrange(vocab_size) for _ in range(length)] for _ in range(count)]
 
 
-def run_batch(core: EngineCore, prompts: Sequence[list[int]], num_output: int) -> TimedRun:
+def run_batch(
+    core: EngineCore,
+    prompts: Sequence[list[int]],
+    num_output: int,
+    *,
+    repetition_penalty: float = 1.0,
+) -> TimedRun:
     """Answer all prompts greedily with exactly ``num_output`` tokens each."""
-    params = SamplingParams(max_tokens=num_output, temperature=0.0, ignore_eos=True)
+    params = SamplingParams(
+        max_tokens=num_output,
+        temperature=0.0,
+        repetition_penalty=repetition_penalty,
+        ignore_eos=True,
+    )
     began = time.perf_counter()
     for prompt in prompts:
         core.add_request(
