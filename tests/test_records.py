@@ -96,3 +96,34 @@ def test_methods_of_the_class_itself_stay():
 
     assert repr(Loud(x=1)) == "LOUD 1"
     assert Loud.__doc__ == "Loud"
+
+
+def test_a_class_that_compares_in_its_own_way_can_still_be_hashed():
+    @record
+    class Loose:  # noqa: PLW1641 - what ``record`` adds
+        x: int
+
+        def __eq__(self, other: object) -> bool:
+            return isinstance(other, Loose) and self.x % 2 == other.x % 2
+
+    assert Loose(x=1) == Loose(x=3)
+    assert hash(Loose(x=1)) == hash(Loose(x=1))
+
+
+def test_one_field_is_compared_as_dataclasses_do():
+    @record
+    class Value:
+        x: object
+
+    nothing = float("nan")
+    assert Value(x=nothing) == Value(x=nothing)
+    assert (Value(x=1) == 1) is False
+
+
+@pytest.mark.parametrize("wrong", [{"init": False}, {"hash": False}])
+def test_what_records_do_not_offer_is_refused_where_it_is_written(wrong):
+    with pytest.raises(TypeError, match="init and hash"):
+
+        @record
+        class Odd:
+            x: int = field(default=1, **wrong)

@@ -24,6 +24,9 @@ class _Shape:
 
     def __init__(self, cls: type) -> None:
         found = fields(cls)
+        for entry in found:
+            if not entry.init or entry.hash is not None:
+                raise TypeError(f"{cls.__name__}.{entry.name}: init and hash are as in all records")
         self.names = frozenset(entry.name for entry in found)
         self.shown = tuple(entry.name for entry in found if entry.repr)
         self.defaults = {e.name: e.default for e in found if e.default is not MISSING}
@@ -33,7 +36,8 @@ class _Shape:
             if entry.default_factory is not MISSING
         )
         compared = [entry.name for entry in found if entry.compare]
-        self.key: Callable[[Any], Any] = attrgetter(*compared) if compared else _nothing
+        get = attrgetter(*compared) if compared else _nothing
+        self.key: Callable[[Any], Any] = get if len(compared) != 1 else lambda one: (get(one),)
         self.is_checked = hasattr(cls, "__post_init__")
 
 
@@ -42,7 +46,8 @@ def record(cls: _Class) -> _Class:
     """Make a class a record: its annotated names become fields, given by name and never changed.
 
     Like ``dataclass(frozen=True, kw_only=True)``; ``field`` and ``__post_init__`` work as there,
-    ``InitVar`` and ``field(init=False)`` do not.
+    ``InitVar``, ``field(init=...)`` and ``field(hash=...)`` do not, and a subclass is a record too
+    or an ordinary class.
     """
     if cls.__doc__ is None:
         cls.__doc__ = cls.__name__  # or the standard decorator would work out a signature
@@ -57,7 +62,7 @@ def record(cls: _Class) -> _Class:
         "__delattr__": _refuse_to_delete,
     }
     for name, method in methods.items():
-        if name not in vars(cls):
+        if vars(cls).get(name) is None:  # an ``__eq__`` of its own leaves None as ``__hash__``
             setattr(cls, name, method)
     return cls
 

@@ -1,12 +1,17 @@
 """A model that is opened for a GPU gives everything back when nothing comes of it."""
 
+import threading
+
 import pytest
 import stub_libcuda
+from sample_packs import write_stub_pack
 
+from zse.backends.types import PENDING_TOKEN, SamplingRow, SequenceChunk, StepBatch
 from zse.device.cuda import Driver, Gpu
+from zse.engine import loading
 from zse.engine.loading import load_model
 from zse.engine.opening import LoadOptions, open_model
-from zse.errors import DeviceError, FormatError
+from zse.errors import DeviceError, FormatError, UsageError
 from zse.models import runner
 from zse.quantize.builtin import ensure_zse
 
@@ -54,3 +59,59 @@ def test_a_model_that_the_allowed_memory_does_not_hold_is_refused_before_it_is_s
     with pytest.raises(DeviceError, match=r"0\.10 GiB are allowed"):
         open_model(model, LoadOptions(device="cuda", vram_gib=0.1))
     assert free_bytes() == before
+
+
+@pytest.fixture(scope="module")
+def pack(tmp_path_factory):
+    return write_stub_pack(tmp_path_factory.mktemp("kernels") / "sm_90.zkp")
+
+
+def test_an_error_after_the_backend_gives_everything_back(model, pack, monkeypatch):
+    before = free_bytes()
+    monkeypatch.setattr(loading, "EngineCore", lambda runner, options: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        load_model(model, LoadOptions(device="cuda", kernels=str(pack)))
+    assert free_bytes() == before
+
+
+def test_a_model_is_used_and_closed_by_other_threads_than_the_one_that_loaded_it(model, pack):
+    before = free_bytes()
+    loaded = load_model(model, LoadOptions(device="cuda", kernels=str(pack)))
+    runner, failures = loaded.core.runner, []
+
+    def use():
+        try:
+            assert len(loaded.core.logits([1, 2, 3])) == 3
+            steps[-1].wait()
+            loaded.close()
+        except BaseException as error:  # noqa: BLE001 - shown by the thread that asserts
+            failures.append(error)
+
+    chunks = [
+        SequenceChunk(sequence_slot=0, token_ids=ids, start_position=start, block_table=[0])
+        for ids, start in (([1, 2], 0), ([PENDING_TOKEN], 2))
+    ]
+    steps = [
+        runner.submit(StepBatch(chunks=[chunk], sampling=[SamplingRow(temperature=0.0)]))
+        for chunk in chunks
+    ]
+    steps[0].wait()
+    thread = threading.Thread(target=use)
+    thread.start()
+    thread.join()
+    assert failures == []
+    assert free_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"max_batch_tokens": 0}, UsageError),
+        ({"max_sequences": -1}, UsageError),
+        ({"device": "gpu"}, DeviceError),
+        ({"device": "cuda:x"}, DeviceError),
+    ],
+)
+def test_options_that_mean_nothing_are_refused_before_a_model_is_looked_for(options, error):
+    with pytest.raises(error):
+        LoadOptions(**options)

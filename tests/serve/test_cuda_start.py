@@ -5,11 +5,8 @@ The stub's kernels compute nothing, so no answer is asked for.
 
 import pytest
 import stub_libcuda
-from sample_packs import PROVENANCE, stub_kernel
+from sample_packs import write_stub_pack
 
-from zse.kernels.build.writer import pack_bytes
-from zse.kernels.catalog import all_variants
-from zse.kernels.targets import TARGETS
 from zse.quantize.builtin import ensure_zse
 
 HEAVY = {"torch", "triton", "transformers", "bitsandbytes", "numpy", "fastapi", "pydantic"}
@@ -33,11 +30,7 @@ sys.exit(code)
 
 @pytest.fixture(scope="module")
 def pack(tmp_path_factory):
-    """Every kernel that zse has, as far as the stub driver is concerned."""
-    path = tmp_path_factory.mktemp("kernels") / "sm_90.zkp"
-    kernels = [stub_kernel(variant) for variant in all_variants()]
-    path.write_bytes(pack_bytes(TARGETS["sm_90"], kernels, provenance=PROVENANCE, skipped={}))
-    return path
+    return write_stub_pack(tmp_path_factory.mktemp("kernels") / "sm_90.zkp")
 
 
 def test_a_server_on_a_gpu_is_ready_without_anything_heavy(pack, start_command, tmp_path):

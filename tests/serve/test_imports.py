@@ -45,7 +45,9 @@ def test_the_http_server_comes_without_the_command_line_of_its_library():
     code = (
         "import sys; from zse.serve.http_server import make_server\n"
         "server = make_server(lambda: None, end_seconds=1)\n"
-        "print(type(server).__module__, *sys.modules)"
+        "print(type(server).__module__, *sys.modules)\n"
+        "import uvicorn, uvicorn.main\n"
+        "assert uvicorn.main.Server is type(server), uvicorn.main"
     )
     environment = subprocess_environment(PYTHONPATH=ROOT)
     output = subprocess.run(

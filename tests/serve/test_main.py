@@ -1,8 +1,12 @@
 """The command line of the server, without a server."""
 
+import signal
+
 import pytest
 
 import zse.serve.__main__
+import zse.serve.start
+from zse.errors import UsageError
 from zse.serve.__main__ import main
 
 
@@ -67,3 +71,20 @@ def test_a_flag_without_meaning_is_refused_before_anything_is_opened(
 def test_a_host_that_is_none_is_refused_with_its_name(host, capsys):
     assert main(["--host", host, "--port", "0"]) == 2
     assert f"host '{host}' cannot be resolved" in capsys.readouterr().err
+
+
+def test_a_signal_that_comes_while_the_port_is_bound_finds_its_handler(monkeypatch):
+    seen = []
+
+    def bind(host, port):
+        seen.append(signal.getsignal(signal.SIGTERM))
+        raise UsageError("taken")
+
+    monkeypatch.setattr(zse.serve.start, "bind_socket", bind)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        assert main(["my.zse", "--port", "0"]) == 2
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert seen == [zse.serve.start._leave]

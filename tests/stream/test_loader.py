@@ -261,6 +261,22 @@ def test_a_read_error_names_the_file_and_the_place(
         load(gpu, path, SMALL)
 
 
+def test_a_load_whose_threads_cannot_all_start_leaves_none_behind(
+    gpu: HostGpu, make_file: MakeFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = threading.Thread.start
+
+    def limited(thread: threading.Thread) -> None:
+        if thread.name == "zse-load-2":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    with pytest.raises(StreamError, match="2 of 3 threads"):
+        load(gpu, make_file([40_000, 40_000, 40_000]), SMALL)
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("zse-load")]
+
+
 def test_options_without_a_thread_are_refused() -> None:
     with pytest.raises(UsageError, match="at least 1"):
         LoaderOptions(threads=0)

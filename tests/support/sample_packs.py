@@ -7,6 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from zse.kernels.build.writer import CompiledKernel, assemble, pack_bytes
+from zse.kernels.catalog import all_variants
 from zse.kernels.pack_fields import align_up
 from zse.kernels.pack_header import PREFIX_BYTES, canonical
 from zse.kernels.targets import TARGETS
@@ -14,6 +15,7 @@ from zse.kernels.variant import Kernel, Variant, number, pointer, variant
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 SCALE = Kernel(
     name="sample.scale",
@@ -90,6 +92,13 @@ def stub_kernel(made: Variant, **changes: Any) -> CompiledKernel:
         facts=facts(made, **described),
         cubin=f"\x7fELFcc=90;{entry}={','.join(map(str, sizes))}".encode(),
     )
+
+
+def write_stub_pack(path: Path) -> Path:
+    """Write every kernel that zse has, as far as the stub driver is concerned."""
+    kernels = [stub_kernel(made) for made in all_variants()]
+    path.write_bytes(pack_bytes(TARGETS["sm_90"], kernels, provenance=PROVENANCE, skipped={}))
+    return path
 
 
 def edit_header(pack: bytes, change: Callable[[dict[str, Any]], object]) -> bytes:

@@ -51,7 +51,7 @@ def begin_arrival(
         DeviceError: The device is unknown, absent or has too little memory.
         StreamError: The file cannot be read.
     """
-    ordinal = _ordinal_of(device)
+    ordinal = check_device(device)
     if not runs_on_gpu(device):
         return None
     from zse.backends.cuda.arrival import Arrival
@@ -104,7 +104,12 @@ def create_backend(
     return CPUBackend(reader, shape, options)
 
 
-def _ordinal_of(device: str) -> int:
+def check_device(device: str) -> int:
+    """Return which GPU a device's name means, 0 where it names none.
+
+    Raises:
+        DeviceError: It is no device's name.
+    """
     kind, _, ordinal = device.partition(":")
     if kind not in DEVICES or (ordinal and not (kind == "cuda" and ordinal.isdecimal())):
         raise DeviceError(

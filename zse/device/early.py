@@ -20,15 +20,15 @@ def open_early(device: str) -> threading.Thread | None:
     kind, _, ordinal = device.partition(":")
     if kind not in ("auto", "cuda") or not (ordinal or "0").isdecimal():
         return None
+    # One queue to the GPU instead of eight: the engine has one stream, and the driver makes the
+    # context in half of the time. Set before there is a second thread: others read it in C.
+    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")  # noqa: TID251 - the driver reads it
     thread = threading.Thread(target=_open, args=(int(ordinal or 0),), name="zse-gpu", daemon=True)
     thread.start()
     return thread
 
 
 def _open(ordinal: int) -> None:
-    # One queue to the GPU instead of eight: the engine has one stream, and the driver makes the
-    # context in half of the time.
-    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")  # noqa: TID251 - the driver reads it
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:

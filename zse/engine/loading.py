@@ -32,8 +32,10 @@ class LoadedModel:
 
     def close(self) -> None:
         """Give the device's memory and the file back."""
-        self.core.close()
-        self.reader.close()
+        try:
+            self.core.close()
+        finally:
+            self.reader.close()
 
 
 def load_model(
@@ -63,17 +65,17 @@ def load_model(
             loading = beside.submit(_load_tokenizer, reader, phases)
             runner = _load_runner(opened, options, phases)
             tokenizer = loading.result()
+        engine_options = EngineOptions(
+            max_batch_tokens=options.max_batch_tokens,
+            max_sequences=options.max_sequences,
+            max_context=options.max_context,
+            prefix_cache=options.prefix_cache,
+            eos_token_ids=_end_tokens(reader, tokenizer),
+        )
+        core = EngineCore(runner, engine_options)
     except BaseException:
         opened.abandon()
         raise
-    engine_options = EngineOptions(
-        max_batch_tokens=options.max_batch_tokens,
-        max_sequences=options.max_sequences,
-        max_context=options.max_context,
-        prefix_cache=options.prefix_cache,
-        eos_token_ids=_end_tokens(reader, tokenizer),
-    )
-    core = EngineCore(runner, engine_options)
     return LoadedModel(reader=reader, core=core, tokenizer=tokenizer)
 
 

@@ -10,7 +10,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zse.backends import begin_arrival, runs_on_gpu
+from zse.backends import begin_arrival, check_device, runs_on_gpu
 from zse.backends.options import KV_DTYPES
 from zse.device.phases import Phases, no_phases
 from zse.engine.remote import fetch_model, is_remote
@@ -65,8 +65,10 @@ class LoadOptions:
                 raise UsageError(f"{name} is {getattr(self, name)}, expected 0 or more")
         if self.threads > MAX_THREADS:
             raise UsageError(f"threads is {self.threads}, expected 0 to {MAX_THREADS}")
-        if self.block_size < 1:
-            raise UsageError(f"block_size is {self.block_size}, expected 1 or more")
+        for name in ("block_size", "max_batch_tokens", "max_sequences"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name} is {getattr(self, name)}, expected 1 or more")
+        check_device(self.device)
         if self.kv_dtype not in KV_DTYPES:
             known = ", ".join(KV_DTYPES)
             raise UsageError(
@@ -84,9 +86,11 @@ class OpenedModel:
 
     def abandon(self) -> None:
         """Give everything back, when no engine is made of it."""
-        if self.arrival is not None:
-            self.arrival.abandon()
-        self.reader.close()
+        try:
+            if self.arrival is not None:
+                self.arrival.abandon()
+        finally:
+            self.reader.close()
 
 
 def open_model(

@@ -59,10 +59,6 @@ def serve(
         ledger: With the phases so far.
     """
     ledger = ledger or Ledger(options.start_time_ns)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        # Until the loop runs there is no work to drain. As process 1 of a container, a signal
-        # without a handler would be ignored.
-        signal.signal(number, _leave)
     configure_logging(options.log_level)
     port = listener.getsockname()[1]
     LOG.info("listening", extra={"host": options.host, "port": port})
@@ -216,11 +212,6 @@ class ServerProcess:
                     await asyncio.sleep(0.02)
         if self._server is not None:
             self._server.should_exit = True
-
-
-def _leave(number: int, frame: object) -> None:  # noqa: ARG001
-    # As ``_end_now``, but a log line may be half written: nothing is flushed.
-    os._exit(0)
 
 
 def _exit_code_of(error: BaseException) -> int:

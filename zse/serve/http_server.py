@@ -45,19 +45,19 @@ def _import_uvicorn() -> tuple[type[uvicorn.Config], type[uvicorn.Server]]:
     """Import the two classes alone.
 
     The package imports its command line first, and with that more than the server itself needs. An
-    empty module stands in for it meanwhile; nothing else in this process uses uvicorn.
+    empty module stands in for it meanwhile.
     """
-    name = "uvicorn.main"
-    if name in sys.modules:
-        import uvicorn
+    name, unneeded = "uvicorn.main", ("Server", "main", "run")
+    if "uvicorn" not in sys.modules:
+        sys.modules[name] = ModuleType(name)
+        vars(sys.modules[name]).update(dict.fromkeys(unneeded))
+        try:
+            import uvicorn
+        finally:
+            del sys.modules[name]
+        for attribute in unneeded:
+            delattr(uvicorn, attribute)
+    from uvicorn.config import Config
+    from uvicorn.server import Server
 
-        return uvicorn.Config, uvicorn.Server
-    stand_in = ModuleType(name)
-    vars(stand_in).update(Server=None, main=None, run=None)
-    sys.modules[name] = stand_in
-    try:
-        from uvicorn.config import Config
-        from uvicorn.server import Server
-    finally:
-        del sys.modules[name]
     return Config, Server

@@ -7,6 +7,8 @@ Python imports the rest meanwhile.
 
 from __future__ import annotations
 
+import os
+import signal
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -26,6 +28,10 @@ def start(options: ServeOptions) -> int:
     Raises:
         ZSEError: The address cannot be bound.
     """
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # Until the loop runs there is no work to drain. As process 1 of a container, a signal
+        # without a handler would be ignored.
+        signal.signal(number, _leave)
     with bind_socket(options.host, options.port) as listener:
         ledger = Ledger(options.start_time_ns)
         open_early(options.device)
@@ -35,6 +41,11 @@ def start(options: ServeOptions) -> int:
         from zse.serve.boot import serve
 
         return serve(listener, options, partial(_load, options, head_start), ledger)
+
+
+def _leave(number: int, frame: object) -> None:  # noqa: ARG001
+    # Nothing is flushed: a log line may be half written.
+    os._exit(0)
 
 
 def _load(options: ServeOptions, head_start: HeadStart, state: AppState) -> LoadedModel:

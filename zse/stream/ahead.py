@@ -97,6 +97,7 @@ class AheadSource:
 
     def close(self) -> None:
         """Drop what is held and close the source."""
+        self._source.interrupt()
         self._pool.shutdown(cancel_futures=True)
         for ahead in self._held.values():
             if not ahead.cancelled() and ahead.exception() is None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from zse.format.errors import ChecksumMismatch
 from zse.stream.copier import ChunkCopier
-from zse.stream.errors import FileShrankError, LoadCancelledError
+from zse.stream.errors import FileShrankError, LoadCancelledError, StreamError
 from zse.stream.options import LoaderOptions, LoadReport, options_for
 from zse.stream.plan import ReadPlan, plan_reads
 from zse.stream.progress import LoadProgress
@@ -71,8 +71,22 @@ class RegionLoad:
             threading.Thread(target=self._run, name=f"zse-load-{index}", daemon=True)
             for index in range(count)
         ]
-        for thread in self._threads:
-            thread.start()
+        self._start_threads()
+
+    def _start_threads(self) -> None:
+        wanted, self._threads = self._threads, []
+        try:
+            for thread in wanted:
+                thread.start()
+                self._threads.append(thread)
+        except RuntimeError as error:
+            self.cancel()
+            self._join()  # they read into memory that the caller is about to give back
+            raise StreamError(
+                f"{len(self._threads)} of {len(wanted)} threads that load {self._source.name} "
+                f"could be started: {error}",
+                hint="Allow this process more threads (ulimit -u, the container's pids limit).",
+            ) from error
 
     def wait_for_group(self, name: str) -> None:
         """Wait until a group is in device memory.

@@ -35,10 +35,28 @@ def test_free_memory_is_read_anew(gpu: Gpu) -> None:
     assert gpu.info.free_bytes == 1 << 30
 
 
-def test_a_stack_limit_that_the_driver_refuses_is_the_drivers_error(gpu: Gpu) -> None:
+def test_a_driver_that_keeps_its_stack_is_left_alone(
+    gpu: Gpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
     gpu.limit_stack(256)
-    with pytest.raises(CudaError, match=r"cuCtxSetLimit.*CUDA_ERROR_INVALID_VALUE"):
-        gpu.limit_stack(0)
+    monkeypatch.setenv("ZSE_STUB_FAIL", "cuCtxSetLimit:215")
+    gpu.limit_stack(256)
+
+
+def test_closing_gives_back_what_it_can_and_tells_the_first_failure(
+    stub: Stub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu = Gpu.open(driver=stub.driver())
+    gpu.allocate(1 << 20)
+    stream = gpu.create_stream()
+    monkeypatch.setenv("ZSE_STUB_FAIL", "cuStreamDestroy_v2:999")
+    with pytest.raises(CudaError, match="cuStreamDestroy_v2"):
+        gpu.close()
+    monkeypatch.delenv("ZSE_STUB_FAIL")
+    with Gpu.open(driver=stub.driver()) as again:
+        assert again.memory() == (1 << 30, 1 << 30)
+    assert stream is not None
+    stub.reset()  # the driver did not take the stream
 
 
 def test_bytes_survive_the_way_to_the_device_and_back(gpu: Gpu) -> None:

@@ -10,7 +10,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from zse.backends.cuda.budget import MemoryBudget
-from zse.device.cuda import Gpu
+from zse.device.cuda import CudaError, Gpu
 from zse.device.phases import Phases, no_phases
 from zse.errors import ZSEError
 from zse.stream.ahead import AheadSource
@@ -76,7 +76,9 @@ class Arrival:
             StreamError: The file cannot be read.
         """
         with contextlib.ExitStack() as undo:
-            source = AheadSource(open_source(reader.path), reader.header)
+            plain = open_source(reader.path)
+            undo.callback(plain.close)
+            source = AheadSource(plain, reader.header)
             undo.callback(source.close)
             with phases("context"):
                 gpu = undo.enter_context(Gpu.open(ordinal))
@@ -98,11 +100,15 @@ class Arrival:
         return report
 
     def abandon(self) -> None:
-        """Stop, and give everything back, the GPU too; twice does nothing."""
+        """Stop, and give everything back, the GPU too; twice does nothing.
+
+        An error is on its way when this is called: what else fails now is not told.
+        """
         if not self._is_over:
             self._is_over = True
             self._loading.cancel()
             with contextlib.suppress(ZSEError):
                 self._loading.wait()
             self.source.close()
-        self.gpu.close()
+        with contextlib.suppress(CudaError):
+            self.gpu.close()

@@ -162,11 +162,12 @@ class CUDABackend(CudaOperations):
         self.write_logits(step, residual, norm, linear)
         length = step.shape.wanted * self._model.shape.vocab_size * 4
         host = self._gpu.allocate_host(length)
-        self._gpu.copy_to_host(host.address, step.scratch.logits, length, self._stream)
-        self._stream.synchronize()
-        logits = bytes(host.view)
-        host.free()
-        return logits
+        try:
+            self._gpu.copy_to_host(host.address, step.scratch.logits, length, self._stream)
+            self._stream.synchronize()
+            return bytes(host.view)
+        finally:
+            host.free()
 
     def join_rows(self, parts: Sequence[bytes]) -> memoryview[float]:
         """Return float32 [rows, vocab] on the host."""
@@ -176,6 +177,7 @@ class CUDABackend(CudaOperations):
 
     def new_cache(self, num_blocks: int) -> KVPool:
         """Return a separate, empty KV cache; give it back with ``release_cache``."""
+        self._gpu.make_current()
         return KVPool(self._gpu, self._memory.cache.layout, num_blocks)
 
     def release_cache(self, cache: KVPool) -> None:
@@ -197,6 +199,5 @@ class CUDABackend(CudaOperations):
         }
 
     def close(self) -> None:
-        """Wait for the device, then give everything back."""
-        self._gpu.make_current()
+        """Give everything back; work in flight ends first."""
         self._gpu.close()

@@ -108,7 +108,11 @@ class ResultRing:
             self._gpu.copy_to_host(host.address, self._device.address, length, stream)
         self._events[index].record(stream)
         return PendingResults(
-            plan=plan, view=host.view, event=self._events[index], offsets=tuple(self._offsets)
+            gpu=self._gpu,
+            plan=plan,
+            view=host.view,
+            event=self._events[index],
+            offsets=tuple(self._offsets),
         )
 
     def close(self) -> None:
@@ -122,6 +126,7 @@ class ResultRing:
 class PendingResults:
     """See ``zse.backends.protocol.PendingStep``."""
 
+    gpu: Gpu
     plan: StepPlan
     view: memoryview
     event: Event
@@ -129,6 +134,7 @@ class PendingResults:
 
     def wait(self) -> Sequence[SampledToken | None]:
         """Wait for the device and return one answer a chunk."""
+        self.gpu.make_current()
         self.event.synchronize()
         plan = self.plan
         answers: list[SampledToken | None] = [None] * len(plan.batch.chunks)

@@ -5,6 +5,7 @@ It holds the device's primary context, which other libraries of the process shar
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 from typing import TYPE_CHECKING, Self
 
@@ -82,10 +83,11 @@ class Gpu:
     def close(self) -> None:
         """Give everything back that is still held, then the context; twice does nothing."""
         if self._context is not None:
-            self._driver.release("cuCtxSetCurrent", self._context)
-            self.owner.release_all()
-            self._context = None
-            self._driver.release("cuDevicePrimaryCtxRelease_v2", self.device)
+            context, self._context = self._context, None
+            with contextlib.ExitStack() as rest:
+                rest.callback(self._driver.release, "cuDevicePrimaryCtxRelease_v2", self.device)
+                rest.callback(self.owner.release_all)
+                self._driver.release("cuCtxSetCurrent", context)
 
     def make_current(self) -> None:
         """Let the calling thread use this GPU; every thread does it once.
@@ -107,10 +109,12 @@ class Gpu:
         A context begins with 1,024 bytes, which is 264 MiB on an H200. The driver makes the stack
         larger by itself for a kernel that needs more.
 
+        Only memory is at stake, so a driver that does not want to is left alone.
+
         Args:
             length_bytes: Of one thread.
         """
-        self._driver.call("cuCtxSetLimit", _LIMIT_STACK_SIZE, length_bytes)
+        self._driver.raw("cuCtxSetLimit")(_LIMIT_STACK_SIZE, length_bytes)
 
     def synchronize(self) -> None:
         """Wait for every stream.

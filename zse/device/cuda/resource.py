@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
@@ -19,9 +20,10 @@ class Owner:
         self.resources: dict[Resource, None] = {}
 
     def release_all(self) -> None:
-        """Give everything back, the youngest first."""
-        while self.resources:
-            next(reversed(self.resources)).release()
+        """Give everything back, the youngest first; an error is raised when all were tried."""
+        with contextlib.ExitStack() as rest:
+            for resource in self.resources:
+                rest.callback(resource.release)
 
 
 class Resource(ABC):

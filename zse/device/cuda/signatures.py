@@ -90,8 +90,13 @@ BRIEF = frozenset(
         "cuEventRecord",
         "cuEventQuery",
         "cuStreamWaitEvent",
+        "cuCtxSetCurrent",
         "cuLaunchKernelEx",
         "cuGraphLaunch",
     }
 )
-"""Functions that only put work into a stream, or ask; copies are of pinned memory."""
+"""Functions that only put work into a stream, or ask; copies are of pinned memory.
+
+While another thread holds the driver's lock, to pin memory or to load code, they wait for it with
+the interpreter in hand: at a start, and for milliseconds.
+"""
