@@ -77,7 +77,7 @@ def profile(runner: Any, rows: int, context: int, blocks: int) -> list[dict[str,
     for _ in range(3):
         runner.execute(batch)
     bucket = 1 << (rows - 1).bit_length()
-    captured = backend._graphs[(bucket, GREEDY)]
+    captured = backend._graphs[(bucket, GREEDY, 0)]
     step = backend._pass(captured.shape, captured.inputs.address, backend._memory.cache, GREEDY)
     recorder = Recorder(backend._launcher)
     backend._launcher, original = recorder, backend._launcher

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from zse.backends.cuda.graphs import room_for
 from zse.backends.cuda.inputs import InputShape
 from zse.backends.cuda.step import StepLimits, plan_step, shape_of, write_inputs
 from zse.backends.types import PENDING_TOKEN, SamplingRow, SequenceChunk, StepBatch
@@ -110,3 +111,11 @@ def test_arrays_do_not_overlap_and_are_aligned():
 def test_a_chunk_that_breaks_a_rule_is_refused(bad, message):
     with pytest.raises(EngineError, match=message):
         plan_step(StepBatch(chunks=[bad], sampling=[None]), LIMITS)
+
+
+@pytest.mark.parametrize(
+    ("entries", "room"),
+    [(0, 0), (1, 4096), (4096, 4096), (4097, 16384), (262_144, 262_144), (262_145, 0)],
+)
+def test_adjustments_take_the_smallest_room_of_a_captured_step(entries: int, room: int) -> None:
+    assert room_for(entries) == room

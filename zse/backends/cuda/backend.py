@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from zse.backends.cuda.forward import Pass
 from zse.backends.cuda.graphs import (
-    ENTRY_ROOM,
+    ENTRY_ROOMS,
     MAX_BUCKET,
     CapturedStep,
     bucket_of,
+    room_for,
 )
 from zse.backends.cuda.inputs import InputShape
 from zse.backends.cuda.kv_pool import BLOCK_SIZE, KVPool
@@ -55,7 +56,7 @@ class CUDABackend(CudaOperations):
         self._result_ring = ResultRing(
             gpu, max_rows=max(bucket_of(slots), 1), max_slots=slots, stream=stream
         )
-        self._graphs: dict[tuple[int, SamplingKind], CapturedStep] = {}
+        self._graphs: dict[tuple[int, SamplingKind, int], CapturedStep] = {}
         self._eager_inputs: DeviceBlock | None = None
         self.num_blocks = memory.cache.num_blocks
         super().__init__(model, self._result_ring.arrays)
@@ -66,7 +67,7 @@ class CUDABackend(CudaOperations):
         """Enqueue one step and the copy of its tokens to the host."""
         self._gpu.make_current()
         plan = plan_step(batch, self._limits)
-        fits_a_graph = len(plan.decode) <= MAX_BUCKET and len(plan.entries.rows) <= ENTRY_ROOM
+        fits_a_graph = len(plan.decode) <= MAX_BUCKET and len(plan.entries.rows) <= ENTRY_ROOMS[-1]
         if plan.is_decode and fits_a_graph:
             self._replay(plan, forward)
         else:
@@ -100,24 +101,29 @@ class CUDABackend(CudaOperations):
 
     def _replay(self, plan: StepPlan, forward: Forward) -> None:
         bucket = bucket_of(len(plan.decode))
-        captured = self._graph(bucket, plan.kind, forward)
-        shape = shape_of(plan, self._limits, bucket=bucket, entry_room=ENTRY_ROOM)
+        room = room_for(len(plan.entries.rows))
+        captured = self._graph(bucket, plan.kind, forward, room)
+        shape = shape_of(plan, self._limits, bucket=bucket, entry_room=room)
         self._send(plan, shape, captured.inputs.address)
         captured.graph.launch(self._stream)
 
-    def _graph(self, bucket: int, kind: SamplingKind, forward: Forward) -> CapturedStep:
-        key = (bucket, kind)
+    def _graph(
+        self, bucket: int, kind: SamplingKind, forward: Forward, room: int = 0
+    ) -> CapturedStep:
+        key = (bucket, kind, room)
         if key not in self._graphs:
-            self._graphs[key] = self._capture(bucket, kind, forward)
+            self._graphs[key] = self._capture(bucket, kind, forward, room)
         return self._graphs[key]
 
-    def _capture(self, bucket: int, kind: SamplingKind, forward: Forward) -> CapturedStep:
+    def _capture(
+        self, bucket: int, kind: SamplingKind, forward: Forward, room: int
+    ) -> CapturedStep:
         shape = InputShape(
             decode_rows=bucket,
             sequences=bucket,
             table_stride=self._limits.table_stride,
             wanted=bucket,
-            entries=ENTRY_ROOM if kind.adjusted else 0,
+            entries=room,
         )
         inputs = self._gpu.allocate(shape.layout.length_bytes)
         step = self._pass(shape, inputs.address, self._memory.cache, kind)

@@ -15,13 +15,18 @@ if TYPE_CHECKING:
     from zse.device.cuda import DeviceBlock, GraphExec
 
 MAX_BUCKET = 256
-ENTRY_ROOM = 16_384
-"""Adjusted logits that a captured step has room for."""
+ENTRY_ROOMS = (4_096, 16_384, 65_536, 262_144)
+"""Adjusted logits that captured steps have room for; room is sent to the device, full or not."""
 
 
 def bucket_of(rows: int) -> int:
     """Return the rows of the smallest captured step that holds ``rows`` decode rows."""
     return 1 << (rows - 1).bit_length()
+
+
+def room_for(entries: int) -> int:
+    """Return the smallest room for so many adjusted logits; 0 for none, and for too many."""
+    return next((room for room in ENTRY_ROOMS if 0 < entries <= room), 0)
 
 
 @record
