@@ -1,14 +1,12 @@
 """The real server on the built-in model, whose device is lost at a given step. A child process."""
 
-import contextlib
 import sys
 
 from zse.errors import DeviceError
-from zse.serve.boot import serve
 from zse.serve.head_start import HeadStart
 from zse.serve.load import load_served_model
 from zse.serve.options import ServeOptions
-from zse.serve.sockets import bind_socket
+from zse.serve.start import start
 
 OPTIONS = ServeOptions(model="tiny", device="cpu", port=0)
 
@@ -30,5 +28,4 @@ def load(state):
 
 
 if __name__ == "__main__":
-    with contextlib.closing(bind_socket(OPTIONS.host, 0)) as listener:
-        sys.exit(serve(listener, OPTIONS, load))
+    sys.exit(start(OPTIONS, load))

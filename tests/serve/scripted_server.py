@@ -9,7 +9,6 @@ silent:MS    waits before the first token
 
 import argparse
 import asyncio
-import contextlib
 import sys
 import time
 from dataclasses import dataclass, field
@@ -18,9 +17,8 @@ from typing import Any
 
 from zse.engine.admission import check_request
 from zse.errors import ContextLengthError, DeviceError, EngineError, TemplateError
-from zse.serve.boot import serve
 from zse.serve.options import ServeOptions
-from zse.serve.sockets import bind_socket
+from zse.serve.start import start
 from zse.serve.state import AppState, LoadedModel
 
 MAX_CONTEXT = 512
@@ -179,8 +177,7 @@ def main() -> int:
         max_queue=arguments.max_queue,
         max_running=arguments.max_running,
     )
-    with contextlib.closing(bind_socket(options.host, 0)) as listener:
-        return serve(listener, options, load)
+    return start(options, load)
 
 
 if __name__ == "__main__":

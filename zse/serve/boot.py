@@ -20,7 +20,6 @@ import threading
 from typing import TYPE_CHECKING, NoReturn
 
 from zse.errors import ZSEError
-from zse.serve.ledger import Ledger
 from zse.serve.logs import configure_logging
 from zse.serve.sockets import is_loopback
 from zse.serve.state import AppState
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
 
     import uvicorn
 
+    from zse.serve.ledger import Ledger
     from zse.serve.options import ServeOptions
     from zse.serve.state import LoadedModel
 
@@ -48,7 +48,7 @@ def serve(
     listener: socket.socket,
     options: ServeOptions,
     load: Callable[[AppState], LoadedModel],
-    ledger: Ledger | None = None,
+    ledger: Ledger,
 ) -> int:
     """Serve on a bound socket until a signal; return the exit code.
 
@@ -58,7 +58,6 @@ def serve(
         load: Returns the model, in a thread.
         ledger: With the phases so far.
     """
-    ledger = ledger or Ledger(options.start_time_ns)
     configure_logging(options.log_level)
     port = listener.getsockname()[1]
     LOG.info("listening", extra={"host": options.host, "port": port})

@@ -17,13 +17,19 @@ from zse.serve.ledger import Ledger
 from zse.serve.sockets import bind_socket
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from zse.serve.head_start import HeadStart
     from zse.serve.options import ServeOptions
     from zse.serve.state import AppState, LoadedModel
 
 
-def start(options: ServeOptions) -> int:
+def start(options: ServeOptions, load: Callable[[AppState], LoadedModel] | None = None) -> int:
     """Serve until told to stop; return the exit code.
+
+    Args:
+        options: How to serve.
+        load: Returns the model, in a thread; by default the one that the options name.
 
     Raises:
         ZSEError: The address cannot be bound.
@@ -34,18 +40,22 @@ def start(options: ServeOptions) -> int:
         signal.signal(number, _leave)
     with bind_socket(options.host, options.port) as listener:
         ledger = Ledger(options.start_time_ns)
-        open_early(options.device)
-        from zse.serve.head_start import HeadStart
-
-        head_start = HeadStart(options, ledger.phase)
+        load = load or _begin_to_load(options, ledger)
         from zse.serve.boot import serve
 
-        return serve(listener, options, partial(_load, options, head_start), ledger)
+        return serve(listener, options, load, ledger)
 
 
 def _leave(number: int, frame: object) -> None:  # noqa: ARG001
     # Nothing is flushed: a log line may be half written.
     os._exit(0)
+
+
+def _begin_to_load(options: ServeOptions, ledger: Ledger) -> Callable[[AppState], LoadedModel]:
+    open_early(options.device)
+    from zse.serve.head_start import HeadStart
+
+    return partial(_load, options, HeadStart(options, ledger.phase))
 
 
 def _load(options: ServeOptions, head_start: HeadStart, state: AppState) -> LoadedModel:

@@ -1,6 +1,5 @@
 """The scripted server on the port of the environment, ready after LOAD_SECONDS."""
 
-import contextlib
 import os
 import sys
 import time
@@ -10,9 +9,8 @@ sys.path[:0] = [str(Path(__file__).parents[3] / folder) for folder in ("tests/se
 
 from scripted_server import scripted_model  # noqa: E402
 
-from zse.serve.boot import serve  # noqa: E402
 from zse.serve.options import ServeOptions  # noqa: E402
-from zse.serve.sockets import bind_socket  # noqa: E402
+from zse.serve.start import start  # noqa: E402
 
 
 def load(state):
@@ -22,5 +20,4 @@ def load(state):
 
 if __name__ == "__main__":
     options = ServeOptions(model="scripted", port=int(os.environ["PORT"]), drain_seconds=1)
-    with contextlib.closing(bind_socket(options.host, options.port)) as listener:
-        sys.exit(serve(listener, options, load))
+    sys.exit(start(options, load))
