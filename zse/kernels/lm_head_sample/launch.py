@@ -1,9 +1,9 @@
 """From rows of logits to tokens, on the device.
 
 Launches: 2 for greedy rows and for draws from the whole distribution, 5 with truncation (top_k,
-top_p, min_p in any mixture of rows), 2 more for log-probabilities, 2 or 3 for adjustments. Without
-adjustments nothing depends on values: the launches of a kind and a number of rows can be captured
-in a graph. With them the number of entries is a launch argument: launch outside the graph.
+top_p, min_p in any mixture of rows), 2 more for log-probabilities, 2 or 3 for adjustments. Nothing
+depends on values, so the launches of a kind, a number of rows and room for so many adjustments can
+be captured in a graph; entries that are not needed name no token.
 
 A seed repeats a draw on the same kind of backend. The CPU backend walks the kept tokens from the
 likeliest, these kernels by identity: the same distribution, other tokens for the same seed.
