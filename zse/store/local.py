@@ -51,6 +51,19 @@ def write_all(file_descriptor: int, data: bytes | bytearray | memoryview, path: 
     return written
 
 
+def publish(file_descriptor: int, temporary: Path, path: Path) -> None:
+    """Give a file that is written its name, when its bytes are on the disk.
+
+    Raises:
+        DiskFullError, StoreError: As ``translated_os_error`` says of ``path``.
+    """
+    try:
+        os.fsync(file_descriptor)
+        temporary.replace(path)
+    except OSError as error:
+        raise translated_os_error(error, path, "write") from error
+
+
 class LocalWriter:
     """Writes ``.NAME.random.part`` beside the target and renames it when the block ends well."""
 
@@ -80,10 +93,7 @@ class LocalWriter:
     ) -> None:
         try:
             if kind is None:
-                os.fsync(self._file_descriptor)
-                self._temporary.replace(self._path)
-        except OSError as failure:
-            raise translated_os_error(failure, self._path, "write") from failure
+                publish(self._file_descriptor, self._temporary, self._path)
         finally:
             os.close(self._file_descriptor)
             with contextlib.suppress(OSError):

@@ -13,7 +13,7 @@ import re
 from typing import TYPE_CHECKING, Self
 
 from zse.store.base import CHUNK_BYTES
-from zse.store.local import translated_os_error, write_all
+from zse.store.local import publish, translated_os_error, write_all
 from zse.store.locks import open_locked
 
 if TYPE_CHECKING:
@@ -88,12 +88,10 @@ class PartialWriter:
     ) -> None:
         try:
             if kind is None:
-                os.fsync(self._file_descriptor)
-                self._temporary.replace(self._path)
+                publish(self._file_descriptor, self._temporary, self._path)
             elif self._discarded:
-                self._temporary.unlink(missing_ok=True)
-        except OSError as failure:
-            raise translated_os_error(failure, self._path, "write") from failure
+                with contextlib.suppress(OSError):  # why it is discarded is on its way
+                    self._temporary.unlink()
         finally:
             os.close(self._file_descriptor)
 
