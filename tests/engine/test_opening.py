@@ -42,6 +42,12 @@ def test_weights_that_nobody_waits_for_are_given_back(model):
     assert free_bytes() == before
 
 
+def test_a_driver_that_keeps_its_stack_is_no_reason_not_to_start(model, monkeypatch, caplog):
+    monkeypatch.setenv("ZSE_STUB_FAIL", "cuCtxSetLimit:1")
+    open_model(model, OPTIONS).abandon()
+    assert "cuCtxSetLimit: CUDA_ERROR_INVALID_VALUE (1)" in caplog.text
+
+
 def test_an_error_before_the_backend_gives_the_weights_back(model, monkeypatch):
     before = free_bytes()
 

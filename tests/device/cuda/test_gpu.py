@@ -35,12 +35,10 @@ def test_free_memory_is_read_anew(gpu: Gpu) -> None:
     assert gpu.info.free_bytes == 1 << 30
 
 
-def test_a_driver_that_keeps_its_stack_is_left_alone(
-    gpu: Gpu, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stack_limit_that_the_driver_refuses_is_the_drivers_error(gpu: Gpu) -> None:
     gpu.limit_stack(256)
-    monkeypatch.setenv("ZSE_STUB_FAIL", "cuCtxSetLimit:215")
-    gpu.limit_stack(256)
+    with pytest.raises(CudaError, match=r"cuCtxSetLimit.*CUDA_ERROR_INVALID_VALUE"):
+        gpu.limit_stack(0)
 
 
 def test_closing_gives_back_what_it_can_and_tells_the_first_failure(

@@ -7,6 +7,7 @@ begin first, before the engine is imported; a backend is built around them while
 from __future__ import annotations
 
 import contextlib
+import logging
 from typing import TYPE_CHECKING
 
 from zse.backends.cuda.budget import MemoryBudget
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from zse.stream.loader import LoadReport
     from zse.stream.source import ByteSource
 
+_LOG = logging.getLogger("zse.backends.cuda")
 STACK_BYTES = 256
 """Of one thread on the GPU: twice what the neediest of our kernels spills."""
 
@@ -82,7 +84,10 @@ class Arrival:
             undo.callback(source.close)
             with phases("context"):
                 gpu = undo.enter_context(Gpu.open(ordinal))
-            gpu.limit_stack(STACK_BYTES)
+            try:
+                gpu.limit_stack(STACK_BYTES)
+            except CudaError as error:  # memory is all that is at stake
+                _LOG.warning("GPU threads keep their usual stack: %s", error)
             arrival = cls(gpu, source, reader.header, allowed_bytes=allowed_bytes)
             undo.pop_all()
         return arrival

@@ -109,12 +109,13 @@ class Gpu:
         A context begins with 1,024 bytes, which is 264 MiB on an H200. The driver makes the stack
         larger by itself for a kernel that needs more.
 
-        Only memory is at stake, so a driver that does not want to is left alone.
-
         Args:
             length_bytes: Of one thread.
+
+        Raises:
+            CudaError: The driver does not want to.
         """
-        self._driver.raw("cuCtxSetLimit")(_LIMIT_STACK_SIZE, length_bytes)
+        self._driver.call("cuCtxSetLimit", _LIMIT_STACK_SIZE, length_bytes)
 
     def synchronize(self) -> None:
         """Wait for every stream.
