@@ -20,7 +20,7 @@ from zse.oci.address import check_address, join_address
 from zse.oci.errors import RegistryAuthError, RegistryError
 from zse.oci.sign_in import Scope
 from zse.records import record
-from zse.store.retry import BUSY_STATUSES, BusyServerError
+from zse.store.retry import BUSY_STATUSES, BusyServerError, doubled_seconds
 
 if TYPE_CHECKING:
     from zse.oci.reference import Reference
@@ -33,7 +33,6 @@ MAX_ANSWER_BYTES = 8 << 20
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _MAX_REDIRECTS = 5
 _MAX_SIGN_INS = 2
-_MAX_BACKOFF_SECONDS = 60.0
 _Taken = TypeVar("_Taken")
 
 
@@ -133,7 +132,7 @@ class Connection:
                 if failures > call.retries:
                     raise self._given_up(error) from error
                 asked_seconds = error.pause_seconds if isinstance(error, BusyServerError) else 0
-                self._sleep(asked_seconds or min(_MAX_BACKOFF_SECONDS, 0.5 * 2.0**failures))
+                self._sleep(asked_seconds or doubled_seconds(failures, first_seconds=1.0))
 
     def _settled(self, call: Call) -> httpx.Response:
         """Send a call once, by way of redirects and the sign-in; return an accepted answer."""

@@ -11,6 +11,7 @@ from zse.oci.connection import Call
 from zse.oci.errors import DigestMismatchError, RegistryError
 from zse.oci.image import hex_of
 from zse.oci.layer import blob_file
+from zse.store.retry import doubled_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -71,7 +72,7 @@ def stream_blob(
                 f"the download of {descriptor.digest} broke off after {done_bytes} bytes of "
                 f"{descriptor.size_bytes}: {problem or 'the answer was too short'}"
             ) from problem
-        sleep(0.25 * 2**attempt)
+        sleep(doubled_seconds(attempt, first_seconds=0.5))
 
 
 def _from_offset(registry: Registry, descriptor: Descriptor, offset_bytes: int) -> Iterator[bytes]:

@@ -17,6 +17,7 @@ from zse.oci.connection import Call
 from zse.oci.errors import RegistryAuthError, RegistryError
 from zse.oci.sign_in import Scope
 from zse.records import record
+from zse.store.retry import doubled_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -103,7 +104,7 @@ def push_blob(
         except RegistryAuthError:
             raise
         except RegistryError:
-            sleep(0.5 * 2**attempt)
+            sleep(doubled_seconds(attempt, first_seconds=1.0))
     return upload.run(source, mount_from)
 
 
@@ -155,7 +156,7 @@ class _BlobUpload:
                 failures += 1
                 if failures > _RESUMES:
                     raise
-                self.sleep(0.5 * 2**failures)
+                self.sleep(doubled_seconds(failures, first_seconds=1.0))
                 location, done_bytes = self._state(location)
                 continue
             done_bytes, failures = end_bytes, 0

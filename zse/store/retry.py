@@ -41,10 +41,14 @@ def retry_after_seconds(header: str | None, *, now: float | None = None) -> floa
     return min(max(seconds, 0.0), MAX_PAUSE_SECONDS)
 
 
+def doubled_seconds(attempt: int, *, first_seconds: float = _FIRST_PAUSE_SECONDS) -> float:
+    """Return the pause after the given number of failures: doubling, at most a minute."""
+    return float(min(first_seconds * 2.0 ** (attempt - 1), MAX_PAUSE_SECONDS))
+
+
 def backoff_seconds(attempt: int) -> float:
-    """Return the pause after the given number of failures: doubling, with up to half taken off."""
-    longest = min(_FIRST_PAUSE_SECONDS * 2.0 ** (attempt - 1), MAX_PAUSE_SECONDS)
-    return float(longest * random.uniform(0.5, 1.0))
+    """Return the same with up to half taken off, so that clients do not come back together."""
+    return doubled_seconds(attempt) * random.uniform(0.5, 1.0)
 
 
 def pause(attempt: int, problem: Exception | None, stop: Event) -> None:

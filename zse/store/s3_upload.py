@@ -189,7 +189,7 @@ class _Upload:
         offset = (number - 1) * part_bytes
         body = self.source.read(offset, min(part_bytes, self.source.size_bytes - offset))
         md5 = _md5(body)
-        if held is not None and held == (held[0], len(body)) and held[0].strip('"') == md5.hex():
+        if held is not None and (held[0].strip('"'), held[1]) == (md5.hex(), len(body)):
             return _Part(number=number, etag=held[0], md5=md5, length=len(body)), True
         answer = self.client.upload_part(
             **self._target,
