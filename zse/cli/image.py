@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 import click
 
 from zse.errors import UsageError
+from zse.oci.facts import NO_BYTE_CODE
 from zse.settings import load_settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from zse.oci.facts import ImageFacts
     from zse.oci.inspect import PlatformReport
     from zse.oci.verify import Expectations, Verification
 
@@ -113,6 +115,7 @@ def _auth_file() -> Path:
 def _print_platform(item: PlatformReport) -> None:
     lines = [
         ("platform", item.platform),
+        *_told(item.facts),
         ("manifest", item.digest),
         ("size", f"{item.size_bytes / 1e6:.1f} MB"),
         ("created", item.created),
@@ -138,6 +141,30 @@ def _print_platform(item: PlatformReport) -> None:
     if item.sbom:
         counts = ", ".join(f"{count} {kind}" for kind, count in item.sbom.items())
         click.echo(f"{'materials':11} {counts}")
+
+
+def _told(facts: ImageFacts) -> list[tuple[str, str]]:
+    """Return what an image of ours is: the lines that tell two of them apart."""
+    if not facts.is_ours:
+        return []
+    model = " ".join(filter(None, (facts.model_name, facts.model_revision, facts.model_scheme)))
+    weights = {
+        "baked": "in the image",
+        "volume": "mounted at /models",
+        "url": f"fetched from {facts.model_url} at start",
+    }.get(facts.weights, facts.weights)
+    able = "with" if "s3" in facts.stores else "without"
+    byte_code = facts.byte_code
+    if byte_code == NO_BYTE_CODE:
+        byte_code = "none: the image starts twice as slowly"
+    return [
+        ("model", model),
+        *([("sha256", facts.model_sha256)] if facts.model_sha256 else []),
+        ("weights", f"{weights}; {able} the packages for s3://"),
+        ("recipe", f"{facts.recipe}, zse {facts.version}"),
+        ("device", " ".join(filter(None, (facts.device, *facts.kernels)))),
+        ("byte code", byte_code),
+    ]
 
 
 def _pairs(values: Mapping[str, str]) -> list[str]:

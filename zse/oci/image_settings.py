@@ -6,20 +6,64 @@ from typing import TYPE_CHECKING, Any
 
 import zse
 from zse.oci.cache import IMAGE_FORMAT
+from zse.oci.facts import NO_BYTE_CODE, ImageFacts
 from zse.oci.image import ImageSettings
 from zse.oci.layer import LIBZSTD_VERSION, Compression
 from zse.oci.layers import MODEL_PATH
+from zse.oci.materials import MaterialKind
 from zse.oci.options import ModelMode
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from zse.oci.base import Base
+    from zse.oci.layers import ModelLayer
+    from zse.oci.materials import Material
     from zse.oci.options import BuildOptions
     from zse.oci.recipe import Healthcheck, Recipe
 
 _NANOSECONDS = 1_000_000_000
+_TITLE = "org.opencontainers.image.title"
+_STORES = {"boto3": "s3"}
+"""Python package -> the store that it opens."""
 
 
-def image_settings(recipe: Recipe, options: BuildOptions) -> ImageSettings:
+def image_facts(
+    recipe: Recipe,
+    options: BuildOptions,
+    materials: Sequence[Material],
+    model: ModelLayer | None,
+    *,
+    cpython: str,
+) -> ImageFacts:
+    """Say what the image holds, for its labels.
+
+    Args:
+        recipe: What the image is built from.
+        options: What it is built with.
+        materials: What went in.
+        model: The model's layer; None when it is not baked in.
+        cpython: Version that compiled the byte code; empty when there is none.
+    """
+    packages = {material.name for material in materials if material.kind is MaterialKind.WHEEL}
+    known = options.model_facts
+    return ImageFacts(
+        version=zse.__version__,
+        recipe=recipe.name,
+        device=recipe.env.get("ZSE_DEVICE", ""),
+        kernels=tuple(sorted(recipe.kernels.gpu)),
+        weights=str(options.model_mode),
+        stores=tuple(sorted(store for name, store in _STORES.items() if name in packages)),
+        model_name=known.get("name", ""),
+        model_revision=known.get("version", ""),
+        model_scheme=known.get("quantization", ""),
+        model_sha256=model.sha256 if model else "",
+        model_url=options.shown_model_url,
+        byte_code=cpython or NO_BYTE_CODE,
+    )
+
+
+def image_settings(recipe: Recipe, options: BuildOptions, facts: ImageFacts) -> ImageSettings:
     """Say how the image starts."""
     is_url = options.model_mode is ModelMode.URL
     model = options.model_url if is_url else f"/{MODEL_PATH}"
@@ -30,8 +74,9 @@ def image_settings(recipe: Recipe, options: BuildOptions) -> ImageSettings:
         env={**recipe.env, **cache, "ZSE_MODEL": model, "PORT": str(recipe.port)},
         labels={
             **recipe.labels,
+            **({_TITLE: facts.model_name} if facts.model_name else {}),
             "org.opencontainers.image.version": zse.__version__,
-            "dev.zse.recipe": recipe.name,
+            **facts.to_labels(),
         },
         user=recipe.user,
         port=recipe.port,

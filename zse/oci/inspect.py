@@ -9,11 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from zse.oci.attestation import MEDIA_TYPE_SPDX
 from zse.oci.errors import LayoutError
+from zse.oci.facts import ImageFacts
 from zse.oci.image import Descriptor, digest_of
+from zse.oci.image_source import open_image
 from zse.oci.sbom import sbom_counts
 from zse.records import record
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from zse.oci.image_source import ImageSource
 
 Json = Mapping[str, Any]
@@ -51,6 +55,8 @@ class PlatformReport:
     command: tuple[str, ...]
     env: tuple[str, ...]
     ports: tuple[str, ...]
+    facts: ImageFacts
+    """What the labels say, read."""
     labels: Mapping[str, str]
     annotations: Mapping[str, str]
     layers: tuple[LayerReport, ...]
@@ -84,6 +90,12 @@ class PlatformManifest:
         """What the config says: ``os/architecture``."""
         return f"{self.config.get('os')}/{self.config.get('architecture')}"
 
+    @property
+    def labels(self) -> dict[str, str]:
+        """The labels that the config holds."""
+        run: Json = self.config.get("config") or {}
+        return dict(run.get("Labels") or {})
+
 
 def inspect_image(source: ImageSource, *, platform: str = "") -> ImageReport:
     """Describe an image.
@@ -101,6 +113,22 @@ def inspect_image(source: ImageSource, *, platform: str = "") -> ImageReport:
         has = ", ".join(item.platform for item in found)
         raise LayoutError(f"the image has no {platform}", hint=f"It has {has}.")
     return ImageReport(digest=top, platforms=tuple(_report(source, item) for item in chosen))
+
+
+def read_image_facts(reference: str, *, auth_file: Path) -> ImageFacts:
+    """Read what an image says of itself: its first platform, since all are built for one model.
+
+    Args:
+        reference: An image reference, ``oci:DIR[:TAG]`` or ``tar:FILE[:TAG]``.
+        auth_file: docker's config.json.
+
+    Raises:
+        ImageError: The image cannot be read.
+        NotFoundError: There is no such file or folder.
+    """
+    with open_image(reference, auth_file=auth_file) as source:
+        _, images = platform_manifests(source)
+    return ImageFacts.from_labels(images[0].labels if images else {})
 
 
 def platform_manifests(source: ImageSource) -> tuple[str, list[PlatformManifest]]:
@@ -156,7 +184,8 @@ def _report(source: ImageSource, image: PlatformManifest) -> PlatformReport:
         command=tuple(run.get("Cmd") or ()),
         env=tuple(run.get("Env") or ()),
         ports=tuple(run.get("ExposedPorts") or ()),
-        labels=dict(run.get("Labels") or {}),
+        facts=ImageFacts.from_labels(image.labels),
+        labels=image.labels,
         annotations=dict(image.manifest.get("annotations") or {}),
         layers=tuple(
             LayerReport(

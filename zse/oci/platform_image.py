@@ -23,12 +23,13 @@ from zse.oci.image import (
     MEDIA_TYPE_CONFIG,
     MEDIA_TYPE_MANIFEST,
     Descriptor,
+    ImageSettings,
     build_config,
     build_manifest,
     digest_of,
     hex_of,
 )
-from zse.oci.image_settings import image_annotations, image_settings
+from zse.oci.image_settings import image_annotations, image_facts, image_settings
 from zse.oci.layers import LayerBuilder
 from zse.oci.materials import Material, base_material, model_material
 from zse.oci.options import BuildOptions, BuiltPlatform, ModelMode
@@ -109,7 +110,11 @@ def build_platform(
         source = {"source": options.shown_model_url} if is_fetched else {}
         facts = {**options.model_facts, **source}
         builder.materials.append(model_material(model.sha256 if model else "", facts))
-    return _assemble(recipe, options, builder, layout, base, layers)
+    said = image_facts(
+        recipe, options, builder.materials, model, cpython=builder.byte_code_version
+    )
+    settings = image_settings(recipe, options, said)
+    return _assemble(recipe, options, settings, builder, layout, base, layers)
 
 
 def _builder(recipe: Recipe, options: BuildOptions, report: Callable[[str], None]) -> LayerBuilder:
@@ -179,6 +184,7 @@ def _base(
 def _assemble(
     recipe: Recipe,
     options: BuildOptions,
+    settings: ImageSettings,
     builder: LayerBuilder,
     layout: ImageLayout,
     base: Base,
@@ -188,7 +194,7 @@ def _assemble(
     content = build_config(
         base.config,
         layers,
-        image_settings(recipe, options),
+        settings,
         platform=recipe.platform,
         epoch_seconds=options.epoch_seconds,
     )

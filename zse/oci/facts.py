@@ -1,0 +1,80 @@
+"""What an image says of itself in its labels: which model, how it gets its weights, for which device.
+
+The builder writes them, `zse image inspect` shows them, and whoever is about to run the image reads
+them: an image without the packages of object storage cannot fetch a model from there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from zse.records import record
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_PREFIX = "dev.zse."
+_LABELS = {
+    "version": "version",
+    "recipe": "recipe",
+    "device": "device",
+    "kernels": "kernels",
+    "weights": "weights",
+    "stores": "stores",
+    "model_name": "model.name",
+    "model_revision": "model.revision",
+    "model_scheme": "model.scheme",
+    "model_sha256": "model.sha256",
+    "model_url": "model.url",
+    "byte_code": "byte-code",
+}
+"""Field -> label, without the prefix."""
+_LISTS = frozenset({"kernels", "stores"})
+NO_BYTE_CODE = "none"
+
+
+@record
+class ImageFacts:
+    """What the labels say. Text is empty where an image does not say it, as a foreign one."""
+
+    version: str = ""
+    """Of zse, which built the image and runs in it."""
+    recipe: str = ""
+    device: str = ""
+    """``cpu``, ``cuda`` or ``auto``."""
+    kernels: tuple[str, ...] = ()
+    """GPU architectures that the image carries kernels for: ``sm_90``."""
+    weights: str = ""
+    """``baked``: the model is in the image; ``volume``: it is mounted; ``url``: it is fetched."""
+    stores: tuple[str, ...] = ()
+    """Stores beside ``https`` and ``hf`` that the image has the packages for: ``s3``."""
+    model_name: str = ""
+    model_revision: str = ""
+    model_scheme: str = ""
+    """How the weights are quantized: ``int4``."""
+    model_sha256: str = ""
+    """Of the .zse file, as ``sha256sum`` prints it; empty when the file is not in the image."""
+    model_url: str = ""
+    """Where a ``url`` image fetches its model, without the query."""
+    byte_code: str = ""
+    """Version of the Python that compiled the code in the image; ``none`` when none did."""
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether zse built the image, and says so."""
+        return bool(self.recipe)
+
+    def to_labels(self) -> dict[str, str]:
+        """Write what is known as labels."""
+        words = {
+            field: ",".join(getattr(self, field)) if field in _LISTS else getattr(self, field)
+            for field in _LABELS
+        }
+        return {f"{_PREFIX}{_LABELS[field]}": text for field, text in words.items() if text}
+
+    @classmethod
+    def from_labels(cls, labels: Mapping[str, str]) -> ImageFacts:
+        """Read labels; what they do not say stays empty."""
+        found = {field: str(labels.get(f"{_PREFIX}{name}", "")) for field, name in _LABELS.items()}
+        lists = {field: tuple(filter(None, found.pop(field).split(","))) for field in _LISTS}
+        return cls(**found, **lists)
