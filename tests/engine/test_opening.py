@@ -10,7 +10,7 @@ from zse.backends.types import PENDING_TOKEN, SamplingRow, SequenceChunk, StepBa
 from zse.device.cuda import Driver, Gpu
 from zse.engine import loading
 from zse.engine.loading import load_model
-from zse.engine.opening import LoadOptions, open_model
+from zse.engine.opening import LoadOptions, locate_model, open_model
 from zse.errors import DeviceError, FormatError, UsageError
 from zse.models import runner
 from zse.quantize.builtin import ensure_zse
@@ -121,3 +121,15 @@ def test_a_model_is_used_and_closed_by_other_threads_than_the_one_that_loaded_it
 def test_options_that_mean_nothing_are_refused_before_a_model_is_looked_for(options, error):
     with pytest.raises(error):
         LoadOptions(**options)
+
+
+def test_a_conversion_on_the_way_tells_how_far_it_is(tmp_path, monkeypatch):
+    monkeypatch.setenv("ZSE_CACHE_DIR", str(tmp_path))
+    seen = []
+    path = locate_model("tiny", progress=lambda *now: seen.append(now))
+    assert {stage for stage, _, _ in seen} == {"convert"}
+    assert seen[0][1] == 0
+    assert seen[-1][1] == seen[-1][2]
+    seen.clear()
+    assert locate_model("tiny", progress=lambda *now: seen.append(now)) == path
+    assert seen == []

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import importlib
 import math
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from zse.format.model_file import ModelFile
 
 GIB = 1 << 30
+StageProgress = Callable[[str, int, int], None]
+"""Called as ``progress(stage, done_bytes, total_bytes)``; a stage is ``fetch`` or ``convert``."""
 MAX_THREADS = 1024
 """Far more than any machine has cores; the runtime below crashes where it cannot start them all."""
 
@@ -94,7 +98,11 @@ class OpenedModel:
 
 
 def open_model(
-    model: str | Path, options: LoadOptions, *, phases: Phases = no_phases
+    model: str | Path,
+    options: LoadOptions,
+    *,
+    phases: Phases = no_phases,
+    progress: StageProgress | None = None,
 ) -> OpenedModel:
     """Open a model's file and, on a GPU, send its weights on their way.
 
@@ -104,6 +112,7 @@ def open_model(
         model: Anything ``locate_model`` accepts.
         options: Where and how.
         phases: Told what takes the time.
+        progress: Called while a checkpoint is converted or a file is fetched.
 
     Raises:
         NotFoundError: There is no such file or model.
@@ -112,7 +121,7 @@ def open_model(
         DeviceError: The device is absent or too small.
     """
     with phases("model-file"):
-        reader = _open_file(model, options)
+        reader = _open_file(model, options, progress)
     try:
         arrival = begin_arrival(
             options.device, reader, vram_bytes=int(options.vram_gib * GIB), phases=phases
@@ -123,33 +132,51 @@ def open_model(
     return OpenedModel(reader=reader, arrival=arrival)
 
 
-def locate_model(model: str | Path, *, quant: str | None = None) -> Path:
+def locate_model(
+    model: str | Path, *, quant: str | None = None, progress: StageProgress | None = None
+) -> Path:
     """Return the .zse file of a model, converting a checkpoint into the cache when it is none.
 
     Args:
         model: A .zse file, its s3:// address, a checkpoint folder, a hub id or ``tiny``.
         quant: Scheme to convert to.
+        progress: Called while the checkpoint is converted or the file is fetched.
 
     Raises:
         NotFoundError: There is no such file or model.
         ConversionError: The checkpoint cannot be converted.
     """
     if is_remote(str(model)):
-        return fetch_model(str(model), load_settings().cache_dir)
+        fetching = partial(progress or _ignore, "fetch")
+        return fetch_model(str(model), load_settings().cache_dir, fetching)
     path = Path(model).expanduser()
     if path.suffix == ".zse" or (path.is_file() and not is_builtin(str(model))):
         return path
     # Serving needs no converter, so the two packages do not know each other at import time.
     builtin = importlib.import_module("zse.quantize.builtin")
     cache_dir = load_settings().cache_dir
-    return Path(builtin.ensure_zse(str(model), quant=quant, cache_dir=cache_dir))
+    notify = progress or _ignore
+    return Path(
+        builtin.ensure_zse(
+            str(model),
+            quant=quant,
+            cache_dir=cache_dir,
+            progress=lambda now: notify(now.stage, now.done_bytes, now.total_bytes),
+        )
+    )
 
 
-def _open_file(model: str | Path, options: LoadOptions) -> ModelFile:
+def _open_file(
+    model: str | Path, options: LoadOptions, progress: StageProgress | None
+) -> ModelFile:
     if str(model).startswith("s3://") and runs_on_gpu(options.device):
         # By name, as in ``fetch_model``.
         remote = importlib.import_module("zse.stream.remote")
         opening = importlib.import_module("zse.stream.opening")
         reader: ModelFile = remote.RemoteReader(opening.open_source(str(model)))
         return reader
-    return ZSEReader(locate_model(model, quant=options.quant))
+    return ZSEReader(locate_model(model, quant=options.quant, progress=progress))
+
+
+def _ignore(stage: str, done_bytes: int, total_bytes: int) -> None:
+    """Report to nobody."""

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import importlib
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from zse.settings import load_settings
+
+if TYPE_CHECKING:
+    from zse.store import Progress
 
 _SCHEMES = ("s3://", "hf://", "https://", "http://")
 
@@ -15,7 +19,7 @@ def is_remote(model: str) -> bool:
     return model.startswith(_SCHEMES)
 
 
-def fetch_model(url: str, cache_dir: Path) -> Path:
+def fetch_model(url: str, cache_dir: Path, progress: Progress | None = None) -> Path:
     """Return the local copy of a .zse file in object storage, fetching it when it is not there.
 
     An object that was replaced since has another version, and so another local name. Processes
@@ -30,4 +34,4 @@ def fetch_model(url: str, cache_dir: Path) -> Path:
     # By name: a file of this machine is served without the modules that speak HTTP.
     cache = importlib.import_module("zse.store.cache")
     limit_bytes = int(load_settings().cache_gib * cache.GIBIBYTE)
-    return Path(cache.Cache(cache_dir, limit_bytes=limit_bytes).fetch(url))
+    return Path(cache.Cache(cache_dir, limit_bytes=limit_bytes).fetch(url, progress))
