@@ -14,6 +14,7 @@ from zse.serve.sampling import build_params, check_extras, resolve_max_tokens
 from zse.serve.streaming import ChunkWriter, EventStream
 
 if TYPE_CHECKING:
+    from starlette.datastructures import State
     from starlette.requests import Request
     from starlette.types import ASGIApp
 
@@ -33,7 +34,7 @@ async def answer_chat(request: Request, mapping: dict[str, Any]) -> ASGIApp:
     model = state.require_model(body.model)
     check_chat(body)
     # Rendering and encoding a long conversation takes milliseconds that other streams would feel.
-    order = await asyncio.to_thread(_order, body, model, request.state.request_id)
+    order = await asyncio.to_thread(_order, body, model, request.state)
     generation = Generation(state, model, order)
     options = AnswerOptions(
         has_logprobs=bool(body.logprobs),
@@ -50,7 +51,7 @@ async def answer_chat(request: Request, mapping: dict[str, Any]) -> ASGIApp:
     return await whole_answer(request, collect_chat(generation, head, options), headers)
 
 
-def _order(body: ChatRequest, model: LoadedModel, request_id: str) -> WorkOrder:
+def _order(body: ChatRequest, model: LoadedModel, call: State) -> WorkOrder:
     prompt = prompt_token_ids(body, model)
     has_new_name = body.max_completion_tokens is not None
     max_tokens = resolve_max_tokens(
@@ -65,7 +66,8 @@ def _order(body: ChatRequest, model: LoadedModel, request_id: str) -> WorkOrder:
     model.engine.check(prompt, params)
     priority, salt = check_extras(body)
     return WorkOrder(
-        request_id=request_id,
+        request_id=call.request_id,
+        arrival=call.arrival,
         prompts=(prompt,),
         params=params,
         priority=priority,

@@ -25,6 +25,7 @@ from zse.serve.streaming import DONE, ChunkWriter, EventStream
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
+    from starlette.datastructures import State
     from starlette.requests import Request
     from starlette.types import ASGIApp
 
@@ -67,7 +68,7 @@ async def answer_completion(request: Request, mapping: dict[str, Any]) -> ASGIAp
     state = state_of(request)
     body, ignored = read_request(mapping, CompletionRequest)
     model = state.require_model(body.model)
-    plan = await asyncio.to_thread(_plan, body, model, request.state.request_id)
+    plan = await asyncio.to_thread(_plan, body, model, request.state)
     head = answer_head("text_completion", "cmpl", model)
     headers = ignored_header(ignored)
     generation = None
@@ -83,7 +84,7 @@ async def answer_completion(request: Request, mapping: dict[str, Any]) -> ASGIAp
     return await whole_answer(request, _collect(plan, generation, head), headers)
 
 
-def _plan(body: CompletionRequest, model: LoadedModel, request_id: str) -> Plan:
+def _plan(body: CompletionRequest, model: LoadedModel, call: State) -> Plan:
     prompts = _prompts(body, model)
     if body.logprobs is not None:
         check_range("logprobs", body.logprobs, 0, MAX_TOP_LOGPROBS)
@@ -104,7 +105,8 @@ def _plan(body: CompletionRequest, model: LoadedModel, request_id: str) -> Plan:
         model.engine.check(prompt, params)
     priority, salt = check_extras(body)
     order = WorkOrder(
-        request_id=request_id,
+        request_id=call.request_id,
+        arrival=call.arrival,
         prompts=tuple(prompts),
         params=params,
         priority=priority,

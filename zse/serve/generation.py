@@ -31,6 +31,8 @@ class WorkOrder:
     """What to generate."""
 
     request_id: str
+    arrival: float
+    """When the request came, on ``time.perf_counter``."""
     prompts: tuple[Sequence[int], ...]
     """Token ids of each prompt; choices are numbered prompt by prompt."""
     params: SamplingParams
@@ -118,7 +120,8 @@ class Generation:
                     now = time.perf_counter()
                     if not has_first:
                         metrics.observe_first_token(now - started)
-                        self._state.ledger.mark("first-token")
+                        own_ms = (now - self._order.arrival) * 1000
+                        self._state.ledger.mark_first_token(self._order.request_id, own_ms)
                         has_first = True
                     else:
                         metrics.observe_token_gap(now - last)

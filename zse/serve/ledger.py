@@ -1,5 +1,8 @@
 """The cold-start ledger: when each phase of the start ended, in ms since the process began.
 
+``first-token`` is what the first client would have waited had it asked at once: the ms until ready,
+and its own request's ms from arrival to first token. How long nobody asked is no part of it.
+
 It is written by the threads of the boot and read by handlers; a phase is written once, so no lock
 is needed beyond the interpreter's own. The same numbers go to the log, metrics and
 ``Server-Timing``.
@@ -16,7 +19,7 @@ from typing import TYPE_CHECKING
 from zse.records import record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 
 @record
@@ -38,18 +41,23 @@ class Ledger:
 
     Args:
         start_time_ns: CLOCK_REALTIME when the launcher started the process; 0 asks the kernel.
+        clock: Seconds that only grow.
     """
 
-    def __init__(self, start_time_ns: int = 0) -> None:
+    def __init__(
+        self, start_time_ns: int = 0, *, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
         self._age_at_birth_ms = process_age_ms(start_time_ns)
-        self._birth = time.perf_counter()
+        self._clock = clock
+        self._birth = clock()
         self._phases: dict[str, Phase] = {}
+        self._first_request_id = ""
         # Everything before this object existed: the interpreter, and the imports up to here.
         self._record("interpreter", 0.0, self._age_at_birth_ms)
 
     def now_ms(self) -> float:
         """Milliseconds since the process began."""
-        return self._age_at_birth_ms + (time.perf_counter() - self._birth) * 1000
+        return self._age_at_birth_ms + (self._clock() - self._birth) * 1000
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -62,6 +70,19 @@ class Ledger:
         """Record a moment, such as ``ready``; only the first call for a name counts."""
         if name not in self._phases:
             self._record(name, 0.0, self.now_ms())
+
+    def mark_first_token(self, request_id: str, request_ms: float) -> None:
+        """Record the first token that was ever generated; only the first call counts.
+
+        Args:
+            request_id: Whose answer reports it in its header.
+            request_ms: From that request's arrival to the token.
+        """
+        if "first-token" not in self._phases:
+            ready = self._phases.get("ready")
+            ready_ms = ready.end_ms if ready else self.now_ms() - request_ms
+            self._first_request_id = request_id
+            self._record("first-token", 0.0, ready_ms + request_ms)
 
     def _record(self, name: str, start_ms: float, end_ms: float) -> None:
         self._phases[name] = Phase(name=name, start_ms=start_ms, end_ms=end_ms)
@@ -85,9 +106,17 @@ class Ledger:
             for phase in self.phases()
         }
 
-    def server_timing(self) -> str:
-        """Return the value of a ``Server-Timing`` header (RFC-like: ``name;dur=ms``)."""
-        return ", ".join(f"cold-{p.name};dur={p.duration_ms:.1f}" for p in self.phases())
+    def server_timing(self, request_id: str) -> str:
+        """Return the value of a ``Server-Timing`` header: ``name;dur=ms``.
+
+        ``cold-first-token`` stands in the answer that waited for it, and in no other.
+        """
+        hidden = "" if request_id == self._first_request_id else "first-token"
+        return ", ".join(
+            f"cold-{phase.name};dur={phase.duration_ms:.1f}"
+            for phase in self.phases()
+            if phase.name != hidden
+        )
 
 
 def process_age_ms(start_time_ns: int = 0) -> float:

@@ -52,7 +52,7 @@ class Shell:
             return
         headers = dict(scope["headers"])
         call = _Call(self._state, scope, headers.get(b"x-request-id", b""), send)
-        scope.setdefault("state", {})["request_id"] = call.request_id
+        scope.setdefault("state", {}).update(request_id=call.request_id, arrival=call.arrival)
         refusal = self._refuse(headers)
         try:
             if refusal is not None:
@@ -90,7 +90,7 @@ class _Call:
         self._scope = scope
         self._send = send
         self._status = 0
-        self._started = time.perf_counter()
+        self.arrival = time.perf_counter()
 
     @property
     def has_started(self) -> bool:
@@ -101,7 +101,7 @@ class _Call:
         """Pass a message on, with our headers on the first."""
         if message["type"] == "http.response.start":
             self._status = message["status"]
-            timing = self._state.ledger.server_timing()
+            timing = self._state.ledger.server_timing(self.request_id)
             message["headers"] = [
                 *message.get("headers", ()),
                 (b"x-request-id", self.request_id.encode("latin-1")),
@@ -125,7 +125,7 @@ class _Call:
                 "method": self._scope["method"],
                 "path": path[:200],
                 "status": self._status,
-                "duration_ms": round((time.perf_counter() - self._started) * 1000, 1),
+                "duration_ms": round((time.perf_counter() - self.arrival) * 1000, 1),
             },
         )
 
