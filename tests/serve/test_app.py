@@ -223,6 +223,15 @@ def test_every_response_has_a_request_id_and_the_ledger(call):
     assert forged.headers["x-request-id"].startswith("req_")
 
 
+def test_the_first_answer_alone_reports_the_first_token(call, state):
+    state.ledger.mark("ready")
+    first, second = call.chat("say:a"), call.chat("say:a", stream=True)
+    timing = dict(part.split(";dur=") for part in first.headers["server-timing"].split(", "))
+    assert float(timing["cold-first-token"]) >= float(timing["cold-ready"])
+    assert "cold-first-token" not in second.headers["server-timing"]
+    assert "cold-first-token" not in call("GET", "/health").headers["server-timing"]
+
+
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1:8000", "[::1]:80", "LOCALHOST:1"])
 def test_a_loopback_server_answers_its_own_names(make_caller, host):
     call = make_caller(allowed_hosts=LOOPBACK_HOSTS)
@@ -255,7 +264,7 @@ def test_the_openapi_document_describes_hot_and_mounted_routes(call):
     document = call("GET", "/openapi.json").json()
     paths = {route.path for route in call.app._app.routes}
     described = {path.replace("{model}", "{model:path}") for path in document["paths"]}
-    assert paths - described <= {"/docs", "/docs/oauth2-redirect", "/openapi.json"}
+    assert paths - described <= {"/docs", "/openapi.json"}
     assert "ChatRequest" in document["components"]["schemas"]
     assert call("GET", "/docs").status_code == 200
     assert call("GET", "/version").json()["model"] == "scripted"

@@ -12,10 +12,13 @@ import msgspec
 from fastapi import FastAPI
 
 from zse import __version__
+from zse.serve.docs_page import docs_page
 from zse.serve.errors import ErrorBody, handle_crash, handle_http_error
 from zse.serve.protocol import ChatRequest, CompletionRequest
 
 if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
     from starlette.types import ASGIApp
 
     from zse.serve.state import AppState
@@ -34,6 +37,7 @@ _HOT_ROUTES: dict[str, tuple[str, str, str | None, dict[str, str]]] = {
     "/health/ready": ("get", "Readiness.", None, {"200": "Ready"}),
     "/health/live": ("get", "Liveness.", None, {"200": "Alive"}),
     "/ping": ("get", "Readiness for load balancers.", None, {"200": "Ready", "204": "Loading"}),
+    "/": ("get", "What this is, for people and programs.", None, {"200": "Home"}),
     "/metrics": ("get", "Prometheus metrics.", None, {"200": "Exposition"}),
     "/invocations": ("post", "Either of the two, chosen by its body.", None, {"200": "Answer"}),
 }
@@ -41,7 +45,12 @@ _HOT_ROUTES: dict[str, tuple[str, str, str | None, dict[str, str]]] = {
 
 def create_admin(state: AppState) -> ASGIApp:
     """Return the FastAPI application."""
-    app = FastAPI(title="zse", version=__version__, redoc_url=None)
+    app = FastAPI(title="zse", version=__version__, docs_url=None, redoc_url=None)
+
+    async def docs(request: Request) -> Response:  # noqa: ARG001
+        return docs_page(app.openapi())
+
+    app.add_route("/docs", docs, include_in_schema=False)
 
     @app.get("/version", summary="What runs here.")
     def version() -> dict[str, Any]:

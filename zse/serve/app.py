@@ -22,7 +22,7 @@ from zse.serve.errors import (
     handle_zse_error,
 )
 from zse.serve.health import live, metrics, ping, ready
-from zse.serve.lazy import DESCRIBED_PATHS, LazyAdmin
+from zse.serve.lazy import DESCRIBED_PATHS, LazyAdmin, home
 from zse.serve.middleware import Shell
 from zse.serve.models import get_model, list_models
 from zse.serve.requests import read_body, state_of
@@ -51,6 +51,7 @@ def create_app(state: AppState, *, allowed_hosts: frozenset[str] | None = None) 
     admin = LazyAdmin(state)
     app = Starlette(
         routes=[
+            Route("/", home, methods=["GET"]),
             Route("/v1/chat/completions", create_chat_completion, methods=["POST"]),
             Route("/v1/completions", create_completion, methods=["POST"]),
             Route("/v1/models", list_models, methods=["GET"]),

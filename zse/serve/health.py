@@ -52,8 +52,7 @@ async def live(request: Request) -> Response:
     """Say that the process answers."""
     if (crash := _crash(request)) is not None:
         return crash
-    state = state_of(request)
-    body = {"status": "live", "phase": "draining" if state.draining else state.phase}
+    body = {"status": "live", "phase": state_of(request).stage}
     return Response(msgspec.json.encode(body), media_type="application/json")
 
 

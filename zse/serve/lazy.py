@@ -1,4 +1,4 @@
-"""Imports and mounts the FastAPI part when somebody first asks for it, after the model is ready.
+"""Imports what people look at when somebody first asks for it: pages, and the FastAPI part.
 
 FastAPI costs half a second of imports that would otherwise stand between a start and its first
 token; nobody who waits for a token is waiting for the API's description.
@@ -10,11 +10,20 @@ import asyncio
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from zse.serve.state import AppState
 
-DESCRIBED_PATHS = ("/docs", "/docs/oauth2-redirect", "/openapi.json", "/version")
+DESCRIBED_PATHS = ("/docs", "/openapi.json", "/version")
+
+
+async def home(request: Request) -> Response:
+    """Handle ``/``; its page is imported when somebody asks."""
+    from zse.serve import pages
+
+    return await pages.home(request)
 
 
 class LazyAdmin:

@@ -105,6 +105,11 @@ class AppState:
         """Whether a generation would be accepted now."""
         return self.model is not None and not self.draining
 
+    @property
+    def stage(self) -> str:
+        """What the server is doing, in words: a phase of its start, ready or draining."""
+        return "draining" if self.draining else self.phase
+
     def require_model(self, name: str | None = None) -> LoadedModel:
         """Return the model if it answers to ``name``.
 
