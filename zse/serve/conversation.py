@@ -10,6 +10,7 @@ from zse.engine.request import MAX_TOP_LOGPROBS
 from zse.errors import TemplateError
 from zse.serve.errors import BadRequestError, UnsupportedParameterError
 from zse.serve.protocol import (
+    FORM_ADVICE,
     MAX_MESSAGES,
     MAX_TOOLS,
     ChatRequest,
@@ -53,9 +54,7 @@ def check_chat(request: ChatRequest) -> None:
         )
     form = (request.response_format or {"type": "text"}).get("type")
     if form != "text":
-        raise UnsupportedParameterError(
-            "response_format", "Only {'type': 'text'} can be enforced here."
-        )
+        raise UnsupportedParameterError("response_format", FORM_ADVICE)
     _check_tools(request)
     for name in request.chat_template_kwargs or {}:
         if name in _RESERVED or name.startswith("_"):
@@ -81,7 +80,8 @@ def _check_tools(request: ChatRequest) -> None:
         )
     if choice != "auto":
         raise UnsupportedParameterError(
-            "tool_choice", "Only 'none' and 'auto' are: a call cannot be forced here."
+            "tool_choice",
+            "A call cannot be forced here yet: use 'auto', and name the tool in a message.",
         )
 
 

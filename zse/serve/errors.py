@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("zse.serve")
 
 _PATH = re.compile(r"(?<![\w:/.])(?:/[\w.@+~-]+){2,}/?")
+API_PATHS = frozenset(
+    {"/v1/chat/completions", "/v1/completions", "/v1/models", "/health/ready", "/health/live"}
+)
+"""Paths of this server that messages may name: everything else that looks like one is a file's."""
 _ADDRESS = re.compile(r"\b0x[0-9a-fA-F]{4,}\b")
 _INTERNAL = "The server had an error while processing the request. Its log has the details."
 _MAX_MESSAGE = 2000
@@ -40,11 +44,11 @@ class BadRequestError(UsageError):
 
 
 class UnsupportedParameterError(BadRequestError):
-    """A known parameter asks for something this server does not do."""
+    """A known parameter asks for something this server does not do; ``advice`` leads on."""
 
-    def __init__(self, param: str, why: str = "") -> None:
+    def __init__(self, param: str, advice: str) -> None:
         message = f"Unsupported parameter: '{param}' is not supported by this server."
-        super().__init__(f"{message} {why}".strip(), param=param, code="unsupported_parameter")
+        super().__init__(f"{message} {advice}".strip(), param=param, code="unsupported_parameter")
 
 
 class BodyTooLargeError(UsageError):
@@ -105,8 +109,13 @@ def describe(error: BaseException) -> tuple[int, ErrorDetail]:
 
 def sanitize(message: str) -> str:
     """Remove file paths and memory addresses from a message, and bound its length."""
-    clean = _ADDRESS.sub("0x…", _PATH.sub("(path)", message))
+    clean = _ADDRESS.sub("0x…", _PATH.sub(_hide_path, message))
     return clean if len(clean) <= _MAX_MESSAGE else clean[:_MAX_MESSAGE] + "…"
+
+
+def _hide_path(match: re.Match[str]) -> str:
+    path = match.group().rstrip(".")  # the full stop of a sentence
+    return match.group() if path in API_PATHS else "(path)"
 
 
 def encode_error(error: BaseException) -> bytes:

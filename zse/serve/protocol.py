@@ -1,8 +1,10 @@
 """The requests that clients send: msgspec structs and the strict reading of a body into them.
 
 Reading is in three steps, so that every refusal can name its parameter: bytes to a plain mapping;
-fields this server does not do are refused when they hold anything but their default; the rest is
-converted to a typed struct. Fields nobody knows are reported back, never dropped in silence.
+fields that change the answer in ways this server cannot are refused when they hold anything but
+their default; the rest is converted to a typed struct. Fields without effect are reported back,
+never dropped in silence: those nobody knows, and those that only ask for a service (``store``,
+``service_tier``, ``reasoning_effort``).
 """
 
 from __future__ import annotations
@@ -131,7 +133,6 @@ class CompletionRequest(GenerationFields, kw_only=True):
 
 # Known parameters that are not done here: name -> values that ask for nothing. All else is refused.
 _SHARED_UNSUPPORTED: dict[str, tuple[object, ...]] = {
-    "service_tier": ("auto", "default"),
     "guided_json": (),
     "guided_regex": (),
     "guided_choice": (),
@@ -151,12 +152,7 @@ _CHAT_UNSUPPORTED: dict[str, tuple[object, ...]] = {
     "function_call": ("none", "auto"),
     "audio": (),
     "modalities": (["text"],),
-    "prediction": (),
-    "reasoning_effort": ("none",),
-    "verbosity": ("medium",),
     "web_search_options": (),
-    "store": (False,),
-    "prompt_cache_retention": ("in_memory", "in-memory"),
     "best_of": (1,),
     "echo": (False,),
 }
@@ -170,6 +166,38 @@ _COMPLETION_UNSUPPORTED: dict[str, tuple[object, ...]] = {
 _UNSUPPORTED: dict[type, dict[str, tuple[object, ...]]] = {
     ChatRequest: _CHAT_UNSUPPORTED,
     CompletionRequest: _COMPLETION_UNSUPPORTED,
+}
+
+# Known parameters that change no answer, the same way: all else is answered, and reported back.
+_WITHOUT_EFFECT: dict[str, tuple[object, ...]] = {
+    "store": (False,),
+    "service_tier": ("auto", "default"),
+    "reasoning_effort": ("none",),
+    "verbosity": ("medium",),
+    "prompt_cache_retention": ("in_memory", "in-memory"),
+    "prediction": (),
+}
+FORM_ADVICE = "Ask for the form in a message, and check the answer: it cannot be enforced here yet."
+_ADVICE = {
+    **dict.fromkeys(
+        (
+            *("guided_json", "guided_regex", "guided_choice", "guided_grammar"),
+            *("structured_outputs", "grammar", "json_schema", "response_format"),
+        ),
+        FORM_ADVICE,
+    ),
+    "chat_template": "The model's own template is used.",
+    "truncation": "A prompt that is too long is refused, never cut.",
+    "truncate_prompt_tokens": "A prompt that is too long is refused, never cut.",
+    "functions": "Use 'tools'.",
+    "function_call": "Use 'tool_choice'.",
+    "audio": "Only text is generated.",
+    "modalities": "Only text is generated: send ['text'].",
+    "web_search_options": "Search yourself, or offer a tool that does.",
+    "best_of": "Use 'n' and choose.",
+    "echo": "Only /v1/completions echoes.",
+    "suffix": "Write the gap into the prompt, as the model's own instructions say.",
+    "tools": "Use /v1/chat/completions.",
 }
 
 RequestType = TypeVar("RequestType", ChatRequest, CompletionRequest)
@@ -199,7 +227,7 @@ def read_request(
     """Check a mapping and convert it to a typed request.
 
     Returns:
-        The request, and the names of unknown fields, which have no effect.
+        The request, and the names of fields that have no effect.
 
     Raises:
         UnsupportedParameterError: A known field asks for something this server does not do.
@@ -210,10 +238,13 @@ def read_request(
     for name, value in mapping.items():
         if name in known:
             continue
-        if name not in _UNSUPPORTED[kind]:
-            ignored.append(name)
-        elif value is not None and value not in _UNSUPPORTED[kind][name]:
-            raise UnsupportedParameterError(name)
+        unsupported = _UNSUPPORTED[kind].get(name)
+        asks_nothing = _WITHOUT_EFFECT.get(name) if unsupported is None else unsupported
+        if asks_nothing is not None and (value is None or value in asks_nothing):
+            continue
+        if unsupported is not None:
+            raise UnsupportedParameterError(name, _ADVICE.get(name, ""))
+        ignored.append(name)
     try:
         request = msgspec.convert(mapping, kind)
     except msgspec.ValidationError as error:

@@ -11,7 +11,7 @@ import msgspec
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
-from zse.serve.errors import ClientGoneError, MediaTypeError
+from zse.serve.errors import BadRequestError, ClientGoneError, MediaTypeError
 from zse.serve.protocol import read_mapping
 from zse.serve.streaming import race
 
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from zse.serve.state import AppState, LoadedModel
 
 _MAX_IGNORED = 16
+_FORM = "application/x-www-form-urlencoded"
+_UNDECLARED = frozenset({"", _FORM})
+"""What programs send that were not told a type: the latter is what ``curl -d`` says of anything."""
 
 
 def state_of(request: Request) -> AppState:
@@ -35,20 +38,37 @@ async def read_body(request: Request) -> dict[str, Any]:
     """Return the JSON object in the body.
 
     Raises:
-        MediaTypeError: The body is declared as something else. Browsers send forms and plain text
-            across sites without asking, JSON never.
+        MediaTypeError: The body is not declared as JSON, and is none or comes from a browser.
         BadRequestError: It is no JSON object.
         ClientGoneError: The client left before it had sent all of it.
     """
-    declared = request.headers.get("content-type", "application/json").partition(";")[0].strip()
-    if declared.lower() != "application/json" and not declared.lower().endswith("+json"):
-        raise MediaTypeError(
-            f"The content type is '{declared[:100]}', expected 'application/json'."
-        )
+    declared = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    is_declared = declared == "application/json" or declared.endswith("+json")
+    if not is_declared and (declared not in _UNDECLARED or _is_of_browser(request)):
+        raise _undeclared(declared)
     try:
         return read_mapping(await request.body())
     except ClientDisconnect as error:
         raise ClientGoneError from error
+    except BadRequestError as error:
+        if declared == _FORM:
+            raise _undeclared(declared) from error
+        raise
+
+
+def _is_of_browser(request: Request) -> bool:
+    """Whether a web page may have sent it: browsers say so, and no page can keep them from it.
+
+    Across sites they send forms and bodies without a type, unlike JSON, without asking the server.
+    """
+    return "origin" in request.headers or "sec-fetch-site" in request.headers
+
+
+def _undeclared(declared: str) -> MediaTypeError:
+    return MediaTypeError(
+        f"The content type is '{declared[:100]}', expected 'application/json'. "
+        "Send JSON with the header 'content-type: application/json'."
+    )
 
 
 async def whole_answer(
