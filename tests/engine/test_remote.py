@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from faulty_s3 import faulty_s3
 
-from zse.engine.remote import fetch_model, is_remote
+from zse.engine.remote import fetch_model
 from zse.errors import NotFoundError, StoreError
 from zse.store.s3_upload import SHA256_KEY
 
@@ -32,11 +32,6 @@ def put(server: FaultyS3, data: bytes, *, recorded: bool = True) -> None:
 
 def names(cache: Path) -> list[str]:
     return sorted(path.name for path in (cache / "models").iterdir() if path.suffix == ".zse")
-
-
-def test_only_addresses_of_objects_are_remote() -> None:
-    assert is_remote("s3://bucket/model.zse")
-    assert not any(is_remote(name) for name in ("model.zse", "tiny", "Qwen/s3", "/s3://x"))
 
 
 def test_what_is_fetched_is_fetched_once(faulty_s3: FaultyS3, tmp_path: Path) -> None:

@@ -25,7 +25,11 @@ def test_image_says_its_model_and_how_it_gets_the_weights(build, read, project, 
     build(output=place, model_facts=KNOWN)
     facts = read(place)
     assert facts.is_ours
-    assert (facts.model_name, facts.model_revision, facts.model_scheme) == ("org/tiny", "r1", "int4")
+    assert (facts.model_name, facts.model_revision, facts.model_scheme) == (
+        "org/tiny",
+        "r1",
+        "int4",
+    )
     assert facts.model_sha256 == sha256_hex(MODEL)
     assert (facts.weights, facts.stores, facts.recipe) == ("baked", (), "small")
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from zse.errors import HubError, RefusedError
-from zse.quantize.hub import Hub, HubOfflineError, is_hub_id
+from zse.quantize.hub import Hub, HubOfflineError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -141,19 +141,3 @@ def test_no_network_and_no_cache_is_an_offline_error(tmp_path: Path) -> None:
     hub = Hub(endpoint="http://127.0.0.1:9", cache_dir=tmp_path)
     with pytest.raises(HubOfflineError, match="cannot be reached"):
         hub.fetch_snapshot("good/model")
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("owner/name", True),
-        ("Qwen/Qwen2.5-0.5B", True),
-        ("./folder", False),
-        ("/root/model", False),
-        ("a/b/c", False),
-        ("a/..", False),
-        ("name", False),
-    ],
-)
-def test_hub_id_is_owner_slash_name(text: str, expected: bool) -> None:
-    assert is_hub_id(text) is expected

@@ -17,9 +17,9 @@ def test_folder_is_known_by_its_own_name(llama_folder: Path) -> None:
     assert (source.name, source.revision) == ("little-llama", "")
 
 
-def test_unknown_name_lists_what_is_accepted(tmp_path: Path) -> None:
+def test_unknown_name_lists_what_is_accepted() -> None:
     with pytest.raises(NotFoundError) as caught:
-        resolve_source(tmp_path / "absent")
+        resolve_source("no-such-model")
     assert "tiny" in caught.value.hint
 
 
@@ -65,7 +65,7 @@ def test_a_hub_address_is_a_hub_id_with_its_revision(
 @pytest.mark.parametrize(
     ("url", "revision", "words"),
     [
-        ("hf://owner/name/model.safetensors", None, "names one file"),
+        ("hf://owner/name/model.safetensors", None, "is one object"),
         ("hf://owner/name@v1", "v2", "contradict"),
         ("hf://owner", None, "no repository"),
     ],

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from zse.errors import RefusedError, UsageError
 from zse.store import Location, parse_location
+from zse.store.location import is_hub_id
 
 
 def test_a_plain_path_is_local() -> None:
@@ -132,3 +133,63 @@ def test_an_unsafe_web_address_is_refused(url: str, words: str) -> None:
         parse_location(url)
     assert words in caught.value.message
     assert "user:password" not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("url", "right"),
+    [
+        ("s3:/models/x.zse", "s3://models/x.zse"),
+        ("s3:models/x.zse", "s3://models/x.zse"),
+        ("hf:/owner/name", "hf://owner/name"),
+        ("https:/host/x.zse", "https://host/x.zse"),
+    ],
+)
+def test_an_address_that_lost_a_slash_is_called_that(url: str, right: str) -> None:
+    with pytest.raises(UsageError, match="lacks a slash") as caught:
+        parse_location(url)
+    assert f"Write {right}, or ./{url} for a path." in caught.value.hint
+    assert parse_location(f"./{url}").is_local
+    assert parse_location(parse_location(f"./{url}").url).is_local
+
+
+@pytest.mark.parametrize(
+    ("page", "url"),
+    [
+        ("https://huggingface.co/Qwen/Qwen2.5-0.5B", "hf://Qwen/Qwen2.5-0.5B/"),
+        ("https://huggingface.co/o/n/tree/v1?tab=x", "hf://o/n@v1/"),
+        ("https://hf.co/o/n/tree/main/folder", "hf://o/n@main/folder/"),
+        ("https://hf.co/o/n/tree/refs%2Fpr%2F1", "hf://o/n@refs%2Fpr%2F1/"),
+        ("https://huggingface.co/o/n/blob/main/a/b%20c.zse", "hf://o/n@main/a/b c.zse"),
+    ],
+)
+def test_a_page_of_the_hub_means_what_it_shows(page: str, url: str) -> None:
+    assert parse_location(page).url == url
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://huggingface.co/o/n/resolve/main/a.zse",
+        "https://huggingface.co/datasets/o/n",
+        "https://huggingface.co/name",
+        "https://example.com/o/n",
+    ],
+)
+def test_what_is_no_page_of_a_repository_stays_a_web_address(url: str) -> None:
+    assert parse_location(url) == Location(scheme="https", address=url)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("owner/name", True),
+        ("Qwen/Qwen2.5-0.5B", True),
+        ("./folder", False),
+        ("/root/model", False),
+        ("a/b/c", False),
+        ("a/..", False),
+        ("name", False),
+    ],
+)
+def test_hub_id_is_owner_slash_name(text: str, expected: bool) -> None:
+    assert is_hub_id(text) is expected

@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING
 from zse.backends import begin_arrival, check_device, runs_on_gpu
 from zse.backends.options import KV_DTYPES
 from zse.device.phases import Phases, no_phases
-from zse.engine.remote import fetch_model, is_remote
+from zse.engine.remote import fetch_model
 from zse.errors import UsageError
 from zse.format.reader import ZSEReader
-from zse.models.builtin import is_builtin
 from zse.records import record
 from zse.settings import load_settings
 
 if TYPE_CHECKING:
     from zse.backends.cuda.arrival import Arrival
     from zse.format.model_file import ModelFile
+    from zse.models.resolve import NamedModel
 
 GIB = 1 << 30
 StageProgress = Callable[[str, int, int], None]
@@ -138,27 +138,33 @@ def locate_model(
     """Return the .zse file of a model, converting a checkpoint into the cache when it is none.
 
     Args:
-        model: A .zse file, its s3:// address, a checkpoint folder, a hub id or ``tiny``.
+        model: Anything ``resolve_model`` knows. What is behind an address is fetched, what is a
+            checkpoint is converted, both once, into the cache.
         quant: Scheme to convert to.
         progress: Called while the checkpoint is converted or the file is fetched.
 
     Raises:
+        UsageError: The address is malformed.
         NotFoundError: There is no such file or model.
+        StoreError: The storage failed.
         ConversionError: The checkpoint cannot be converted.
     """
-    if is_remote(str(model)):
-        fetching = partial(progress or _ignore, "fetch")
-        return fetch_model(str(model), load_settings().cache_dir, fetching)
-    path = Path(model).expanduser()
-    if path.suffix == ".zse" or (path.is_file() and not is_builtin(str(model))):
+    path = Path(model)
+    if path.suffix == ".zse" and path.is_file():
         return path
-    # Serving needs no converter, so the two packages do not know each other at import time.
-    builtin = importlib.import_module("zse.quantize.builtin")
+    # By name: a file of this machine is served without what knows addresses and converts.
+    resolve = importlib.import_module("zse.models.resolve")
+    named: NamedModel = resolve.resolve_model(model)
+    if isinstance(named, resolve.LocalFile):
+        return Path(named.path)
     cache_dir = load_settings().cache_dir
     notify = progress or _ignore
+    if isinstance(named, resolve.RemoteFile):
+        return fetch_model(named.location, cache_dir, partial(notify, "fetch"))
+    builtin = importlib.import_module("zse.quantize.builtin")
     return Path(
         builtin.ensure_zse(
-            str(model),
+            model,
             quant=quant,
             cache_dir=cache_dir,
             progress=lambda now: notify(now.stage, now.done_bytes, now.total_bytes),

@@ -9,17 +9,10 @@ from typing import TYPE_CHECKING
 from zse.settings import load_settings
 
 if TYPE_CHECKING:
-    from zse.store import Progress
-
-_SCHEMES = ("s3://", "hf://", "https://", "http://")
+    from zse.store import Location, Progress
 
 
-def is_remote(model: str) -> bool:
-    """Whether a model's name is the address of an object."""
-    return model.startswith(_SCHEMES)
-
-
-def fetch_model(url: str, cache_dir: Path, progress: Progress | None = None) -> Path:
+def fetch_model(url: str | Location, cache_dir: Path, progress: Progress | None = None) -> Path:
     """Return the local copy of a .zse file in object storage, fetching it when it is not there.
 
     An object that was replaced since has another version, and so another local name. Processes

@@ -110,9 +110,7 @@ def build_platform(
         source = {"source": options.shown_model_url} if is_fetched else {}
         facts = {**options.model_facts, **source}
         builder.materials.append(model_material(model.sha256 if model else "", facts))
-    said = image_facts(
-        recipe, options, builder.materials, model, cpython=builder.byte_code_version
-    )
+    said = image_facts(recipe, options, builder.materials, model, cpython=builder.byte_code_version)
     settings = image_settings(recipe, options, said)
     return _assemble(recipe, options, settings, builder, layout, base, layers)
 

@@ -12,13 +12,11 @@ import importlib
 import json
 import re
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zse import __version__
-from zse.errors import NotFoundError
 from zse.format.spec import VERSION
-from zse.models.builtin import is_builtin
+from zse.models.resolve import Builtin, LocalFile, resolve_model
 from zse.quantize.options import QuantizationOptions
 from zse.quantize.source import fingerprint, resolve_source
 from zse.settings import load_settings
@@ -26,6 +24,7 @@ from zse.store import parse_location
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from zse.quantize.convert import ConversionProgress
 
@@ -55,15 +54,11 @@ def ensure_zse(
         NotFoundError: There is no such model.
         ZSEError: What ``convert_model`` raises.
     """
-    path = Path(model).expanduser()
-    if not is_builtin(str(model)) and path.is_file():
-        return path
-    if path.suffix == ".zse" and not path.is_dir():
-        raise NotFoundError(
-            f"there is no file {path}", hint="Make it with: zse convert MODEL -o " + path.name
-        )
-    builtin = is_builtin(str(model))
-    quant = quant or (_BUILTIN_QUANTIZATION if builtin else _OTHER_QUANTIZATION)
+    named = resolve_model(model)
+    if isinstance(named, LocalFile):
+        return named.path
+    is_builtin = isinstance(named, Builtin)
+    quant = quant or (_BUILTIN_QUANTIZATION if is_builtin else _OTHER_QUANTIZATION)
     options = QuantizationOptions(quantization=quant)
     source = resolve_source(model)
     key = {

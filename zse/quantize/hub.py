@@ -6,7 +6,6 @@ is used, so an interrupted download goes on where it stopped and other tools sha
 
 from __future__ import annotations
 
-import re
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -31,7 +30,6 @@ ALLOWED_FILES = (
     INDEX_NAME,
     "model-*.safetensors",
 )
-_REPOSITORY = re.compile(r"[A-Za-z0-9][\w.\-]*/[A-Za-z0-9][\w.\-]*\Z")
 
 
 @record
@@ -41,11 +39,6 @@ class Snapshot:
     folder: Path
     revision: str
     """The commit, 40 hexadecimal digits."""
-
-
-def is_hub_id(text: str) -> bool:
-    """Return whether ``text`` has the form ``owner/name``."""
-    return _REPOSITORY.match(text) is not None and ".." not in text
 
 
 @record

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import json
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from zse.errors import NotFoundError, UsageError
-from zse.models.builtin import BUILTIN_MODELS, builtin_checkpoint, is_builtin
-from zse.quantize.hub import Hub, is_hub_id
+from zse.errors import UsageError
+from zse.models.builtin import builtin_checkpoint
+from zse.models.resolve import (
+    Builtin,
+    HubRepository,
+    LocalFile,
+    LocalFolder,
+    RemoteFile,
+    resolve_model,
+)
+from zse.quantize.hub import Hub
 from zse.records import record
 from zse.settings import load_settings
-from zse.store import parse_location
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _WHOLE_DIGEST_BYTES = 64 * 1024 * 1024  # larger files are identified by size and time as well
 
@@ -34,53 +44,45 @@ def resolve_source(model: str | Path, *, revision: str | None = None) -> Source:
 
     Raises:
         NotFoundError: It is none of these.
-        UsageError: It is a file, or a revision was given for something that has none.
+        UsageError: It is a file or an object, or a revision was given for something that has none.
         HubError: The hub refused or cannot be reached.
     """
-    text = str(model)
-    if text.startswith("hf://"):
-        text, revision = _from_address(text, revision)
-    path = Path(text).expanduser()
-    if is_builtin(text):
-        source = Source(folder=builtin_checkpoint(text), name=text)
-    elif path.is_dir():
-        source = Source(folder=path, name=path.resolve().name)
-    elif path.exists():
-        raise UsageError(
-            f"{text} is a file; a conversion starts from a checkpoint folder",
-            hint="Name the folder that holds config.json, a hub id such as owner/name, or tiny.",
-        )
-    elif is_hub_id(text):
-        token = load_settings().hf_token or None
-        snapshot = Hub(token=token).fetch_snapshot(text, revision)
-        return Source(folder=snapshot.folder, name=text, revision=snapshot.revision)
-    else:
-        raise NotFoundError(
-            f"there is no model {text!r}",
-            hint="Name a checkpoint folder, a hub id such as owner/name, or a built-in: "
-            f"{', '.join(sorted(BUILTIN_MODELS))}.",
-        )
+    named = resolve_model(model)
+    match named:
+        case Builtin(name=name):
+            source = Source(folder=builtin_checkpoint(name), name=name)
+        case LocalFolder(path=path):
+            source = Source(folder=path, name=path.resolve().name)
+        case HubRepository():
+            return _fetch_snapshot(named, revision)
+        case LocalFile(path=path):
+            raise UsageError(
+                f"{path} is a file; a conversion starts from a checkpoint folder",
+                hint="Name the folder that holds config.json, a hub id (owner/name), or tiny.",
+            )
+        case RemoteFile(location=location):
+            raise UsageError(
+                f"{location} is one object; a conversion starts from a checkpoint folder",
+                hint="Name a folder of this machine, or a repository: hf://OWNER/NAME.",
+            )
     if revision is not None:
         raise UsageError(
-            f"{text} has no revisions, but revision {revision!r} was asked for",
+            f"{model} has no revisions, but revision {revision!r} was asked for",
             hint="Revisions belong to hub ids.",
         )
     return source
 
 
-def _from_address(url: str, revision: str | None) -> tuple[str, str | None]:
-    """Return the hub id and the revision of ``hf://owner/name[@revision]``."""
-    location = parse_location(url)
-    if location.key:
+def _fetch_snapshot(named: HubRepository, revision: str | None) -> Source:
+    if revision and named.revision and revision != named.revision:
         raise UsageError(
-            f"{url} names one file; a conversion starts from a whole repository",
-            hint=f"Write hf://{location.repository}.",
+            f"{named.repository}@{named.revision} and revision {revision!r} contradict each other",
+            hint="Give one of the two.",
         )
-    if revision and location.revision and revision != location.revision:
-        raise UsageError(
-            f"{url} and revision {revision!r} contradict each other", hint="Give one of the two."
-        )
-    return location.repository, revision or location.revision or None
+    token = load_settings().hf_token or None
+    wanted = revision or named.revision or None
+    snapshot = Hub(token=token).fetch_snapshot(named.repository, wanted)
+    return Source(folder=snapshot.folder, name=named.repository, revision=snapshot.revision)
 
 
 def fingerprint(folder: Path) -> str:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from zse.store.base import Progress, Store
+    from zse.store.location import Location
 
 GIBIBYTE = 1 << 30
 FOLDER = "models"
@@ -69,7 +70,7 @@ class Cache:
         """Where the entries are."""
         self._limit_bytes = limit_bytes
 
-    def fetch(self, url: str, progress: Progress | None = None) -> Path:
+    def fetch(self, url: str | Location, progress: Progress | None = None) -> Path:
         """Return the local copy of an object, fetching it when it is not there.
 
         The copy stays until this process ends: nothing evicts it meanwhile. An object that was

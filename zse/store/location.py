@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from typing import Literal
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from zse.errors import RefusedError, UsageError
 from zse.records import record
@@ -18,6 +18,10 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.\-]*/[A-Za-z0-9][\w.\-]*", re.ASCII)
 _REVISION = re.compile(r"[\w.\-]+(?:/[\w.\-]+)*", re.ASCII)
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+# A shell's completion, ``Path`` and people drop a slash; then it would be a path of this machine.
+_LOST_SLASH = re.compile(r"(s3|hf|https?|file):/?(?!/)")
+_HUB_HOSTS = frozenset({"huggingface.co", "www.huggingface.co", "hf.co"})
+_HUB_PAGES = frozenset({"datasets", "spaces", "docs", "api"})
 
 
 @record
@@ -45,7 +49,7 @@ class Location:
     def url(self) -> str:
         """The location as text, in the form that ``parse_location`` accepts."""
         if self.is_local:
-            return str(self.path)
+            return "./" * bool(_LOST_SLASH.match(str(self.path))) + str(self.path)
         if self.scheme == "s3":
             return f"s3://{self.bucket}/{self.key}"
         if self.scheme == "hf":
@@ -92,10 +96,16 @@ def is_address(text: str) -> bool:
     return _SCHEME.match(text) is not None
 
 
+def is_hub_id(text: str) -> bool:
+    """Whether a text has the form ``owner/name``, as repositories of the hub do."""
+    return _HUB_ID.fullmatch(text) is not None and ".." not in text
+
+
 def parse_location(url: str | Path | Location) -> Location:
     """Read a path, ``file:///path``, ``s3://bucket/key``, ``hf://owner/name@rev/file`` or https.
 
     Keys are taken as they stand: no percent-decoding, and ``?`` and ``#`` are ordinary characters.
+    The web page of a repository or a file of the hub means the repository or the file.
 
     Raises:
         UsageError: The text is empty, has another scheme, or breaks a naming rule.
@@ -109,6 +119,11 @@ def parse_location(url: str | Path | Location) -> Location:
         raise UsageError("an empty location", hint="Give a path or s3://bucket/key.")
     match = _SCHEME.match(url)
     if match is None:
+        if (lost := _LOST_SLASH.match(url)) is not None:
+            raise UsageError(
+                f"{url!r} lacks a slash: an address starts with {lost[1]}://",
+                hint=f"Write {lost[1]}://{url[lost.end() :]}, or ./{url} for a path.",
+            )
         return _parse_local(url, url)
     scheme, rest = match[1].lower(), url[match.end() :]
     if scheme == "s3":
@@ -182,7 +197,7 @@ def _parse_hub(url: str, rest: str) -> Location:
     name, _, key = rest.partition("/")
     name, mark, revision = name.partition("@")
     revision = revision.replace("%2F", "/").replace("%2f", "/")
-    if not _HUB_ID.fullmatch(f"{owner}/{name}") or ".." in f"{owner}/{name}":
+    if not is_hub_id(f"{owner}/{name}"):
         raise UsageError(
             f"{url!r} names no repository of the hub",
             hint="Write hf://owner/name/file or hf://owner/name@revision/file.",
@@ -219,8 +234,24 @@ def _parse_web(url: str) -> Location:
             f"http://{host} is not encrypted, so what comes could be anything",
             hint="Use https://. Plain http is accepted on this machine's own loopback only.",
         )
+    if host in _HUB_HOSTS and (page := _hub_page(url, parts.path)) is not None:
+        return page
     scheme: Literal["https", "http"] = "https" if parts.scheme == "https" else "http"
     return Location(scheme=scheme, address=url.partition("#")[0])
+
+
+def _hub_page(url: str, path: str) -> Location | None:
+    """Return what a page of the hub shows; None for what is no such page, a download included."""
+    parts = [unquote(part) for part in path.strip("/").split("/")]
+    owner, name, kind, revision, *rest = (*parts, "", "", "", "")
+    if owner in _HUB_PAGES or not is_hub_id(f"{owner}/{name}"):
+        return None
+    if kind not in ("", "tree", "blob") or (kind and not revision):
+        return None
+    at_revision = "@" + revision.replace("/", "%2F") if kind else ""
+    key = "/".join(part for part in rest if part)
+    slash = "/" if kind == "tree" and key else ""
+    return _parse_hub(url, f"{owner}/{name}{at_revision}/{key}{slash}")
 
 
 def is_loopback(host: str) -> bool:

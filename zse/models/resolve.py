@@ -1,0 +1,137 @@
+"""What a user means by a model: the one place that reads the word MODEL.
+
+A built-in's name, a .zse file or a checkpoint folder of this machine, a file behind an address, or
+a repository of the hub. Nothing is opened, fetched or converted here.
+"""
+
+from __future__ import annotations
+
+import difflib
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from zse.errors import NotFoundError, UsageError
+from zse.models.builtin import BUILTIN_MODELS, is_builtin
+from zse.records import record
+from zse.store.location import Location, is_hub_id, parse_location
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SUFFIX = ".zse"
+_MAX_NEIGHBOURS = 2000
+"""Names of a folder that are compared with one that is missing."""
+
+
+@record
+class Builtin:
+    """A model that ships inside the package."""
+
+    name: str
+
+
+@record
+class LocalFile:
+    """A file of this machine, which exists; its content was not looked at."""
+
+    path: Path
+
+
+@record
+class LocalFolder:
+    """A folder of this machine, which exists: a checkpoint, if anything."""
+
+    path: Path
+
+
+@record
+class RemoteFile:
+    """One object behind s3://, hf:// or https://. Nobody asked whether it is there."""
+
+    location: Location
+
+
+@record
+class HubRepository:
+    """A checkpoint on the hub. Nobody asked whether it is there."""
+
+    repository: str
+    """``owner/name``."""
+    revision: str = ""
+    """Branch, tag or commit; empty means the default branch."""
+
+
+NamedModel = Builtin | LocalFile | LocalFolder | RemoteFile | HubRepository
+
+
+def resolve_model(model: str | Path) -> NamedModel:
+    """Return what a model's name means.
+
+    Args:
+        model: ``tiny``, a path, ``s3://bucket/key``, ``hf://owner/name[@revision][/file]``,
+            ``https://host/file``, the page of a repository of the hub, or ``owner/name``.
+
+    Raises:
+        UsageError: The address is malformed, or names a group of objects.
+        RefusedError: The address is not encrypted, or carries a password.
+        NotFoundError: It is a path to nothing, or a word that means nothing.
+    """
+    text = str(model)
+    if is_builtin(text):
+        return Builtin(name=text)
+    location = parse_location(text)
+    if location.is_local:
+        return _resolve_local(text, location.path)
+    if location.scheme == "hf" and not location.key:
+        return HubRepository(repository=location.repository, revision=location.revision)
+    if location.is_prefix:
+        raise UsageError(
+            f"{location} names a folder, not a model",
+            hint=f"See what is in it: zse ls {location}",
+        )
+    return RemoteFile(location=location)
+
+
+def _resolve_local(text: str, path: Path) -> NamedModel:
+    if path.is_dir():
+        return LocalFolder(path=path)
+    if path.exists():
+        return LocalFile(path=path)
+    if _is_path(text, path):
+        raise NotFoundError(f"there is no file {path}", hint=_hint_for_missing(path))
+    if is_hub_id(text):
+        return HubRepository(repository=text)
+    near = difflib.get_close_matches(text, [*BUILTIN_MODELS, *_names_in(path.parent)], 1)
+    forms = "Name a .zse file, a checkpoint folder, OWNER/NAME on the hub, or a built-in: "
+    raise NotFoundError(
+        f"there is no model {text!r}",
+        hint=f"Did you mean {near[0]}?" if near else f"{forms}{', '.join(sorted(BUILTIN_MODELS))}.",
+    )
+
+
+def _is_path(text: str, path: Path) -> bool:
+    """Whether a name that is not there was meant as a path, and not as ``owner/name``."""
+    if text.startswith((".", "/", "~")) or text.endswith("/") or path.suffix == SUFFIX:
+        return True
+    return text.count("/") > 1 or ("/" in text and path.parent.is_dir())
+
+
+def _hint_for_missing(path: Path) -> str:
+    folder = path.parent
+    if not folder.is_dir():
+        return f"There is no folder {folder} either: check the path."
+    names = _names_in(folder)
+    if near := difflib.get_close_matches(path.name, names, 1):
+        return f"Did you mean {folder / near[0]}?"
+    if models := [name for name in names if name.endswith(SUFFIX)]:
+        return f"{folder.resolve()} holds {', '.join(models[:3])}{', ...' * (len(models) > 3)}."
+    if path.suffix == SUFFIX:
+        return f"Make it with: zse convert MODEL -o {path}"
+    return "Check the path."
+
+
+def _names_in(folder: Path) -> list[str]:
+    try:
+        return sorted(path.name for path in islice(folder.iterdir(), _MAX_NEIGHBOURS))
+    except OSError:
+        return []
