@@ -1,30 +1,42 @@
-"""A model that is opened for a GPU gives everything back when nothing comes of it."""
+"""A model is opened once, and gives everything back when nothing comes of it."""
 
+import ctypes
+import os
 import threading
+from contextlib import contextmanager
 
 import pytest
 import stub_libcuda
+from range_server import serving
 from sample_packs import write_stub_pack
 
+from tests.stream.conftest import write_model
 from zse.backends.types import PENDING_TOKEN, SamplingRow, SequenceChunk, StepBatch
 from zse.device.cuda import Driver, Gpu
 from zse.engine import loading
 from zse.engine.loading import load_model
 from zse.engine.opening import LoadOptions, locate_model, open_model
 from zse.errors import DeviceError, FormatError, UsageError
+from zse.format.reader import ZSEReader
 from zse.models import runner
 from zse.quantize.builtin import ensure_zse
+from zse.stream.errors import SourceChangedError
+from zse.stream.plan import region_span
 
 OPTIONS = LoadOptions(device="cuda")
 
 
 @pytest.fixture
-def model(tmp_path, monkeypatch):
-    """A model, and a GPU with 4 GiB in the shape of the stub driver."""
+def gpu(monkeypatch):
+    """A GPU with 4 GiB in the shape of the stub driver."""
     monkeypatch.setenv("ZSE_STUB_TOTAL", str(4 << 30))
     path = str(stub_libcuda.build())
     real_open = Gpu.open
     monkeypatch.setattr(Gpu, "open", lambda ordinal: real_open(ordinal, driver=Driver(path)))
+
+
+@pytest.fixture
+def model(tmp_path, gpu):
     return ensure_zse("tiny", cache_dir=tmp_path)
 
 
@@ -133,3 +145,97 @@ def test_a_conversion_on_the_way_tells_how_far_it_is(tmp_path, monkeypatch):
     seen.clear()
     assert locate_model("tiny", progress=lambda *now: seen.append(now)) == path
     assert seen == []
+
+
+@pytest.fixture
+def bucket(gpu, monkeypatch):
+    """Return a function that serves bytes as the object ``s3://models/a.zse``."""
+
+    @contextmanager
+    def serve(data):
+        with serving("/models/a.zse", data) as server:
+            monkeypatch.setenv("AWS_ENDPOINT_URL_S3", server.url)
+            monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+            monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+            yield server
+
+    return serve
+
+
+def once_the_header_was_read(action):
+    """Return phases that do something between the header and the weights."""
+
+    @contextmanager
+    def phases(name):
+        yield
+        if name == "model-file":
+            action()
+
+    return phases
+
+
+def region_of(path):
+    with ZSEReader(path) as reader:
+        offset, length = region_span(reader.header)
+    return path.read_bytes()[offset : offset + length]
+
+
+def arrived(opened):
+    """Return what is in the GPU's memory once every weight is there."""
+    try:
+        opened.arrival.wait()
+        block = opened.arrival.block
+        return ctypes.string_at(block.address, block.length_bytes)
+    finally:
+        opened.abandon()
+
+
+def test_a_file_replaced_after_its_header_was_read_gives_the_weights_of_that_header(gpu, tmp_path):
+    path = write_model(tmp_path / "model.zse", [20, 3])
+    other = write_model(tmp_path / "other.zse", [20, 3], seed=1)
+    expected = region_of(path)
+    replace = once_the_header_was_read(lambda: other.replace(path))
+    assert arrived(open_model(path, OPTIONS, phases=replace)) == expected != region_of(path)
+
+
+def test_a_file_written_to_after_its_header_was_read_is_an_error(gpu, tmp_path):
+    path = write_model(tmp_path / "model.zse", [20, 3])
+    os.utime(path, ns=(0, 0))
+    replace = once_the_header_was_read(lambda: path.write_bytes(path.read_bytes()))
+    with pytest.raises(SourceChangedError, match="was written to"):
+        arrived(open_model(path, OPTIONS, phases=replace))
+
+
+def test_an_object_is_opened_by_one_request_on_the_connection_that_its_weights_take(
+    bucket, tmp_path
+):
+    path = write_model(tmp_path / "model.zse", [90])
+    with bucket(path.read_bytes()) as server:
+        assert arrived(open_model("s3://models/a.zse", OPTIONS)) == region_of(path)
+    header, weights = server.requests
+    assert header == "bytes=0-262143" != weights
+    assert server.num_connections == 1
+
+
+def test_an_object_replaced_after_its_header_was_read_is_an_error(bucket, tmp_path):
+    path = write_model(tmp_path / "model.zse", [90])
+    other = write_model(tmp_path / "other.zse", [90], seed=1)
+    with bucket(path.read_bytes()) as server:
+
+        def replace():
+            server.data, server.etag = other.read_bytes(), '"second"'
+
+        with pytest.raises(SourceChangedError, match="was replaced"):
+            arrived(
+                open_model("s3://models/a.zse", OPTIONS, phases=once_the_header_was_read(replace))
+            )
+
+
+def test_sections_are_read_from_an_object_after_its_weights_arrived(bucket, tmp_path):
+    path = write_model(tmp_path / "model.zse", [90])
+    with bucket(path.read_bytes()), ZSEReader(path) as local:
+        opened = open_model("s3://models/a.zse", OPTIONS)
+        opened.arrival.wait()
+        assert opened.reader.section("large.bin") == local.section("large.bin")
+        opened.arrival.abandon()
+        opened.reader.close()

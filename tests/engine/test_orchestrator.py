@@ -1,12 +1,18 @@
 from __future__ import annotations
 
+import json
+
 import pytest
 
+from zse.cli.hardware_models import fits_in
+from zse.deploy.sizing import need_of
 from zse.device.cuda import GpuInfo
 from zse.device.survey import CudaSurvey, GpuState, Problem
 from zse.engine import orchestrator
 from zse.engine.orchestrator import IntelligenceOrchestrator, load_model
+from zse.engine.requirements import read_facts
 from zse.errors import DeviceError, EngineError, UsageError
+from zse.models.well_known import WELL_KNOWN
 
 
 @pytest.fixture(autouse=True)
@@ -136,3 +142,24 @@ def test_gpu_info_counts_the_gpus_that_can_be_used():
     info = IntelligenceOrchestrator.get_gpu_info()
     assert (info["count"], info["total_memory"], info["free_memory"]) == (1, 1 << 31, 1000)
     assert [gpu["name"] for gpu in info["gpus"]] == ["Little GPU"]
+
+
+@pytest.fixture
+def gpu_of_24_gb(monkeypatch):
+    survey = CudaSurvey(driver_version="12.4", gpus=(gpu_state(0, 24 * 10**9),), problem=None)
+    monkeypatch.setattr(orchestrator, "survey_cuda", lambda: survey)
+
+
+@pytest.mark.usefixtures("gpu_of_24_gb")
+def test_one_model_needs_the_same_of_a_gpu_whoever_asks(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(WELL_KNOWN["qwen2.5-14b"]))
+    made = IntelligenceOrchestrator.auto(tmp_path, device="cuda", max_context=32768)
+    assert (made.quantization, made.estimate.context_tokens) == ("int4", 32768)
+    assert made.estimate.kv_bytes == 32768 * 2 * 48 * 8 * 128 * 2
+    asked_by_deploy = need_of(read_facts(tmp_path), on_gpu=True, context_tokens=32768)
+    assert made.estimate.total_bytes == asked_by_deploy.total_bytes < 16 * 10**9
+    short = IntelligenceOrchestrator.min_memory(tmp_path, device="cuda")
+    fits = {(fit.model, fit.quantization): fit for fit in fits_in(24 * 10**9, on_gpu=True)}
+    assert short.estimate.total_bytes == fits["qwen2.5-14b", "int4"].total_bytes
+    needs = short.estimate_requirements()["by_quantization"]["int4"]
+    assert needs["total_bytes"] == short.estimate.total_bytes

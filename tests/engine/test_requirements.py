@@ -15,25 +15,27 @@ def test_the_estimated_weights_are_those_of_the_converted_file(
     convert_model(random_checkpoint, tmp_path / "m.zse", quantization=quantization)
     with ZSEReader(tmp_path / "m.zse") as reader:
         stored = sum(reader.entry(name).length_bytes for name in reader.names())
-    estimate = estimate_memory(facts, quantization)
+    estimate = estimate_memory(facts, quantization, on_gpu=False)
     assert estimate.weights_bytes == pytest.approx(stored, rel=0.02)
 
 
 def test_a_file_is_estimated_at_the_scheme_it_has(random_zse):
     facts = read_facts(random_zse)
-    estimate = estimate_memory(facts, "int4", context_tokens=100)
+    estimate = estimate_memory(facts, "int4", on_gpu=False, context_tokens=100)
     assert estimate.quantization == "int8"
     assert estimate.kv_bytes == 100 * 2 * 2 * 2 * 16 * 4
+    on_gpu = estimate_memory(facts, "int4", on_gpu=True, context_tokens=100)
+    assert on_gpu.kv_bytes == 100 * 2 * 2 * 2 * 16 * 2
     assert estimate.total_bytes > estimate.weights_bytes + estimate.kv_bytes
 
 
 def test_the_context_is_cut_to_the_models(random_zse):
-    assert estimate_memory(read_facts(random_zse), "int8").context_tokens == 256
+    assert estimate_memory(read_facts(random_zse), "int8", on_gpu=False).context_tokens == 256
 
 
 def test_the_first_estimate_within_the_budget_is_chosen(random_checkpoint):
     facts = read_facts(random_checkpoint)
-    estimates = [estimate_memory(facts, name) for name in ("bf16", "int8", "int4")]
+    estimates = [estimate_memory(facts, name, on_gpu=False) for name in ("bf16", "int8", "int4")]
     assert largest_that_fits(estimates, estimates[0].total_bytes) is estimates[0]
     assert largest_that_fits(estimates, estimates[0].total_bytes - 1) is estimates[1]
     with pytest.raises(DeviceError, match=r"needs 0\.\d+ GB at int4"):

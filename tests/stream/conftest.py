@@ -16,12 +16,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def write_model(path: Path, group_pages: Sequence[int], *, seed: int = 0) -> Path:
+def write_model(
+    path: Path, group_pages: Sequence[int], *, seed: int = 0, large_bytes: int = 300_000
+) -> Path:
     """Write a file whose groups take these numbers of pages, with random bytes in them."""
     source = random.Random(seed)
     with ZSEWriter(path, architecture="llama", model_config={}, provenance={}) as writer:
         writer.add_section("notes.txt", b"hello")
-        writer.add_section("large.bin", source.randbytes(300_000))
+        writer.add_section("large.bin", source.randbytes(large_bytes))
         groups = [
             (
                 f"layers.{index}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -19,6 +19,7 @@ class RangeServer(ThreadingHTTPServer):
     def __init__(self, path: str, data: bytes) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.path, self.data, self.etag = path, data, '"first"'
+        self.num_connections = 0
         self.requests: list[str] = []
         """The Range header of each GET."""
         self.headers_seen: list[dict[str, str]] = []
@@ -27,6 +28,10 @@ class RangeServer(ThreadingHTTPServer):
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_port}"
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self.num_connections += 1
+        super().process_request(request, client_address)
 
     def handle_error(self, *_: object) -> None:
         """Keep quiet about clients that hang up."""

@@ -50,12 +50,10 @@ class LocalBackend:
         self, model: str, *, device: str, threads: int, max_context: int, options: AnswerOptions
     ) -> None:
         from zse.engine.llm import LLM
-        from zse.format.reader import ZSEReader
         from zse.serve.load import sampling_defaults
 
         self._llm = LLM(model, device=device, threads=threads, max_context=max_context)
-        with ZSEReader(self._llm.path) as reader:
-            self._values = {**sampling_defaults(reader), **options.given()}
+        self._values = {**sampling_defaults(self._llm.file), **options.given()}
 
     def answer(self, messages: Sequence[Message]) -> Iterator[str]:
         """Yield the pieces of the answer. Closing the iterator stops it.

@@ -37,19 +37,18 @@ def fits_in(free_bytes: int, *, on_gpu: bool) -> list[Fit]:
         config = ModelConfig.from_huggingface(settings)
         for quantization in SCHEMES:
             facts = ModelFacts(config=config, stored_bytes=None)
-            estimate = estimate_memory(facts, quantization, context_tokens=DEFAULT_CONTEXT)
-            kv_token = 2 * config.num_layers * config.num_kv_heads * config.head_dim
-            kv_bytes = kv_token * estimate.context_tokens * (2 if on_gpu else 4)
-            total = estimate.weights_bytes + kv_bytes + estimate.overhead_bytes
+            estimate = estimate_memory(
+                facts, quantization, on_gpu=on_gpu, context_tokens=DEFAULT_CONTEXT
+            )
             found.append(
                 Fit(
                     model=model,
                     quantization=quantization,
                     context_tokens=estimate.context_tokens,
                     weights_bytes=estimate.weights_bytes,
-                    kv_bytes=kv_bytes,
-                    total_bytes=total,
-                    fits=total <= free_bytes,
+                    kv_bytes=estimate.kv_bytes,
+                    total_bytes=estimate.total_bytes,
+                    fits=estimate.total_bytes <= free_bytes,
                 )
             )
     return found

@@ -77,12 +77,10 @@ def measure(
 
 def need_of(facts: ModelFacts, *, on_gpu: bool, context_tokens: int = 0) -> MemoryNeed:
     """Return what a model needs, from its shapes; a checkpoint counts as INT4."""
-    estimate = estimate_memory(facts, "int4", context_tokens=context_tokens)
-    # The estimate counts keys and values in float32; on a GPU they are half as large.
-    kv_bytes = estimate.kv_bytes // 2 if on_gpu else estimate.kv_bytes
+    estimate = estimate_memory(facts, "int4", on_gpu=on_gpu, context_tokens=context_tokens)
     return MemoryNeed(
         weights_bytes=estimate.weights_bytes,
-        kv_bytes=kv_bytes,
+        kv_bytes=estimate.kv_bytes,
         overhead_bytes=estimate.overhead_bytes,
         quantization=estimate.quantization,
         context_tokens=estimate.context_tokens,

@@ -13,7 +13,6 @@ import functools
 import itertools
 import threading
 from collections import deque
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from zse.engine.loading import LoadOptions, load_model
@@ -25,8 +24,10 @@ from zse.text.template import load_chat_template
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from zse.engine.core import EngineStats
+    from zse.format.model_file import ModelFile
     from zse.text.template import ChatTemplate
     from zse.text.tokenizer import Tokenizer
 
@@ -144,9 +145,14 @@ class LLM:
         self._is_closed = False
 
     @property
-    def path(self) -> Path:
-        """The .zse file."""
-        return Path(self._model.reader.path)
+    def path(self) -> Path | str:
+        """The .zse file, or its address in object storage."""
+        return self._model.reader.path
+
+    @property
+    def file(self) -> ModelFile:
+        """The open .zse file: its header and its sections."""
+        return self._model.reader
 
     @property
     def tokenizer(self) -> Tokenizer:

@@ -166,7 +166,9 @@ class IntelligenceOrchestrator:
             chosen (the scheme), and by_quantization: for each scheme its bytes of weights, KV
             cache and overhead, and their total.
         """
-        estimates = _estimates(self._facts, self.estimate.context_tokens)
+        estimates = _estimates(
+            self._facts, self.estimate.context_tokens, on_gpu=runs_on_gpu(self._device)
+        )
         return {
             "model": str(self.model),
             "chosen": self.quantization,
@@ -276,14 +278,18 @@ class IntelligenceOrchestrator:
         cls, budget_bytes: int, model: str | Path, *, device: str, max_context: int
     ) -> Self:
         facts = read_facts(model)
-        estimate = largest_that_fits(_estimates(facts, max_context), budget_bytes)
+        estimates = _estimates(facts, max_context, on_gpu=runs_on_gpu(device))
+        estimate = largest_that_fits(estimates, budget_bytes)
         return cls(model, estimate, facts, device=device)
 
     @classmethod
     def _at(cls, quantization: str, model: str | Path, *, device: str, max_context: int) -> Self:
         facts = read_facts(model)
         estimate = estimate_memory(
-            facts, quantization or facts.plain_quantization, context_tokens=max_context
+            facts,
+            quantization or facts.plain_quantization,
+            on_gpu=runs_on_gpu(device),
+            context_tokens=max_context,
         )
         return cls(model, estimate, facts, device=device)
 
@@ -330,10 +336,13 @@ def _free_bytes(device: str) -> int:
     return state.info.free_bytes
 
 
-def _estimates(facts: ModelFacts, context_tokens: int) -> list[MemoryEstimate]:
+def _estimates(facts: ModelFacts, context_tokens: int, *, on_gpu: bool) -> list[MemoryEstimate]:
     """Return an estimate for each scheme worth choosing, best quality first."""
     schemes = [facts.stored_quantization]
     if facts.stored_bytes is None:
         # NF4 takes what INT4 takes and computes slower, so it is for those who ask for it.
         schemes = [facts.plain_quantization, "int8", "int4"]
-    return [estimate_memory(facts, scheme, context_tokens=context_tokens) for scheme in schemes]
+    return [
+        estimate_memory(facts, scheme, on_gpu=on_gpu, context_tokens=context_tokens)
+        for scheme in schemes
+    ]

@@ -26,7 +26,8 @@ DEFAULT_CONTEXT = 4096
 _GROUP_SIZES = {Scheme.INT4: 128, Scheme.NF4: 64}
 _OVERHEAD_SHARE = 0.05
 _OVERHEAD_BYTES = 256 << 20  # interpreter, libraries, activations
-_KV_ELEMENT_BYTES = 4  # the CPU backend keeps keys and values in float32
+_KV_ELEMENT_BYTES_CPU = 4  # float32
+_KV_ELEMENT_BYTES_GPU = 2  # bfloat16
 
 
 @record
@@ -101,13 +102,14 @@ def facts_of(header: ZSEHeader) -> ModelFacts:
 
 
 def estimate_memory(
-    facts: ModelFacts, quantization: str, *, context_tokens: int = 0
+    facts: ModelFacts, quantization: str, *, on_gpu: bool, context_tokens: int = 0
 ) -> MemoryEstimate:
     """Estimate the memory of a model at a scheme.
 
     Args:
         facts: From ``read_facts``.
         quantization: int4, nf4, int8, fp16 or bf16; ignored for a .zse file.
+        on_gpu: Keys and values of the type that a GPU keeps them in; else of a CPU's.
         context_tokens: Tokens of KV cache; 0 means the model's context, at most 4096.
     """
     config = facts.config
@@ -119,7 +121,8 @@ def estimate_memory(
             for group in tensor_plan(config)
             for tensor in group.tensors
         )
-    kv_token = 2 * config.num_layers * config.num_kv_heads * config.head_dim * _KV_ELEMENT_BYTES
+    element_bytes = _KV_ELEMENT_BYTES_GPU if on_gpu else _KV_ELEMENT_BYTES_CPU
+    kv_token = 2 * config.num_layers * config.num_kv_heads * config.head_dim * element_bytes
     return MemoryEstimate(
         quantization=facts.stored_quantization or quantization,
         context_tokens=context,

@@ -101,8 +101,41 @@ def parse_header(raw: bytes, digest: bytes) -> ZSEHeader:
     return ZSEHeader.from_bytes(raw)
 
 
-def open_file(path: Path) -> int:
-    """Open a regular file to read; return the descriptor.
+class OpenFile:
+    """A regular file that was opened by its name once: whoever reads it from here reads that file.
+
+    Args:
+        path: What it was called then.
+        fd: Its descriptor, taken over.
+        opened_state: Its state then, when that was not now.
+    """
+
+    def __init__(self, path: Path, fd: int, *, opened_state: tuple[int, int] | None = None) -> None:
+        self.path = path
+        self.fd = fd
+        self.opened_state = opened_state or self.state()
+
+    def state(self) -> tuple[int, int]:
+        """Return the size in bytes and the time of modification in nanoseconds, as of now."""
+        found = os.fstat(self.fd)
+        return found.st_size, found.st_mtime_ns
+
+    def share(self) -> OpenFile:
+        """Return the same file, to be closed apart from this one."""
+        return OpenFile(self.path, os.dup(self.fd), opened_state=self.opened_state)
+
+    def close(self) -> None:
+        """Close it; twice does nothing."""
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def open_file(path: Path) -> OpenFile:
+    """Open a regular file to read.
 
     Raises:
         NotFoundError: There is no such file, or it is a folder.
@@ -121,7 +154,7 @@ def open_file(path: Path) -> int:
             f"{path} is not a regular file",
             hint="Name a .zse file; convert a checkpoint folder with `zse convert`.",
         )
-    return fd
+    return OpenFile(path, fd)
 
 
 class ZSEReader(Contents):
@@ -140,14 +173,15 @@ class ZSEReader(Contents):
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        fd = open_file(self.path)
+        self._file = open_file(self.path)
         try:
-            size_bytes = os.fstat(fd).st_size
+            fd, (size_bytes, _) = self._file.fd, self._file.opened_state
             header, header_end = read_header(fd, size_bytes)
             super().__init__(self.path, header, header_end_bytes=header_end, size_bytes=size_bytes)
             self._map = mmap.mmap(fd, size_bytes, access=mmap.ACCESS_READ)
-        finally:
-            os.close(fd)
+        except BaseException:
+            self._file.close()
+            raise
         self._header_end_bytes = header_end
         self._view: memoryview | None = memoryview(self._map)
 
@@ -166,6 +200,14 @@ class ZSEReader(Contents):
         """Return the bytes of one part of a tensor, read-only, without a copy."""
         part = self.entry(name).part(role)
         return self._open_view()[part.offset_bytes : part.end_bytes]
+
+    def share_file(self) -> OpenFile:
+        """Return the file that is mapped here; the caller closes it.
+
+        Its name may mean another file by now.
+        """
+        self._open_view()
+        return self._file.share()
 
     def verify(self) -> None:
         """Check every byte: digests, padding, and that quantization scales are finite.
@@ -214,6 +256,7 @@ class ZSEReader(Contents):
             return
         self._view.release()
         self._view = None
+        self._file.close()
         with contextlib.suppress(BufferError):
             self._map.close()
 

@@ -7,6 +7,7 @@ what no thread has begun to read when the loader asks for it.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import mmap
 import threading
@@ -96,8 +97,9 @@ class AheadSource:
         self._source.interrupt()
 
     def close(self) -> None:
-        """Drop what is held and close the source."""
-        self._source.interrupt()
+        """Drop what is held and close the source; reads that are not over are made to fail."""
+        if not all(ahead.cancel() or ahead.done() for ahead in self._held.values()):
+            self._source.interrupt()
         self._pool.shutdown(cancel_futures=True)
         for ahead in self._held.values():
             if not ahead.cancelled() and ahead.exception() is None:
@@ -111,7 +113,8 @@ class AheadSource:
             with memoryview(area) as view, short_turns():
                 self._source.read_into(offset_bytes, view)
         except BaseException:
-            area.close()
+            with contextlib.suppress(BufferError):  # the error's frames may still look at it
+                area.close()
             raise
         return area
 

@@ -1,15 +1,18 @@
-"""From a path or an address to a source."""
+"""From a path, an address or an open model to a source."""
 
 from __future__ import annotations
 
 import importlib
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
+from zse.format.reader import ZSEReader
 from zse.stream.source import LocalSource
 
 if TYPE_CHECKING:
+    from zse.format.model_file import ModelFile
     from zse.store.location import Location
+    from zse.stream.remote import RemoteReader
     from zse.stream.source import ByteSource
 
 
@@ -29,3 +32,17 @@ def open_source(url: str | Path | Location) -> ByteSource:
         return LocalSource(location.path)
     source: ByteSource = importlib.import_module("zse.stream.s3").open_s3(location)
     return source
+
+
+def source_of(model: ModelFile) -> ByteSource:
+    """Return the bytes of an open model: those of the file or object whose header it read.
+
+    The name is not looked up again, so whatever was put in its place since is not read. The caller
+    closes the source; the model still answers then.
+
+    Raises:
+        ReaderClosedError: The model was closed.
+    """
+    if isinstance(model, ZSEReader):
+        return LocalSource(model.share_file())
+    return cast("RemoteReader", model).source

@@ -12,7 +12,7 @@ import threading
 from pathlib import Path
 from typing import Literal, Protocol
 
-from zse.format.reader import open_file
+from zse.format.reader import OpenFile, open_file
 from zse.format.spec import PAGE
 from zse.stream.errors import FileShrankError, SourceChangedError, StreamError
 from zse.stream.residency import PageCacheMap
@@ -67,7 +67,7 @@ class LocalSource:
     """A regular file.
 
     Args:
-        path: The file.
+        file: Its path; or the file, open, which is taken over.
         direct: ``auto`` reads cold chunks with O_DIRECT, ``always`` every chunk that is aligned,
             ``never`` none. Where the file system refuses O_DIRECT, reads are buffered.
 
@@ -76,13 +76,13 @@ class LocalSource:
         UsageError: It cannot be opened.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, direct: DirectMode = "auto") -> None:
-        self._path = Path(path)
-        self._fd = open_file(self._path)
-        self._state = _state_of(self._fd)
+    def __init__(
+        self, file: str | os.PathLike[str] | OpenFile, *, direct: DirectMode = "auto"
+    ) -> None:
+        self._file = file if isinstance(file, OpenFile) else open_file(Path(file))
         self._direct_fd = -1 if direct == "never" else self._open_direct()
         self._cache = (
-            PageCacheMap(self._fd, self.size_bytes)
+            PageCacheMap(self._file.fd, self.size_bytes)
             if direct == "auto" and self._direct_fd >= 0
             else None
         )
@@ -92,7 +92,7 @@ class LocalSource:
     @property
     def name(self) -> str:
         """The path."""
-        return str(self._path)
+        return str(self._file.path)
 
     @property
     def kind(self) -> str:
@@ -104,7 +104,7 @@ class LocalSource:
     @property
     def size_bytes(self) -> int:
         """Length of the file when it was opened."""
-        return self._state[0]
+        return self._file.opened_state[0]
 
     def read_into(self, offset_bytes: int, view: memoryview) -> None:
         """Fill ``view``; see ``ByteSource``. O_DIRECT needs it to start at a multiple of 4096."""
@@ -113,7 +113,7 @@ class LocalSource:
             filled = self._fill_direct(offset_bytes, view)
         direct = filled
         while filled < len(view):
-            filled += self._read_some(self._fd, offset_bytes + filled, view, filled)
+            filled += self._read_some(self._file.fd, offset_bytes + filled, view, filled)
         with self._lock:
             self._direct_bytes += direct
             self._buffered_bytes += filled - direct
@@ -124,11 +124,11 @@ class LocalSource:
 
     def check_unchanged(self) -> None:
         """Compare size and time of modification with those at opening."""
-        found = _state_of(self._fd)
+        found = self._file.state()
         if found[0] < self.size_bytes:
             raise self._shrank()
-        if found != self._state:
-            raise SourceChangedError(f"{self._path} was written to while it was read")
+        if found != self._file.opened_state:
+            raise SourceChangedError(f"{self.name} was written to while it was read")
 
     def interrupt(self) -> None:
         """Do nothing: reads of a disk end by themselves."""
@@ -137,15 +137,21 @@ class LocalSource:
         """Close the file."""
         if self._cache is not None:
             self._cache.close()
-        for fd in {self._fd, self._direct_fd} - {-1}:
-            os.close(fd)
-        self._fd = self._direct_fd = -1
+        self._file.close()
+        if self._direct_fd >= 0:
+            os.close(self._direct_fd)
+        self._direct_fd = -1
 
     def _open_direct(self) -> int:
+        """Open the file a second time, by its name; -1 where that cannot be, or is another file."""
         try:
-            return os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECT)
+            fd = os.open(self._file.path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECT | os.O_NONBLOCK)
         except OSError:
             return -1
+        if os.path.samestat(os.fstat(fd), os.fstat(self._file.fd)):
+            return fd
+        os.close(fd)
+        return -1
 
     def _wants_direct(self, offset_bytes: int, length_bytes: int) -> bool:
         if self._direct_fd < 0 or offset_bytes % PAGE or length_bytes % PAGE:
@@ -173,7 +179,7 @@ class LocalSource:
             if fd == self._direct_fd and error.errno in (errno.EINVAL, errno.EOPNOTSUPP):
                 raise
             raise StreamError(
-                f"cannot read {self._path} at byte {offset_bytes}: {error.strerror}",
+                f"cannot read {self.name} at byte {offset_bytes}: {error.strerror}",
                 hint="Check the disk or the network file system.",
             ) from error
         if count == 0:
@@ -181,12 +187,7 @@ class LocalSource:
         return count
 
     def _shrank(self) -> FileShrankError:
-        found = _state_of(self._fd)[0]
+        found = self._file.state()[0]
         return FileShrankError(
-            f"{self._path} has {found} bytes now; it had {self.size_bytes} when it was opened"
+            f"{self.name} has {found} bytes now; it had {self.size_bytes} when it was opened"
         )
-
-
-def _state_of(fd: int) -> tuple[int, int]:
-    found = os.fstat(fd)
-    return found.st_size, found.st_mtime_ns

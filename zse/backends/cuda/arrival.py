@@ -16,7 +16,7 @@ from zse.device.phases import Phases, no_phases
 from zse.errors import ZSEError
 from zse.stream.ahead import AheadSource
 from zse.stream.loader import start_load
-from zse.stream.opening import open_source
+from zse.stream.opening import source_of
 from zse.stream.plan import region_span
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class Arrival:
             StreamError: The file cannot be read.
         """
         with contextlib.ExitStack() as undo:
-            plain = open_source(reader.path)
+            plain = source_of(reader)
             undo.callback(plain.close)
             source = AheadSource(plain, reader.header)
             undo.callback(source.close)
