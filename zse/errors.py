@@ -51,9 +51,22 @@ class BadSettingError(UsageError):
 
 
 class MissingDependencyError(ZSEError):
-    """An optional package that this feature stands on is not installed."""
+    """An optional package that this feature stands on is not installed.
+
+    Args:
+        message: What needs which package.
+        hint: What to do; not given together with ``extra``.
+        extra: The extra that brings the package: the hint says how to install it here.
+    """
 
     exit_code = 5
+
+    def __init__(self, message: str, *, hint: str = "", extra: str = "") -> None:
+        if extra:
+            from zse.install import install_hint
+
+            hint = install_hint(extra)
+        super().__init__(message, hint=hint)
 
 
 class NotFoundError(ZSEError):

@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from zse import cli
+from zse.install import DISTRIBUTION
 
 ROOT = Path(__file__).resolve().parents[2]
 ACTION = ROOT / ".github" / "actions" / "zse-image" / "action.yml"
@@ -191,6 +192,7 @@ def run_action(folder: Path, inputs: dict[str, str], **environment: str) -> list
         **environment,
         "PATH": f"{folder / 'bin'}:{os.environ['PATH']}",
         "RUNNER_TEMP": str(folder),
+        "GITHUB_ACTION_PATH": str(ACTION.parent),
         "RECORD": str(folder / "record"),
     }
     for step in steps_of(ACTION):
@@ -226,7 +228,7 @@ def check_arguments(words: list[str]) -> None:
     command.make_context("zse", rest, parent=context)
 
 
-GIVEN = {"model": "hf://o/n@v 1", "image": "ghcr.io/a/b:1", "install": ""}
+GIVEN = {"model": "hf://o/n@v 1", "image": "ghcr.io/a/b:1", "extras": ""}
 
 
 @pytest.mark.parametrize(
@@ -253,6 +255,18 @@ def test_the_action_calls_commands_that_exist_with_options_that_they_have(
     assert builds[1][-1] == "--push"
     wanted = more["object"] if more.get("model-mode") == "url" else str(tmp_path / "run/model.zse")
     assert builds[0][1] == wanted
+
+
+def test_the_action_installs_the_code_of_its_own_revision(tmp_path: Path) -> None:
+    calls = run_action(tmp_path / "run", {**GIVEN, "extras": "convert,s3"})
+    assert calls[0] == ["-m", "pip", "install", "--quiet", f"{ROOT}[convert,s3]"]
+
+
+def test_the_gitlab_example_installs_a_pinned_address_and_no_name_of_an_index() -> None:
+    data = load(ROOT / "examples" / "ci" / "gitlab-ci.yml")
+    (line,) = data["default"]["before_script"]
+    assert line.endswith(f'"{DISTRIBUTION}[convert,s3] @ $ZSE"')
+    assert re.search(r"/v\d+\.\d+\.\d+\.", data["variables"]["ZSE"])
 
 
 def test_an_image_other_than_the_one_that_was_checked_fails_the_action(tmp_path: Path) -> None:

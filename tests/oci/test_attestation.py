@@ -67,7 +67,7 @@ def test_bill_of_materials_lists_wheels_base_code_and_model_with_hashes(sbom, pr
     assert package_url(packages["demo"]) == "pkg:pypi/demo@1.0"
     assert package_sha256(packages["tiny"]) == sha256_hex(MODEL)
     assert package_url(packages["tiny"]) == "pkg:huggingface/org/tiny@r1"
-    assert packages["zllm-zse"]["licenseDeclared"] == "Apache-2.0"
+    assert packages["zse-toolkit"]["licenseDeclared"] == "Apache-2.0"
     assert "base.tar" in packages
 
 

@@ -94,7 +94,7 @@ def test_without_boto3_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(sys.modules, "boto3", None)
     with pytest.raises(MissingDependencyError) as caught:
         open_store("s3://bucket/key")
-    assert "zllm-zse[s3]" in caught.value.hint
+    assert "[s3]" in caught.value.hint
 
 
 def test_every_store_keeps_the_protocol(tmp_path: Path) -> None:

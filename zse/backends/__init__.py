@@ -94,7 +94,7 @@ def create_backend(
     except ImportError as error:
         raise MissingDependencyError(
             f"the cpu backend needs torch, which cannot be imported: {error}",
-            hint="Install it with: pip install 'zllm-zse[cpu]'",
+            extra="cpu",
         ) from error
     if not isinstance(reader, ZSEReader):
         raise DeviceError(

@@ -68,8 +68,7 @@ def command(
         from zse.quantize.convert import convert_model
     except ModuleNotFoundError as error:
         raise MissingDependencyError(
-            f"converting needs the package {error.name}",
-            hint='Install it: pip install "zllm-zse[convert]"',
+            f"converting needs the package {error.name}", extra="convert"
         ) from error
 
     with clean_stop(), staged_progress() as show:

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from zse.errors import NotFoundError, UsageError
+from zse.install import install_hint
 from zse.kernels.find import SUFFIX, cached_pack
 from zse.kernels.pack import KernelPack
 from zse.kernels.pack_errors import KernelPackError
@@ -58,7 +59,7 @@ def _made(gpu: str, cache_dir: Path, report: Callable[[str], None]) -> Path:
     if find_spec("triton") is None:
         raise NotFoundError(
             f"there is no kernel pack for {gpu}, and triton is not installed to build one",
-            hint="Name a folder of packs with --kernels, or `pip install 'zllm-zse[kernels]'`.",
+            hint=f"Name a folder of packs with --kernels. Or build one. {install_hint('kernels')}",
         )
     report(f"building kernels for {gpu}, which takes minutes, once")
     path.parent.mkdir(parents=True, exist_ok=True)

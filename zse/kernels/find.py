@@ -95,9 +95,9 @@ def find_pack(
     name = targets[0].name
     raise KernelPackNotFound(
         f"there is no kernel pack for {device_name} ({name}), and none can be built here",
-        hint=f"Build the image with `--gpu {name}`, or build a pack on any machine with "
-        f"`pip install 'zllm-zse[kernels]'` and `zse kernels build --gpu {name} -o PACK`, and "
-        "name it with --kernels or ZSE_KERNELS.",
+        hint=f"Build the image with `--gpu {name}`, or build a pack on any machine with zse's "
+        f"extra `kernels`: `zse kernels build --gpu {name} -o PACK`, and name it with --kernels "
+        "or ZSE_KERNELS.",
     )
 
 

@@ -173,7 +173,7 @@ class KernelPack:
         raise KernelPackMismatch(
             f"{self.name} holds kernels for {self.target}, but {device_name} needs {wanted}",
             hint=f"Build a pack: `zse kernels build --gpu {wanted} -o PACK`, or build the image "
-            f"with `--gpu {wanted}`. Building needs `pip install 'zllm-zse[kernels]'`.",
+            f"with `--gpu {wanted}`. Building needs the extra `kernels` of zse.",
         )
 
     def verify(self) -> None:

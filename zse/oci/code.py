@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import zse
+from zse.install import IMAGE_FOLDER
 from zse.oci.tar import Entry, file_of_bytes
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
     from zse.oci.recipe import Recipe
 
-APPLICATION = "opt/zse/app"
+APPLICATION = IMAGE_FOLDER
 
 
 def code_entries(recipe: Recipe, *, package: Path | None = None) -> Iterator[Entry]:

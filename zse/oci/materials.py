@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import zse
+from zse.install import DISTRIBUTION
 from zse.oci.licences import Licence, debian_licence, wheel_licence
 from zse.records import record
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from zse.oci.wheels import LockedWheel
 
 CODE_LICENCE = "Apache-2.0"
-CODE_NAME = "zllm-zse"
 
 
 class MaterialKind(StrEnum):
@@ -109,10 +109,10 @@ def code_material(entries_sha256: str) -> Material:
     """Describe zse itself; the hash is over paths and contents of its files in the image."""
     return Material(
         kind=MaterialKind.CODE,
-        name=CODE_NAME,
+        name=DISTRIBUTION,
         version=zse.__version__,
         sha256=entries_sha256,
-        purl=f"pkg:pypi/{CODE_NAME}@{quote(zse.__version__)}",
+        purl=f"pkg:pypi/{DISTRIBUTION}@{quote(zse.__version__)}",
         licence=Licence(expression=CODE_LICENCE),
     )
 

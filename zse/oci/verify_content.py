@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
+from zse.install import DISTRIBUTION
 from zse.oci.provenance import BUILDER
 from zse.oci.recipe import load_lock, load_recipe, lock_name
 from zse.oci.sbom import package_sha256, package_url
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
 _BASE_DIGEST = "org.opencontainers.image.base.digest"
 _LOCKS = (("pkg:pypi/", "wheels", "wheel"), ("pkg:deb/", "debian", "package"))
-_OWN = "zllm-zse"
 
 
 def is_ours(document: Document) -> bool:
@@ -99,7 +99,7 @@ def check_locks(sbom: Document | None, locks: Path, platform: str) -> list[str]:
             absent = sorted(set(locked) - names - optional)
             problems += [f"{platform}: {name} of {path.name} is absent" for name in absent]
         for package in sbom.get("packages", ()):
-            if not package_url(package).startswith(prefix) or package.get("name") == _OWN:
+            if not package_url(package).startswith(prefix) or package.get("name") == DISTRIBUTION:
                 continue
             name = unquote(str(package.get("name")))
             found = (str(package.get("versionInfo", "")), package_sha256(package))

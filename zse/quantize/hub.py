@@ -113,8 +113,7 @@ def _load_library() -> Any:
         return import_module("huggingface_hub")
     except ImportError as error:
         raise MissingDependencyError(
-            "downloading from the hub needs the package huggingface_hub",
-            hint='Install it: pip install "zllm-zse[convert]"',
+            "downloading from the hub needs the package huggingface_hub", extra="convert"
         ) from error
 
 

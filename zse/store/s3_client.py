@@ -61,8 +61,7 @@ def shared_client(endpoint_url: str) -> Any:
         from botocore.config import Config
     except ImportError as error:
         raise MissingDependencyError(
-            "s3:// locations need boto3, which is not installed",
-            hint="Install the extra: pip install 'zllm-zse[s3]'",
+            "s3:// locations need boto3, which is not installed", extra="s3"
         ) from error
     with translated_errors(Location(scheme="s3")):
         session = boto3.session.Session()

@@ -171,4 +171,4 @@ def test_without_triton_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(pool, "find_spec", lambda name: None)
     with pytest.raises(MissingDependencyError) as missing:
         pool.require_triton()
-    assert "zllm-zse[kernels]" in missing.value.hint
+    assert "[kernels]" in missing.value.hint

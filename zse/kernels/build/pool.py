@@ -46,16 +46,13 @@ def require_triton() -> Path:
     """
     spec = find_spec("triton")
     if spec is None or not spec.submodule_search_locations:
-        raise MissingDependencyError(
-            "building kernels needs the package triton",
-            hint="Install it: pip install 'zllm-zse[kernels]'",
-        )
+        raise MissingDependencyError("building kernels needs the package triton", extra="kernels")
     found = version("triton")
     if tuple(int(part) for part in found.split(".")[:2]) < MIN_TRITON:
         raise MissingDependencyError(
             f"triton {found} is installed; kernels are built with "
             f"{'.'.join(map(str, MIN_TRITON))} or later, whose code is up to twice as fast",
-            hint="Upgrade it: pip install -U 'zllm-zse[kernels]'",
+            extra="kernels",
         )
     return Path(spec.submodule_search_locations[0])
 
@@ -145,10 +142,7 @@ def ask_versions(number: int, environment: dict[str, str]) -> dict[str, str]:
     with _worker(environment) as ask:
         answer = ask({"versions": True, "number": number})
     if answer.error:
-        raise MissingDependencyError(
-            f"triton does not start: {answer.error}",
-            hint="Install it again: pip install 'zllm-zse[kernels]'",
-        )
+        raise MissingDependencyError(f"triton does not start: {answer.error}", extra="kernels")
     return answer.facts
 
 

@@ -43,7 +43,7 @@ class BitsandbytesLayers:
         except ImportError as error:
             raise MissingDependencyError(
                 f"backend bnb needs bitsandbytes, which cannot be imported: {error}",
-                hint="Install it with: pip install 'zllm-zse[hf]'",
+                extra="hf",
             ) from error
         self._device = device
         self._dtype = dtype

@@ -131,7 +131,7 @@ def _transformers() -> Any:
     except ImportError as error:
         raise MissingDependencyError(
             f"load_zse_model needs transformers, which cannot be imported: {error}",
-            hint="Install it with: pip install 'zllm-zse[hf]'",
+            extra="hf",
         ) from error
 
 
