@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from contextlib import aclosing
+from dataclasses import replace
 
 import pytest
 
@@ -90,6 +91,26 @@ def test_a_stop_text_ends_the_choice_in_the_engine_too(engine, letters, make_eng
     assert deltas[-1].finish_reason == "stop"
     # A device that looks ahead has begun the fourth before the third is known.
     assert stats.generated_tokens == 3
+
+
+def test_a_choice_that_met_a_stop_text_is_not_computed_while_the_others_go_on(
+    engine, letters, make_engine
+):
+    params = SamplingParams(temperature=1.0, seed=1, n=2, max_tokens=50)
+    first, second = (
+        letters.decode(engine.expected_tokens(PROMPT, params, index=index)) for index in (0, 1)
+    )
+    stop = first[1:3]
+    assert stop not in second
+    params = replace(params, stop=stop)
+
+    async def main():
+        async_engine = make_engine()
+        return await collect(async_engine, params=params), async_engine.stats()
+
+    deltas, stats = asyncio.run(main())
+    assert (text_of(deltas, 0), text_of(deltas, 1)) == (first[:1], second)
+    assert stats.generated_tokens == 3 + 50
 
 
 def test_closing_the_generator_cancels_the_request(engine, make_engine):

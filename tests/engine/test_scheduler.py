@@ -89,6 +89,17 @@ def test_the_first_in_line_is_not_overtaken_by_one_that_would_fit(make_scheduler
     assert len(scheduler.waiting) == 2
 
 
+def test_nobody_is_admitted_who_would_be_preempted_as_soon_as_others_go_on(make_scheduler):
+    scheduler = make_scheduler(num_blocks=4, max_batch_tokens=16)
+    scheduler.add(make_sequence(7, arrival=0))
+    run_step(scheduler)
+    scheduler.add(make_sequence(8, arrival=1, first_token=50))  # as much as is left just now
+    assert [run_step(scheduler) for _ in range(3)] == [[(0, 7, 1)], [(0, 8, 1)], [(0, 9, 1)]]
+    assert scheduler.num_preemptions == 0
+    scheduler.remove(scheduler.running[0])
+    assert run_step(scheduler) == [(1, 0, 8)]
+
+
 def test_a_preempted_sequence_is_computed_again_with_what_it_has_generated(make_scheduler):
     scheduler = make_scheduler(num_blocks=4)
     scheduler.add(make_sequence(7, arrival=0))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from zse.backends.types import SamplingRow
+from zse.kernels.lm_head_sample.arrays import STATE_SIZE
 from zse.kernels.lm_head_sample.draws import uniform_single
 from zse.kernels.lm_head_sample.entries import adjustment_entries
 from zse.kernels.lm_head_sample.launch import (
@@ -20,7 +21,7 @@ from zse.kernels.lm_head_sample.launch import (
     SamplingKind,
     sample,
 )
-from zse.kernels.lm_head_sample.variants import STATE_SIZE, Tiles
+from zse.kernels.lm_head_sample.variants import Tiles
 from zse.kernels.lm_head_sample.workspace import workspace_at, workspace_bytes
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ from dataclasses import InitVar, dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from zse.errors import InvalidParameterError
+from zse.kernels.lm_head_sample.arrays import MAX_ALTERNATIVES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 FinishReason = Literal["stop", "length", "abort"]
 
 MAX_CHOICES = 128
-MAX_TOP_LOGPROBS = 20
+MAX_TOP_LOGPROBS = MAX_ALTERNATIVES
 MAX_STOP_STRINGS = 64
 MAX_STOP_TOKEN_IDS = 256
 _MAX_INT32 = 2**31 - 1

@@ -1,4 +1,7 @@
-"""How activations lie in device memory between kernels: addresses and sizes, nothing owned."""
+"""How activations and the KV cache lie in device memory: addresses and sizes, nothing owned.
+
+The numbers here are also compiled into kernels, which take them from here.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,10 @@ from zse.records import record
 
 ACTIVATION_GROUP = 128
 """Consecutive activations that share an int8 scale."""
+BLOCK_TOKENS = 32
+"""Tokens of one cache block."""
+SCALE_CHANNELS = 32
+"""Channels of an int8 key or value that share a scale."""
 
 
 @record

@@ -33,6 +33,12 @@ def test_greedy_takes_the_lowest_id_on_a_tie() -> None:
     assert greedy(tied) == 7
 
 
+def test_a_row_is_greedy_below_a_hundred_thousandth_of_a_degree_and_drawn_from_there_on() -> None:
+    tied = torch.tensor([0.0, 4.0, 4.0])
+    assert set(drawn(20, tied, temperature=9e-6)) == {1}
+    assert set(drawn(20, tied, temperature=1.1e-5)) == {1, 2}
+
+
 def test_draws_follow_the_distribution() -> None:
     found = drawn(4000)
     for token, probability in enumerate([0.05, 0.4, 0.3, 0.2, 0.05]):

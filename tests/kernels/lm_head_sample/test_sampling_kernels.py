@@ -52,6 +52,19 @@ def test_greedy_takes_the_lowest_identity_on_a_tie_within_and_across_blocks() ->
     assert run(logits, GREEDY, GREEDY, GREEDY).tokens == [255, 300, 0]
 
 
+def test_a_row_is_greedy_below_a_hundred_thousandth_of_a_degree_and_drawn_from_there_on() -> None:
+    cold, drawn = (
+        [SamplingRow(temperature=value, seed=seed) for seed in range(8)] for value in (9e-6, 1.1e-5)
+    )
+    logits = torch.tensor([0.0, 4.0, 4.0]).repeat(8, 1)
+    assert SamplingKind.of(cold, 3) == SamplingKind()
+    for kind in (SamplingKind(random=True), SamplingKind(random=True, truncated=True)):
+        assert set(run(logits, *cold, kind=kind).tokens) == {1}
+        assert (
+            set(run(logits, *drawn).tokens) == set(run(logits, *drawn, kind=kind).tokens) == {1, 2}
+        )
+
+
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_rows_with_no_usable_number_still_give_a_token(temperature: float) -> None:
     logits = torch.full((4, 300), NOTHING)

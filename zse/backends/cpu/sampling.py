@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING
 import torch
 
 from zse.backends.types import SampledToken
+from zse.kernels.lm_head_sample.arrays import GREEDY_BELOW
 from zse.kernels.lm_head_sample.draws import uniform
 
 if TYPE_CHECKING:
     from zse.backends.types import SamplingRow
-
-_GREEDY_BELOW = 1e-5
 
 
 def sample(logits: torch.Tensor, row: SamplingRow) -> SampledToken:
@@ -31,7 +30,7 @@ def sample(logits: torch.Tensor, row: SamplingRow) -> SampledToken:
         row: How to choose.
     """
     adjusted = _adjust(logits, row)
-    greedy = row.temperature < _GREEDY_BELOW
+    greedy = row.temperature < GREEDY_BELOW
     token_id = int(adjusted.argmax()) if greedy else _draw(adjusted, row)
     if row.logprobs is None:
         return SampledToken(token_id=token_id)

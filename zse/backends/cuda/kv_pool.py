@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from zse.kernels.rope_store.launch import BLOCK_TOKENS, SCALE_CHANNELS, PagedCache
+from zse.kernels.buffers import BLOCK_TOKENS, SCALE_CHANNELS
+from zse.kernels.rope_store.launch import PagedCache
 from zse.records import record
 
 if TYPE_CHECKING:

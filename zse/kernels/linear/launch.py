@@ -9,7 +9,7 @@ from zse.kernels.buffers import Partials, Plain, Quantized
 from zse.kernels.linear.definitions import GEMV_16, MATMUL_STREAM
 from zse.kernels.linear.plan import form_of
 from zse.kernels.linear.variants import STEP_COLUMNS, matmul_forms, widen
-from zse.kernels.linear.weight import GROUPED_SCHEMES, PLAIN_SCHEMES
+from zse.kernels.linear.weight import EVEN_ROWS, GROUPED_SCHEMES, PLAIN_SCHEMES
 
 if TYPE_CHECKING:
     from zse.kernels.buffers import Activation
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from zse.kernels.linear.weight import LinearWeight
     from zse.kernels.variant import Variant
 
-EVEN_ROWS = 16
-"""A result whose rows are a multiple of this long is stored in whole vectors."""
 SLAB_TILES = 2
 """Fewest tiles of the product that are widened at once."""
 SLAB_WAVES = 0.3

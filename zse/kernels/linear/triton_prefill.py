@@ -5,8 +5,11 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from zse.kernels.linear import weight as layout
 from zse.kernels.linear.triton_parts import dot_16
 from zse.kernels.linear.triton_unpack import unpack_four_bit
+
+EVEN_ROWS = tl.constexpr(layout.EVEN_ROWS)
 
 
 @triton.jit
@@ -80,13 +83,13 @@ def grouped_tile(tile, tokens, rows, BM: tl.constexpr, BN: tl.constexpr, GROUPED
 
 @triton.jit
 def in_elements(count, EVEN: tl.constexpr):
-    """Return a count of elements; where it is EVEN it came as a count of sixteens.
+    """Return a count of elements; where it is EVEN it came as a count of EVEN_ROWS.
 
-    That tells the compiler that rows of the result start at multiples of 16, so that it stores
+    That tells the compiler that rows of the result start at multiples of it, so that it stores
     whole vectors.
     """
     if EVEN:
-        return count * 16
+        return count * EVEN_ROWS
     return count
 
 
@@ -101,9 +104,9 @@ def matmul(values, weights, outputs, tokens, rows, steps, stride, BM: tl.constex
         weights: bfloat16 or float16 [rows, K].
         outputs: float32 or bfloat16; row i starts at i * stride.
         tokens: Rows of the left side.
-        rows: Rows of the matrix; divided by 16 if EVEN.
+        rows: Rows of the matrix; divided by EVEN_ROWS if EVEN.
         steps: K / BK.
-        stride: Columns of the whole output; divided by 16 if EVEN.
+        stride: Columns of the whole output; divided by EVEN_ROWS if EVEN.
     """
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()

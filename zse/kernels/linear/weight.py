@@ -7,6 +7,8 @@ from zse.records import record
 
 GROUPED_SCHEMES = ("int4", "nf4")
 PLAIN_SCHEMES = ("bf16", "fp16")
+EVEN_ROWS = 16
+"""A result whose rows are a multiple of this long is stored in whole vectors."""
 
 
 @record

@@ -1,4 +1,7 @@
-"""What sampling reads and writes in device memory: addresses, one entry per row of logits."""
+"""What sampling reads and writes in device memory: addresses, one entry per row of logits.
+
+The numbers here are also compiled into kernels, which take them from here.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,10 @@ GREEDY_BELOW = 1e-5
 """Temperatures below this mean the most likely token."""
 MAX_ALTERNATIVES = 20
 """Alternatives that are reported for each row when log-probabilities are asked for."""
+NUM_BINS = 16
+"""Bins into which a pass of the search for a threshold sorts a row's logits."""
+STATE_SIZE = 4
+"""Numbers of each type that kernels of the truncation hand on for a row."""
 
 
 @record

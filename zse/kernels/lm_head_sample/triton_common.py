@@ -7,10 +7,12 @@ from typing import NamedTuple
 import triton
 import triton.language as tl
 
+from zse.kernels.lm_head_sample.arrays import GREEDY_BELOW
+
 NOTHING = tl.constexpr(2147483647)
 """An identity that no token has."""
 LARGEST = tl.constexpr(3.4028234663852886e38)
-GREEDY = tl.constexpr(1e-5)
+GREEDY = tl.constexpr(GREEDY_BELOW)
 
 
 class Scale(NamedTuple):

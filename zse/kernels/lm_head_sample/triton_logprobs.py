@@ -5,9 +5,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from zse.kernels.lm_head_sample.arrays import MAX_ALTERNATIVES
 from zse.kernels.lm_head_sample.triton_common import NOTHING, load_logits
 
-ALTERNATIVES = tl.constexpr(20)
+ALTERNATIVES = tl.constexpr(MAX_ALTERNATIVES)
 
 
 @triton.jit

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import triton
 import triton.language as tl
 
+from zse.kernels.lm_head_sample.arrays import NUM_BINS, STATE_SIZE
 from zse.kernels.lm_head_sample.triton_common import (
     GREEDY,
     Scale,
@@ -24,13 +25,13 @@ from zse.kernels.lm_head_sample.triton_common import (
     row_maximum,
 )
 
-BINS = tl.constexpr(16)
+BINS = tl.constexpr(NUM_BINS)
 REACH = tl.constexpr(32.0)
 """Logits below the largest that the first bins cover, if nothing says less."""
 SLACK = tl.constexpr(1e-6)
 """Part of top_p by which a sum of float32 may miss it."""
-STATE = tl.constexpr(4)
-"""Numbers of each type that kernels hand on for a row: a ``Bracket``, a ``Cut``."""
+STATE = tl.constexpr(STATE_SIZE)
+"""Room for a row's ``Bracket``, or its ``Cut``."""
 
 
 class Cuts(NamedTuple):

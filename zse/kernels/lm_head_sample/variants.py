@@ -13,9 +13,6 @@ from zse.kernels.variant import Argument, Constant, Kernel, Variant, number, poi
 from zse.records import record
 
 _FOLDER = "zse.kernels.lm_head_sample"
-NUM_BINS = 16
-STATE_SIZE = 4
-"""Numbers in a row's state."""
 _ENTRIES = 1024
 
 _TYPES = {

@@ -6,8 +6,8 @@ from dataclasses import fields
 from functools import lru_cache
 
 from zse.errors import UnsupportedModelError
-from zse.kernels.lm_head_sample.arrays import MAX_ALTERNATIVES
-from zse.kernels.lm_head_sample.variants import NUM_BINS, STATE_SIZE, TILES, Tiles
+from zse.kernels.lm_head_sample.arrays import MAX_ALTERNATIVES, NUM_BINS, STATE_SIZE
+from zse.kernels.lm_head_sample.variants import TILES, Tiles
 from zse.records import record
 
 _ALIGNMENT_BYTES = 256

@@ -19,11 +19,6 @@ if TYPE_CHECKING:
     from zse.kernels.buffers import Plain
     from zse.kernels.launcher import Launcher
 
-BLOCK_TOKENS = 32
-"""Tokens of one cache block."""
-SCALE_CHANNELS = 32
-"""Channels of an int8 key or value that share a scale."""
-
 
 @record
 class HeadShape:

@@ -10,10 +10,11 @@ from typing import NamedTuple
 import triton
 import triton.language as tl
 
+from zse.kernels import buffers
 from zse.kernels.norm.triton_parts import round_to_even, to_bf16
 
-BLOCK_TOKENS = tl.constexpr(32)
-SCALE_CHANNELS = tl.constexpr(32)
+BLOCK_TOKENS = tl.constexpr(buffers.BLOCK_TOKENS)
+SCALE_CHANNELS = tl.constexpr(buffers.SCALE_CHANNELS)
 
 
 class Stored(NamedTuple):
