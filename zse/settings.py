@@ -36,7 +36,7 @@ class Settings:
     served_model_name: str = ""
     """ZSE_SERVED_MODEL_NAME: name shown by /v1/models; empty means taken from the file."""
     threads: int = 0
-    """ZSE_THREADS: CPU threads for the cpu backend; 0 means all physical cores."""
+    """ZSE_THREADS: CPU threads; 0 means one a core, within the container's quota."""
     kv_gib: float = 0.0
     """ZSE_KV_GIB: memory for the KV cache in GiB; 0 means chosen from what is free."""
     vram_gib: float = 0.0
@@ -92,6 +92,12 @@ _VARIABLES: dict[str, tuple[str, ...]] = {
 }
 
 
+_OPENMP_WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+_SPIN_COUNT = 2000
+"""Turns of libgomp's waiting loop, each a pause of 15 to 50 ns: measured by
+``scripts/bench/cpu_sharing.py``."""
+
+
 def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
     """Read the environment into a frozen object.
 
@@ -119,6 +125,21 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
 def subprocess_environment(**extra: str) -> dict[str, str]:
     """Return a copy of the process environment with ``extra`` set, for child processes."""
     return {**os.environ, **extra}
+
+
+def wait_briefly_in_openmp() -> None:
+    """Tell OpenMP how long a thread that has nothing to do may spin before it sleeps.
+
+    By default libgomp spins for milliseconds. On cores that are shared, or limited by a quota, the
+    spinning takes the time that the other threads need to finish: decoding falls to a tenth. A
+    thread that never spins must be woken for every operation: a third of decoding on idle cores.
+    A few dozen microseconds cover the gap between two operations of a step and cost little else.
+
+    OpenMP reads the environment once, when its library is loaded: call this before torch is
+    imported. What the user has set stays.
+    """
+    if not any(name in os.environ for name in _OPENMP_WAITING):
+        os.environ["GOMP_SPINCOUNT"] = str(_SPIN_COUNT)
 
 
 def _parse(name: str, text: str, kind: type) -> object:

@@ -8,6 +8,17 @@ from zse.models.well_known import WELL_KNOWN
 
 CONFIGS: dict[str, dict[str, Any]] = {
     **{name: dict(config) for name, config in WELL_KNOWN.items()},
+    # What people try first on a machine without a GPU.
+    "qwen2.5-0.5b": {
+        **WELL_KNOWN["qwen2.5-7b"],
+        "hidden_size": 896,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 14,
+        "num_key_value_heads": 2,
+        "intermediate_size": 4864,
+        "vocab_size": 151936,
+        "tie_word_embeddings": True,
+    },
     # Small enough for a test; every kind of tensor of the large ones.
     "tiny-gqa": {
         **WELL_KNOWN["qwen2.5-7b"],

@@ -64,7 +64,7 @@ class BackendOptions:
     max_context: int = 0
     """Longest sequence in tokens that will be asked for; 0 means what the model says."""
     threads: int = 0
-    """CPU threads; 0 means all physical cores."""
+    """CPU threads; 0 means one a core, within the container's quota."""
     vram_bytes: int = 0
     """GPU memory for everything; 0 means all that is free."""
     exact_activations: bool = False

@@ -49,7 +49,12 @@ class BenchmarkResult:
 @click.option("--batch", type=click.IntRange(1), default=1, show_default=True, help="Sequences.")
 @click.option("--quant", default=None, help="Scheme to convert to, when MODEL is a checkpoint.")
 @click.option("--device", default=None, help="auto, cpu or cuda[:N].")
-@click.option("--threads", type=click.IntRange(0), default=None, help="CPU threads; 0: all cores.")
+@click.option(
+    "--threads",
+    type=click.IntRange(0),
+    default=None,
+    help="CPU threads; 0 is one a core, within the quota.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
     model: str,

@@ -15,7 +15,7 @@ from zse.settings import load_settings
 @click.option("--api-key", default="unused", show_default=False, help="Key for --url.")
 @click.option("--system", default="", help="System message to begin with.")
 @click.option("--device", help="auto, cpu, cuda or cuda:N.")
-@click.option("--threads", type=int, help="CPU threads; 0 is all physical cores.")
+@click.option("--threads", type=int, help="CPU threads; 0 is one a core, within the quota.")
 @click.option("--max-context", type=int, help="Longest conversation in tokens.")
 @click.option("--max-tokens", type=int, help="Longest answer in tokens.")
 @click.option("--temperature", type=float, help="0 is greedy.  [what the model says]")

@@ -41,7 +41,7 @@ class LocalBackend:
     Args:
         model: A .zse file, a checkpoint folder, a hub id or a built-in name.
         device: auto, cpu, cuda or cuda:N.
-        threads: CPU threads; 0 means all physical cores.
+        threads: CPU threads; 0 means one a core, within the container's quota.
         max_context: Longest conversation in tokens; 0 means what the model says.
         options: How to generate.
     """

@@ -14,7 +14,7 @@ from zse.settings import load_settings
 @click.option("--device", help="auto, cpu, cuda or cuda:N.  [ZSE_DEVICE, else auto]")
 @click.option("--served-model-name", help="Name in /v1/models.  [the model's own]")
 @click.option("--max-context", type=int, help="Longest sequence in tokens.  [what the model says]")
-@click.option("--threads", type=int, help="CPU threads.  [all physical cores]")
+@click.option("--threads", type=int, help="CPU threads.  [one a core, within the quota]")
 @click.option("--kv-gib", type=float, help="KV cache in GiB.  [from what is free]")
 @click.option("--vram-gib", "--vram", type=float, help="GPU memory in GiB.  [all that is free]")
 @click.option("--kv-dtype", help="Type of the KV cache: auto, fp32, bf16 or int8.  [auto]")

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import platform
 from pathlib import Path
 
+from zse.device.cgroup import cpu_quota, memory_limits
 from zse.records import record
 
-_CGROUP_FILES = (
-    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-    ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
-)
 _KIB = 1024
 
 
@@ -23,11 +21,23 @@ class DeviceInfo:
     cpu_model: str
     physical_cores: int
     """Cores that this process may use; hyper-threads of one core count once."""
+    cpu_quota: float
+    """CPUs' worth of time that the container's limit grants; 0 where there is no limit."""
     total_memory_bytes: int
     available_memory_bytes: int
     """What can be taken without swapping, within the container's limit."""
     cuda_driver: bool
     """Whether libcuda can be loaded. It says nothing about a working GPU."""
+
+    @property
+    def compute_threads(self) -> int:
+        """Threads to compute with: one a core, and no more than the quota keeps running.
+
+        A thread beyond the quota adds nothing: all of them are stopped once it is used up.
+        """
+        if not self.cpu_quota:
+            return self.physical_cores
+        return max(1, min(self.physical_cores, math.ceil(self.cpu_quota)))
 
 
 def probe(root: Path = Path("/")) -> DeviceInfo:
@@ -41,6 +51,7 @@ def probe(root: Path = Path("/")) -> DeviceInfo:
     return DeviceInfo(
         cpu_model=_field(cpuinfo, "model name") or platform.machine(),
         physical_cores=_physical_cores(cpuinfo),
+        cpu_quota=cpu_quota(root),
         total_memory_bytes=total,
         available_memory_bytes=available,
         cuda_driver=cuda_driver_present(),
@@ -93,12 +104,10 @@ def _memory(root: Path) -> tuple[int, int]:
     """Return total and available bytes: the machine's, cut to the container's limit."""
     meminfo = _read(root / "proc/meminfo")
     total, available = _kib(meminfo, "MemTotal"), _kib(meminfo, "MemAvailable")
-    for limit_path, used_path in _CGROUP_FILES:
-        limit = _read(root / limit_path.lstrip("/")).strip()
-        used = _read(root / used_path.lstrip("/")).strip()
-        if limit.isdigit() and used.isdigit() and int(limit) < total:
-            total = int(limit)
-            available = min(available, max(total - int(used), 0))
+    for group in memory_limits(root):
+        if group.limit_bytes < total:
+            total = group.limit_bytes
+        available = min(available, max(group.limit_bytes - group.used_bytes, 0))
     return total, available
 
 

@@ -91,7 +91,7 @@ class LLM:
         kernels: Kernel pack for the GPU; empty looks in the usual places.
         num_blocks: Blocks of the KV cache; wins over ``kv_gib``.
         block_size: Tokens a block.
-        threads: CPU threads; 0 means all physical cores.
+        threads: CPU threads; 0 means one a core, within the container's quota.
         max_batch_tokens: Token budget of a step.
         max_sequences: Most sequences that run at once.
         prefix_cache: Reuse the KV of equal prompt prefixes.

@@ -56,7 +56,7 @@ class LoadOptions:
     block_size: int = 32
     """Tokens a block."""
     threads: int = 0
-    """CPU threads; 0 means all physical cores."""
+    """CPU threads; 0 means one a core, within the container's quota."""
     max_context: int = 0
     """Longest sequence in tokens; 0 means what the model says."""
     max_batch_tokens: int = 2048

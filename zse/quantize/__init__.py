@@ -3,3 +3,7 @@
 ``convert.convert_model`` is the entry point; ``scheme`` says what a scheme must do. Nothing is
 imported here, so that asking for one name does not load torch for another.
 """
+
+from zse.settings import wait_briefly_in_openmp
+
+wait_briefly_in_openmp()  # the modules of this package import torch

@@ -28,7 +28,7 @@ class ServeOptions:
     max_context: int = 0
     """Longest sequence in tokens; 0 means what the model says."""
     threads: int = 0
-    """CPU threads; 0 means all physical cores."""
+    """CPU threads; 0 means one a core, within the container's quota."""
     kv_gib: float = 0.0
     """Memory for the KV cache in GiB; 0 means chosen from what is free."""
     vram_gib: float = 0.0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import mmap
 from typing import TYPE_CHECKING
 
 import torch
@@ -35,7 +37,7 @@ class CPUBackend:
     looks_ahead = False
 
     def __init__(self, reader: ZSEReader, shape: ModelShape, options: BackendOptions) -> None:
-        torch.set_num_threads(options.threads or probe().physical_cores)
+        torch.set_num_threads(options.threads or probe().compute_threads)
         self._shape = shape
         self._kv_heads = shape.num_kv_heads
         self._rotated_heads = shape.num_heads + shape.num_kv_heads
@@ -152,7 +154,7 @@ class CPUBackend:
     def new_cache(self, num_blocks: int) -> list[torch.Tensor]:
         """Return a zeroed cache: [num_blocks, block_size, 2 * kv_heads, head_dim] a layer."""
         shape = (num_blocks, self.block_size, 2 * self._kv_heads, self._shape.head_dim)
-        return [torch.zeros(shape, dtype=self._kv_dtype) for _ in range(self._shape.num_layers)]
+        return [_untouched_zeros(shape, self._kv_dtype) for _ in range(self._shape.num_layers)]
 
     def release_cache(self, cache: list[torch.Tensor]) -> None:
         """Drop a cache of ``new_cache``."""
@@ -214,17 +216,36 @@ class CPUBackend:
 
     def _choose_num_blocks(self, options: BackendOptions) -> int:
         block_bytes = self._block_bytes()
+        available = probe().available_memory_bytes
+        if options.kv_bytes > available:
+            raise DeviceError(
+                f"a KV cache of {options.kv_bytes / 2**30:.1f} GiB was asked for; "
+                f"{available / 2**30:.1f} GiB of memory are available",
+                hint="Lower --kv-gib (ZSE_KV_GIB), or leave it out: a quarter of what is "
+                "available is then the limit.",
+            )
         if options.kv_bytes:
             count = options.kv_bytes // block_bytes
         else:
             full = -(-(options.max_context or self._shape.max_position) // self.block_size)
-            count = min(probe().available_memory_bytes // 4 // block_bytes, full * _POOL_SEQUENCES)
+            count = min(available // 4 // block_bytes, full * _POOL_SEQUENCES)
         if count < 1:
             raise DeviceError(
                 f"the KV cache has no room for one block of {block_bytes} bytes",
                 hint="Give it more memory, or ask for a smaller context.",
             )
         return count
+
+
+def _untouched_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """Return zeros that take no memory until they are written.
+
+    ``torch.zeros`` writes every page. The kernel's own zero pages come one by one, as sequences
+    reach them: a pool of gigabytes costs what its tokens need.
+    """
+    length_bytes = math.prod(shape) * dtype.itemsize
+    pages = mmap.mmap(-1, length_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return torch.frombuffer(pages, dtype=dtype).view(shape)
 
 
 def _silu_mul(joined: torch.Tensor) -> torch.Tensor:
