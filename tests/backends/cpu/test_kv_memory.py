@@ -1,0 +1,44 @@
+"""How much memory a KV cache may take, said before any of it is taken."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+from zse.errors import DeviceError
+from zse.models import load_runner
+from zse.quantize.builtin import ensure_zse
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+EXBIBYTE = 1 << 60
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return ensure_zse("tiny", quant="int8", cache_dir=tmp_path_factory.mktemp("models"))
+
+
+def test_a_kv_cache_larger_than_the_memory_is_refused_with_both_sizes(tiny: Path) -> None:
+    with pytest.raises(DeviceError) as caught:
+        load_runner(tiny, device="cpu", kv_bytes=EXBIBYTE)
+    assert "1073741824.0 GiB was asked for" in caught.value.message
+    assert "GiB of memory are available" in caught.value.message
+    assert "--kv-gib" in caught.value.hint
+
+
+@pytest.mark.parametrize("kv_dtype", ["fp32", "bf16"])
+def test_a_new_cache_holds_zeros_and_can_be_written(tiny: Path, kv_dtype: str) -> None:
+    runner = load_runner(tiny, device="cpu", num_blocks=3, kv_dtype=kv_dtype)
+    try:
+        first, *_ = runner._backend.new_cache(3)  # type: ignore[attr-defined]
+        assert first.shape[0] == 3
+        assert not first.any()
+        first[1].fill_(2.0)
+        assert first.sum() == 2.0 * first[1].numel()
+        assert torch.isfinite(first).all()
+    finally:
+        runner.close()
