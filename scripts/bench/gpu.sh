@@ -49,7 +49,7 @@ run_all() {
     part 60 step-profile "$python" $bench/step_profile.py "$small"
     part 60 loader "$python" $bench/loader.py --folder "$models" --disk /var/tmp --repeat 3
     part 240 kernels "$python" $bench/kernels.py --pack "$pack" --results "$out/kernels.jsonl"
-    part 60 tune "$python" -m zse kernels tune --scheme int4 --shape 3584x4608 --rows 1 --rows 16 -o "$out/tuned.json"
+    part 60 tune "$python" -m zse kernels tune --scheme int4 --shape 3584x4608 --rows 1 --rows 16 --force -o "$out/tuned.json"
     part 120 logits "$python" $bench/logits.py "$small" --device cuda
     part 300 cold-7b "$python" $bench/cold_start.py "$small" --device cuda --repeat 5 \
         --peers "$peers" --work "$models/peers" --llama-server "${LLAMA_SERVER:-}"
@@ -60,7 +60,7 @@ run_all() {
         part 60 decode-$scheme "$python" $bench/decode.py "$file" --batch 1 --input 128 --output 256 --device cuda
         rm -f "$file"
     done
-    "$python" -m zse convert zse/models/builtin_tiny --quant int4 -o "$out/tiny-int4.zse" >/dev/null 2>&1
+    "$python" -m zse convert zse/models/builtin_tiny --quant int4 --force -o "$out/tiny-int4.zse" >/dev/null 2>&1
     part 90 soak "$python" $bench/soak.py "$out/tiny-int4.zse" --requests 2000 --concurrency 64 --cancel 0.2 \
         --device cuda --tolerance 0.4
     part 120 quality "$python" $bench/quality.py --model "$out/tiny-int4.zse" --device cuda --against cpu

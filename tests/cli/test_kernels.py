@@ -105,6 +105,22 @@ def test_build_prints_one_json_object(
     assert report[0]["failed"] == {LARGE.key: "CompilationError: no"}
 
 
+def test_a_pack_that_is_there_stays_unless_told(
+    tmp_path: Path,
+    fake_compiler: list[pool.Answer],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    use(monkeypatch, *VARIANTS)
+    (tmp_path / "sm_80.zkp").write_bytes(b"mine")
+    command = ["kernels", "build", "--gpu", "sm_90", "--gpu", "sm_80", "-o", str(tmp_path)]
+    assert run(command) == 2
+    assert "--force" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["sm_80.zkp"]
+    assert run([*command, "--force"]) == 0
+    assert KernelPack.open(tmp_path / "sm_80.zkp").target == "sm_80"
+
+
 def test_build_for_nothing_or_for_an_unknown_gpu_is_a_usage_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -99,3 +99,23 @@ def test_sigterm_leaves_nothing_unless_it_is_to_be_resumed(
 def test_an_address_without_a_name_needs_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["pull", "https://host/"]) == 2
     assert "-o PATH" in capsys.readouterr().err
+
+
+def test_a_file_of_the_users_stays_and_one_that_is_the_object_is_not_fetched_again(
+    faulty_s3: FaultyS3, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    digest = hashlib.sha256(DATA).hexdigest()
+    faulty_s3.objects["/bucket/a"] = (DATA, {"x-amz-meta-zse-sha256": digest})
+    out = tmp_path / "a"
+    out.write_bytes(b"mine")
+    command = ["pull", "s3://bucket/a", "-o", str(out), "--json"]
+    assert run(command) == 2
+    assert "--force" in capsys.readouterr().err
+    assert out.read_bytes() == b"mine"
+    assert run([*command, "--force"]) == 0
+    assert out.read_bytes() == DATA
+    faulty_s3.requests.clear()
+    capsys.readouterr()
+    assert run(command) == 0
+    assert json.loads(capsys.readouterr().out)["sha256"] == digest
+    assert faulty_s3.seen("GET /bucket/a") == []

@@ -68,6 +68,20 @@ def test_a_storage_that_refuses_and_a_file_that_is_not_there_have_codes_of_their
     assert run(["push", str(file) + "x", "s3://bucket/a"]) == 3
 
 
+def test_an_object_that_holds_something_else_wants_force(
+    faulty_s3: FaultyS3, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    faulty_s3.objects["/bucket/a"] = (b"another model", {})
+    assert run(["push", str(file), "s3://bucket/a"]) == 2
+    assert "--force" in capsys.readouterr().err
+    assert faulty_s3.objects["/bucket/a"][0] == b"another model"
+    assert run(["push", str(file), "s3://bucket/a", "--force"]) == 0
+    assert faulty_s3.objects["/bucket/a"][0] == DATA
+    puts = len(faulty_s3.seen("^PUT"))
+    assert run(["push", str(file), "s3://bucket/a"]) == 0
+    assert len(faulty_s3.seen("^PUT")) == puts
+
+
 def test_sigterm_leaves_no_file(file: Path, tmp_path: Path) -> None:
     result = run_stopped(
         ["push", str(file), str(tmp_path / "out" / "copy")],

@@ -16,6 +16,7 @@ from zse.oci.layer import Compression
 from zse.oci.layout import ImageLayout
 from zse.oci.options import ModelMode
 from zse.oci.registry import Registry
+from zse.store.overwrite import WouldReplaceError
 
 
 def config_of(layout) -> dict:
@@ -184,6 +185,20 @@ def test_pushed_image_is_whole_in_the_registry(build, project, monkeypatch):
 def test_scratch_folders_are_removed(build, project):
     build(output=f"tar:{project / 'image.tar'}")
     assert {path.name for path in (project / "cache").iterdir()} == {"downloads", "layers"}
+
+
+def test_an_image_is_not_written_over_something_else(build, project):
+    archive, folder = project / "image.tar", project / "papers"
+    archive.write_text("mine")
+    folder.mkdir()
+    (folder / "letter").write_text("mine")
+    for output in (f"tar:{archive}", f"oci:{folder}", f"oci:{archive}"):
+        with pytest.raises(WouldReplaceError):
+            build(output=output)
+    assert archive.read_text() == "mine"
+    assert [path.name for path in folder.iterdir()] == ["letter"]
+    build(output=f"tar:{archive}", is_forced=True)
+    assert tarfile.is_tarfile(archive)
 
 
 def test_image_that_would_go_nowhere_is_refused(build):

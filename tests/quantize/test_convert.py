@@ -19,6 +19,7 @@ from zse.format.writer import ZSEWriter
 from zse.quantize import stream
 from zse.quantize.convert import ConversionProgress, convert_model
 from zse.settings import subprocess_environment
+from zse.store.overwrite import WouldReplaceError
 
 QUANTIZATIONS = ["int4", "nf4", "int8", "fp16", "bf16"]
 # Relative error of a Gaussian weight, generously above what each scheme does.
@@ -105,7 +106,7 @@ def test_norms_are_exact_whatever_the_checkpoint_has(
     expected = load_file(folder / "model.safetensors")["model.norm.weight"]
     assert expected.dtype is getattr(torch, dtype)
     for quantization in ("int4", "fp16"):
-        convert_model(folder, tmp_path / "m.zse", quantization)
+        convert_model(folder, tmp_path / "m.zse", quantization, force=True)
         with ZSEReader(tmp_path / "m.zse") as reader:
             assert reader.entry("final_norm.weight").scheme is Scheme.FP32
             assert torch.equal(reader.tensor("final_norm.weight"), expected.float())
@@ -120,7 +121,7 @@ def test_same_input_gives_the_same_bytes_on_any_number_of_threads(
     for threads, chunk in (("1", 1 << 18), ("2", 1 << 12), ("5", 1 << 10)):
         monkeypatch.setenv("ZSE_THREADS", threads)
         monkeypatch.setattr(stream, "QUANTIZED_CHUNK_ELEMENTS", chunk)
-        convert_model(llama_folder, tmp_path / "m.zse", "int4")
+        convert_model(llama_folder, tmp_path / "m.zse", "int4", force=True)
         digests.add(sha256(tmp_path / "m.zse"))
     assert len(digests) == 1
 
@@ -174,7 +175,7 @@ def test_template_file_wins_over_the_tokenizer_configuration(
     with ZSEReader(tmp_path / "m.zse") as reader:
         assert bytes(reader.section("chat_template.jinja")) == b"b"
     (folder / "chat_template.jinja").write_text("c")
-    convert_model(folder, tmp_path / "m.zse", "bf16")
+    convert_model(folder, tmp_path / "m.zse", "bf16", force=True)
     with ZSEReader(tmp_path / "m.zse") as reader:
         assert bytes(reader.section("chat_template.jinja")) == b"c"
 
@@ -306,6 +307,41 @@ def test_tensor_file_that_shrinks_on_the_way_is_an_error(make_checkpoint, tmp_pa
         convert_model(folder, tmp_path / "m.zse", "int4", progress=shrink)
 
 
+def test_no_output_replaces_the_checkpoints_own_files(make_checkpoint, tmp_path: Path) -> None:
+    folder = make_checkpoint(tmp_path / "model")
+    before = sha256(folder / "model.safetensors")
+    (tmp_path / "link").symlink_to(folder / "model.safetensors")
+    for out in (folder / "model.safetensors", tmp_path / "link", folder / "config.json"):
+        with pytest.raises(WouldReplaceError, match="exists already"):
+            convert_model(folder, out)
+        with pytest.raises(UsageError, match="one of the files that are read"):
+            convert_model(folder, out, force=True)
+    assert sha256(folder / "model.safetensors") == before
+    assert not list(tmp_path.rglob("*.partial"))
+
+
+def test_an_output_inside_the_checkpoint_or_over_another_file_wants_force(
+    make_checkpoint, tmp_path: Path
+) -> None:
+    folder = make_checkpoint(tmp_path / "model")
+    with pytest.raises(WouldReplaceError, match="lies inside the input"):
+        convert_model(folder, folder / "m.zse")
+    for _ in range(2):
+        convert_model(folder, folder / "m.zse", force=True)
+    (tmp_path / "notes").write_text("mine")
+    for resume in (False, True):
+        with pytest.raises(WouldReplaceError) as caught:
+            convert_model(folder, tmp_path / "notes", resume=resume)
+        assert "--force" in caught.value.hint
+    assert (tmp_path / "notes").read_text() == "mine"
+
+
+def test_an_output_that_is_there_is_told_before_the_model_is_looked_for(tmp_path: Path) -> None:
+    (tmp_path / "m.zse").write_text("mine")
+    with pytest.raises(WouldReplaceError):
+        convert_model("owner/never-asked-for", tmp_path / "m.zse")
+
+
 def test_output_that_is_a_folder_is_a_usage_error(llama_folder: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is a folder"):
         convert_model(llama_folder, tmp_path, "int4")
@@ -338,9 +374,9 @@ def test_upload_leaves_nothing_behind(
     monkeypatch.setattr("zse.quantize.convert.put_file", upload)
     if fails:
         with pytest.raises(DiskFullError):
-            convert_model(llama_folder, "s3://bucket/model.zse", "int4")
+            convert_model(llama_folder, "s3://bucket/model.zse", "int4", force=True)
     else:
-        report = convert_model(llama_folder, "s3://bucket/model.zse", "int4")
+        report = convert_model(llama_folder, "s3://bucket/model.zse", "int4", force=True)
         assert report.path == "s3://bucket/model.zse"
         assert len(upload.objects["s3://bucket/model.zse"]) == report.size_bytes
     assert [path for path in (tmp_path / "cache").rglob("*") if path.is_file()] == []

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 @click.argument("model")
 @click.option("--name", required=True, metavar="NAME[:TAG]", help="Name of the image.")
 @click.option("--output", default="", metavar="oci:DIR|tar:FILE", help="Where to write the image.")
+@click.option("--force", is_flag=True, help="Replace the tar file of --output.")
 @click.option("--push", is_flag=True, help="Send it to the registry that NAME says.")
 @click.option(
     "--base",
@@ -117,6 +118,7 @@ def command(**flags: Any) -> None:
                 model_url=flags["model"] if mode is ModelMode.URL else "",
                 base=flags["base"],
                 output=flags["output"],
+                is_forced=flags["force"],
                 is_pushed=flags["push"],
                 is_attested=flags["attest"],
                 max_size_bytes=parse_size(flags["max_size"]) if flags["max_size"] else 0,

@@ -48,6 +48,9 @@ _WORDS = {"convert": "converting", "upload": "uploading"}
     is_flag=True,
     help="Go on with what a killed run left; keep what is done if this run fails.",
 )
+@click.option(
+    "--force", is_flag=True, help="Replace what OUT names; write inside the checkpoint's folder."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON on stdout.")
 def command(
     model: str,
@@ -57,6 +60,7 @@ def command(
     lm_head: str,
     revision: str | None,
     resume: bool,
+    force: bool,
     as_json: bool,
 ) -> None:
     """Turn MODEL into one .zse file.
@@ -80,6 +84,7 @@ def command(
             lm_head=lm_head,
             revision=revision,
             resume=resume,
+            force=force,
             progress=lambda now: show(_WORDS[now.stage], now.done_bytes, now.total_bytes),
         )
     click.echo(_summary(report), err=True)

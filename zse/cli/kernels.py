@@ -22,6 +22,7 @@ from zse.kernels.pack import KernelPack
 from zse.kernels.sources import source_digest
 from zse.kernels.targets import TARGETS, target_named
 from zse.settings import load_settings
+from zse.store.overwrite import check_output
 
 if TYPE_CHECKING:
     from zse.cli.kernels_tune import Timing
@@ -47,8 +48,11 @@ def command() -> None:
 )
 @click.option("--jobs", type=click.IntRange(min=0), default=0, help="Compilers at a time.")
 @click.option("--keep-going", is_flag=True, help="Leave out kernels that do not compile.")
+@click.option("--force", is_flag=True, help="Replace packs that are there.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def build(gpus: tuple[str, ...], out: str, jobs: int, keep_going: bool, as_json: bool) -> None:
+def build(
+    gpus: tuple[str, ...], out: str, jobs: int, keep_going: bool, force: bool, as_json: bool
+) -> None:
     """Compile every kernel ahead of time. Needs triton, but no GPU.
 
     The same sources and the same triton give the same bytes.
@@ -58,6 +62,8 @@ def build(gpus: tuple[str, ...], out: str, jobs: int, keep_going: bool, as_json:
 
     targets = [target_named(name) for name in dict.fromkeys(gpus)]
     paths = _output_paths(Path(out), targets)
+    for path in paths:
+        check_output(path, force=force)
     variants = all_variants()
     reports = []
     for target, path in zip(targets, paths, strict=True):
@@ -136,6 +142,7 @@ def add(file: str, pack: str) -> None:
 @click.option(
     "--rows", type=click.IntRange(1, 256), multiple=True, help="Tokens.  [1, 2, 4, ... 256]"
 )
+@click.option("--force", is_flag=True, help="Replace a table that is there.")
 def tune_command(
     out: str,
     gpu_index: int,
@@ -143,6 +150,7 @@ def tune_command(
     schemes: tuple[str, ...],
     shapes: tuple[str, ...],
     rows: tuple[int, ...],
+    force: bool,
 ) -> None:
     """Time the forms of matrix products on the GPU at hand.
 
@@ -153,6 +161,7 @@ def tune_command(
     from zse.kernels.build.writer import write_whole
     from zse.kernels.tuning import slug
 
+    check_output(Path(out), force=force)
     settings = load_settings()
     named = pack or settings.kernels
     wanted = [_parse_shape(text) for text in shapes] or list(SHAPES)

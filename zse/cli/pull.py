@@ -23,22 +23,29 @@ from zse.errors import UsageError
     is_flag=True,
     help="Go on with what a killed pull left; keep what has come if this one fails.",
 )
+@click.option("--force", is_flag=True, help="Replace a file that holds something else.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON on stdout.")
-def command(url: str, out: str | None, sha256: str | None, resume: bool, as_json: bool) -> None:
+def command(
+    url: str, out: str | None, sha256: str | None, resume: bool, force: bool, as_json: bool
+) -> None:
     """Copy URL to a local file.
 
     URL is s3://bucket/key, hf://owner/name[@revision]/file, https://host/file, or a path. The
     bytes are checked against the digest that the store has of them: the SHA-256 that `zse push`
-    recorded, a hub's digest, an ETag that is an MD5.
+    recorded, a hub's digest, an ETag that is an MD5. A file that is there already stays unless it
+    is this object or `--force` is given.
     """
-    from zse.store import fetch, parse_location
+    from zse.store import fetch, open_store, parse_location
+    from zse.store.overwrite import existing_copy
 
     location = parse_location(url)
     path = _target(location.name, out)
     digest = _digest(sha256)
     started = time.monotonic()
     with clean_stop(), transfer_progress("pulling") as progress:
-        transfer = fetch(location, path, progress=progress, resume=resume, sha256=digest)
+        transfer = existing_copy(
+            open_store(location), open_store(path), force=force, progress=progress, sha256=digest
+        ) or fetch(location, path, progress=progress, resume=resume, sha256=digest)
     seconds = time.monotonic() - started
     click.echo(summary("pulled", transfer, str(path), seconds), err=True)
     if as_json:

@@ -21,21 +21,26 @@ from zse.cli.transfer_display import summary, transfer_progress
     is_flag=True,
     help="Go on with what a killed push left; keep what is sent if this one fails.",
 )
+@click.option("--force", is_flag=True, help="Replace an object that holds something else.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON on stdout.")
-def command(file: str, url: str, resume: bool, as_json: bool) -> None:
+def command(file: str, url: str, resume: bool, force: bool, as_json: bool) -> None:
     """Copy FILE to URL: s3://bucket/key, or a path. A URL that ends in / gets FILE's name.
 
     Nothing appears under the name before every byte has arrived and was checked. A push that fails
     or is stopped leaves nothing; after one that was killed, `zse ls --unfinished` shows what is
-    left, and `--resume` takes it up or removes it.
+    left, and `--resume` takes it up or removes it. An object that is there already stays unless it
+    holds the same bytes or `--force` is given.
     """
-    from zse.store import parse_location, put_file
+    from zse.store import open_store, open_writable, parse_location, put_file
+    from zse.store.overwrite import existing_copy
 
     target = url + Path(file).name if url.endswith("/") else url
     location = parse_location(target)
     started = time.monotonic()
     with clean_stop(), transfer_progress("pushing") as progress:
-        transfer = put_file(Path(file), location, progress=progress, resume=resume)
+        transfer = existing_copy(
+            open_store(Path(file)), open_writable(location), force=force, progress=progress
+        ) or put_file(Path(file), location, progress=progress, resume=resume)
     seconds = time.monotonic() - started
     click.echo(summary("pushed", transfer, str(location), seconds), err=True)
     if as_json:

@@ -25,6 +25,7 @@ from zse.oci.reference import parse_reference
 from zse.oci.registry import open_registry
 from zse.oci.sizes import parse_size
 from zse.store import is_address, parse_location
+from zse.store.overwrite import WouldReplaceError, check_output
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -102,7 +103,21 @@ def _parse_output(options: BuildOptions) -> tuple[str, Path]:
         raise UsageError(
             f"--output {options.output} is not understood", hint="Write oci:DIR or tar:FILE."
         )
+    _check_output(kind, Path(value), force=options.is_forced)
     return kind, Path(value)
+
+
+def _check_output(kind: str, place: Path, *, force: bool) -> None:
+    """Refuse to build over something else; a layout takes one image more."""
+    if kind == "tar":
+        check_output(place, force=force)
+        return
+    is_usable = (place / "oci-layout").is_file() or (place.is_dir() and not any(place.iterdir()))
+    if place.exists() and not is_usable:
+        raise WouldReplaceError(
+            f"{place} exists already and is not an OCI image layout",
+            hint="Name a new or empty folder, or a layout.",
+        )
 
 
 def _check_options(recipe: Recipe, options: BuildOptions) -> None:

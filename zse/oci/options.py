@@ -39,6 +39,7 @@ class BuildOptions:
         kernels: GPU architecture -> kernel pack, for recipes that carry some.
         base: ``debian[:SUITE]``, ``oci:DIR``, ``rootfs:TAR`` or a reference; empty: the recipe's.
         output: ``oci:DIR`` or ``tar:FILE``; empty for none.
+        is_forced: A tar file that is there already may be replaced.
         is_pushed: Send the image to the registry that its name says.
         is_attested: Write a bill of materials and provenance beside the image.
         max_size_bytes: The build fails when a platform's image is larger, as stored; 0: any size.
@@ -63,6 +64,7 @@ class BuildOptions:
     kernels: Mapping[str, Path] = field(default_factory=dict)
     base: str = ""
     output: str = ""
+    is_forced: bool = False
     is_pushed: bool = False
     is_attested: bool = True
     max_size_bytes: int = 0

@@ -23,6 +23,7 @@ from zse.quantize.stream import TensorStream, single_threaded_torch
 from zse.records import record
 from zse.settings import load_settings
 from zse.store import Location, open_writable, parse_location, put_file
+from zse.store.overwrite import check_output
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -71,6 +72,7 @@ def convert_model(
     lm_head: str = "auto",
     revision: str | None = None,
     resume: bool = False,
+    force: bool = False,
     progress: Callable[[ConversionProgress], None] | None = None,
 ) -> ConversionReport:
     """Convert a Hugging Face checkpoint to a .zse file.
@@ -83,13 +85,15 @@ def convert_model(
         lm_head: ``auto``, ``int8``, ``fp16`` or ``bf16``.
         revision: Branch, tag or commit of a hub id.
         resume: Go on with what a killed run left, and keep what is done if this run fails.
+        force: Replace what ``out`` names, and write inside the checkpoint's folder.
         progress: Called after each chunk.
 
     Returns:
         Sizes, digest and schemes.
 
     Raises:
-        UsageError: An option has no meaning.
+        UsageError: An option has no meaning, or the output is one of the checkpoint's files.
+        WouldReplaceError: The output exists already, or lies inside the checkpoint.
         NotFoundError: The model or the output's folder does not exist.
         RefusedError: The checkpoint holds pickle.
         ConversionError: The checkpoint is incomplete, inconsistent or not supported.
@@ -98,7 +102,14 @@ def convert_model(
     """
     options = QuantizationOptions(quantization=quantization, group_size=group_size, lm_head=lm_head)
     destination = _check_destination(out)
+    check_output(destination, force=force)  # a checkpoint may take an hour to come
     source = resolve_source(model, revision=revision)
+    check_output(
+        destination,
+        force=force or not destination.is_local,
+        inputs=source.files(),
+        folder=source.folder,
+    )
     return convert_source(source, destination, options, resume=resume, progress=progress)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from zse.errors import UsageError
 from zse.models.builtin import builtin_checkpoint
 from zse.models.resolve import (
+    SUFFIX,
     Builtin,
     HubRepository,
     LocalFile,
@@ -35,6 +36,10 @@ class Source:
     """What provenance records: the built-in's name, the hub id, or the folder's own name."""
     revision: str = ""
     """The hub's commit; empty for local folders."""
+
+    def files(self) -> list[Path]:
+        """Return the files that a conversion may read; models that were made of them are none."""
+        return [path for path in self.folder.iterdir() if path.suffix not in (SUFFIX, ".partial")]
 
 
 def resolve_source(model: str | Path, *, revision: str | None = None) -> Source:
