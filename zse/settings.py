@@ -61,6 +61,8 @@ class Settings:
     """ZSE_CACHE_GIB: most that fetched models may take in the cache; 0 means what the disk has."""
     log_level: str = "info"
     """ZSE_LOG_LEVEL: debug, info, warning or error."""
+    log_format: str = "auto"
+    """ZSE_LOG_FORMAT: text, json, or auto: text for a person at a terminal, else JSON lines."""
     s3_endpoint_url: str = ""
     """AWS_ENDPOINT_URL_S3, else AWS_ENDPOINT_URL: S3-compatible endpoint; empty means AWS."""
     source_date_epoch: int = 0

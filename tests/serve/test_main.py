@@ -56,6 +56,7 @@ def test_how_many_answers_run_at_once_is_set_by_a_flag_or_by_the_environment(
     [
         ("--max-running", "0", "max_running is 0, expected 1 or more"),
         ("--log-level", "loud", "log level 'loud' is not one of debug, info, warning, error"),
+        ("--log-format", "xml", "log format 'xml' is not one of auto, text, json"),
         ("--kv-gib", "nan", "kv_gib is nan, expected 0 or more"),
     ],
 )

@@ -28,11 +28,13 @@ from zse.settings import load_settings
 @click.option("--max-queue", type=int, help="Answers that may wait before 429.  [256]")
 @click.option("--drain-seconds", type=float, help="How long SIGTERM waits for answers.  [30]")
 @click.option("--log-level", help="debug, info, warning or error.  [info]")
+@click.option("--log-format", help="text, json or auto: text on a terminal.  [auto]")
 def command(**flags: object) -> int:
     """Serve MODEL (a .zse file, a checkpoint folder, a hub id or "tiny") over HTTP.
 
-    The port answers at once: /health/live says so, /health/ready waits for the model. Logs are JSON
-    lines on stderr. SIGTERM lets running answers end first.
+    The port answers at once: /health/live says so, /health/ready waits for the model. Logs go to
+    stderr: words on a terminal, JSON lines elsewhere. Ctrl-C and SIGTERM let running answers end
+    first.
     """
     from zse.serve.options import ServeOptions
     from zse.serve.start import start

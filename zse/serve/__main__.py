@@ -51,6 +51,7 @@ def build_parser(settings: Settings) -> argparse.ArgumentParser:
     add("--max-queue", type=int, default=settings.max_queue, help="waiting answers before 429")
     add("--drain-seconds", type=float, default=settings.drain_seconds, help="patience of SIGTERM")
     add("--log-level", default=settings.log_level, help="debug, info, warning or error")
+    add("--log-format", default=settings.log_format, help="auto, text or json")
     return parser
 
 
@@ -61,11 +62,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given[:1] == ["serve"]:  # SageMaker starts every image with this word
         given = given[1:]
         loading_ping_status = SAGEMAKER_PING  # and takes every 2xx for ready
+    log_format = "auto"
     try:
         settings = load_settings()
         if loading_ping_status == SAGEMAKER_PING and settings.port == Settings().port:
             settings = replace(settings, port=SAGEMAKER_PORT)
         values = vars(build_parser(settings).parse_args(given))
+        log_format = values["log_format"]
         options = ServeOptions(
             **values,
             loading_ping_status=loading_ping_status,
@@ -73,10 +76,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         return start(options)
     except ZSEError as error:
-        print(f"error: {error.message}", file=sys.stderr)  # noqa: T201 - the log may not exist yet
-        if error.hint:
-            print(f"hint: {error.hint}", file=sys.stderr)  # noqa: T201
-        return error.exit_code
+        from zse.serve.failures import report_refusal
+
+        return report_refusal(error, log_format=log_format)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from zse.errors import ZSEError
 from zse.serve.logs import configure_logging
-from zse.serve.sockets import is_loopback
+from zse.serve.sockets import is_loopback, url_of
 from zse.serve.state import AppState
 
 if TYPE_CHECKING:
@@ -58,9 +58,10 @@ def serve(
         load: Returns the model, in a thread.
         ledger: With the phases so far.
     """
-    configure_logging(options.log_level)
+    handler = configure_logging(options.log_level, options.log_format)
     port = listener.getsockname()[1]
-    LOG.info("listening", extra={"host": options.host, "port": port})
+    place = {"host": options.host, "port": port, "url": url_of(options.host, port)}
+    LOG.info("listening", extra={**place, "model": options.model.partition("?")[0]})
     if not is_loopback(options.host):
         LOG.warning("this address is reachable from other machines and no key is asked for")
     state = AppState(
@@ -70,7 +71,9 @@ def serve(
         max_running=options.max_running,
         loading_ping_status=options.loading_ping_status,
     )
-    process = ServerProcess(state, options)
+    if (follow := getattr(handler, "follow", None)) is not None:  # a terminal
+        follow(state)
+    process = ServerProcess(state, options, url=place["url"])
     process.start_loading(load)
     with ledger.phase("web"):  # beside the loader, whose file reads leave the interpreter free
         server = _make_server(state, options)
@@ -95,9 +98,11 @@ class ServerProcess:
     Args:
         state: Shared with the handlers.
         options: For the drain.
+        url: Where it answers, for the log.
     """
 
-    def __init__(self, state: AppState, options: ServeOptions) -> None:
+    def __init__(self, state: AppState, options: ServeOptions, *, url: str) -> None:
+        self._url = url
         self._server: uvicorn.Server | None = None
         self._state = state
         self._options = options
@@ -130,7 +135,10 @@ class ServerProcess:
         state.ledger.mark("ready")
         state.phase = "ready"
         state.model = model
-        LOG.info("ready", extra={"model": model.name, "cold_start_ms": state.ledger.to_json()})
+        facts = {"model": model.name, "url": self._url, "max_context": model.max_context}
+        chats = model.template is not None
+        ledger = state.ledger.to_json()
+        LOG.info("ready", extra={**facts, "chats": chats, "cold_start_ms": ledger})
 
     def _close(self, model: LoadedModel) -> None:
         try:
@@ -141,16 +149,10 @@ class ServerProcess:
             LOG.warning("the model could not be closed", exc_info=True)  # of a lost device
 
     def _give_up(self, error: BaseException) -> None:
-        is_ours = isinstance(error, ZSEError)
-        self._exit_code = _exit_code_of(error)
+        from zse.serve.failures import report_failure
+
         self._state.phase = "failed"
-        hint = error.hint if isinstance(error, ZSEError) else ""
-        LOG.error(
-            "the model could not be loaded: %s",
-            error,
-            exc_info=None if is_ours else error,
-            extra={"hint": hint},
-        )
+        self._exit_code = report_failure("the model could not be loaded", error)
         if self._server is not None:
             self._server.should_exit = True
 

@@ -11,7 +11,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from zse.device.phases import Phases, no_phases
-from zse.engine.opening import LoadOptions, OpenedModel, open_model
+from zse.engine.opening import LoadOptions, OpenedModel, StageProgress, open_model
 
 if TYPE_CHECKING:
     from zse.serve.options import ServeOptions
@@ -23,11 +23,18 @@ class HeadStart:
     Args:
         options: How the server is started.
         phases: Told what takes the time.
+        progress: Called while a checkpoint is converted or a file is fetched.
     """
 
-    def __init__(self, options: ServeOptions, phases: Phases = no_phases) -> None:
+    def __init__(
+        self,
+        options: ServeOptions,
+        phases: Phases = no_phases,
+        progress: StageProgress | None = None,
+    ) -> None:
         self._options = options
         self._phases = phases
+        self._progress = progress
         self._opened: OpenedModel | None = None
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._open, name="zse-open", daemon=True)
@@ -48,7 +55,10 @@ class HeadStart:
     def _open(self) -> None:
         try:
             self._opened = open_model(
-                self._options.model, load_options(self._options), phases=self._phases
+                self._options.model,
+                load_options(self._options),
+                phases=self._phases,
+                progress=self._progress,
             )
         except BaseException as error:  # noqa: BLE001 - raised by ``take``
             self._error = error

@@ -36,8 +36,19 @@ class Phase:
         return self.end_ms - self.start_ms
 
 
+@record
+class Work:
+    """What a start is busy with, where it is known how much of it there is."""
+
+    stage: str
+    """``fetch``, ``convert`` or ``weights``."""
+    share: float
+    """Done of all, 0 to 1."""
+    seconds_left: float
+
+
 class Ledger:
-    """Phases of one process start.
+    """Phases of one process start, and how far it is.
 
     Args:
         start_time_ns: CLOCK_REALTIME when the launcher started the process; 0 asks the kernel.
@@ -52,6 +63,8 @@ class Ledger:
         self._birth = clock()
         self._phases: dict[str, Phase] = {}
         self._first_request_id = ""
+        self._stage, self._stage_began = "", 0.0
+        self._bytes: Callable[[], tuple[int, int]] = _no_bytes
         # Everything before this object existed: the interpreter, and the imports up to here.
         self._record("interpreter", 0.0, self._age_at_birth_ms)
 
@@ -83,6 +96,27 @@ class Ledger:
             ready_ms = ready.end_ms if ready else self.now_ms() - request_ms
             self._first_request_id = request_id
             self._record("first-token", 0.0, ready_ms + request_ms)
+
+    def report(self, stage: str, done_bytes: int, total_bytes: int) -> None:
+        """Say how far the work is that the start is busy with."""
+        self.watch(stage, lambda: (done_bytes, total_bytes))
+
+    def watch(self, stage: str, num_bytes: Callable[[], tuple[int, int]]) -> None:
+        """Ask ``num_bytes`` for the bytes done and the bytes in all whenever somebody asks here."""
+        if stage != self._stage:
+            self._stage, self._stage_began = stage, self._clock()
+        self._bytes = num_bytes
+
+    def work(self) -> Work | None:
+        """Return how far the work is; None while there is none whose size is known."""
+        done_bytes, total_bytes = self._bytes()
+        if not 0 < done_bytes < total_bytes:
+            return None
+        share = done_bytes / total_bytes
+        spent_seconds = self._clock() - self._stage_began
+        return Work(
+            stage=self._stage, share=share, seconds_left=spent_seconds * (1 - share) / share
+        )
 
     def _record(self, name: str, start_ms: float, end_ms: float) -> None:
         self._phases[name] = Phase(name=name, start_ms=start_ms, end_ms=end_ms)
@@ -117,6 +151,10 @@ class Ledger:
             for phase in self.phases()
             if phase.name != hidden
         )
+
+
+def _no_bytes() -> tuple[int, int]:
+    return 0, 0
 
 
 def process_age_ms(start_time_ns: int = 0) -> float:

@@ -6,6 +6,7 @@ import hashlib
 import json
 import logging
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from zse.engine.loading import LoadedModel as EngineModel
+    from zse.engine.opening import OpenedModel
+    from zse.format.spec import ZSEHeader
     from zse.serve.head_start import HeadStart
     from zse.serve.options import ServeOptions
     from zse.serve.ports import Template
@@ -49,6 +52,7 @@ def load_served_model(options: ServeOptions, state: AppState, head_start: HeadSt
         preload(options.device)
     with _phase(state, "weights"), ThreadPoolExecutor(1, "zse-template") as beside:
         opened = head_start.take()
+        _tell(opened, state)
         compiling = beside.submit(_template_of, opened.reader)
         loaded = load_model(opened, load_options(options), phases=state.ledger.phase)
         template = compiling.result()
@@ -66,11 +70,30 @@ def load_served_model(options: ServeOptions, state: AppState, head_start: HeadSt
         sampling_defaults=sampling_defaults(loaded.reader),
         details={
             "architecture": loaded.reader.header.architecture,
+            "scheme": scheme_of(loaded.reader.header),
             "file_bytes": loaded.reader.size_bytes,
             "device": options.device,
         },
         resources=(loaded.reader,),
     )
+
+
+def _tell(opened: OpenedModel, state: AppState) -> None:
+    """Say what is being loaded, and where to look how far it is."""
+    header = opened.reader.header
+    facts = {"architecture": header.architecture, "scheme": scheme_of(header)}
+    size = {"file_bytes": opened.reader.size_bytes}
+    LOG.info("model opened", extra={"model": str(opened.reader.path), **facts, **size})
+    if opened.arrival is not None:
+        state.ledger.watch("weights", opened.arrival.num_bytes)
+
+
+def scheme_of(header: ZSEHeader) -> str:
+    """Return how most of the weights are stored."""
+    sizes: Counter[str] = Counter()
+    for tensor in header.tensors:
+        sizes[tensor.scheme.value] += tensor.length_bytes
+    return sizes.most_common(1)[0][0] if sizes else ""
 
 
 def _template_of(reader: SectionReader) -> Template | None:

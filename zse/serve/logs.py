@@ -1,11 +1,13 @@
-"""Logs as JSON lines on stderr. Prompts and answers are never logged."""
+"""Logs on stderr: JSON lines, or words for a person at a terminal. Never prompts or answers."""
 
 from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 import time
+from typing import Any
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message"}
 
@@ -22,21 +24,35 @@ class JSONFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
-        line.update({k: v for k, v in vars(record).items() if k not in _STANDARD})
+        line.update(extras_of(record))
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return json.dumps(line, default=str, ensure_ascii=False)
 
 
-def configure_logging(level: str) -> None:
-    """Send the server's logs to stderr as JSON lines.
+def extras_of(record: logging.LogRecord) -> dict[str, object]:
+    """Return what ``extra`` held."""
+    return {name: value for name, value in vars(record).items() if name not in _STANDARD}
+
+
+def is_for_people(log_format: str) -> bool:
+    """Whether logs are words: asked for, or a person is likely to read them.
+
+    Process 1 is the entry point of a container: who reads its log is a machine, also on a terminal.
+    """
+    is_watched = sys.stderr.isatty() and os.getpid() != 1
+    return log_format == "text" or (log_format == "auto" and is_watched)
+
+
+def configure_logging(level: str, log_format: str = "auto") -> logging.Handler:
+    """Send the server's logs to stderr; return what writes them.
 
     Args:
         level: As in ``ServeOptions``.
+        log_format: Likewise.
     """
     threshold = logging.getLevelNamesMapping()[level.upper()]
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JSONFormatter())
+    handler = _handler(log_format)
     for name in ("zse", "uvicorn"):
         logger = logging.getLogger(name)
         logger.handlers = [handler]
@@ -44,3 +60,17 @@ def configure_logging(level: str) -> None:
         logger.setLevel(threshold)
     # Its start and stop lines say what ours say; one access line a request is ours as well.
     logging.getLogger("uvicorn").setLevel(max(threshold, logging.WARNING))
+    return handler
+
+
+def _handler(log_format: str) -> logging.Handler:
+    if is_for_people(log_format):
+        from zse.serve.console import Terminal, TextFormatter
+
+        handler: logging.StreamHandler[Any]
+        handler = Terminal(sys.stderr) if sys.stderr.isatty() else logging.StreamHandler(sys.stderr)
+        handler.setFormatter(TextFormatter())
+    else:
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(JSONFormatter())
+    return handler

@@ -6,6 +6,7 @@ from zse.errors import UsageError
 from zse.records import record
 
 MAX_PORT = 65535
+LOG_FORMATS = ("auto", "text", "json")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -47,6 +48,8 @@ class ServeOptions:
     """How long SIGTERM waits for work in flight."""
     log_level: str = "info"
     """One of ``LOG_LEVELS``, in any case."""
+    log_format: str = "auto"
+    """One of ``LOG_FORMATS``; auto is text for a person at a terminal."""
     loading_ping_status: int = 204
     """What /ping answers until the model is there: 204 or 503."""
     start_time_ns: int = 0
@@ -61,5 +64,8 @@ class ServeOptions:
         if self.log_level.lower() not in LOG_LEVELS:
             known = ", ".join(LOG_LEVELS)
             raise UsageError(f"log level {self.log_level!r} is not one of {known}")
+        if self.log_format not in LOG_FORMATS:
+            known = ", ".join(LOG_FORMATS)
+            raise UsageError(f"log format {self.log_format!r} is not one of {known}")
         if self.max_running < 1:
             raise UsageError(f"max_running is {self.max_running}, expected 1 or more")

@@ -37,6 +37,17 @@ def bind_socket(host: str, port: int) -> socket.socket:
     return listener
 
 
+def url_of(host: str, port: int) -> str:
+    """Return an address that reaches a bound socket from this machine."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return f"http://{host}:{port}"
+    if address.is_unspecified:
+        host = "127.0.0.1" if address.version == 4 else "::1"
+    return f"http://[{host}]:{port}" if address.version == 6 else f"http://{host}:{port}"
+
+
 def is_loopback(host: str) -> bool:
     """Whether an address is reachable from this machine only."""
     if host == "localhost":

@@ -55,7 +55,7 @@ def _begin_to_load(options: ServeOptions, ledger: Ledger) -> Callable[[AppState]
     open_early(options.device)
     from zse.serve.head_start import HeadStart
 
-    return partial(_load, options, HeadStart(options, ledger.phase))
+    return partial(_load, options, HeadStart(options, ledger.phase, ledger.report))
 
 
 def _load(options: ServeOptions, head_start: HeadStart, state: AppState) -> LoadedModel:

@@ -29,6 +29,17 @@ if TYPE_CHECKING:
 
 DEFAULT_ALIAS = "default"
 MAX_RETRY_SECONDS = 60
+_WORDS = {
+    "fetch": "fetching the model",
+    "convert": "converting the checkpoint",
+    "imports": "importing the engine",
+    "weights": "loading weights",
+    "engine": "starting the engine",
+}
+"""What a phase of the start, or a stage of its work, is called."""
+_OVER = frozenset({"ready", "failed"})
+_OPENING = frozenset({"starting", "imports", "weights"})
+"""Phases beside which the model is opened: fetched, converted, sent on its way."""
 
 
 @record
@@ -62,6 +73,12 @@ class LoadedModel:
 
 class BusyError(OverloadedError):
     """The queue is full; ``retry_after_seconds`` says when room is likely."""
+
+    retry_after_seconds: int = 1
+
+
+class NotReadyError(LoadingError):
+    """The model is still loading; ``retry_after_seconds`` says when it is likely to be there."""
 
     retry_after_seconds: int = 1
 
@@ -106,9 +123,19 @@ class AppState:
         return self.model is not None and not self.draining
 
     @property
+    def is_starting(self) -> bool:
+        """Whether the model is still on its way."""
+        return self.model is None and self.phase not in _OVER and not self.draining
+
+    @property
     def stage(self) -> str:
         """What the server is doing, in words: a phase of its start, ready or draining."""
-        return "draining" if self.draining else self.phase
+        if self.draining:
+            return "draining"
+        words = _WORDS.get(self.phase, self.phase)
+        if self.phase in _OPENING and (work := self.ledger.work()) is not None:
+            words = f"{_WORDS.get(work.stage, work.stage)} ({work.share:.0%})"
+        return words
 
     def require_model(self, name: str | None = None) -> LoadedModel:
         """Return the model if it answers to ``name``.
@@ -121,13 +148,20 @@ class AppState:
         if self.draining:
             raise ShuttingDownError("The server is shutting down and takes no new requests.")
         if self.model is None:
-            raise LoadingError(f"The model is still loading (phase: {self.phase}).")
+            raise self._loading()
         if name is not None and name not in {self.model.name, DEFAULT_ALIAS}:
             raise ModelNotFoundError(
                 f"The model '{name[:200]}' does not exist; this server has '{self.model.name}'.",
                 param="model",
             )
         return self.model
+
+    def _loading(self) -> LoadingError:
+        error = NotReadyError(f"The model is not ready yet: {self.stage}.")
+        work = self.ledger.work()
+        if work is not None:
+            error.retry_after_seconds = max(1, min(MAX_RETRY_SECONDS, round(work.seconds_left)))
+        return error
 
     def refuse_oversized(self, num_choices: int) -> None:
         """Refuse what would not even fit into an idle server: to wait for room would be in vain.

@@ -97,6 +97,10 @@ class RegionLoad:
         """
         self._progress.wait_for_group(name)
 
+    def num_bytes(self) -> tuple[int, int]:
+        """Return the bytes that are in device memory, and the bytes of the whole load."""
+        return self._progress.landed_bytes, self._plan.total_bytes
+
     def cancel(self) -> None:
         """Stop soon; ``wait`` then raises ``LoadCancelledError``."""
         self._stop(LoadCancelledError(f"loading {self._source.name} was stopped"))

@@ -26,6 +26,8 @@ class LoadProgress:
         self, plan: ReadPlan, *, by_group: bool, on_group: Callable[[str], None] | None
     ) -> None:
         self._names = tuple(group.name for group in plan.groups)
+        self.landed_bytes = 0
+        """In device memory so far."""
         self._left = [len(group.chunks) for group in plan.groups]
         self._work = _shares(plan, by_group=by_group)
         self._on_group = on_group
@@ -50,6 +52,7 @@ class LoadProgress:
     def landed(self, chunk: Chunk) -> None:
         """Count a chunk that is in device memory."""
         with self._changed:
+            self.landed_bytes += chunk.length_bytes
             self._left[chunk.group] -= 1
             complete = self._left[chunk.group] == 0
             if complete:

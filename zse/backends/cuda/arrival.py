@@ -92,6 +92,10 @@ class Arrival:
             undo.pop_all()
         return arrival
 
+    def num_bytes(self) -> tuple[int, int]:
+        """Return the bytes of weights that have arrived, and all of them."""
+        return self._loading.num_bytes()
+
     def wait(self) -> LoadReport:
         """Wait until every weight is in the block.
 
