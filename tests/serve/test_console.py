@@ -4,12 +4,14 @@ import io
 import logging
 import os
 import pty
+import re
 import shlex
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import httpx
 import pytest
 
 from zse.serve.console import Terminal, TextFormatter
@@ -141,13 +143,15 @@ def test_a_server_on_a_terminal_speaks_to_a_person_from_its_start_to_ctrl_c():
         text = ""
         while "Ctrl-C stops it." not in text:
             text += os.read(ours, 4096).decode()
+        url = re.search(r"http://127\.0\.0\.1:\d+", text).group()
+        assert httpx.get(f"{url}/v1/models").status_code == 200  # and so its signals are ours
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 0
         while "stopped" not in text:
             text += os.read(ours, 4096).decode()
     os.close(ours)
-    assert "listens on http://127.0.0.1:" in text
-    assert "ready after" in text
+    assert f"listens on {url}" in text
+    assert "GET /v1/models 200" in text
     assert '{"time"' not in text
 
 
