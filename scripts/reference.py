@@ -21,6 +21,7 @@ PAGES = ROOT / "docs" / "reference"
 sys.path.insert(0, str(ROOT))
 
 from zse import cli, errors, settings  # noqa: E402
+from zse.deploy.registry import TARGETS, settings_of  # noqa: E402
 
 
 def command_page() -> str:
@@ -59,6 +60,23 @@ def settings_page() -> str:
     return "\n".join([*lines, ""])
 
 
+def deploy_page() -> str:
+    lines = ["# Settings of deploy targets", ""]
+    lines += ["Generated from `zse/deploy/targets`. `--set NAME=VALUE` gives one.", ""]
+    for name, target in TARGETS.items():
+        lines += [f"## {name}", "", f"Makes {target.summary}.", ""]
+        settings = settings_of(name)
+        if not settings:
+            lines += ["It has no settings of its own.", ""]
+            continue
+        lines += ["| form | setting | meaning |", "|---|---|---|"]
+        for item in settings:
+            written, told = (text.replace("|", "\\|") for text in (item.written, item.told))
+            lines.append(f"| {item.form or 'all'} | `{written}` | {told} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
 def errors_page() -> str:
     lines = ["# Errors", "", "Generated from `zse/errors.py`.", ""]
     lines += ["| class | exit code | HTTP | code | rule broken |", "|---|---|---|---|---|"]
@@ -70,7 +88,12 @@ def errors_page() -> str:
     return "\n".join([*lines, ""])
 
 
-PAGE_MAKERS = {"cli.md": command_page, "settings.md": settings_page, "errors.md": errors_page}
+PAGE_MAKERS = {
+    "cli.md": command_page,
+    "settings.md": settings_page,
+    "errors.md": errors_page,
+    "deploy.md": deploy_page,
+}
 
 
 def main() -> int:

@@ -5,7 +5,9 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 
@@ -15,7 +17,8 @@ from zse.deploy.quoting import quote_hcl
 from zse.deploy.registry import TARGETS, make_plan
 from zse.errors import UsageError
 
-MODULES = Path(__file__).parents[2] / "infra" / "terraform" / "modules"
+ROOT = Path(__file__).parents[2]
+MODULES = ROOT / "infra" / "terraform" / "modules"
 FORMS = TARGETS["terraform"].forms
 ECR = "123456789012.dkr.ecr.us-east-1.amazonaws.com/qwen:1"
 # What a form cannot do without, and one of each setting that it has.
@@ -101,6 +104,37 @@ def test_outputs_are_those_of_the_module(form, main_tf):
         assert f'output "{name}"' in outputs
 
 
+def test_what_is_written_holds_its_module_and_no_path_of_this_machine(form, make_order):
+    plan = make_plan("terraform", make_order("terraform", form=form, **CHANGES[form]))
+    assert f'source = "./modules/{form}"' in plan.files["main.tf"]
+    own = {path.name for path in (MODULES / form).iterdir() if path.is_file()}
+    assert {Path(name).name for name in plan.files if name != "main.tf"} == own
+    for name, text in plan.files.items():
+        assert str(MODULES.parents[2]) not in text, name
+
+
+def test_an_installed_zse_brings_the_modules(tmp_path):
+    build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel"]
+    subprocess.run(
+        [*build, "--directory", str(tmp_path)], check=True, capture_output=True, cwd=ROOT
+    )
+    (wheel,) = tmp_path.glob("*.whl")
+    with ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "installed")
+    order = ["terraform", "--image", "registry.example.com/qwen:1", "--gpu", "nvidia-l4"]
+    settings = ["--region", "us-central1", "--set", "project=p", "--output", "made"]
+    done = subprocess.run(
+        [sys.executable, "-m", "zse", "deploy", *order, *settings],
+        env={"PYTHONPATH": str(tmp_path / "installed"), "HOME": str(tmp_path)},
+        cwd=tmp_path,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "made" / "modules" / "gcp-cloud-run-gpu" / "main.tf").is_file()
+
+
 @pytest.mark.skipif(shutil.which("terraform") is None, reason="terraform is not installed")
 def test_terraform_fmt_has_nothing_to_change(main_tf, tmp_path):
     (tmp_path / "main.tf").write_text(main_tf)
@@ -122,6 +156,12 @@ def test_the_source_may_be_an_address_with_a_version(make_order):
     text = make_plan("terraform", order).files["main.tf"]
     source = "git::https://h/r.git//infra/terraform/modules/gcp-cloud-run-gpu?ref=v1"
     assert f'source = "{source}"' in text
+
+
+def test_a_module_from_an_address_is_not_copied(make_order):
+    extra = {"project": "p", "source": "git::https://h/r.git//modules"}
+    plan = make_plan("terraform", make_order("terraform", extra=extra))
+    assert list(plan.files) == ["main.tf"]
 
 
 def test_values_are_never_interpolated(make_order):

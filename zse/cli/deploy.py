@@ -15,7 +15,37 @@ if TYPE_CHECKING:
     from zse.deploy.plan import Plan
 
 
-@click.command("deploy")
+_TARGET_OF_HELP = "zse.cli.deploy.target"
+
+
+class _DeployCommand(click.Command):
+    """A command whose help goes on with what the target that was named knows."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Remember the target for the help, which is printed before arguments are parsed."""
+        ctx.meta[_TARGET_OF_HELP] = next((word for word in args if word in TARGETS), "")
+        return super().parse_args(ctx, args)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the settings of ``--set``, by form where they belong to one."""
+        from zse.deploy.registry import settings_of
+
+        name = ctx.meta.get(_TARGET_OF_HELP)
+        if not name:
+            with formatter.section("Targets"):
+                formatter.write_dl([(key, target.summary) for key, target in TARGETS.items()])
+            return
+        settings = settings_of(name)
+        for form in dict.fromkeys(setting.form for setting in settings):
+            rows = [(item.written, item.told) for item in settings if item.form == form]
+            with formatter.section(f"Settings of {' '.join((name, form)).strip()} (--set)"):
+                formatter.write_dl(rows)
+        if not settings:
+            formatter.write_paragraph()
+            formatter.write_text(f"{name} has no settings of its own (--set).")
+
+
+@click.command("deploy", cls=_DeployCommand)
 @click.argument("target", type=click.Choice(list(TARGETS)), metavar="TARGET")
 @click.argument("model", default="")
 @click.option("--image", required=True, metavar="REF", help="Image that the platform pulls.")
@@ -71,7 +101,11 @@ if TYPE_CHECKING:
     help="Variable whose value the platform keeps under the name SECRET.",
 )
 @click.option(
-    "--set", "extra", multiple=True, metavar="NAME=VALUE", help="A setting of this target only."
+    "--set",
+    "extra",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A setting of this target only; `zse deploy TARGET --help` lists them.",
 )
 @click.option("--dry-run", is_flag=True, help="Print the plan and stop.")
 @click.option(

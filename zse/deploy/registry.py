@@ -11,6 +11,7 @@ from zse.records import record
 if TYPE_CHECKING:
     from zse.deploy.order import Order
     from zse.deploy.plan import Plan
+    from zse.deploy.settings import Setting
 
 
 @record
@@ -80,6 +81,12 @@ def find_target(name: str) -> Target:
             f"there is no target {name!r}", hint=f"Choose one of {', '.join(TARGETS)}."
         )
     return TARGETS[name]
+
+
+def settings_of(name: str) -> tuple[Setting, ...]:
+    """Return what ``--set`` of a target knows, of all its forms."""
+    found: tuple[Setting, ...] = getattr(import_module(find_target(name).module), "SETTINGS", ())
+    return found
 
 
 def make_plan(name: str, order: Order) -> Plan:

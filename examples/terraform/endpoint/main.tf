@@ -12,7 +12,7 @@ provider "google" {
 }
 
 module "endpoint" {
-  source = "../../../infra/terraform/modules/gcp-cloud-run-gpu"
+  source = "./modules/gcp-cloud-run-gpu"
 
   name            = "qwen"
   region          = "us-central1"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from zse.deploy.order import MODELS_FOLDER
 from zse.deploy.plan import Cost, Plan
-from zse.deploy.settings import take_extra
+from zse.deploy.settings import take_settings
 from zse.deploy.templates import OMIT, render
 from zse.errors import UsageError
 
@@ -19,7 +19,7 @@ _HEALTH = ["CMD", "python3", "-I", "-S", "/opt/zse/healthcheck.py"]
 def make_plan(order: Order) -> Plan:
     """Plan a compose file."""
     order = order.with_form()
-    take_extra(order, ())
+    take_settings(order)
     if order.bucket:
         raise UsageError("compose mounts no buckets", hint="Give s3://BUCKET/KEY as MODEL.")
     profile = "gpu" if order.has_gpu else "cpu"

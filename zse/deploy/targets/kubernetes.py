@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from zse.deploy.order import MODELS_FOLDER
 from zse.deploy.plan import Cost, Plan
-from zse.deploy.settings import take_extra
+from zse.deploy.settings import Setting, take_settings
 from zse.deploy.templates import OMIT, render
 from zse.errors import UsageError
 
@@ -21,7 +21,11 @@ FORMS = ("scale-to-zero", "always-on")
 _MIB = 1 << 20
 _GPU = "nvidia.com/gpu"
 _GPU_CONTEXT_MIB = 600
-_KNOWN = ("namespace", "host", "cpu")
+SETTINGS = (
+    Setting(name="namespace", default="default", meaning="namespace of everything"),
+    Setting(name="host", meaning="one more Host that the endpoint answers to"),
+    Setting(name="cpu", meaning="processors asked for [2 with a GPU, else 4]"),
+)
 _BASE = ("kustomization.yaml", "deployment.yaml", "service.yaml")
 _OVERLAYS = {
     "scale-to-zero": ("kustomization.yaml", "replicas.yaml", "route.yaml", "scaledobject.yaml"),
@@ -32,7 +36,7 @@ _OVERLAYS = {
 def make_plan(order: Order) -> Plan:
     """Plan a Deployment, a Service and what scales them."""
     order = order.with_form(FORMS)
-    extra = take_extra(order, _KNOWN)
+    extra = take_settings(order, SETTINGS)
     if order.bucket:
         raise UsageError(
             "Kubernetes mounts no bucket by itself",
@@ -63,8 +67,8 @@ def make_plan(order: Order) -> Plan:
     )
 
 
-def _values(order: Order, extra: dict[str, str]) -> dict[str, Any]:
-    namespace = extra.get("namespace", "default")
+def _values(order: Order, extra: dict[str, Any]) -> dict[str, Any]:
+    namespace = extra["namespace"]
     hosts = [extra["host"]] if "host" in extra else []
     service = f"{order.name}.{namespace}"
     return {
@@ -110,7 +114,7 @@ def _environment(order: Order) -> list[dict[str, Any]]:
     ]
 
 
-def _resources(order: Order, extra: dict[str, str]) -> dict[str, Any]:
+def _resources(order: Order, extra: dict[str, Any]) -> dict[str, Any]:
     if order.has_gpu:
         # The weights go through a small ring: host memory does not grow with the model.
         return {

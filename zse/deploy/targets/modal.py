@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from zse.deploy.machines import load_catalog
 from zse.deploy.plan import Cost, Plan, cost_of, pack_note
-from zse.deploy.settings import take_extra
+from zse.deploy.settings import Setting, take_settings
 from zse.deploy.templates import render
 from zse.errors import UsageError
 
@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from zse.deploy.order import Order
 
 FORMS = ("server", "class")
+SETTINGS = (
+    Setting(name="bucket-endpoint", meaning="address of a --bucket that is not on AWS"),
+    Setting(name="bucket-prefix", meaning="folder of the --bucket to mount, ending in /"),
+)
 COMMAND = ["/usr/bin/python3", "-I", "-S", "/opt/zse/boot.py"]
 """The image's entry point; the full path, because Modal puts its own Python first."""
 CPU_PROCESSORS = 8.0
@@ -28,7 +32,7 @@ _MAX_GRACE_SECONDS = 3600
 def make_plan(order: Order) -> Plan:
     """Plan a Modal app."""
     order = order.with_form(FORMS)
-    extra = take_extra(order, ("bucket-endpoint", "bucket-prefix"))
+    extra = take_settings(order, SETTINGS)
     catalog = load_catalog("modal")
     machine: Machine | None = None
     if order.has_gpu:
@@ -50,7 +54,7 @@ def make_plan(order: Order) -> Plan:
     )
 
 
-def _values(order: Order, machine: Machine | None, extra: dict[str, str]) -> dict[str, Any]:
+def _values(order: Order, machine: Machine | None, extra: dict[str, Any]) -> dict[str, Any]:
     secrets: dict[str, list[str]] = {}
     for use in order.secrets:
         if use.key != use.variable:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from zse.deploy.plan import Cost, Plan
-from zse.deploy.settings import take_extra
+from zse.deploy.settings import take_settings
 from zse.deploy.templates import render
 from zse.errors import UsageError
 
@@ -21,7 +21,7 @@ _MIB = 1 << 20
 def make_plan(order: Order) -> Plan:
     """Plan a Railway service."""
     order = order.with_form()
-    take_extra(order, ())
+    take_settings(order)
     if order.gpu and order.has_gpu:
         raise UsageError("Railway rents no GPUs", hint="Leave --gpu out; the image serves on CPUs.")
     if order.bucket:

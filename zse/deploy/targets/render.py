@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from zse.deploy.machines import load_catalog
 from zse.deploy.plan import Cost, Plan
-from zse.deploy.settings import take_extra
+from zse.deploy.settings import Setting, take_settings
 from zse.deploy.templates import OMIT, render
 from zse.errors import UsageError
 
@@ -15,12 +15,13 @@ if TYPE_CHECKING:
     from zse.deploy.order import Order
 
 _MAX_SHUTDOWN_SECONDS = 300
+SETTINGS = (Setting(name="plan", meaning="the service's plan; without it the cheapest that fits"),)
 
 
 def make_plan(order: Order) -> Plan:
     """Plan a Render blueprint."""
     order = order.with_form()
-    extra = take_extra(order, ("plan",))
+    extra = take_settings(order, SETTINGS)
     if order.gpu and order.has_gpu:
         raise UsageError("Render rents no GPUs", hint="Leave --gpu out; the image serves on CPUs.")
     if order.is_mounted:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from zse.deploy.machines import Machine, load_catalog
 from zse.deploy.plan import Plan, Request, cost_of, pack_note
-from zse.deploy.settings import take_extra
+from zse.deploy.settings import Kind, Setting, take_settings
 from zse.deploy.templates import render
 from zse.errors import UsageError
 
@@ -19,6 +19,20 @@ if TYPE_CHECKING:
     from zse.deploy.order import Order
 
 FORMS = ("load-balancer", "queue")
+SETTINGS = (
+    Setting(
+        name="worker-image",
+        form="queue",
+        meaning="image built from the Dockerfile that is written: the worker with RunPod's SDK",
+    ),
+    Setting(name="data-centers", kind=Kind.LIST, meaning="where workers may run, as EU-RO-1"),
+    Setting(
+        name="flashboot",
+        choices=("FLASHBOOT", "OFF"),
+        default="FLASHBOOT",
+        meaning="whether RunPod keeps what a worker had in memory",
+    ),
+)
 URL = "https://api.runpod.io/v2/serverless"
 VOLUME_FOLDER = "/runpod-volume"
 """Where RunPod mounts a network volume; it cannot be changed."""
@@ -39,7 +53,7 @@ def make_plan(order: Order) -> Plan:
     if order.is_mounted and order.model:
         place = order.environment(VOLUME_FOLDER)["ZSE_MODEL"]
         order = replace(order, env={"ZSE_MODEL": place, **order.env})
-    extra = take_extra(order, ("worker-image", "data-centers", "flashboot"))
+    extra = take_settings(order, SETTINGS)
     if not order.has_gpu:
         raise UsageError(
             "RunPod's API creates GPU endpoints only", hint="Leave --gpu out, or name a pool."
@@ -75,7 +89,7 @@ def make_plan(order: Order) -> Plan:
     )
 
 
-def _body(order: Order, machine: Machine, extra: dict[str, str]) -> dict[str, Any]:
+def _body(order: Order, machine: Machine, extra: dict[str, Any]) -> dict[str, Any]:
     """Return the request that creates the endpoint (REST API, version 2)."""
     is_queue = order.form == "queue"
     scaling = (
@@ -83,11 +97,11 @@ def _body(order: Order, machine: Machine, extra: dict[str, str]) -> dict[str, An
         if is_queue
         else {"type": "REQUEST_COUNT", "requestCount": order.concurrency}
     )
-    centers = extra.get("data-centers") or order.region
+    centers = extra.get("data-centers") or ([order.region] if order.region else [])
     optional = {
         "registry": order.registry_secret,
         "networkVolumes": [order.volume] if order.volume else [],
-        "dataCenterIds": centers.split(",") if centers else [],
+        "dataCenterIds": centers,
     }
     return {
         "name": order.name,
@@ -102,7 +116,7 @@ def _body(order: Order, machine: Machine, extra: dict[str, str]) -> dict[str, An
             "idleTimeout": max(1, order.idle_seconds),
         },
         "scaling": scaling,
-        "flashboot": extra.get("flashboot", "FLASHBOOT"),
+        "flashboot": extra["flashboot"],
         **({} if is_queue else {"ports": [f"{order.port}/http"]}),
         **{name: value for name, value in optional.items() if value},
     }

@@ -1,17 +1,21 @@
-"""Terraform: a root module that calls one of ``infra/terraform/modules``, which check it."""
+"""Terraform: a root module and the module that it calls, copied from ``infra/terraform/modules``.
+
+What is written needs nothing of this machine: it can be committed, moved and applied elsewhere.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import zse
 from zse.deploy.hcl_format import align_attributes
 from zse.deploy.machines import load_catalog
 from zse.deploy.order import MAX_NAME, NO_GPU
 from zse.deploy.plan import Plan, cost_of, pack_note
-from zse.deploy.settings import take_extra
+from zse.deploy.settings import Kind, Setting, of_form, take_settings
 from zse.deploy.templates import OMIT, render
-from zse.errors import UsageError
+from zse.errors import NotFoundError, UsageError
 from zse.records import record
 
 if TYPE_CHECKING:
@@ -20,7 +24,9 @@ if TYPE_CHECKING:
     from zse.deploy.machines import Machine
     from zse.deploy.order import Order, SecretUse
 
-_SOURCE = ("source", "ref")
+_PACKAGE = Path(zse.__file__).parent
+_ROOTS = (_PACKAGE / "terraform", _PACKAGE.parent / "infra" / "terraform" / "modules")
+"""Where the modules lie: in an installed zse, and in a checkout."""
 
 
 @record
@@ -31,13 +37,6 @@ class Module:
     access: str
     catalog: str = ""
     """Table of its machines; empty is the one of the module's name."""
-    needed: tuple[str, ...] = ()
-    """Settings without which there is no plan."""
-    texts: tuple[str, ...] = ()
-    """Settings that may be left out."""
-    lists: tuple[str, ...] = ()
-    """Settings written as ``a,b``."""
-    flags: tuple[str, ...] = ()
     can_be_public: bool = True
     can_mount: bool = True
     """Whether a bucket or volume can be mounted at /models."""
@@ -52,26 +51,17 @@ MODULES: dict[str, Module] = {
     "gcp-cloud-run-gpu": Module(
         creates="a Cloud Run service, its service account and who may ask it",
         access="holders of an identity token that IAM lets in",
-        needed=("project",),
-        texts=("network", "subnetwork"),
-        lists=("invokers",),
-        flags=("zonal_redundancy",),
         max_name=25,
     ),
     "azure-container-apps-gpu": Module(
         creates="a container app, its environment with a GPU profile, its identity",
         access="what runs in the same environment",
-        needed=("subscription_id", "resource_group_name"),
-        texts=("registry_server", "registry_id", "key_vault_id", "log_analytics_workspace_id"),
         max_name=24,
         can_mount=False,
     ),
     "aws-sagemaker-async": Module(
         creates="a SageMaker endpoint, its role, and alarms that start and stop instances",
         access="holders of AWS credentials that may invoke the endpoint",
-        needed=("output_bucket",),
-        texts=("model_prefix", "role_arn", "kms_key_arn"),
-        lists=("subnets", "security_group_ids"),
         max_name=40,
         can_be_public=False,
         can_mount=False,
@@ -80,9 +70,6 @@ MODULES: dict[str, Module] = {
     "aws-ecs-gpu": Module(
         creates="an ECS cluster and service, GPU instances, a load balancer, what wakes the first",
         access="the address ranges of allowed_cidrs: the server itself asks for no key",
-        needed=("vpc_id", "subnet_ids", "allowed_cidrs"),
-        texts=("certificate_arn",),
-        lists=("subnet_ids", "allowed_cidrs", "load_balancer_subnet_ids"),
         max_name=28,
         can_mount=False,
         note="the load balancer is paid for even while nobody asks",
@@ -91,7 +78,6 @@ MODULES: dict[str, Module] = {
         creates="a serverless endpoint",
         access="holders of a RunPod API key of the account",
         catalog="runpod",
-        texts=("endpoint_type",),
         can_be_public=False,
         can_mount=False,
         needs_region=False,
@@ -99,15 +85,95 @@ MODULES: dict[str, Module] = {
 }
 
 
+_GCP, _AZURE, _SAGEMAKER, _ECS, _RUNPOD = MODULES
+SETTINGS = (
+    Setting(name="project", form=_GCP, is_needed=True, meaning="Google Cloud project"),
+    Setting(name="invokers", form=_GCP, kind=Kind.LIST, meaning="who may ask: user:ME@HOST,..."),
+    Setting(name="network", form=_GCP, meaning="VPC that requests go out through"),
+    Setting(name="subnetwork", form=_GCP, meaning="subnetwork of that VPC"),
+    Setting(
+        name="zonal_redundancy",
+        form=_GCP,
+        kind=Kind.FLAG,
+        meaning="GPUs reserved in a second zone, at a higher price [the module's default: false]",
+    ),
+    Setting(name="subscription_id", form=_AZURE, is_needed=True, meaning="Azure subscription"),
+    Setting(
+        name="resource_group_name", form=_AZURE, is_needed=True, meaning="group that exists already"
+    ),
+    Setting(name="registry_server", form=_AZURE, meaning="private registry: NAME.azurecr.io"),
+    Setting(name="registry_id", form=_AZURE, meaning="its resource id; AcrPull is granted"),
+    Setting(name="key_vault_id", form=_AZURE, meaning="vault of the secrets; reading is granted"),
+    Setting(name="log_analytics_workspace_id", form=_AZURE, meaning="where logs are kept"),
+    Setting(
+        name="output_bucket",
+        form=_SAGEMAKER,
+        is_needed=True,
+        meaning="bucket that gets the answers",
+    ),
+    Setting(
+        name="model_prefix",
+        form=_SAGEMAKER,
+        meaning="s3://BUCKET/PREFIX/ that SageMaker copies to /opt/ml/model before the start",
+    ),
+    Setting(name="role_arn", form=_SAGEMAKER, meaning="execution role; one is made without it"),
+    Setting(name="subnets", form=_SAGEMAKER, kind=Kind.LIST, meaning="subnets, to run in a VPC"),
+    Setting(
+        name="security_group_ids",
+        form=_SAGEMAKER,
+        kind=Kind.LIST,
+        meaning="security groups in that VPC",
+    ),
+    Setting(name="kms_key_arn", form=_SAGEMAKER, meaning="key of the instance's storage"),
+    Setting(name="vpc_id", form=_ECS, is_needed=True, meaning="VPC that exists already"),
+    Setting(
+        name="subnet_ids",
+        form=_ECS,
+        kind=Kind.LIST,
+        is_needed=True,
+        meaning="subnets of the instances, with a way to ECR, S3 and ECS",
+    ),
+    Setting(
+        name="allowed_cidrs",
+        form=_ECS,
+        kind=Kind.LIST,
+        is_needed=True,
+        meaning="address ranges that reach the load balancer",
+    ),
+    Setting(
+        name="load_balancer_subnet_ids",
+        form=_ECS,
+        kind=Kind.LIST,
+        meaning="its subnets, in two zones [the module's default: subnet_ids]",
+    ),
+    Setting(name="certificate_arn", form=_ECS, meaning="its certificate; plain HTTP without it"),
+    Setting(
+        name="endpoint_type",
+        form=_RUNPOD,
+        choices=("LOAD_BALANCER", "QUEUE"),
+        meaning="kind of the endpoint [the module's default: LOAD_BALANCER]",
+    ),
+    Setting(
+        name="source",
+        meaning="address of the modules' folder, git::https://...//infra/terraform/modules"
+        " [without it the module is copied beside main.tf]",
+    ),
+    Setting(name="ref", meaning="version of that address: a tag or commit"),
+)
+
+
 def make_plan(order: Order) -> Plan:
     """Plan a root module."""
     order = order.with_form(tuple(MODULES))
     module = MODULES[order.form]
-    extra = _settings(order, module)
+    given = take_settings(order, SETTINGS)
     _check(order, module)
     catalog = load_catalog(module.catalog or order.form)
     machine = catalog.named(order.gpu) if order.gpu else catalog.smallest(order.need)
-    values = {**_common(order, machine), **extra}
+    absent = {setting.name: OMIT for setting in of_form(SETTINGS, order.form)}
+    values = {**absent, **_common(order, machine), **given}
+    is_elsewhere = "source" in given
+    values["source"] = _source(given, order.form) if is_elsewhere else f"./modules/{order.form}"
     text = align_attributes(render(f"terraform/{order.form}.tf", values))
     return Plan(
         target="terraform",
@@ -116,7 +182,7 @@ def make_plan(order: Order) -> Plan:
         cost=cost_of(order, machine, catalog),
         creates=(module.creates,),
         access="anyone: the server itself asks for no key" if order.is_public else module.access,
-        files={"main.tf": text},
+        files={"main.tf": text, **({} if is_elsewhere else module_files(order.form))},
         commands=(("terraform", "init"), ("terraform", "apply")),
         notes=(
             pack_note(machine),
@@ -182,45 +248,24 @@ def _reference(use: SecretUse) -> str:
     return use.secret if use.key == use.variable else f"{use.secret}:{use.key}"
 
 
-def _settings(order: Order, module: Module) -> dict[str, Any]:
-    """Return the settings of ``--set`` as the values of variables, and the module's address.
+def _source(given: Mapping[str, Any], module: str) -> str:
+    ref = f"?ref={given['ref']}" if "ref" in given else ""
+    return f"{given['source'].rstrip('/')}/{module}{ref}"
+
+
+def module_files(module: str) -> dict[str, str]:
+    """Return a module's files, below the folder of the root module.
 
     Raises:
-        UsageError: One is unknown, missing or malformed.
+        NotFoundError: The modules are not part of this zse.
     """
-    optional = (*module.texts, *module.lists, *module.flags)
-    extra = take_extra(order, (*module.needed, *optional, *_SOURCE))
-    missing = [name for name in module.needed if name not in extra]
-    if missing:
-        raise UsageError(
-            f"{order.form} needs {', '.join(missing)}", hint=f"Give --set {missing[0]}=VALUE."
+    folder = next((root / module for root in _ROOTS if (root / module).is_dir()), None)
+    if folder is None:
+        raise NotFoundError(
+            f"the Terraform module {module} is not part of this zse",
+            hint="Give --set source=ADDRESS --set ref=VERSION of a repository that holds it.",
         )
-    values: dict[str, Any] = {name: extra.get(name, OMIT) for name in (*module.needed, *optional)}
-    for name in module.lists:
-        if name in extra:
-            values[name] = extra[name].split(",")
-    for name in module.flags:
-        if name in extra:
-            if extra[name] not in ("true", "false"):
-                raise UsageError(f"{name}={extra[name]} is neither true nor false")
-            values[name] = extra[name] == "true"
-    return {**values, "source": _source(order.form, extra)}
-
-
-def _source(module: str, extra: Mapping[str, str]) -> str:
-    """Return where Terraform finds a module.
-
-    Raises:
-        UsageError: The modules are not beside this package, and no address is given.
-    """
-    base = extra.get("source")
-    if base is None:
-        folder = Path(__file__).resolve().parents[3] / "infra" / "terraform" / "modules"
-        if not folder.is_dir():
-            raise UsageError(
-                "the modules are not part of an installed zse",
-                hint="Give --set source=git::https://HOST/REPOSITORY.git//infra/terraform/modules.",
-            )
-        base = str(folder)
-    ref = f"?ref={extra['ref']}" if "ref" in extra else ""
-    return f"{base.rstrip('/')}/{module}{ref}"
+    return {
+        f"modules/{module}/{path.name}": path.read_text(encoding="utf-8")
+        for path in sorted([*folder.glob("*.tf"), *folder.glob("*.md")])
+    }

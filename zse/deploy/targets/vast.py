@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from zse.deploy.machines import load_catalog
 from zse.deploy.plan import Cost, Plan, pack_note
-from zse.deploy.settings import take_extra
+from zse.deploy.settings import Setting, take_settings
 from zse.deploy.templates import render
 from zse.errors import UsageError
 
@@ -18,12 +18,13 @@ if TYPE_CHECKING:
 _GB = 10**9
 _IMAGE_GB = 3
 _NEEDED_CUDA = 12.4
+SETTINGS = (Setting(name="max-usd-per-hour", meaning="price above which no machine is rented"),)
 
 
 def make_plan(order: Order) -> Plan:
     """Plan a Vast instance."""
     order = order.with_form()
-    extra = take_extra(order, ("max-usd-per-hour",))
+    extra = take_settings(order, SETTINGS)
     if not order.has_gpu:
         raise UsageError("Vast rents GPU machines only", hint="Leave --gpu out.")
     if not order.is_public:
@@ -54,7 +55,7 @@ def make_plan(order: Order) -> Plan:
     )
 
 
-def _values(order: Order, machine: Machine, extra: dict[str, str]) -> dict[str, Any]:
+def _values(order: Order, machine: Machine, extra: dict[str, Any]) -> dict[str, Any]:
     environment = {"ZSE_HOST": "0.0.0.0", **order.environment()}
     options = ["-p", f"{order.port}:{order.port}"]
     for name, value in environment.items():
@@ -84,7 +85,7 @@ def _values(order: Order, machine: Machine, extra: dict[str, str]) -> dict[str, 
     }
 
 
-def _price(extra: dict[str, str]) -> float | None:
+def _price(extra: dict[str, Any]) -> float | None:
     text = extra.get("max-usd-per-hour")
     if text is None:
         return None
