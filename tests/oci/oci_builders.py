@@ -8,6 +8,7 @@ import io
 import json
 import lzma
 import re
+import sys
 import tarfile
 import zipfile
 from dataclasses import dataclass, field
@@ -54,16 +55,18 @@ def make_wheel(
     return path
 
 
-def make_tar(members: list[tarfile.TarInfo | tuple[str, bytes]]) -> bytes:
-    """Write a tar of files given as (path, bytes) and of ready headers."""
+def make_tar(members: list[tarfile.TarInfo | tuple[str | tarfile.TarInfo, bytes]]) -> bytes:
+    """Write a tar of files given as (path or header, bytes) and of headers without content."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
         for member in members:
             if isinstance(member, tarfile.TarInfo):
                 archive.addfile(member)
             else:
-                header = tarfile.TarInfo(member[0])
-                header.size = len(member[1])
+                header = member[0]
+                if not isinstance(header, tarfile.TarInfo):
+                    header = tarfile.TarInfo(header)
+                    header.size = len(member[1])
                 archive.addfile(header, io.BytesIO(member[1]))
     return buffer.getvalue()
 
@@ -337,6 +340,43 @@ def fill_cache(cache_dir: Path, recipe_folder: Path) -> Path:
     target.parent.mkdir(parents=True)
     target.write_bytes(wheel.read_bytes())
     return cache_dir
+
+
+PYTHON_PACKAGES = (
+    "python3.11-minimal", "libpython3.11-minimal", "libpython3.11-stdlib", "libc6", "libexpat1", "zlib1g",
+)  # fmt: skip
+
+
+def lock_python(
+    recipe_folder: Path,
+    cache_dir: Path,
+    *,
+    architecture: str,
+    program: str = sys.executable,
+    version: str = "3.11.99",
+) -> None:
+    """Lock packages for the image's Python and put them where a build looks for fetched ones.
+
+    The loader in them is a script that starts ``program``, which so stands for that Python.
+    """
+    # It is called as: LOADER --library-path FOLDERS --argv0 PYTHON PYTHON -I ...
+    loader = tarfile.TarInfo("./usr/lib64/ld-linux-x86-64.so.2")
+    script = f'#!/bin/sh\nshift 5\nexec "{program}" "$@"\n'.encode()
+    loader.size, loader.mode = len(script), 0o755
+    lines = []
+    for name in PYTHON_PACKAGES:
+        content = [("./usr/lib/x86_64-linux-gnu/libc.so.6", b""), (loader, script)]
+        deb = make_deb(make_tar(content) if name == "libc6" else {f"usr/{name}": name.encode()})
+        digest = sha256_hex(deb)
+        target = cache_dir / "downloads" / "debian" / f"{digest}.deb"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(deb)
+        lines.append(
+            f'[[package]]\nsuite = "bookworm"\nname = "{name}"\nversion = "{version}-1+x"\n'
+            f'archive = "debian"\npath = "pool/{name}.deb"\nsha256 = "{digest}"\n'
+            f"size_bytes = {len(deb)}\n"
+        )
+    (recipe_folder / f"debian.{architecture}.lock").write_text("\n".join(lines))
 
 
 def make_rootfs(path: Path) -> Path:

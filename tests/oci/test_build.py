@@ -2,11 +2,9 @@ from __future__ import annotations
 
 import io
 import os
-import sys
 import tarfile
 
 import pytest
-import zstandard
 from oci_builders import MODEL, FakeRegistry, fill_cache, read_json, read_layer
 
 from zse.errors import NotFoundError, UsageError
@@ -92,19 +90,6 @@ def test_config_says_how_to_start(build, project):
     assert "ZSE_MODEL=/models/model.zse" in config["Env"]
     assert config["User"] == "65532:65532"
     assert config["Healthcheck"]["Interval"] == 10_000_000_000
-
-
-@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the recipe's image has Python 3.11")
-def test_dependencies_carry_byte_code(build, project):
-    layer = build().layers[1]
-    data = (
-        zstandard.ZstdDecompressor()
-        .decompressobj()
-        .decompress(read_layer(project / "out", layer.digest))
-    )
-    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
-        names = archive.getnames()
-    assert "opt/zse/site-packages/demo/__pycache__/__init__.cpython-311.pyc" in names
 
 
 def test_volume_image_holds_no_model(build, project):

@@ -1,4 +1,4 @@
-"""What an image says of itself in its labels: which model, how it gets its weights, for which device.
+"""What an image says of itself in its labels: which model, how it gets its weights, which device.
 
 The builder writes them, `zse image inspect` shows them, and whoever is about to run the image reads
 them: an image without the packages of object storage cannot fetch a model from there.

@@ -32,6 +32,8 @@ MEDIA_TYPE_TAR = "application/vnd.oci.image.layer.v1.tar"
 ZSTD_LEVEL = 3
 GZIP_LEVEL = 6
 LIBZSTD_VERSION = ".".join(str(number) for number in zstandard.ZSTD_VERSION)
+PINNED_LIBZSTD_VERSION = "1.5.7"
+"""What the versions of zstandard hold that zse asks for; another one may write other bytes."""
 
 
 class Compression(StrEnum):

@@ -29,7 +29,7 @@ from zse.oci.materials import (
     kernels_material,
     wheel_material,
 )
-from zse.oci.pyc import HOST_PYTHON, host_can_compile, with_byte_code
+from zse.oci.pyc import with_byte_code
 from zse.oci.tar import directory, file_of_path
 from zse.oci.wheel import SITE_PACKAGES, wheel_entries
 from zse.oci.wheels import (
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from zse.oci.cache import LayerCache
+    from zse.oci.image_python import ImagePython
     from zse.oci.recipe import Recipe
     from zse.oci.secrets import Secrets
     from zse.oci.tar import Entry
@@ -104,6 +105,7 @@ class LayerBuilder:
         recipe: What goes in.
         locks: Folder of the lock files.
         cache: Layers built before.
+        python: Compiles the byte code.
         downloads: Folder for wheels and packages.
         compression: How layers are stored.
         mtime: Time stamp of every file, seconds since 1970.
@@ -116,6 +118,7 @@ class LayerBuilder:
     recipe: Recipe
     locks: Path
     cache: LayerCache
+    python: ImagePython
     downloads: Path
     compression: Compression
     mtime: int
@@ -186,11 +189,6 @@ class LayerBuilder:
         title = f"kernels for {', '.join(sorted(packs))}"
         return self._layer(title, ["kernels", entries_digest(entries)], lambda: entries)
 
-    @property
-    def byte_code_version(self) -> str:
-        """The interpreter whose byte code goes in; empty when none does."""
-        return HOST_PYTHON if host_can_compile(self.recipe.python) else ""
-
     def _wheels(self, name: str, files: list[tuple[Path, str]]) -> Layer:
         def entries() -> Iterator[Entry]:
             for file, _ in files:
@@ -204,12 +202,13 @@ class LayerBuilder:
         self, title: str, inputs: Sequence[object], entries: Callable[[], Iterable[Entry]]
     ) -> Layer:
         libzstd = LIBZSTD_VERSION if self.compression is Compression.ZSTD else ""
-        key = [inputs, title, self.compression, libzstd, self.mtime, self.byte_code_version]
+        key = [inputs, title, self.compression, libzstd, self.mtime, self.python.version]
 
         def build(blobs: Path) -> Layer:
             files = entries()
-            if self.byte_code_version:
-                files = with_byte_code(files, image_python=self.recipe.python)
+            if self.python.version:
+                compiler = self.python.compiler()
+                files = with_byte_code(files, compiler, image_python=self.recipe.python)
             return write_layer(
                 files, blobs, compression=self.compression, mtime=self.mtime, comment=title
             )

@@ -92,6 +92,9 @@ class BuiltPlatform:
     size_bytes: int
     layers: tuple[Layer, ...]
     model_size_bytes: int
+    python: str
+    """Release of the Python that compiled the byte code; empty when the image holds none."""
+    warnings: tuple[str, ...]
 
 
 @record

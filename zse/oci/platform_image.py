@@ -29,7 +29,9 @@ from zse.oci.image import (
     digest_of,
     hex_of,
 )
+from zse.oci.image_python import ImagePython
 from zse.oci.image_settings import image_annotations, image_facts, image_settings
+from zse.oci.layer import LIBZSTD_VERSION, PINNED_LIBZSTD_VERSION, Compression
 from zse.oci.layers import LayerBuilder
 from zse.oci.materials import Material, base_material, model_material
 from zse.oci.options import BuildOptions, BuiltPlatform, ModelMode
@@ -61,6 +63,9 @@ class PlatformImage:
     sources: dict[str, Source]
     """Digest -> where the blob can be had."""
     materials: tuple[Material, ...]
+    python: str
+    """Release of the Python that compiled the byte code; empty when there is none."""
+    warnings: tuple[str, ...]
 
     @property
     def summary(self) -> BuiltPlatform:
@@ -70,6 +75,8 @@ class PlatformImage:
             digest=self.manifest.digest,
             size_bytes=self.manifest.size_bytes + sum(blob.size_bytes for blob in self.blobs),
             layers=self.layers,
+            python=self.python,
+            warnings=self.warnings,
             model_size_bytes=sum(x.size_bytes for x in self.layers if x.comment == "model"),
         )
 
@@ -95,8 +102,9 @@ def build_platform(
     Raises:
         ImageError: Any of its subclasses: a lock, wheel, package or base at fault.
     """
-    builder = _builder(recipe, options, report)
-    base, layers = _base(stack, recipe, options, builder)
+    archive = _archive(options, report)
+    builder = _builder(stack, recipe, options, archive, report)
+    base, layers = _base(stack, recipe, options, builder, archive)
     is_fetched = options.model_mode is ModelMode.URL
     layers += builder.dependencies(with_storage=is_fetched)
     if recipe.kernels.gpu:
@@ -110,16 +118,35 @@ def build_platform(
         source = {"source": options.shown_model_url} if is_fetched else {}
         facts = {**options.model_facts, **source}
         builder.materials.append(model_material(model.sha256 if model else "", facts))
-    said = image_facts(recipe, options, builder.materials, model, cpython=builder.byte_code_version)
+    for words in _warnings(builder):
+        report(f"warning: {words}")
+    said = image_facts(recipe, options, builder.materials, model, cpython=builder.python.version)
     settings = image_settings(recipe, options, said)
     return _assemble(recipe, options, settings, builder, layout, base, layers)
 
 
-def _builder(recipe: Recipe, options: BuildOptions, report: Callable[[str], None]) -> LayerBuilder:
-    builder = LayerBuilder(
+def _archive(options: BuildOptions, report: Callable[[str], None]) -> Callable[[], Archive]:
+    """Return what opens the Debian mirror: only who needs packages asks where there is one."""
+    return lambda: Archive(
+        mirrors=find_mirrors(options.mirror),
+        cache=options.cache_dir / "downloads" / "debian",
+        report=report,
+    )
+
+
+def _builder(
+    stack: ExitStack,
+    recipe: Recipe,
+    options: BuildOptions,
+    archive: Callable[[], Archive],
+    report: Callable[[str], None],
+) -> LayerBuilder:
+    locks = options.locks or recipe.folder
+    return LayerBuilder(
         recipe=recipe,
-        locks=options.locks or recipe.folder,
+        locks=locks,
         cache=LayerCache(options.cache_dir / "layers", is_enabled=options.is_cached),
+        python=stack.enter_context(ImagePython(recipe, locks, archive, options.cache_dir)),
         downloads=options.cache_dir / "downloads",
         compression=options.compression,
         mtime=options.epoch_seconds,
@@ -127,12 +154,22 @@ def _builder(recipe: Recipe, options: BuildOptions, report: Callable[[str], None
         report=report,
         secrets=options.secrets,
     )
-    if not builder.byte_code_version:
-        report(
-            f"warning: no byte code goes into the image, so it starts slower: "
-            f"run zse with Python {recipe.python} to have it made"
+
+
+def _warnings(builder: LayerBuilder) -> tuple[str, ...]:
+    """Say what makes the image worse than it could be, or its digest one of this machine's."""
+    found = []
+    if builder.python.reason:
+        found.append(
+            f"no byte code goes into the image, so it starts twice as slowly: "
+            f"{builder.python.reason}"
         )
-    return builder
+    if builder.compression is Compression.ZSTD and LIBZSTD_VERSION != PINNED_LIBZSTD_VERSION:
+        found.append(
+            f"this machine's libzstd is {LIBZSTD_VERSION}: the digest differs from those that "
+            f"{PINNED_LIBZSTD_VERSION} gives"
+        )
+    return tuple(found)
 
 
 def _packs(recipe: Recipe, options: BuildOptions) -> dict[str, Path]:
@@ -147,18 +184,17 @@ def _packs(recipe: Recipe, options: BuildOptions) -> dict[str, Path]:
 
 
 def _base(
-    stack: ExitStack, recipe: Recipe, options: BuildOptions, builder: LayerBuilder
+    stack: ExitStack,
+    recipe: Recipe,
+    options: BuildOptions,
+    builder: LayerBuilder,
+    archive: Callable[[], Archive],
 ) -> tuple[Base, list[Layer]]:
     """Return the base, and the layers that were built for it."""
     name = parse_base(options.base or recipe.base)
     if name.kind == "debian":
         suite = suite_of(name.value, recipe.debian.suite, python=recipe.python, known=SUITE_PYTHON)
-        archive = Archive(
-            mirrors=find_mirrors(options.mirror),
-            cache=builder.downloads / "debian",
-            report=builder.report,
-        )
-        return Base(name=f"debian:{suite}"), [builder.debian(archive, suite)]
+        return Base(name=f"debian:{suite}"), [builder.debian(archive(), suite)]
     if name.kind == "rootfs":
         path = Path(name.value)
         layer = layer_from_rootfs(path, builder.cache.blobs, compression=builder.compression)
@@ -203,7 +239,7 @@ def _assemble(
         Descriptor(media_type=x.media_type, digest=x.digest, size_bytes=x.size_bytes)
         for x in layers
     ]
-    annotations = image_annotations(recipe, options, base, cpython=builder.byte_code_version)
+    annotations = image_annotations(recipe, options, base, cpython=builder.python.version)
     document = build_manifest(config, [*base.layers, *own], annotations)
     layout.add_bytes(document)
     sources: dict[str, Source] = {d.digest: _in_layout(layout, d) for d in [*own, config]}
@@ -222,6 +258,8 @@ def _assemble(
         blobs=(*base.layers, *own, config),
         sources=sources,
         materials=tuple(builder.materials),
+        python=builder.python.version,
+        warnings=_warnings(builder),
     )
 
 

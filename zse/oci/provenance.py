@@ -12,7 +12,6 @@ import zse
 from zse.oci.cache import IMAGE_FORMAT
 from zse.oci.image import timestamp
 from zse.oci.layer import LIBZSTD_VERSION
-from zse.oci.pyc import HOST_PYTHON, host_can_compile
 
 if TYPE_CHECKING:
     from zse.oci.materials import Material
@@ -42,7 +41,7 @@ def build_provenance(
     internal = {
         "imageFormat": IMAGE_FORMAT,
         "libzstd": LIBZSTD_VERSION,
-        "cpython": HOST_PYTHON if host_can_compile(recipe.python) else "",
+        "cpython": image.python,
         "sourceDateEpoch": options.epoch_seconds,
     }
     return {

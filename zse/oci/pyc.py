@@ -1,16 +1,13 @@
-"""Byte code for the image, made on this machine without running the image.
+"""Byte code for the image, made by the Python of the image without running the image.
 
 Layers have one fixed time stamp, so ordinary .pyc files would all look stale and cost more than
 none. Unchecked-hash files are never compared with their source: importing them takes half the time.
-They fit one minor version of Python, so they are made only when this interpreter has the image's.
 """
 
 from __future__ import annotations
 
-import platform
 import struct
 import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -18,27 +15,22 @@ from zse.errors import ImageError
 from zse.oci.tar import Entry, Kind, file_of_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-HOST_PYTHON = platform.python_version()
-
-
-def host_can_compile(image_python: str) -> bool:
-    """Tell whether this interpreter makes byte code for ``image_python`` ("3.11")."""
-    major, minor = sys.version_info[:2]
-    return sys.implementation.name == "cpython" and image_python == f"{major}.{minor}"
+    from collections.abc import Iterable, Iterator, Sequence
 
 
 class PycCompiler:
-    """A clean child interpreter that compiles one source after the other."""
+    """A clean child interpreter that compiles one source after the other.
+
+    Args:
+        python: How the interpreter is started; options and the program are added.
+    """
+
+    def __init__(self, python: Sequence[str]) -> None:
+        worker = Path(__file__).with_name("pyc_worker.py")
+        self._command = [*python, "-I", "-S", "-W", "ignore", str(worker)]
 
     def __enter__(self) -> Self:
-        worker = Path(__file__).with_name("pyc_worker.py")
-        self._child = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-W", "ignore", str(worker)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
+        self._child = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -71,15 +63,18 @@ class PycCompiler:
         return code
 
 
-def with_byte_code(entries: Iterable[Entry], *, image_python: str) -> Iterator[Entry]:
+def with_byte_code(
+    entries: Iterable[Entry], python: PycCompiler, *, image_python: str
+) -> Iterator[Entry]:
     """Yield ``entries``, and beside each Python source its .pyc.
 
     Args:
         entries: The files of a layer.
-        image_python: Minor version of the image's Python ("3.11"); must be this interpreter's.
+        python: The compiler, not yet started.
+        image_python: Minor version of the image's Python ("3.11"); must be the compiler's.
     """
     tag = f"cpython-{image_python.replace('.', '')}"
-    with PycCompiler() as compiler:
+    with python as compiler:
         for entry in entries:
             yield entry
             if entry.kind is not Kind.FILE or not entry.path.endswith(".py"):
