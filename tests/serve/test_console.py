@@ -14,9 +14,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from zse.serve.console import Terminal, TextFormatter
+from zse.serve.console import Terminal, text_of
 from zse.serve.ledger import Ledger
-from zse.serve.logs import is_for_people
+from zse.serve.logs import LineFormatter, is_for_people
 from zse.serve.state import AppState
 from zse.settings import subprocess_environment
 
@@ -24,10 +24,8 @@ SCRIPT = Path(__file__).parent / "scripted_server.py"
 ROOT = str(Path(__file__).parents[2])
 
 
-def line_of(message, level=logging.INFO, **extra):
-    record = logging.makeLogRecord({"msg": message, "levelno": level, "levelname": "x", **extra})
-    record.levelname = logging.getLevelName(level)
-    return TextFormatter().format(record)
+def line_of(message, level="info", **extra):
+    return text_of({"time": "", "level": level, "logger": "zse", "message": message, **extra})
 
 
 def ready(**changes):
@@ -63,17 +61,17 @@ def test_a_request_is_one_short_line():
 
 
 def test_what_has_no_words_of_its_own_is_level_message_values_and_hint():
-    text = line_of("it is late", logging.WARNING, hint="go to bed", hour=3)
+    text = line_of("it is late", "warning", hint="go to bed", hour=3)
     assert text == "warning: it is late hour=3\nhint: go to bed"
 
 
 def test_a_painted_line_is_replaced_by_what_happens():
     stream = io.StringIO()
     terminal = Terminal(stream)
-    terminal.setFormatter(TextFormatter())
+    terminal.setFormatter(LineFormatter(text_of))
     terminal.paint("loading weights (40%) ...")
     terminal.paint("loading weights (40%) ...")
-    terminal.handle(logging.makeLogRecord({"msg": "news", "levelno": logging.INFO}))
+    terminal.handle(logging.makeLogRecord({"msg": "news", "levelname": "INFO"}))
     assert stream.getvalue() == "\r\x1b[Kloading weights (40%) ...\r\x1b[Knews\n"
 
 

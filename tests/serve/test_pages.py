@@ -62,9 +62,9 @@ def test_home_tells_a_browser_and_a_program_that_the_model_is_ready(call):
 
 def test_home_answers_while_loading_and_while_draining(loading, state):
     state.phase = "weights"
-    assert loading("GET", "/").json()["status"] == "weights"
+    assert loading("GET", "/").json()["status"] == "loading weights"
     response = loading("GET", "/", headers=HTML)
-    assert "Not ready: weights." in Page(response).text
+    assert "Not ready: loading weights." in Page(response).text
     assert "http-equiv" in response.text
     state.draining = True
     assert loading("GET", "/").json()["status"] == "draining"

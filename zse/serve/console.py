@@ -13,7 +13,6 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from zse import __version__
-from zse.serve.logs import extras_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -24,74 +23,73 @@ PAINT_SECONDS = 0.2
 _CLEAR = "\r\x1b[K"
 _COLUMNS = 78
 _MEGABYTE = 1_000_000
+_FRAME = frozenset({"time", "level", "logger", "message", "hint", "exception", "exit_code"})
 
 
-class TextFormatter(logging.Formatter):
-    """Known events in words of their own, everything else as level, message and values."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Return the lines for one record."""
-        extra = extras_of(record)
-        text = record.getMessage()
-        render = _EVENTS.get(text)
-        if render is not None:
-            return render(extra, time.strftime("%H:%M:%S", time.localtime(record.created)))
-        hint, _ = extra.pop("hint", ""), extra.pop("exit_code", None)  # the latter is for machines
-        level = "" if record.levelno == logging.INFO else f"{record.levelname.lower()}: "
-        values = "".join(f" {name}={value}" for name, value in extra.items())
-        lines = [f"{level}{text}{values}"]
-        if hint:
-            lines.append(f"hint: {hint}")
-        if record.exc_info:
-            lines.append(self.formatException(record.exc_info))
-        return "\n".join(lines)
+def text_of(line: Mapping[str, Any]) -> str:
+    """Return what a log line says: known events in words of their own, others with their values."""
+    message = line["message"]
+    if message in _EVENTS:
+        return _EVENTS[message](line)
+    level = "" if line["level"] == "info" else f"{line['level']}: "
+    values = "".join(f" {name}={value}" for name, value in line.items() if name not in _FRAME)
+    parts = [f"{level}{message}{values}"]
+    if line.get("hint"):
+        parts.append(f"hint: {line['hint']}")
+    if "exception" in line:
+        parts.append(line["exception"])
+    return "\n".join(parts)
 
 
-def _listening(extra: Mapping[str, Any], stamp: str) -> str:  # noqa: ARG001
-    return f"zse {__version__} listens on {extra['url']} and opens {extra['model']}"
+def _listening(line: Mapping[str, Any]) -> str:
+    return f"zse {__version__} listens on {line['url']} and opens {line['model']}"
 
 
-def _opened(extra: Mapping[str, Any], stamp: str) -> str:  # noqa: ARG001
-    size = f"{extra['file_bytes'] / _MEGABYTE:,.1f} MB"
-    return f"{extra['model']}: {extra['architecture']}, {extra['scheme']}, {size}"
+def _opened(line: Mapping[str, Any]) -> str:
+    size = f"{line['file_bytes'] / _MEGABYTE:,.1f} MB"
+    return f"{line['model']}: {line['architecture']}, {line['scheme']}, {size}"
 
 
-def _ready(extra: Mapping[str, Any], stamp: str) -> str:  # noqa: ARG001
-    url, ready_ms = extra["url"], extra["cold_start_ms"]["ready"]["duration_ms"]
+def _ready(line: Mapping[str, Any]) -> str:
+    url, ready_ms = line["url"], line["cold_start_ms"]["ready"]["duration_ms"]
     path, question = "/v1/completions", {"prompt": "Hello", "max_tokens": 32}
-    if extra["chats"]:
+    if line["chats"]:
         path = "/v1/chat/completions"
         question = {"messages": [{"role": "user", "content": "Hello"}]}
-    body = shlex.quote(json.dumps({"model": extra["model"], **question}, ensure_ascii=False))
+    body = shlex.quote(json.dumps({"model": line["model"], **question}, ensure_ascii=False))
     return (
-        f"ready after {ready_ms / 1000:.1f} s: {url}/v1, up to {extra['max_context']:,} tokens\n\n"
+        f"ready after {ready_ms / 1000:.1f} s: {url}/v1, up to {line['max_context']:,} tokens\n\n"
         f"  curl {url}{path} -H 'content-type: application/json' \\\n    -d {body}\n\n"
         "Ctrl-C stops it."
     )
 
 
-def _response(extra: Mapping[str, Any], stamp: str) -> str:
-    call = f"{extra['method']} {extra['path']}"
-    return f"{stamp} {call} {extra['status']}, {extra['duration_ms']:.0f} ms"
+def _response(line: Mapping[str, Any]) -> str:
+    call = f"{line['method']} {line['path']}"
+    return f"{_now()} {call} {line['status']}, {line['duration_ms']:.0f} ms"
 
 
-def _generation(extra: Mapping[str, Any], stamp: str) -> str:
-    read, written = extra["prompt_tokens"], extra["completion_tokens"]
-    outcome = "" if extra["outcome"] == "completed" else f", {extra['outcome']}"
-    return f"{stamp} {read} tokens read, {written} written{outcome}, {extra['duration_ms']:.0f} ms"
+def _generation(line: Mapping[str, Any]) -> str:
+    read, written = line["prompt_tokens"], line["completion_tokens"]
+    outcome = "" if line["outcome"] == "completed" else f", {line['outcome']}"
+    return f"{_now()} {read} tokens read, {written} written{outcome}, {line['duration_ms']:.0f} ms"
 
 
-def _draining(extra: Mapping[str, Any], stamp: str) -> str:  # noqa: ARG001
-    count = extra["in_flight"]
+def _draining(line: Mapping[str, Any]) -> str:
+    count = line["in_flight"]
     waiting = f"{count} answers end first; Ctrl-C again ends them now" if count else "nobody waits"
     return f"stopping: {waiting}"
 
 
-def _stopped(extra: Mapping[str, Any], stamp: str) -> str:  # noqa: ARG001
+def _stopped(line: Mapping[str, Any]) -> str:  # noqa: ARG001
     return "stopped"
 
 
-_EVENTS: dict[str, Callable[[Mapping[str, Any], str], str]] = {
+def _now() -> str:
+    return time.strftime("%H:%M:%S")
+
+
+_EVENTS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "listening": _listening,
     "model opened": _opened,
     "ready": _ready,

@@ -7,32 +7,43 @@ import logging
 import os
 import sys
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message"}
 
 
-class JSONFormatter(logging.Formatter):
-    """One JSON object a line: time, level, logger, message, and whatever ``extra`` held."""
+class LineFormatter(logging.Formatter):
+    """Makes a mapping of a record (time, level, logger, message, what ``extra`` held), then text.
+
+    Args:
+        render: Makes the text.
+    """
+
+    def __init__(self, render: Callable[[dict[str, Any]], str]) -> None:
+        super().__init__()
+        self._render = render
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line for one record."""
+        """Return the text for one record."""
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
-        line: dict[str, object] = {
+        line: dict[str, Any] = {
             "time": f"{stamp}.{int(record.msecs):03d}Z",
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
         }
-        line.update(extras_of(record))
+        line.update({k: v for k, v in vars(record).items() if k not in _STANDARD})
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, default=str, ensure_ascii=False)
+        return self._render(line)
 
 
-def extras_of(record: logging.LogRecord) -> dict[str, object]:
-    """Return what ``extra`` held."""
-    return {name: value for name, value in vars(record).items() if name not in _STANDARD}
+def json_line(line: dict[str, Any]) -> str:
+    """Return one JSON object."""
+    return json.dumps(line, default=str, ensure_ascii=False)
 
 
 def is_for_people(log_format: str) -> bool:
@@ -65,12 +76,12 @@ def configure_logging(level: str, log_format: str = "auto") -> logging.Handler:
 
 def _handler(log_format: str) -> logging.Handler:
     if is_for_people(log_format):
-        from zse.serve.console import Terminal, TextFormatter
+        from zse.serve.console import Terminal, text_of
 
         handler: logging.StreamHandler[Any]
         handler = Terminal(sys.stderr) if sys.stderr.isatty() else logging.StreamHandler(sys.stderr)
-        handler.setFormatter(TextFormatter())
+        handler.setFormatter(LineFormatter(text_of))
     else:
         handler = logging.StreamHandler(sys.stderr)
-        handler.setFormatter(JSONFormatter())
+        handler.setFormatter(LineFormatter(json_line))
     return handler
