@@ -10,7 +10,9 @@ from click.testing import CliRunner
 from zse.cli import build_image as command_module
 from zse.cli import run
 from zse.oci import build as oci_build
+from zse.oci.errors import RegistryAuthError
 from zse.oci.options import BuiltImage, BuiltPlatform, ModelMode
+from zse.oci.registry import Registry
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "small.zse.gz"
 
@@ -40,13 +42,27 @@ def asked(monkeypatch):
                     size_bytes=30_000_000,
                     layers=(),
                     model_size_bytes=10_000_000,
+                    python="3.11.2",
+                    warnings=(),
                 ),
             ),
             output=wanted.output,
         )
 
     monkeypatch.setattr(oci_build, "build_image", build_image)
+    monkeypatch.setattr(Registry, "check_push", lambda registry: None)
     return options
+
+
+@pytest.fixture
+def compiled(monkeypatch):
+    """Architectures that packs were asked for, each time that they were."""
+    seen = []
+    monkeypatch.setattr(
+        "zse.cli.image_kernels.image_packs",
+        lambda gpus, *_: seen.append(gpus) or dict.fromkeys(gpus, Path("pack")),
+    )
+    return seen
 
 
 def invoke(*arguments):
@@ -139,11 +155,68 @@ def test_image_for_gpus_gets_the_packs_of_a_folder(model, asked, tmp_path, monke
     assert asked[1].kernels == {"sm_90": tmp_path}
 
 
-def test_packs_for_an_image_without_kernels_are_refused(model, asked, tmp_path, capsys):
-    assert (
-        run(["build-image", str(model), "--name", "z", "--push", "--kernels", str(tmp_path)]) == 2
-    )
-    assert "carries no kernel packs" in capsys.readouterr().err
+@pytest.mark.parametrize("more", [["--kernels", "packs"], ["--gpu", "sm_90"]])
+@pytest.mark.parametrize("recipe", ["cpu", "cuda-dev"])
+def test_packs_for_an_image_without_kernels_are_refused_by_name(model, asked, capsys, recipe, more):
+    named = ["--name", "z", "--push", "--recipe", recipe]
+    assert run(["build-image", str(model), *named, *more]) == 2
+    said = capsys.readouterr().err
+    assert f"the recipe {recipe} carries no kernel packs" in said
+    assert "choose --recipe cuda" in said
+
+
+@pytest.mark.parametrize("more", [["--kernels", "packs"], ["--gpu", "sm_90"]])
+def test_who_speaks_of_gpus_gets_an_image_for_gpus(model, asked, compiled, more):
+    result = invoke(model, "--name", "zse", "--push", *more)
+    assert f"recipe cuda, because of {more[0]}" in result.stderr
+    assert set(asked[0].kernels) >= {"sm_90"}
+
+
+def test_recipe_that_nobody_chose_is_said_with_the_way_to_the_other(model, asked):
+    said = invoke(model, "--name", "zse", "--push").stderr
+    assert "recipe cpu" in said
+    assert "--recipe cuda or --gpu" in said
+    assert "--gpu" not in invoke(model, "--name", "zse", "--push", "--recipe", "cpu").stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["--platform", "linux/arm64"], 2, "not made for linux/arm64"),
+        (["--gpu", "sm_35"], 2, "unknown GPU architecture 'sm_35'"),
+        (["--output", "oci:{folder}/m.zse"], 2, "m.zse is a file, not a folder"),
+        (["--output", "tar:{folder}/m.zse/i.tar"], 2, "m.zse is a file, not a folder"),
+        (["--output", "oci:{folder}"], 2, "is not an OCI image layout"),
+        (["--output", "tar:{folder}"], 2, "is not an ordinary file"),
+        (["--output", "dir:x"], 2, "not understood"),
+        (["--name", "A B"], 2, "not an image reference"),
+        (["--base", "oci:{folder}/none"], 3, "none does not exist"),
+        (["--base", "rootfs:{folder}/none.tar"], 3, "none.tar does not exist"),
+        (["--base", "debian:potato"], 9, "is not known"),
+        (["--locks", "{folder}"], 9, "wheels.amd64.lock does not exist"),
+        (["--max-size", "1kB"], 9, "the model alone has"),
+        (["--push"], 9, "wants a user and a password"),
+    ],
+)
+def test_nothing_is_compiled_when_a_check_fails(
+    model, asked, compiled, tmp_path, capsys, monkeypatch, arguments, code, words
+):
+    def check_push(_):
+        raise RegistryAuthError("it wants a user and a password")
+
+    monkeypatch.setattr(Registry, "check_push", check_push)
+    words_given = [word.format(folder=tmp_path) for word in arguments]
+    usual = ["--name", "zse", "--output", f"oci:{tmp_path / 'out'}", "--recipe", "cuda"]
+    assert run(["build-image", str(model), *usual, *words_given]) == code
+    assert words in capsys.readouterr().err
+    assert (compiled, asked) == ([], [])
+
+
+def test_unreadable_model_is_found_before_anything_is_compiled(asked, compiled, tmp_path):
+    (tmp_path / "m.zse").write_bytes(b"anything")
+    named = ["--name", "zse", "--push", "--recipe", "cuda"]
+    assert run(["build-image", str(tmp_path / "m.zse"), *named]) == 6
+    assert (compiled, asked) == ([], [])
 
 
 def test_unknown_recipe_names_the_known_ones(model, capsys):

@@ -272,6 +272,8 @@ class FakeRegistry:
             name = f"s{len(self.sessions)}"
             self.sessions[name] = bytearray()
             return httpx.Response(202, headers=self._location(repository, name))
+        if request.method == "DELETE":
+            return httpx.Response(204 if self.sessions.pop(session, None) is not None else 404)
         if request.method == "GET":
             if session not in self.sessions:
                 return httpx.Response(404)

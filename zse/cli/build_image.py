@@ -19,6 +19,11 @@ if TYPE_CHECKING:
     from zse.oci.recipe import Recipe
     from zse.settings import Settings
 
+_RECIPES_TAKEN = {
+    "cpu": "recipe cpu: the image serves on CPUs; for NVIDIA GPUs say --recipe cuda or --gpu ARCH",
+    "cuda": "recipe cuda, because of {given}: the image serves on NVIDIA GPUs",
+}
+
 
 @click.command("build-image")
 @click.argument("model")
@@ -44,9 +49,7 @@ if TYPE_CHECKING:
 @click.option(
     "--recipe",
     "recipe_name",
-    default="cpu",
-    show_default=True,
-    help="Image recipe: cpu, cuda or cuda-dev.",
+    help="Image recipe: cpu, cuda or cuda-dev.  [cuda with --gpu or --kernels, else cpu]",
 )
 @click.option(
     "--platform",
@@ -96,6 +99,7 @@ def command(**flags: Any) -> None:
     from zse.oci.build import build_image
     from zse.oci.layer import Compression
     from zse.oci.options import BuildOptions, ModelMode
+    from zse.oci.preflight import check_model, check_options, check_places
     from zse.oci.secrets import read_secrets
     from zse.oci.sizes import parse_size
     from zse.settings import load_settings
@@ -103,56 +107,65 @@ def command(**flags: Any) -> None:
     settings = load_settings()
     mode = ModelMode(flags["model_mode"])
     recipe = _recipe(flags)
+    options = BuildOptions(
+        name=flags["name"],
+        cache_dir=settings.cache_dir / "images",
+        platforms=_platforms(flags["platforms"]),
+        model_mode=mode,
+        model_url=flags["model"] if mode is ModelMode.URL else "",
+        base=flags["base"],
+        output=flags["output"],
+        is_forced=flags["force"],
+        is_pushed=flags["push"],
+        is_attested=flags["attest"],
+        max_size_bytes=parse_size(flags["max_size"]) if flags["max_size"] else 0,
+        mirror=flags["mirror"] or settings.debian_mirror,
+        compression=Compression(flags["compression"]),
+        is_lock_updated=flags["update_lock"],
+        locks=flags["locks"],
+        is_cached=not flags["no_cache"],
+        epoch_seconds=settings.source_date_epoch,
+        auth_file=Path(settings.registry_auth_file),
+        secrets=read_secrets(flags["secrets"]),
+    )
+    check_options(recipe, options)
+    check_places(recipe, options)
     with ExitStack() as stack:
-        model = _local_model(flags, settings, stack) if mode is ModelMode.BAKED else None
-        built = build_image(
-            recipe,
-            BuildOptions(
-                name=flags["name"],
-                cache_dir=settings.cache_dir / "images",
-                platforms=_platforms(flags["platforms"]),
-                model=model,
-                model_mode=mode,
-                model_facts=_model_facts(model) if model else {},
-                kernels=_kernels(recipe, flags, settings),
-                model_url=flags["model"] if mode is ModelMode.URL else "",
-                base=flags["base"],
-                output=flags["output"],
-                is_forced=flags["force"],
-                is_pushed=flags["push"],
-                is_attested=flags["attest"],
-                max_size_bytes=parse_size(flags["max_size"]) if flags["max_size"] else 0,
-                mirror=flags["mirror"] or settings.debian_mirror,
-                compression=Compression(flags["compression"]),
-                is_lock_updated=flags["update_lock"],
-                locks=flags["locks"],
-                is_cached=not flags["no_cache"],
-                epoch_seconds=settings.source_date_epoch,
-                auth_file=Path(settings.registry_auth_file),
-                secrets=read_secrets(flags["secrets"]),
-            ),
-            _say,
-        )
+        if mode is ModelMode.BAKED:
+            model = _local_model(flags, settings, stack)
+            options = replace(options, model=model, model_facts=_model_facts(model))
+            check_model(options)
+        options = replace(options, kernels=_kernels(recipe, flags, settings))
+        built = build_image(recipe, options, _say)
     click.echo(_as_json(built) if flags["as_json"] else built.digest)
     _say(_summary(built))
 
 
 def _recipe(flags: dict[str, Any]) -> Recipe:
-    """Return the recipe, with the GPU architectures that were asked for."""
+    """Return the recipe, with the GPU architectures that were asked for.
+
+    Raises:
+        UsageError: An architecture is unknown, or the recipe carries no kernels.
+        NotFoundError: There is no such recipe.
+    """
+    from zse.kernels.targets import target_named
     from zse.oci.recipe import KernelRecipe, load_recipe, recipe_folder
 
-    recipe = load_recipe(recipe_folder(flags["recipe_name"]))
-    gpus: tuple[str, ...] = flags["gpus"]
+    gpus = tuple(target_named(name).name for name in dict.fromkeys(flags["gpus"]))
+    given = "--gpu" if gpus else "--kernels" if flags["kernels"] else ""
+    recipe = load_recipe(recipe_folder(flags["recipe_name"] or ("cuda" if given else "cpu")))
+    if given and not recipe.kernels.gpu:
+        raise UsageError(
+            f"the recipe {recipe.name} carries no kernel packs, which {given} is about",
+            hint=f"Leave out {given}, or choose --recipe cuda.",
+        )
+    if not flags["recipe_name"]:
+        _say(_RECIPES_TAKEN[recipe.name].format(given=given))
     return replace(recipe, kernels=KernelRecipe(gpu=gpus)) if gpus else recipe
 
 
 def _kernels(recipe: Recipe, flags: dict[str, Any], settings: Settings) -> dict[str, Path]:
     if not recipe.kernels.gpu:
-        if flags["kernels"]:
-            raise UsageError(
-                f"the recipe {recipe.name} carries no kernel packs",
-                hint="Leave out --kernels, or choose --recipe cuda.",
-            )
         return {}
     from zse.cli.image_kernels import image_packs
 

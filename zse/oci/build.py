@@ -11,21 +11,18 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zse.errors import NotFoundError, UsageError
 from zse.oci.attestation import attest
-from zse.oci.base import parse_base
 from zse.oci.errors import ImageTooLargeError
-from zse.oci.image import MEDIA_TYPE_INDEX, Descriptor, build_index, timestamp
+from zse.oci.image import MEDIA_TYPE_INDEX, Descriptor, build_index
 from zse.oci.layers import model_layer
 from zse.oci.layout import ImageLayout, write_archive
 from zse.oci.options import BuildOptions, BuiltImage, ModelMode
 from zse.oci.platform_image import PlatformImage, build_platform
+from zse.oci.preflight import Output, check_model, check_options, parse_output, recipes_of
 from zse.oci.publish import publish
 from zse.oci.reference import parse_reference
 from zse.oci.registry import open_registry
 from zse.oci.sizes import parse_size
-from zse.store import is_address, parse_location
-from zse.store.overwrite import WouldReplaceError, check_output
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,18 +41,18 @@ def build_image(recipe: Recipe, options: BuildOptions, report: Callable[[str], N
         DiskFullError: No room left.
     """
     target = parse_reference(options.name)
-    kind, place = _parse_output(options)
-    recipes = [recipe.for_platform(p) for p in options.platforms or (recipe.platform,)]
-    _check_options(recipe, options)
+    check_options(recipe, options)
+    output = parse_output(options)
+    recipes = recipes_of(recipe, options)
     with ExitStack() as stack:
-        layout = ImageLayout(place if kind == "oci" else _scratch(stack, options))
+        layout = ImageLayout(output.path if output.kind == "oci" else _scratch(stack, options))
         layout.create()
         images = _build_platforms(stack, recipes, options, layout, report)
         for image in images:
             _check_size(recipe, options, image)
         top = _index(layout, images) if len(images) > 1 else images[0].manifest
         attestations = _attest(target.repository, recipe, options, layout, images)
-        _store(kind, place, target.tag or "latest", layout, images, top, attestations)
+        _store(output, target.tag or "latest", layout, images, top, attestations)
         if options.is_pushed:
             hosts = {image.base.repository for image in images}
             mounts = frozenset(name for host, name in hosts if host == target.host)
@@ -80,7 +77,7 @@ def _build_platforms(
     """Build every platform; the model, which is the same for all, is written last and once."""
     model = None
     if options.model_mode is ModelMode.BAKED:
-        model = model_layer(_model(options), layout.blobs, mtime=options.epoch_seconds)
+        model = model_layer(check_model(options), layout.blobs, mtime=options.epoch_seconds)
         report(f"model: {model.layer.size_bytes / 1e6:.1f} MB (plain)")
     images = []
     for recipe in recipes:
@@ -90,83 +87,10 @@ def _build_platforms(
     return images
 
 
-def _parse_output(options: BuildOptions) -> tuple[str, Path]:
-    if not options.output:
-        if not options.is_pushed:
-            raise UsageError(
-                "the image would go nowhere",
-                hint="Give --output oci:DIR, --output tar:FILE or --push.",
-            )
-        return "", Path()
-    kind, _, value = options.output.partition(":")
-    if kind not in {"oci", "tar"} or not value:
-        raise UsageError(
-            f"--output {options.output} is not understood", hint="Write oci:DIR or tar:FILE."
-        )
-    _check_output(kind, Path(value), force=options.is_forced)
-    return kind, Path(value)
-
-
-def _check_output(kind: str, place: Path, *, force: bool) -> None:
-    """Refuse to build over something else; a layout takes one image more."""
-    if kind == "tar":
-        check_output(place, force=force)
-        return
-    is_usable = (place / "oci-layout").is_file() or (place.is_dir() and not any(place.iterdir()))
-    if place.exists() and not is_usable:
-        raise WouldReplaceError(
-            f"{place} exists already and is not an OCI image layout",
-            hint="Name a new or empty folder, or a layout.",
-        )
-
-
-def _check_options(recipe: Recipe, options: BuildOptions) -> None:
-    """Refuse what could only give a broken image, before anything is built."""
-    if parse_reference(options.name).digest:
-        raise UsageError(
-            f"--name {options.name} holds a digest, which only a finished image has",
-            hint="Write NAME or NAME:TAG.",
-        )
-    timestamp(options.epoch_seconds)  # refuses what no document can hold
-    if options.model_mode is ModelMode.URL:
-        _check_address(options.model_url)
-    if len(set(options.platforms)) != len(options.platforms):
-        raise UsageError(f"--platform names one twice: {', '.join(options.platforms)}")
-    if len(options.platforms) > 1 and parse_base(options.base or recipe.base).kind == "rootfs":
-        raise UsageError(
-            "a root file system is made for one platform",
-            hint="Give one --platform, or a base that has several.",
-        )
-    if options.kernels and not recipe.kernels.gpu:
-        raise UsageError(
-            f"the recipe {recipe.name} carries no kernel packs",
-            hint="Leave out --kernels, or choose --recipe cuda.",
-        )
-
-
-def _check_address(url: str) -> None:
-    """Refuse what the image could not fetch its model from."""
-    location = parse_location(url) if is_address(url) else None
-    if location is None or location.is_local or location.is_prefix:
-        raise UsageError(
-            f"--model url needs the address of a model, not {url!r}",
-            hint="Give s3://BUCKET/KEY, hf://OWNER/NAME/FILE or https://HOST/FILE as MODEL.",
-        )
-
-
 def _scratch(stack: ExitStack, options: BuildOptions) -> Path:
     """Make a layout that lives as long as the build, on the cache's disk so that links work."""
     options.cache_dir.mkdir(parents=True, exist_ok=True)
     return Path(stack.enter_context(tempfile.TemporaryDirectory(dir=options.cache_dir)))
-
-
-def _model(options: BuildOptions) -> Path:
-    if options.model is None or not options.model.is_file():
-        raise NotFoundError(
-            f"the model file {options.model} does not exist",
-            hint="Give a .zse file, or --model volume to mount one later.",
-        )
-    return options.model
 
 
 def _check_size(recipe: Recipe, options: BuildOptions, image: PlatformImage) -> None:
@@ -209,8 +133,7 @@ def _attest(
 
 
 def _store(
-    kind: str,
-    place: Path,
+    output: Output,
     tag: str,
     layout: ImageLayout,
     images: list[PlatformImage],
@@ -218,16 +141,16 @@ def _store(
     attestations: list[Attestation],
 ) -> None:
     """List the image in its layout, or write it as one file."""
-    if not kind:
+    if not output.kind:
         return
     for image in images:
         for descriptor in image.base.layers:
             layout.add_file(image.sources[descriptor.digest](), descriptor.digest)
     referrers = [attestation.manifest for attestation in attestations]
-    if kind == "oci":
+    if output.kind == "oci":
         layout.add_image(top, tag, referrers)
         return
     blobs = [blob for image in images for blob in (image.manifest, *image.blobs)]
     blobs += [blob for item in attestations for blob in (item.manifest, *item.blobs)]
     digests = [top.digest, *(blob.digest for blob in blobs)]
-    write_archive(layout, top, digests, tag, place, referrers)
+    write_archive(layout, top, digests, tag, output.path, referrers)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self
 
 import httpx
@@ -153,6 +154,33 @@ class Registry:
         )
 
     # --- writing -----------------------------------------------------------------------------
+
+    def check_push(self) -> None:
+        """Ask for room for a blob, as a push does first, and give it back.
+
+        Raises:
+            RegistryAuthError: The registry does not let this user push here.
+            RegistryError: It cannot be reached, or refuses.
+        """
+        started = self.connection.send(
+            Call(
+                method="POST",
+                location="blobs/uploads/",
+                body=b"",
+                accept=(202,),
+                scope=Scope.PUSH,
+                retries=1,
+            )
+        )
+        end = Call(
+            method="DELETE",
+            location=started.location,
+            accept=(200, 202, 204),
+            scope=Scope.PUSH,
+            retries=0,
+        )
+        with suppress(RegistryError):  # some know no way to end it; they forget it by themselves
+            self.connection.send(end)
 
     def push_manifest(self, identifier: str, content: bytes, media_type: str) -> bool:
         """Store a manifest under a tag or its digest.
