@@ -29,7 +29,7 @@ from zse.oci.runners import RunnerError, UnpackedImage, first_that_works  # noqa
 
 if TYPE_CHECKING:
     from ceph_s3 import S3Server
-    from demo_job import Answer
+    from demo_job import Answer, Workplace
 
 BUCKET = "models"
 MODEL_URL = f"s3://{BUCKET}/tiny.zse"
@@ -135,8 +135,9 @@ def ask_or_explain(url: str, ready_seconds: float) -> Answer:
         raise DemoError(f"the server did not answer: {error}") from error
 
 
-def demo(work: Path, wanted_runner: str) -> dict[str, Any]:
-    """Run every step; return the figures that are printed at the end."""
+def demo(workplace: Workplace, wanted_runner: str) -> dict[str, Any]:
+    """Run every step; return the figures that are printed at the end. Nothing is kept."""
+    work = workplace.scratch
     with step("install what is missing"):
         say(f"    installed: {' '.join(service_packages.install()) or 'nothing'}")
     with contextlib.ExitStack() as stack:

@@ -2,7 +2,8 @@
 
 The built-in model is converted, put into storage (a folder), built into an image (a folder), taken
 apart by tar, started in a root of its own by what this machine has, and asked a question by the
-openai client. ``scripts/demo --full`` does the same through real services.
+openai client. The model and the image stay, to play with; a later run uses the model again and the
+builder's cache of layers. ``scripts/demo --full`` does the same through real services.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 ROOT = Path(__file__).resolve().parent.parent
+from zse import __version__  # noqa: E402
 from zse.errors import ZSEError  # noqa: E402
+from zse.format.reader import ZSEReader  # noqa: E402
 from zse.oci.runners import RUNNERS, UnpackedImage, first_that_works  # noqa: E402
 
 if TYPE_CHECKING:
@@ -41,6 +44,22 @@ STOP_SECONDS = 40
 
 class DemoError(RuntimeError):
     """A step did not do what it should; the text says which and how."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workplace:
+    """Two folders: what a demo makes for good, and what it needs while it runs."""
+
+    kept: Path
+    scratch: Path
+
+    @property
+    def model(self) -> Path:
+        return self.kept / "tiny.zse"
+
+    @property
+    def image(self) -> Path:
+        return self.kept / "image"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,33 +95,45 @@ def zse(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def store_model(work: Path) -> Path:
-    """Convert the built-in model and put it into storage."""
+def store_model(work: Workplace) -> Path:
+    """Convert the built-in model, unless an earlier run did, and put it into storage."""
     from zse.store import put_file
 
-    local, stored = work / "tiny.zse", work / "storage" / "tiny.zse"
-    if zse("convert", "tiny", "-o", str(local), "--quant", "int8").returncode:
+    stored = work.scratch / "storage" / work.model.name
+    if is_current(work.model):
+        say(f"    {shown(work.model)} is there from an earlier run")
+    elif zse("convert", "tiny", "-o", str(work.model), "--quant", "int8", "--force").returncode:
         raise DemoError("the conversion failed")
-    put_file(local, str(stored))
+    put_file(work.model, str(stored))
     return stored
 
 
-def build(model: Path, work: Path) -> tuple[Path, dict[str, Any]]:
-    """Build the image into a layout.
+def is_current(model: Path) -> bool:
+    """Whether the file is there and this version of zse wrote it."""
+    if not model.is_file():
+        return False
+    with ZSEReader(model) as reader:
+        return reader.header.provenance.get("tool") == f"zse {__version__}"
+
+
+def build(model: Path, work: Workplace) -> dict[str, Any]:
+    """Build the image into a layout, which is made anew: its layers are in the builder's cache.
 
     The lock pins Debian packages that the mirror may have replaced since; the demo then resolves
     anew, into a lock of its own.
     """
-    layout = work / "image"
+    layout = work.image
+    shutil.rmtree(layout, ignore_errors=True)
     command = ["build-image", str(model), "--name", f"zse-demo:{TAG}", "--output", f"oci:{layout}"]
     command += ["--compression", "zstd" if shutil.which("zstd") else "gzip", "--json"]
     done = zse(*command)
     if done.returncode:
         say("    trying again with packages resolved anew")
-        done = zse(*command, "--update-lock", "--locks", str(work / "locks"))
+        done = zse(*command, "--update-lock", "--locks", str(work.scratch / "locks"))
     if done.returncode:
         raise DemoError("the image could not be built")
-    return layout, json.loads(done.stdout)
+    built: dict[str, Any] = json.loads(done.stdout)
+    return built
 
 
 def unpack(layout: Path, work: Path, digest: str) -> UnpackedImage:
@@ -206,14 +237,14 @@ def ask(url: str, ready_seconds: float) -> Answer:
     return Answer(text=text.strip(), server_timing=timing, ready_seconds=ready_seconds)
 
 
-def demo(work: Path, wanted_runner: str) -> dict[str, Any]:
+def demo(work: Workplace, wanted_runner: str) -> dict[str, Any]:
     """Run every step; return the figures that are printed at the end."""
     with step("convert the built-in model and put it into storage"):
         model = store_model(work)
     with step("build an image around it, without Docker"):
-        layout, built = build(model, work)
+        built = build(model, work)
     with step("unpack the image with tar"):
-        image = unpack(layout, work, built["digest"])
+        image = unpack(work.image, work.scratch, built["digest"])
     with step("look for a way to start it in a root of its own"):
         runner = first_that_works(image, wanted_runner, say)
     asking = step(f"start its entry point with {runner} and ask: {QUESTION}")
@@ -228,7 +259,40 @@ def demo(work: Path, wanted_runner: str) -> dict[str, Any]:
         "model_mb": round(built["model_size_bytes"] / 1e6, 1),
         "ready_seconds": round(answer.ready_seconds, 2),
         "server_timing": answer.server_timing,
+        "kept": {"model": str(work.model), "image": str(work.image)},
     }
+
+
+def shown(path: Path) -> str:
+    """Return a path as one would type it here."""
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+
+
+def play_on(model: Path, image: Path) -> str:
+    """Return the lines that a newcomer may type next."""
+    zse_command, tar = shown(Path(sys.executable).with_name("zse")), shown(image) + ".tar"
+    return f"""
+kept:       {shown(model)} (the model), {shown(image)} (the image)
+play on:
+  {zse_command} serve {shown(model)}
+  {zse_command} chat {shown(model)}
+  {zse_command} image inspect oci:{shown(image)}:{TAG}
+  podman run --rm -p 8000:8000 oci:{image}:{TAG}
+with docker:
+  {zse_command} build-image {shown(model)} --name zse-demo:{TAG} --output tar:{tar} --force
+  docker load -i {tar}
+  docker run --rm -p 8000:8000 zse-demo:{TAG}
+remove it:
+  scripts/demo --clean"""
+
+
+def clean(work: Workplace) -> None:
+    """Remove what demos keep and leave, and the folder if nothing else is in it."""
+    for path in (work.model, *work.kept.glob("scratch-*"), *work.kept.glob("image*")):
+        say(f"removing {shown(path)}")
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        work.kept.rmdir()
 
 
 def report(figures: dict[str, Any], seconds: float) -> None:
@@ -239,20 +303,27 @@ def report(figures: dict[str, Any], seconds: float) -> None:
     print(f"started by: {figures['runner']}, ready after {figures['ready_seconds']} s")
     print(f"ledger:     {figures['server_timing'].replace(', ', chr(10) + ' ' * 12)}")
     print(f"whole demo: {seconds:.0f} s")
+    if kept := figures.get("kept"):
+        print(play_on(Path(kept["model"]), Path(kept["image"])))
 
 
 def run_demo(
-    summary: str, runners: Iterable[str], demo: Callable[[Path, str], dict[str, Any]]
+    summary: str, runners: Iterable[str], demo: Callable[[Workplace, str], dict[str, Any]]
 ) -> int:
-    """Read the command line, run a demo in a folder of its own, report; return the exit code."""
+    """Read the command line, run a demo with scratch of its own, report; return the exit code."""
     parser = argparse.ArgumentParser(description=summary)
-    parser.add_argument("--work", type=Path, default=ROOT / ".demo", help="scratch folder")
+    parser.add_argument("--work", type=Path, default=ROOT / ".demo", help="folder for everything")
     parser.add_argument("--runner", choices=list(runners), default="", help="use this one only")
     parser.add_argument("--keep", action="store_true", help="leave the scratch folder")
+    parser.add_argument("--clean", action="store_true", help="remove what demos kept, and end")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     arguments = parser.parse_args()
-    work = arguments.work.absolute() / secrets.token_hex(4)
-    work.mkdir(parents=True)
+    kept = arguments.work.absolute()
+    work = Workplace(kept=kept, scratch=kept / f"scratch-{secrets.token_hex(4)}")
+    if arguments.clean:
+        clean(work)
+        return 0
+    work.scratch.mkdir(parents=True)
     began = time.monotonic()
     try:
         figures = demo(work, arguments.runner)
@@ -261,7 +332,7 @@ def run_demo(
         return 1
     finally:
         if not arguments.keep:
-            shutil.rmtree(work, ignore_errors=True)
+            shutil.rmtree(work.scratch, ignore_errors=True)
     if arguments.json:
         print(json.dumps(figures))
     else:
