@@ -117,3 +117,24 @@ def test_in_a_terminal_a_failed_question_is_forgotten(capsys, monkeypatch):
     session.run(io.StringIO())
     assert "it is too long" in capsys.readouterr().err
     assert [m["content"] for m in session.messages] == ["one", "you said one"]
+
+
+@pytest.mark.slow
+def test_a_model_that_is_converted_first_tells_how_far_it_is(tmp_path, monkeypatch):
+    from zse.cli.chat_backends import AnswerOptions, LocalBackend
+
+    monkeypatch.setenv("ZSE_CACHE_DIR", str(tmp_path))
+    told = []
+    with LocalBackend(
+        "tiny",
+        device="cpu",
+        threads=1,
+        max_context=64,
+        options=AnswerOptions(),
+        progress=lambda *values: told.append(values),
+    ):
+        pass
+    assert {stage for stage, _, _ in told} == {"convert"}
+    shares = [done_bytes / total_bytes for _, done_bytes, total_bytes in told]
+    assert shares == sorted(shares)
+    assert shares[-1] == 1

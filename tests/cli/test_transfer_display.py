@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
 import pytest
 
-from zse.cli.transfer_display import PlainLines, _bars, size_text
+from zse.cli.transfer_display import PlainLines, _bars, opening_progress, size_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 
 def test_plain_lines_show_share_speed_and_time_left(capsys: pytest.CaptureFixture[str]) -> None:
@@ -33,3 +39,17 @@ def test_bars_take_every_stage_and_end_clean(capsys: pytest.CaptureFixture[str])
 )
 def test_sizes_are_decimal(num_bytes: float, text: str) -> None:
     assert size_text(num_bytes) == text
+
+
+def test_stages_of_opening_a_model_have_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = []
+
+    @contextmanager
+    def recording() -> Iterator[Callable[[str, int, int], None]]:
+        yield lambda word, done_bytes, total_bytes: shown.append(word)
+
+    monkeypatch.setattr("zse.cli.transfer_display.staged_progress", recording)
+    with opening_progress() as progress:
+        progress("fetch", 1, 2)
+        progress("convert", 1, 2)
+    assert shown == ["fetching", "converting"]

@@ -39,6 +39,7 @@ def command(
     """
     from zse.cli.chat_backends import AnswerOptions, LocalBackend, ServerBackend
     from zse.cli.chat_session import Session
+    from zse.cli.transfer_display import opening_progress
 
     settings = load_settings()
     options = AnswerOptions(max_tokens=max_tokens, temperature=temperature, seed=seed)
@@ -50,12 +51,14 @@ def command(
     else:
         if is_terminal:
             click.echo(f"loading {name} ...", err=True)
-        backend = LocalBackend(
-            name,
-            device=settings.device if device is None else device,
-            threads=settings.threads if threads is None else threads,
-            max_context=settings.max_context if max_context is None else max_context,
-            options=options,
-        )
+        with opening_progress() as progress:
+            backend = LocalBackend(
+                name,
+                device=settings.device if device is None else device,
+                threads=settings.threads if threads is None else threads,
+                max_context=settings.max_context if max_context is None else max_context,
+                options=options,
+                progress=progress,
+            )
     with backend:
         Session(backend, system=system, is_terminal=is_terminal).run(sys.stdin)

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
     import httpx
 
+    from zse.engine.opening import StageProgress
+
 Message = dict[str, str]
 
 
@@ -44,15 +46,25 @@ class LocalBackend:
         threads: CPU threads; 0 means one a core, within the container's quota.
         max_context: Longest conversation in tokens; 0 means what the model says.
         options: How to generate.
+        progress: Called while a checkpoint is converted or a file is fetched.
     """
 
     def __init__(
-        self, model: str, *, device: str, threads: int, max_context: int, options: AnswerOptions
+        self,
+        model: str,
+        *,
+        device: str,
+        threads: int,
+        max_context: int,
+        options: AnswerOptions,
+        progress: StageProgress,
     ) -> None:
         from zse.engine.llm import LLM
         from zse.serve.load import sampling_defaults
 
-        self._llm = LLM(model, device=device, threads=threads, max_context=max_context)
+        self._llm = LLM(
+            model, device=device, threads=threads, max_context=max_context, progress=progress
+        )
         self._values = {**sampling_defaults(self._llm.file), **options.given()}
 
     def answer(self, messages: Sequence[Message]) -> Iterator[str]:

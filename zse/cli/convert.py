@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING
 import click
 
 from zse.cli.stopping import clean_stop
-from zse.cli.transfer_display import size_text, staged_progress
+from zse.cli.transfer_display import opening_progress, size_text
 from zse.errors import MissingDependencyError
 
 if TYPE_CHECKING:
     from zse.quantize.convert import ConversionReport
-
-_WORDS = {"convert": "converting", "upload": "uploading"}
 
 
 @click.command()
@@ -75,7 +73,7 @@ def command(
             f"converting needs the package {error.name}", extra="convert"
         ) from error
 
-    with clean_stop(), staged_progress() as show:
+    with clean_stop(), opening_progress() as show:
         report = convert_model(
             model,
             out,
@@ -85,7 +83,7 @@ def command(
             revision=revision,
             resume=resume,
             force=force,
-            progress=lambda now: show(_WORDS[now.stage], now.done_bytes, now.total_bytes),
+            progress=lambda now: show(now.stage, now.done_bytes, now.total_bytes),
         )
     click.echo(_summary(report), err=True)
     if as_json:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from zse.store import Progress, Transfer
 
 _LINE_SECONDS = 5.0
+STAGE_WORDS = {"convert": "converting", "upload": "uploading", "fetch": "fetching"}
 
 
 @contextmanager
@@ -32,6 +33,15 @@ def staged_progress() -> Iterator[Callable[[str, int, int], None]]:
             yield show
     else:
         yield PlainLines()
+
+
+@contextmanager
+def opening_progress() -> Iterator[Callable[[str, int, int], None]]:
+    """Yield the same for opening a model, whose stages it names as ``open_model`` does."""
+    with staged_progress() as show:
+        yield lambda stage, done_bytes, total_bytes: show(
+            STAGE_WORDS[stage], done_bytes, total_bytes
+        )
 
 
 def summary(word: str, transfer: Transfer, target: str, seconds: float) -> str:

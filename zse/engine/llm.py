@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from zse.engine.core import EngineStats
+    from zse.engine.opening import StageProgress
     from zse.format.model_file import ModelFile
     from zse.text.template import ChatTemplate
     from zse.text.tokenizer import Tokenizer
@@ -96,6 +97,8 @@ class LLM:
         max_sequences: Most sequences that run at once.
         prefix_cache: Reuse the KV of equal prompt prefixes.
         quant: Scheme to convert to when ``path`` is not a .zse file.
+        progress: Called as ``progress(stage, done_bytes, total_bytes)`` while a checkpoint is
+            converted (``convert``) or a file is fetched (``fetch``).
 
     Raises:
         NotFoundError: There is no such model.
@@ -121,6 +124,7 @@ class LLM:
         max_sequences: int = 64,
         prefix_cache: bool = True,
         quant: str | None = None,
+        progress: StageProgress | None = None,
     ) -> None:
         options = LoadOptions(
             device=device,
@@ -138,7 +142,7 @@ class LLM:
             prefix_cache=prefix_cache,
             quant=quant,
         )
-        self._model = load_model(path, options)
+        self._model = load_model(path, options, progress=progress)
         self._streams: dict[str, _Stream] = {}
         self._request_ids = itertools.count()
         self._lock = threading.RLock()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from zse.device.phases import Phases, no_phases
 from zse.engine.core import EngineCore, EngineOptions
-from zse.engine.opening import GIB, LoadOptions, OpenedModel, open_model
+from zse.engine.opening import GIB, LoadOptions, OpenedModel, StageProgress, open_model
 from zse.models import load_runner
 from zse.records import record
 from zse.text.tokenizer import load_tokenizer
@@ -43,6 +43,7 @@ def load_model(
     options: LoadOptions | None = None,
     *,
     phases: Phases = no_phases,
+    progress: StageProgress | None = None,
 ) -> LoadedModel:
     """Make an engine of a model.
 
@@ -51,13 +52,16 @@ def load_model(
             taken over.
         options: Where and how.
         phases: Told what takes the time.
+        progress: Called while a checkpoint is converted or a file is fetched.
 
     Raises:
         FormatError: The file is damaged.
         DeviceError: The device is absent or too small.
     """
     options = options or LoadOptions()
-    opened = model if isinstance(model, OpenedModel) else open_model(model, options, phases=phases)
+    opened = model
+    if not isinstance(opened, OpenedModel):
+        opened = open_model(opened, options, phases=phases, progress=progress)
     reader = opened.reader
     try:
         # The tokenizer is parsed while the weights are on their way.
