@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import tempfile
-from contextlib import ExitStack
 from dataclasses import asdict, replace
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -96,6 +93,7 @@ def command(**flags: Any) -> None:
     MODEL is a .zse file, a checkpoint, "tiny" or an address (s3://, hf://, https://). Nothing runs
     in the image, no daemon and no root are needed, and the same inputs give the same digest.
     """
+    from zse.engine.opening import locate_model
     from zse.oci.build import build_image
     from zse.oci.layer import Compression
     from zse.oci.options import BuildOptions, ModelMode
@@ -103,6 +101,7 @@ def command(**flags: Any) -> None:
     from zse.oci.secrets import read_secrets
     from zse.oci.sizes import parse_size
     from zse.settings import load_settings
+    from zse.store.cache_room import filling
 
     settings = load_settings()
     mode = ModelMode(flags["model_mode"])
@@ -130,9 +129,9 @@ def command(**flags: Any) -> None:
     )
     check_options(recipe, options)
     check_places(recipe, options)
-    with ExitStack() as stack:
+    with filling(settings.cache_dir, "images"):
         if mode is ModelMode.BAKED:
-            model = _local_model(flags, settings, stack)
+            model = locate_model(flags["model"], quant=flags["quant"])
             options = replace(options, model=model, model_facts=_model_facts(model))
             check_model(options)
         options = replace(options, kernels=_kernels(recipe, flags, settings))
@@ -190,27 +189,6 @@ def _model_facts(model: Path) -> dict[str, str]:
         "quantization": str(options.get("quantization", "")),
         "converted by": str(provenance.get("tool", "")),
     }
-
-
-def _local_model(flags: dict[str, Any], settings: Settings, stack: ExitStack) -> Path:
-    """Return MODEL as a local .zse file: fetched, converted or as it is."""
-    name: str = flags["model"]
-    from zse.store import fetch, is_address
-
-    if is_address(name):
-        folder = stack.enter_context(tempfile.TemporaryDirectory(dir=_made(settings.cache_dir)))
-        target = Path(folder) / "model.zse"
-        _say(f"fetching {name}")
-        fetch(name, target)
-        return target
-    ensure_zse = import_module("zse.quantize.builtin").ensure_zse
-    path: Path = ensure_zse(name, quant=flags["quant"], cache_dir=settings.cache_dir)
-    return path
-
-
-def _made(folder: Path) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
 
 
 def _say(words: str) -> None:

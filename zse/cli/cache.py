@@ -1,87 +1,163 @@
-"""``zse cache``: what was fetched and is kept, and how to be rid of it."""
+"""``zse cache``: everything that zse keeps in its cache folder, and how to be rid of it."""
 
 from __future__ import annotations
 
 import json
-import math
 import time
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from zse.cli.transfer_display import size_text
 from zse.settings import load_settings
+from zse.store.cache_kinds import KINDS, MODELS
 
-_DAY_SECONDS = 86400.0
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
 
+    from zse.store.cache_items import CacheItem
+    from zse.store.cache_kinds import Kind
 
-def _finite(_context: click.Context, _option: click.Parameter, value: float | None) -> float | None:
-    """Refuse "nan" and "inf", which a range of numbers lets through."""
-    if value is not None and not math.isfinite(value):
-        raise click.BadParameter(f"{value} is not a number of days or GiB.")
-    return value
+_NAMES = [kind.name for kind in KINDS]
+_KINDS_TEXT = "\n".join(f"  {kind.name:<10} {kind.what}" for kind in KINDS)
+_EPILOG = f"\b\nKinds:\n{_KINDS_TEXT}"
+_kinds_argument = click.argument("kinds", nargs=-1, type=click.Choice(_NAMES), metavar="[KIND]...")
+_json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
 
 @click.group(name="cache")
 def command() -> None:
-    """Show or empty the cache of fetched models (ZSE_CACHE_DIR, at most ZSE_CACHE_GIB)."""
+    """Show or empty the cache folder (ZSE_CACHE_DIR, at most ZSE_CACHE_GIB)."""
 
 
-@command.command(name="ls")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def list_entries(as_json: bool) -> None:
-    """List what the cache holds, used longest ago first."""
-    from zse.store.cache import GIBIBYTE, Cache, entry_json
+@command.command(name="ls", epilog=_EPILOG)
+@_kinds_argument
+@_json_option
+def list_items(kinds: tuple[str, ...], as_json: bool) -> None:
+    """List what the cache holds, used longest ago first.
 
-    settings = load_settings()
-    cache = Cache(settings.cache_dir)
-    entries = cache.entries()
-    rows = [{**entry_json(entry), "is_in_use": cache.is_in_use(entry)} for entry in entries]
-    total_bytes = sum(entry.size_bytes for entry in entries)
+    Models come one by one, other kinds as one line each unless they are named.
+    """
+    from zse.store.cache_items import find_items, is_item_used
+    from zse.store.cache_room import limit_bytes
+
+    cache_dir = load_settings().cache_dir
+    items = find_items(cache_dir, _chosen(kinds))
+    total_bytes = sum(item.size_bytes for item in items)
     if as_json:
         report = {
-            "folder": str(cache.folder),
-            "limit_bytes": int(settings.cache_gib * GIBIBYTE),
+            "folder": str(cache_dir),
+            "limit_bytes": limit_bytes(),
             "size_bytes": total_bytes,
-            "entries": rows,
+            "items": [
+                _as_json(item) | {"is_in_use": is_item_used(cache_dir, item)} for item in items
+            ],
         }
         click.echo(json.dumps(report, sort_keys=True))
         return
-    for entry, row in zip(entries, rows, strict=True):
-        used = datetime.fromtimestamp(entry.used_seconds, UTC).strftime("%Y-%m-%d %H:%M")
-        state = "in use" if row["is_in_use"] else "" if entry.is_whole else "unfinished"
-        click.echo(f"{entry.size_bytes:>15}  {used}  {state:<10}  {entry.url}")
-    limit = f" of {settings.cache_gib:g} GiB" if settings.cache_gib else ""
-    click.echo(f"{len(entries)} files, {size_text(total_bytes)}{limit} in {cache.folder}", err=True)
+    for item, name in _rows(items, kinds):
+        used = datetime.fromtimestamp(item.used_seconds, UTC).strftime("%Y-%m-%d %H:%M")
+        state = "" if item.is_whole else "unfinished"
+        state = "in use" if is_item_used(cache_dir, item) else state
+        size = size_text(item.size_bytes)
+        click.echo(f"{item.kind:<10} {size:>10}  {used}  {state:<10}  {name}")
+    limit = f" of {size_text(limit_bytes())}" if limit_bytes() else ""
+    click.echo(f"{len(items)} items, {size_text(total_bytes)}{limit} in {cache_dir}", err=True)
 
 
-@command.command(name="clean")
+@command.command(name="clean", epilog=_EPILOG)
+@_kinds_argument
+@click.option("--older-than", metavar="TIME", help="Only what was not used for: 30d, 12h, 90m.")
 @click.option(
-    "--to-gib", type=click.FloatRange(min=0), callback=_finite, help="Keep this much, used last."
+    "--keep",
+    "keeps",
+    multiple=True,
+    metavar="WHAT",
+    help="Keep a KIND, a name (or a part of it), what was used within a time (7d), or the "
+    "latest things up to a size (20GB). May be given again.",
 )
-@click.option(
-    "--older-than-days",
-    type=click.FloatRange(min=0),
-    callback=_finite,
-    help="Keep what was used since then.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def clean(to_gib: float | None, older_than_days: float | None, as_json: bool) -> None:
-    """Remove what is not in use: everything, or what the options do not keep."""
-    from zse.store.cache import GIBIBYTE, Cache, entry_json
+@click.option("--all", "is_all", is_flag=True, help="Also what cannot be had again: see Kinds.")
+@click.option("--dry-run", is_flag=True, help="Say what would go; remove nothing.")
+@_json_option
+def clean(
+    kinds: tuple[str, ...],
+    older_than: str | None,
+    keeps: tuple[str, ...],
+    is_all: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Remove what is not in use: everything, or what the arguments say.
 
-    cache = Cache(load_settings().cache_dir)
-    before = time.time() - older_than_days * _DAY_SECONDS if older_than_days else None
-    limit_bytes = int((to_gib or 0) * GIBIBYTE)
-    removed = cache.shrink(limit_bytes, used_before=before)
-    kept = len(cache.entries())
-    freed_bytes = sum(entry.size_bytes for entry in removed)
+    Notes of unfinished pushes and tuning tables stay, unless they are named or --all is given.
+    """
+    from zse.cli.cache_keep import Keep, parse_keep, parse_seconds, split_kept
+    from zse.store.cache_items import find_items, is_item_used, remove_idle_locks, remove_item
+    from zse.store.cache_use import usable
+
+    cache_dir, now = load_settings().cache_dir, time.time()
+    rules = [parse_keep(text, now=now) for text in keeps]
+    if older_than is not None:
+        rules.append(Keep(used_since=now - parse_seconds(older_than)))
+    chosen = _chosen(kinds) if kinds or is_all else [kind for kind in KINDS if not kind.is_work]
+    _, candidates = split_kept(find_items(cache_dir, chosen), rules)
+    removed, used = [], []
+    with usable(cache_dir):
+        for item in candidates:
+            is_used = is_item_used(cache_dir, item)
+            is_removed = not is_used and (dry_run or remove_item(cache_dir, item))
+            (removed if is_removed else used).append(item)
+        if not dry_run:
+            remove_idle_locks(cache_dir)
+    kept = find_items(cache_dir)
+    report = {
+        "removed": [_as_json(item) for item in removed],
+        "in_use": [_as_json(item) for item in used],
+        "freed_bytes": sum(item.size_bytes for item in removed),
+        "kept": len(kept) - (len(removed) if dry_run else 0),
+        "is_dry_run": dry_run,
+    }
     if as_json:
-        report = {
-            "removed": [entry_json(entry) for entry in removed],
-            "freed_bytes": freed_bytes,
-            "kept": kept,
-        }
         click.echo(json.dumps(report, sort_keys=True))
         return
-    click.echo(f"removed: {len(removed)} files, {size_text(freed_bytes)}; kept: {kept}")
+    _say_cleaned(removed, used, report)
+
+
+def _say_cleaned(
+    removed: Sequence[CacheItem], used: Sequence[CacheItem], report: dict[str, Any]
+) -> None:
+    word = "would remove" if report["is_dry_run"] else "removed"
+    for kind in KINDS:
+        items = [item for item in removed if item.kind == kind.name]
+        if items:
+            size = size_text(sum(item.size_bytes for item in items))
+            click.echo(f"{word}: {kind.name}, {len(items)} items, {size}")
+    for item, name in _rows(used, ()):
+        click.echo(f"in use, kept: {item.kind}, {name}")
+    freed = size_text(report["freed_bytes"])
+    click.echo(f"{word}: {len(removed)} items, {freed}; kept: {report['kept']}")
+
+
+def _chosen(names: Sequence[str]) -> list[Kind]:
+    return [kind for kind in KINDS if not names or kind.name in names]
+
+
+def _rows(items: Sequence[CacheItem], named: Sequence[str]) -> list[tuple[CacheItem, str]]:
+    """Return what a person reads: models and kinds that were named one by one, others summed."""
+    rows: list[tuple[CacheItem, str]] = []
+    for kind in KINDS:
+        found = [item for item in items if item.kind == kind.name]
+        if kind is MODELS or kind.name in named:
+            rows += [(item, item.name) for item in found]
+        elif found:
+            size_bytes = sum(item.size_bytes for item in found)
+            rows.append((replace(found[-1], size_bytes=size_bytes), f"{len(found)} items"))
+    return sorted(rows, key=lambda row: row[0].used_seconds)
+
+
+def _as_json(item: CacheItem) -> dict[str, object]:
+    path: Path = item.path
+    return {**asdict(item), "path": str(path)}

@@ -59,6 +59,7 @@ def build(
     """
     from zse.kernels.build.builder import build_pack
     from zse.kernels.build.writer import write_whole
+    from zse.store.cache_room import filling
 
     targets = [target_named(name) for name in dict.fromkeys(gpus)]
     paths = _output_paths(Path(out), targets)
@@ -67,12 +68,15 @@ def build(
     variants = all_variants()
     reports = []
     for target, path in zip(targets, paths, strict=True):
-        with build_progress(target, len(variants)) as progress:
+        with (
+            build_progress(target, len(variants)) as progress,
+            filling(load_settings().cache_dir, "triton") as triton_folder,
+        ):
             built = build_pack(
                 target,
                 variants,
                 source_digest=source_digest(),
-                cache_dir=load_settings().cache_dir / "triton",
+                cache_dir=triton_folder,
                 processes=jobs,
                 keep_going=keep_going,
                 progress=progress,

@@ -6,8 +6,6 @@ import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zse.settings import load_settings
-
 if TYPE_CHECKING:
     from zse.store import Location, Progress
 
@@ -26,5 +24,4 @@ def fetch_model(url: str | Location, cache_dir: Path, progress: Progress | None 
     """
     # By name: a file of this machine is served without the modules that speak HTTP.
     cache = importlib.import_module("zse.store.cache")
-    limit_bytes = int(load_settings().cache_gib * cache.GIBIBYTE)
-    return Path(cache.Cache(cache_dir, limit_bytes=limit_bytes).fetch(url, progress))
+    return Path(cache.open_cache(cache_dir).fetch(url, progress))

@@ -6,12 +6,10 @@ The cache's key is made of everything that decides the bytes, so it never holds 
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import importlib
 import json
 import re
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from zse import __version__
@@ -21,9 +19,10 @@ from zse.quantize.options import QuantizationOptions
 from zse.quantize.source import fingerprint, resolve_source
 from zse.settings import load_settings
 from zse.store import parse_location
+from zse.store.cache import open_cache
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     from zse.quantize.convert import ConversionProgress
@@ -70,23 +69,12 @@ def ensure_zse(
         "options": options.to_json(),
     }
     digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:20]
-    folder = (cache_dir or load_settings().cache_dir) / "models"
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", source.name)
-    target = folder / f"{name}-{quant}-{digest}.zse"
-    if target.is_file():
-        return target
-    folder.mkdir(parents=True, exist_ok=True)
-    with _locked(folder / f"{target.name}.lock"):
-        if not target.is_file():
-            # By name: a model that was converted before is found without torch.
-            convert_source = importlib.import_module("zse.quantize.convert").convert_source
-            convert_source(source, parse_location(target), options, resume=True, progress=progress)
-    return target
 
+    def write(target: Path) -> None:
+        # By name: a model that was converted before is found without torch.
+        convert_source = importlib.import_module("zse.quantize.convert").convert_source
+        convert_source(source, parse_location(target), options, resume=True, progress=progress)
 
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold a lock between processes; the kernel drops it when a process dies."""
-    with path.open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+    cache = open_cache(cache_dir or load_settings().cache_dir)
+    return cache.make(f"{name}-{quant}-{digest}.zse", f"{source.name} as {quant}", write)

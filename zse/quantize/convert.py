@@ -23,6 +23,7 @@ from zse.quantize.stream import TensorStream, single_threaded_torch
 from zse.records import record
 from zse.settings import load_settings
 from zse.store import Location, open_writable, parse_location, put_file
+from zse.store.cache_use import using
 from zse.store.overwrite import check_output
 
 if TYPE_CHECKING:
@@ -249,15 +250,16 @@ def _local_target(destination: Location) -> Iterator[Path]:
         return
     # Named after the destination, so that a killed run can be resumed.
     key = hashlib.sha256(destination.url.encode()).hexdigest()[:24]
-    folder = load_settings().cache_dir / "uploads" / key
-    folder.mkdir(parents=True, exist_ok=True)
-    target = folder / "model.zse"
-    try:
-        yield target
-    finally:
-        target.unlink(missing_ok=True)
-        if not any(folder.iterdir()):
-            folder.rmdir()
+    with using(load_settings().cache_dir, "uploads") as uploads:
+        folder = uploads / key
+        folder.mkdir(exist_ok=True)
+        target = folder / "model.zse"
+        try:
+            yield target
+        finally:
+            target.unlink(missing_ok=True)
+            if not any(folder.iterdir()):
+                folder.rmdir()
 
 
 def _upload_progress(notify: Callable[[ConversionProgress], None]) -> Callable[[int, int], None]:

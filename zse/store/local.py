@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
     from zse.store.checksum import Checksum
 
-_FULL = {errno.ENOSPC, errno.EDQUOT}
+FULL_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 def translated_os_error(error: OSError, path: Path, action: str) -> ZSEError:
     """Return the deliberate error that says what ``error`` means for ``path``."""
-    if error.errno in _FULL:
+    if error.errno in FULL_ERRORS:
         return DiskFullError(f"no room left to {action} {path}: {error.strerror}")
     if isinstance(error, FileNotFoundError):
         return NotFoundError(f"{path} does not exist", hint="Check the path.")

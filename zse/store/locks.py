@@ -13,15 +13,22 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def open_locked(path: Path, *, mode: int = 0o644) -> int:
-    """Open a file, made if need be, and wait for its exclusive lock; closing it gives it up.
+def open_locked(path: Path, *, mode: int = 0o644, is_shared: bool = False) -> int:
+    """Open a file, made if need be, and wait for its lock; closing it gives it up.
 
-    The file may be renamed or removed by whoever held the lock before: then it is opened anew.
+    The file may be renamed or removed by whoever held the lock before, and its folder too: then
+    it is opened anew.
     """
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
+        path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
+        except FileNotFoundError:
+            if path.is_symlink():  # to nowhere: it will not get better
+                raise
+            continue
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX)
             if _is_at(descriptor, path):
                 return descriptor
         except BaseException:
@@ -57,6 +64,22 @@ def locked_if_free(path: Path) -> Iterator[bool]:
             yield True
         finally:
             path.unlink(missing_ok=True)  # those who wait for it open it anew
+    finally:
+        os.close(descriptor)
+
+
+def is_locked(path: Path) -> bool:
+    """Whether somebody holds a lock of a file that exists for nothing else."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    else:
+        return False
     finally:
         os.close(descriptor)
 

@@ -1,0 +1,136 @@
+"""Everything in the cache folder is of a kind, and a kind that is used is not removed."""
+
+from __future__ import annotations
+
+import ast
+import os
+from pathlib import Path
+
+import pytest
+
+import zse
+from zse.errors import DiskFullError, StoreError
+from zse.store.cache_items import find_items, is_item_used, remove_idle_locks, remove_item
+from zse.store.cache_kinds import KINDS
+from zse.store.cache_room import filling, shrink
+from zse.store.cache_use import usable, using
+
+SOURCES = Path(zse.__file__).parent
+EXAMPLES = (
+    "models/" + "0" * 32 + ".zse",
+    "uploads/0123/model.zse.partial",
+    "images/layers/blobs/0123",
+    "images/layers/keys/0123",
+    "images/downloads/wheels/0123/a.whl",
+    "images/tmpabc/layout/blobs/x",
+    "kernels/sm_90-0123.zkp",
+    "triton/ABC/kernel.cubin",
+    "pushes/0123.json",
+    "tuned/h100.json",
+)
+
+
+def fill(cache_dir: Path, names: tuple[str, ...] = EXAMPLES) -> None:
+    """Write files of 1000 bytes, each used a second after the one before."""
+    for second, name in enumerate(names):
+        path = cache_dir / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(bytes(1000))
+        os.utime(path, (second, second))
+        if len(Path(name).parts) == 3 and name.startswith(("uploads", "triton")):
+            os.utime(path.parent, (second, second))
+
+
+def written_below_the_cache_folder() -> set[str]:
+    """Return every folder that the sources name below ``cache_dir``."""
+    found = set()
+    for path in SOURCES.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                if node.func.id in ("using", "filling") and isinstance(node.args[1], ast.Constant):
+                    found.add(str(node.args[1].value))
+            elif isinstance(node, ast.BinOp) and isinstance(node.right, ast.Constant):
+                left = getattr(node.left, "attr", getattr(node.left, "id", ""))
+                if left == "cache_dir" and isinstance(node.op, ast.Div):
+                    # The cache folder of an image's build is one of the areas.
+                    inside = "images/" if path.parent.name == "oci" else ""
+                    found.add(f"{inside}{node.right.value}")
+    return found
+
+
+def test_every_folder_that_the_product_writes_is_of_a_kind() -> None:
+    found = written_below_the_cache_folder()
+    assert {"images", "triton", "kernels", "uploads", "pushes", "tuned", "images/layers"} <= found
+    patterns = [pattern for kind in KINDS for pattern in kind.items]
+    unknown = [name for name in found if not any(p.startswith(f"{name}/") for p in patterns)]
+    assert unknown == []
+
+
+def test_all_of_it_is_found_and_all_of_it_can_go(tmp_path: Path) -> None:
+    fill(tmp_path)
+    items = find_items(tmp_path)
+    assert sum(item.size_bytes for item in items) == 1000 * len(EXAMPLES)
+    assert {item.kind for item in items} == {kind.name for kind in KINDS}
+    assert all(remove_item(tmp_path, item) for item in items)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_not_of_a_kind_is_neither_shown_nor_removed(tmp_path: Path) -> None:
+    fill(tmp_path, ("notes.txt", "models/mine.zse", "photos/a.jpg"))
+    assert find_items(tmp_path) == []
+    assert shrink(tmp_path, 0) == []
+
+
+def test_a_folder_that_is_used_is_kept_and_its_lock_with_it(tmp_path: Path) -> None:
+    fill(tmp_path)
+    with using(tmp_path, "images"), using(tmp_path, "images"):
+        items = find_items(tmp_path)
+        used = {item.kind for item in items if is_item_used(tmp_path, item)}
+        assert used == {"layers", "downloads", "scratch"}
+        left = {item.kind for item in items if not remove_item(tmp_path, item)}
+        assert left == used
+        remove_idle_locks(tmp_path)
+        assert (tmp_path / "images.lock").exists()
+    assert all(remove_item(tmp_path, item) for item in find_items(tmp_path))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_locks_that_nobody_holds_go(tmp_path: Path) -> None:
+    with using(tmp_path, "triton"):
+        pass
+    remove_idle_locks(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["triton"]
+
+
+def test_the_limit_counts_everything_and_never_removes_the_users_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(tmp_path, ("tuned/h100.json", "triton/A", "kernels/p.zkp", "images/layers/blobs/b"))
+    monkeypatch.setenv("ZSE_CACHE_GIB", str(3000 / (1 << 30)))
+    with filling(tmp_path, "triton") as folder:
+        (folder / "B").write_bytes(bytes(1000))
+    assert [(item.kind, item.path.name) for item in find_items(tmp_path)] == [
+        ("tuned", "h100.json"),
+        ("layers", "b"),
+        ("triton", "B"),
+    ]
+
+
+def test_a_cache_folder_that_is_a_file_is_one_sentence_wherever_it_is_met(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("")
+    for use in (lambda: find_items(path), lambda: using(path / "below", "images").__enter__()):
+        with pytest.raises(StoreError, match=r"\(ZSE_CACHE_DIR\) cannot be used: ") as caught:
+            use()
+        assert "Set ZSE_CACHE_DIR to a folder" in caught.value.hint
+
+
+def test_errors_about_other_folders_and_full_disks_keep_their_words(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError), usable(tmp_path / "cache"):
+        Path("/elsewhere/absent").read_bytes()
+    with pytest.raises(DiskFullError, match="out/x") as caught, usable(tmp_path / "cache"):
+        raise DiskFullError("no room left to write out/x", hint="Use -o.")
+    assert caught.value.hint == "Use -o."
+    with pytest.raises(DiskFullError) as caught, usable(tmp_path / "cache"):
+        raise DiskFullError(f"no room left to write {tmp_path}/cache/x", hint="Use -o.")
+    assert "ZSE_CACHE_DIR" in caught.value.hint

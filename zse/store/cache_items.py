@@ -1,0 +1,142 @@
+"""The things in the cache folder: found by their kinds, measured, removed when nobody uses them."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from typing import TYPE_CHECKING
+
+from zse.records import record
+from zse.store.cache_kinds import KINDS, MODELS, Kind
+from zse.store.cache_models import find_models, is_model_used, remove_model
+from zse.store.cache_use import cleaning, is_area_used, usable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+
+@record
+class CacheItem:
+    """One thing in the cache."""
+
+    kind: str
+    name: str
+    """Where it came from, or its file's name."""
+    path: Path
+    size_bytes: int
+    used_seconds: float
+    """When it was last used, since 1970. File systems tell it within a day for most kinds."""
+    is_whole: bool = True
+    """Whether it is finished, and not what a stopped process left."""
+
+
+def find_items(cache_dir: Path, kinds: Iterable[Kind] = KINDS) -> list[CacheItem]:
+    """Return what the cache folder holds, what was used longest ago first.
+
+    Raises:
+        StoreError: The cache folder is none, or cannot be read.
+    """
+    found: list[CacheItem] = []
+    with usable(cache_dir), contextlib.suppress(FileNotFoundError):
+        next(cache_dir.iterdir(), None)
+    for kind in kinds:
+        if kind is MODELS:
+            found += [
+                CacheItem(
+                    kind=kind.name,
+                    name=model.origin,
+                    path=model.path,
+                    size_bytes=model.size_bytes,
+                    used_seconds=model.used_seconds,
+                    is_whole=model.is_whole,
+                )
+                for model in find_models(cache_dir / kind.area)
+            ]
+            continue
+        for path in _matches(cache_dir, kind):
+            size_bytes, used_seconds = _measure(path)
+            found.append(
+                CacheItem(
+                    kind=kind.name,
+                    name=path.name,
+                    path=path,
+                    size_bytes=size_bytes,
+                    used_seconds=used_seconds,
+                )
+            )
+    return sorted(found, key=lambda item: (item.used_seconds, item.path))
+
+
+def is_item_used(cache_dir: Path, item: CacheItem) -> bool:
+    """Whether a process uses a thing, or others of its folder."""
+    if item.kind == MODELS.name:
+        return is_model_used(item.path)
+    return is_area_used(cache_dir, kind_named(item.kind).area)
+
+
+def remove_item(cache_dir: Path, item: CacheItem) -> bool:
+    """Remove a thing unless it is used; tell whether it went.
+
+    Raises:
+        OSError: It cannot be removed.
+    """
+    if item.kind == MODELS.name:
+        is_removed = remove_model(item.path)
+    else:
+        with cleaning(cache_dir, kind_named(item.kind).area) as is_removed:
+            if is_removed:
+                _remove(item.path)
+    if is_removed:
+        _remove_empty_folders(item.path.parent, cache_dir)
+    return is_removed
+
+
+def remove_idle_locks(cache_dir: Path) -> None:
+    """Remove the empty files that say who uses a folder, where nobody does."""
+    for area in {kind.area for kind in KINDS}:
+        if (cache_dir / f"{area}.lock").exists():
+            with cleaning(cache_dir, area):
+                pass  # which removes it
+
+
+def kind_named(name: str) -> Kind:
+    """Return a kind of the table."""
+    return next(kind for kind in KINDS if kind.name == name)
+
+
+def _matches(cache_dir: Path, kind: Kind) -> Iterator[Path]:
+    for pattern in kind.items:
+        yield from cache_dir.glob(pattern)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _remove_empty_folders(folder: Path, cache_dir: Path) -> None:
+    """Remove a folder and those above it in the cache, as far as they are empty."""
+    with contextlib.suppress(OSError):
+        while folder != cache_dir:
+            folder.rmdir()
+            folder = folder.parent
+
+
+def _measure(path: Path) -> tuple[int, float]:
+    """Return the size in bytes of a file or of all files in a folder, and their last use."""
+    size_bytes, used_seconds = 0, 0.0
+    pending = [path]
+    while pending:
+        current = pending.pop()
+        with contextlib.suppress(OSError):
+            facts = current.lstat()
+            if not current.is_symlink() and current.is_dir():
+                pending += current.iterdir()
+                used_seconds = max(used_seconds, facts.st_mtime)
+                continue
+            size_bytes += facts.st_size
+            used_seconds = max(used_seconds, facts.st_mtime, facts.st_atime)
+    return size_bytes, used_seconds

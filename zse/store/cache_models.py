@@ -1,0 +1,142 @@
+"""The folder of models in the cache, file by file.
+
+A model ``NAME.zse`` has a record ``NAME.json``, whose time is when the model was last asked for, a
+lock ``NAME.lock`` while it is made, and what a stopped process left: ``.NAME.zse.DIGITS.part`` of a
+download, ``NAME.zse.partial`` of a conversion. Names that zse does not give are not touched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from zse.records import record
+from zse.store.locks import is_locked, is_used, locked_if_free, remove_unused
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterable
+    from pathlib import Path
+
+_STEM = re.compile(r"[0-9a-f]{32}|.+-[a-z0-9]+-[0-9a-f]{20}")
+"""What a download is called, and what a conversion is."""
+_PART = re.compile(r"\.(.+)\.[0-9a-f]+\.part")
+_PARTIAL = ".partial"
+_NOTES = re.compile(r"(.+?)(?:\.zse)?(?:\.lock|\.json(?:\.new)?|\.partial\.json(?:\.tmp)?)")
+"""Small files beside a model."""
+
+
+@record
+class CachedModel:
+    """One model in the cache, or what is there of it."""
+
+    path: Path
+    """The model's file, which is not there when it is not whole."""
+    origin: str
+    """Where it came from, without a query."""
+    size_bytes: int
+    """Of all its files."""
+    used_seconds: float
+    is_whole: bool
+
+
+def find_models(folder: Path) -> list[CachedModel]:
+    """Return the models in a folder and what stopped processes left of some."""
+    described = (_described(stem, files) for stem, files in _by_model(folder).items())
+    return [model for model in described if model is not None]
+
+
+def record_of(path: Path) -> Path:
+    """Return the file that says where a model came from."""
+    return path.with_name(f"{path.stem}.json")
+
+
+def lock_of(path: Path) -> Path:
+    """Return the lock of a model while it is made or removed."""
+    return path.with_name(f"{path.stem}.lock")
+
+
+def is_model_used(path: Path) -> bool:
+    """Whether a process makes a model, holds it, or has it open."""
+    if is_locked(lock_of(path)):
+        return True
+    try:
+        return is_used(path)
+    except OSError:
+        return False
+
+
+def remove_model(path: Path) -> bool:
+    """Remove a model and all that belongs to it, unless it is used; tell whether it went.
+
+    Raises:
+        OSError: It cannot be removed.
+    """
+    with locked_if_free(lock_of(path)) as is_free:
+        if not is_free:
+            return False
+        with contextlib.suppress(FileNotFoundError):
+            if not remove_unused(path):
+                return False
+        for file in _by_model(path.parent).get(path.stem, ()):
+            if file != lock_of(path):  # the last to go, by whoever holds it
+                file.unlink(missing_ok=True)
+    return True
+
+
+def _by_model(folder: Path) -> dict[str, list[Path]]:
+    """Return the files in a folder by the stem of the model that they belong to."""
+    found: dict[str, list[Path]] = defaultdict(list)
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        for path in sorted(folder.iterdir()):
+            stem = _stem_of(path)
+            if _STEM.fullmatch(stem):
+                found[stem].append(path)
+    return found
+
+
+def _stem_of(path: Path) -> str:
+    match = _NOTES.fullmatch(path.name)
+    return match[1] if match else _whole(path).stem
+
+
+def _whole(path: Path) -> Path:
+    """Return the model that a file is, or is to become."""
+    match = _PART.fullmatch(path.name)
+    return path.with_name(match[1] if match else path.name.removesuffix(_PARTIAL))
+
+
+def _described(stem: str, files: Iterable[Path]) -> CachedModel | None:
+    """Return what the files of one model are; None when they went meanwhile."""
+    facts = {}
+    for path in files:
+        with contextlib.suppress(OSError):
+            facts[path] = path.stat()
+    if not facts:
+        return None
+    data = {path: found for path, found in facts.items() if not _NOTES.fullmatch(path.name)}
+    path = next(map(_whole, data), next(iter(facts)).with_name(f"{stem}.zse"))
+    is_whole = path in data
+    record = record_of(path)
+    used = facts[record] if is_whole and record in facts else max(facts.values(), key=_time_of)
+    return CachedModel(
+        path=path,
+        origin=_recorded_origin(record) or stem,
+        size_bytes=sum(found.st_size for found in data.values()),
+        used_seconds=used.st_mtime,
+        is_whole=is_whole,
+    )
+
+
+def _time_of(facts: os.stat_result) -> float:
+    return facts.st_mtime
+
+
+def _recorded_origin(record: Path) -> str:
+    try:
+        return str(json.loads(record.read_text())["url"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""

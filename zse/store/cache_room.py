@@ -1,0 +1,63 @@
+"""Keeping the cache folder within its limit: what was used longest ago goes first."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from zse.settings import load_settings
+from zse.store.cache_items import CacheItem, find_items, kind_named, remove_item
+from zse.store.cache_use import using
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+GIBIBYTE = 1 << 30
+
+
+def limit_bytes() -> int:
+    """Return what ZSE_CACHE_GIB says; 0 means what the disk has."""
+    return int(load_settings().cache_gib * GIBIBYTE)
+
+
+def shrink(cache_dir: Path, most_bytes: int, *, keep: Path | None = None) -> list[CacheItem]:
+    """Remove things, those used longest ago first, until the rest takes ``most_bytes``.
+
+    What is in use stays, and what is the user's own work.
+
+    Args:
+        cache_dir: ``Settings.cache_dir``.
+        most_bytes: Most that may stay.
+        keep: A model that stays, finished or not.
+
+    Returns:
+        What was removed.
+    """
+    items = find_items(cache_dir)
+    total_bytes = sum(item.size_bytes for item in items)
+    removed = []
+    for item in items:
+        if total_bytes <= most_bytes:
+            break
+        if item.path == keep or kind_named(item.kind).is_work:
+            continue
+        with contextlib.suppress(OSError):  # another user's, or gone
+            if remove_item(cache_dir, item):
+                total_bytes -= item.size_bytes
+                removed.append(item)
+    return removed
+
+
+@contextlib.contextmanager
+def filling(cache_dir: Path, area: str) -> Iterator[Path]:
+    """As ``using``; afterwards the whole cache is brought below its limit.
+
+    Raises:
+        StoreError: The folder cannot be used.
+        DiskFullError: Its disk is full.
+    """
+    with using(cache_dir, area) as folder:
+        yield folder
+    if most_bytes := limit_bytes():
+        shrink(cache_dir, most_bytes)

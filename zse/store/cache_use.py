@@ -1,0 +1,89 @@
+"""Using the cache folder: made when needed, locked against cleaning, one sentence when unusable."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from zse.errors import DiskFullError, StoreError
+from zse.store.local import FULL_ERRORS
+from zse.store.locks import is_locked, locked_if_free, open_locked
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOM_HINT = "Free space, run `zse cache clean`, or set ZSE_CACHE_DIR to a folder of a larger disk."
+_FOLDER_HINT = "Set ZSE_CACHE_DIR to a folder that this user can write to."
+
+
+@contextlib.contextmanager
+def usable(cache_dir: Path) -> Iterator[None]:
+    """Say it in one sentence when the cache folder cannot be used in the block.
+
+    Raises:
+        StoreError: It is no folder, or cannot be written to.
+        DiskFullError: Its disk is full.
+    """
+    try:
+        yield
+    except DiskFullError as error:
+        if str(cache_dir) not in error.message:
+            raise
+        raise DiskFullError(error.message, hint=ROOM_HINT) from error
+    except OSError as error:
+        if error.filename is None or not _is_related(Path(str(error.filename)), cache_dir):
+            raise
+        if error.errno in FULL_ERRORS:
+            raise DiskFullError(
+                f"the disk of the cache folder {cache_dir} is full", hint=ROOM_HINT
+            ) from error
+        raise StoreError(
+            f"the cache folder {cache_dir} (ZSE_CACHE_DIR) cannot be used: "
+            f"{error.strerror or error}",
+            hint=_FOLDER_HINT,
+        ) from error
+
+
+@contextlib.contextmanager
+def using(cache_dir: Path, area: str) -> Iterator[Path]:
+    """Yield a folder of the cache, made if need be, of which nothing is removed meanwhile.
+
+    Args:
+        cache_dir: ``Settings.cache_dir``.
+        area: The folder's name, which a ``Kind`` has.
+
+    Raises:
+        StoreError: The folder cannot be used.
+        DiskFullError: Its disk is full.
+    """
+    with usable(cache_dir):
+        descriptor = open_locked(_lock_of(cache_dir, area), is_shared=True)
+        try:
+            folder = cache_dir / area
+            folder.mkdir(parents=True, exist_ok=True)
+            yield folder
+        finally:
+            os.close(descriptor)
+
+
+def is_area_used(cache_dir: Path, area: str) -> bool:
+    """Whether a process is in a ``using`` block of this folder."""
+    return is_locked(_lock_of(cache_dir, area))
+
+
+@contextlib.contextmanager
+def cleaning(cache_dir: Path, area: str) -> Iterator[bool]:
+    """Keep others out of a folder of the cache if nobody uses it; tell whether that is so."""
+    with locked_if_free(_lock_of(cache_dir, area)) as is_free:
+        yield is_free
+
+
+def _lock_of(cache_dir: Path, area: str) -> Path:
+    return cache_dir / f"{area}.lock"
+
+
+def _is_related(path: Path, cache_dir: Path) -> bool:
+    """Whether a path is the cache folder, in it, or one of those that it is in."""
+    return path == cache_dir or cache_dir in path.parents or path in cache_dir.parents
