@@ -12,7 +12,13 @@ import pytest
 from zse.errors import DiskFullError, StoreError
 from zse.store import cache as cache_module
 from zse.store.cache import Cache
-from zse.store.cache_items import CacheItem, find_items, is_item_used, remove_item
+from zse.store.cache_items import (
+    CacheItem,
+    find_items,
+    is_item_used,
+    remove_idle_locks,
+    remove_item,
+)
 from zse.store.cache_room import shrink
 
 if TYPE_CHECKING:
@@ -100,6 +106,9 @@ def test_an_object_over_the_limit_is_refused_and_evicts_nothing(
         cache.fetch(put(faulty_s3, "b.zse", 1501))
     assert caught.value.hint == "Raise ZSE_CACHE_GIB."
     assert urls(tmp_path) == ["a.zse"]
+    shrink(tmp_path, 0)
+    remove_idle_locks(tmp_path)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_full_disk_evicts_and_then_is_an_error(

@@ -44,8 +44,9 @@ def fill(cache_dir: Path, names: tuple[str, ...] = EXAMPLES) -> None:
 def written_below_the_cache_folder() -> set[str]:
     """Return every folder that the sources name below ``cache_dir``."""
     found = set()
-    for path in SOURCES.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+    texts = ((path, path.read_text()) for path in SOURCES.rglob("*.py"))
+    for path, text in texts:
+        for node in ast.walk(ast.parse(text)) if "cache_dir" in text else ():
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
                 if node.func.id in ("using", "filling") and isinstance(node.args[1], ast.Constant):
                     found.add(str(node.args[1].value))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from zse.records import record
 from zse.store.cache_kinds import KINDS, MODELS, Kind
-from zse.store.cache_models import find_models, is_model_used, remove_model
+from zse.store.cache_models import find_models, is_model_used, remove_left_notes, remove_model
 from zse.store.cache_use import cleaning, is_area_used, usable
 
 if TYPE_CHECKING:
@@ -93,7 +93,13 @@ def remove_item(cache_dir: Path, item: CacheItem) -> bool:
 
 
 def remove_idle_locks(cache_dir: Path) -> None:
-    """Remove the empty files that say who uses a folder, where nobody does."""
+    """Remove the small files that say who makes or uses what, where nobody does.
+
+    Raises:
+        OSError: One cannot be removed.
+    """
+    remove_left_notes(cache_dir / MODELS.area)
+    _remove_empty_folders(cache_dir / MODELS.area, cache_dir)
     for area in {kind.area for kind in KINDS}:
         if (cache_dir / f"{area}.lock").exists():
             with cleaning(cache_dir, area):

@@ -87,6 +87,17 @@ def remove_model(path: Path) -> bool:
     return True
 
 
+def remove_left_notes(folder: Path) -> None:
+    """Remove records and locks of models that are not there, unless somebody is about to make one.
+
+    Raises:
+        OSError: One cannot be removed.
+    """
+    there = {model.path.stem for model in find_models(folder)}
+    for stem in _by_model(folder).keys() - there:
+        remove_model(folder / f"{stem}.zse")
+
+
 def _by_model(folder: Path) -> dict[str, list[Path]]:
     """Return the files in a folder by the stem of the model that they belong to."""
     found: dict[str, list[Path]] = defaultdict(list)
@@ -110,15 +121,15 @@ def _whole(path: Path) -> Path:
 
 
 def _described(stem: str, files: Iterable[Path]) -> CachedModel | None:
-    """Return what the files of one model are; None when they went meanwhile."""
+    """Return what the files of one model are; None when there are only notes."""
     facts = {}
     for path in files:
         with contextlib.suppress(OSError):
             facts[path] = path.stat()
-    if not facts:
-        return None
     data = {path: found for path, found in facts.items() if not _NOTES.fullmatch(path.name)}
-    path = next(map(_whole, data), next(iter(facts)).with_name(f"{stem}.zse"))
+    if not data:
+        return None
+    path = _whole(next(iter(data)))
     is_whole = path in data
     record = record_of(path)
     used = facts[record] if is_whole and record in facts else max(facts.values(), key=_time_of)
