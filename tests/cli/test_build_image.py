@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from faulty_s3 import faulty_s3
 
 from zse.cli import build_image as command_module
 from zse.cli import run
@@ -14,6 +15,7 @@ from zse.oci.errors import RegistryAuthError
 from zse.oci.options import BuiltImage, BuiltPlatform, ModelMode
 from zse.oci.registry import Registry
 
+__all__ = ["faulty_s3"]
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "small.zse.gz"
 
 
@@ -85,15 +87,12 @@ def test_file_is_baked_as_it_is(model, asked):
     assert (asked[0].model, asked[0].is_pushed) == (model, True)
 
 
-def test_object_is_fetched_first(model, asked, tmp_path, monkeypatch):
+def test_object_is_fetched_into_the_cache_first(model, asked, faulty_s3, tmp_path, monkeypatch):
     monkeypatch.setenv("ZSE_CACHE_DIR", str(tmp_path / "cache"))
-    seen = []
-    monkeypatch.setattr(
-        "zse.store.fetch",
-        lambda url, path: (seen.append(url), path.write_bytes(model.read_bytes())),
-    )
+    faulty_s3.objects["/bucket/m.zse"] = (model.read_bytes(), {})
     assert invoke("s3://bucket/m.zse", "--name", "zse", "--push").exit_code == 0
-    assert seen == ["s3://bucket/m.zse"]
+    assert asked[0].model.parent == tmp_path / "cache" / "models"
+    assert asked[0].model.read_bytes() == model.read_bytes()
 
 
 def test_address_of_a_url_image_is_not_fetched(asked):
