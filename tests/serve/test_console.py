@@ -103,7 +103,7 @@ def test_clients_read_what_a_start_is_busy_with_and_when_to_come_back(
         return message, response.headers["retry-after"]
 
     assert refusal() == ("The model is not ready yet: starting.", "1")
-    state.phase = "weights"
+    state.phase = "model-file"
     state.ledger.report("convert", 1, 100)
     clock.seconds = 10
     state.ledger.report("convert", 25, 100)
@@ -111,7 +111,8 @@ def test_clients_read_what_a_start_is_busy_with_and_when_to_come_back(
     assert loading("GET", "/health/live").json()["phase"] == "converting the checkpoint (25%)"
     assert "converting" in loading("GET", "/").json()["status"]
     state.ledger.report("convert", 100, 100)
-    assert refusal() == ("The model is not ready yet: loading weights.", "1")
+    assert refusal() == ("The model is not ready yet: opening the model.", "1")
+    state.phase = "weights"
     state.ledger.watch("weights", lambda: (43, 100))
     assert refusal()[0] == "The model is not ready yet: loading weights (43%)."
     state.phase = "engine"

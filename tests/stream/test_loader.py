@@ -118,6 +118,7 @@ def test_groups_are_announced_when_they_are_in_device_memory(
         running.wait_for_group(group.name)
     running.wait()
     source.close()
+    assert running.num_bytes() == (len(wanted), len(wanted))
     assert seen == {"layers.0": True, "layers.1": True, "layers.2": True}
     with pytest.raises(KeyError):
         running.wait_for_group("layers.9")

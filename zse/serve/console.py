@@ -47,7 +47,8 @@ def _listening(line: Mapping[str, Any]) -> str:
 
 def _opened(line: Mapping[str, Any]) -> str:
     size = f"{line['file_bytes'] / _MEGABYTE:,.1f} MB"
-    return f"{line['model']}: {line['architecture']}, {line['scheme']}, {size}"
+    facts = f"{line['architecture']}, {line['scheme']}, {size}"
+    return f"{line['model']}: {facts}, for {line['target']}"
 
 
 def _ready(line: Mapping[str, Any]) -> str:

@@ -51,7 +51,9 @@ def load_served_model(options: ServeOptions, state: AppState, head_start: HeadSt
 
         preload(options.device)
     with _phase(state, "weights"), ThreadPoolExecutor(1, "zse-template") as beside:
+        state.phase = "model-file"  # which a conversion or a download comes before
         opened = head_start.take()
+        state.phase = "weights"
         _tell(opened, state)
         compiling = beside.submit(_template_of, opened.reader)
         loaded = load_model(opened, load_options(options), phases=state.ledger.phase)
@@ -83,9 +85,12 @@ def _tell(opened: OpenedModel, state: AppState) -> None:
     header = opened.reader.header
     facts = {"architecture": header.architecture, "scheme": scheme_of(header)}
     size = {"file_bytes": opened.reader.size_bytes}
-    LOG.info("model opened", extra={"model": str(opened.reader.path), **facts, **size})
+    target = "the CPU"
     if opened.arrival is not None:
+        target = opened.arrival.gpu.info.name
         state.ledger.watch("weights", opened.arrival.num_bytes)
+    model = {"model": str(opened.reader.path), "target": target}
+    LOG.info("model opened", extra={**model, **facts, **size})
 
 
 def scheme_of(header: ZSEHeader) -> str:

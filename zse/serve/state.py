@@ -33,12 +33,13 @@ _WORDS = {
     "fetch": "fetching the model",
     "convert": "converting the checkpoint",
     "imports": "importing the engine",
+    "model-file": "opening the model",
     "weights": "loading weights",
     "engine": "starting the engine",
 }
 """What a phase of the start, or a stage of its work, is called."""
 _OVER = frozenset({"ready", "failed"})
-_OPENING = frozenset({"starting", "imports", "weights"})
+_OPENING = frozenset({"starting", "imports", "model-file", "weights"})
 """Phases beside which the model is opened: fetched, converted, sent on its way."""
 
 
