@@ -1,13 +1,15 @@
-"""Record the bytes of the golden file again. Run it only when the format changes on purpose.
+"""Record the golden file and image again. Run it only when a format changes on purpose.
 
 The stored file is compressed because its tensor region starts at 2 MiB; its SHA-256 stands beside
-it, so that a change shows in a diff.
+it, so that a change shows in a diff. Of the image the digests are kept; they change with zse's
+version, which its labels say, and with IMAGE_FORMAT, which every change of the bytes must raise.
 """
 
 from __future__ import annotations
 
 import gzip
 import hashlib
+import json
 import sys
 import tempfile
 from pathlib import Path
@@ -17,10 +19,11 @@ GOLDEN = ROOT / "tests" / "golden"
 sys.path[:0] = [str(ROOT), str(GOLDEN)]
 
 import small_file  # noqa: E402
+import small_image  # noqa: E402
 
 
 def main() -> None:
-    """Write tests/golden/small.zse.gz and its digest."""
+    """Write tests/golden/small.zse.gz with its digest, and small_image.json."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "small.zse"
         small_file.write(path)
@@ -29,6 +32,10 @@ def main() -> None:
     digest = hashlib.sha256(data).hexdigest()
     (GOLDEN / "small.zse.sha256").write_text(f"{digest}\n", encoding="ascii")
     print(f"small.zse: {len(data)} bytes, SHA-256 {digest}")
+    with tempfile.TemporaryDirectory() as folder:
+        found = json.dumps(small_image.digests(Path(folder)), indent=2) + "\n"
+    (GOLDEN / "small_image.json").write_text(found, encoding="ascii")
+    print(found, end="")
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ S3_PACKAGES = {
 IMAGE_PACKAGES = {
     "docker-registry": "docker-registry",
     "skopeo": "skopeo",
+    "podman": "podman",
     "umoci": "umoci",
     "runc": "runc",
     "bubblewrap": "bwrap",

@@ -1,9 +1,6 @@
 from __future__ import annotations
 
 import errno
-import io
-import json
-import tarfile
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -19,7 +16,7 @@ from zse.oci.image import (
     digest_of,
     hex_of,
 )
-from zse.oci.layout import ImageLayout, write_archive
+from zse.oci.layout import ImageLayout
 
 
 @pytest.fixture
@@ -121,29 +118,3 @@ def test_builds_that_list_their_images_at_the_same_time_all_do(layout):
     assert {layout.find_manifest(tag, platform="linux/amd64") for tag in tags} == {
         tag.encode() for tag in tags
     }
-
-
-def test_archive_that_cannot_be_finished_leaves_nothing(layout, tmp_path):
-    manifest = add_image(layout, b"one", "1")
-    target = tmp_path / "image" / "a.tar"
-    with pytest.raises(FileNotFoundError):
-        write_archive(layout, manifest, ["sha256:" + "0" * 64], "1", target)
-    assert list(target.parent.iterdir()) == []
-
-
-def test_archive_holds_one_image_and_is_the_same_each_time(layout, tmp_path):
-    manifest = add_image(layout, b"one", "1")
-    add_image(layout, b"two", "2")
-    blob = layout.add_bytes(b"layer")
-    for name in ("a.tar", "b.tar"):
-        write_archive(layout, manifest, [blob], "1", tmp_path / name)
-    data = (tmp_path / "a.tar").read_bytes()
-    assert data == (tmp_path / "b.tar").read_bytes()
-    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
-        names = {name for name in archive.getnames() if "sha256/" in name}
-        index = json.load(archive.extractfile("index.json"))
-    assert {name.rpartition("/")[2] for name in names} == {
-        manifest.digest.removeprefix("sha256:"),
-        blob.removeprefix("sha256:"),
-    }
-    assert len(index["manifests"]) == 1

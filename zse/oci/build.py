@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import tempfile
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from zse.oci.archive import write_archive
 from zse.oci.attestation import attest
 from zse.oci.errors import ImageTooLargeError
 from zse.oci.image import MEDIA_TYPE_INDEX, Descriptor, build_index
 from zse.oci.layers import model_layer
-from zse.oci.layout import ImageLayout, write_archive
+from zse.oci.layout import ImageLayout
 from zse.oci.options import BuildOptions, BuiltImage, ModelMode
 from zse.oci.platform_image import PlatformImage, build_platform
 from zse.oci.preflight import Output, check_model, check_options, parse_output, recipes_of
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
     from zse.oci.attestation import Attestation
     from zse.oci.recipe import Recipe
+    from zse.oci.reference import Reference
 
 
 def build_image(recipe: Recipe, options: BuildOptions, report: Callable[[str], None]) -> BuiltImage:
@@ -41,6 +44,7 @@ def build_image(recipe: Recipe, options: BuildOptions, report: Callable[[str], N
         DiskFullError: No room left.
     """
     target = parse_reference(options.name)
+    target = replace(target, tag=target.tag or "latest")
     check_options(recipe, options)
     output = parse_output(options)
     recipes = recipes_of(recipe, options)
@@ -52,7 +56,7 @@ def build_image(recipe: Recipe, options: BuildOptions, report: Callable[[str], N
             _check_size(recipe, options, image)
         top = _index(layout, images) if len(images) > 1 else images[0].manifest
         attestations = _attest(target.repository, recipe, options, layout, images)
-        _store(output, target.tag or "latest", layout, images, top, attestations)
+        _store(output, target, layout, images, top, attestations)
         if options.is_pushed:
             hosts = {image.base.repository for image in images}
             mounts = frozenset(name for host, name in hosts if host == target.host)
@@ -134,7 +138,7 @@ def _attest(
 
 def _store(
     output: Output,
-    tag: str,
+    name: Reference,
     layout: ImageLayout,
     images: list[PlatformImage],
     top: Descriptor,
@@ -148,9 +152,10 @@ def _store(
             layout.add_file(image.sources[descriptor.digest](), descriptor.digest)
     referrers = [attestation.manifest for attestation in attestations]
     if output.kind == "oci":
-        layout.add_image(top, tag, referrers)
+        layout.add_image(top, name.tag, referrers)
         return
     blobs = [blob for image in images for blob in (image.manifest, *image.blobs)]
     blobs += [blob for item in attestations for blob in (item.manifest, *item.blobs)]
-    digests = [top.digest, *(blob.digest for blob in blobs)]
-    write_archive(layout, top, digests, tag, output.path, referrers)
+    digests = [blob.digest for blob in blobs]
+    manifests = [image.manifest for image in images]
+    write_archive(layout, top, manifests, digests, name, output.path, referrers)

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from zse.oci.download import stream_blob
 from zse.oci.errors import DigestMismatchError, LayoutError
-from zse.oci.image import Descriptor, digest_of, subject_of
+from zse.oci.image import MEDIA_TYPE_INDEX, Descriptor, digest_of, subject_of
 from zse.oci.layout import ImageLayout
-from zse.oci.layout_index import choose_image, parse_index, split_place
+from zse.oci.layout_index import REFERRERS, choose_image, parse_index, split_place
 from zse.oci.reference import parse_reference
 from zse.oci.registry import open_registry
 
@@ -187,7 +187,11 @@ def _open_tar(path: Path) -> Iterator[tarfile.TarFile]:
 
 def _referring(source: ImageSource, items: list[Descriptor], digest: str) -> list[Descriptor]:
     """Return those of a layout's artifacts that refer to a manifest."""
-    return [x for x in items if x.artifact_type and subject_of(source.document(x)) == digest]
+    listed = [item for item in items if item.artifact_type]
+    for other in filter(None, (item.annotations.get(REFERRERS) for item in items)):
+        index = Descriptor(media_type=MEDIA_TYPE_INDEX, digest=other, size_bytes=0)
+        listed += parse_index(source.document(index), place=other)
+    return [item for item in listed if subject_of(source.document(item)) == digest]
 
 
 def _checked(descriptor: Descriptor, chunks: Iterator[bytes]) -> bytes:

@@ -19,16 +19,15 @@ from zse.oci.image import (
     subject_of,
 )
 from zse.oci.layout_index import REFERENCE_NAME, choose_image, parse_index
-from zse.oci.tar import Entry, directory, file_of_bytes, file_of_path, write_tar
 from zse.store import fetch
 from zse.store.local import LocalWriter
 from zse.store.locks import locked
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
-_MARKER = b'{"imageLayoutVersion":"1.0.0"}'
+LAYOUT_MARKER = b'{"imageLayoutVersion":"1.0.0"}'
 
 
 class ImageLayout:
@@ -58,7 +57,7 @@ class ImageLayout:
         """Make the folder a layout, if it is not one yet."""
         self.blobs.mkdir(parents=True, exist_ok=True)
         if not self._marker.exists():
-            _write(self._marker, _MARKER)
+            _write(self._marker, LAYOUT_MARKER)
         if not (self.folder / "index.json").exists():
             self._write_index([])
 
@@ -187,40 +186,6 @@ class ImageLayout:
     def _write_index(self, manifests: list[dict[str, Any]]) -> None:
         document = {"schemaVersion": 2, "mediaType": MEDIA_TYPE_INDEX, "manifests": manifests}
         _write(self.folder / "index.json", canonical_json(document))
-
-
-def write_archive(
-    layout: ImageLayout,
-    manifest: Descriptor,
-    blobs: Sequence[str],
-    tag: str,
-    target: Path,
-    referrers: Sequence[Descriptor] = (),
-) -> None:
-    """Write one image of a layout as a tar file, the form that tools call oci-archive.
-
-    Raises:
-        DiskFullError: The target's disk has no room left.
-    """
-    named = replace(manifest, annotations={**manifest.annotations, REFERENCE_NAME: tag})
-    document = {
-        "schemaVersion": 2,
-        "mediaType": MEDIA_TYPE_INDEX,
-        "manifests": [item.to_json() for item in [named, *referrers]],
-    }
-    with LocalWriter(target) as stream:
-        write_tar(_archive_entries(layout, document, [manifest.digest, *blobs]), stream)
-
-
-def _archive_entries(
-    layout: ImageLayout, index: dict[str, Any], digests: Sequence[str]
-) -> Iterator[Entry]:
-    yield file_of_bytes("oci-layout", _MARKER)
-    yield file_of_bytes("index.json", canonical_json(index))
-    yield directory("blobs/sha256")
-    for digest in dict.fromkeys(digests):
-        path = layout.blob_path(digest)
-        yield file_of_path(f"blobs/sha256/{path.name}", path)
 
 
 def _write(path: Path, data: bytes) -> None:

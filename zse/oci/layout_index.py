@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 REFERENCE_NAME = "org.opencontainers.image.ref.name"
 """The annotation that holds an image's tag."""
+REFERRERS = "dev.zse.referrers"
+"""The annotation that names the index of what is stated about an image, in a tar file."""
 
 
 def parse_index(content: bytes, *, place: str) -> list[Descriptor]:
@@ -27,6 +29,20 @@ def parse_index(content: bytes, *, place: str) -> list[Descriptor]:
         return [Descriptor.from_json(item) for item in json.loads(content)["manifests"]]
     except (ValueError, KeyError, TypeError) as error:
         raise LayoutError(f"the index.json of {place} is no index: {error!r}") from error
+
+
+def parse_manifest(content: bytes) -> tuple[Descriptor, list[Descriptor]]:
+    """Return the config and the layers that an image's manifest names.
+
+    Raises:
+        LayoutError: It is no manifest of an image.
+    """
+    try:
+        document = json.loads(content)
+        layers = [Descriptor.from_json(item) for item in document["layers"]]
+        return Descriptor.from_json(document["config"]), layers
+    except (ValueError, KeyError, TypeError) as error:
+        raise LayoutError(f"a manifest is not that of an image: {error!r}") from error
 
 
 def choose_image(items: Sequence[Descriptor], tag: str, *, place: str) -> Descriptor:
