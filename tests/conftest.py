@@ -114,3 +114,15 @@ def s3_bucket(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> str:
     bucket = f"test-{secrets.token_hex(6)}"
     default_client().create_bucket(Bucket=bucket)
     return bucket
+
+
+@pytest.fixture
+def unread_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No registry is asked what the image of a deployment says of itself."""
+    from zse.deploy import image_look
+    from zse.oci.errors import RegistryError
+
+    def refuse(reference: str, **_: object) -> None:
+        raise RegistryError(f"no test asks for {reference}")
+
+    monkeypatch.setattr(image_look, "read_image_facts", refuse)

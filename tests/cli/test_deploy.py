@@ -7,6 +7,7 @@ import pytest
 from zse.cli import run
 from zse.deploy import runpod_api
 
+pytestmark = pytest.mark.usefixtures("unread_images")
 IMAGE = ["--image", "ghcr.io/acme/qwen:1"]
 
 

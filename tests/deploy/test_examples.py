@@ -10,6 +10,7 @@ from zse.cli import run
 from zse.cli.deploy import command
 from zse.deploy.registry import TARGETS
 
+pytestmark = pytest.mark.usefixtures("unread_images")
 EXAMPLES = Path(__file__).parents[2] / "examples"
 RENDERED = sorted(path.parent for path in EXAMPLES.glob("*/endpoint"))
 

@@ -8,6 +8,7 @@ import pytest
 
 from zse.cli import run
 
+pytestmark = pytest.mark.usefixtures("unread_images")
 FUNCTIONS = Path(__file__).parents[2] / "functions"
 
 

@@ -49,6 +49,12 @@ class _DeployCommand(click.Command):
 @click.argument("target", type=click.Choice(list(TARGETS)), metavar="TARGET")
 @click.argument("model", default="")
 @click.option("--image", required=True, metavar="REF", help="Image that the platform pulls.")
+@click.option(
+    "--image-labels",
+    default="",
+    metavar="PLACE",
+    help="Where the image's labels are read: oci:DIR, tar:FILE, none; else the registry.",
+)
 @click.option("--name", default="", help="Of the endpoint; the image's name when not given.")
 @click.option(
     "--form",
@@ -135,9 +141,12 @@ def command(**flags: Any) -> None:
 
 
 def _order(flags: dict[str, Any]) -> Order:
+    from zse.deploy.image_look import look_at
     from zse.deploy.order import NO_GPU, Order, parse_pairs, parse_secrets
     from zse.deploy.sizing import measure
+    from zse.settings import load_settings
 
+    auth_file = Path(load_settings().registry_auth_file)
     has_gpu = TARGETS[flags["target"]].has_gpus and flags["gpu"] != NO_GPU
     same = (
         "image", "model", "name", "form", "gpu", "min_replicas", "max_replicas", "concurrency",
@@ -145,6 +154,7 @@ def _order(flags: dict[str, Any]) -> Order:
         "bucket_secret", "registry_secret",
     )  # fmt: skip
     return Order(
+        look=look_at(flags["image"], flags["image_labels"], auth_file=auth_file),
         **{name: flags[name] for name in same},
         need=measure(
             flags["model"],

@@ -20,5 +20,9 @@ class UnrenderableValueError(UsageError):
     """A value cannot be written in the language of a file."""
 
 
+class UnfitImageError(UsageError):
+    """An image cannot do what is asked of it, by what its labels say."""
+
+
 class NoFittingGpuError(DeviceError):
     """No GPU type of the platform has the memory that the model needs."""

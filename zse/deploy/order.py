@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from zse.deploy.sizing import MemoryNeed
+    from zse.oci.facts import ImageFacts
     from zse.store.location import Location
 
 MODELS_FOLDER = "/models"
@@ -55,6 +56,16 @@ class SecretUse:
 
 
 @record
+class ImageLook:
+    """What is known of an order's image."""
+
+    facts: ImageFacts | None = None
+    """What its labels say; None when they were not read."""
+    why_not: str = ""
+    """Why they were not read; empty when nobody tried."""
+
+
+@record
 class Order:
     """One deployment, before a platform's words.
 
@@ -66,6 +77,8 @@ class Order:
     """Image reference that the platform pulls."""
     name: str = ""
     """Of the endpoint; empty takes the last word of the image's repository."""
+    look: ImageLook = field(default_factory=ImageLook)
+    """What the image says of itself."""
     model: str = ""
     """MODEL as given: sized when it can be read here, passed on when it is an address."""
     need: MemoryNeed | None = None
@@ -167,6 +180,16 @@ class Order:
         elif self.is_mounted and self.model:
             found["ZSE_MODEL"] = f"{models_folder}/{PurePosixPath(self.model).name}"
         return {**found, **self.env}
+
+    @property
+    def model_place(self) -> str:
+        """What the server is told to read; empty when the image decides."""
+        return self.environment().get("ZSE_MODEL", "")
+
+    @property
+    def reads_s3(self) -> bool:
+        """Whether the server is told to read its model from object storage."""
+        return self.model_place.startswith("s3://")
 
     def with_form(self, forms: tuple[str, ...] = ("",)) -> Order:
         """Return the order with one of a target's forms.

@@ -131,16 +131,25 @@ def cost_of(order: Order, machine: Machine, catalog: Catalog) -> Cost:
     )
 
 
-def pack_note(machine: Machine) -> str:
-    """Say which kernels the image must hold."""
-    return f"the image needs a kernel pack for {', '.join(machine.architectures)}"
+def pack_notes(order: Order, machine: Machine) -> tuple[str, ...]:
+    """Say which kernels the image must hold, when it did not say which it holds."""
+    if order.look.facts is not None:
+        return ()
+    return (f"the image needs a kernel pack for {', '.join(machine.architectures)}",)
 
 
 def _model_words(order: Order) -> str:
-    where: object = order.environment().get("ZSE_MODEL")
+    where: object = order.model_place
     if order.address is not None and where == order.address.url:
         where = order.address  # shown without the query, which may hold a signature
-    return f"read from {where}" if where else "in the image"
+    if where:
+        return f"read from {where}"
+    facts = order.look.facts
+    if facts and facts.weights == "url":
+        return f"fetched by the image from {facts.model_url}"
+    if facts and facts.weights == "baked":
+        return " ".join(filter(None, ("in the image:", facts.model_name, facts.model_scheme)))
+    return "on the volume" if order.is_mounted else "in the image"
 
 
 def _machine_words(machine: Machine | None) -> str:

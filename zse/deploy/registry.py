@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from zse.deploy.image_check import check_image
 from zse.errors import UsageError
 from zse.records import record
 
@@ -23,6 +25,8 @@ class Target:
     forms: tuple[str, ...] = ()
     """The first is taken when none is asked for."""
     has_gpus: bool = True
+    has_cpus: bool = False
+    """Whether it runs images without a GPU."""
     has_secret_entries: bool = False
     """Whether one secret of the platform holds several values, each under a key."""
 
@@ -32,6 +36,7 @@ TARGETS: dict[str, Target] = {
         module="zse.deploy.targets.modal",
         summary="an app for Modal's client",
         forms=("server", "class"),
+        has_cpus=True,
         has_secret_entries=True,
     ),
     "runpod": Target(
@@ -55,16 +60,25 @@ TARGETS: dict[str, Target] = {
         module="zse.deploy.targets.kubernetes",
         summary="a kustomize base with overlays, KEDA for sleep",
         forms=("scale-to-zero", "always-on"),
+        has_cpus=True,
         has_secret_entries=True,
     ),
     "compose": Target(
-        module="zse.deploy.targets.compose", summary="one machine with Docker, CPU or GPU"
+        module="zse.deploy.targets.compose",
+        summary="one machine with Docker, CPU or GPU",
+        has_cpus=True,
     ),
     "railway": Target(
-        module="zse.deploy.targets.railway", summary="a CPU service on Railway", has_gpus=False
+        module="zse.deploy.targets.railway",
+        summary="a CPU service on Railway",
+        has_gpus=False,
+        has_cpus=True,
     ),
     "render": Target(
-        module="zse.deploy.targets.render", summary="a CPU service on Render", has_gpus=False
+        module="zse.deploy.targets.render",
+        summary="a CPU service on Render",
+        has_gpus=False,
+        has_cpus=True,
     ),
     "vast": Target(module="zse.deploy.targets.vast", summary="a machine from Vast's market"),
 }
@@ -95,11 +109,12 @@ def make_plan(name: str, order: Order) -> Plan:
     Raises:
         UsageError: The platform cannot do what is asked.
         NoFittingGpuError: It rents no machine that is large enough.
+        UnfitImageError: The image cannot do it, by what it says of itself.
     """
     target = find_target(name)
     _check_secrets(name, target, order)
     plan: Plan = import_module(target.module).make_plan(order)
-    return plan
+    return replace(plan, notes=(*plan.notes, *check_image(plan, target)))
 
 
 def _check_secrets(name: str, target: Target, order: Order) -> None:

@@ -84,6 +84,7 @@ class Connection:
         reference: Names the host and the repository.
         sign_in: Gets authorizations.
         sleep: Waits a number of seconds.
+        is_hurried: Try once only, for an answer that can be done without.
     """
 
     def __init__(
@@ -93,6 +94,7 @@ class Connection:
         sign_in: SignIn,
         *,
         sleep: Callable[[float], None],
+        is_hurried: bool = False,
     ) -> None:
         scheme = "http" if reference.is_loopback else "https"
         self._base = f"{scheme}://{reference.api_host}/v2/{reference.repository}/"
@@ -100,6 +102,7 @@ class Connection:
         self._reference = reference
         self._sign_in = sign_in
         self._sleep = sleep
+        self._is_hurried = is_hurried
 
     def send(self, call: Call) -> Answer:
         """Return the whole answer to a call.
@@ -129,7 +132,7 @@ class Connection:
                 return take(self._settled(call))
             except (httpx.RequestError, BusyServerError) as error:
                 failures += 1
-                if failures > call.retries:
+                if self._is_hurried or failures > call.retries:
                     raise self._given_up(error) from error
                 asked_seconds = error.pause_seconds if isinstance(error, BusyServerError) else 0
                 self._sleep(asked_seconds or doubled_seconds(failures, first_seconds=1.0))

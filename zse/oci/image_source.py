@@ -45,8 +45,13 @@ class ImageSource(Protocol):
 
 
 @contextmanager
-def open_image(text: str, *, auth_file: Path) -> Iterator[ImageSource]:
+def open_image(text: str, *, auth_file: Path, is_hurried: bool = False) -> Iterator[ImageSource]:
     """Open ``oci:DIR[:TAG]``, ``tar:FILE[:TAG]`` or an image reference.
+
+    Args:
+        text: Names the image.
+        auth_file: docker's config.json.
+        is_hurried: Wait seconds instead of minutes for a registry.
 
     Raises:
         NotFoundError: There is no such file or folder.
@@ -62,7 +67,7 @@ def open_image(text: str, *, auth_file: Path) -> Iterator[ImageSource]:
         with _open_tar(path) as archive:
             yield ArchiveSource(archive, path, tag)
         return
-    with open_registry(parse_reference(text), auth_file) as registry:
+    with open_registry(parse_reference(text), auth_file, is_hurried=is_hurried) as registry:
         yield RegistrySource(registry)
 
 

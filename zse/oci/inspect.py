@@ -115,18 +115,19 @@ def inspect_image(source: ImageSource, *, platform: str = "") -> ImageReport:
     return ImageReport(digest=top, platforms=tuple(_report(source, item) for item in chosen))
 
 
-def read_image_facts(reference: str, *, auth_file: Path) -> ImageFacts:
+def read_image_facts(reference: str, *, auth_file: Path, is_hurried: bool = False) -> ImageFacts:
     """Read what an image says of itself: its first platform, since all are built for one model.
 
     Args:
         reference: An image reference, ``oci:DIR[:TAG]`` or ``tar:FILE[:TAG]``.
         auth_file: docker's config.json.
+        is_hurried: Wait seconds instead of minutes for a registry.
 
     Raises:
         ImageError: The image cannot be read.
         NotFoundError: There is no such file or folder.
     """
-    with open_image(reference, auth_file=auth_file) as source:
+    with open_image(reference, auth_file=auth_file, is_hurried=is_hurried) as source:
         _, images = platform_manifests(source)
     return ImageFacts.from_labels(images[0].labels if images else {})
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 _ACCEPT = ", ".join([*sorted(INDEX_TYPES), MEDIA_TYPE_MANIFEST, MEDIA_TYPE_DOCKER_MANIFEST])
 _TIMEOUT = httpx.Timeout(60.0, read=300.0, write=300.0)
+_HURRIED_TIMEOUT = httpx.Timeout(5.0)
 
 
 @record
@@ -67,6 +68,7 @@ class Registry:
         mounts: Repositories of the same registry that blobs are to be mounted from.
         transport: Replaces the network, for tests.
         sleep: Replaces the clock, for tests.
+        is_hurried: Wait seconds instead of minutes, for an answer that can be done without.
     """
 
     def __init__(
@@ -77,11 +79,18 @@ class Registry:
         mounts: frozenset[str] = frozenset(),
         transport: httpx.BaseTransport | None = None,
         sleep: Callable[[float], None] = time.sleep,
+        is_hurried: bool = False,
     ) -> None:
         self.reference = reference
-        self._client = httpx.Client(transport=transport, timeout=_TIMEOUT, follow_redirects=False)
+        self._client = httpx.Client(
+            transport=transport,
+            timeout=_HURRIED_TIMEOUT if is_hurried else _TIMEOUT,
+            follow_redirects=False,
+        )
         self._sign_in = SignIn(self._client, reference, credentials, mounts=mounts)
-        self.connection = Connection(self._client, reference, self._sign_in, sleep=sleep)
+        self.connection = Connection(
+            self._client, reference, self._sign_in, sleep=sleep, is_hurried=is_hurried
+        )
         """For those who move blobs."""
 
     def __enter__(self) -> Self:
@@ -209,7 +218,11 @@ class Registry:
 
 
 def open_registry(
-    reference: Reference, auth_file: Path, *, mounts: frozenset[str] = frozenset()
+    reference: Reference,
+    auth_file: Path,
+    *,
+    mounts: frozenset[str] = frozenset(),
+    is_hurried: bool = False,
 ) -> Registry:
     """Open a repository with the credentials that docker has for its host.
 
@@ -217,12 +230,13 @@ def open_registry(
         reference: The repository.
         auth_file: docker's config.json.
         mounts: Repositories of the same registry that blobs are to be mounted from.
+        is_hurried: Wait seconds instead of minutes.
 
     Raises:
         RegistryAuthError: The credentials cannot be read.
     """
     credentials = find_credentials(reference.host, auth_file.expanduser())
-    return Registry(reference, credentials, mounts=mounts)
+    return Registry(reference, credentials, mounts=mounts, is_hurried=is_hurried)
 
 
 def referrers_tag(digest: str) -> str:

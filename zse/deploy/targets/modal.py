@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from zse.deploy.machines import load_catalog
-from zse.deploy.plan import Cost, Plan, cost_of, pack_note
+from zse.deploy.plan import Cost, Plan, cost_of, pack_notes
 from zse.deploy.settings import Setting, take_settings
 from zse.deploy.templates import render
 from zse.errors import UsageError
@@ -105,7 +105,7 @@ def _mount_words(order: Order) -> tuple[str, ...]:
 def _notes(order: Order, machine: Machine | None) -> tuple[str, ...]:
     notes = ["Modal runs linux/amd64 images only"]
     if machine:
-        notes.append(pack_note(machine))
+        notes += pack_notes(order, machine)
     if order.bucket:
         notes.append("a bucket mount is slow at random reads: s3:// as MODEL streams faster")
     if order.form == "class":

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from zse.deploy.machines import Machine, load_catalog
-from zse.deploy.plan import Plan, Request, cost_of, pack_note
+from zse.deploy.plan import Plan, Request, cost_of, pack_notes
 from zse.deploy.settings import Kind, Setting, take_settings
 from zse.deploy.templates import render
 from zse.errors import UsageError
@@ -175,7 +175,7 @@ def _queue_files(order: Order) -> dict[str, str]:
 
 
 def _notes(order: Order, machine: Machine) -> tuple[str, ...]:
-    notes = [pack_note(machine)]
+    notes = [*pack_notes(order, machine)]
     if order.form != "queue":
         notes.append("a request ends after 5.5 minutes; use --form queue for longer ones")
     if order.is_public:

@@ -12,7 +12,7 @@ import zse
 from zse.deploy.hcl_format import align_attributes
 from zse.deploy.machines import load_catalog
 from zse.deploy.order import MAX_NAME, NO_GPU
-from zse.deploy.plan import Plan, cost_of, pack_note
+from zse.deploy.plan import Plan, cost_of, pack_notes
 from zse.deploy.settings import Kind, Setting, of_form, take_settings
 from zse.deploy.templates import OMIT, render
 from zse.errors import NotFoundError, UsageError
@@ -185,7 +185,7 @@ def make_plan(order: Order) -> Plan:
         files={"main.tf": text, **({} if is_elsewhere else module_files(order.form))},
         commands=(("terraform", "init"), ("terraform", "apply")),
         notes=(
-            pack_note(machine),
+            *pack_notes(order, machine),
             *((module.note,) if module.note else ()),
             "terraform apply shows its own plan and asks",
         ),

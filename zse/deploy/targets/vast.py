@@ -6,7 +6,7 @@ import shlex
 from typing import TYPE_CHECKING, Any
 
 from zse.deploy.machines import load_catalog
-from zse.deploy.plan import Cost, Plan, pack_note
+from zse.deploy.plan import Cost, Plan, pack_notes
 from zse.deploy.settings import Setting, take_settings
 from zse.deploy.templates import render
 from zse.errors import UsageError
@@ -104,7 +104,7 @@ def _disk_gb(order: Order) -> int:
 
 
 def _notes(order: Order, machine: Machine) -> tuple[str, ...]:
-    notes = [pack_note(machine), "destroy it with: vastai destroy instance ID"]
+    notes = [*pack_notes(order, machine), "destroy it with: vastai destroy instance ID"]
     notes += [
         f"keep {use.variable} at Vast: vastai create env-var {use.variable} VALUE"
         for use in order.secrets
