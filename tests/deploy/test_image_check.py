@@ -107,7 +107,9 @@ def test_another_model_than_the_one_in_the_image_is_refused(plan_with, tmp_path)
 
 def test_the_plan_says_what_the_image_holds(plan_with):
     assert "in the image: Qwen/Qwen2.5-7B-Instruct int4" in plan_with("modal", BAKED).to_text()
-    assert "fetched by the image from s3://models/qwen.zse" in plan_with("modal", FETCHING).to_text()
+    assert (
+        "fetched by the image from s3://models/qwen.zse" in plan_with("modal", FETCHING).to_text()
+    )
     unread = plan_with("modal", BAKED, model="https://models.example/qwen.zse").to_text()
     assert "also holds Qwen/Qwen2.5-7B-Instruct, which nothing reads" in unread
 

@@ -48,7 +48,7 @@ def test_the_cheapest_gpu_that_holds_the_model_is_chosen(gib, name):
 
 
 def test_a_model_that_fits_nowhere_says_what_the_largest_has():
-    with pytest.raises(NoFittingGpuError, match=r"B200, has 192\.\d GB"):
+    with pytest.raises(NoFittingGpuError, match=r"B200, has 179\.\d GiB"):
         load_catalog("modal").smallest(need(400))
 
 

@@ -11,6 +11,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING
 
 from zse.deploy.errors import NoFittingGpuError
+from zse.deploy.sizing import gib_words
 from zse.errors import UsageError
 from zse.records import record
 
@@ -98,8 +99,8 @@ class Catalog:
         if not fitting:
             largest = max(kind, key=lambda machine: machine.memory_mib)
             raise NoFittingGpuError(
-                f"the model needs {need.total_bytes / 1e9:.1f} GB, but the largest machine of "
-                f"{self.platform}, {largest.name}, has {largest.memory_mib * _MIB / 1e9:.1f} GB",
+                f"the model needs {gib_words(need.total_bytes)}, but the largest machine of "
+                f"{self.platform}, {largest.name}, has {gib_words(largest.memory_mib * _MIB)}",
                 hint="Convert the model with a smaller scheme, or ask for a shorter context.",
             )
         return min(fitting, key=lambda machine: (_price(machine), machine.memory_mib))

@@ -6,6 +6,7 @@ import shlex
 from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
+from zse.deploy.sizing import gib_words
 from zse.records import record
 
 if TYPE_CHECKING:
@@ -24,16 +25,20 @@ class Cost:
     sleeps: bool
     """Whether nothing is paid for compute while nobody asks."""
     source: str
+    """Where the price stands, or why there is none."""
+    prices_of: str = ""
+    """The day that the list price was read; empty when the platform has no list."""
     always_on: int = 0
     """Replicas that never sleep."""
 
     def __str__(self) -> str:
         """Say it in words."""
         if self.usd_per_hour is None:
-            return f"no list price on record: {self.source}"
+            return f"no list price on record; see {self.source}" if self.prices_of else self.source
         asleep = f"${self.always_on * self.usd_per_hour:.2f}/h while nobody asks"
         price = f"${self.usd_per_hour:.2f}/h for each running replica"
-        return f"{price}, {asleep} ({self.source})"
+        listed = f"list price of {self.prices_of}, {self.source}" if self.prices_of else self.source
+        return f"{price}, {asleep} ({listed})"
 
 
 @record
@@ -126,7 +131,8 @@ def cost_of(order: Order, machine: Machine, catalog: Catalog) -> Cost:
     return Cost(
         usd_per_hour=machine.usd_per_hour,
         sleeps=order.min_replicas == 0,
-        source=f"list price of {catalog.prices_of}, {catalog.source}",
+        source=catalog.source,
+        prices_of=catalog.prices_of,
         always_on=order.min_replicas,
     )
 
@@ -156,7 +162,7 @@ def _machine_words(machine: Machine | None) -> str:
     if machine is None:
         return "what the host has"
     kinds = f", {'/'.join(machine.architectures)}" if machine.architectures else ""
-    return f"{machine.name}: {machine.hardware}, {machine.memory_mib / 1024:.1f} GiB{kinds}"
+    return f"{machine.name}: {machine.hardware}, {gib_words(machine.memory_mib << 20)}{kinds}"
 
 
 def _replica_words(order: Order, cost: Cost) -> str:

@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 _GIB = 1 << 30
 
 
+def gib_words(size_bytes: int) -> str:
+    """Say a size of memory; every size in a plan is in GiB, as drivers and limits count it."""
+    return f"{size_bytes / _GIB:.1f} GiB"
+
+
 @record
 class MemoryNeed:
     """Memory of one replica, in bytes."""
@@ -37,10 +42,10 @@ class MemoryNeed:
 
     def __str__(self) -> str:
         """Say it in words."""
-        total = f"{self.total_bytes / 1e9:.1f} GB of memory"
+        total = f"{gib_words(self.total_bytes)} of memory"
         if not self.context_tokens:
             return total
-        weights = f"{self.weights_bytes / 1e9:.1f} GB of {self.quantization} weights"
+        weights = f"{gib_words(self.weights_bytes)} of {self.quantization} weights"
         return f"{total}: {weights}, {self.context_tokens} tokens of context"
 
 

@@ -27,11 +27,13 @@ def make_plan(order: Order) -> Plan:
         target="compose",
         order=order,
         machine=None,
-        cost=Cost(usd_per_hour=None, sleeps=False, source="the machine is yours"),
+        cost=Cost(
+            usd_per_hour=None, sleeps=False, source="nothing beyond the machine, which is yours"
+        ),
         creates=(f'services "cpu" and "gpu" of the project {order.name}, in profiles',),
-        access="anyone who reaches this machine: the server itself asks for no key"
+        access=f"anyone who reaches port {order.port} of this machine: nothing asks for a key"
         if order.is_public
-        else "this machine only",
+        else f"programs on this machine (127.0.0.1:{order.port}); no key is asked for",
         files={"compose.yaml": render("compose/compose.yaml", _values(order))},
         commands=(("docker", "compose", "--profile", profile, "up", "--detach", "--wait"),),
         notes=("log in first: docker login",) if order.registry_secret else (),

@@ -155,8 +155,11 @@ def _volumes(order: Order) -> dict[str, Any]:
 
 def _access(order: Order) -> str:
     if order.is_public:
-        return "anyone who reaches the load balancer: the server itself asks for no key"
-    return "what runs in the cluster; an ingress or gateway of yours decides about others"
+        return "anyone who reaches the load balancer: nothing asks for a key"
+    return (
+        "pods of the cluster, by a ClusterIP service: nothing asks for a key, so whoever a gateway"
+        " or a NetworkPolicy of yours lets through may ask"
+    )
 
 
 def _notes(order: Order) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from zse.deploy.templates import render
 from zse.errors import UsageError
 
 if TYPE_CHECKING:
-    from zse.deploy.machines import Machine
+    from zse.deploy.machines import Catalog, Machine
     from zse.deploy.order import Order
 
 FORMS = ("server", "class")
@@ -39,15 +39,14 @@ def make_plan(order: Order) -> Plan:
         machine = catalog.named(order.gpu) if order.gpu else catalog.smallest(order.need)
         cost = cost_of(order, machine, catalog)
     else:
-        cost = _cpu_cost(order, catalog.source)
-    key = "the workspace's proxy tokens: Modal-Key and Modal-Secret headers, or the two as a bearer"
+        cost = _cpu_cost(order, catalog)
     return Plan(
         target="modal",
         order=order,
         machine=machine,
         cost=cost,
         creates=(f'app "{order.name}" with one {order.form}', *_mount_words(order)),
-        access="anyone: the server itself asks for no key" if order.is_public else key,
+        access=_access(order),
         files={"app.py": render(f"modal/{order.form}.py", _values(order, machine, extra))},
         commands=(("modal", "deploy", "app.py"),),
         notes=_notes(order, machine),
@@ -96,6 +95,15 @@ def _values(order: Order, machine: Machine | None, extra: dict[str, Any]) -> dic
     }
 
 
+def _access(order: Order) -> str:
+    if order.is_public:
+        return "anyone who knows the address: nothing asks for a key, neither Modal nor the server"
+    return (
+        "holders of a proxy token of the workspace, which Modal checks (Modal-Key and Modal-Secret"
+        " headers, or both halves joined as the bearer); the server behind it asks for no key"
+    )
+
+
 def _mount_words(order: Order) -> tuple[str, ...]:
     kind = "volume" if order.volume else "bucket"
     name = order.volume or order.bucket
@@ -118,11 +126,12 @@ def _ram_mib(order: Order) -> int:
     return max(4096, need * 5 // 4)
 
 
-def _cpu_cost(order: Order, source: str) -> Cost:
+def _cpu_cost(order: Order, catalog: Catalog) -> Cost:
     gib = _ram_mib(order) / 1024
     return Cost(
         usd_per_hour=round(CPU_PROCESSORS * _CPU_USD_PER_HOUR + gib * _GIB_USD_PER_HOUR, 2),
         sleeps=order.min_replicas == 0,
-        source=f"list price of 2026-06, {source}",
+        source=catalog.source,
+        prices_of=catalog.prices_of,
         always_on=order.min_replicas,
     )

@@ -44,11 +44,12 @@ def make_plan(order: Order) -> Plan:
         cost=Cost(
             usd_per_hour=round(gib * _USD_PER_GIB_HOUR + _BUSY_CPUS * _USD_PER_CPU_HOUR, 2),
             sleeps=sleeps,
-            source="list price of 2026-06 with 4 busy CPUs, railway.com/pricing",
+            source="railway.com/pricing, with 4 busy CPUs",
+            prices_of="2026-06",
             always_on=order.min_replicas,
         ),
         creates=(f'service "{order.name}" of the linked project',),
-        access="services of the project, until you give it a domain; the server asks for no key",
+        access=_access(order),
         files={name: render(f"railway/{name}", values) for name in ("railway.json", "Dockerfile")},
         commands=(
             ("railway", "add", "--service", order.name),
@@ -57,6 +58,15 @@ def make_plan(order: Order) -> Plan:
             *((("railway", "domain", "--service", order.name),) if order.is_public else ()),
         ),
         notes=_notes(order),
+    )
+
+
+def _access(order: Order) -> str:
+    if order.is_public:
+        return "anyone who knows the domain: nothing asks for a key, neither Railway nor the server"
+    return (
+        "services of the same project over its private network; no key is asked for, and a domain"
+        " that you give it lets in anyone"
     )
 
 

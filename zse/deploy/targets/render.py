@@ -39,13 +39,14 @@ def make_plan(order: Order) -> Plan:
         cost=Cost(
             usd_per_hour=machine.usd_per_hour,
             sleeps=False,
-            source=f"list price of {catalog.prices_of}, {catalog.source}",
+            source=catalog.source,
+            prices_of=catalog.prices_of,
             always_on=max(1, order.min_replicas),
         ),
         creates=(f'{"web" if order.is_public else "private"} service "{order.name}"',),
-        access="anyone: the server itself asks for no key"
+        access="anyone who knows the address: nothing asks for a key, neither Render nor the server"
         if order.is_public
-        else "services of the same account and region",
+        else "services of the same account and region, privately; no key is asked for",
         files={"render.yaml": render("render/render.yaml", _values(order, machine))},
         notes=_notes(order),
     )

@@ -75,7 +75,8 @@ def make_plan(order: Order) -> Plan:
                 else []
             ),
         ),
-        access="holders of a RunPod API key of the account",
+        access="holders of an API key of the account, which RunPod checks; the server behind it"
+        " asks for no key",
         files={
             "endpoint.json": json.dumps(body, indent=2) + "\n",
             "template.json": json.dumps(_template(order, body), indent=2) + "\n",

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from zse.deploy.machines import Machine
     from zse.deploy.order import Order, SecretUse
 
+_OPEN = "anyone who knows the address: nothing asks for a key, neither the cloud nor the server"
 _PACKAGE = Path(zse.__file__).parent
 _ROOTS = (_PACKAGE / "terraform", _PACKAGE.parent / "infra" / "terraform" / "modules")
 """Where the modules lie: in an installed zse, and in a checkout."""
@@ -50,18 +51,18 @@ class Module:
 MODULES: dict[str, Module] = {
     "gcp-cloud-run-gpu": Module(
         creates="a Cloud Run service, its service account and who may ask it",
-        access="holders of an identity token that IAM lets in",
+        access="holders of an identity token with roles/run.invoker, which Google checks",
         max_name=25,
     ),
     "azure-container-apps-gpu": Module(
         creates="a container app, its environment with a GPU profile, its identity",
-        access="what runs in the same environment",
+        access="apps of the same Container Apps environment, by an internal address",
         max_name=24,
         can_mount=False,
     ),
     "aws-sagemaker-async": Module(
         creates="a SageMaker endpoint, its role, and alarms that start and stop instances",
-        access="holders of AWS credentials that may invoke the endpoint",
+        access="holders of AWS credentials with sagemaker:InvokeEndpointAsync, which AWS checks",
         max_name=40,
         can_be_public=False,
         can_mount=False,
@@ -69,14 +70,14 @@ MODULES: dict[str, Module] = {
     ),
     "aws-ecs-gpu": Module(
         creates="an ECS cluster and service, GPU instances, a load balancer, what wakes the first",
-        access="the address ranges of allowed_cidrs: the server itself asks for no key",
+        access="the address ranges of allowed_cidrs, by the load balancer's security group",
         max_name=28,
         can_mount=False,
         note="the load balancer is paid for even while nobody asks",
     ),
     "runpod-endpoint": Module(
         creates="a serverless endpoint",
-        access="holders of a RunPod API key of the account",
+        access="holders of an API key of the account, which RunPod checks",
         catalog="runpod",
         can_be_public=False,
         can_mount=False,
@@ -181,7 +182,9 @@ def make_plan(order: Order) -> Plan:
         machine=machine,
         cost=cost_of(order, machine, catalog),
         creates=(module.creates,),
-        access="anyone: the server itself asks for no key" if order.is_public else module.access,
+        access=_OPEN
+        if order.is_public
+        else f"{module.access}; the server behind it asks for no key",
         files={"main.tf": text, **({} if is_elsewhere else module_files(order.form))},
         commands=(("terraform", "init"), ("terraform", "apply")),
         notes=(

@@ -44,11 +44,11 @@ def make_plan(order: Order) -> Plan:
         cost=Cost(
             usd_per_hour=_price(extra),
             sleeps=False,
-            source=catalog.source,
+            source=f"hosts set their prices, see {catalog.source}; --set max-usd-per-hour is a bound",
             always_on=1,
         ),
         creates=("one instance on the cheapest machine of the market that fits",),
-        access="anyone who finds the machine's port: the server itself asks for no key",
+        access="anyone who finds the machine's port on the internet: nothing asks for a key",
         files={name: render(f"vast/{name}", values) for name in ("template.json", "launch.sh")},
         commands=(("sh", "launch.sh"),),
         notes=_notes(order, machine),
