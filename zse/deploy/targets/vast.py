@@ -44,7 +44,7 @@ def make_plan(order: Order) -> Plan:
         cost=Cost(
             usd_per_hour=_price(extra),
             sleeps=False,
-            source=f"hosts set their prices, see {catalog.source}; --set max-usd-per-hour is a bound",
+            source=f"hosts set their prices: {catalog.source}; --set max-usd-per-hour bounds it",
             always_on=1,
         ),
         creates=("one instance on the cheapest machine of the market that fits",),
