@@ -43,7 +43,7 @@ def from_kubernetes(files):
 
 
 def from_compose(files):
-    environment = yaml.safe_load(files["compose.yaml"])["services"]["cpu"]["environment"]
+    environment = yaml.safe_load(files["compose.yaml"])["services"]["server"]["environment"]
     for value in environment.values():
         # Compose reads $$ as a dollar sign and ${NAME...} as a reference.
         assert not re.search(r"(?<!\$)(\$\$)*\$(?!\$)(?!\{HUB:\?)", value), value

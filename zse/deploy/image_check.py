@@ -62,7 +62,7 @@ def _notes_of_read(order: Order, facts: ImageFacts) -> Iterator[str]:
 
 def _check_device(plan: Plan, target: Target, facts: ImageFacts) -> None:
     order = plan.order
-    on_gpu = target.has_gpus and order.has_gpu
+    on_gpu = target.has_gpus and (order.wants_gpu if target.follows_image else order.has_gpu)
     if on_gpu and facts.device == "cpu":
         other = " Or give --gpu none to serve on a CPU." if target.has_cpus else ""
         raise UnfitImageError(

@@ -27,7 +27,7 @@ def look_at(image: str, place: str, *, auth_file: Path) -> ImageLook:
         NotFoundError: It does not exist.
     """
     if place == NOWHERE:
-        return ImageLook(why_not="as asked")
+        return ImageLook()
     try:
         facts = read_image_facts(place or image, auth_file=auth_file, is_hurried=True)
     except ZSEError as error:

@@ -187,6 +187,19 @@ class Order:
         return self.environment().get("ZSE_MODEL", "")
 
     @property
+    def is_fetched(self) -> bool:
+        """Whether the server reads its model from an address, and may keep a copy."""
+        facts = self.look.facts
+        is_of_image = not self.model_place and facts is not None and facts.weights == "url"
+        return is_of_image or is_address(self.model_place)
+
+    @property
+    def wants_gpu(self) -> bool:
+        """Whether it is for a GPU where a platform has both: as it says, else as its image says."""
+        facts = self.look.facts
+        return self.has_gpu and (bool(self.gpu) or facts is None or facts.device != "cpu")
+
+    @property
     def reads_s3(self) -> bool:
         """Whether the server is told to read its model from object storage."""
         return self.model_place.startswith("s3://")

@@ -27,6 +27,8 @@ class Target:
     has_gpus: bool = True
     has_cpus: bool = False
     """Whether it runs images without a GPU."""
+    follows_image: bool = False
+    """Whether a CPU image makes it a CPU deployment, without being told."""
     has_secret_entries: bool = False
     """Whether one secret of the platform holds several values, each under a key."""
 
@@ -67,6 +69,7 @@ TARGETS: dict[str, Target] = {
         module="zse.deploy.targets.compose",
         summary="one machine with Docker, CPU or GPU",
         has_cpus=True,
+        follows_image=True,
     ),
     "railway": Target(
         module="zse.deploy.targets.railway",

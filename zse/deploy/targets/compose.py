@@ -1,4 +1,4 @@
-"""Compose: one machine with Docker, a CPU profile and a GPU profile of the same server."""
+"""Compose: one machine with Docker that serves the image on its GPU, or on its CPUs."""
 
 from __future__ import annotations
 
@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from zse.deploy.order import Order
 
 _HEALTH = ["CMD", "python3", "-I", "-S", "/opt/zse/healthcheck.py"]
+_GPU = {"driver": "nvidia", "count": 1, "capabilities": ["gpu"]}
+_TEMPORARY = "/tmp"
+_COPIES = "copies"
+"""Volume that keeps what the server fetched from one start to the next."""
 
 
 def make_plan(order: Order) -> Plan:
@@ -22,7 +26,6 @@ def make_plan(order: Order) -> Plan:
     take_settings(order)
     if order.bucket:
         raise UsageError("compose mounts no buckets", hint="Give s3://BUCKET/KEY as MODEL.")
-    profile = "gpu" if order.has_gpu else "cpu"
     return Plan(
         target="compose",
         order=order,
@@ -30,36 +33,62 @@ def make_plan(order: Order) -> Plan:
         cost=Cost(
             usd_per_hour=None, sleeps=False, source="nothing beyond the machine, which is yours"
         ),
-        creates=(f'services "cpu" and "gpu" of the project {order.name}, in profiles',),
+        creates=tuple(_creates(order)),
         access=f"anyone who reaches port {order.port} of this machine: nothing asks for a key"
         if order.is_public
         else f"programs on this machine (127.0.0.1:{order.port}); no key is asked for",
         files={"compose.yaml": render("compose/compose.yaml", _values(order))},
-        commands=(("docker", "compose", "--profile", profile, "up", "--detach", "--wait"),),
-        notes=("log in first: docker login",) if order.registry_secret else (),
+        commands=(("docker", "compose", "up", "--detach", "--wait"),),
+        notes=_notes(order),
     )
+
+
+def _creates(order: Order) -> list[str]:
+    where = "on one NVIDIA GPU" if order.wants_gpu else "on the CPUs"
+    service = [f'service "server" of the project {order.name}, {where}']
+    return [*service, *([f'volume "{_COPIES}" for the fetched model'] if order.is_fetched else [])]
 
 
 def _values(order: Order) -> dict[str, Any]:
     host = "" if order.is_public else "127.0.0.1:"
-    is_folder = order.volume.startswith((".", "/"))
+    fetched = {"ZSE_CACHE_DIR": f"{_TEMPORARY}/zse"} if order.is_fetched else {}
+    plain = {**fetched, **order.environment()}
     return {
         "name": order.name,
         "image": _literal(order.image),
         "environment": {
-            **{name: _literal(value) for name, value in order.environment().items()},
+            **{name: _literal(value) for name, value in plain.items()},
             # Compose fills these in from the environment or the .env file beside it, or refuses.
             **{u.variable: f"${{{_variable(u.secret)}:?set it in .env}}" for u in order.secrets},
         },
         "ports": [f"{host}{order.port}:{order.port}"],
-        "volumes": [f"{_literal(order.volume)}:{MODELS_FOLDER}:ro"] if order.volume else OMIT,
-        "named_volumes": {order.volume: {"external": True}}
-        if order.volume and not is_folder
-        else OMIT,
+        "tmpfs": OMIT if order.is_fetched else [_TEMPORARY],
+        "volumes": _mounts(order) or OMIT,
+        "named_volumes": _named_volumes(order) or OMIT,
+        "deploy": {"resources": {"reservations": {"devices": [_GPU]}}} if order.wants_gpu else OMIT,
         "grace": f"{order.drain_seconds + 10}s",
         "health_test": _HEALTH,
         "start_period": f"{order.startup_seconds}s",
     }
+
+
+def _mounts(order: Order) -> list[str]:
+    models = [f"{_literal(order.volume)}:{MODELS_FOLDER}:ro"] if order.volume else []
+    # A new volume takes the owner and the mode of the image's /tmp, so the server can write there.
+    return [*models, *([f"{_COPIES}:{_TEMPORARY}"] if order.is_fetched else [])]
+
+
+def _named_volumes(order: Order) -> dict[str, Any]:
+    is_folder = order.volume.startswith((".", "/"))
+    models = {order.volume: {"external": True}} if order.volume and not is_folder else {}
+    return {**models, **({_COPIES: {}} if order.is_fetched else {})}
+
+
+def _notes(order: Order) -> tuple[str, ...]:
+    notes = ["log in first: docker login"] if order.registry_secret else []
+    if order.look.facts is None and not order.gpu:
+        notes.append("taken for a GPU image: give --gpu none for one of the cpu recipe")
+    return tuple(notes)
 
 
 def _literal(text: str) -> str:
