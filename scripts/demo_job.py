@@ -277,8 +277,7 @@ play on:
   {zse_command} serve {shown(model)}
   {zse_command} chat {shown(model)}
   {zse_command} image inspect oci:{shown(image)}:{TAG}
-  podman run --rm -p 8000:8000 oci:{image}:{TAG}
-with docker:
+run the image (podman takes the same lines):
   {zse_command} build-image {shown(model)} --name zse-demo:{TAG} --output tar:{tar} --force
   docker load -i {tar}
   docker run --rm -p 8000:8000 zse-demo:{TAG}
