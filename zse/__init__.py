@@ -8,13 +8,47 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from zse.engine.llm import LLM
+    from zse.engine.llm import LLM, Completion, RequestOutput
+    from zse.engine.orchestrator import IntelligenceOrchestrator
+    from zse.engine.output import Delta, TokenLogprob
     from zse.engine.request import SamplingParams
+    from zse.errors import ZSEError
+    from zse.format.reader import ZSEReader
+    from zse.quantize.convert import ConversionReport, convert_model
+    from zse.quantize.huggingface.load import load_zse_model
 
 __version__ = "0.1.0"
-__all__ = ["LLM", "SamplingParams", "__version__"]
+__all__ = [
+    "LLM",
+    "Completion",
+    "ConversionReport",
+    "Delta",
+    "IntelligenceOrchestrator",
+    "RequestOutput",
+    "SamplingParams",
+    "TokenLogprob",
+    "ZSEError",
+    "ZSEReader",
+    "__version__",
+    "convert_model",
+    "load_zse_model",
+]
 
-_LAZY = {"LLM": "zse.engine.llm", "SamplingParams": "zse.engine.request"}
+_LAZY = {
+    "LLM": "zse.engine.llm",
+    "SamplingParams": "zse.engine.request",
+    "RequestOutput": "zse.engine.llm",
+    "Completion": "zse.engine.llm",
+    "Delta": "zse.engine.output",
+    "TokenLogprob": "zse.engine.output",
+    "IntelligenceOrchestrator": "zse.engine.orchestrator",
+    "convert_model": "zse.quantize.convert",
+    "ConversionReport": "zse.quantize.convert",
+    "ZSEReader": "zse.format.reader",
+    "load_zse_model": "zse.quantize.huggingface",
+    "ZSEError": "zse.errors",
+}
+"""Public name -> its module, in the order of the reference page."""
 
 
 def __getattr__(name: str) -> Any:
@@ -24,3 +58,8 @@ def __getattr__(name: str) -> Any:
     from importlib import import_module
 
     return getattr(import_module(_LAZY[name]), name)
+
+
+def __dir__() -> list[str]:
+    """Name what can be asked for, imported yet or not."""
+    return sorted({*globals(), *_LAZY})

@@ -13,13 +13,16 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from machine import machine_facts
 
 from zse.models import ModelRunner, load_runner
 from zse.quantize.huggingface import load_zse_model
+
+if TYPE_CHECKING:
+    from zse.backends.types import LogitRows
 
 CHUNKS = {"prefill": 512, "decode": 1}
 
@@ -70,11 +73,9 @@ def random_ids(vocab_size: int, count: int, seed: int) -> list[int]:
     return torch.randint(3, vocab_size, (count,), generator=generator).tolist()
 
 
-def as_tensor(logits: Any) -> torch.Tensor:
-    """Return a backend's logits, a tensor or host memory, as float32 [tokens, vocab_size]."""
-    if isinstance(logits, torch.Tensor):
-        return logits
-    return torch.frombuffer(logits, dtype=torch.float32).view(*logits.shape)
+def as_tensor(rows: LogitRows) -> torch.Tensor:
+    """Return a backend's logits as float32 [tokens, vocab_size]."""
+    return torch.stack([torch.frombuffer(row, dtype=torch.float32) for row in rows])
 
 
 def reference_logits(options: argparse.Namespace, token_ids: list[int], dtype: str) -> torch.Tensor:

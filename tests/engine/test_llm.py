@@ -3,9 +3,10 @@ from __future__ import annotations
 import threading
 from contextlib import closing
 
+import numpy
 import pytest
 
-import zse
+from zse.engine.conversations import messages_of
 from zse.engine.llm import LLM
 from zse.engine.request import SamplingParams
 from zse.errors import ContextLengthError, InvalidParameterError, UsageError
@@ -20,11 +21,6 @@ def llm(random_zse):
 def greedy(**fields):
     fields.setdefault("max_tokens", 12)
     return SamplingParams(temperature=0.0, ignore_eos=True, **fields)
-
-
-def test_the_package_offers_its_two_names_lazily():
-    assert zse.LLM is LLM
-    assert zse.SamplingParams is SamplingParams
 
 
 def test_a_text_a_list_of_tokens_and_a_list_of_texts_are_prompts(llm):
@@ -118,9 +114,71 @@ def test_chat_renders_the_template_of_the_file(llm):
     assert llm.chat(messages, greedy()).text == llm.generate([prompt], greedy())[0].text
 
 
-def test_logits_have_a_row_for_each_token(llm):
-    logits = llm.logits([1, 2, 3])
-    assert next(iter(logits.shape)) == 3
+def test_a_text_is_a_conversation_of_one_message(llm):
+    assert llm.chat_prompt("hi") == llm.chat_prompt([{"role": "user", "content": "hi"}])
+    whole = llm.chat([{"role": "user", "content": "hi"}], greedy())
+    assert llm.chat("hi", greedy()).text == whole.text
+
+
+def test_a_list_of_conversations_gives_a_list_of_answers_in_one_batch(llm):
+    asked = [[{"role": "user", "content": "one"}], "two", [{"role": "user", "content": "three"}]]
+    before = llm.stats().steps
+    found = llm.chat(asked, greedy())
+    num_steps = llm.stats().steps - before
+    assert [output.text for output in found] == [llm.chat(each, greedy()).text for each in asked]
+    assert num_steps < 2 * 12
+    assert llm.chat([], greedy()) == []
+
+
+@pytest.mark.parametrize(
+    ("messages", "words"),
+    [
+        (5, "messages is a int, expected a text or a list"),
+        ({"role": "user", "content": "x"}, "messages is a dict, expected a text or a list"),
+        ([{"role": "user", "content": "x"}, "y"], "both messages and other things"),
+        ([[]], "a conversation has no messages"),
+        ([["x"]], "message 0 is a str, expected a mapping"),
+        ([7], "a conversation is a int, expected a text or a list"),
+        ([{"content": "x"}], "message 0 has the role None"),
+        (
+            [{"role": "user", "content": "x"}, {"role": "user"}],
+            "the content of message 1 is a None",
+        ),
+        ([{"role": "user", "content": None}], "the content of message 0 is a None"),
+    ],
+)
+def test_what_is_no_conversation_is_refused_in_words(llm, messages, words):
+    with pytest.raises(InvalidParameterError, match=words) as caught:
+        llm.chat(messages)
+    assert caught.value.param == "messages"
+    assert '"role": "user"' in caught.value.hint
+
+
+def test_an_answer_that_only_calls_tools_needs_no_content():
+    message = {"role": "assistant", "content": None, "tool_calls": []}
+    assert messages_of([message]) == [message]
+
+
+@pytest.mark.parametrize("prompts", [5, ["x", 5], [[1, "x"]], [{"role": "user", "content": "x"}]])
+def test_what_is_no_prompt_is_refused_in_words(llm, prompts):
+    with pytest.raises(InvalidParameterError, match="expected a text or a list of token ids"):
+        llm.generate(prompts)
+
+
+def test_logits_are_a_row_of_numbers_for_each_token(llm):
+    rows = llm.logits([1, 2, 3])
+    array = numpy.asarray(rows)
+    assert array.shape == (3, llm.file.header.model_config["vocab_size"])
+    assert array.dtype == numpy.float32
+    assert rows[-1][5] == array[-1, 5]
+    likeliest = max(range(len(rows[-1])), key=rows[-1].__getitem__)
+    assert [likeliest] == llm.generate([[1, 2, 3]], greedy(max_tokens=1))[0].token_ids
+
+
+def test_what_auto_came_to_is_told(random_zse):
+    with LLM(random_zse, num_blocks=8, threads=1) as model:
+        assert model.device.name in ("cpu", "cuda:0")
+        assert model.device.hardware in str(model.device)
 
 
 def test_threads_share_the_engine(llm):

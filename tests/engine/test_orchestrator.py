@@ -11,7 +11,7 @@ from zse.device.survey import CudaSurvey, GpuState, Problem
 from zse.engine import orchestrator
 from zse.engine.orchestrator import IntelligenceOrchestrator, load_model
 from zse.engine.requirements import read_facts
-from zse.errors import DeviceError, EngineError, UsageError
+from zse.errors import DeviceError, UsageError
 from zse.models.well_known import WELL_KNOWN
 
 
@@ -73,10 +73,12 @@ def test_a_checkpoint_is_converted_to_the_chosen_scheme(random_checkpoint):
     orchestrator.close()
 
 
-def test_generating_before_loading_says_what_to_do(random_zse):
-    with pytest.raises(EngineError, match="not loaded") as caught:
-        IntelligenceOrchestrator.auto(random_zse).generate("x")
-    assert "load()" in caught.value.hint
+def test_generating_loads_the_model_when_nobody_has(random_zse):
+    orchestrator = IntelligenceOrchestrator.auto(random_zse, device="cpu")
+    options = {"max_tokens": 2, "stream": False, "ignore_eos": True}
+    assert isinstance(orchestrator.generate("x", **options), str)
+    assert orchestrator.is_loaded
+    orchestrator.close()
 
 
 def test_several_gpus_are_refused_with_the_way_to_go_on(random_zse):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from range_server import serving
 
 from zse.engine.requirements import estimate_memory, largest_that_fits, read_facts
 from zse.errors import DeviceError, NotFoundError
@@ -40,6 +41,15 @@ def test_the_first_estimate_within_the_budget_is_chosen(random_checkpoint):
     assert largest_that_fits(estimates, estimates[0].total_bytes - 1) is estimates[1]
     with pytest.raises(DeviceError, match=r"needs 0\.\d+ GB at int4"):
         largest_that_fits(estimates, 1000)
+
+
+def test_an_object_is_known_by_its_header(random_zse, monkeypatch):
+    with serving("/models/a.zse", random_zse.read_bytes()) as server:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", server.url)
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+        assert read_facts("s3://models/a.zse") == read_facts(random_zse)
+    assert len(server.requests) == 1
 
 
 def test_an_unknown_model_is_not_found(tmp_path):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from logits import as_tensor
 
 from zse.backends.types import SamplingRow, SequenceChunk, StepBatch
 from zse.errors import ContextLengthError, DeviceError, EngineError, InvalidParameterError
@@ -131,8 +132,25 @@ def test_logits_leave_the_pool_alone(runner: ModelRunner) -> None:
 
 def test_logits_are_the_same_token_by_token(runner: ModelRunner) -> None:
     token_ids = tokens_of(4, 30)
-    alone = runner.logits(token_ids, chunk_tokens=1)
-    torch.testing.assert_close(alone, runner.logits(token_ids), rtol=1e-4, atol=1e-4)
+    alone, together = (
+        as_tensor(runner.logits(token_ids, chunk_tokens=chunk)) for chunk in (1, 512)
+    )
+    torch.testing.assert_close(alone, together, rtol=1e-4, atol=1e-4)
+
+
+def test_a_context_longer_than_the_model_was_trained_for_is_cut_and_said(
+    make_pair: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    path = make_pair("llama", "bf16").path
+    for wanted, held, words in (
+        (256, 256, ""),
+        (100_000, 256, "the context is 256 tokens, as long as the model was trained for; 100000"),
+    ):
+        runner = load_runner(path, device="cpu", num_blocks=4, threads=1, max_context=wanted)
+        assert runner.max_position == held
+        runner.close()
+        assert words in caplog.text
+        assert bool(words) == bool(caplog.text)
 
 
 def test_chunks_without_a_sampling_row_return_nothing(runner: ModelRunner) -> None:

@@ -115,6 +115,7 @@ class HostInfo:
     multiprocessors: int = 132
     bandwidth_bytes_per_second: float = 4.3e12
     total_bytes: int = 1 << 30
+    ordinal: int = 0
 
 
 class InterpretedGpu:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from zse.backends.types import SampledToken, StepBatch
+    from zse.backends.types import DeviceUsed, LogitRows, SampledToken, StepBatch
 
 Handle: TypeAlias = Any
 """A tensor that only its backend understands."""
@@ -82,6 +82,10 @@ class Backend(Operations, Protocol):
     """Operations with weights and a KV pool on one device."""
 
     @property
+    def device(self) -> DeviceUsed:
+        """What it runs on."""
+
+    @property
     def looks_ahead(self) -> bool:
         """Whether a step can be submitted before the one before it has been waited for.
 
@@ -119,8 +123,8 @@ class Backend(Operations, Protocol):
     def copy_block(self, source: int, destination: int) -> None:
         """Copy one KV block of every layer."""
 
-    def join_rows(self, parts: Sequence[Handle]) -> Handle:
-        """Return float32 parts [n_i, width] joined along rows."""
+    def join_rows(self, parts: Sequence[Handle]) -> LogitRows:
+        """Return the rows of what ``lm_head`` returned, in the host's memory."""
 
     def memory_bytes(self) -> dict[str, int]:
         """Return bytes held, by use: weights, kv_cache."""

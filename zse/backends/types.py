@@ -8,7 +8,7 @@ What is made once a token is a named tuple: it takes half the time of a frozen d
 from __future__ import annotations
 
 from dataclasses import field
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from zse.kernels.lm_head_sample.entries import AdjustmentHistory
 from zse.records import record
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
 WantsLogits = Literal["none", "last", "all"]
+LogitRows: TypeAlias = "list[memoryview[float]]"
+"""One float32 view [vocab_size] a token, in the host's memory."""
 
 PENDING_TOKEN = -1
 """Stands for the token that its sequence's slot sampled in the step submitted just before.
@@ -24,6 +26,23 @@ PENDING_TOKEN = -1
 Only the device knows it yet. It is the only token of its chunk, and it appears only where the
 backend looks ahead.
 """
+
+
+@record
+class DeviceUsed:
+    """What a backend runs on: what ``auto`` came to."""
+
+    name: str
+    """``cpu`` or ``cuda:N``."""
+    hardware: str
+    """Model of the processor or GPU."""
+    threads: int = 0
+    """CPU threads that compute; 0 on a GPU."""
+
+    def __str__(self) -> str:
+        """Say it in words."""
+        threads = f", threads: {self.threads}" if self.threads else ""
+        return f"{self.name} ({self.hardware}{threads})"
 
 
 @record
@@ -130,3 +149,14 @@ class FinishedStep:
     def wait(self) -> Sequence[SampledToken | None]:
         """Return what was sampled."""
         return self.sampled
+
+
+def logit_rows(data: memoryview, vocab_size: int) -> LogitRows:
+    """Return rows over float32 [tokens, vocab_size], without a copy.
+
+    Args:
+        data: The bytes; they live as long as a row does.
+        vocab_size: Numbers of a row.
+    """
+    numbers = data.cast("f")
+    return [numbers[at : at + vocab_size] for at in range(0, len(numbers), vocab_size)]

@@ -98,7 +98,7 @@ def command(
         runner.close()
     result = BenchmarkResult(
         model=model,
-        device=device,
+        device=str(runner.device),
         prompt_tokens=prompt_tokens,
         output_tokens=output_tokens,
         batch=batch,

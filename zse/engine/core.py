@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import secrets
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from zse.engine.admission import check_request, resolve_max_tokens
 from zse.engine.pipeline import StepPipeline
@@ -25,7 +25,7 @@ from zse.records import record
 if TYPE_CHECKING:
     from collections.abc import Sequence as TokenIds
 
-    from zse.backends.types import SampledToken
+    from zse.backends.types import LogitRows, SampledToken
     from zse.engine.request import SamplingParams
     from zse.engine.runner import Runner
 
@@ -223,8 +223,8 @@ class EngineCore:
             steps=self._num_steps,
         )
 
-    def logits(self, token_ids: TokenIds[int]) -> Any:
-        """Return float32 logits [num_tokens, vocab_size] of one sequence.
+    def logits(self, token_ids: TokenIds[int]) -> LogitRows:
+        """Return float32 logits of one sequence: a row a token, ``vocab_size`` wide.
 
         Raises:
             InvalidParameterError: The list is empty, or a token id is out of range.

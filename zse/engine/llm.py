@@ -13,19 +13,23 @@ import functools
 import itertools
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Self, cast, overload
 
+from zse.engine.conversations import is_one_conversation, messages_of
 from zse.engine.loading import LoadOptions, load_model
 from zse.engine.output import Delta, RequestText, TokenLogprob
 from zse.engine.request import FinishReason, Request, SamplingParams
-from zse.errors import UsageError
+from zse.errors import InvalidParameterError, UsageError
 from zse.records import record
 from zse.text.template import load_chat_template
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
+    from zse.backends.types import DeviceUsed, LogitRows
+    from zse.engine.conversations import Conversation, Message
     from zse.engine.core import EngineStats
     from zse.engine.opening import StageProgress
     from zse.format.model_file import ModelFile
@@ -82,7 +86,8 @@ class LLM:
     """A model ready to generate.
 
     Args:
-        path: A .zse file; or a checkpoint folder, a hub id or ``tiny``, converted on first use.
+        path: A .zse file of this machine or behind s3://, hf:// or https://; or a checkpoint
+            folder, a hub id or ``tiny``, which is converted on first use.
         device: auto, cpu, cuda or cuda:N.
         max_context: Longest sequence in tokens; 0 means what the model says.
         kv_gib: Memory for the KV cache in GiB; 0 means chosen from what is free.
@@ -159,6 +164,11 @@ class LLM:
         return self._model.reader
 
     @property
+    def device(self) -> DeviceUsed:
+        """What the model runs on; where ``auto`` was asked for, what it came to."""
+        return self._model.device
+
+    @property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer from the file."""
         return self._model.tokenizer
@@ -216,36 +226,79 @@ class LLM:
         finally:
             self._forget(stream)
 
-    def chat(
+    @overload  # a text is a sequence of texts too, but the first form that fits is taken
+    def chat(  # type: ignore[overload-overlap]
         self,
-        messages: Sequence[Mapping[str, Any]],
+        messages: str | Sequence[Message],
         params: SamplingParams | None = None,
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
-    ) -> RequestOutput:
-        """Answer a conversation, rendered with the model's chat template.
+    ) -> RequestOutput: ...
+
+    @overload
+    def chat(
+        self,
+        messages: Sequence[Sequence[Message]] | Sequence[Conversation],
+        params: SamplingParams | None = None,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> list[RequestOutput]: ...
+
+    def chat(
+        self,
+        messages: Conversation | Sequence[Conversation],
+        params: SamplingParams | None = None,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> RequestOutput | list[RequestOutput]:
+        """Answer one conversation or many, rendered with the model's chat template.
+
+        Args:
+            messages: A text, which stands for one message of the user; a list of messages with
+                ``role`` and ``content``; or a list of such conversations, which share batches.
+            params: How to sample; by default up to 256 tokens at temperature 1.
+            tools: OpenAI function definitions that the model may call.
+
+        Returns:
+            One output; for a list of conversations a list of them, in their order.
 
         Raises:
+            InvalidParameterError: That is no conversation, or a parameter is out of range.
             TemplateError: The file has no chat template, or it does not accept the messages.
+            ContextLengthError: Conversation and completion exceed the context.
         """
-        return self.generate([self.chat_prompt(messages, tools=tools)], params)[0]
+        if is_one_conversation(messages):
+            prompt = self.chat_prompt(cast("Conversation", messages), tools=tools)
+            return self.generate([prompt], params)[0]
+        conversations = cast("Sequence[Conversation]", messages)
+        prompts = [self.chat_prompt(each, tools=tools) for each in conversations]
+        return self.generate(prompts, params)
 
     def chat_prompt(
         self,
-        messages: Sequence[Mapping[str, Any]],
+        messages: Conversation,
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
     ) -> list[int]:
         """Return the token ids of a conversation, ready for ``generate`` or ``stream``.
 
         Raises:
+            InvalidParameterError: That is no conversation.
             TemplateError: The file has no chat template, or it does not accept the messages.
         """
-        text = self._template.render(list(messages), tools=list(tools) if tools else None)
+        text = self._template.render(messages_of(messages), tools=list(tools) if tools else None)
         return self.tokenizer.encode(text, add_special_tokens=False)
 
-    def logits(self, token_ids: Sequence[int]) -> Any:
-        """Return float32 logits [num_tokens, vocab_size]: row i predicts token i + 1.
+    def logits(self, token_ids: Sequence[int]) -> LogitRows:
+        """Return what the model says of each next token: row i is about token i + 1.
+
+        Args:
+            token_ids: One sequence.
+
+        Returns:
+            A list with one row a token, on every device. A row is a ``memoryview`` of
+            ``vocab_size`` float32: ``rows[i][token_id]`` is a number, and ``numpy.asarray(rows)``
+            an array [num_tokens, vocab_size].
 
         Raises:
             InvalidParameterError: The list is empty, or a token id is out of range.
@@ -322,10 +375,27 @@ def _list_of_prompts(
 ) -> list[str | list[int]]:
     if isinstance(prompts, str):
         return [prompts]
-    token_ids = [item for item in prompts if isinstance(item, int)]
-    if token_ids and len(token_ids) == len(prompts):
-        return [token_ids]
-    return [item for item in prompts if not isinstance(item, int)]
+    if prompts and _is_token_ids(prompts):
+        return [cast("list[int]", prompts)]
+    if not isinstance(prompts, Sequence):
+        raise _no_prompt(prompts)
+    for prompt in prompts:
+        if not isinstance(prompt, str) and not _is_token_ids(prompt):
+            raise _no_prompt(prompt)
+    return cast("list[str | list[int]]", list(prompts))
+
+
+def _is_token_ids(value: object) -> bool:
+    is_list = isinstance(value, Sequence) and not isinstance(value, str)
+    return is_list and all(isinstance(item, int) for item in cast("Sequence[object]", value))
+
+
+def _no_prompt(value: object) -> InvalidParameterError:
+    return InvalidParameterError(
+        f"a prompt is {repr(value)[:60]}, expected a text or a list of token ids",
+        param="prompts",
+        hint="Messages with a role and a content are for chat().",
+    )
 
 
 def _output_of(stream: _Stream) -> RequestOutput:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -15,9 +16,12 @@ from zse.text.tokenizer import load_tokenizer
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from zse.backends.types import DeviceUsed
     from zse.format.model_file import ModelFile
     from zse.models.runner import ModelRunner
     from zse.text.tokenizer import Tokenizer
+
+_LOG = logging.getLogger("zse.engine")
 
 __all__ = ["LoadOptions", "LoadedModel", "load_model"]
 
@@ -29,6 +33,8 @@ class LoadedModel:
     reader: ModelFile
     core: EngineCore
     tokenizer: Tokenizer
+    device: DeviceUsed
+    """What the model runs on; where ``auto`` was asked for, what it came to."""
 
     def close(self) -> None:
         """Give the device's memory and the file back."""
@@ -80,7 +86,8 @@ def load_model(
     except BaseException:
         opened.abandon()
         raise
-    return LoadedModel(reader=reader, core=core, tokenizer=tokenizer)
+    _LOG.info("the model runs on %s", runner.device)
+    return LoadedModel(reader=reader, core=core, tokenizer=tokenizer, device=runner.device)
 
 
 def _load_tokenizer(reader: ModelFile, phases: Phases) -> Tokenizer:

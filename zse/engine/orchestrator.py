@@ -1,7 +1,6 @@
 """IntelligenceOrchestrator: picks the scheme a model is run at by the memory there is.
 
     orchestrator = IntelligenceOrchestrator.auto("tiny")
-    orchestrator.load()
     for text in orchestrator.generate("The capital of France is"):
         print(text, end="", flush=True)
 
@@ -26,7 +25,7 @@ from zse.engine.requirements import (
     largest_that_fits,
     read_facts,
 )
-from zse.errors import DeviceError, EngineError, UsageError
+from zse.errors import DeviceError, UsageError
 from zse.records import record
 
 if TYPE_CHECKING:
@@ -60,7 +59,7 @@ class IntelligenceOrchestrator:
     """A model with the scheme chosen for it. Made by one of its class methods.
 
     Args:
-        model: A .zse file, ``tiny``, a checkpoint folder or a hub id.
+        model: Whatever ``LLM`` takes.
         estimate: What was chosen.
         facts: What is known of the model.
         device: auto, cpu or cuda[:N].
@@ -181,14 +180,7 @@ class IntelligenceOrchestrator:
         Raises:
             ZSEError: As ``LLM``.
         """
-        if self._llm is None:
-            self._llm = LLM(
-                self.model,
-                device=self._device,
-                max_context=self.estimate.context_tokens,
-                kv_gib=self.estimate.kv_bytes / _GIB,
-                quant=self.quantization,
-            )
+        self._loaded()
         return self
 
     @overload
@@ -219,7 +211,7 @@ class IntelligenceOrchestrator:
         stream: bool = True,
         **sampling: Any,
     ) -> Iterator[str] | str:
-        """Answer a text as it stands, or a list of chat messages.
+        """Answer a text as it stands, or a list of chat messages. Loads the model if need be.
 
         Args:
             prompt: A text, or messages with role and content.
@@ -228,21 +220,18 @@ class IntelligenceOrchestrator:
             sampling: Other fields of ``SamplingParams``.
 
         Raises:
-            EngineError: The model is not loaded.
             InvalidParameterError: A parameter is out of its range.
+            ZSEError: As ``load``.
         """
-        if self._llm is None:
-            raise EngineError("the model is not loaded", hint="Call load() first.")
+        llm = self._loaded()
         token_ids = (
-            self._llm.tokenizer.encode(prompt)
-            if isinstance(prompt, str)
-            else self._llm.chat_prompt(prompt)
+            llm.tokenizer.encode(prompt) if isinstance(prompt, str) else llm.chat_prompt(prompt)
         )
         if max_tokens is None:
-            room = self._llm.max_context - len(token_ids)
+            room = llm.max_context - len(token_ids)
             max_tokens = min(_DEFAULT_MAX_TOKENS, max(room, 1))
         params = SamplingParams(max_tokens=max_tokens, **sampling)
-        pieces = self._texts(self._llm.stream(token_ids, params))
+        pieces = self._texts(llm.stream(token_ids, params))
         return pieces if stream else "".join(pieces)
 
     def close(self) -> None:
@@ -258,6 +247,17 @@ class IntelligenceOrchestrator:
     def __exit__(self, *_: object) -> None:
         """Close the model."""
         self.close()
+
+    def _loaded(self) -> LLM:
+        if self._llm is None:
+            self._llm = LLM(
+                self.model,
+                device=self._device,
+                max_context=self.estimate.context_tokens,
+                kv_gib=self.estimate.kv_bytes / _GIB,
+                quant=self.quantization,
+            )
+        return self._llm
 
     def _texts(self, deltas: Iterator[Delta]) -> Iterator[str]:
         start = time.monotonic()

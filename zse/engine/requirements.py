@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING, Any
 from zse.errors import DeviceError
 from zse.format.reader import ZSEReader
 from zse.format.spec import GROUP_SIZES, Scheme, bytes_of_shape, parts_for
-from zse.models.builtin import builtin_checkpoint, is_builtin
+from zse.models.builtin import builtin_checkpoint
 from zse.models.config import ModelConfig
 from zse.models.names import TensorSource, tensor_plan
+from zse.models.resolve import Builtin, LocalFile, RemoteFile, resolve_model
 from zse.records import record
 
 if TYPE_CHECKING:
     from zse.format.spec import ZSEHeader
+    from zse.store.location import Location
 
 DEFAULT_CONTEXT = 4096
 """Tokens of KV cache that an estimate includes when none are asked for."""
@@ -72,19 +74,21 @@ def read_facts(model: str | Path) -> ModelFacts:
     """Look a model up.
 
     Args:
-        model: A .zse file, ``tiny``, a checkpoint folder, or a hub id (which is downloaded, as
-            loading it would).
+        model: Anything ``resolve_model`` knows. A checkpoint on the hub is downloaded, as loading
+            it would; of an object in S3 the header is read.
 
     Raises:
         NotFoundError: There is no such model.
         UnsupportedModelError: Its architecture is not supported.
     """
-    path = Path(model).expanduser()
-    if is_builtin(str(model)):
-        return _facts_of_checkpoint(builtin_checkpoint(str(model)))
-    if path.suffix == ".zse" or path.is_file():
-        with ZSEReader(path) as reader:
+    named = resolve_model(model)
+    if isinstance(named, Builtin):
+        return _facts_of_checkpoint(builtin_checkpoint(named.name))
+    if isinstance(named, LocalFile):
+        with ZSEReader(named.path) as reader:
             return facts_of(reader.header)
+    if isinstance(named, RemoteFile):
+        return _facts_of_object(named.location)
     source = importlib.import_module("zse.quantize.source")
     return _facts_of_checkpoint(Path(source.resolve_source(str(model)).folder))
 
@@ -151,6 +155,17 @@ def largest_that_fits(estimates: list[MemoryEstimate], budget_bytes: int) -> Mem
         f"{least.context_tokens} tokens of context, but {budget_bytes / 1e9:.2f} GB are available",
         hint="Choose a smaller model or a shorter context, or give it more memory.",
     )
+
+
+def _facts_of_object(location: Location) -> ModelFacts:
+    if location.scheme != "s3":
+        with ZSEReader(location.url) as fetched:
+            return facts_of(fetched.header)
+    from zse.stream.opening import open_source
+    from zse.stream.remote import RemoteReader
+
+    with RemoteReader(open_source(location)) as reader:
+        return facts_of(reader.header)
 
 
 def _facts_of_checkpoint(folder: Path) -> ModelFacts:

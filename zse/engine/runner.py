@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from zse.backends.protocol import PendingStep
-    from zse.backends.types import StepBatch
+    from zse.backends.types import LogitRows, StepBatch
 
 
 class Runner(Protocol):
@@ -37,8 +37,8 @@ class Runner(Protocol):
     def submit(self, batch: StepBatch) -> PendingStep:
         """Hand over one step: write the chunks' KV and sample where a row asks for it."""
 
-    def logits(self, token_ids: Sequence[int]) -> Any:
-        """Return float32 logits [num_tokens, vocab_size] of one sequence, outside the KV pool."""
+    def logits(self, token_ids: Sequence[int]) -> LogitRows:
+        """Return float32 logits of one sequence, a row a token, computed outside the KV pool."""
 
     def close(self) -> None:
         """Give the device's memory back."""

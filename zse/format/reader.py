@@ -157,13 +157,23 @@ def open_file(path: Path) -> OpenFile:
     return OpenFile(path, fd)
 
 
+def _path_of(model: str | os.PathLike[str]) -> Path:
+    path = Path(model)
+    if not isinstance(model, str) or path.exists():
+        return path
+    # By name: what knows the names of models, and makes files of them, stands above this package.
+    located: Path = importlib.import_module("zse.engine.opening").locate_model(model)
+    return located
+
+
 class ZSEReader(Contents):
     """Random access to one file. Use it as a context manager.
 
     Views and tensors taken from a reader stay valid after ``close``: they keep the mapping alive.
 
     Args:
-        path: The file.
+        path: The file. A text that is no path of this machine may name any model, as in ``LLM``:
+            what is behind an address is fetched, and a checkpoint converted, into the cache.
 
     Raises:
         NotFoundError: There is no such file, or it is a folder.
@@ -172,7 +182,7 @@ class ZSEReader(Contents):
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
+        self.path = _path_of(path)
         self._file = open_file(self.path)
         try:
             fd, (size_bytes, _) = self._file.fd, self._file.opened_state

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
@@ -31,8 +32,10 @@ if TYPE_CHECKING:
         Sampled,
         Step,
     )
+    from zse.backends.types import DeviceUsed, LogitRows
     from zse.format.model_file import ModelFile
 
+_LOG = logging.getLogger("zse.models")
 _LOGITS_CHUNK = 512
 """Tokens that ``logits`` computes at a time unless told otherwise."""
 
@@ -62,6 +65,7 @@ class ModelRunner:
         self.vocab_size = config.vocab_size
         self.num_blocks = backend.num_blocks
         self.block_size = backend.block_size
+        self.device: DeviceUsed = backend.device
         self._reader = reader
         self._owns_reader = owns_reader
         self._backend = backend
@@ -94,8 +98,8 @@ class ModelRunner:
         """
         return StepResult(sampled=self.submit(batch).wait())
 
-    def logits(self, token_ids: Sequence[int], *, chunk_tokens: int = _LOGITS_CHUNK) -> Any:
-        """Return float32 logits [num_tokens, vocab_size] of one sequence, outside the KV pool.
+    def logits(self, token_ids: Sequence[int], *, chunk_tokens: int = _LOGITS_CHUNK) -> LogitRows:
+        """Return float32 logits of one sequence, a row a token, computed outside the KV pool.
 
         Args:
             token_ids: The sequence.
@@ -215,7 +219,7 @@ def load_runner(
         config = ModelConfig.from_json(reader.header.model_config)
         forward = forward_of(config)
         _check_tensors(reader, config)
-        max_position = min(max_context or config.max_position, config.max_position)
+        max_position = _context_of(config, max_context)
         frequencies, factor = inverse_frequencies(
             config.head_dim, config.rope_theta, config.rope_scaling
         )
@@ -241,6 +245,17 @@ def load_runner(
         if owns_reader:
             reader.close()
         raise
+
+
+def _context_of(config: ModelConfig, wanted_tokens: int) -> int:
+    """Return the longest sequence in tokens: what was asked for, up to what was trained."""
+    if wanted_tokens > config.max_position:
+        _LOG.warning(
+            "the context is %d tokens, as long as the model was trained for; %d were asked for",
+            config.max_position,
+            wanted_tokens,
+        )
+    return min(wanted_tokens or config.max_position, config.max_position)
 
 
 def _check_tensors(reader: ModelFile, config: ModelConfig) -> None:

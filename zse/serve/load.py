@@ -74,7 +74,7 @@ def load_served_model(options: ServeOptions, state: AppState, head_start: HeadSt
             "architecture": loaded.reader.header.architecture,
             "scheme": scheme_of(loaded.reader.header),
             "file_bytes": loaded.reader.size_bytes,
-            "device": options.device,
+            "device": str(loaded.device),
         },
         resources=(loaded.reader,),
     )

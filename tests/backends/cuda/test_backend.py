@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import interpreted_gpu
 import pytest
-import torch
+from logits import as_tensor
 from penalized_steps import decode_with_penalties
 
 from zse.backends.cuda.arrival import Arrival
@@ -85,9 +85,9 @@ def greedy(step: int = 0) -> SamplingRow:
 
 
 def test_logits_of_a_prompt_are_those_of_the_cpu(path, runner):
-    found = torch.frombuffer(runner.logits(PROMPT), dtype=torch.float32).view(len(PROMPT), -1)
+    found = as_tensor(runner.logits(PROMPT))
     cpu = load_runner(path, device="cpu", num_blocks=8)
-    expected = cpu.logits(PROMPT)
+    expected = as_tensor(cpu.logits(PROMPT))
     cpu.close()
     error = (found - expected).norm() / expected.norm()
     assert float(error) < 2e-2
@@ -108,6 +108,6 @@ def test_a_decode_step_continues_from_the_device(runner, path):
     )
     tokens = [first.wait()[0].token_id, second.wait()[0].token_id]
     cpu = load_runner(path, device="cpu", num_blocks=8)
-    logits = cpu.logits([*PROMPT, tokens[0]])
+    logits = as_tensor(cpu.logits([*PROMPT, tokens[0]]))
     cpu.close()
     assert tokens == [int(logits[-2].argmax()), int(logits[-1].argmax())]

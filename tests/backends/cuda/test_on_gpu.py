@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from logits import as_tensor
 from penalized_steps import decode_with_penalties
 
 from zse.backends.types import PENDING_TOKEN, SamplingRow, SequenceChunk, StepBatch
@@ -51,12 +52,6 @@ def error_of(found: torch.Tensor, expected: torch.Tensor) -> float:
     return float((found - expected).norm() / expected.norm())
 
 
-def as_tensor(logits: Any) -> torch.Tensor:
-    if isinstance(logits, torch.Tensor):
-        return logits
-    return torch.frombuffer(logits, dtype=torch.float32).view(*logits.shape)
-
-
 @pytest.fixture(params=CASES, ids=lambda case: "-".join(map(str, case)))
 def case(request: pytest.FixtureRequest, make_pair: Callable[..., Any]) -> tuple[Path, str]:
     family, quantization, changes = request.param
@@ -89,7 +84,7 @@ def greedy(step: int = 0) -> SamplingRow:
 @pytest.mark.parametrize("length", [1, 2, 33, 400])
 def test_logits_of_a_prompt_are_those_of_the_cpu(runners, case, length):
     gpu, cpu = runners
-    expected = cpu.logits(prompt(length))
+    expected = as_tensor(cpu.logits(prompt(length)))
     assert error_of(as_tensor(gpu.logits(prompt(length))), expected) < TOLERANCE[case[1]]
 
 
@@ -118,7 +113,7 @@ def test_decode_steps_follow_each_other_on_the_device(runners, case):
     while pending:
         collect(pending.pop(0), prompts)
     for tokens, length in zip(prompts, lengths, strict=True):
-        logits = cpu.logits(tokens)
+        logits = as_tensor(cpu.logits(tokens))
         for place in range(length - 1, len(tokens) - 1):
             row = logits[place]
             gap = float(row.max() - row[tokens[place + 1]])
@@ -155,7 +150,7 @@ def test_a_step_mixes_decode_rows_with_a_prompt(runners, case):
     )
     answers = gpu.submit(mixed).wait()
     for tokens, answer in zip((running, arriving), answers, strict=True):
-        row = cpu.logits(tokens)[-1]
+        row = as_tensor(cpu.logits(tokens))[-1]
         logprobs = torch.log_softmax(row, 0)
         assert float(row.max() - row[answer.token_id]) <= TOLERANCE[case[1]] * 2 * float(
             row.abs().max()

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from logits import as_tensor
 
 from zse import format as zse_format
 from zse.errors import FormatError, MissingDependencyError, UsageError
@@ -29,7 +30,7 @@ def logits(model: Any) -> torch.Tensor:
 def runner_logits(path: Path) -> torch.Tensor:
     runner = load_runner(path, device="cpu", num_blocks=4, block_size=8, threads=1)
     try:
-        return runner.logits(PROMPT)
+        return as_tensor(runner.logits(PROMPT))
     finally:
         runner.close()
 

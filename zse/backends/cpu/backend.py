@@ -13,9 +13,10 @@ from zse.backends.cpu.rotary import RotaryTable, rotate
 from zse.backends.cpu.sampling import sample
 from zse.backends.cpu.step import CpuStep, build_step
 from zse.backends.cpu.weights import Weights
-from zse.backends.types import FinishedStep
+from zse.backends.types import DeviceUsed, FinishedStep, logit_rows
 from zse.device import probe
 from zse.errors import DeviceError
+from zse.format.as_torch import bytes_from
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from zse.backends.cpu.linear import Linear
     from zse.backends.options import BackendOptions, ModelShape
     from zse.backends.protocol import Forward
-    from zse.backends.types import SampledToken, StepBatch
+    from zse.backends.types import LogitRows, SampledToken, StepBatch
     from zse.format.reader import ZSEReader
 
 _KV_DTYPES = {"auto": torch.float32, "fp32": torch.float32, "bf16": torch.bfloat16}
@@ -37,7 +38,11 @@ class CPUBackend:
     looks_ahead = False
 
     def __init__(self, reader: ZSEReader, shape: ModelShape, options: BackendOptions) -> None:
-        torch.set_num_threads(options.threads or probe().compute_threads)
+        machine = probe()
+        torch.set_num_threads(options.threads or machine.compute_threads)
+        self.device = DeviceUsed(
+            name="cpu", hardware=machine.cpu_model, threads=torch.get_num_threads()
+        )
         self._shape = shape
         self._kv_heads = shape.num_kv_heads
         self._rotated_heads = shape.num_heads + shape.num_kv_heads
@@ -165,9 +170,9 @@ class CPUBackend:
         for pool in self._cache:
             pool[destination].copy_(pool[source])
 
-    def join_rows(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Join parts along rows."""
-        return parts[0] if len(parts) == 1 else torch.cat(list(parts))
+    def join_rows(self, parts: Sequence[torch.Tensor]) -> LogitRows:
+        """Return the rows of parts [n_i, vocab]."""
+        return logit_rows(bytes_from(torch.cat(list(parts))), self._shape.vocab_size)
 
     def memory_bytes(self) -> dict[str, int]:
         """Return bytes held, by use."""

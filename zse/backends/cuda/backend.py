@@ -18,6 +18,7 @@ from zse.backends.cuda.operations import CudaOperations
 from zse.backends.cuda.scratch import Scratch
 from zse.backends.cuda.step import StepPlan, plan_step, shape_of, write_inputs
 from zse.backends.cuda.transfers import ResultRing, StagingRing
+from zse.backends.types import DeviceUsed, logit_rows
 from zse.kernels.launcher import Rehearsal
 from zse.kernels.lm_head_sample.arrays import SamplingKind
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from zse.backends.cuda.memory import DeviceMemory
     from zse.backends.cuda.model import DeviceModel
     from zse.backends.protocol import Forward, PendingStep
-    from zse.backends.types import StepBatch
+    from zse.backends.types import LogitRows, StepBatch
     from zse.device.cuda import DeviceBlock, Gpu, Stream
 
 GREEDY = SamplingKind()
@@ -48,6 +49,7 @@ class CUDABackend(CudaOperations):
 
     def __init__(self, gpu: Gpu, stream: Stream, model: DeviceModel, memory: DeviceMemory) -> None:
         self._gpu = gpu
+        self.device = DeviceUsed(name=f"cuda:{gpu.info.ordinal}", hardware=gpu.info.name)
         self._stream = stream
         self._memory = memory
         self._limits = model.limits(memory.cache.num_blocks)
@@ -175,11 +177,10 @@ class CUDABackend(CudaOperations):
         finally:
             host.free()
 
-    def join_rows(self, parts: Sequence[bytes]) -> memoryview[float]:
-        """Return float32 [rows, vocab] on the host."""
-        joined = bytearray().join(parts)
-        vocab = self._model.shape.vocab_size
-        return memoryview(joined).cast("f", (len(joined) // 4 // vocab, vocab))
+    def join_rows(self, parts: Sequence[bytes]) -> LogitRows:
+        """Return the rows of parts float32 [n_i, vocab]."""
+        joined = bytearray().join(parts)  # not bytes: a view of it may be written to
+        return logit_rows(memoryview(joined), self._model.shape.vocab_size)
 
     def new_cache(self, num_blocks: int) -> KVPool:
         """Return a separate, empty KV cache; give it back with ``release_cache``."""

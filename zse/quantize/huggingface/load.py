@@ -47,7 +47,7 @@ def load_zse_model(
     Norms and embeddings are plain tensors; linear layers keep their packed weights.
 
     Args:
-        path: The .zse file.
+        path: The .zse file, or whatever else ``zse.LLM`` takes.
         cache_weights: True makes every layer a plain one, dequantized once, at the price of the
             memory that quantization saved; "auto" and False compute on packed weights.
         backend: ``zse``: our kernels on a GPU, torch on a CPU; ``bnb``: NF4 layers become
@@ -85,7 +85,7 @@ def load_zse_model(
         model = _empty_model(transformers, reader, values)
         fill_model(model, reader, layers, device=place, dtype=values)
         tokenizer = _build_tokenizer(transformers, reader)
-        info = _describe(path, reader)
+        info = _describe(reader.path, reader)
     return model.eval(), tokenizer, info
 
 
