@@ -13,6 +13,7 @@ from zse.cli import kernels, run
 from zse.cli.kernels_show import PlainLines
 from zse.format.reader import ZSEReader
 from zse.kernels.build import builder, pool
+from zse.kernels.build.builder import BuildStep
 from zse.kernels.pack import KernelPack
 from zse.kernels.variant import Variant, variant
 
@@ -187,8 +188,12 @@ def test_add_puts_a_pack_into_a_model_file(
 def test_progress_without_a_terminal_is_a_line_now_and_then(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    times = iter([0.0, 4.0, 11.0, 12.0])
-    show = PlainLines("compiling for sm_90", 3, clock=lambda: next(times))
-    for key in ("a", "b", "c"):
-        show(key)
-    assert capsys.readouterr().err == "compiling for sm_90: 2 of 3, b\n"
+    times = iter([0.0, 1.0, 5.0, 12.0, 13.0, 200.0])
+    show = PlainLines("compiling for sm_90", clock=lambda: next(times))
+    for done, key in ((5, ""), (6, "a"), (7, "b"), (8, "c"), (9, "d")):
+        show(BuildStep(key=key, done=done, total=20, found=5))
+    assert capsys.readouterr().err.splitlines() == [
+        "compiling for sm_90: 20 kernels, 5 found",
+        "compiling for sm_90: 7 of 20 kernels, about 78 s left",
+        "compiling for sm_90: 9 of 20 kernels, about 9 min left",
+    ]

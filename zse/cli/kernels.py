@@ -69,7 +69,7 @@ def build(
     reports = []
     for target, path in zip(targets, paths, strict=True):
         with (
-            build_progress(target, len(variants)) as progress,
+            build_progress(target) as progress,
             filling(load_settings().cache_dir, "triton") as triton_folder,
         ):
             built = build_pack(

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from zse.kernels.build.builder import BuiltPack
+    from zse.kernels.build.builder import BuildStep, BuiltPack
     from zse.kernels.pack import KernelPack
     from zse.kernels.targets import Target
     from zse.kernels.variant import Variant
@@ -25,17 +25,38 @@ _LINE_SECONDS = 10.0
 
 
 @contextmanager
-def build_progress(target: Target, total: int) -> Iterator[Callable[[str], None]]:
-    """Yield a callback for finished kernels: a bar on a terminal, a line now and then elsewhere."""
+def build_progress(target: Target) -> Iterator[Callable[[BuildStep], None]]:
+    """Yield a callback for steps: a bar on a terminal, a line now and then elsewhere."""
+    what = f"compiling for {target.name}"
     if not sys.stderr.isatty() or load_settings().no_color:
-        yield PlainLines(f"compiling for {target.name}", total)
+        yield PlainLines(what)
         return
     from rich.console import Console
-    from rich.progress import Progress
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(f"compiling for {target.name}", total=total)
-        yield lambda _: bar.update(task, advance=1)
+    columns = (
+        TextColumn(what),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[left]}"),
+    )
+    started = time.monotonic()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=None, left="")
+
+        def show(step: BuildStep) -> None:
+            left = _time_left(step, time.monotonic() - started)
+            bar.update(task, completed=step.done, total=step.total, left=left)
+
+        yield show
+
+
+def _time_left(step: BuildStep, elapsed_seconds: float) -> str:
+    """Say how long the rest takes, as well as that is known."""
+    seconds = step.seconds_left(elapsed_seconds)
+    if seconds is None:
+        return "time left not known yet"
+    return f"about {seconds:.0f} s left" if seconds < 100 else f"about {seconds / 60:.0f} min left"
 
 
 def describe_build(built: BuiltPack) -> dict[str, Any]:
@@ -45,6 +66,7 @@ def describe_build(built: BuiltPack) -> dict[str, Any]:
         "bytes": len(built.data),
         "seconds": round(built.seconds, 1),
         "kernels": len(built.kernels),
+        "found": built.found,
         "skipped": built.skipped,
         "failed": built.failed,
     }
@@ -70,7 +92,7 @@ def print_build(path: Path, built: BuiltPack) -> None:
         click.echo(f"failed: {key}: {text}", err=True)
     click.echo(
         f"{path}: {len(built.kernels)} kernels for {built.target.name}, {len(built.data)} bytes, "
-        f"{built.seconds:.1f} s"
+        f"{built.seconds:.1f} s; {built.found} kernels were compiled before"
     )
 
 
@@ -127,19 +149,19 @@ def print_pack(report: Mapping[str, Any]) -> None:
 
 
 class PlainLines:
-    """Prints a line on stderr every ten seconds."""
+    """Prints a line on stderr at the start, and then every ten seconds."""
 
-    def __init__(self, what: str, total: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, what: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._what = what
-        self._total = total
         self._clock = clock
-        self._done = 0
-        self._printed = clock()
+        self._started = self._printed = clock()
 
-    def __call__(self, key: str) -> None:
-        """Count a kernel; show the count, unless the last line is recent."""
-        self._done += 1
+    def __call__(self, step: BuildStep) -> None:
+        """Show a step, unless the last line is recent."""
         now = self._clock()
-        if now - self._printed >= _LINE_SECONDS:
+        if not step.key:
+            click.echo(f"{self._what}: {step.total} kernels, {step.found} found", err=True)
+        elif now - self._printed >= _LINE_SECONDS:
             self._printed = now
-            click.echo(f"{self._what}: {self._done} of {self._total}, {key}", err=True)
+            left = _time_left(step, now - self._started)
+            click.echo(f"{self._what}: {step.done} of {step.total} kernels, {left}", err=True)

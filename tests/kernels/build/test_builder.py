@@ -8,16 +8,20 @@ import shutil
 import subprocess
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from sample_packs import SCALE
 
 from zse.errors import MissingDependencyError
 from zse.kernels.build import pool
-from zse.kernels.build.builder import BuiltPack, KernelBuildFailed, build_pack
+from zse.kernels.build.builder import BuildStep, BuiltPack, KernelBuildFailed, build_pack
 from zse.kernels.pack import KernelPack
 from zse.kernels.targets import TARGETS
 from zse.kernels.variant import Kernel, Variant, number, pointer, variant
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 SOURCES = Path(__file__).parent / "kernels_for_tests"
 PRODUCT = Kernel(
@@ -38,15 +42,18 @@ def build(
     target: str = "sm_90",
     sources: Path = SOURCES,
     keep_going: bool = False,
+    processes: int = 2,
+    progress: Callable[[BuildStep], None] = lambda _: None,
 ) -> BuiltPack:
     return build_pack(
         TARGETS[target],
         variants,
         source_digest="",
         cache_dir=cache,
-        processes=2,
+        processes=processes,
         keep_going=keep_going,
         import_paths=[sources],
+        progress=progress,
     )
 
 
@@ -99,6 +106,33 @@ def test_two_builds_in_two_folders_give_the_same_bytes(built: BuiltPack, tmp_pat
     assert again.data == built.data
     for path in (SOURCES, elsewhere, Path.cwd(), tmp_path):
         assert str(path).encode() not in again.data
+
+
+@pytest.mark.slow
+def test_workers_their_number_and_what_was_found_change_no_byte(
+    built: BuiltPack, tmp_path: Path
+) -> None:
+    alone = build(tmp_path, DOT, processes=1)
+    assert (alone.found, len(alone.kernels)) == (0, 1)
+    half = build(tmp_path, SMALL, DOT, processes=1)
+    whole = build(tmp_path, DOT, SMALL, processes=3)
+    assert (half.found, whole.found) == (1, 2)
+    assert half.data == whole.data == built.data
+
+
+@pytest.mark.slow
+def test_an_interrupted_build_goes_on_where_it_stopped(built: BuiltPack, tmp_path: Path) -> None:
+    def stop(step: BuildStep) -> None:
+        if step.key:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        build(tmp_path, SMALL, DOT, processes=1, progress=stop)
+    steps: list[BuildStep] = []
+    again = build(tmp_path, SMALL, DOT, processes=1, progress=steps.append)
+    assert again.found == 1
+    assert [(step.key, step.done, step.total) for step in steps] == [("", 1, 2), (DOT.key, 2, 2)]
+    assert again.data == built.data
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     keys: list[str] = []
 
     @contextmanager
-    def worker(_: dict[str, str]) -> Iterator[Callable[[dict[str, Any]], Answer]]:
+    def worker(*_: object) -> Iterator[Callable[[dict[str, Any]], Answer]]:
         def ask(job: dict[str, Any]) -> Answer:
             keys.append(job["key"])
             return Answer(job=job, facts={}, error="")
@@ -62,3 +63,42 @@ def test_an_error_ends_the_build_and_starts_nothing_more(
     with pytest.raises(error):
         run_jobs(JOBS, processes=3, environment={}, progress=progress)
     assert len(asked) <= 3
+
+
+class Compiler:
+    """Stands for a worker process whose job never ends by itself."""
+
+    def __init__(self) -> None:
+        self.ended = threading.Event()
+
+
+def test_an_interrupt_stops_the_compilers_that_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    started = threading.Barrier(3)
+    killed: list[Compiler] = []
+
+    @contextmanager
+    def worker(_: dict[str, str], running: set[Any]) -> Iterator[Callable[..., Answer]]:
+        compiler = Compiler()
+        running.add(compiler)
+
+        def ask(job: dict[str, Any]) -> Answer:
+            started.wait()
+            if job["key"] != "0":
+                assert compiler.ended.wait(60)
+            return Answer(job=job, facts={}, error="")
+
+        yield ask
+
+    def kill(compiler: Compiler) -> None:
+        killed.append(compiler)
+        compiler.ended.set()
+
+    def progress(answer: Answer) -> None:
+        if answer.job["key"] == "0":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(pool, "_worker", worker)
+    monkeypatch.setattr(pool, "_kill", kill)
+    with pytest.raises(KeyboardInterrupt):
+        run_jobs(JOBS, processes=3, environment={}, progress=progress)
+    assert len(killed) == 3

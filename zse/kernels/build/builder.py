@@ -8,7 +8,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zse import __version__
+import zse
+from zse.kernels.build.finished import FinishedKernels
 from zse.kernels.build.pool import Answer, ask_versions, compiler_environment, run_jobs
 from zse.kernels.build.writer import CompiledKernel, pack_bytes
 from zse.kernels.pack_errors import KernelPackError
@@ -20,11 +21,35 @@ if TYPE_CHECKING:
     from zse.kernels.targets import Target
     from zse.kernels.variant import Variant
 
+_ROOT = Path(zse.__file__).parent.parent
+
 
 class KernelBuildFailed(KernelPackError):  # noqa: N818 - says what happened, as its siblings do
     """Kernels do not compile."""
 
     default_hint = "Fix them, or leave them out of the pack with --keep-going."
+
+
+@record
+class BuildStep:
+    """How far a build is."""
+
+    key: str
+    """The kernel that is finished; empty at the start."""
+    done: int
+    """Kernels that are finished, those found included."""
+    total: int
+    found: int
+    """Kernels that an earlier build had compiled."""
+
+    def seconds_left(self, elapsed_seconds: float) -> float | None:
+        """Return about how long the rest takes; None while nothing was compiled.
+
+        Args:
+            elapsed_seconds: Since the build began.
+        """
+        compiled = self.done - self.found
+        return elapsed_seconds / compiled * (self.total - self.done) if compiled else None
 
 
 @record
@@ -38,6 +63,8 @@ class BuiltPack:
     """Variants that the architecture cannot run, with the reason."""
     failed: dict[str, str]
     """Variants that do not compile, with what the compiler said."""
+    found: int
+    """Kernels that an earlier build had compiled."""
     seconds: float
 
 
@@ -50,7 +77,7 @@ def build_pack(
     processes: int = 0,
     keep_going: bool = False,
     import_paths: Sequence[Path] = (),
-    progress: Callable[[str], None] = lambda _: None,
+    progress: Callable[[BuildStep], None] = lambda _: None,
 ) -> BuiltPack:
     """Compile variants for one architecture.
 
@@ -58,11 +85,11 @@ def build_pack(
         target: The architecture.
         variants: What to compile.
         source_digest: SHA-256 of the kernels' sources, for the pack's provenance.
-        cache_dir: Triton's cache; a later build of the same sources is fast.
+        cache_dir: Triton's cache and finished kernels; what is there is not compiled again.
         processes: Compilers at a time; 0 means one a core.
         keep_going: Write a pack without the variants that do not compile.
         import_paths: Where the kernels' modules are, if not in zse.
-        progress: Called with each finished key.
+        progress: Called at the start and after each kernel.
 
     Raises:
         MissingDependencyError: Triton is not installed.
@@ -71,31 +98,36 @@ def build_pack(
     started = time.monotonic()
     environment = compiler_environment(cache_dir, import_paths)
     versions = ask_versions(target.number, environment)
+    finished = FinishedKernels(
+        folder=cache_dir / "finished", versions=versions, roots=(*import_paths, _ROOT)
+    )
     with tempfile.TemporaryDirectory(prefix="zse-kernels-") as folder:
         jobs = [
             _job(variant, target, Path(folder) / str(index))
             for index, variant in enumerate(variants)
         ]
-        answers = run_jobs(
+        results, found = _compile(
             jobs,
+            finished,
             processes=processes or len(os.sched_getaffinity(0)),
             environment=environment,
-            progress=lambda answer: progress(answer.job["key"]),
+            progress=progress,
         )
-        kernels, skipped, failed = _sort_out(answers, target)
+    kernels, skipped, failed = _sort_out(results, target)
     if failed and not keep_going:
         key, text = next(iter(failed.items()))
         raise KernelBuildFailed(
             f"{len(failed)} of {len(jobs)} kernels do not compile for {target.name}; the first is "
             f"{key}: {text[:2000]}"
         )
-    provenance = {"zse": __version__, "sources": source_digest, **versions}
+    provenance = {"zse": zse.__version__, "sources": source_digest, **versions}
     return BuiltPack(
         target=target,
         data=pack_bytes(target, kernels, provenance=provenance, skipped=skipped),
         kernels=tuple(kernels),
         skipped=skipped,
         failed=failed,
+        found=found,
         seconds=time.monotonic() - started,
     )
 
@@ -115,18 +147,64 @@ def _job(variant: Variant, target: Target, output: Path) -> dict[str, Any]:
     }
 
 
+@record
+class _Result:
+    """What is known of one job."""
+
+    job: dict[str, Any]
+    facts: dict[str, Any]
+    code: bytes
+    error: str = ""
+
+
+def _compile(
+    jobs: Sequence[dict[str, Any]],
+    finished: FinishedKernels,
+    *,
+    processes: int,
+    environment: dict[str, str],
+    progress: Callable[[BuildStep], None],
+) -> tuple[list[_Result], int]:
+    """Return what came of every job, in their order, and how many an earlier build had done."""
+    known = {job["key"]: finished.find(job) for job in jobs}
+    results = {
+        job["key"]: _Result(job=job, facts=kept[0], code=kept[1])
+        for job in jobs
+        if (kept := known[job["key"]]) is not None
+    }
+    found = len(results)
+    progress(BuildStep(key="", done=found, total=len(jobs), found=found))
+
+    def take(answer: Answer) -> None:
+        """Keep a kernel at once: it is there even if the build is stopped."""
+        job, code = answer.job, b""
+        if not answer.error:
+            code = Path(job["output"]).read_bytes()
+            finished.keep(job, answer.facts, code)
+        results[job["key"]] = _Result(job=job, facts=answer.facts, code=code, error=answer.error)
+        progress(BuildStep(key=job["key"], done=len(results), total=len(jobs), found=found))
+
+    run_jobs(
+        [job for job in jobs if known[job["key"]] is None],
+        processes=processes,
+        environment=environment,
+        progress=take,
+    )
+    return [results[job["key"]] for job in jobs], found
+
+
 def _sort_out(
-    answers: Sequence[Answer], target: Target
+    results: Sequence[_Result], target: Target
 ) -> tuple[list[CompiledKernel], dict[str, str], dict[str, str]]:
     """Return compiled kernels, those that the architecture cannot run, those that failed."""
     kernels: list[CompiledKernel] = []
     skipped: dict[str, str] = {}
     failed: dict[str, str] = {}
-    for answer in answers:
-        job, facts = answer.job, answer.facts
+    for result in results:
+        job, facts = result.job, result.facts
         key: str = job["key"]
-        if answer.error:
-            failed[key] = answer.error
+        if result.error:
+            failed[key] = result.error
         elif facts["shared_bytes"] > target.shared_limit_bytes:
             skipped[key] = (
                 f"needs {facts['shared_bytes']} bytes of shared memory, "
@@ -138,6 +216,5 @@ def _sort_out(
                 "arguments": [[name, kind] for name, kind, _ in job["arguments"]],
                 "aligned": [name for name, _, aligned in job["arguments"] if aligned],
             }
-            cubin = Path(job["output"]).read_bytes()
-            kernels.append(CompiledKernel(key=key, facts=described, cubin=cubin))
+            kernels.append(CompiledKernel(key=key, facts=described, cubin=result.code))
     return kernels, skipped, failed

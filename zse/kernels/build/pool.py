@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import queue
+import signal
 import subprocess
 import sys
 import threading
@@ -95,7 +97,7 @@ def run_jobs(
     """Compile every job; answers come in the order of the jobs.
 
     A process that dies fails the job it had, and a new one takes the rest. An error of ``progress``
-    or an interrupt ends the build: what has begun is finished, nothing more is started.
+    or an interrupt ends the build: compilers are stopped, nothing more is started.
 
     Args:
         jobs: See ``zse.kernels.build.worker.compile_job``.
@@ -108,9 +110,10 @@ def run_jobs(
         todo.put(index)
     answers: dict[int, Answer] = {}
     lock = threading.Lock()
+    running: set[subprocess.Popen[str]] = set()
 
     def work() -> None:
-        with _worker(environment) as ask:
+        with _worker(environment, running) as ask:
             while True:
                 try:
                     index = todo.get_nowait()
@@ -126,8 +129,11 @@ def run_jobs(
         try:
             for ended in as_completed([executor.submit(work) for _ in range(count)]):
                 ended.result()
-        finally:
+        except BaseException:
             _empty(todo)
+            for process in list(running):
+                _kill(process)
+            raise
     return [answers[index] for index in range(len(jobs))]
 
 
@@ -139,7 +145,7 @@ def _empty(todo: queue.SimpleQueue[int]) -> None:
 
 def ask_versions(number: int, environment: dict[str, str]) -> dict[str, str]:
     """Return the versions of triton and ptxas that a worker uses for capability ``number``."""
-    with _worker(environment) as ask:
+    with _worker(environment, set()) as ask:
         answer = ask({"versions": True, "number": number})
     if answer.error:
         raise MissingDependencyError(f"triton does not start: {answer.error}", extra="kernels")
@@ -147,13 +153,21 @@ def ask_versions(number: int, environment: dict[str, str]) -> dict[str, str]:
 
 
 @contextmanager
-def _worker(environment: dict[str, str]) -> Iterator[Callable[[dict[str, Any]], Answer]]:
-    """Yield a function that asks one process, started when it is first needed."""
+def _worker(
+    environment: dict[str, str], running: set[subprocess.Popen[str]]
+) -> Iterator[Callable[[dict[str, Any]], Answer]]:
+    """Yield a function that asks one process, started when it is first needed.
+
+    Args:
+        environment: The process's.
+        running: Holds the process while there is one.
+    """
     current: list[subprocess.Popen[str]] = []
 
     def ask(job: dict[str, Any]) -> Answer:
         if not current:
             current.append(_start(environment))
+            running.add(current[0])
         process = current[0]
         assert process.stdin is not None
         assert process.stdout is not None
@@ -164,6 +178,7 @@ def _worker(environment: dict[str, str]) -> Iterator[Callable[[dict[str, Any]], 
         except BrokenPipeError:
             line = ""
         if not line:
+            running.discard(process)
             _stop(current.pop())
             return Answer(job=job, facts={}, error=f"the compiler died: {_ending(process)}")
         reply = json.loads(line)
@@ -173,6 +188,7 @@ def _worker(environment: dict[str, str]) -> Iterator[Callable[[dict[str, Any]], 
         yield ask
     finally:
         for process in current:
+            running.discard(process)
             _stop(process)
 
 
@@ -184,7 +200,14 @@ def _start(environment: dict[str, str]) -> subprocess.Popen[str]:
         stderr=subprocess.DEVNULL,
         text=True,
         env=environment,
+        start_new_session=True,  # an interrupt at the terminal is the build's own to handle
     )
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
+    """End a worker and the assembler that it may be waiting for."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def _stop(process: subprocess.Popen[str]) -> None:

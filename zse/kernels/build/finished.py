@@ -1,0 +1,116 @@
+"""Kernels that were compiled before, one file each: what was interrupted goes on where it stopped.
+
+A kernel is found again by everything that decides its code: the sources that its module imports,
+its variant, the target, and the versions of the compilers. No module is imported to find out.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from zse.kernels.pack_header import canonical
+from zse.records import record
+from zse.store.local import LocalWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+_FORM = 1
+_NO_INPUTS = frozenset({"key", "output"})
+"""Words of a job that decide nothing about the code."""
+_DIGEST_BYTES = 64
+
+
+@record
+class FinishedKernels:
+    """Compiled kernels in a folder.
+
+    Attributes:
+        folder: Holds them.
+        versions: Of the compilers.
+        roots: Folders that modules of kernels are imported from.
+    """
+
+    folder: Path
+    versions: Mapping[str, str]
+    roots: tuple[Path, ...]
+
+    def find(self, job: Mapping[str, Any]) -> tuple[dict[str, Any], bytes] | None:
+        """Return launch facts and code of a job that was done before; None where it was not."""
+        try:
+            digest, _, rest = self._path(job).read_bytes().partition(b"\n")
+        except OSError:
+            return None
+        if hashlib.sha256(rest).hexdigest().encode() != digest:
+            return None
+        facts, _, code = rest.partition(b"\n")
+        return json.loads(facts), code
+
+    def keep(self, job: Mapping[str, Any], facts: Mapping[str, Any], code: bytes) -> None:
+        """Remember what came of a job."""
+        rest = canonical(facts) + b"\n" + code
+        with LocalWriter(self._path(job)) as file:
+            file.write(hashlib.sha256(rest).hexdigest().encode() + b"\n" + rest)
+
+    def _path(self, job: Mapping[str, Any]) -> Path:
+        inputs = {
+            "form": _FORM,
+            "versions": dict(self.versions),
+            "sources": sources_digest(job["module"], self.roots),
+            **{name: value for name, value in job.items() if name not in _NO_INPUTS},
+        }
+        return self.folder / hashlib.sha256(canonical(inputs)).hexdigest()
+
+
+@cache
+def sources_digest(module: str, roots: tuple[Path, ...]) -> str:
+    """Return the SHA-256 of a module's source and of all that it imports from the same folders.
+
+    Args:
+        module: Its dotted name.
+        roots: Folders that modules are looked for in, the first one first.
+    """
+    found: dict[str, bytes] = {}
+    todo = [module]
+    while todo:
+        name = todo.pop()
+        path = _find(name, roots)
+        if name not in found and path is not None:
+            found[name] = path.read_bytes()
+            todo += _imports(found[name])
+    digest = hashlib.sha256()
+    for name, data in sorted(found.items()):
+        digest.update(f"{name}\0{len(data)}\0".encode())
+        digest.update(data)
+    return digest.hexdigest()
+
+
+def _find(module: str, roots: Sequence[Path]) -> Path | None:
+    parts = module.split(".")
+    for root in roots:
+        for path in (
+            root.joinpath(*parts).with_suffix(".py"),
+            root.joinpath(*parts, "__init__.py"),
+        ):
+            if path.is_file():
+                return path
+    return None
+
+
+def _imports(source: bytes) -> Iterator[str]:
+    """Yield every name that may be a module; a source that cannot be read imports nothing."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
