@@ -47,6 +47,8 @@ class Settings:
     """ZSE_EXACT_ACTIVATIONS: never round activations to 8 bits on a GPU; slower decoding."""
     kernels: str = ""
     """ZSE_KERNELS: kernel pack for the GPU; empty looks in the model file, the image, the cache."""
+    released_kernels: str = ""
+    """ZSE_RELEASED_KERNELS: repository of released packs; empty: the package's; none: nobody."""
     max_context: int = 0
     """ZSE_MAX_CONTEXT: longest sequence in tokens; 0 means what the model says."""
     max_running: int = 64

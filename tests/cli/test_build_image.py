@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from faulty_s3 import faulty_s3
+from sample_packs import sample_pack
 
 from zse.cli import build_image as command_module
-from zse.cli import run
+from zse.cli import image_kernels, run
+from zse.kernels.sources import source_digest
 from zse.oci import build as oci_build
 from zse.oci.errors import RegistryAuthError
 from zse.oci.options import BuiltImage, BuiltPlatform, ModelMode
@@ -57,13 +59,17 @@ def asked(monkeypatch):
 
 
 @pytest.fixture
-def compiled(monkeypatch):
-    """Architectures that packs were asked for, each time that they were."""
+def compiled(monkeypatch, tmp_path):
+    """Architectures that were compiled for; nothing is there before, and nobody is asked."""
     seen = []
-    monkeypatch.setattr(
-        "zse.cli.image_kernels.image_packs",
-        lambda gpus, *_: seen.append(gpus) or dict.fromkeys(gpus, Path("pack")),
-    )
+
+    def build(gpu, *_):
+        seen.append(gpu)
+        return Path(gpu)
+
+    monkeypatch.setenv("ZSE_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(image_kernels, "find_spec", lambda _: True)
+    monkeypatch.setattr(image_kernels, "_built", build)
     return seen
 
 
@@ -140,18 +146,21 @@ def test_file_that_is_no_model_is_not_baked_in(tmp_path, asked):
     assert asked == []
 
 
-def test_image_for_gpus_gets_the_packs_of_a_folder(model, asked, tmp_path, monkeypatch):
-    seen = []
-    monkeypatch.setattr(
-        "zse.cli.image_kernels.image_packs",
-        lambda gpus, folder, cache, report: seen.append((gpus, folder)) or {"sm_90": folder},
-    )
-    arguments = ("--recipe", "cuda", "--kernels", tmp_path)
-    invoke(model, "--name", "zse", "--push", *arguments)
-    invoke(model, "--name", "zse", "--push", *arguments, "--gpu", "sm_90")
-    assert seen[0] == (("sm_80", "sm_86", "sm_89", "sm_90"), tmp_path)
-    assert seen[1] == (("sm_90",), tmp_path)
-    assert asked[1].kernels == {"sm_90": tmp_path}
+def test_image_for_gpus_gets_the_packs_of_a_folder(model, asked, tmp_path):
+    for gpu in ("sm_80", "sm_86", "sm_89", "sm_90"):
+        pack = sample_pack(gpu, provenance={"sources": source_digest()})
+        (tmp_path / f"{gpu}.zkp").write_bytes(pack)
+    arguments = ("--name", "zse", "--push", "--kernels", tmp_path)
+    invoke(model, *arguments, "--recipe", "cuda")
+    invoke(model, *arguments, "--gpu", "sm_90")
+    assert sorted(asked[0].kernels) == ["sm_80", "sm_86", "sm_89", "sm_90"]
+    assert asked[1].kernels == {"sm_90": tmp_path / "sm_90.zkp"}
+
+
+def test_what_is_not_there_is_compiled_when_everything_was_checked(model, asked, compiled):
+    invoke(model, "--name", "zse", "--push", "--recipe", "cuda")
+    assert compiled == ["sm_80", "sm_86", "sm_89", "sm_90"]
+    assert list(asked[0].kernels) == compiled
 
 
 @pytest.mark.parametrize("more", [["--kernels", "packs"], ["--gpu", "sm_90"]])
@@ -164,11 +173,16 @@ def test_packs_for_an_image_without_kernels_are_refused_by_name(model, asked, ca
     assert "choose --recipe cuda" in said
 
 
-@pytest.mark.parametrize("more", [["--kernels", "packs"], ["--gpu", "sm_90"]])
-def test_who_speaks_of_gpus_gets_an_image_for_gpus(model, asked, compiled, more):
-    result = invoke(model, "--name", "zse", "--push", *more)
-    assert f"recipe cuda, because of {more[0]}" in result.stderr
-    assert set(asked[0].kernels) >= {"sm_90"}
+def test_who_speaks_of_gpus_gets_an_image_for_gpus(model, asked, compiled):
+    result = invoke(model, "--name", "zse", "--push", "--gpu", "sm_90")
+    assert "recipe cuda, because of --gpu" in result.stderr
+    assert list(asked[0].kernels) == ["sm_90"]
+
+
+def test_who_names_packs_gets_an_image_for_gpus(model, asked, compiled, tmp_path):
+    result = invoke(model, "--name", "zse", "--push", "--kernels", tmp_path)
+    assert "recipe cuda, because of --kernels" in result.stderr
+    assert "holds no sm_80.zkp" in str(result.exception)
 
 
 def test_recipe_that_nobody_chose_is_said_with_the_way_to_the_other(model, asked):

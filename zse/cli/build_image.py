@@ -14,7 +14,6 @@ from zse.errors import UsageError
 if TYPE_CHECKING:
     from zse.oci.options import BuiltImage
     from zse.oci.recipe import Recipe
-    from zse.settings import Settings
 
 _RECIPES_TAKEN = {
     "cpu": "recipe cpu: the image serves on CPUs; for NVIDIA GPUs say --recipe cuda or --gpu ARCH",
@@ -56,9 +55,9 @@ _RECIPES_TAKEN = {
 )
 @click.option(
     "--kernels",
-    type=click.Path(path_type=Path),
-    metavar="FOLDER",
-    help="Kernel packs of a GPU image; built with triton when not given.",
+    default="",
+    metavar="PLACE",
+    help="Kernel packs: a folder, oci:DIR or REGISTRY/REPOSITORY.  [cache, release, triton]",
 )
 @click.option("--gpu", "gpus", multiple=True, metavar="ARCH", help="Only these of the recipe's.")
 @click.option("--mirror", default="", metavar="URL", help="Debian mirror; apt's when not given.")
@@ -93,6 +92,7 @@ def command(**flags: Any) -> None:
     MODEL is a .zse file, a checkpoint, "tiny" or an address (s3://, hf://, https://). Nothing runs
     in the image, no daemon and no root are needed, and the same inputs give the same digest.
     """
+    from zse.cli.image_kernels import build_image_packs, find_image_packs
     from zse.engine.opening import locate_model
     from zse.oci.build import build_image
     from zse.oci.layer import Compression
@@ -129,12 +129,14 @@ def command(**flags: Any) -> None:
     )
     check_options(recipe, options)
     check_places(recipe, options)
+    packs = find_image_packs(recipe.kernels.gpu, flags["kernels"], settings, _say)
     with filling(settings.cache_dir, "images"):
         if mode is ModelMode.BAKED:
             model = locate_model(flags["model"], quant=flags["quant"])
             options = replace(options, model=model, model_facts=_model_facts(model))
             check_model(options)
-        options = replace(options, kernels=_kernels(recipe, flags, settings))
+        kernels = build_image_packs(packs, settings.cache_dir, _say)
+        options = replace(options, kernels=kernels)
         built = build_image(recipe, options, _say)
     click.echo(_as_json(built) if flags["as_json"] else built.digest)
     _say(_summary(built))
@@ -161,14 +163,6 @@ def _recipe(flags: dict[str, Any]) -> Recipe:
     if not flags["recipe_name"]:
         _say(_RECIPES_TAKEN[recipe.name].format(given=given))
     return replace(recipe, kernels=KernelRecipe(gpu=gpus)) if gpus else recipe
-
-
-def _kernels(recipe: Recipe, flags: dict[str, Any], settings: Settings) -> dict[str, Path]:
-    if not recipe.kernels.gpu:
-        return {}
-    from zse.cli.image_kernels import image_packs
-
-    return image_packs(recipe.kernels.gpu, flags["kernels"], settings.cache_dir, _say)
 
 
 def _platforms(text: str | None) -> tuple[str, ...]:

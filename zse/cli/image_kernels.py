@@ -1,68 +1,142 @@
-"""Finds or makes the kernel packs that an image is to carry."""
+"""Finds or makes the kernel packs that an image is to carry.
+
+The first of these that has one: what ``--kernels`` names, the cache, the released packs, triton.
+Finding comes long before building, so that what cannot be had is known before any work.
+"""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zse.errors import NotFoundError, UsageError
+from zse.errors import NotFoundError, UsageError, ZSEError
 from zse.install import install_hint
+from zse.kernels.build.artifact import PackArtifact, is_artifact, open_artifact
+from zse.kernels.build.released import release_address
+from zse.kernels.build.writer import write_whole
 from zse.kernels.find import SUFFIX, cached_pack
 from zse.kernels.pack import KernelPack
 from zse.kernels.pack_errors import KernelPackError
 from zse.kernels.sources import source_digest
 from zse.kernels.targets import target_named
-from zse.settings import subprocess_environment
+from zse.records import record
+from zse.settings import Settings, subprocess_environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
 
-def image_packs(
-    gpus: Sequence[str], folder: Path | None, cache_dir: Path, report: Callable[[str], None]
-) -> dict[str, Path]:
-    """Return a checked pack for each GPU architecture.
+@record
+class ImagePacks:
+    """What was found, and what must be built."""
+
+    found: dict[str, Path]
+    """Architecture -> a checked pack."""
+    missing: tuple[str, ...]
+
+
+def find_image_packs(
+    gpus: Sequence[str], given: str, settings: Settings, report: Callable[[str], None]
+) -> ImagePacks:
+    """Look for a pack for each GPU architecture.
 
     Args:
         gpus: Architectures by name.
-        folder: Packs named after them; None takes those built before, and builds the rest.
-        cache_dir: ``Settings.cache_dir``.
+        given: A folder of packs named after them, or an artifact: ``oci:DIR[:TAG]``,
+            ``REGISTRY/REPOSITORY[:TAG]``. Empty takes those built or fetched before, then those
+            of the release.
+        settings: Where the cache, the released packs and the credentials are.
         report: Told what happens.
 
     Raises:
         NotFoundError: There is no pack for one of them, and none can be built here.
+        ImageError: The artifact that was named cannot be read.
         KernelPackError: A pack is damaged, or of other kernels than this zse's.
     """
-    return {
-        gpu: _checked(_given(gpu, folder) if folder else _made(gpu, cache_dir, report), gpu)
-        for gpu in dict.fromkeys(gpus)
-    }
-
-
-def _given(gpu: str, folder: Path) -> Path:
-    path = folder / f"{target_named(gpu).name}{SUFFIX}"
-    if not path.is_file():
+    wanted = tuple(dict.fromkeys(gpus))
+    if given:
+        take = _fetched if is_artifact(given) else _in_folder
+        return ImagePacks(found=take(wanted, given, settings), missing=())
+    paths = {gpu: cached_pack(target_named(gpu), settings.cache_dir) for gpu in wanted}
+    found = {gpu: _checked(path, gpu) for gpu, path in paths.items() if path.is_file()}
+    missing = tuple(gpu for gpu in wanted if gpu not in found)
+    released = release_address(settings.released_kernels)
+    if missing and released:
+        found |= _released(missing, released, settings, report)
+        missing = tuple(gpu for gpu in wanted if gpu not in found)
+    if missing and find_spec("triton") is None:
         raise NotFoundError(
-            f"{folder} holds no {path.name}",
-            hint=f"Build it: zse kernels build --gpu {gpu} -o {path}; or choose others with --gpu.",
+            f"there is no kernel pack for {', '.join(missing)}, and triton is not installed to "
+            "build one",
+            hint="Name the repository of released packs in ZSE_RELEASED_KERNELS; or name packs "
+            "with --kernels, a folder or an artifact (`zse kernels build` and `zse kernels push` "
+            f"make them on any machine); or build them here. {install_hint('kernels')}",
         )
+    return ImagePacks(found=found, missing=missing)
+
+
+def build_image_packs(
+    packs: ImagePacks, cache_dir: Path, report: Callable[[str], None]
+) -> dict[str, Path]:
+    """Return all packs, those built that were missing.
+
+    Raises:
+        KernelPackError: A kernel does not compile.
+    """
+    return packs.found | {gpu: _built(gpu, cache_dir, report) for gpu in packs.missing}
+
+
+def _in_folder(gpus: Sequence[str], given: str, _: Settings) -> dict[str, Path]:
+    paths = {gpu: Path(given) / f"{target_named(gpu).name}{SUFFIX}" for gpu in gpus}
+    for gpu, path in paths.items():
+        if not path.is_file():
+            raise NotFoundError(
+                f"{given} holds no {path.name}",
+                hint=f"Build it: zse kernels build --gpu {gpu} -o {path}; or choose others with "
+                "--gpu.",
+            )
+    return {gpu: _checked(path, gpu) for gpu, path in paths.items()}
+
+
+def _fetched(gpus: Sequence[str], given: str, settings: Settings) -> dict[str, Path]:
+    auth_file = Path(settings.registry_auth_file)
+    with open_artifact(given, source_digest(), auth_file=auth_file) as artifact:
+        return {gpu: _kept(artifact, gpu, settings.cache_dir) for gpu in gpus}
+
+
+def _released(
+    gpus: Sequence[str], place: str, settings: Settings, report: Callable[[str], None]
+) -> dict[str, Path]:
+    """Return what the release has; that it has nothing, or is not reached, is no error."""
+    found: dict[str, Path] = {}
+    auth_file = Path(settings.registry_auth_file)
+    try:
+        with open_artifact(
+            place, source_digest(), auth_file=auth_file, is_hurried=True
+        ) as artifact:
+            for gpu in gpus:
+                found[gpu] = _kept(held, gpu, settings.cache_dir)
+                report(f"kernels for {gpu} are those of {place}")
+    except ZSEError as error:
+        report(f"no released kernels from {place}: {error}")
+    return found
+
+
+def _kept(artifact: PackArtifact, gpu: str, cache_dir: Path) -> Path:
+    """Put a pack of an artifact into the cache, after every check."""
+    data = artifact.read(gpu)
+    _check(KernelPack.open(data), gpu, f"{artifact.name} for {gpu}")
+    path = cached_pack(target_named(gpu), cache_dir)
+    write_whole(path, data)
     return path
 
 
-def _made(gpu: str, cache_dir: Path, report: Callable[[str], None]) -> Path:
+def _built(gpu: str, cache_dir: Path, report: Callable[[str], None]) -> Path:
     path = cached_pack(target_named(gpu), cache_dir)
-    if path.is_file():
-        return path
-    if find_spec("triton") is None:
-        raise NotFoundError(
-            f"there is no kernel pack for {gpu}, and triton is not installed to build one",
-            hint=f"Name a folder of packs with --kernels. Or build one. {install_hint('kernels')}",
-        )
     report(f"building kernels for {gpu}, which takes minutes, once")
-    path.parent.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "zse", "kernels", "build", "--gpu", gpu, "-o", str(path)]
     done = subprocess.run(
         command, check=False, stdout=subprocess.DEVNULL, env=subprocess_environment()
@@ -72,18 +146,22 @@ def _made(gpu: str, cache_dir: Path, report: Callable[[str], None]) -> Path:
             f"building kernels for {gpu} ended with code {done.returncode}",
             hint=f"See all of it: zse kernels build --gpu {gpu} -o {path}",
         )
-    return path
+    return _checked(path, gpu)
 
 
 def _checked(path: Path, gpu: str) -> Path:
     """Verify every byte: in the image nobody can build another one."""
     pack = KernelPack.open(path)
     pack.verify()
+    _check(pack, gpu, str(path))
+    return path
+
+
+def _check(pack: KernelPack, gpu: str, name: str) -> None:
     if pack.target != gpu:
-        raise UsageError(f"{path} is a pack for {pack.target}, not for {gpu}")
+        raise UsageError(f"{name} is a pack for {pack.target}, not for {gpu}")
     if pack.provenance["sources"] != source_digest():
         raise KernelPackError(
-            f"{path} was built by zse {pack.provenance['zse']} from other kernels than these",
-            hint=f"Build it again: zse kernels build --gpu {gpu} -o {path}",
+            f"{name} was built by zse {pack.provenance['zse']} from other kernels than these",
+            hint=f"Build it again: zse kernels build --gpu {gpu} -o PACK",
         )
-    return path

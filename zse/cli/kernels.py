@@ -111,6 +111,50 @@ def verify(pack: str) -> None:
     click.echo(f"{pack}: {len(opened)} kernels for {opened.target}, every digest agrees")
 
 
+@command.command(name="push")
+@click.argument("place")
+@click.argument("packs", nargs=-1, required=True, type=click.Path(path_type=Path))
+def push(place: str, packs: tuple[Path, ...]) -> None:
+    """Store PACKS as one artifact in PLACE: oci:DIR or REGISTRY/REPOSITORY.
+
+    PACKS are files or folders of packs. The tag is the digest of the kernels' sources unless PLACE
+    names another, so that `zse build-image` of the same zse finds them there.
+    """
+    from zse.kernels.build.artifact import push_artifact
+
+    paths = [
+        path
+        for given in packs
+        for path in (sorted(given.glob(f"*{SUFFIX}")) if given.is_dir() else [given])
+    ]
+    if not paths:
+        raise UsageError(f"no pack (*{SUFFIX}) in {', '.join(map(str, packs))}")
+    auth_file = Path(load_settings().registry_auth_file)
+    digest = push_artifact(
+        place, paths, auth_file=auth_file, report=lambda words: click.echo(words, err=True)
+    )
+    click.echo(digest)
+
+
+@command.command(name="pull")
+@click.argument("place")
+@click.option("--gpu", "gpus", multiple=True, metavar="ARCH", help="Only these.  [all]")
+@click.option(
+    "-o", "--out", required=True, type=click.Path(path_type=Path), help="Folder for ARCH.zkp."
+)
+def pull(place: str, gpus: tuple[str, ...], out: Path) -> None:
+    """Fetch packs for this zse from PLACE, an artifact: oci:DIR or REGISTRY/REPOSITORY."""
+    from zse.kernels.build.artifact import open_artifact
+    from zse.kernels.build.writer import write_whole
+
+    auth_file = Path(load_settings().registry_auth_file)
+    with open_artifact(place, source_digest(), auth_file=auth_file) as artifact:
+        for gpu in dict.fromkeys(gpus or artifact.layers):
+            path = out / f"{target_named(gpu).name}{SUFFIX}"
+            write_whole(path, artifact.read(gpu))
+            click.echo(path)
+
+
 @command.command(name="add")
 @click.argument("file", type=click.Path())
 @click.argument("pack", type=click.Path())

@@ -1,0 +1,219 @@
+"""Kernel packs as an OCI artifact: one manifest for one state of the kernels' sources.
+
+Its layers are the pack files as they are, one an architecture, and its tag is the digest of the
+sources, so that who has a zse knows what to ask for. Times and hosts are not in it: the same packs
+give the same digest.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from zse.errors import NotFoundError
+from zse.kernels.find import SUFFIX
+from zse.kernels.pack import KernelPack
+from zse.kernels.pack_errors import KernelPackError
+from zse.oci.attestation import MEDIA_TYPE_EMPTY
+from zse.oci.errors import LayoutError
+from zse.oci.image import MEDIA_TYPE_MANIFEST, Descriptor, canonical_json
+from zse.oci.image_source import open_image
+from zse.oci.layout import ImageLayout
+from zse.oci.layout_index import split_place
+from zse.oci.reference import parse_reference
+from zse.oci.registry import open_registry
+from zse.oci.upload import push_blobs
+from zse.records import record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from zse.oci.image_source import ImageSource
+    from zse.oci.upload import Source
+
+ARTIFACT_TYPE = "application/vnd.zse.kernels.v1"
+PACK_TYPE = "application/vnd.zse.kernel-pack.v1"
+SOURCES = "dev.zse.kernels.sources"
+"""Annotation: the digest of the kernels' sources."""
+_TITLE = "org.opencontainers.image.title"
+_EMPTY = b"{}"
+
+
+def is_artifact(text: str) -> bool:
+    """Whether words name an artifact, ``oci:DIR[:TAG]`` or REGISTRY/REPOSITORY, not a path."""
+    head, slash, _ = text.partition("/")
+    if text.startswith(("oci:", "tar:")):
+        return True
+    is_host = "." in head.strip(".") or ":" in head or head == "localhost"
+    return bool(slash) and is_host and not Path(text).exists()
+
+
+@record
+class PackArtifact:
+    """The packs of an artifact that is open."""
+
+    name: str
+    layers: dict[str, Descriptor]
+    """Architecture -> its pack."""
+    source: ImageSource
+
+    def read(self, gpu: str) -> bytes:
+        """Return the pack of an architecture, every byte of it checked.
+
+        Raises:
+            NotFoundError: It holds none.
+            DigestMismatchError: Its bytes are not those that were pushed.
+            KernelPackError: It is no whole pack.
+        """
+        if gpu not in self.layers:
+            raise NotFoundError(
+                f"{self.name} holds no kernel pack for {gpu}",
+                hint=f"It holds {', '.join(self.layers) or 'none'}.",
+            )
+        data = self.source.document(self.layers[gpu])
+        KernelPack.open(data).verify()
+        return data
+
+
+@contextmanager
+def open_artifact(
+    place: str, sources: str, *, auth_file: Path, is_hurried: bool = False
+) -> Iterator[PackArtifact]:
+    """Open the packs of one state of the sources.
+
+    Args:
+        place: ``oci:DIR[:TAG]``, ``tar:FILE[:TAG]`` or ``REGISTRY/REPOSITORY[:TAG]``.
+        sources: Digest of the kernels' sources: the tag, where the place names none.
+        auth_file: docker's config.json.
+        is_hurried: Give up soon where nobody answers.
+
+    Raises:
+        ImageError: Any of its subclasses: it is not there, or cannot be read.
+        KernelPackError: It is no artifact of kernel packs.
+    """
+    with open_image(_tagged(place, sources), auth_file=auth_file, is_hurried=is_hurried) as source:
+        yield PackArtifact(name=place, layers=_layers(place, source.top()), source=source)
+
+
+def push_artifact(
+    place: str, packs: Sequence[Path], *, auth_file: Path, report: Callable[[str], None]
+) -> str:
+    """Store packs of the same sources as one artifact; return its digest.
+
+    Args:
+        place: ``oci:DIR[:TAG]`` or ``REGISTRY/REPOSITORY[:TAG]``; the tag is the digest of the
+            packs' sources where none is named.
+        packs: One an architecture.
+        auth_file: docker's config.json.
+        report: Told of each blob.
+
+    Raises:
+        KernelPackError: A pack is damaged, or they are of several sources.
+        RegistryError: The registry refused.
+    """
+    contents = _checked(packs)
+    sources = KernelPack.open(contents[0]).provenance["sources"]
+    if place.startswith("oci:"):
+        folder, tag = _folder_and_tag(place.removeprefix("oci:"))
+        layout = ImageLayout(folder)
+        layout.create()
+        manifest, _ = _write(layout, sources, contents)
+        layout.add_image(manifest, tag or sources)
+        return manifest.digest
+    target = parse_reference(_tagged(place, sources))
+    with tempfile.TemporaryDirectory(prefix="zse-kernels-") as scratch:
+        layout = ImageLayout(Path(scratch))
+        layout.create()
+        manifest, blobs = _write(layout, sources, contents)
+        with open_registry(target, auth_file) as registry:
+            items = [(blob, _in_layout(layout, blob)) for blob in blobs]
+            push_blobs(registry, items, mount_from={}, report=report)
+            content = layout.read_blob(manifest.digest)
+            registry.push_manifest(target.identifier, content, manifest.media_type)
+    return manifest.digest
+
+
+def _checked(packs: Sequence[Path]) -> list[bytes]:
+    """Read packs, in the order of their architectures."""
+    opened = sorted((KernelPack.open(path) for path in packs), key=lambda pack: pack.capability)
+    for pack in opened:
+        pack.verify()
+    found = {pack.provenance["sources"] for pack in opened}
+    if len(found) != 1 or len({pack.target for pack in opened}) != len(opened):
+        raise KernelPackError(
+            f"{len(opened)} packs of {len(found)} states of the kernels' sources",
+            hint="Name packs of one zse, one an architecture.",
+        )
+    return [Path(pack.name).read_bytes() for pack in opened]
+
+
+def _write(
+    layout: ImageLayout, sources: str, contents: Sequence[bytes]
+) -> tuple[Descriptor, list[Descriptor]]:
+    """Write manifest and blobs into a layout."""
+    config = Descriptor(
+        media_type=MEDIA_TYPE_EMPTY, digest=layout.add_bytes(_EMPTY), size_bytes=len(_EMPTY)
+    )
+    layers = [
+        Descriptor(
+            media_type=PACK_TYPE,
+            digest=layout.add_bytes(data),
+            size_bytes=len(data),
+            annotations={_TITLE: f"{KernelPack.open(data).target}{SUFFIX}"},
+        )
+        for data in contents
+    ]
+    document = canonical_json(
+        {
+            "schemaVersion": 2,
+            "mediaType": MEDIA_TYPE_MANIFEST,
+            "artifactType": ARTIFACT_TYPE,
+            "config": config.to_json(),
+            "layers": [layer.to_json() for layer in layers],
+            "annotations": {SOURCES: sources},
+        }
+    )
+    manifest = Descriptor(
+        media_type=MEDIA_TYPE_MANIFEST,
+        digest=layout.add_bytes(document),
+        size_bytes=len(document),
+    )
+    return manifest, [config, *layers]
+
+
+def _layers(name: str, top: bytes) -> dict[str, Descriptor]:
+    try:
+        document = json.loads(top)
+        if document["artifactType"] != ARTIFACT_TYPE:
+            raise KernelPackError(f"{name} is {document['artifactType']!r}, no kernel packs")
+        layers = [Descriptor.from_json(item) for item in document["layers"]]
+        return {layer.annotations[_TITLE].removesuffix(SUFFIX): layer for layer in layers}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise KernelPackError(
+            f"{name} holds no kernel packs: {error!r}",
+            hint="`zse kernels push` makes such a place.",
+        ) from error
+
+
+def _tagged(place: str, tag: str) -> str:
+    """Return a place with a tag where it names none."""
+    kind, colon, rest = place.partition(":")
+    if kind in {"oci", "tar"} and colon:
+        return place if split_place(rest)[1] else f"{place}:{tag}"
+    reference = parse_reference(place)
+    return place if reference.tag or reference.digest else f"{place}:{tag}"
+
+
+def _folder_and_tag(place: str) -> tuple[Path, str]:
+    """Split ``DIR[:TAG]`` of a folder that need not be there."""
+    folder, colon, tag = place.rpartition(":")
+    if not place:
+        raise LayoutError("oci: names no folder", hint="Write oci:DIR.")
+    return (Path(folder), tag) if colon and not Path(place).exists() else (Path(place), "")
+
+
+def _in_layout(layout: ImageLayout, blob: Descriptor) -> Source:
+    return lambda: layout.blob_path(blob.digest)
