@@ -118,7 +118,7 @@ def _released(
             place, source_digest(), auth_file=auth_file, is_hurried=True
         ) as artifact:
             for gpu in gpus:
-                found[gpu] = _kept(held, gpu, settings.cache_dir)
+                found[gpu] = _kept(artifact, gpu, settings.cache_dir)
                 report(f"kernels for {gpu} are those of {place}")
     except ZSEError as error:
         report(f"no released kernels from {place}: {error}")
