@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import hashlib
 import json
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
+from little_tokenizer import write_tokenizer
 
 from zse.cli import run
 from zse.format.reader import ZSEReader
@@ -32,6 +35,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "torch_dtype": "float16",
     }
     (folder / "config.json").write_text(json.dumps(config))
+    write_tokenizer(folder)
     plan = tensor_plan(ModelConfig.from_huggingface(config))
     sources = [piece for group in plan for tensor in group.tensors for piece in tensor.sources]
     tensors = {name: torch.ones(shape, dtype=torch.float16) for name, shape in sources}
@@ -79,3 +83,34 @@ def test_group_size_of_a_scheme_without_groups_is_refused(
     code = run(["convert", str(checkpoint), "-o", out, "--quant", "int8", "--group-size", "64"])
     assert code == 2
     assert "has no groups" in capsys.readouterr().err
+
+
+def test_case_of_quant_and_what_became_int8_are_told(
+    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "m.zse"
+    assert run(["convert", str(checkpoint), "-o", str(out), "--quant", "INT4", "--json"]) == 0
+    captured = capsys.readouterr()
+    report = json.loads(captured.out)
+    assert (report["schemes"]["int4"], report["int8_instead"]) == (4, 0)
+    assert report["sha256"] == hashlib.sha256(out.read_bytes()).hexdigest()
+    assert f"sha256: {report['sha256']}\n" in captured.err
+    (warning,) = report["warnings"]
+    assert f"warning: {warning}" in captured.err
+    assert "--chat-template" in warning
+
+
+def test_a_model_without_a_tokenizer_is_refused_by_convert_and_by_build_image(
+    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bare, out = tmp_path / "bare", str(tmp_path / "m.zse")
+    shutil.copytree(checkpoint, bare)
+    (bare / "tokenizer.json").unlink()
+    assert run(["convert", str(bare), "-o", out]) == 7
+    assert "--tokenizer FOLDER" in capsys.readouterr().err
+    assert run(["convert", str(bare), "-o", out, "--allow-no-tokenizer"]) == 0
+    image = ["build-image", out, "--name", "a:1", "--output", f"oci:{tmp_path / 'image'}"]
+    capsys.readouterr()
+    assert run(image) == 3
+    assert "holds no tokenizer" in capsys.readouterr().err
+    assert run(["convert", str(bare), "-o", out, "--tokenizer", str(checkpoint), "--force"]) == 0

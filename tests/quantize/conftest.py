@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 import torch
+from little_tokenizer import write_tokenizer
 from safetensors.torch import save_file
 
 from zse.models.config import ModelConfig
@@ -53,6 +54,7 @@ def make_checkpoint_folder(
     } | config
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(values))
+    write_tokenizer(folder)
     model = ModelConfig.from_huggingface(values)
     generator = torch.Generator().manual_seed(7)
     tensors = {

@@ -19,6 +19,7 @@ from zse.format.writer import ZSEWriter
 from zse.quantize import stream
 from zse.quantize.convert import ConversionProgress, convert_model
 from zse.settings import subprocess_environment
+from zse.store import Transfer
 from zse.store.overwrite import WouldReplaceError
 
 QUANTIZATIONS = ["int4", "nf4", "int8", "fp16", "bf16"]
@@ -147,9 +148,12 @@ def test_provenance_has_options_and_no_path(llama_folder: Path, tmp_path: Path) 
     assert str(llama_folder.parent) not in json.dumps(dict(provenance))
 
 
-def test_report_digest_is_that_of_the_header(llama_folder: Path, tmp_path: Path) -> None:
+def test_report_has_the_digests_of_the_file_and_of_its_header(
+    llama_folder: Path, tmp_path: Path
+) -> None:
     report = convert_model(llama_folder, tmp_path / "m.zse", "int8")
-    assert (tmp_path / "m.zse").read_bytes()[16:48].hex() == report.sha256
+    assert report.sha256 == sha256(tmp_path / "m.zse")
+    assert (tmp_path / "m.zse").read_bytes()[16:48].hex() == report.header_sha256
 
 
 def test_metadata_files_become_sections(make_checkpoint, tmp_path: Path) -> None:
@@ -162,7 +166,8 @@ def test_metadata_files_become_sections(make_checkpoint, tmp_path: Path) -> None
         assert bytes(reader.section("config.json")) == (folder / "config.json").read_bytes()
         assert bytes(reader.section("chat_template.jinja")).decode() == template
         assert reader.header.model_config["eos_token_ids"] == [2, 3]
-        assert not reader.has_section("tokenizer.json")
+        tokenizer = (folder / "tokenizer.json").read_bytes()
+        assert bytes(reader.section("tokenizer.json")) == tokenizer
 
 
 def test_template_file_wins_over_the_tokenizer_configuration(
@@ -183,9 +188,12 @@ def test_template_file_wins_over_the_tokenizer_configuration(
 def test_progress_ends_at_the_total(llama_folder: Path, tmp_path: Path) -> None:
     seen: list[ConversionProgress] = []
     convert_model(llama_folder, tmp_path / "m.zse", "int4", progress=seen.append)
-    assert [item.done_bytes for item in seen] == sorted(item.done_bytes for item in seen)
+    assert list(dict.fromkeys(item.stage for item in seen)) == ["convert", "checksum"]
+    for stage in ("convert", "checksum"):
+        done = [item.done_bytes for item in seen if item.stage == stage]
+        assert done == sorted(done)
     assert seen[0].done_bytes == 0
-    assert seen[-1].done_bytes == seen[-1].total_bytes
+    assert all(item.done_bytes == item.total_bytes for item in (seen[-2], seen[-1]))
 
 
 def test_non_finite_weight_names_its_tensor_and_leaves_nothing(
@@ -359,10 +367,12 @@ class _Upload:
         self.fails = fails
         self.objects: dict[str, bytes] = {}
 
-    def __call__(self, local_path: Path, url: object, *, progress: object) -> None:
+    def __call__(self, local_path: Path, url: object, *, progress: object) -> Transfer:
         if self.fails:
             raise DiskFullError("the bucket is full")
-        self.objects[str(url)] = Path(local_path).read_bytes()
+        data = self.objects[str(url)] = Path(local_path).read_bytes()
+        digest = hashlib.sha256(data).hexdigest()
+        return Transfer(size_bytes=len(data), sha256=digest, verified=True)
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -378,5 +388,7 @@ def test_upload_leaves_nothing_behind(
     else:
         report = convert_model(llama_folder, "s3://bucket/model.zse", "int4", force=True)
         assert report.path == "s3://bucket/model.zse"
-        assert len(upload.objects["s3://bucket/model.zse"]) == report.size_bytes
-    assert [path for path in (tmp_path / "cache").rglob("*") if path.is_file()] == []
+        data = upload.objects["s3://bucket/model.zse"]
+        assert (len(data), hashlib.sha256(data).hexdigest()) == (report.size_bytes, report.sha256)
+    left = [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
+    assert [path for path in left if path.stat().st_size] == []  # an empty lock may stay

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ import pytest
 
 from zse.errors import HubError, RefusedError
 from zse.quantize.hub import Hub, HubOfflineError
+from zse.quantize.text_files import TextOptions, TokenizerMissingError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -133,6 +135,16 @@ def test_pickle_repository_is_refused_before_any_download(
     server.requested.clear()  # type: ignore[attr-defined]
     with pytest.raises(RefusedError, match="pickle"):
         hub.fetch_snapshot("pickle/model")
+    assert not [path for path in server.requested if "/resolve/" in path]  # type: ignore[attr-defined]
+
+
+def test_a_repository_without_a_tokenizer_is_refused_before_any_download(
+    hub: Hub, server: ThreadingHTTPServer
+) -> None:
+    server.requested.clear()  # type: ignore[attr-defined]
+    checking = replace(hub, check=TextOptions().check_names)
+    with pytest.raises(TokenizerMissingError, match=r"good/model holds no tokenizer\.json"):
+        checking.fetch_snapshot("good/model")
     assert not [path for path in server.requested if "/resolve/" in path]  # type: ignore[attr-defined]
 
 

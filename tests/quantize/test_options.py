@@ -4,7 +4,7 @@ import pytest
 
 from zse.errors import UsageError
 from zse.format.spec import Scheme
-from zse.models.names import Kind, TensorSource
+from zse.models.names import GroupPlan, Kind, TensorSource
 from zse.quantize.options import QuantizationOptions
 
 
@@ -93,3 +93,16 @@ def test_norms_and_biases_are_float32(kind: Kind, quantization: str) -> None:
 def test_option_without_meaning_is_a_usage_error(bad: dict[str, object]) -> None:
     with pytest.raises(UsageError):
         QuantizationOptions(**bad)  # type: ignore[arg-type]
+
+
+def test_matrices_that_became_int8_are_counted_with_their_widths() -> None:
+    widths = {"linear": (256, 200, 200, 80), "embed": (200,), "norm": (200,)}
+    sources = [make_source(kind, width) for kind, found in widths.items() for width in found]
+    plan = [GroupPlan(name="layers.0", tensors=tuple(sources))]
+    found = QuantizationOptions(quantization="int4", group_size=64).count_int8_instead(plan)
+    assert found.matrices == 3
+    assert found.warnings == (
+        "3 of 4 matrices are INT8, not INT4: no group (64, 32) divides their width (80, 200).",
+    )
+    for quantization in ("int8", "bf16"):
+        assert not QuantizationOptions(quantization=quantization).count_int8_instead(plan).matrices

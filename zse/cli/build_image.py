@@ -84,6 +84,7 @@ _RECIPES_TAKEN = {
     show_default=True,
     help="Store a bill of materials (SPDX) and provenance (SLSA) beside the image.",
 )
+@click.option("--allow-no-tokenizer", is_flag=True, help="Take a model that has no tokenizer.")
 @click.option("--no-cache", is_flag=True, help="Build every layer anew.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(**flags: Any) -> None:
@@ -133,7 +134,8 @@ def command(**flags: Any) -> None:
     with filling(settings.cache_dir, "images"):
         if mode is ModelMode.BAKED:
             model = locate_model(flags["model"], quant=flags["quant"])
-            options = replace(options, model=model, model_facts=_model_facts(model))
+            facts = _model_facts(model, allow_no_tokenizer=flags["allow_no_tokenizer"])
+            options = replace(options, model=model, model_facts=facts)
             check_model(options)
         kernels = build_image_packs(packs, settings.cache_dir, _say)
         options = replace(options, kernels=kernels)
@@ -169,11 +171,18 @@ def _platforms(text: str | None) -> tuple[str, ...]:
     return tuple(word.strip() for word in (text or "").split(",") if word.strip())
 
 
-def _model_facts(model: Path) -> dict[str, str]:
-    """Read from the file's own header what is said of it in the bill of materials."""
+def _model_facts(model: Path, *, allow_no_tokenizer: bool) -> dict[str, str]:
+    """Read from the file's own header what is said of it in the bill of materials.
+
+    Raises:
+        NoTokenizerError: It holds no tokenizer, and nobody said that it need not.
+    """
     from zse.format.reader import ZSEReader
+    from zse.text.tokenizer import check_tokenizer
 
     with ZSEReader(model) as reader:
+        if not allow_no_tokenizer:
+            check_tokenizer(reader, model.name)
         provenance = reader.header.provenance
     source, options = str(provenance.get("source", "")), provenance.get("options") or {}
     return {

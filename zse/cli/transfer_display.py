@@ -15,7 +15,12 @@ if TYPE_CHECKING:
     from zse.store import Progress, Transfer
 
 _LINE_SECONDS = 5.0
-STAGE_WORDS = {"convert": "converting", "upload": "uploading", "fetch": "fetching"}
+STAGE_WORDS = {
+    "fetch": "fetching",
+    "convert": "converting",
+    "checksum": "reading back",
+    "upload": "uploading",
+}
 
 
 @contextmanager

@@ -17,15 +17,15 @@ from zse.format.spec import VERSION
 from zse.models.resolve import Builtin, LocalFile, resolve_model
 from zse.quantize.options import QuantizationOptions
 from zse.quantize.source import fingerprint, resolve_source
+from zse.quantize.text_files import TextOptions
 from zse.settings import load_settings
-from zse.store import parse_location
 from zse.store.cache import open_cache
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from zse.quantize.convert import ConversionProgress
+    from zse.quantize.report import ConversionProgress
 
 # The built-in model is small enough that 8 bits cost nothing; it is the sure choice.
 _BUILTIN_QUANTIZATION = "int8"
@@ -58,8 +58,9 @@ def ensure_zse(
         return named.path
     is_builtin = isinstance(named, Builtin)
     quant = quant or (_BUILTIN_QUANTIZATION if is_builtin else _OTHER_QUANTIZATION)
+    quant = quant.lower()
     options = QuantizationOptions(quantization=quant)
-    source = resolve_source(model)
+    source = resolve_source(model, check=TextOptions().check_names)
     key = {
         "checkpoint": fingerprint(source.folder),
         "name": source.name,
@@ -74,7 +75,7 @@ def ensure_zse(
     def write(target: Path) -> None:
         # By name: a model that was converted before is found without torch.
         convert_source = importlib.import_module("zse.quantize.convert").convert_source
-        convert_source(source, parse_location(target), options, resume=True, progress=progress)
+        convert_source(source, target, options, resume=True, progress=progress)
 
     cache = open_cache(cache_dir or load_settings().cache_dir)
     return cache.make(f"{name}-{quant}-{digest}.zse", f"{source.name} as {quant}", write)

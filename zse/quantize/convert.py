@@ -10,6 +10,8 @@ import hashlib
 import time
 from collections import Counter
 from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zse import __version__
@@ -17,51 +19,25 @@ from zse.errors import UsageError
 from zse.format.writer import ZSEWriter
 from zse.quantize.checkpoint import Checkpoint
 from zse.quantize.options import QuantizationOptions
+from zse.quantize.report import ConversionProgress as ConversionProgress
+from zse.quantize.report import ConversionReport as ConversionReport
+from zse.quantize.report import stage
 from zse.quantize.sections import collect_sections
 from zse.quantize.source import Source, resolve_source
 from zse.quantize.stream import TensorStream, single_threaded_torch
+from zse.quantize.text_files import TextOptions, check_texts
 from zse.records import record
 from zse.settings import load_settings
-from zse.store import Location, open_writable, parse_location, put_file
+from zse.store import Location, open_store, open_writable, parse_location, put_file
 from zse.store.cache_use import using
+from zse.store.checksum import Hashing
 from zse.store.overwrite import check_output
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from pathlib import Path
+    from collections.abc import Callable, Iterator
 
     from zse.format.layout import PlannedTensor
     from zse.models.names import TensorSource
-
-
-@record
-class ConversionProgress:
-    """How far a conversion is."""
-
-    stage: str
-    """``convert`` or ``upload``."""
-    done_bytes: int
-    """Of the checkpoint while converting, of the file while uploading."""
-    total_bytes: int
-
-
-@record
-class ConversionReport:
-    """What a conversion made."""
-
-    path: str
-    """Where the file is: a local path, or the s3:// location."""
-    size_bytes: int
-    source_bytes: int
-    """Size of the checkpoint's weight files."""
-    sha256: str
-    """Of the header, which lists the digest of everything else in the file."""
-    seconds: float
-    tensors: int
-    schemes: Mapping[str, int]
-    """Scheme -> number of tensors stored in it."""
-    resumed_groups: int
-    """Groups that an earlier run had finished."""
 
 
 def convert_model(
@@ -72,6 +48,9 @@ def convert_model(
     group_size: int | None = None,
     lm_head: str = "auto",
     revision: str | None = None,
+    tokenizer: str | Path | None = None,
+    chat_template: str | Path | None = None,
+    allow_no_tokenizer: bool = False,
     resume: bool = False,
     force: bool = False,
     progress: Callable[[ConversionProgress], None] | None = None,
@@ -79,76 +58,104 @@ def convert_model(
     """Convert a Hugging Face checkpoint to a .zse file.
 
     Args:
-        model: A checkpoint folder, a hub id (``owner/name``), or a built-in's name.
+        model: A checkpoint folder, a hub id (``owner/name``), ``s3://bucket/folder/``, or a
+            built-in's name.
         out: A path, or ``s3://bucket/key``.
         quantization: ``int4``, ``nf4``, ``int8``, ``fp16`` or ``bf16``.
         group_size: 128, 64 or 32 (int4, nf4); None means 128 for int4, 64 for nf4.
         lm_head: ``auto``, ``int8``, ``fp16`` or ``bf16``.
         revision: Branch, tag or commit of a hub id.
+        tokenizer: Folder whose tokenizer is taken instead of the checkpoint's own.
+        chat_template: Jinja file that is taken instead of the tokenizer's own template.
+        allow_no_tokenizer: Convert a checkpoint that has none.
         resume: Go on with what a killed run left, and keep what is done if this run fails.
         force: Replace what ``out`` names, and write inside the checkpoint's folder.
         progress: Called after each chunk.
 
     Returns:
-        Sizes, digest and schemes.
+        Sizes, digests, schemes and warnings.
 
     Raises:
         UsageError: An option has no meaning, or the output is one of the checkpoint's files.
         WouldReplaceError: The output exists already, or lies inside the checkpoint.
         NotFoundError: The model or the output's folder does not exist.
         RefusedError: The checkpoint holds pickle.
+        TokenizerMissingError: The checkpoint has no tokenizer.
         ConversionError: The checkpoint is incomplete, inconsistent or not supported.
         DiskFullError: The file does not fit.
         StoreError: The upload failed.
     """
-    options = QuantizationOptions(quantization=quantization, group_size=group_size, lm_head=lm_head)
+    started = time.monotonic()
+    notify = progress or _ignore
+    options = QuantizationOptions(
+        quantization=quantization.lower(), group_size=group_size, lm_head=lm_head.lower()
+    )
+    texts = TextOptions(
+        tokenizer=_path(tokenizer),
+        chat_template=_path(chat_template),
+        allow_no_tokenizer=allow_no_tokenizer,
+    )
     destination = _check_destination(out)
     check_output(destination, force=force)  # a checkpoint may take an hour to come
-    source = resolve_source(model, revision=revision)
+    source = resolve_source(model, revision=revision, check=texts.check_names)
     check_output(
         destination,
         force=force or not destination.is_local,
-        inputs=source.files(),
+        inputs=source.files() + texts.files(),
         folder=source.folder,
     )
-    return convert_source(source, destination, options, resume=resume, progress=progress)
+    with _local_target(destination) as target:
+        written = convert_source(
+            source, target, options, texts=texts, resume=resume, progress=notify
+        )
+        if destination.is_local:
+            sha256 = _digest_of(target, stage(notify, "checksum"))
+        else:
+            sha256 = put_file(target, destination, progress=stage(notify, "upload")).sha256
+        return ConversionReport(
+            path=destination.url,
+            size_bytes=target.stat().st_size,
+            sha256=sha256,
+            seconds=time.monotonic() - started,
+            tensors=sum(written.schemes.values()),
+            **asdict(written),
+        )
 
 
 def convert_source(
     source: Source,
-    destination: Location,
+    target: Path,
     options: QuantizationOptions,
     *,
+    texts: TextOptions = TextOptions(),  # noqa: B008 - frozen
     resume: bool = False,
     progress: Callable[[ConversionProgress], None] | None = None,
-) -> ConversionReport:
-    """Convert a checkpoint that was found already; the rest is as for ``convert_model``."""
-    started = time.monotonic()
-    notify = progress or _ignore
-    with Checkpoint(source.folder) as checkpoint, _local_target(destination) as target:
-        job = _Conversion(
-            checkpoint=checkpoint, source=source, options=options, target=target, notify=notify
-        )
-        written = job.run(resume=resume)
-        if not destination.is_local:
-            put_file(target, destination, progress=_upload_progress(notify))
-        return ConversionReport(
-            path=destination.url,
-            size_bytes=target.stat().st_size,
-            source_bytes=checkpoint.source_bytes,
-            sha256=written.header_sha256,
-            seconds=time.monotonic() - started,
-            tensors=sum(written.schemes.values()),
-            schemes=written.schemes,
-            resumed_groups=written.resumed_groups,
-        )
+) -> Written:
+    """Convert a checkpoint that was found already to a local file, whatever is there.
+
+    The arguments and errors are otherwise those of ``convert_model``.
+    """
+    with Checkpoint(source.folder) as checkpoint:
+        return _Conversion(
+            checkpoint=checkpoint,
+            source=source,
+            options=options,
+            texts=texts,
+            target=target,
+            notify=progress or _ignore,
+        ).run(resume=resume)
 
 
 @record
-class _Written:
+class Written:
+    """What is known of a file that was written; the fields are those of ConversionReport."""
+
+    source_bytes: int
     header_sha256: str
     schemes: dict[str, int]
+    int8_instead: int
     resumed_groups: int
+    warnings: tuple[str, ...]
 
 
 @record
@@ -158,16 +165,19 @@ class _Conversion:
     checkpoint: Checkpoint
     source: Source
     options: QuantizationOptions
+    texts: TextOptions
     target: Path
     notify: Callable[[ConversionProgress], None]
 
-    def run(self, *, resume: bool) -> _Written:
+    def run(self, *, resume: bool) -> Written:
         """Write the file."""
         groups = [
             (group.name, [(tensor, self.options.plan_tensor(tensor)) for tensor in group.tensors])
             for group in self.checkpoint.plan
         ]
-        sections = collect_sections(self.checkpoint)
+        sections = collect_sections(self.checkpoint, self.texts)
+        warnings = check_texts(dict(sections), self.checkpoint.model_config.vocab_size, self.texts)
+        not_as_asked = self.options.count_int8_instead(self.checkpoint.plan)
         with ZSEWriter(
             self.target,
             architecture=self.checkpoint.model_config.family,
@@ -181,10 +191,13 @@ class _Conversion:
             completed = set(writer.completed_groups)
             self._write_groups(writer, groups, completed)
             header = writer.close()
-        return _Written(
+        return Written(
+            source_bytes=self.checkpoint.source_bytes,
             header_sha256=hashlib.sha256(header.to_bytes()).hexdigest(),
             schemes=dict(sorted(Counter(entry.scheme.value for entry in header.tensors).items())),
+            int8_instead=not_as_asked.matrices,
             resumed_groups=len(completed),
+            warnings=(*not_as_asked.warnings, *warnings),
         )
 
     def _write_groups(
@@ -227,6 +240,7 @@ class _Conversion:
             "revision": self.source.revision,
             "tool": f"zse {__version__}",
             "options": self.options.to_json(),
+            **self.texts.to_json(),
         }
 
 
@@ -262,11 +276,18 @@ def _local_target(destination: Location) -> Iterator[Path]:
                 folder.rmdir()
 
 
-def _upload_progress(notify: Callable[[ConversionProgress], None]) -> Callable[[int, int], None]:
-    def report(done_bytes: int, total_bytes: int) -> None:
-        notify(ConversionProgress(stage="upload", done_bytes=done_bytes, total_bytes=total_bytes))
+def _path(text: str | Path | None) -> Path | None:
+    return None if text is None else Path(text).expanduser()
 
-    return report
+
+def _digest_of(path: Path, progress: Callable[[int, int], None]) -> str:
+    """Return a file's SHA-256. The header is written last and hashed first, so it is read again."""
+    store = open_store(path)
+    hashing, total_bytes = Hashing(None, store.size()), store.size()
+    for chunk in store.read_chunks():
+        hashing.update(chunk)
+        progress(hashing.size_bytes, total_bytes)
+    return hashing.sha256()
 
 
 def _ignore(progress: ConversionProgress) -> None:

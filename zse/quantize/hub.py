@@ -16,7 +16,7 @@ from zse.quantize.weight_files import INDEX_NAME, SINGLE_NAME, refuse_pickle
 from zse.records import record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 ALLOWED_FILES = (
     "config.json",
@@ -49,11 +49,13 @@ class Hub:
         endpoint: Base URL; None means the hub's own, or what HF_ENDPOINT says.
         token: For gated repositories; None means the one that the hub's tools saved.
         cache_dir: None means the hub's usual cache.
+        check: Given a repository's name and its files' names before anything is downloaded.
     """
 
     endpoint: str | None = None
     token: str | None = None
     cache_dir: Path | None = None
+    check: Callable[[str, Sequence[str]], None] | None = None
 
     def fetch_snapshot(self, repository: str, revision: str | None = None) -> Snapshot:
         """Download what a conversion needs of one revision; files in the cache are not fetched.
@@ -75,6 +77,8 @@ class Hub:
             names = None
         if names is not None:
             _check_names(repository, names)
+            if self.check is not None:
+                self.check(repository, names)
         folder = _translated(
             library,
             repository,

@@ -16,12 +16,22 @@ from zse.format.spec import GROUP_SIZES, Scheme
 from zse.records import record
 
 if TYPE_CHECKING:
-    from zse.models.names import TensorSource
+    from collections.abc import Sequence
+
+    from zse.models.names import GroupPlan, TensorSource
 
 QUANTIZATIONS = ("int4", "nf4", "int8", "fp16", "bf16")
 LM_HEADS = ("auto", "int8", "fp16", "bf16")
 _DEFAULT_GROUP_SIZE = {"int4": 128, "nf4": 64}
 _PLAIN = ("fp16", "bf16")
+
+
+@record
+class Int8Instead:
+    """Matrices that are INT8 although fewer bits were asked for, and a sentence about them."""
+
+    matrices: int
+    warnings: tuple[str, ...]
 
 
 @record
@@ -77,15 +87,37 @@ class QuantizationOptions:
             name=source.name, scheme=scheme, shape=source.shape, group_size=group_size
         )
 
+    def count_int8_instead(self, plan: Sequence[GroupPlan]) -> Int8Instead:
+        """Tell which matrices are INT8 because no group divides their width."""
+        asked = Scheme(self.quantization)
+        linear = [item for group in plan for item in group.tensors if item.kind == "linear"]
+        widths = [
+            item.shape[1] for item in linear if self._linear_scheme(item.shape[1])[0] is not asked
+        ]
+        if not widths:
+            return Int8Instead(matrices=0, warnings=())
+        sizes = ", ".join(map(str, self.group_sizes))
+        found = ", ".join(map(str, sorted(set(widths))))
+        warning = (
+            f"{len(widths)} of {len(linear)} matrices are INT8, not {asked.value.upper()}: "
+            f"no group ({sizes}) divides their width ({found})."
+        )
+        return Int8Instead(matrices=len(widths), warnings=(warning,))
+
+    @property
+    def group_sizes(self) -> tuple[int, ...]:
+        """Sizes that groups may have, the largest first."""
+        return tuple(size for size in GROUP_SIZES if size <= self._group_size())
+
     def _group_size(self) -> int:
         return self.group_size or _DEFAULT_GROUP_SIZE.get(self.quantization, 0)
 
     def _linear_scheme(self, columns: int) -> tuple[Scheme, int]:
-        scheme, wanted = Scheme(self.quantization), self._group_size()
-        if wanted == 0:
+        scheme = Scheme(self.quantization)
+        if not self._group_size():
             return scheme, 0
-        for size in GROUP_SIZES:
-            if size <= wanted and columns % size == 0:
+        for size in self.group_sizes:
+            if columns % size == 0:
                 return scheme, size
         return Scheme.INT8, 0
 

@@ -2,64 +2,61 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
-from zse.errors import CheckpointError
+from zse.quantize.text_files import (
+    TEMPLATE,
+    TOKENIZER,
+    TOKENIZER_FILES,
+    TextOptions,
+    default_template,
+)
 from zse.text.binary import build_binary
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
     from zse.quantize.checkpoint import Checkpoint
 
-_COPIED = (
-    "config.json",
-    "generation_config.json",
-    "special_tokens_map.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-)
+_OWN = ("config.json", "generation_config.json")
+_COPIED_TEXTS = ("special_tokens_map.json", TOKENIZER, "tokenizer_config.json")
 
 
-def collect_sections(checkpoint: Checkpoint) -> list[tuple[str, bytes]]:
+def collect_sections(checkpoint: Checkpoint, options: TextOptions) -> list[tuple[str, bytes]]:
     """Return ``(section name, content)`` in the order they are written.
 
-    Files are copied as they are. The chat template is taken from wherever the checkpoint keeps
-    it. The tokenizer's fast binary form is added when it is proven equal to the usual one.
+    Files are copied as they are. The chat template is taken from wherever the checkpoint, or the
+    folder that was named for its tokenizer, keeps it. The tokenizer's fast binary form is added
+    when it is proven equal to the usual one.
 
     Raises:
+        TokenizerMissingError: There is no tokenizer, and nobody said that there need be none.
         CheckpointError: tokenizer_config.json is malformed.
     """
-    sections = []
-    for name in _COPIED:
-        data = checkpoint.read_file(name)
-        if data is not None:
-            sections.append((name, data))
-    template = _chat_template(checkpoint)
+    names = [path.name for path in checkpoint.folder.iterdir()]
+    options.check_names(str(checkpoint.folder), names)
+    sections = [(name, data) for name in _OWN if (data := checkpoint.read_file(name)) is not None]
+    texts = own = _present(checkpoint.read_file)
+    if options.tokenizer is not None:
+        texts = _present(_reader(options.tokenizer))
+    sections += [(name, texts[name]) for name in _COPIED_TEXTS if name in texts]
+    template = options.template() or default_template(texts) or default_template(own)
     if template:
-        sections.append(("chat_template.jinja", template.encode()))
-    tokenizer = checkpoint.read_file("tokenizer.json")
-    binary = build_binary(tokenizer) if tokenizer is not None else None
+        sections.append((TEMPLATE, template.encode()))
+    binary = build_binary(texts[TOKENIZER]) if TOKENIZER in texts else None
     if binary is not None:
         sections.append(("tokenizer.kitoken", binary))
     return sorted(sections)
 
 
-def _chat_template(checkpoint: Checkpoint) -> str | None:
-    """Return the default chat template; newer checkpoints keep it in a file of its own."""
-    own_file = checkpoint.read_file("chat_template.jinja")
-    if own_file is not None:
-        return own_file.decode("utf-8", errors="strict")
-    for name in ("chat_template.json", "tokenizer_config.json"):
-        raw = checkpoint.read_file(name)
-        if raw is None:
-            continue
-        try:
-            template = json.loads(raw).get("chat_template")
-        except (ValueError, AttributeError) as error:
-            raise CheckpointError(f"{name} cannot be read as a JSON object: {error}") from error
-        if isinstance(template, list):  # several templates, each with a name
-            named = {item.get("name"): item.get("template") for item in template}
-            template = named.get("default")
-        if isinstance(template, str):
-            return template
-    return None
+def _present(read: Callable[[str], bytes | None]) -> dict[str, bytes]:
+    return {name: data for name in TOKENIZER_FILES if (data := read(name)) is not None}
+
+
+def _reader(folder: Path) -> Callable[[str], bytes | None]:
+    def read(name: str) -> bytes | None:
+        path = folder / name
+        return path.read_bytes() if path.is_file() else None
+
+    return read

@@ -22,6 +22,7 @@ from zse.records import record
 from zse.settings import load_settings
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
 _WHOLE_DIGEST_BYTES = 64 * 1024 * 1024  # larger files are identified by size and time as well
@@ -42,10 +43,16 @@ class Source:
         return [path for path in self.folder.iterdir() if path.suffix not in (SUFFIX, ".partial")]
 
 
-def resolve_source(model: str | Path, *, revision: str | None = None) -> Source:
+def resolve_source(
+    model: str | Path,
+    *,
+    revision: str | None = None,
+    check: Callable[[str, Sequence[str]], None] | None = None,
+) -> Source:
     """Find a model: a built-in's name, a local folder, or a hub id (which is downloaded).
 
-    A hub id may be written ``owner/name`` or ``hf://owner/name[@revision]``.
+    A hub id may be written ``owner/name`` or ``hf://owner/name[@revision]``. What is to be fetched
+    is given to ``check``, as a name and its files' names, before any of it is.
 
     Raises:
         NotFoundError: It is none of these.
@@ -59,7 +66,7 @@ def resolve_source(model: str | Path, *, revision: str | None = None) -> Source:
         case LocalFolder(path=path):
             source = Source(folder=path, name=path.resolve().name)
         case HubRepository():
-            return _fetch_snapshot(named, revision)
+            return _fetch_snapshot(named, revision, check)
         case LocalFile(path=path):
             raise UsageError(
                 f"{path} is a file; a conversion starts from a checkpoint folder",
@@ -78,7 +85,11 @@ def resolve_source(model: str | Path, *, revision: str | None = None) -> Source:
     return source
 
 
-def _fetch_snapshot(named: HubRepository, revision: str | None) -> Source:
+def _fetch_snapshot(
+    named: HubRepository,
+    revision: str | None,
+    check: Callable[[str, Sequence[str]], None] | None,
+) -> Source:
     if revision and named.revision and revision != named.revision:
         raise UsageError(
             f"{named.repository}@{named.revision} and revision {revision!r} contradict each other",
@@ -86,7 +97,7 @@ def _fetch_snapshot(named: HubRepository, revision: str | None) -> Source:
         )
     token = load_settings().hf_token or None
     wanted = revision or named.revision or None
-    snapshot = Hub(token=token).fetch_snapshot(named.repository, wanted)
+    snapshot = Hub(token=token, check=check).fetch_snapshot(named.repository, wanted)
     return Source(folder=snapshot.folder, name=named.repository, revision=snapshot.revision)
 
 

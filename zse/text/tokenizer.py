@@ -23,6 +23,12 @@ if TYPE_CHECKING:
 Sections = Callable[[str], bytes | None]
 
 
+class NoTokenizerError(NotFoundError):
+    """A model holds no tokenizer, so that it can neither read nor write text."""
+
+    default_hint = "Convert the checkpoint again with --tokenizer FOLDER."
+
+
 class SectionReader(Protocol):
     """The part of a .zse reader that tokenizers and templates are loaded from."""
 
@@ -73,7 +79,7 @@ class Tokenizer:
             get: Returns a section's bytes by name, or None when it is absent.
 
         Raises:
-            NotFoundError: There is neither a binary form nor a tokenizer.json.
+            NoTokenizerError: There is neither a binary form nor a tokenizer.json.
             TokenizerError: A section is damaged.
         """
         binary = get(BINARY_SECTION)
@@ -83,10 +89,7 @@ class Tokenizer:
         else:
             source = get("tokenizer.json")
             if source is None:
-                raise NotFoundError(
-                    "the model holds no tokenizer.json",
-                    hint="Only models with a fast tokenizer (tokenizer.json) are supported.",
-                )
+                raise NoTokenizerError("the model holds no tokenizer.json")
             reference = ReferenceEngine(source)
             engine, facts = reference, reference.facts
         bos_id, eos_ids = _boundaries(get, facts)
@@ -162,6 +165,20 @@ def load_tokenizer(reader: SectionReader) -> Tokenizer:
     return Tokenizer.from_sections(
         lambda name: bytes(reader.section(name)) if reader.has_section(name) else None
     )
+
+
+def check_tokenizer(reader: SectionReader, name: str) -> None:
+    """Refuse a .zse file that holds no tokenizer.
+
+    Raises:
+        NoTokenizerError: It holds none.
+    """
+    if not any(reader.has_section(section) for section in (BINARY_SECTION, "tokenizer.json")):
+        raise NoTokenizerError(
+            f"{name} holds no tokenizer, so that it cannot be served as text",
+            hint="Convert the checkpoint again with --tokenizer FOLDER, or add "
+            "--allow-no-tokenizer if that is meant.",
+        )
 
 
 def special_token_text(value: Any) -> str:

@@ -1,0 +1,55 @@
+"""What a conversion tells: how far it is, and what it made."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from zse.records import record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+
+@record
+class ConversionProgress:
+    """How far a conversion is."""
+
+    stage: str
+    """``fetch``, ``convert``, ``checksum`` or ``upload``."""
+    done_bytes: int
+    """Of the checkpoint while fetching and converting, of the file afterwards."""
+    total_bytes: int
+
+
+@record
+class ConversionReport:
+    """What a conversion made."""
+
+    path: str
+    """Where the file is: a local path, or the s3:// location."""
+    size_bytes: int
+    source_bytes: int
+    """Size of the checkpoint's weight files."""
+    sha256: str
+    """Of the file, as ``sha256sum`` prints it."""
+    header_sha256: str
+    """Of the header, which lists the digest of everything else in the file."""
+    seconds: float
+    tensors: int
+    schemes: Mapping[str, int]
+    """Scheme -> number of tensors stored in it."""
+    int8_instead: int
+    """Matrices that are INT8 although int4 or nf4 was asked for: no group divides their width."""
+    resumed_groups: int
+    """Groups that an earlier run had finished."""
+    warnings: tuple[str, ...] = ()
+    """What will be missed when the file is served, one sentence each."""
+
+
+def stage(notify: Callable[[ConversionProgress], None], name: str) -> Callable[[int, int], None]:
+    """Return a store's callback that reports under the name of a stage."""
+
+    def report(done_bytes: int, total_bytes: int) -> None:
+        notify(ConversionProgress(stage=name, done_bytes=done_bytes, total_bytes=total_bytes))
+
+    return report
