@@ -4,7 +4,7 @@ import httpx
 import pytest
 from oci_builders import FakeMirror, make_deb
 
-from zse.oci import debian_index
+from zse.oci import debian, debian_index
 from zse.oci.apt import Mirrors
 from zse.oci.debian import (
     Archive,
@@ -12,7 +12,7 @@ from zse.oci.debian import (
     read_debian_lock,
     update_debian_lock,
 )
-from zse.oci.errors import DebianError, DigestMismatchError, LockError
+from zse.oci.errors import DebianError, DigestMismatchError, LockError, SignatureError
 from zse.oci.recipe import DebianRecipe
 from zse.oci.tar import Kind
 
@@ -24,10 +24,14 @@ RECIPE = DebianRecipe(
 )
 
 
+def signed_text(signed: bytes, *, label: str) -> str:
+    """Return what a signature is about; those of the fake index no key of Debian's could check."""
+    return signed.decode().partition("\n\n")[2].partition("\n-----BEGIN PGP SIGNATURE")[0] + "\n"
+
+
 @pytest.fixture
 def mirror(monkeypatch):
-    # The fake index carries no signature that Debian's key could check.
-    monkeypatch.setattr(debian_index, "KEYRINGS", ())
+    monkeypatch.setattr(debian, "verify_release", signed_text)
     return FakeMirror(
         packages={
             "python3": make_deb(
@@ -78,9 +82,16 @@ def test_lock_names_packages_but_no_host(archive, tmp_path):
     assert [(p.path, p.sha256) for p in locked] == [(p.path, p.sha256) for p in packages]
 
 
-def test_unchecked_signature_and_missing_updates_are_said(archive, tmp_path, said):
+def test_no_lock_is_written_from_an_index_that_cannot_be_checked(archive, tmp_path, monkeypatch):
+    monkeypatch.setattr(debian, "verify_release", debian_index.verify_release)
+    monkeypatch.setattr(debian_index, "KEYRINGS", (tmp_path / "none",))
+    with pytest.raises(SignatureError, match="no lock is written"):
+        update_debian_lock(archive, RECIPE, tmp_path)
+    assert not list(tmp_path.glob("*.lock"))
+
+
+def test_missing_updates_are_said(archive, tmp_path, said):
     update_debian_lock(archive, RECIPE, tmp_path)
-    assert any("signature" in words for words in said)
     assert any("bookworm-updates" in words for words in said)
 
 

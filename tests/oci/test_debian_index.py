@@ -117,12 +117,17 @@ def test_digests_are_read_from_the_sha256_list_only():
     assert release_digests(text) == {"main/P": "bb", "main/Q": "cc"}
 
 
-def test_unsigned_index_is_refused(monkeypatch):
-    monkeypatch.setattr(debian_index, "KEYRINGS", ())
-    said: list[str] = []
-    with pytest.raises(SignatureError):
-        verify_release(b"Origin: x\n", said.append, label="bookworm")
-    assert "was not checked" in said[0]
+@pytest.mark.parametrize("absent", ["gpgv", "keyring"])
+def test_index_whose_signature_cannot_be_checked_is_refused(monkeypatch, tmp_path, absent):
+    keyring = tmp_path / "debian-archive-keyring.gpg"
+    keyring.write_bytes(b"")
+    monkeypatch.setattr(
+        debian_index, "KEYRINGS", (tmp_path / "none" if absent == "keyring" else keyring,)
+    )
+    monkeypatch.setattr(shutil, "which", lambda name: None if absent == "gpgv" else name)
+    with pytest.raises(SignatureError, match=absent) as caught:
+        verify_release(b"Origin: x\n", label="bookworm")
+    assert "debian-archive-keyring" in caught.value.hint
 
 
 @pytest.mark.skipif(
@@ -132,4 +137,4 @@ def test_unsigned_index_is_refused(monkeypatch):
 def test_index_signed_by_nobody_is_refused_where_it_can_be_checked():
     forged = b"-----BEGIN PGP SIGNED MESSAGE-----\nHash: SHA256\n\nOrigin: x\n-----BEGIN PGP SIGNATURE-----\n\nAAAA\n-----END PGP SIGNATURE-----\n"
     with pytest.raises(SignatureError, match="not signed"):
-        verify_release(forged, print, label="bookworm")
+        verify_release(forged, label="bookworm")

@@ -4,6 +4,7 @@ import pytest
 
 from zse.errors import UsageError
 from zse.oci.errors import ImageTooLargeError
+from zse.oci.layer import Compression
 from zse.oci.layout import ImageLayout
 from zse.oci.sizes import parse_size
 
@@ -37,3 +38,17 @@ def test_budget_of_the_recipe_does_not_count_the_model(build, project):
     recipe.write_text(recipe.read_text().replace("10KB", "1KB"))
     with pytest.raises(ImageTooLargeError, match="recipe small, no model"):
         build()
+
+
+def test_limit_that_is_given_replaces_the_recipes(build, project):
+    recipe = project / "recipe" / "image.toml"
+    recipe.write_text(f'max_size = "1KB"\n{recipe.read_text()}')
+    assert build(max_size_bytes=1_000_000).size_bytes > 1000
+
+
+def test_recipes_limit_says_nothing_of_layers_that_are_not_compressed(build, project):
+    recipe = project / "recipe" / "image.toml"
+    recipe.write_text(f'max_size = "1KB"\n{recipe.read_text()}')
+    assert build(compression=Compression.NONE).size_bytes > 1000
+    with pytest.raises(ImageTooLargeError, match="--max-size"):
+        build(compression=Compression.NONE, max_size_bytes=1000)

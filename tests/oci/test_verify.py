@@ -10,7 +10,8 @@ from oci_builders import FakeRegistry, make_tar, read_json
 from zse.errors import NotFoundError
 from zse.oci import registry
 from zse.oci.attestation import MEDIA_TYPE_INTOTO, MEDIA_TYPE_SPDX
-from zse.oci.errors import BadReferenceError, LayoutError
+from zse.oci.base import base_from_layout, parse_base
+from zse.oci.errors import BadReferenceError, LayoutError, RegistryError
 from zse.oci.image import MEDIA_TYPE_MANIFEST, Descriptor, canonical_json
 from zse.oci.image_source import open_image
 from zse.oci.inspect import inspect_image
@@ -172,6 +173,22 @@ def test_description_is_the_same_from_a_folder_and_a_file(build, look, project, 
     assert platform.labels["dev.zse.recipe"] == "small"
     assert platform.sbom == {"generic": 1, "other": 1, "pypi": 2}
     assert {s.artifact_type for s in platform.statements} == {MEDIA_TYPE_SPDX, MEDIA_TYPE_INTOTO}
+
+
+def test_layout_or_file_that_is_there_needs_no_word_before_it(build, look, project, monkeypatch):
+    built = build()
+    build(output=f"tar:{project / 'image.tar'}")
+    monkeypatch.chdir(project)
+    for name in ("out", "./out", "out:1", str(project / "out"), "image.tar", "image.tar:1"):
+        assert look(name).digest == built.digest
+    assert base_from_layout(parse_base("out").value, platform="linux/amd64").digest == built.digest
+
+
+def test_folder_that_is_no_layout_does_not_hide_a_reference(look, fake, project, monkeypatch):
+    monkeypatch.chdir(project)
+    (project / "team" / "zse").mkdir(parents=True)
+    with pytest.raises(RegistryError, match="docker"):
+        look("team/zse")
 
 
 def test_image_in_a_file_is_checked_too(build, check, project):

@@ -5,6 +5,7 @@ import subprocess
 import pytest
 from oci_builders import make_wheel, sha256_hex
 
+from zse.errors import DiskFullError
 from zse.oci import wheels as wheels_module
 from zse.oci.errors import LockError, WheelError
 from zse.oci.recipe import load_recipe
@@ -75,6 +76,21 @@ def test_spare_index_is_asked_only_when_pip_finds_nothing(
             hashes=True,
         )
     assert ["--extra-index-url" in command for command in commands] == [False, True]
+
+
+def test_full_disk_is_called_that_and_its_folder_named(recipe, recipe_files, tmp_path, monkeypatch):
+    said = "ERROR: Could not install\nOSError: [Errno 28] No space left on device"
+    runs = []
+
+    def fail(command, secrets):
+        runs.append(command)
+        return subprocess.CompletedProcess(command, 2, "", said)
+
+    monkeypatch.setattr(wheels_module, "_run_pip", fail)
+    with pytest.raises(DiskFullError, match=str(tmp_path / "cache")) as caught:
+        fetch_wheels(recipe, read_wheel_lock(recipe_files, recipe), tmp_path / "cache")
+    assert "ZSE_CACHE_DIR" in caught.value.hint
+    assert len(runs) == 1
 
 
 def test_lock_of_other_requirements_is_stale(recipe_files):

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from zse.oci.errors import DebianError
 from zse.records import record
 
 APT_FOLDER = Path("/etc/apt")
+DEFAULT_MIRROR = "https://deb.debian.org/debian"
+"""Debian's own, for hosts that are not Debian; what comes from it is checked against the locks."""
 
 
 @record
@@ -33,10 +34,7 @@ def find_mirrors(mirror: str = "", *, apt_folder: Path = APT_FOLDER) -> Mirrors:
     Args:
         mirror: Address given by the user; its security archive is expected beside it, under the
             same address with ``-security`` added, as public mirrors have it.
-        apt_folder: Where apt's configuration lies.
-
-    Raises:
-        DebianError: No mirror was given and apt has no Debian source.
+        apt_folder: Where apt's configuration lies; Debian's own mirror where it names none.
     """
     if mirror:
         address = mirror.rstrip("/")
@@ -47,10 +45,7 @@ def find_mirrors(mirror: str = "", *, apt_folder: Path = APT_FOLDER) -> Mirrors:
         if archive in {"debian", "debian-security"}:
             found.setdefault(archive, address)
     if "debian" not in found:
-        raise DebianError(
-            f"apt's configuration in {apt_folder} names no Debian mirror",
-            hint="Give one with --mirror URL, or set ZSE_DEBIAN_MIRROR.",
-        )
+        return find_mirrors(DEFAULT_MIRROR)
     return Mirrors(debian=found["debian"], security=found.get("debian-security", ""))
 
 

@@ -22,7 +22,7 @@ from zse.oci.errors import BadReferenceError, DebianError, LayoutError
 from zse.oci.image import INDEX_TYPES, Descriptor, choose_platform, digest_of
 from zse.oci.layer import Compression, Layer, write_layer_from_tar
 from zse.oci.layout import ImageLayout
-from zse.oci.layout_index import split_place
+from zse.oci.layout_index import split_place, with_kind
 from zse.records import record
 
 if TYPE_CHECKING:
@@ -64,7 +64,12 @@ class BaseName:
 
 
 def parse_base(text: str) -> BaseName:
-    """Parse ``debian[:SUITE]``, ``oci:DIR[:TAG]``, ``rootfs:TAR`` or an image reference."""
+    """Parse ``debian[:SUITE]``, ``oci:DIR[:TAG]``, ``rootfs:TAR`` or an image reference.
+
+    The path of a layout needs no ``oci:``.
+    """
+    if with_kind(text).startswith("oci:"):
+        text = with_kind(text)
     head, colon, rest = text.partition(":")
     if head == "debian" and "/" not in text and "@" not in text:
         return BaseName(kind="debian", value=rest)

@@ -16,6 +16,7 @@ from zse.oci.archive import write_archive
 from zse.oci.attestation import attest
 from zse.oci.errors import ImageTooLargeError
 from zse.oci.image import MEDIA_TYPE_INDEX, Descriptor, build_index
+from zse.oci.layer import Compression
 from zse.oci.layers import model_layer
 from zse.oci.layout import ImageLayout
 from zse.oci.options import BuildOptions, BuiltImage, ModelMode
@@ -98,19 +99,24 @@ def _scratch(stack: ExitStack, options: BuildOptions) -> Path:
 
 
 def _check_size(recipe: Recipe, options: BuildOptions, image: PlatformImage) -> None:
-    """Hold an image against the caller's budget, and without its model against the recipe's."""
+    """Hold an image against the caller's limit, or without its model against the recipe's.
+
+    The recipe's limit is about compressed layers: it says nothing of plain ones.
+    """
     summary = image.summary
-    own_bytes = summary.size_bytes - summary.model_size_bytes
-    limits = [(summary.size_bytes, options.max_size_bytes, "--max-size")]
-    if recipe.max_size:
-        limits.append((own_bytes, parse_size(recipe.max_size), f"recipe {recipe.name}, no model"))
-    for size_bytes, limit_bytes, name in limits:
-        if limit_bytes and size_bytes > limit_bytes:
-            layers = ", ".join(f"{x.comment} {x.size_bytes / 1e6:.1f} MB" for x in image.layers)
-            raise ImageTooLargeError(
-                f"the {image.platform} image has {size_bytes / 1e6:.1f} MB, "
-                f"the limit is {limit_bytes / 1e6:.1f} MB ({name}); {layers}"
-            )
+    if options.max_size_bytes:
+        size_bytes, limit_bytes, name = summary.size_bytes, options.max_size_bytes, "--max-size"
+    elif recipe.max_size and options.compression is not Compression.NONE:
+        size_bytes = summary.size_bytes - summary.model_size_bytes
+        limit_bytes, name = parse_size(recipe.max_size), f"recipe {recipe.name}, no model"
+    else:
+        return
+    if size_bytes > limit_bytes:
+        layers = ", ".join(f"{x.comment} {x.size_bytes / 1e6:.1f} MB" for x in image.layers)
+        raise ImageTooLargeError(
+            f"the {image.platform} image has {size_bytes / 1e6:.1f} MB, "
+            f"the limit is {limit_bytes / 1e6:.1f} MB ({name}); {layers}"
+        )
 
 
 def _index(layout: ImageLayout, images: list[PlatformImage]) -> Descriptor:

@@ -33,6 +33,8 @@ MAX_ANSWER_BYTES = 8 << 20
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _MAX_REDIRECTS = 5
 _MAX_SIGN_INS = 2
+_RETRIES_UNREACHED = 1
+"""Of a host that never answered: a wrong name or no network, which patience does not mend."""
 _Taken = TypeVar("_Taken")
 
 
@@ -103,6 +105,7 @@ class Connection:
         self._sign_in = sign_in
         self._sleep = sleep
         self._is_hurried = is_hurried
+        self._was_reached = False
 
     def send(self, call: Call) -> Answer:
         """Return the whole answer to a call.
@@ -132,7 +135,8 @@ class Connection:
                 return take(self._settled(call))
             except (httpx.RequestError, BusyServerError) as error:
                 failures += 1
-                if self._is_hurried or failures > call.retries:
+                retries = call.retries if self._was_reached else _RETRIES_UNREACHED
+                if self._is_hurried or failures > min(call.retries, retries):
                     raise self._given_up(error) from error
                 asked_seconds = error.pause_seconds if isinstance(error, BusyServerError) else 0
                 self._sleep(asked_seconds or doubled_seconds(failures, first_seconds=1.0))
@@ -168,7 +172,9 @@ class Connection:
             content=call.body() if callable(call.body) else call.body,
             headers={**call.headers, **signed},
         )
-        return self._client.send(request, stream=True)
+        answer = self._client.send(request, stream=True)
+        self._was_reached = True
+        return answer
 
     def _redirect(self, call: Call, answer: httpx.Response) -> str:
         """Return where an answer sends the call; empty when it is none that may be followed."""

@@ -193,7 +193,7 @@ def _all_packages(archive: Archive, recipe: DebianRecipe) -> Iterator[Package]:
                 raise DebianError(f"the mirror has no suite {suite}", hint="Try --base debian.")
             archive.report(f"warning: the mirror has no {suite}: it is left out")
             continue
-        digests = release_digests(verify_release(signed, archive.report, label=suite))
+        digests = release_digests(verify_release(signed, label=suite))
         yield from _index(archive, name, suite, recipe.architecture, digests)
 
 

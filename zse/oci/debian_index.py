@@ -21,7 +21,7 @@ from zse.oci.errors import DebianError, DigestMismatchError, SignatureError
 from zse.records import record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
 KEYRINGS = tuple(
     Path("/usr/share/keyrings") / f"debian-archive-keyring.{suffix}" for suffix in ("gpg", "pgp")
@@ -42,20 +42,22 @@ class Package:
     provides: str = ""
 
 
-def verify_release(signed: bytes, report: Callable[[str], None], *, label: str) -> str:
+def verify_release(signed: bytes, *, label: str) -> str:
     """Return the signed text of an InRelease file.
 
-    Where gpgv or Debian's keyring is missing the signature cannot be checked; that is reported.
-
     Raises:
-        SignatureError: The signature does not fit.
+        SignatureError: The signature does not fit, or cannot be checked on this machine.
     """
     gpgv = shutil.which("gpgv")
     keyring = next((path for path in KEYRINGS if path.is_file()), None)
     if gpgv is None or keyring is None:
-        absent = "gpgv" if gpgv is None else "the keyring debian-archive-keyring"
-        report(f"warning: the signature of {label} was not checked: {absent} is not installed")
-        return _clear_text(signed, label)
+        absent = "gpgv" if gpgv is None else f"Debian's keyring ({KEYRINGS[0]})"
+        raise SignatureError(
+            f"the signature of {label} cannot be checked: {absent} is not installed, "
+            "so no lock is written",
+            hint="Run `apt-get install gpgv debian-archive-keyring`; elsewhere than on Debian, put "
+            f"the keyring of the package debian-archive-keyring at {KEYRINGS[0]}.",
+        )
     with tempfile.TemporaryDirectory() as name:
         source, output = Path(name) / "InRelease", Path(name) / "Release"
         source.write_bytes(signed)
@@ -185,17 +187,6 @@ def _names(relation: str) -> list[list[str]]:
         if any(names):
             groups.append([name for name in names if name])
     return groups
-
-
-def _clear_text(signed: bytes, label: str) -> str:
-    match = re.search(
-        r"\A-----BEGIN PGP SIGNED MESSAGE-----\n.*?\n\n(.*?)\n-----BEGIN PGP SIGNATURE-----",
-        signed.decode(errors="replace"),
-        re.DOTALL,
-    )
-    if match is None:
-        raise SignatureError(f"{label} is not a signed message", hint="Use another mirror.")
-    return match[1] + "\n"
 
 
 def _split_version(version: str) -> tuple[str, str, str]:

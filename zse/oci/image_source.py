@@ -14,7 +14,7 @@ from zse.oci.download import stream_blob
 from zse.oci.errors import DigestMismatchError, LayoutError
 from zse.oci.image import MEDIA_TYPE_INDEX, Descriptor, digest_of, subject_of
 from zse.oci.layout import ImageLayout
-from zse.oci.layout_index import REFERRERS, choose_image, parse_index, split_place
+from zse.oci.layout_index import REFERRERS, choose_image, parse_index, split_place, with_kind
 from zse.oci.reference import parse_reference
 from zse.oci.registry import open_registry
 
@@ -48,6 +48,8 @@ class ImageSource(Protocol):
 def open_image(text: str, *, auth_file: Path, is_hurried: bool = False) -> Iterator[ImageSource]:
     """Open ``oci:DIR[:TAG]``, ``tar:FILE[:TAG]`` or an image reference.
 
+    A layout or a tar file that is there needs no word before its path.
+
     Args:
         text: Names the image.
         auth_file: docker's config.json.
@@ -58,6 +60,7 @@ def open_image(text: str, *, auth_file: Path, is_hurried: bool = False) -> Itera
         BadReferenceError: The text is no image reference, or names no path.
         LayoutError: The folder or file holds no image.
     """
+    text = with_kind(text)
     kind, _, place = text.partition(":")
     if kind in {"oci", "tar"}:
         path, tag = split_place(place)

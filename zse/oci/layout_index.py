@@ -67,6 +67,24 @@ def choose_image(items: Sequence[Descriptor], tag: str, *, place: str) -> Descri
     return found[0]
 
 
+def with_kind(text: str) -> str:
+    """Return an image's name with ``oci:`` or ``tar:`` before it where it names one that lies here.
+
+    A folder counts only when it is a layout: ``team/llm`` stays a reference beside a folder of that
+    name that holds something else.
+    """
+    kind = text.partition(":")[0]
+    if kind in {"oci", "tar"}:
+        return text
+    for place in (text, text.rpartition(":")[0]):
+        path = Path(place)
+        if place and (path / "oci-layout").is_file():
+            return f"oci:{text}"
+        if path.suffix == ".tar" and path.is_file():
+            return f"tar:{text}"
+    return text
+
+
 def split_place(place: str) -> tuple[Path, str]:
     """Split ``PATH[:TAG]`` of a layout; a path that exists is taken whole.
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from zse.oci.reference import Reference
 
 _ACCEPT = ", ".join([*sorted(INDEX_TYPES), MEDIA_TYPE_MANIFEST, MEDIA_TYPE_DOCKER_MANIFEST])
-_TIMEOUT = httpx.Timeout(60.0, read=300.0, write=300.0)
+_TIMEOUT = httpx.Timeout(60.0, connect=5.0, read=300.0, write=300.0)
 _HURRIED_TIMEOUT = httpx.Timeout(5.0)
 
 

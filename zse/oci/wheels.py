@@ -16,7 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zse.errors import MissingDependencyError
+from zse.errors import DiskFullError, MissingDependencyError
 from zse.oci.errors import LockError, WheelError
 from zse.oci.recipe import Recipe, load_lock, write_lock
 from zse.oci.secrets import Secrets
@@ -143,6 +143,13 @@ def _download(
     first = _run_pip(command, known)
     if first.returncode == 0:
         return
+    said = known.redact(first.stderr)
+    if "No space left on device" in said:
+        raise DiskFullError(
+            f"no space left in {target.parent} or {tempfile.gettempdir()}, where pip keeps what it "
+            "is fetching",
+            hint="Make room there, or set ZSE_CACHE_DIR and TMPDIR to folders on a larger disk.",
+        )
     if recipe.wheels.extra_index:
         second = _run_pip([*command, "--extra-index-url", recipe.wheels.extra_index], known)
         if second.returncode == 0:
@@ -151,7 +158,6 @@ def _download(
         raise MissingDependencyError(
             f"{sys.executable} has no pip", hint=f"Run {sys.executable} -m ensurepip."
         )
-    said = known.redact(first.stderr)
     words = [line for line in said.splitlines() if line.startswith("ERROR")]
     raise WheelError(
         f"pip could not fetch the image's wheels: {' '.join(words[:3]) or said[-400:]}",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 import sys
 import tarfile
 import zlib
@@ -15,6 +14,8 @@ from zse.errors import NotFoundError
 from zse.models.builtin import is_builtin
 from zse.oci.base import base_from_layout, base_from_registry
 from zse.oci.errors import LayoutError
+from zse.oci.image_python import host_architecture
+from zse.oci.layout_index import with_kind
 from zse.oci.reference import parse_reference
 from zse.oci.registry import open_registry
 from zse.oci.runners import RUNNERS, UnpackedImage, first_that_works
@@ -28,13 +29,12 @@ if TYPE_CHECKING:
 
 RUNNER_ORDER = ("runc", "bwrap", "unshare+chroot", "unpacked layers")
 """Without the daemons of Docker and Podman, whose own time would be measured."""
-_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 _DRIVER = "libcuda.so.1"
 
 
 def is_image(name: str) -> bool:
     """Whether a name means an image: a layout, an archive, or a reference with a host or a tag."""
-    if name.startswith("oci:"):
+    if with_kind(name).startswith("oci:"):
         return True
     if is_builtin(name) or is_address(name) or name.endswith(".zse"):
         return False
@@ -105,7 +105,8 @@ def opened_image(
 def _read_image(
     name: str, scratch: Path, auth_file: Path, say: Callable[[str], None]
 ) -> Iterator[Base]:
-    wanted = f"linux/{_ARCHITECTURES.get(platform.machine(), platform.machine())}"
+    wanted = f"linux/{host_architecture()}"
+    name = with_kind(name).removeprefix("tar:")
     if name.startswith("oci:"):
         yield base_from_layout(name.removeprefix("oci:"), platform=wanted)
     elif name.endswith(".tar"):
