@@ -72,6 +72,27 @@ KUSTOMIZATION = closed(
     namespace=TEXT,
     patches=listed(closed({"path": TEXT})),
 )
+POD_MONITOR = resource(
+    "monitoring.coreos.com/v1",
+    "PodMonitor",
+    closed(
+        {
+            "selector": closed({"matchLabels": {"type": "object", "minProperties": 1}}),
+            "podMetricsEndpoints": listed(closed({"port": TEXT}, path=TEXT, interval=DURATION)),
+        }
+    ),
+)
+HTTP_ROUTE = resource(
+    "gateway.networking.k8s.io/v1",
+    "HTTPRoute",
+    closed(
+        {
+            "parentRefs": listed(closed({"name": TEXT}, namespace=TEXT)),
+            "hostnames": listed(TEXT),
+            "rules": listed(closed({"backendRefs": listed(closed({"name": TEXT, "port": PORT}))})),
+        }
+    ),
+)
 RAILWAY = closed(
     {
         "$schema": {"const": "https://railway.com/railway.schema.json"},
@@ -195,4 +216,6 @@ BY_KIND = {
     "InterceptorRoute": INTERCEPTOR_ROUTE,
     "ScaledObject": SCALED_OBJECT,
     "Kustomization": KUSTOMIZATION,
+    "PodMonitor": POD_MONITOR,
+    "HTTPRoute": HTTP_ROUTE,
 }

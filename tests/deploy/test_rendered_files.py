@@ -94,6 +94,27 @@ def test_a_secret_is_a_reference_everywhere(target, form, make_order):
     assert plan.to_json()["secrets"] == {"HF_TOKEN": "hub:HF_TOKEN"}
 
 
+EVERYTHING = {
+    "host": "llm.example.com",
+    "ingress-class": "nginx",
+    "tls-secret": "certificate",
+    "service-account-annotations": "eks.amazonaws.com/role-arn=arn:aws:iam::1:role/zse",
+    "pod-labels": "azure.workload.identity/use=true",
+    "runtime-class": "nvidia",
+    "pull-policy": "Always",
+    "scrape": "pod-monitor",
+    "disk-gib": "20",
+}
+
+
+@pytest.mark.parametrize("form", TARGETS["kubernetes"].forms)
+def test_every_setting_of_kubernetes_passes_the_validators(form, make_order):
+    extra = {**EVERYTHING, **({"gateway": "edge/public"} if form == "always-on" else {})}
+    plan = make_plan("kubernetes", make_order("kubernetes", form=form, extra=extra))
+    for path, text in plan.files.items():
+        check_file("kubernetes", path, text)
+
+
 def test_kustomize_overlays_name_files_that_are_there(make_order):
     files = make_plan("kubernetes", make_order("kubernetes")).files
     for path, text in files.items():

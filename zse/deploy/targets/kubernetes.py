@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from zse.deploy.order import MODELS_FOLDER
+from zse.deploy.kubernetes_pod import is_disk_known, pod_values, service_account
 from zse.deploy.plan import Cost, Plan
-from zse.deploy.settings import Setting, take_settings
+from zse.deploy.settings import Kind, Setting, take_settings
 from zse.deploy.templates import OMIT, render
 from zse.errors import UsageError
 
@@ -18,37 +18,72 @@ if TYPE_CHECKING:
     from zse.deploy.order import Order
 
 FORMS = ("scale-to-zero", "always-on")
-_MIB = 1 << 20
-_GPU = "nvidia.com/gpu"
-_GPU_CONTEXT_MIB = 600
+_SLEEPING, _AWAKE = FORMS
+_INTERCEPTOR = "keda-add-ons-http-interceptor-proxy.keda"
 SETTINGS = (
     Setting(name="namespace", default="default", meaning="namespace of everything"),
-    Setting(name="host", meaning="one more Host that the endpoint answers to"),
-    Setting(name="cpu", meaning="processors asked for [2 with a GPU, else 4]"),
+    Setting(name="host", meaning="host name of requests from outside, for ingress and gateway too"),
+    Setting(name="cpu", meaning="processors asked for [default 2 with a GPU, else 4]"),
+    Setting(name="memory", meaning="memory of a replica, as 8Gi [default from the model]"),
+    Setting(
+        name="disk-gib",
+        kind=Kind.NUMBER,
+        meaning="disk that a replica may fill [default 2, and the model where it is fetched]",
+    ),
+    Setting(name="service-account", meaning="service account that exists, for s3:// without keys"),
+    Setting(
+        name="service-account-annotations",
+        kind=Kind.PAIRS,
+        meaning="makes one with these: eks.amazonaws.com/role-arn=ARN",
+    ),
+    Setting(name="pod-labels", kind=Kind.PAIRS, meaning="azure.workload.identity/use=true"),
+    Setting(name="runtime-class", meaning="nvidia, where GPUs need one"),
+    Setting(
+        name="pull-policy",
+        choices=("IfNotPresent", "Always", "Never"),
+        default="IfNotPresent",
+        meaning="when a node fetches the image",
+    ),
+    Setting(
+        name="drain-pause-seconds",
+        kind=Kind.NUMBER,
+        default="5",
+        meaning="between leaving the service and SIGTERM; above 0 it needs Kubernetes 1.30",
+    ),
+    Setting(
+        name="scrape",
+        choices=("annotations", "pod-monitor", "none"),
+        default="annotations",
+        meaning="how Prometheus finds /metrics; pod-monitor needs its operator",
+    ),
+    Setting(
+        name="max-unavailable",
+        kind=Kind.NUMBER,
+        default="1",
+        meaning="replicas that a drained node may take away at once",
+    ),
+    Setting(name="ingress-class", meaning="makes an Ingress of this class for host"),
+    Setting(name="tls-secret", meaning="certificate of the Ingress"),
+    Setting(
+        name="gateway", form=_AWAKE, meaning="makes an HTTPRoute on this Gateway: [NAMESPACE/]NAME"
+    ),
 )
-_BASE = ("kustomization.yaml", "deployment.yaml", "service.yaml")
-_OVERLAYS = {
-    "scale-to-zero": ("kustomization.yaml", "replicas.yaml", "route.yaml", "scaledobject.yaml"),
-    "always-on": ("kustomization.yaml",),
-}
 
 
 def make_plan(order: Order) -> Plan:
     """Plan a Deployment, a Service and what scales them."""
     order = order.with_form(FORMS)
-    extra = take_settings(order, SETTINGS)
-    if order.bucket:
-        raise UsageError(
-            "Kubernetes mounts no bucket by itself",
-            hint="Give s3://BUCKET/KEY as MODEL, which streams, or a claim with --volume.",
-        )
-    values = _values(order, extra)
-    files = {f"base/{name}": render(f"kubernetes/base/{name}", values) for name in _BASE}
-    for overlay, names in _OVERLAYS.items():
-        for name in names:
-            path = f"{overlay}/{name}"
-            files[f"overlays/{path}"] = render(f"kubernetes/{path}", values)
-    sleeps = order.form == "scale-to-zero"
+    given = take_settings(order, SETTINGS)
+    _check(order, given)
+    values = _values(order, given)
+    base = _base_names(given)
+    files = {
+        f"base/{name}": render(f"kubernetes/base/{name}", {**values, "resource_names": base})
+        for name in ("kustomization.yaml", *base)
+    }
+    for overlay in FORMS:
+        files |= _overlay_files(overlay, values, given)
+    sleeps = order.form == _SLEEPING
     scaler = "InterceptorRoute and ScaledObject (KEDA)" if sleeps else "fixed replicas"
     return Plan(
         target="kubernetes",
@@ -60,17 +95,67 @@ def make_plan(order: Order) -> Plan:
             source="the cluster's own prices: an idle node costs until it is removed",
         ),
         creates=(f'Deployment and Service "{order.name}" in {values["namespace"]}', scaler),
-        access=_access(order),
+        access=_access(order, given),
         files=files,
         commands=(("kubectl", "apply", "-k", f"overlays/{order.form}"),),
-        notes=_notes(order),
+        notes=_notes(order, given),
     )
 
 
-def _values(order: Order, extra: dict[str, Any]) -> dict[str, Any]:
-    namespace = extra["namespace"]
-    hosts = [extra["host"]] if "host" in extra else []
+def _check(order: Order, given: dict[str, Any]) -> None:
+    if order.bucket:
+        raise UsageError(
+            "Kubernetes mounts no bucket by itself",
+            hint="Give s3://BUCKET/KEY as MODEL, which streams, or a claim with --volume.",
+        )
+    for name in ("ingress-class", "gateway"):
+        if name in given and "host" not in given:
+            raise UsageError(f"{name} needs a host", hint="Give --set host=NAME.")
+    if "tls-secret" in given and "ingress-class" not in given:
+        raise UsageError("tls-secret is for an Ingress", hint="Give --set ingress-class=NAME.")
+
+
+def _base_names(given: dict[str, Any]) -> list[str]:
+    return [
+        "deployment.yaml",
+        "service.yaml",
+        "disruption.yaml",
+        *(["account.yaml"] if "service-account-annotations" in given else []),
+        *(["monitor.yaml"] if given["scrape"] == "pod-monitor" else []),
+    ]
+
+
+def _overlay_files(overlay: str, values: dict[str, Any], given: dict[str, Any]) -> dict[str, str]:
+    """Return an overlay's files: what scales, and what lets requests in from outside."""
+    names = ["route.yaml", "scaledobject.yaml"] if overlay == _SLEEPING else []
+    if "ingress-class" in given:
+        # An Ingress names services of its own namespace; the interceptor is in another.
+        names += ["ingress.yaml", *(["interceptor.yaml"] if overlay == _SLEEPING else [])]
+    if "gateway" in given and overlay == _AWAKE:
+        names.append("gatewayroute.yaml")
+    patches = ["replicas.yaml"] if overlay == _SLEEPING else []
+    sleeping = {"backend": f"{values['name']}-interceptor", "backend_port": 8080}
+    local = {
+        **values,
+        **(sleeping if overlay == _SLEEPING else {"backend": values["name"], "backend_port": 80}),
+        "resource_names": ["../../base", *names],
+    }
+    shared = {"ingress.yaml", "gatewayroute.yaml", "interceptor.yaml"}
+    return {
+        f"overlays/{overlay}/{name}": render(
+            f"kubernetes/{'outside' if name in shared else overlay}/{name}", local
+        )
+        for name in ("kustomization.yaml", *names, *patches)
+    }
+
+
+def _values(order: Order, given: dict[str, Any]) -> dict[str, Any]:
+    namespace = given["namespace"]
+    host = given.get("host", "")
     service = f"{order.name}.{namespace}"
+    names = [order.name, service, f"{service}.svc", f"{service}.svc.cluster.local"]
+    place, _, gateway = given.get("gateway", "").rpartition("/")
+    tls = [{"hosts": [host], "secretName": given["tls-secret"]}] if "tls-secret" in given else OMIT
     return {
         "name": order.name,
         "namespace": namespace,
@@ -83,93 +168,45 @@ def _values(order: Order, extra: dict[str, Any]) -> dict[str, Any]:
         "startup_seconds": order.startup_seconds,
         "readiness_timeout": f"{order.startup_seconds}s",
         "progress_seconds": order.startup_seconds + 300,
-        "grace_seconds": order.drain_seconds + 10,
         "strategy": {"type": "Recreate"} if order.has_gpu else {"type": "RollingUpdate"},
-        "pull_secrets": [{"name": order.registry_secret}] if order.registry_secret else OMIT,
         "port": order.port,
-        "env": _environment(order),
-        "resources": _resources(order, extra),
-        "tolerations": [{"key": _GPU, "operator": "Exists", "effect": "NoSchedule"}]
-        if order.has_gpu
-        else OMIT,
-        "affinity": _affinity(order) if order.has_gpu else OMIT,
         "service_type": "LoadBalancer" if order.is_public else "ClusterIP",
-        "hosts": [*hosts, order.name, service, f"{service}.svc", f"{service}.svc.cluster.local"],
-        **_volumes(order),
+        "hosts": [*([host] if host else []), *names],
+        "host": host,
+        "account": service_account(order, given),
+        "account_annotations": given.get("service-account-annotations", OMIT),
+        "max_unavailable": given["max-unavailable"],
+        "ingress_class": given.get("ingress-class", OMIT),
+        "tls": tls,
+        "gateways": [{"name": gateway, **({"namespace": place} if place else {})}],
+        "interceptor": f"{_INTERCEPTOR}.svc.cluster.local",
+        **pod_values(order, given),
     }
 
 
-def _environment(order: Order) -> list[dict[str, Any]]:
-    values = {"ZSE_HOST": "0.0.0.0", "ZSE_CACHE_DIR": "/tmp/zse", **order.environment()}
-    plain: list[dict[str, Any]] = [{"name": k, "value": v} for k, v in values.items()]
-    return [
-        *plain,
-        *(
-            {
-                "name": use.variable,
-                "valueFrom": {"secretKeyRef": {"name": use.secret, "key": use.key}},
-            }
-            for use in order.secrets
-        ),
-    ]
-
-
-def _resources(order: Order, extra: dict[str, Any]) -> dict[str, Any]:
-    if order.has_gpu:
-        # The weights go through a small ring: host memory does not grow with the model.
-        return {
-            "requests": {"cpu": extra.get("cpu", "2"), "memory": "2Gi"},
-            "limits": {"memory": "8Gi", _GPU: 1},
-        }
-    need_mib = order.need.total_bytes // _MIB if order.need else 4096
-    memory = f"{max(512, need_mib * 5 // 4)}Mi"
-    return {
-        "requests": {"cpu": extra.get("cpu", "4"), "memory": memory},
-        "limits": {"memory": memory},
-    }
-
-
-def _affinity(order: Order) -> dict[str, Any]:
-    if order.gpu:
-        rules = [{"key": "nvidia.com/gpu.product", "operator": "In", "values": [order.gpu]}]
-    else:
-        need = order.need.total_bytes // _MIB + _GPU_CONTEXT_MIB if order.need else 0
-        rules = [
-            # Kernels are made for compute capability 8.0 and newer.
-            {"key": "nvidia.com/gpu.compute.major", "operator": "Gt", "values": ["7"]},
-            {"key": "nvidia.com/gpu.memory", "operator": "Gt", "values": [str(need)]},
-        ]
-    required = {"nodeSelectorTerms": [{"matchExpressions": rules}]}
-    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
-
-
-def _volumes(order: Order) -> dict[str, Any]:
-    mounts: list[dict[str, Any]] = [{"name": "tmp", "mountPath": "/tmp"}]
-    volumes: list[dict[str, Any]] = [{"name": "tmp", "emptyDir": {}}]
-    if order.volume:
-        mounts.append({"name": "models", "mountPath": MODELS_FOLDER, "readOnly": True})
-        claim = {"claimName": order.volume, "readOnly": True}
-        volumes.append({"name": "models", "persistentVolumeClaim": claim})
-    return {"mounts": mounts, "volumes": volumes}
-
-
-def _access(order: Order) -> str:
+def _access(order: Order, given: dict[str, Any]) -> str:
     if order.is_public:
         return "anyone who reaches the load balancer: nothing asks for a key"
+    outside = [name for name in ("ingress-class", "gateway") if name in given]
+    if outside:
+        through = "Ingress" if outside[0] == "ingress-class" else "Gateway"
+        return f"anyone who reaches {given['host']} through the {through}: nothing asks for a key"
     return (
         "pods of the cluster, by a ClusterIP service: nothing asks for a key, so whoever a gateway"
         " or a NetworkPolicy of yours lets through may ask"
     )
 
 
-def _notes(order: Order) -> tuple[str, ...]:
+def _notes(order: Order, given: dict[str, Any]) -> tuple[str, ...]:
     notes = []
-    if order.form == "scale-to-zero":
-        notes.append(
-            "send requests to keda-add-ons-http-interceptor-proxy.keda:8080, Host as in route.yaml"
-        )
+    if order.form == _SLEEPING:
+        notes.append(f"send requests to {_INTERCEPTOR}:8080, Host as in route.yaml")
         if order.is_public:
             notes.append("the load balancer goes past the interceptor: only it can wake a pod")
     if order.has_gpu and not order.gpu:
         notes.append("nodes need the labels of NVIDIA's GPU feature discovery")
+    if order.reads_s3 and not service_account(order, given) and not order.secrets:
+        notes.append("s3:// needs rights: --set service-account=NAME, or --secret for the keys")
+    if not is_disk_known(order, given):
+        notes.append("the copy of the model has no limit on the node's disk: --set disk-gib=N")
     return tuple(notes)

@@ -1,0 +1,135 @@
+"""Kubernetes: how a pod stops, who it is, what it may fill, and how requests reach it."""
+
+import shutil
+import subprocess
+
+import pytest
+import yaml
+
+from zse.deploy.carry_out import write_files
+from zse.deploy.registry import make_plan
+from zse.errors import UsageError
+
+
+@pytest.fixture
+def kubernetes(make_order):
+    def make(**changes):
+        return make_plan("kubernetes", make_order("kubernetes", **changes))
+
+    return make
+
+
+def pod_of(plan) -> dict:
+    document = yaml.safe_load(plan.files["base/deployment.yaml"])
+    return document["spec"]["template"]["spec"]
+
+
+def document(plan, path: str) -> dict:
+    return yaml.safe_load(plan.files[path])
+
+
+def test_a_pod_pauses_before_it_is_told_to_stop_without_a_program_of_the_image(kubernetes):
+    pod = pod_of(kubernetes(drain_seconds=20))
+    assert pod["containers"][0]["lifecycle"] == {"preStop": {"sleep": {"seconds": 5}}}
+    assert pod["terminationGracePeriodSeconds"] > 20 + 5
+    without = pod_of(kubernetes(extra={"drain-pause-seconds": "0"}))
+    assert "lifecycle" not in without["containers"][0]
+
+
+def test_a_pod_has_the_identity_that_it_is_given(kubernetes):
+    assert "serviceAccountName" not in pod_of(kubernetes())
+    assert pod_of(kubernetes(extra={"service-account": "llm"}))["serviceAccountName"] == "llm"
+    role = "eks.amazonaws.com/role-arn=arn:aws:iam::1:role/zse"
+    made = kubernetes(extra={"service-account-annotations": role})
+    account = document(made, "base/account.yaml")
+    assert account["metadata"]["name"] == pod_of(made)["serviceAccountName"]
+    assert account["metadata"]["annotations"] == dict([role.split("=")])
+    assert "account.yaml" in document(made, "base/kustomization.yaml")["resources"]
+
+
+def test_object_storage_without_rights_is_told(kubernetes):
+    plan = kubernetes(model="s3://models/qwen.zse", secrets=())
+    assert "s3:// needs rights" in plan.to_text()
+    extra = {"service-account": "llm"}
+    plan = kubernetes(model="s3://models/qwen.zse", secrets=(), extra=extra)
+    assert "s3:// needs rights" not in plan.to_text()
+
+
+@pytest.mark.parametrize(
+    ("changes", "disk"),
+    [
+        ({}, "2Gi"),
+        ({"model": "hf://owner/name/qwen.zse"}, "7Gi"),  # 4.1 GiB of weights, and room
+        ({"model": "hf://owner/name/qwen.zse", "extra": {"disk-gib": "30"}}, "30Gi"),
+    ],
+)
+def test_what_a_pod_may_fill_is_asked_for_and_limited(changes, disk, kubernetes):
+    pod = pod_of(kubernetes(**changes))
+    resources = pod["containers"][0]["resources"]
+    assert pod["volumes"][0]["emptyDir"] == {"sizeLimit": disk}
+    assert resources["requests"]["ephemeral-storage"] == disk
+    assert resources["limits"]["ephemeral-storage"] == disk
+
+
+def test_an_unknown_copy_is_not_limited_but_told(kubernetes):
+    plan = kubernetes(model="hf://owner/name/qwen.zse", need=None)
+    assert pod_of(plan)["volumes"][0]["emptyDir"] == {}
+    assert "--set disk-gib=N" in plan.to_text()
+
+
+def test_prometheus_finds_the_metrics(kubernetes):
+    def annotations(plan):
+        template = document(plan, "base/deployment.yaml")["spec"]["template"]
+        return template["metadata"].get("annotations")
+
+    plan = kubernetes(port=9000)
+    assert annotations(plan)["prometheus.io/port"] == "9000"
+    assert annotations(plan)["prometheus.io/path"] == "/metrics"
+    assert annotations(kubernetes(extra={"scrape": "none"})) is None
+    monitored = kubernetes(extra={"scrape": "pod-monitor"})
+    assert document(monitored, "base/monitor.yaml")["kind"] == "PodMonitor"
+    assert annotations(monitored) is None
+
+
+def test_a_drained_node_takes_one_replica_at_a_time(kubernetes):
+    assert document(kubernetes(), "base/disruption.yaml")["spec"]["maxUnavailable"] == 1
+
+
+def test_an_ingress_goes_where_a_sleeping_pod_is_woken(kubernetes):
+    plan = kubernetes(extra={"host": "llm.example.com", "ingress-class": "nginx"})
+
+    def backend(overlay):
+        rules = document(plan, f"overlays/{overlay}/ingress.yaml")["spec"]["rules"]
+        return rules[0]["http"]["paths"][0]["backend"]["service"]
+
+    assert backend("always-on") == {"name": "zse-qwen", "port": {"number": 80}}
+    woken = document(plan, "overlays/scale-to-zero/interceptor.yaml")
+    assert backend("scale-to-zero")["name"] == woken["metadata"]["name"]
+    assert woken["spec"]["externalName"].startswith("keda-add-ons-http-interceptor-proxy.keda")
+    route = document(plan, "overlays/scale-to-zero/route.yaml")
+    assert "llm.example.com" in route["spec"]["rules"][0]["hosts"]
+    assert "anyone who reaches llm.example.com" in plan.to_text()
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {"ingress-class": "nginx"},
+        {"tls-secret": "c", "host": "h"},
+        {"gateway": "edge", "host": "h"},  # scale-to-zero: its route cannot reach the interceptor
+    ],
+)
+def test_what_cannot_work_is_refused(extra, kubernetes):
+    with pytest.raises(UsageError):
+        kubernetes(extra=extra)
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
+@pytest.mark.parametrize("overlay", ["scale-to-zero", "always-on"])
+def test_kustomize_builds_both_overlays(overlay, kubernetes, tmp_path):
+    extra = {"host": "llm.example.com", "ingress-class": "nginx", "scrape": "pod-monitor"}
+    write_files(kubernetes(extra=extra), tmp_path)
+    command = ["kubectl", "kustomize", str(tmp_path / "overlays" / overlay)]
+    built = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    kinds = {document["kind"] for document in yaml.safe_load_all(built)}
+    assert {"Deployment", "Service", "PodDisruptionBudget", "PodMonitor", "Ingress"} <= kinds
