@@ -5,10 +5,17 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+from faulty_s3 import faulty_s3
 
 from zse.cli import run
+
+if TYPE_CHECKING:
+    from faulty_s3 import FaultyS3
+
+__all__ = ["faulty_s3"]
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "golden"))
 
@@ -104,6 +111,43 @@ def test_missing_file_and_foreign_file_have_their_exit_codes(
     assert "zse convert" in capsys.readouterr().err
 
 
-def test_an_address_is_to_be_fetched_first(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["inspect", "s3://bucket/model.zse"]) == 2
-    assert "hint: Fetch it first: zse pull s3://bucket/model.zse" in capsys.readouterr().err
+def test_of_a_file_behind_an_address_only_the_header_is_read(
+    path: Path, faulty_s3: FaultyS3, capsys: pytest.CaptureFixture[str]
+) -> None:
+    faulty_s3.objects["/bucket/small.zse"] = (path.read_bytes(), {})
+    assert run(["inspect", str(path), "--json"]) == 0
+    here = json.loads(capsys.readouterr().out)
+    assert run(["inspect", "s3://bucket/small.zse", "--json"]) == 0
+    there = json.loads(capsys.readouterr().out)
+    assert there.pop("path") == "s3://bucket/small.zse"
+    assert there == {name: value for name, value in here.items() if name != "path"}
+    ranges = [line.rpartition("=")[2].split("-") for line in faulty_s3.seen("GET")]
+    assert sum(int(last) + 1 - int(first) for first, last in ranges) < path.stat().st_size / 10
+
+
+def test_verifying_a_file_behind_an_address_says_what_it_reads_and_finds_damage(
+    path: Path, faulty_s3: FaultyS3, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = bytearray(path.read_bytes())
+    faulty_s3.objects["/bucket/small.zse"] = (bytes(data), {})
+    assert run(["inspect", "s3://bucket/small.zse", "--verify"]) == 0
+    captured = capsys.readouterr()
+    assert "every digest, padding byte and scale" in captured.out
+    assert captured.err.startswith("reading all ")
+    data[2097152] ^= 1
+    faulty_s3.objects["/bucket/small.zse"] = (bytes(data), {})
+    assert run(["inspect", "s3://bucket/small.zse", "--verify"]) == 6
+    assert "error: group embed has SHA-256" in capsys.readouterr().err
+
+
+def test_the_built_in_model_can_be_inspected(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["inspect", "tiny", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["provenance"]["source"] == "tiny"
+
+
+def test_a_folder_and_a_repository_lead_to_convert(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in (str(tmp_path), "hf://owner/name"):
+        assert run(["inspect", name]) == 2
+        assert "zse convert" in capsys.readouterr().err

@@ -12,7 +12,7 @@ from zse.cli import run
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from faulty_s3 import FaultyS3
+    from faulty_s3 import FaultyS3, Handler
 
 __all__ = ["faulty_s3"]
 
@@ -54,6 +54,25 @@ def test_unfinished_uploads_are_listed(
     assert captured.out.startswith("2026-01-02T03:04:05")
     assert "1 unfinished" in captured.err
     assert run(["ls", "hf://owner/name", "--unfinished"]) == 2
+
+
+def test_s3_alone_lists_the_buckets(
+    faulty_s3: FaultyS3, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = "".join(f"<Bucket><Name>{name}</Name></Bucket>" for name in ("models", "data"))
+    body = f"<ListAllMyBucketsResult><Buckets>{names}</Buckets></ListAllMyBucketsResult>"
+
+    def answer(request: Handler) -> bool:
+        request.answer(200, body.encode())
+        return True
+
+    faulty_s3.fault = answer
+    assert run(["ls", "s3://"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == "s3://data/\ns3://models/\n"
+    assert "2 buckets" in captured.err
+    assert run(["ls", "s3://", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0] == {"url": "s3://data/"}
 
 
 @pytest.mark.system

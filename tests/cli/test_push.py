@@ -10,6 +10,7 @@ from faulty_s3 import faulty_s3
 from stopped_commands import SEND_PART, WRITE_PLAIN_CHUNK, run_stopped
 
 from zse.cli import run
+from zse.format.spec import MAGIC
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,6 +43,36 @@ def test_json_report_is_all_of_stdout(
 def test_a_folder_gets_the_files_name(faulty_s3: FaultyS3, file: Path) -> None:
     assert run(["push", str(file), "s3://bucket/models/"]) == 0
     assert faulty_s3.objects["/bucket/models/model.zse"][0] == DATA
+
+
+def test_the_built_in_model_has_a_name_of_its_own(faulty_s3: FaultyS3) -> None:
+    assert run(["push", "tiny", "s3://bucket/models/"]) == 0
+    assert faulty_s3.objects["/bucket/models/tiny.zse"][0].startswith(MAGIC)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("checkpoint", "zse convert checkpoint -o model.zse"),
+        ("models", "Name a file in it: models/a.zse"),
+        ("s3://bucket/a.zse", "zse pull s3://bucket/a.zse"),
+        ("owner/name", "owner/name is a repository of the hub"),
+        ("models/aa.zse", "Did you mean models/a.zse?"),
+    ],
+)
+def test_what_is_no_file_leads_on(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    words: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "checkpoint").mkdir()
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "a.zse").write_bytes(DATA)
+    assert run(["push", name, "s3://bucket/x.zse"]) in (2, 3)
+    assert words in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

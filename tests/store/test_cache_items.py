@@ -98,7 +98,11 @@ def test_a_folder_that_is_used_is_kept_and_its_lock_with_it(tmp_path: Path) -> N
 
 def test_locks_that_nobody_holds_go(tmp_path: Path) -> None:
     with using(tmp_path, "triton"):
-        pass
+        with using(tmp_path, "triton"):
+            pass
+        assert (tmp_path / "triton.lock").exists()
+    assert not (tmp_path / "triton.lock").exists()
+    (tmp_path / "images.lock").touch()  # whoever held it was killed
     remove_idle_locks(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["triton"]
 

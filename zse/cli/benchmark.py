@@ -67,13 +67,13 @@ def command(
     *,
     as_json: bool,
 ) -> None:
-    """Convert the model if needed, run one batch and print what was measured."""
+    """Fetch or convert the model if needed, run one batch and print what was measured."""
+    from zse.engine.opening import locate_model
     from zse.models import load_runner
-    from zse.quantize.builtin import ensure_zse
     from zse.settings import load_settings
 
     settings = load_settings()
-    path = ensure_zse(model, quant=quant, cache_dir=settings.cache_dir)
+    path = locate_model(model, quant=quant)
     device = device or settings.device
     started = time.perf_counter()
     total = prompt_tokens + output_tokens

@@ -104,7 +104,8 @@ def clean(
         rules.append(Keep(used_since=now - parse_seconds(older_than)))
     chosen = _chosen(kinds) if kinds or is_all else [kind for kind in KINDS if not kind.is_work]
     _, candidates = split_kept(find_items(cache_dir, chosen), rules)
-    removed, used = [], []
+    removed: list[CacheItem] = []
+    used: list[CacheItem] = []
     with usable(cache_dir):
         for item in candidates:
             is_used = is_item_used(cache_dir, item)

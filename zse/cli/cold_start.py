@@ -75,9 +75,10 @@ def _subject(name: str, device: str, runner: str, stack: ExitStack) -> Subject:
         model_subject,
         opened_image,
     )
+    from zse.engine.opening import locate_model
     from zse.errors import UsageError
+    from zse.models.resolve import RemoteFile, resolve_model
     from zse.settings import load_settings
-    from zse.store import is_address
 
     if runner and runner not in RUNNER_ORDER:
         known = ", ".join(RUNNER_ORDER)
@@ -97,11 +98,9 @@ def _subject(name: str, device: str, runner: str, stack: ExitStack) -> Subject:
         )
     if runner:
         raise UsageError("--runner is for images", hint="A model is started as a plain process.")
-    if not is_address(name):
-        from zse.quantize.builtin import ensure_zse
-
+    if not isinstance(resolve_model(name), RemoteFile):
         # Converted before, or the first start would be the conversion.
-        name = str(ensure_zse(name, cache_dir=settings.cache_dir))
+        name = str(locate_model(name))
     return model_subject(name, device=device)
 
 

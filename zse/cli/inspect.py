@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from zse.errors import UsageError
 from zse.format.reader import ZSEReader
+from zse.models.resolve import HubRepository, LocalFolder, RemoteFile, not_a_file, resolve_model
 from zse.records import record
 from zse.settings import load_settings
-from zse.store.location import is_address
+from zse.stream.remote import RemoteReader
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,18 +30,23 @@ class Table:
     rows: Sequence[tuple[str, ...]]
 
 
+Reader = ZSEReader | RemoteReader
+
+
 @click.command(name="inspect")
-@click.argument("file", type=click.Path())
+@click.argument("model", metavar="MODEL")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--verify", is_flag=True, help="Read every byte: digests, padding, scales.")
-def command(file: str, as_json: bool, verify: bool) -> None:
-    """Show what FILE holds: header, tensors, groups, sections, digests, provenance."""
-    if is_address(file):
-        raise UsageError(
-            "inspect reads files of this machine", hint=f"Fetch it first: zse pull {file}"
-        )
-    with ZSEReader(file) as reader:
+def command(model: str, as_json: bool, verify: bool) -> None:
+    """Show what a .zse file holds: header, tensors, groups, sections, digests, provenance.
+
+    MODEL is a path, an address (s3://, hf://, https://) or "tiny". Of a file behind an address
+    only the header is read, unless --verify is given.
+    """
+    with _opened(model) as reader:
         if verify:
+            if isinstance(reader, RemoteReader):
+                click.echo(f"reading all {_human(reader.size_bytes)} of {reader.path}", err=True)
             reader.verify()
         if as_json:
             report = describe(reader, verified=verify)
@@ -54,7 +59,20 @@ def command(file: str, as_json: bool, verify: bool) -> None:
         _print_plain(tables)
 
 
-def describe(reader: ZSEReader, *, verified: bool) -> dict[str, Any]:
+def _opened(model: str) -> Reader:
+    from zse.engine.opening import locate_model
+    from zse.stream.store_source import open_remote
+
+    match resolve_model(model):
+        case RemoteFile(location=location):
+            return open_remote(location)
+        case LocalFolder() | HubRepository() as checkpoint:
+            raise not_a_file(checkpoint)
+        case _:
+            return ZSEReader(locate_model(model))
+
+
+def describe(reader: Reader, *, verified: bool) -> dict[str, Any]:
     """Return the whole header, the file's size in bytes and a summary, as JSON values."""
     header = reader.header
     return {
@@ -67,7 +85,7 @@ def describe(reader: ZSEReader, *, verified: bool) -> dict[str, Any]:
     }
 
 
-def build_tables(reader: ZSEReader, *, verified: bool) -> list[Table]:
+def build_tables(reader: Reader, *, verified: bool) -> list[Table]:
     """Return the tables that a person reads, in order."""
     header = reader.header
     summary = [

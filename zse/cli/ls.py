@@ -23,10 +23,14 @@ if TYPE_CHECKING:
 def command(url: str, unfinished: bool, as_json: bool) -> None:
     """List the object at URL, or those below it.
 
-    URL is s3://bucket[/prefix], hf://owner/name[@revision][/folder], https://host/file, or a path.
+    URL is s3://bucket[/prefix], hf://owner/name[@revision][/folder], https://host/file, or a path;
+    s3:// alone lists the buckets.
     """
     from zse.store import open_store, parse_location
 
+    if url.lower().rstrip("/") == "s3:":
+        _list_buckets(as_json=as_json)
+        return
     location = parse_location(url)
     if unfinished:
         _list_unfinished(location, as_json=as_json)
@@ -43,6 +47,18 @@ def command(url: str, unfinished: bool, as_json: bool) -> None:
         click.echo(f"{entry.size_bytes:>15}  {entry.location}")
     total_bytes = sum(entry.size_bytes for entry in entries)
     click.echo(f"{len(entries)} objects, {size_text(total_bytes)}", err=True)
+
+
+def _list_buckets(*, as_json: bool) -> None:
+    from zse.store.s3_client import default_client, list_buckets
+
+    names = list_buckets(default_client())
+    if as_json:
+        click.echo(json.dumps([{"url": f"s3://{name}/"} for name in names]))
+        return
+    for name in names:
+        click.echo(f"s3://{name}/")
+    click.echo(f"{len(names)} buckets", err=True)
 
 
 def _list_unfinished(location: Location, *, as_json: bool) -> None:

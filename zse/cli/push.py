@@ -5,16 +5,30 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import asdict
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from zse.cli.stopping import clean_stop
 from zse.cli.transfer_display import summary, transfer_progress
+from zse.errors import UsageError
+from zse.models.resolve import (
+    SUFFIX,
+    Builtin,
+    HubRepository,
+    LocalFile,
+    LocalFolder,
+    RemoteFile,
+    not_a_file,
+    resolve_model,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @click.command()
-@click.argument("file", type=click.Path())
+@click.argument("model", metavar="FILE")
 @click.argument("url")
 @click.option(
     "--resume",
@@ -23,8 +37,10 @@ from zse.cli.transfer_display import summary, transfer_progress
 )
 @click.option("--force", is_flag=True, help="Replace an object that holds something else.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON on stdout.")
-def command(file: str, url: str, resume: bool, force: bool, as_json: bool) -> None:
+def command(model: str, url: str, resume: bool, force: bool, as_json: bool) -> None:
     """Copy FILE to URL: s3://bucket/key, or a path. A URL that ends in / gets FILE's name.
+
+    FILE is a path, or "tiny" for the built-in model.
 
     Nothing appears under the name before every byte has arrived and was checked. A push that fails
     or is stopped leaves nothing; after one that was killed, `zse ls --unfinished` shows what is
@@ -34,15 +50,33 @@ def command(file: str, url: str, resume: bool, force: bool, as_json: bool) -> No
     from zse.store import open_store, open_writable, parse_location, put_file
     from zse.store.overwrite import existing_copy
 
-    target = url + Path(file).name if url.endswith("/") else url
+    file, name = _local_file(model)
+    target = url + name if url.endswith("/") else url
     location = parse_location(target)
     started = time.monotonic()
     with clean_stop(), transfer_progress("pushing") as progress:
         transfer = existing_copy(
-            open_store(Path(file)), open_writable(location), force=force, progress=progress
-        ) or put_file(Path(file), location, progress=progress, resume=resume)
+            open_store(file), open_writable(location), force=force, progress=progress
+        ) or put_file(file, location, progress=progress, resume=resume)
     seconds = time.monotonic() - started
     click.echo(summary("pushed", transfer, str(location), seconds), err=True)
     if as_json:
         report = {"url": location.url, "seconds": seconds, **asdict(transfer)}
         click.echo(json.dumps(report, sort_keys=True))
+
+
+def _local_file(model: str) -> tuple[Path, str]:
+    """Return the file to send and the name that it gets in a folder."""
+    from zse.engine.opening import locate_model
+
+    match resolve_model(model):
+        case LocalFile(path=path):
+            return path, path.name
+        case Builtin(name=name):
+            return locate_model(name), f"{name}{SUFFIX}"
+        case RemoteFile(location=location):
+            raise UsageError(
+                f"{location} is not on this machine", hint=f"Fetch it first: zse pull {location}"
+            )
+        case LocalFolder() | HubRepository() as checkpoint:
+            raise not_a_file(checkpoint)

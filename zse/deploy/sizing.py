@@ -3,19 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
-from zse.engine.requirements import ModelFacts, estimate_memory, facts_of, read_facts
-from zse.errors import UsageError
-from zse.format.contents import Contents
-from zse.format.reader import parse_header, parse_prefix
-from zse.format.spec import PREFIX_BYTES
-from zse.models.builtin import is_builtin
+from zse.engine.requirements import ModelFacts, estimate_memory, read_facts
+from zse.errors import NotFoundError, UsageError
+from zse.models.resolve import SUFFIX, HubRepository, RemoteFile, resolve_model
 from zse.records import record
-from zse.store import open_store, parse_location
-
-if TYPE_CHECKING:
-    from zse.store import Store
 
 _GIB = 1 << 30
 
@@ -93,27 +85,12 @@ def need_of(facts: ModelFacts, *, on_gpu: bool, context_tokens: int = 0) -> Memo
 
 
 def _facts_of(model: str, *, is_needed: bool) -> ModelFacts | None:
-    if is_builtin(model):
-        return read_facts(model)
-    location = parse_location(model) if model else None
-    if location is None:
-        return None
-    if not location.is_local:
-        return _facts_of_object(open_store(location)) if is_needed else None
-    if location.path.exists() or (is_needed and location.path.suffix == ".zse"):
-        return read_facts(location.path)
-    return None  # a hub id: nothing is downloaded to make a plan
-
-
-def _facts_of_object(store: Store) -> ModelFacts:
-    """Read the header of a .zse file that is not on this machine: two small requests."""
-    size_bytes = store.size()
-    prefix = store.read_range(0, min(PREFIX_BYTES, size_bytes))
-    length_bytes, digest = parse_prefix(prefix, size_bytes)
-    contents = Contents(
-        str(store.location),
-        parse_header(store.read_range(PREFIX_BYTES, length_bytes), digest),
-        header_end_bytes=PREFIX_BYTES + length_bytes,
-        size_bytes=size_bytes,
-    )
-    return facts_of(contents.header)
+    try:
+        named = resolve_model(model) if model else None
+    except NotFoundError:
+        if is_needed and model.endswith(SUFFIX):
+            raise
+        return None  # a name that means something where it is deployed
+    if isinstance(named, HubRepository) or (isinstance(named, RemoteFile) and not is_needed):
+        return None  # nothing is downloaded to make a plan
+    return read_facts(model) if named else None

@@ -17,10 +17,10 @@ from zse.models.config import ModelConfig
 from zse.models.names import TensorSource, tensor_plan
 from zse.models.resolve import Builtin, LocalFile, RemoteFile, resolve_model
 from zse.records import record
+from zse.stream.store_source import open_remote
 
 if TYPE_CHECKING:
     from zse.format.spec import ZSEHeader
-    from zse.store.location import Location
 
 DEFAULT_CONTEXT = 4096
 """Tokens of KV cache that an estimate includes when none are asked for."""
@@ -74,23 +74,25 @@ def read_facts(model: str | Path) -> ModelFacts:
     """Look a model up.
 
     Args:
-        model: Anything ``resolve_model`` knows. A checkpoint on the hub is downloaded, as loading
-            it would; of an object in S3 the header is read.
+        model: Anything ``resolve_model`` knows. Of a file behind an address the header is read; a
+            repository of the hub is downloaded, as loading it would.
 
     Raises:
         NotFoundError: There is no such model.
         UnsupportedModelError: Its architecture is not supported.
     """
-    named = resolve_model(model)
-    if isinstance(named, Builtin):
-        return _facts_of_checkpoint(builtin_checkpoint(named.name))
-    if isinstance(named, LocalFile):
-        with ZSEReader(named.path) as reader:
-            return facts_of(reader.header)
-    if isinstance(named, RemoteFile):
-        return _facts_of_object(named.location)
-    source = importlib.import_module("zse.quantize.source")
-    return _facts_of_checkpoint(Path(source.resolve_source(str(model)).folder))
+    match resolve_model(model):
+        case Builtin(name=name):
+            return _facts_of_checkpoint(builtin_checkpoint(name))
+        case LocalFile(path=path):
+            with ZSEReader(path) as reader:
+                return facts_of(reader.header)
+        case RemoteFile(location=location):
+            with open_remote(location) as remote:
+                return facts_of(remote.header)
+        case _:
+            source = importlib.import_module("zse.quantize.source")
+            return _facts_of_checkpoint(Path(source.resolve_source(model).folder))
 
 
 def facts_of(header: ZSEHeader) -> ModelFacts:
@@ -155,17 +157,6 @@ def largest_that_fits(estimates: list[MemoryEstimate], budget_bytes: int) -> Mem
         f"{least.context_tokens} tokens of context, but {budget_bytes / 1e9:.2f} GB are available",
         hint="Choose a smaller model or a shorter context, or give it more memory.",
     )
-
-
-def _facts_of_object(location: Location) -> ModelFacts:
-    if location.scheme != "s3":
-        with ZSEReader(location.url) as fetched:
-            return facts_of(fetched.header)
-    from zse.stream.opening import open_source
-    from zse.stream.remote import RemoteReader
-
-    with RemoteReader(open_source(location)) as reader:
-        return facts_of(reader.header)
 
 
 def _facts_of_checkpoint(folder: Path) -> ModelFacts:

@@ -7,7 +7,7 @@ memory speed without numpy.
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from zse.format.errors import ChecksumMismatch, NonFiniteScale, NonZeroPadding
 from zse.format.spec import DType, Region, TensorPart, ZSEHeader
@@ -22,7 +22,15 @@ _F32_HIGH_ONES = bytes(byte & 0x7F == 0x7F for byte in range(256))
 _F32_LOW_ONE = bytes(byte >> 7 for byte in range(256))
 
 
-def verify_contents(header: ZSEHeader, data: memoryview, *, header_end_bytes: int) -> None:
+class Sliceable(Protocol):
+    """The bytes of a file, in memory or elsewhere."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, part: slice, /) -> memoryview: ...
+
+
+def verify_contents(header: ZSEHeader, data: Sliceable, *, header_end_bytes: int) -> None:
     """Check a file whose header was validated.
 
     Args:
@@ -46,12 +54,12 @@ def verify_contents(header: ZSEHeader, data: memoryview, *, header_end_bytes: in
                 _check_finite(tensor.name, part, data)
 
 
-def _chunks(data: memoryview, start: int, end: int) -> Iterator[memoryview]:
+def _chunks(data: Sliceable, start: int, end: int) -> Iterator[memoryview]:
     for offset in range(start, end, _CHUNK):
         yield data[offset : min(end, offset + _CHUNK)]
 
 
-def _check_digest(kind: str, region: Region, data: memoryview) -> None:
+def _check_digest(kind: str, region: Region, data: Sliceable) -> None:
     digest = hashlib.sha256()
     for chunk in _chunks(data, region.offset_bytes, region.end_bytes):
         digest.update(chunk)
@@ -61,7 +69,7 @@ def _check_digest(kind: str, region: Region, data: memoryview) -> None:
         )
 
 
-def _check_padding(header: ZSEHeader, data: memoryview, header_end_bytes: int) -> None:
+def _check_padding(header: ZSEHeader, data: Sliceable, header_end_bytes: int) -> None:
     regions: list[Region] = [*header.sections, *header.groups]
     position = header_end_bytes
     spans = [(region.offset_bytes, region.end_bytes) for region in regions if region.length_bytes]
@@ -72,7 +80,7 @@ def _check_padding(header: ZSEHeader, data: memoryview, header_end_bytes: int) -
         position = end
 
 
-def _check_finite(name: str, part: TensorPart, data: memoryview) -> None:
+def _check_finite(name: str, part: TensorPart, data: Sliceable) -> None:
     has_non_finite = _NON_FINITE[part.dtype]
     for chunk in _chunks(data, part.offset_bytes, part.end_bytes):
         if has_non_finite(bytes(chunk)):

@@ -92,6 +92,24 @@ def resolve_model(model: str | Path) -> NamedModel:
     return RemoteFile(location=location)
 
 
+def not_a_file(named: LocalFolder | HubRepository) -> UsageError:
+    """Return the error for a model of many files where one .zse file is wanted."""
+    if isinstance(named, HubRepository):
+        what, model = "a repository of the hub", named.repository
+    else:
+        what, model = "a folder", str(named.path)
+        for name in _names_in(named.path):
+            if name.endswith(SUFFIX):
+                return UsageError(
+                    f"{model} is a folder, not a .zse file",
+                    hint=f"Name a file in it: {named.path / name}",
+                )
+    return UsageError(
+        f"{model} is {what}, not a .zse file",
+        hint=f"Convert the checkpoint first: zse convert {model} -o model.zse",
+    )
+
+
 def _resolve_local(text: str, path: Path) -> NamedModel:
     if path.is_dir():
         return LocalFolder(path=path)

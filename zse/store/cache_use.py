@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zse.errors import DiskFullError, StoreError
 from zse.store.local import FULL_ERRORS
-from zse.store.locks import is_locked, locked_if_free, open_locked
+from zse.store.locks import is_locked, locked_if_free, shared
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,14 +57,10 @@ def using(cache_dir: Path, area: str) -> Iterator[Path]:
         StoreError: The folder cannot be used.
         DiskFullError: Its disk is full.
     """
-    with usable(cache_dir):
-        descriptor = open_locked(_lock_of(cache_dir, area), is_shared=True)
-        try:
-            folder = cache_dir / area
-            folder.mkdir(parents=True, exist_ok=True)
-            yield folder
-        finally:
-            os.close(descriptor)
+    with usable(cache_dir), shared(_lock_of(cache_dir, area)):
+        folder = cache_dir / area
+        folder.mkdir(parents=True, exist_ok=True)
+        yield folder
 
 
 def is_area_used(cache_dir: Path, area: str) -> bool:

@@ -38,6 +38,20 @@ def open_locked(path: Path, *, mode: int = 0o644, is_shared: bool = False) -> in
 
 
 @contextlib.contextmanager
+def shared(path: Path) -> Iterator[None]:
+    """Hold a shared lock of a file that exists for nothing else; the last who does removes it."""
+    descriptor = open_locked(path, is_shared=True)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is_at(descriptor, path):
+                path.unlink()  # those who wait for it open it anew
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Hold the exclusive lock of a file that exists for nothing else."""
     descriptor = open_locked(path)

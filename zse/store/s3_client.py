@@ -121,6 +121,16 @@ def default_client() -> Any:
     return shared_client(load_settings().s3_endpoint_url)
 
 
+def list_buckets(client: Any) -> list[str]:
+    """Return the names of the buckets that the account owns.
+
+    Raises:
+        StoreError: The server refuses or cannot be reached.
+    """
+    with translated_errors(Location(scheme="s3")):
+        return sorted(str(bucket["Name"]) for bucket in client.list_buckets().get("Buckets", ()))
+
+
 @contextlib.contextmanager
 def translated_errors(location: Location, client: Any = None) -> Iterator[None]:
     """Turn botocore's errors into StoreError and NotFoundError that say what to do next.

@@ -13,6 +13,7 @@ from zse.format.contents import Contents
 from zse.format.errors import ChecksumMismatch, ReaderClosedError
 from zse.format.reader import parse_header, parse_prefix
 from zse.format.spec import PREFIX_BYTES
+from zse.format.verify import verify_contents
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -49,6 +50,7 @@ class RemoteReader(Contents):
         except BaseException:
             source.close()
             raise
+        self._header_end_bytes = PREFIX_BYTES + length
         self._held: dict[str, bytes] = {}
         self._closed = False
 
@@ -66,6 +68,17 @@ class RemoteReader(Contents):
         if name not in self._held:
             self._held[name] = self._fetch(entry)
         return memoryview(self._held[name])
+
+    def verify(self) -> None:
+        """Check every byte, as ``ZSEReader.verify`` does: all of the file is read.
+
+        Raises:
+            ChecksumMismatch, NonZeroPadding, NonFiniteScale: As named.
+            StoreError: The source failed.
+        """
+        verify_contents(
+            self.header, _SourceBytes(self.source), header_end_bytes=self._header_end_bytes
+        )
 
     def close(self) -> None:
         """Close the source. Sections that were taken stay valid."""
@@ -98,3 +111,20 @@ class RemoteReader(Contents):
         buffer = bytearray(length_bytes)
         self.source.read_into(offset_bytes, memoryview(buffer))
         return bytes(buffer)
+
+
+class _SourceBytes:
+    """A source that is sliced as bytes are; a slice is read when it is taken."""
+
+    def __init__(self, source: ByteSource) -> None:
+        self._source = source
+
+    def __len__(self) -> int:
+        return self._source.size_bytes
+
+    def __getitem__(self, part: slice) -> memoryview:
+        start, stop, _ = part.indices(len(self))
+        view = memoryview(bytearray(max(0, stop - start)))
+        if view:
+            self._source.read_into(start, view)
+        return view
