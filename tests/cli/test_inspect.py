@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from faulty_s3 import faulty_s3
+from range_server import serving
 
 from zse.cli import run
 
 if TYPE_CHECKING:
-    from faulty_s3 import FaultyS3
+    from collections.abc import Iterator
 
-__all__ = ["faulty_s3"]
+    from range_server import RangeServer
+
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "golden"))
 
@@ -111,31 +112,39 @@ def test_missing_file_and_foreign_file_have_their_exit_codes(
     assert "zse convert" in capsys.readouterr().err
 
 
+@pytest.fixture
+def served(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RangeServer]:
+    """The file behind s3://bucket/small.zse and http://."""
+    with serving("/bucket/small.zse", path.read_bytes()) as server:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", server.url)
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+        yield server
+
+
+@pytest.mark.parametrize("scheme", ["s3", "http"])
 def test_of_a_file_behind_an_address_only_the_header_is_read(
-    path: Path, faulty_s3: FaultyS3, capsys: pytest.CaptureFixture[str]
+    path: Path, served: RangeServer, capsys: pytest.CaptureFixture[str], scheme: str
 ) -> None:
-    faulty_s3.objects["/bucket/small.zse"] = (path.read_bytes(), {})
+    url = "s3://bucket/small.zse" if scheme == "s3" else f"{served.url}/bucket/small.zse"
     assert run(["inspect", str(path), "--json"]) == 0
     here = json.loads(capsys.readouterr().out)
-    assert run(["inspect", "s3://bucket/small.zse", "--json"]) == 0
+    assert run(["inspect", url, "--json"]) == 0
     there = json.loads(capsys.readouterr().out)
-    assert there.pop("path") == "s3://bucket/small.zse"
+    assert there.pop("path") == url
     assert there == {name: value for name, value in here.items() if name != "path"}
-    ranges = [line.rpartition("=")[2].split("-") for line in faulty_s3.seen("GET")]
-    assert sum(int(last) + 1 - int(first) for first, last in ranges) < path.stat().st_size / 10
+    ranges = [text.removeprefix("bytes=").split("-") for text in served.requests]
+    assert sum(int(last) + 1 - int(first) for first, last in ranges) < path.stat().st_size / 5
 
 
 def test_verifying_a_file_behind_an_address_says_what_it_reads_and_finds_damage(
-    path: Path, faulty_s3: FaultyS3, capsys: pytest.CaptureFixture[str]
+    served: RangeServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    data = bytearray(path.read_bytes())
-    faulty_s3.objects["/bucket/small.zse"] = (bytes(data), {})
     assert run(["inspect", "s3://bucket/small.zse", "--verify"]) == 0
     captured = capsys.readouterr()
     assert "every digest, padding byte and scale" in captured.out
     assert captured.err.startswith("reading all ")
-    data[2097152] ^= 1
-    faulty_s3.objects["/bucket/small.zse"] = (bytes(data), {})
+    served.data = served.data[:2097152] + b"\xff" + served.data[2097153:]
     assert run(["inspect", "s3://bucket/small.zse", "--verify"]) == 6
     assert "error: group embed has SHA-256" in capsys.readouterr().err
 

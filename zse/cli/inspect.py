@@ -61,7 +61,7 @@ def command(model: str, as_json: bool, verify: bool) -> None:
 
 def _opened(model: str) -> Reader:
     from zse.engine.opening import locate_model
-    from zse.stream.store_source import open_remote
+    from zse.stream.opening import open_remote
 
     match resolve_model(model):
         case RemoteFile(location=location):

@@ -17,7 +17,7 @@ from zse.models.config import ModelConfig
 from zse.models.names import TensorSource, tensor_plan
 from zse.models.resolve import Builtin, LocalFile, RemoteFile, resolve_model
 from zse.records import record
-from zse.stream.store_source import open_remote
+from zse.stream.opening import open_remote
 
 if TYPE_CHECKING:
     from zse.format.spec import ZSEHeader

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def open_source(url: str | Path | Location) -> ByteSource:
-    """Open a local file or an ``s3://bucket/key`` for reading in ranges.
+    """Open a local file or an object behind s3://, hf:// or https:// for reading in ranges.
 
     Raises:
         UsageError: The location is not well formed.
@@ -30,8 +30,27 @@ def open_source(url: str | Path | Location) -> ByteSource:
     location = importlib.import_module("zse.store.location").parse_location(url)
     if location.is_local:
         return LocalSource(location.path)
-    source: ByteSource = importlib.import_module("zse.stream.s3").open_s3(location)
+    source: ByteSource
+    if location.scheme == "s3":
+        source = importlib.import_module("zse.stream.s3").open_s3(location)
+    else:
+        store = importlib.import_module("zse.store.transfer").open_store(location)
+        source = importlib.import_module("zse.stream.store_source").StoreSource(store)
     return source
+
+
+def open_remote(location: Location) -> RemoteReader:
+    """Open a .zse file behind an address: a few small requests, whatever its size.
+
+    Raises:
+        NotFoundError: There is no such object.
+        FormatError: It is no .zse file, or a damaged one.
+        StoreError: The storage refuses or cannot be reached.
+    """
+    reader: RemoteReader = importlib.import_module("zse.stream.remote").RemoteReader(
+        open_source(location)
+    )
+    return reader
 
 
 def source_of(model: ModelFile) -> ByteSource:

@@ -4,23 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from zse.store.transfer import open_store
-from zse.stream.remote import RemoteReader
-
 if TYPE_CHECKING:
     from zse.store.base import Store
-    from zse.store.location import Location
-
-
-def open_remote(location: Location) -> RemoteReader:
-    """Open a .zse file behind an address: two small requests, whatever its size.
-
-    Raises:
-        NotFoundError: There is no such object.
-        FormatError: It is no .zse file, or a damaged one.
-        StoreError: The storage refuses or cannot be reached.
-    """
-    return RemoteReader(StoreSource(open_store(location)))
 
 
 class StoreSource:
