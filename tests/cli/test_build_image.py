@@ -14,6 +14,7 @@ from zse.cli import image_kernels, run
 from zse.kernels.sources import source_digest
 from zse.oci import build as oci_build
 from zse.oci.errors import RegistryAuthError
+from zse.oci.next_steps import NextStep
 from zse.oci.options import BuiltImage, BuiltPlatform, ModelMode
 from zse.oci.registry import Registry
 
@@ -47,10 +48,11 @@ def asked(monkeypatch):
                     layers=(),
                     model_size_bytes=10_000_000,
                     python="3.11.2",
-                    warnings=(),
+                    warnings=("it starts slowly",),
                 ),
             ),
             output=wanted.output,
+            next_steps=(NextStep(purpose="run it", command="docker run zse:1"),),
         )
 
     monkeypatch.setattr(oci_build, "build_image", build_image)
@@ -86,6 +88,19 @@ def test_digest_is_the_only_word_on_standard_output(model, asked):
 def test_json_holds_the_result(model, asked):
     result = invoke(model, "--name", "zse:1", "--output", "oci:out", "--json")
     assert json.loads(result.stdout)["digest"] == "sha256:d"
+
+
+def test_json_holds_each_layer_once_and_the_warnings(model, asked):
+    words = json.loads(invoke(model, "--name", "zse:1", "--output", "oci:out", "--json").stdout)
+    assert "layers" not in words
+    assert words["platforms"][0]["layers"] == []
+    assert words["platforms"][0]["warnings"] == ["it starts slowly"]
+    assert words["next_steps"] == [{"purpose": "run it", "command": "docker run zse:1"}]
+
+
+def test_warnings_and_next_commands_come_last(model, asked):
+    said = invoke(model, "--name", "zse:1", "--output", "oci:out").stderr.splitlines()
+    assert said[-3:] == ["warning: it starts slowly", "run it:", "  docker run zse:1"]
 
 
 def test_file_is_baked_as_it_is(model, asked):

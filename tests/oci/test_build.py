@@ -153,8 +153,8 @@ def test_tar_output_holds_the_same_image(build, project):
 def test_pushed_image_is_whole_in_the_registry(build, project, monkeypatch):
     fake = FakeRegistry()
 
-    def connect(reference, credentials, *, mounts):
-        return Registry(reference, credentials, mounts=mounts, transport=fake.transport())
+    def connect(reference, credentials, **options):
+        return Registry(reference, credentials, transport=fake.transport(), **options)
 
     monkeypatch.setattr(registry, "Registry", connect)
     built = build(

@@ -77,8 +77,8 @@ def test_each_platform_has_its_own_documents(both, build, project):
 def test_index_is_pushed_after_all_that_it_names(both, build, project, monkeypatch):
     fake = FakeRegistry()
 
-    def connect(reference, credentials, *, mounts):
-        return Registry(reference, credentials, mounts=mounts, transport=fake.transport())
+    def connect(reference, credentials, **options):
+        return Registry(reference, credentials, transport=fake.transport(), **options)
 
     monkeypatch.setattr(registry, "Registry", connect)
     name = "127.0.0.1:5000/zse:1"

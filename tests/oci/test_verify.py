@@ -45,8 +45,8 @@ def look(project):
 def fake(monkeypatch):
     fake = FakeRegistry()
 
-    def connect(reference, credentials, *, mounts=frozenset()):
-        return Registry(reference, credentials, mounts=mounts, transport=fake.transport())
+    def connect(reference, credentials, **options):
+        return Registry(reference, credentials, transport=fake.transport(), **options)
 
     monkeypatch.setattr(registry, "Registry", connect)
     return fake

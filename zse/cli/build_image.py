@@ -142,6 +142,10 @@ def command(**flags: Any) -> None:
         built = build_image(recipe, options, _say)
     click.echo(_as_json(built) if flags["as_json"] else built.digest)
     _say(_summary(built))
+    for words in dict.fromkeys(words for it in built.platforms for words in it.warnings):
+        _say(f"warning: {words}")
+    for step in built.next_steps:
+        _say(f"{step.purpose}:\n  {step.command}")
 
 
 def _recipe(flags: dict[str, Any]) -> Recipe:
@@ -217,9 +221,9 @@ def _as_json(built: BuiltImage) -> str:
             "digest": built.digest,
             "size_bytes": built.size_bytes,
             "model_size_bytes": built.model_size_bytes,
-            "layers": [asdict(layer) for layer in built.layers],
             "platforms": [asdict(platform) for platform in built.platforms],
             "output": built.output,
+            "next_steps": [asdict(step) for step in built.next_steps],
         },
         indent=2,
     )

@@ -19,6 +19,7 @@ from zse.oci.image import MEDIA_TYPE_INDEX, Descriptor, build_index
 from zse.oci.layer import Compression
 from zse.oci.layers import model_layer
 from zse.oci.layout import ImageLayout
+from zse.oci.next_steps import next_steps
 from zse.oci.options import BuildOptions, BuiltImage, ModelMode
 from zse.oci.platform_image import PlatformImage, build_platform
 from zse.oci.preflight import Output, check_model, check_options, parse_output, recipes_of
@@ -69,6 +70,7 @@ def build_image(recipe: Recipe, options: BuildOptions, report: Callable[[str], N
             digest=top.digest,
             platforms=tuple(image.summary for image in images),
             output=options.output,
+            next_steps=next_steps(recipe, options, str(target)),
         )
 
 

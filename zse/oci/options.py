@@ -14,6 +14,7 @@ from zse.store.location import parse_location
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from zse.oci.next_steps import NextStep
     from zse.oci.secrets import Secrets
 
 
@@ -105,6 +106,8 @@ class BuiltImage:
     digest: str
     platforms: tuple[BuiltPlatform, ...]
     output: str
+    next_steps: tuple[NextStep, ...] = ()
+    """How it is loaded, run and asked."""
 
     @property
     def size_bytes(self) -> int:
