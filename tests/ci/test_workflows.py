@@ -23,6 +23,7 @@ WORKFLOWS = [
     ROOT / ".github" / "workflows" / "zse-image.yml",
     ROOT / "examples" / "ci" / "github.yml",
 ]
+RELEASE = ROOT / ".github" / "workflows" / "release.yml"
 TEXT = {"type": "string", "minLength": 1}
 STEP: dict[str, Any] = {
     "type": "object",
@@ -84,6 +85,10 @@ ACTION_SCHEMA = {
         },
     },
 }
+PERMISSIONS = {
+    "type": "object",
+    "additionalProperties": {"enum": ["read", "write", "none"]},
+}
 WORKFLOW_SCHEMA = {
     "type": "object",
     "additionalProperties": False,
@@ -91,10 +96,7 @@ WORKFLOW_SCHEMA = {
     "properties": {
         "name": TEXT,
         "on": {"type": "object", "minProperties": 1},
-        "permissions": {
-            "type": "object",
-            "additionalProperties": {"enum": ["read", "write", "none"]},
-        },
+        "permissions": PERMISSIONS,
         "concurrency": {
             "type": "object",
             "additionalProperties": False,
@@ -109,6 +111,14 @@ WORKFLOW_SCHEMA = {
                 "required": ["runs-on", "timeout-minutes", "steps"],
                 "properties": {
                     "runs-on": TEXT,
+                    "needs": TEXT,
+                    "permissions": PERMISSIONS,
+                    "strategy": {
+                        "type": "object",
+                        "additionalProperties": False,
+                        "required": ["matrix"],
+                        "properties": {"matrix": {"type": "object", "minProperties": 1}},
+                    },
                     "timeout-minutes": {"type": "integer"},
                     "steps": {"type": "array", "items": STEP},
                 },
@@ -144,7 +154,7 @@ def test_the_action_has_the_form_of_a_composite_action() -> None:
     jsonschema.validate(load(ACTION), ACTION_SCHEMA)
 
 
-@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [*WORKFLOWS, RELEASE], ids=lambda path: path.name)
 def test_a_workflow_has_the_form_of_one_and_asks_for_few_rights(path: Path) -> None:
     data = load(path)
     jsonschema.validate(data, WORKFLOW_SCHEMA)
@@ -159,13 +169,13 @@ def test_a_workflow_gives_the_action_only_inputs_that_it_has(path: Path) -> None
     assert {name for name, value in inputs.items() if value.get("required")} <= set(step["with"])
 
 
-@pytest.mark.parametrize("path", [ACTION, *WORKFLOWS], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [ACTION, *WORKFLOWS, RELEASE], ids=lambda path: path.name)
 def test_no_command_holds_an_expression(path: Path) -> None:
     """An input that is pasted into a command could be a command; in a variable it is text."""
     assert not [step for step in steps_of(path) if "${{" in step.get("run", "")]
 
 
-@pytest.mark.parametrize("path", [ACTION, *WORKFLOWS], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [ACTION, *WORKFLOWS, RELEASE], ids=lambda path: path.name)
 def test_every_expression_names_what_exists(path: Path) -> None:
     data, text = load(path), path.read_text()
     ids = {step["id"] for step in steps_of(path) if "id" in step}
@@ -173,6 +183,14 @@ def test_every_expression_names_what_exists(path: Path) -> None:
     dispatch = data.get("on", {}).get("workflow_dispatch", {})
     known = data.get("inputs", {}) or dispatch.get("inputs", {})
     assert set(re.findall(r"inputs\.([\w-]+)", text)) <= set(known)
+
+
+@pytest.mark.parametrize("path", [WORKFLOWS[0], RELEASE], ids=lambda path: path.name)
+def test_actions_of_others_are_pinned_by_digest_with_their_version_beside_it(path: Path) -> None:
+    used = re.findall(r"uses: (.+)", path.read_text())
+    others = [use for use in used if not use.startswith("./")]
+    assert others
+    assert not [use for use in others if not re.match(r"[\w/-]+@[0-9a-f]{40} # v\d+\.\d+", use)]
 
 
 def run_action(folder: Path, inputs: dict[str, str], **environment: str) -> list[list[str]]:

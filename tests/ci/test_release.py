@@ -1,0 +1,139 @@
+"""The release: few rights, commands that exist, nothing published that two builds disagree on."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import yaml
+
+import zse
+from zse import cli
+from zse.kernels.targets import TARGETS
+
+ROOT = Path(__file__).resolve().parents[2]
+WORKFLOW: dict[str, Any] = yaml.safe_load(
+    (ROOT / ".github" / "workflows" / "release.yml").read_text()
+)
+SYSTEMS = ("ubuntu-22.04", "ubuntu-24.04")
+# Programs that scripts/release calls; a build leaves an empty file of the right name.
+PYTHON = """#!/usr/bin/env bash
+if [ "$1" = -m ]; then echo "$SOURCE_DATE_EPOCH" > "$5/zse.whl"; touch "$5/zse.tar.gz"; else exec REAL "$@"; fi
+"""
+ZSE = """#!/usr/bin/env bash
+echo "$@" > "$RECORD"
+for last; do :; done
+for word; do case $word in sm_*) touch "$last/$word.zkp" ;; esac; done
+"""
+
+
+def step_of(job: str, name: str) -> dict[str, Any]:
+    (step,) = [step for step in WORKFLOW["jobs"][job]["steps"] if step.get("name") == name]
+    return step
+
+
+def run_step(job: str, name: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step_of(job, name)["run"]],
+        env={**os.environ, **environment},
+        cwd=ROOT,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+
+
+def check_arguments(words: list[str]) -> None:
+    """Let the command line parse a call; an option that is not there is an error."""
+    command: click.Command = cli.cli
+    context = click.Context(command, info_name="zse")
+    while isinstance(command, click.Group):
+        found = command.get_command(context, words.pop(0))
+        assert found is not None, words
+        command = found
+    command.make_context("zse", words, parent=context)
+
+
+def test_only_the_job_that_publishes_may_write() -> None:
+    jobs = WORKFLOW["jobs"]
+    assert WORKFLOW["permissions"] == {"contents": "read"}
+    assert {name for name, job in jobs.items() if "permissions" in job} == {"publish"}
+    assert jobs["publish"]["permissions"] == {"contents": "write", "packages": "write"}
+    assert jobs["publish"]["needs"] == "build"
+    # What is checked out and built never runs where a token may write.
+    assert not [s for s in jobs["publish"]["steps"] if "checkout" in s.get("uses", "")]
+
+
+def test_the_two_builds_are_made_on_two_systems() -> None:
+    build = WORKFLOW["jobs"]["build"]
+    assert tuple(build["strategy"]["matrix"]["system"]) == SYSTEMS
+    assert build["runs-on"] == "${{ matrix.system }}"
+
+
+def test_what_decides_bytes_is_installed_in_one_version() -> None:
+    packages = step_of("build", "Install")["run"].split()[5:]
+    assert packages[0] == "'.[kernels]'"
+    assert all(re.fullmatch(r"[a-z]+==[\d.]+", package) for package in packages[1:])
+
+
+@pytest.mark.parametrize(("tag", "code"), [(f"v{zse.__version__}", 0), ("v9.9.9", 1), ("", 1)])
+def test_a_tag_that_is_not_the_version_is_not_released(tag: str, code: int) -> None:
+    assert run_step("build", "Check that the tag is the version", TAG=tag).returncode == code
+
+
+@pytest.fixture
+def builds(tmp_path: Path) -> Path:
+    for system in SYSTEMS:
+        folder = tmp_path / f"release-{system}"
+        folder.mkdir()
+        (folder / "sm_90.zkp").write_bytes(b"kernels")
+        digest = hashlib.sha256(b"kernels").hexdigest()
+        (folder / "SHA256SUMS").write_text(f"{digest}  sm_90.zkp\n")
+    return tmp_path
+
+
+def test_two_builds_that_agree_go_on(builds: Path) -> None:
+    assert run_step("publish", "Compare the two builds", RUNNER_TEMP=str(builds)).returncode == 0
+
+
+@pytest.mark.parametrize("name", ["SHA256SUMS", "sm_90.zkp"])
+def test_builds_that_differ_or_arrive_damaged_are_not_published(builds: Path, name: str) -> None:
+    path = builds / "release-ubuntu-24.04" / name
+    path.write_bytes(path.read_bytes() + b"!")
+    assert run_step("publish", "Compare the two builds", RUNNER_TEMP=str(builds)).returncode != 0
+
+
+def test_the_packs_are_checked_and_pushed_with_commands_that_exist() -> None:
+    text = "\n".join(step.get("run", "") for step in WORKFLOW["jobs"]["publish"]["steps"])
+    calls = re.findall(r"\bzse (kernels [^;\n]+)", text)
+    assert [call.split()[1] for call in calls] == ["verify", "push"]
+    for call in calls:
+        check_arguments([word.strip('"') for word in call.split()])
+
+
+def test_the_script_makes_everything_and_lists_it(tmp_path: Path) -> None:
+    import sys
+
+    programs, out = tmp_path / "bin", tmp_path / "out"
+    programs.mkdir()
+    for name, text in {"python": PYTHON.replace("REAL", sys.executable), "zse": ZSE}.items():
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+    environment = {
+        **os.environ,
+        "PATH": f"{programs}:{os.environ['PATH']}",
+        "RECORD": str(tmp_path / "record"),
+    }
+    subprocess.run([ROOT / "scripts" / "release", out], env=environment, check=True)
+    names = {"zse.whl", "zse.tar.gz", *(f"{name}.zkp" for name in TARGETS)}
+    listed = (out / "SHA256SUMS").read_text().splitlines()
+    assert {line.split()[1] for line in listed} == names
+    assert {path.name for path in out.iterdir()} == names | {"SHA256SUMS"}
+    assert int((out / "zse.whl").read_text()) > 0  # the commit's time, not today's
+    check_arguments((tmp_path / "record").read_text().split())
