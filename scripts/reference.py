@@ -20,6 +20,8 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = ROOT / "docs" / "reference"
 sys.path.insert(0, str(ROOT))
 
+import zse  # noqa: E402
+from scripts.reference_python import python_page  # noqa: E402
 from zse import cli, errors, settings  # noqa: E402
 from zse.deploy.registry import TARGETS, settings_of  # noqa: E402
 
@@ -93,6 +95,7 @@ PAGE_MAKERS = {
     "settings.md": settings_page,
     "errors.md": errors_page,
     "deploy.md": deploy_page,
+    "python.md": lambda: python_page(zse._LAZY),
 }
 
 

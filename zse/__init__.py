@@ -45,7 +45,7 @@ _LAZY = {
     "convert_model": "zse.quantize.convert",
     "ConversionReport": "zse.quantize.convert",
     "ZSEReader": "zse.format.reader",
-    "load_zse_model": "zse.quantize.huggingface",
+    "load_zse_model": "zse.quantize.huggingface.load",
     "ZSEError": "zse.errors",
 }
 """Public name -> its module, in the order of the reference page."""

@@ -74,6 +74,19 @@ def test_the_readmes_program_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_the_programs_of_the_python_guide_run_and_print_what_they_say(tmp_path: Path) -> None:
+    program = "\n".join(blocks((ROOT / "docs/guides/python.md").read_text(), "python"))
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=tmp_path
+    )
+    expected = re.findall(r"# prints: (.*)", program)
+    assert len(expected) >= 5
+    at = 0
+    for words in expected:
+        at = run.stdout.lower().index(words.lower(), at)
+
+
+@pytest.mark.slow
 def test_the_readmes_curl_gets_an_answer(tmp_path: Path) -> None:
     serve, curl = blocks(README, "bash")[1].split("&\n", 1)
     with socket.socket() as probe:

@@ -44,12 +44,15 @@ class Completion:
     """One answer."""
 
     index: int
+    """Which of the ``n`` choices."""
     text: str
     token_ids: list[int]
     finish_reason: FinishReason | None
+    """``stop`` where the model or a stop text ended it, ``length`` at ``max_tokens``."""
     logprobs: list[TokenLogprob]
     """Empty unless asked for."""
     prompt_tokens: int
+    """Length of the prompt."""
     cached_tokens: int
     """Prompt tokens whose KV was reused."""
 
@@ -59,6 +62,7 @@ class RequestOutput:
     """The answers to one prompt."""
 
     prompt_token_ids: list[int]
+    """The prompt as the model saw it."""
     outputs: list[Completion]
     """One for each of the ``n`` choices."""
 
@@ -165,7 +169,10 @@ class LLM:
 
     @property
     def device(self) -> DeviceUsed:
-        """What the model runs on; where ``auto`` was asked for, what it came to."""
+        """What the model runs on; where ``auto`` was asked for, what it came to.
+
+        It has ``name`` (``cpu`` or ``cuda:N``), ``hardware`` and ``threads``.
+        """
         return self._model.device
 
     @property

@@ -42,15 +42,21 @@ class SamplingParams:
     top_k: int = 0
     """Keep the k likeliest tokens; 0 or -1 keeps all."""
     top_p: float = 1.0
+    """Keep the likeliest tokens that together have this probability; 1 keeps all."""
     min_p: float = 0.0
+    """Keep tokens with at least this share of the likeliest one's probability."""
     repetition_penalty: float = 1.0
+    """Makes tokens of the prompt and the answer less likely when above 1."""
     presence_penalty: float = 0.0
+    """Taken from the logits of tokens that the answer holds."""
     frequency_penalty: float = 0.0
+    """Taken once for each time that the answer holds the token."""
     seed: int | None = None
     """Fixes the random draws; None draws a fresh seed for each request."""
     stop: tuple[str, ...] = ()
     """Texts that end the answer; they are not part of it. A single string or a list is accepted."""
     stop_token_ids: tuple[int, ...] = ()
+    """Tokens that end the answer, besides the model's own."""
     ignore_eos: bool = False
     """Generate past the model's own end tokens."""
     min_tokens: int = 0
