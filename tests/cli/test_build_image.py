@@ -34,7 +34,7 @@ def asked(monkeypatch):
     """Options of each build; nothing is built."""
     options = []
 
-    def build_image(recipe, wanted, report):
+    def build_image(recipe, wanted, report, progress):
         options.append(wanted)
         report("working")
         return BuiltImage(

@@ -65,3 +65,13 @@ def test_full_disk_is_its_own_error(tmp_path, monkeypatch):
     with pytest.raises(DiskFullError, match="no room"):
         write_layer(ENTRIES, tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_progress_counts_to_the_bytes_of_all_files(tmp_path):
+    told: list[tuple[str, int, int]] = []
+    files = [file_of_bytes("a", b"x" * 3_000_000), file_of_bytes("b", b"y" * 1_000_000)]
+    write_layer(files, tmp_path, comment="torch", progress=lambda *words: told.append(words))
+    done = [done_bytes for _, done_bytes, _ in told]
+    assert {(word, total) for word, _, total in told} == {("torch", 4_000_000)}
+    assert done == sorted(done)
+    assert 0 < done[0] < done[-1] == 4_000_000

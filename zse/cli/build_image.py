@@ -94,6 +94,7 @@ def command(**flags: Any) -> None:
     in the image, no daemon and no root are needed, and the same inputs give the same digest.
     """
     from zse.cli.image_kernels import build_image_packs, find_image_packs
+    from zse.cli.transfer_display import staged_progress
     from zse.engine.opening import locate_model
     from zse.oci.build import build_image
     from zse.oci.layer import Compression
@@ -139,7 +140,8 @@ def command(**flags: Any) -> None:
             check_model(options)
         kernels = build_image_packs(packs, settings.cache_dir, _say)
         options = replace(options, kernels=kernels)
-        built = build_image(recipe, options, _say)
+        with staged_progress() as progress:
+            built = build_image(recipe, options, _say, progress)
     click.echo(_as_json(built) if flags["as_json"] else built.digest)
     _say(_summary(built))
     for words in dict.fromkeys(words for it in built.platforms for words in it.warnings):

@@ -16,7 +16,7 @@ from zse.oci.archive import write_archive
 from zse.oci.attestation import attest
 from zse.oci.errors import ImageTooLargeError
 from zse.oci.image import MEDIA_TYPE_INDEX, Descriptor, build_index
-from zse.oci.layer import Compression
+from zse.oci.layer import Compression, StageProgress, no_progress
 from zse.oci.layers import model_layer
 from zse.oci.layout import ImageLayout
 from zse.oci.next_steps import next_steps
@@ -36,8 +36,19 @@ if TYPE_CHECKING:
     from zse.oci.reference import Reference
 
 
-def build_image(recipe: Recipe, options: BuildOptions, report: Callable[[str], None]) -> BuiltImage:
+def build_image(
+    recipe: Recipe,
+    options: BuildOptions,
+    report: Callable[[str], None],
+    progress: StageProgress = no_progress,
+) -> BuiltImage:
     """Build an image and bring it where the options say.
+
+    Args:
+        recipe: What it is built from.
+        options: What it is built with, and where it goes.
+        report: Told what happens, in lines.
+        progress: Told how far a layer is.
 
     Raises:
         UsageError: The options contradict each other.
@@ -53,7 +64,7 @@ def build_image(recipe: Recipe, options: BuildOptions, report: Callable[[str], N
     with ExitStack() as stack:
         layout = ImageLayout(output.path if output.kind == "oci" else _scratch(stack, options))
         layout.create()
-        images = _build_platforms(stack, recipes, options, layout, report)
+        images = _build_platforms(stack, recipes, options, layout, report, progress)
         for image in images:
             _check_size(recipe, options, image)
         top = _index(layout, images) if len(images) > 1 else images[0].manifest
@@ -80,17 +91,20 @@ def _build_platforms(
     options: BuildOptions,
     layout: ImageLayout,
     report: Callable[[str], None],
+    progress: StageProgress,
 ) -> list[PlatformImage]:
     """Build every platform; the model, which is the same for all, is written last and once."""
     model = None
     if options.model_mode is ModelMode.BAKED:
-        model = model_layer(check_model(options), layout.blobs, mtime=options.epoch_seconds)
+        model = model_layer(
+            check_model(options), layout.blobs, mtime=options.epoch_seconds, progress=progress
+        )
         report(f"model: {model.layer.size_bytes / 1e6:.1f} MB (plain)")
     images = []
     for recipe in recipes:
         if len(recipes) > 1:
             report(f"{recipe.platform}:")
-        images.append(build_platform(stack, recipe, options, layout, model, report))
+        images.append(build_platform(stack, recipe, options, layout, model, report, progress))
     return images
 
 

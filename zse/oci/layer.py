@@ -68,6 +68,17 @@ class Layer:
     comment: str = ""
 
 
+class StageProgress(Protocol):
+    """Hears how far a piece of work is."""
+
+    def __call__(self, word: str, done_bytes: int, total_bytes: int, /) -> None:
+        """Take what is done, its bytes so far and in all."""
+
+
+def no_progress(word: str, done_bytes: int, total_bytes: int, /) -> None:
+    """Tell nobody."""
+
+
 class Compressor(Protocol):
     """The part of a compressor that layers use."""
 
@@ -86,6 +97,7 @@ def write_layer(
     mtime: int = 0,
     align_bytes: int = 0,
     comment: str = "",
+    progress: StageProgress = no_progress,
 ) -> Layer:
     """Write one layer into a folder of blobs, under its digest.
 
@@ -96,13 +108,20 @@ def write_layer(
         mtime: Time stamp of every entry, seconds since 1970.
         align_bytes: See `zse.oci.tar.write_tar`.
         comment: What the layer holds, for the image's history.
+        progress: Told the comment, the bytes of files written and those of all files.
 
     Raises:
         DiskFullError: The folder has no room left.
     """
+    files = list(entries)
+    total_bytes = sum(entry.size_bytes for entry in files)
     with blob_file(blobs) as blob:
-        stream = _LayerStream(blob, compression)
-        write_tar(entries, stream, mtime=mtime, align_bytes=align_bytes)
+        stream = _LayerStream(
+            blob,
+            compression,
+            lambda size_bytes: progress(comment, min(size_bytes, total_bytes), total_bytes),
+        )
+        write_tar(files, stream, mtime=mtime, align_bytes=align_bytes)
         stream.finish()
     return stream.layer(comment)
 
@@ -168,8 +187,15 @@ class blob_file:  # noqa: N801 - reads as a function where it is used
 class _LayerStream:
     """Hashes the tar stream, compresses it and passes it on."""
 
-    def __init__(self, sink: blob_file, compression: Compression) -> None:
+    def __init__(
+        self,
+        sink: blob_file,
+        compression: Compression,
+        watch: Callable[[int], None] = lambda _: None,
+    ) -> None:
         self._sink = sink
+        self._watch = watch
+        self._size_bytes = 0
         self._media_type = compression.media_type
         self._compressor: Compressor = _COMPRESSORS[compression]()
         self._diff = hashlib.sha256()
@@ -178,6 +204,8 @@ class _LayerStream:
         self._diff.update(data)
         if packed := self._compressor.compress(data):
             self._sink.write(packed)
+        self._size_bytes += len(data)
+        self._watch(self._size_bytes)
         return len(data)
 
     def finish(self) -> None:

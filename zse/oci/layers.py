@@ -21,7 +21,14 @@ from zse.oci.debian import (
     read_debian_lock,
     update_debian_lock,
 )
-from zse.oci.layer import LIBZSTD_VERSION, Compression, Layer, write_layer
+from zse.oci.layer import (
+    LIBZSTD_VERSION,
+    Compression,
+    Layer,
+    StageProgress,
+    no_progress,
+    write_layer,
+)
 from zse.oci.materials import (
     Material,
     code_material,
@@ -68,7 +75,9 @@ class ModelLayer:
     sha256: str
 
 
-def model_layer(model: Path, blobs: Path, *, mtime: int) -> ModelLayer:
+def model_layer(
+    model: Path, blobs: Path, *, mtime: int, progress: StageProgress = no_progress
+) -> ModelLayer:
     """Build the model's layer, straight into the folder it is wanted in; the file is read once."""
     total = hashlib.sha256()
     plain = file_of_path(MODEL_PATH, model)
@@ -80,6 +89,7 @@ def model_layer(model: Path, blobs: Path, *, mtime: int) -> ModelLayer:
         mtime=mtime,
         align_bytes=_PAGE_BYTES,
         comment="model",
+        progress=progress,
     )
     return ModelLayer(layer=layer, sha256=total.hexdigest())
 
@@ -111,6 +121,7 @@ class LayerBuilder:
         mtime: Time stamp of every file, seconds since 1970.
         is_update: Resolve again and write the locks first.
         report: Told what happens.
+        progress: Told how far a layer is.
         secrets: Credentials for the package indexes.
         materials: Grows by what goes into the layers.
     """
@@ -124,6 +135,7 @@ class LayerBuilder:
     mtime: int
     is_update: bool
     report: Callable[[str], None]
+    progress: StageProgress
     secrets: Secrets | None = None
     materials: list[Material] = field(default_factory=list)
 
@@ -160,7 +172,9 @@ class LayerBuilder:
         storage = wheels_for_storage(self.recipe, wheels)
         if not with_storage:
             wheels = [wheel for wheel in wheels if wheel not in storage]
-        files = fetch_wheels(self.recipe, wheels, self.downloads / "wheels", self.secrets)
+        files = fetch_wheels(
+            self.recipe, wheels, self.downloads / "wheels", self.secrets, self.report
+        )
         groups: dict[str, list[tuple[Path, str]]] = {}
         for wheel, file in zip(wheels, files, strict=True):
             is_large = file.stat().st_size >= OWN_LAYER_BYTES
@@ -208,9 +222,19 @@ class LayerBuilder:
             files = entries()
             if self.python.version:
                 compiler = self.python.compiler()
-                files = with_byte_code(files, compiler, image_python=self.recipe.python)
+                files = with_byte_code(
+                    files,
+                    compiler,
+                    image_python=self.recipe.python,
+                    progress=lambda *sizes: self.progress(f"{title}, byte code", *sizes),
+                )
             return write_layer(
-                files, blobs, compression=self.compression, mtime=self.mtime, comment=title
+                files,
+                blobs,
+                compression=self.compression,
+                mtime=self.mtime,
+                comment=title,
+                progress=self.progress,
             )
 
         layer, was_built = self.cache.layer(key, build)

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import ExitStack
 
-    from zse.oci.layer import Layer
+    from zse.oci.layer import Layer, StageProgress
     from zse.oci.layers import ModelLayer
     from zse.oci.layout import ImageLayout
     from zse.oci.recipe import Recipe
@@ -88,6 +88,7 @@ def build_platform(
     layout: ImageLayout,
     model: ModelLayer | None,
     report: Callable[[str], None],
+    progress: StageProgress,
 ) -> PlatformImage:
     """Build the image of the recipe's platform into a layout.
 
@@ -98,12 +99,13 @@ def build_platform(
         layout: Gets the blobs that are built.
         model: The model's layer, which all platforms share; None when none is baked in.
         report: Told what happens.
+        progress: Told how far a layer is.
 
     Raises:
         ImageError: Any of its subclasses: a lock, wheel, package or base at fault.
     """
     archive = _archive(options, report)
-    builder = _builder(stack, recipe, options, archive, report)
+    builder = _builder(stack, recipe, options, archive, report, progress)
     base, layers = _base(stack, recipe, options, builder, archive)
     is_fetched = options.model_mode is ModelMode.URL
     layers += builder.dependencies(with_storage=is_fetched)
@@ -140,6 +142,7 @@ def _builder(
     options: BuildOptions,
     archive: Callable[[], Archive],
     report: Callable[[str], None],
+    progress: StageProgress,
 ) -> LayerBuilder:
     locks = options.locks or recipe.folder
     return LayerBuilder(
@@ -152,6 +155,7 @@ def _builder(
         mtime=options.epoch_seconds,
         is_update=options.is_lock_updated,
         report=report,
+        progress=progress,
         secrets=options.secrets,
     )
 

@@ -15,7 +15,7 @@ from zse.errors import ImageError
 from zse.oci.tar import Entry, Kind, file_of_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 
 class PycCompiler:
@@ -64,7 +64,11 @@ class PycCompiler:
 
 
 def with_byte_code(
-    entries: Iterable[Entry], python: PycCompiler, *, image_python: str
+    entries: Iterable[Entry],
+    python: PycCompiler,
+    *,
+    image_python: str,
+    progress: Callable[[int, int], None] = lambda *_: None,
 ) -> Iterator[Entry]:
     """Yield ``entries``, and beside each Python source its .pyc.
 
@@ -72,14 +76,23 @@ def with_byte_code(
         entries: The files of a layer.
         python: The compiler, not yet started.
         image_python: Minor version of the image's Python ("3.11"); must be the compiler's.
+        progress: Told the bytes of sources compiled and those of all sources.
     """
     tag = f"cpython-{image_python.replace('.', '')}"
+    files, done_bytes = list(entries), 0
+    total_bytes = sum(entry.size_bytes for entry in files if _is_source(entry))
     with python as compiler:
-        for entry in entries:
+        for entry in files:
             yield entry
-            if entry.kind is not Kind.FILE or not entry.path.endswith(".py"):
+            if not _is_source(entry):
                 continue
             folder, _, name = entry.path.rpartition("/")
             code = compiler.compile(entry.read(), f"/{entry.path}")
             if code:
                 yield file_of_bytes(f"{folder}/__pycache__/{name[:-3]}.{tag}.pyc", code)
+            done_bytes += entry.size_bytes
+            progress(done_bytes, total_bytes)
+
+
+def _is_source(entry: Entry) -> bool:
+    return entry.kind is Kind.FILE and entry.path.endswith(".py")

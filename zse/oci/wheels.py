@@ -24,7 +24,7 @@ from zse.records import record
 from zse.settings import subprocess_environment
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 # pip compares tags literally, so every older tag that the image's libc satisfies is spelled out.
 _PLATFORMS = ("manylinux_2_28", "manylinux_2_17", "manylinux2014", "manylinux_2_12",
@@ -92,7 +92,11 @@ def wheels_for_storage(recipe: Recipe, wheels: Sequence[LockedWheel]) -> list[Lo
 
 
 def fetch_wheels(
-    recipe: Recipe, wheels: Sequence[LockedWheel], cache: Path, secrets: Secrets | None = None
+    recipe: Recipe,
+    wheels: Sequence[LockedWheel],
+    cache: Path,
+    secrets: Secrets | None = None,
+    report: Callable[[str], None] = lambda _: None,
 ) -> list[Path]:
     """Return the locked wheels as local files, fetching the ones not yet in the cache.
 
@@ -103,6 +107,7 @@ def fetch_wheels(
     paths = {wheel: cache / wheel.sha256 / wheel.file for wheel in wheels}
     missing = [wheel for wheel, path in paths.items() if not path.is_file()]
     if missing:
+        report(f"fetching {len(missing)} Python packages with pip")
         with tempfile.TemporaryDirectory(dir=_made(cache)) as name:
             scratch = Path(name)
             lines = [f"{w.name}=={w.version} --hash=sha256:{w.sha256}" for w in missing]
