@@ -24,7 +24,7 @@ def test_unknown_name_lists_what_is_accepted() -> None:
 
 
 def test_file_is_not_a_checkpoint(llama_folder: Path) -> None:
-    with pytest.raises(UsageError, match="is a file"):
+    with pytest.raises(UsageError, match="is one file of a checkpoint"):
         resolve_source(llama_folder / "model.safetensors")
 
 

@@ -12,6 +12,12 @@ from zse.errors import FormatError, UsageError
 # --- the fixed prefix and the header as bytes ---------------------------------------------------
 
 
+GGUF_HINT = (
+    "Its weights are quantized already, in another way: convert the model that it was made from, "
+    "in safetensors (the repository's name without -GGUF): zse convert OWNER/NAME -o model.zse"
+)
+
+
 class BadMagic(FormatError):
     """The first four bytes are not the magic."""
 

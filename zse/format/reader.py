@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Self
 from zse.errors import NotFoundError, UsageError
 from zse.format.contents import Contents
 from zse.format.errors import (
+    GGUF_HINT,
     BadMagic,
     HeaderChecksumMismatch,
     HeaderTooLarge,
@@ -62,6 +63,18 @@ def read_header(fd: int, file_size_bytes: int) -> tuple[ZSEHeader, int]:
     return parse_header(raw, digest), PREFIX_BYTES + length
 
 
+def _not_ours(prefix: bytes) -> BadMagic:
+    """Say what a file is, by its first bytes, that was given for a .zse file."""
+    if prefix[:4] == b"GGUF":
+        return BadMagic("the file is GGUF, llama.cpp's format, and no .zse file", hint=GGUF_HINT)
+    if prefix[8:9] == b"{":  # after the length of its header
+        return BadMagic(
+            "the file is safetensors, one file of a checkpoint, and no .zse file",
+            hint="Name the folder that holds it and config.json; zse convert reads that.",
+        )
+    return BadMagic(f"the file starts with {prefix[:4]!r}, expected {MAGIC!r}")
+
+
 def parse_prefix(prefix: bytes, file_size_bytes: int) -> tuple[int, bytes]:
     """Return the header's length in bytes and its SHA-256 from the first 64 bytes of a file.
 
@@ -69,7 +82,7 @@ def parse_prefix(prefix: bytes, file_size_bytes: int) -> tuple[int, bytes]:
         BadMagic, UnsupportedVersion, ReservedBytesSet, HeaderTooLarge, TruncatedHeader: As named.
     """
     if prefix[:4] != MAGIC[: len(prefix)]:
-        raise BadMagic(f"the file starts with {prefix[:4]!r}, expected {MAGIC!r}")
+        raise _not_ours(prefix)
     if len(prefix) < PREFIX_BYTES:
         raise TruncatedHeader(f"the file has {len(prefix)} bytes, the prefix alone {PREFIX_BYTES}")
     version, length, digest, reserved = struct.unpack("<4xIQ32s16s", prefix)

@@ -24,7 +24,15 @@ FAMILY_BY_ARCHITECTURE = {
     "Qwen3ForCausalLM": "qwen3",
 }
 _DTYPE_NAMES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
-_HINT = "Supported: " + ", ".join(FAMILY_BY_ARCHITECTURE) + "."
+_HINT = (
+    "Supported: " + ", ".join(FAMILY_BY_ARCHITECTURE) + ". Choose a model of one of these "
+    "architectures (Llama 2 and 3, Mistral, Qwen2, Qwen2.5, Qwen3 and what is tuned from them), "
+    "or ask for this one in an issue, by the word architectures of its config.json."
+)
+_OPTION_HINT = (
+    "The architecture is supported, this option of it is not: leaving it out would change the "
+    "answers. Choose a model without it, or ask for it in an issue."
+)
 
 
 @record
@@ -187,18 +195,24 @@ def _family(config_json: Mapping[str, Any]) -> str:
 
 
 def _refuse_unsupported(family: str, config_json: Mapping[str, Any]) -> None:
+    if (quantized := config_json.get("quantization_config")) is not None:
+        method = quantized.get("quant_method") if isinstance(quantized, dict) else None
+        raise UnsupportedModelError(
+            f"the checkpoint is quantized already (quantization_config: {str(method)[:100]!r})",
+            hint="Convert the checkpoint that was not quantized.",
+        )
     accepted: dict[str, tuple[Any, ...]] = {
         "hidden_act": ("silu", "swish"),
         "mlp_bias": (False, None),
-        "quantization_config": (None,),
     }
     if family in ("llama", "qwen3"):
         accepted["attention_bias"] = (False, None)
     for name, values in accepted.items():
         if name in config_json and config_json[name] not in values:
-            hint = "Convert the checkpoint that was not quantized." if "quant" in name else _HINT
             raise UnsupportedModelError(
-                f"{family} with {name}={config_json[name]!r} is not supported", hint=hint
+                f"{name}={str(config_json[name])[:100]!r} is not supported in a {family} model; "
+                f"expected {values[0]!r}",
+                hint=_OPTION_HINT,
             )
 
 

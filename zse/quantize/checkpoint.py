@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Self
 from zse.errors import CheckpointError, NotFoundError
 from zse.models.config import ModelConfig
 from zse.models.names import GroupPlan, tensor_plan
+from zse.quantize.near_miss import near_checkpoint
 from zse.quantize.safetensors_file import SafetensorsFile, StoredTensor, storage_dtype
 from zse.quantize.weight_files import INDEX_NAME, find_weight_files, read_json, read_weight_map
 
@@ -43,7 +44,7 @@ class Checkpoint:
         if not folder.is_dir():
             raise NotFoundError(f"{folder} is not a folder")
         if not (folder / "config.json").is_file():
-            raise NotFoundError(
+            raise near_checkpoint(folder) or NotFoundError(
                 f"{folder} holds no config.json",
                 hint="Name a folder in Hugging Face form: config.json and model.safetensors.",
             )

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zse.errors import CheckpointError, HubError, MissingDependencyError
+from zse.quantize.near_miss import near_listing
 from zse.quantize.weight_files import INDEX_NAME, SINGLE_NAME, refuse_pickle
 from zse.records import record
 
@@ -125,7 +126,7 @@ def _check_names(repository: str, names: list[str]) -> None:
     if SINGLE_NAME in names or INDEX_NAME in names:
         return
     refuse_pickle(repository, names)
-    raise CheckpointError(
+    raise near_listing(repository, names) or CheckpointError(
         f"{repository} holds neither {SINGLE_NAME} nor {INDEX_NAME}",
         hint="Choose a repository with safetensors weights of the whole model.",
     )

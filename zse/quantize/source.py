@@ -18,6 +18,7 @@ from zse.models.resolve import (
     resolve_model,
 )
 from zse.quantize.hub import Hub
+from zse.quantize.near_miss import near_file
 from zse.records import record
 from zse.settings import load_settings
 
@@ -68,10 +69,7 @@ def resolve_source(
         case HubRepository():
             return _fetch_snapshot(named, revision, check)
         case LocalFile(path=path):
-            raise UsageError(
-                f"{path} is a file; a conversion starts from a checkpoint folder",
-                hint="Name the folder that holds config.json, a hub id (owner/name), or tiny.",
-            )
+            raise near_file(path)
         case RemoteFile(location=location):
             raise UsageError(
                 f"{location} is one object; a conversion starts from a checkpoint folder",

@@ -10,6 +10,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from zse.errors import CheckpointError, RefusedError
+from zse.quantize.near_miss import near_checkpoint
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,7 +41,7 @@ def find_weight_files(folder: Path) -> list[Path]:
         return [folder / SINGLE_NAME]
     names = sorted(path.name for path in folder.iterdir())
     refuse_pickle(str(folder), names)
-    raise CheckpointError(
+    raise near_checkpoint(folder) or CheckpointError(
         f"{folder} holds neither {SINGLE_NAME} nor {INDEX_NAME}",
         hint="Download the checkpoint again; its weights are missing.",
     )
