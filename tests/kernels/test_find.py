@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import logging
-import subprocess
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,6 +15,8 @@ from zse.kernels.pack_errors import KernelPackError, KernelPackMismatch, KernelP
 from zse.kernels.targets import TARGETS
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from zse.kernels.pack import KernelPack
 
 DIGEST = "cd" * 32
@@ -139,39 +138,40 @@ def test_a_gpu_too_old_or_too_new_is_an_error_that_says_so(tmp_path: Path) -> No
             search(tmp_path, capability=capability)
 
 
+@pytest.fixture
+def builder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A program in place of Python: it writes down how it was called, then does what it is told."""
+    program = tmp_path / "builder"
+    program.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/calls\n. {tmp_path}/script\n')
+    program.chmod(0o755)
+    put(tmp_path / "pack", sample_pack(provenance=CURRENT))
+    (tmp_path / "script").write_text(
+        f"echo compiled 7 of 9 >&2\nfor last; do :; done\nmkdir -p {tmp_path}/cache/kernels\n"
+        f'cp {tmp_path}/pack "$last"\n'
+    )
+    monkeypatch.setattr(find.sys, "executable", str(program))
+    monkeypatch.setattr(find, "find_spec", lambda name: object())
+    return tmp_path
+
+
 def test_with_triton_a_child_process_builds_into_the_cache(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    builder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    commands: list[list[str]] = []
-
-    def build(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
-        commands.append(command)
-        put(Path(command[-1]), sample_pack(provenance=CURRENT))
-        return subprocess.CompletedProcess(command, 0, "", "")
-
-    monkeypatch.setattr(find, "find_spec", lambda name: object())
-    monkeypatch.setattr(find.subprocess, "run", build)
-    caplog.set_level(logging.WARNING, "zse.kernels")
-    assert search(tmp_path).target == "sm_90"
-    path = cached_pack(TARGETS["sm_90"], tmp_path / "cache")
-    assert commands == [
-        [sys.executable, "-m", "zse", "kernels", "build", "--gpu", "sm_90", "-o", str(path)]
-    ]
+    caplog.set_level(logging.INFO, "zse.kernels")
+    assert search(builder).target == "sm_90"
+    path = cached_pack(TARGETS["sm_90"], builder / "cache")
+    calls = [f"-m zse kernels build --gpu sm_90 -o {path}"]
+    assert (builder / "calls").read_text().splitlines() == calls
     assert "building one into" in caplog.text
-    assert search(tmp_path).name == str(path)
-    assert len(commands) == 1
+    assert "compiled 7 of 9" in caplog.text
+    assert search(builder).name == str(path)
+    assert (builder / "calls").read_text().splitlines() == calls
     with pytest.raises(KernelPackNotFound):
-        search(tmp_path, capability=(8, 0), build=False)
+        search(builder, capability=(8, 0), build=False)
 
 
-def test_a_build_that_fails_is_an_error_with_its_last_words(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
-        return subprocess.CompletedProcess(command, 12, "", "a\nerror: no kernel compiles\n")
-
-    monkeypatch.setattr(find, "find_spec", lambda name: object())
-    monkeypatch.setattr(find.subprocess, "run", fail)
+def test_a_build_that_fails_is_an_error_with_its_last_words(builder: Path) -> None:
+    (builder / "script").write_text("echo a >&2; echo error: no kernel compiles >&2; exit 12\n")
     with pytest.raises(KernelPackError, match="code 12: error: no kernel compiles") as failed:
-        search(tmp_path)
+        search(builder)
     assert "zse kernels build --gpu sm_90" in failed.value.hint

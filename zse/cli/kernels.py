@@ -142,15 +142,19 @@ def push(place: str, packs: tuple[Path, ...]) -> None:
 @click.option(
     "-o", "--out", required=True, type=click.Path(path_type=Path), help="Folder for ARCH.zkp."
 )
-def pull(place: str, gpus: tuple[str, ...], out: Path) -> None:
+@click.option("--force", is_flag=True, help="Replace packs that are there.")
+def pull(place: str, gpus: tuple[str, ...], out: Path, force: bool) -> None:
     """Fetch packs for this zse from PLACE, an artifact: oci:DIR or REGISTRY/REPOSITORY."""
     from zse.kernels.build.artifact import open_artifact
     from zse.kernels.build.writer import write_whole
 
     auth_file = Path(load_settings().registry_auth_file)
     with open_artifact(place, source_digest(), auth_file=auth_file) as artifact:
-        for gpu in dict.fromkeys(gpus or artifact.layers):
-            path = out / f"{target_named(gpu).name}{SUFFIX}"
+        targets = [target_named(gpu) for gpu in dict.fromkeys(gpus or artifact.layers)]
+        paths = {target.name: out / f"{target.name}{SUFFIX}" for target in targets}
+        for path in paths.values():
+            check_output(path, force=force)
+        for gpu, path in paths.items():
             write_whole(path, artifact.read(gpu))
             click.echo(path)
 

@@ -20,6 +20,8 @@ from zse.kernels.targets import targets_for
 from zse.settings import subprocess_environment
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from zse.kernels.targets import Capability, Target
 
 SHIPPED = Path(__file__).parent / "packs"
@@ -153,18 +155,28 @@ def _build(target: Target, cache_dir: Path) -> KernelPack:
         "no kernel pack for %s: building one into %s, which takes minutes, once", target.name, path
     )
     command = [sys.executable, "-m", "zse", "kernels", "build", "--gpu", target.name, "-o"]
-    done = subprocess.run(
+    with subprocess.Popen(
         [*command, str(path)],
-        check=False,
         stdin=subprocess.DEVNULL,
-        capture_output=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
         text=True,
         env=subprocess_environment(),
-    )
-    if done.returncode != 0:
-        last = (done.stderr.strip().splitlines() or ["nothing was said"])[-1]
+    ) as child:
+        last = _relay(child.stderr or ())
+    if child.returncode != 0:
         raise KernelPackError(
-            f"building kernels for {target.name} ended with code {done.returncode}: {last}",
-            hint=f"See all of it: zse kernels build --gpu {target.name} -o {path}",
+            f"building kernels for {target.name} ended with code {child.returncode}: {last}",
+            hint=f"See all of it: zse kernels build --gpu {target.name} -o PACK",
         )
     return KernelPack.open(path)
+
+
+def _relay(lines: Iterable[str]) -> str:
+    """Log what a build says of its progress; return its last words."""
+    last = "nothing was said"
+    for line in lines:
+        if line.strip():
+            last = line.strip()
+            _LOG.info("%s", last)
+    return last

@@ -155,7 +155,9 @@ def test_packs_are_pushed_and_pulled_by_commands(
     assert capsys.readouterr().out.startswith("sha256:")
     assert run(["kernels", "pull", place, "--gpu", "sm_90", "-o", str(out)]) == 0
     assert [path.name for path in out.iterdir()] == ["sm_90.zkp"]
-    assert run(["kernels", "pull", place, "-o", str(out)]) == 0
+    assert run(["kernels", "pull", place, "-o", str(out)]) == 2
+    assert "sm_90.zkp exists already" in capsys.readouterr().err
+    assert run(["kernels", "pull", place, "-o", str(out), "--force"]) == 0
     assert [(out / path.name).read_bytes() for path in packs] == [p.read_bytes() for p in packs]
     assert run(["kernels", "push", place, str(tmp_path / "layout")]) == 2
     assert "no pack" in capsys.readouterr().err
