@@ -203,7 +203,16 @@ VAST_TEMPLATE = closed(
     extra_filters={"type": "object", "additionalProperties": {"type": "object"}},
     private={"type": "boolean"},
 )
+RECORD = closed(
+    {
+        "target": TEXT,
+        "form": {"type": "string"},
+        "name": TEXT,
+        "details": {"type": "object", "additionalProperties": TEXT},
+    }
+)
 BY_PATH = {
+    "zse-deploy.json": RECORD,
     "railway.json": RAILWAY,
     "render.yaml": RENDER,
     "endpoint.json": RUNPOD_ENDPOINT,

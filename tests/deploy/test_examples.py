@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from zse.cli import run
+from zse.cli import deployed, run
 from zse.cli.deploy import command
 from zse.deploy.registry import TARGETS
+from zse.deploy.verbs import Verb
 
 pytestmark = pytest.mark.usefixtures("unread_images")
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -51,8 +52,8 @@ def test_every_target_has_an_example():
 
 def test_the_guide_and_the_examples_use_options_that_exist():
     pages = [*EXAMPLES.rglob("*.md"), EXAMPLES.parent / "docs" / "guides" / "deploy.md"]
-    known = {name for parameter in command.params for name in parameter.opts}
     for page in pages:
         for line in deploy_lines(page.read_text()):
             flags = {word.partition("=")[0] for word in line if word.startswith("--")}
-            assert flags <= known, page
+            used = deployed.command if line[2] in set(Verb) else command
+            assert flags <= {name for option in used.params for name in option.opts}, page

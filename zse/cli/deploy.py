@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from zse.deploy.registry import TARGETS
+from zse.deploy.verbs import Verb
 
 if TYPE_CHECKING:
     from zse.deploy.order import Order
@@ -20,6 +21,20 @@ _TARGET_OF_HELP = "zse.cli.deploy.target"
 
 class _DeployCommand(click.Command):
     """A command whose help goes on with what the target that was named knows."""
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
+        """Hand ``TARGET VERB`` to the command that looks after what was deployed."""
+        if args[:1] and args[0] in TARGETS and args[1:2] and args[1] in set(Verb):
+            from zse.cli.deployed import command as of_deployed
+
+            return of_deployed.make_context(info_name, args, parent, **extra)
+        return super().make_context(info_name, args, parent, **extra)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Remember the target for the help, which is printed before arguments are parsed."""
@@ -129,6 +144,8 @@ def command(**flags: Any) -> None:
     the server is to read (s3://, hf://, https://). Leave it out when the image holds the model and
     --gpu says the rest.
 
+    `zse deploy TARGET status`, `logs` and `destroy` look after what was deployed.
+
     The plan is printed first: what will be created, on which machine, for how much an hour, with
     which secrets. Then its files are written; nothing costs money before --apply.
     """
@@ -144,8 +161,14 @@ def _order(flags: dict[str, Any]) -> Order:
     from zse.deploy.image_look import look_at
     from zse.deploy.order import NO_GPU, Order, parse_pairs, parse_secrets
     from zse.deploy.sizing import measure
+    from zse.errors import UsageError
     from zse.settings import load_settings
 
+    if flags["model"] in set(Verb):
+        raise UsageError(
+            f"{flags['model']} is not a model",
+            hint=f"Write zse deploy {flags['target']} {flags['model']}, its options behind it.",
+        )
     auth_file = Path(load_settings().registry_auth_file)
     has_gpu = TARGETS[flags["target"]].has_gpus and flags["gpu"] != NO_GPU
     same = (
@@ -183,17 +206,19 @@ def _carry_out(plan: Plan, flags: dict[str, Any]) -> None:
         _say("nothing was created yet: --apply does it, or the commands above, there")
         return
     if plan.request is not None:
-        _send(plan)
-    run_commands(plan, folder, _say)
+        _send(plan, folder)
+    run_commands(plan.commands, folder, _say)
 
 
-def _send(plan: Plan) -> None:
+def _send(plan: Plan, folder: Path) -> None:
+    from zse.deploy.deployed import keep_answer
     from zse.deploy.runpod_api import send
     from zse.settings import load_settings
 
     assert plan.request is not None
     _say(f"{plan.request.method} {plan.request.url}")
     answer = send(plan.request, load_settings().runpod_api_key)
+    keep_answer(folder, answer)
     click.echo(json.dumps(answer, indent=2))
 
 

@@ -14,7 +14,7 @@ from zse.deploy.errors import DeployError
 from zse.errors import MissingDependencyError, RefusedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from zse.deploy.plan import Plan
 
@@ -45,7 +45,7 @@ def write_files(plan: Plan, folder: Path, *, is_forced: bool = False) -> list[Pa
     for path, text in changed.items():
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            _write(path, text)
+            write_whole(path, text)
         except OSError as error:
             raise DeployError(
                 f"{path} cannot be written: {error.strerror}", hint="Choose another --output."
@@ -53,14 +53,16 @@ def write_files(plan: Plan, folder: Path, *, is_forced: bool = False) -> list[Pa
     return list(changed)
 
 
-def run_commands(plan: Plan, folder: Path, report: Callable[[str], None]) -> None:
-    """Run a plan's commands in the folder of its files, one after the other.
+def run_commands(
+    commands: Iterable[tuple[str, ...]], folder: Path, report: Callable[[str], None]
+) -> None:
+    """Run commands in the folder of a plan's files, one after the other.
 
     Raises:
         MissingDependencyError: The platform's tool is not installed.
         DeployError: A command ended with another code than 0.
     """
-    for words in plan.commands:
+    for words in commands:
         report(f"$ {shlex.join(words)}")
         if shutil.which(words[0]) is None:
             raise MissingDependencyError(
@@ -82,7 +84,8 @@ def _text_of(path: Path) -> str | None:
         return None
 
 
-def _write(path: Path, text: str) -> None:
+def write_whole(path: Path, text: str) -> None:
+    """Write a text file under another name, then give it its own."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:

@@ -47,7 +47,7 @@ class Request:
 
     method: str
     url: str
-    body: Mapping[str, Any]
+    body: Mapping[str, Any] = field(default_factory=dict)
 
 
 @record
@@ -68,6 +68,8 @@ class Plan:
     request: Request | None = None
     """A call that makes it real, instead of commands."""
     notes: tuple[str, ...] = field(default=())
+    details: Mapping[str, str] = field(default_factory=dict)
+    """What the platform asks for, beside the name, of those who look after it later."""
     first: str = ""
     """What people must do before the plan can be made real; empty when nothing is in the way."""
 

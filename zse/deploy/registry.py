@@ -6,14 +6,17 @@ from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from zse.deploy.deployed import RECORD, Deployment
 from zse.deploy.image_check import check_image
 from zse.errors import UsageError
 from zse.records import record
 
 if TYPE_CHECKING:
+    from zse.deploy.deployed import Action
     from zse.deploy.order import Order
     from zse.deploy.plan import Plan
     from zse.deploy.settings import Setting
+    from zse.deploy.verbs import Verb
 
 
 @record
@@ -117,7 +120,23 @@ def make_plan(name: str, order: Order) -> Plan:
     target = find_target(name)
     _check_secrets(name, target, order)
     plan: Plan = import_module(target.module).make_plan(order)
-    return replace(plan, notes=(*plan.notes, *check_image(plan, target)))
+    kept = Deployment(target=name, name=plan.order.name, form=plan.order.form, details=plan.details)
+    return replace(
+        plan,
+        files={**plan.files, RECORD: kept.to_text()},
+        notes=(*plan.notes, *check_image(plan, target)),
+    )
+
+
+def make_action(verb: Verb, deployed: Deployment, *, follows: bool = False) -> Action:
+    """Say how a platform does what a verb says.
+
+    Raises:
+        NotFoundError: It takes an identifier that is not known.
+    """
+    module = import_module(find_target(deployed.target).module)
+    action: Action = module.make_action(verb, deployed, follows=follows)
+    return action
 
 
 def _check_secrets(name: str, target: Target, order: Order) -> None:

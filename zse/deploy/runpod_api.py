@@ -1,4 +1,4 @@
-"""The one call of RunPod's REST API that a deployment needs."""
+"""The calls of RunPod's REST API that a deployment needs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SHOWN_CHARACTERS = 500
 
 
 def send(request: Request, api_key: str, *, transport: httpx.BaseTransport | None = None) -> Any:
-    """Send a request; return the JSON of the answer.
+    """Send a request; return the JSON of the answer, None for an empty one.
 
     Args:
         request: What to create.
@@ -32,12 +32,14 @@ def send(request: Request, api_key: str, *, transport: httpx.BaseTransport | Non
     try:
         with httpx.Client(timeout=TIMEOUT_SECONDS, transport=transport) as client:
             response = client.request(
-                request.method, request.url, json=dict(request.body), headers=headers
+                request.method, request.url, json=dict(request.body) or None, headers=headers
             )
     except httpx.TransportError as error:
         raise DeployError(
             f"RunPod's API cannot be reached: {error}",
-            hint="The endpoint may exist: look in the console before you try again.",
+            hint="The endpoint may exist: look in the console before you try again."
+            if request.method == "POST"
+            else "",
         ) from None
     if not response.is_success:
         raise DeployError(
@@ -45,6 +47,6 @@ def send(request: Request, api_key: str, *, transport: httpx.BaseTransport | Non
             hint="Check RUNPOD_API_KEY." if response.status_code in (401, 403) else "",
         )
     try:
-        return response.json()
+        return response.json() if response.content else None
     except ValueError:
         raise DeployError("RunPod's answer is not JSON") from None

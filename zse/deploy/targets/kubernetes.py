@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from zse.deploy.deployed import Action
 from zse.deploy.kubernetes_pod import is_disk_known, pod_values, service_account
 from zse.deploy.plan import Cost, Plan
 from zse.deploy.settings import Kind, Setting, take_settings
@@ -15,7 +16,9 @@ from zse.deploy.templates import OMIT, render
 from zse.errors import UsageError
 
 if TYPE_CHECKING:
+    from zse.deploy.deployed import Deployment
     from zse.deploy.order import Order
+    from zse.deploy.verbs import Verb
 
 FORMS = ("scale-to-zero", "always-on")
 _SLEEPING, _AWAKE = FORMS
@@ -99,6 +102,7 @@ def make_plan(order: Order) -> Plan:
         files=files,
         commands=(("kubectl", "apply", "-k", f"overlays/{order.form}"),),
         notes=_notes(order, given),
+        details={"namespace": values["namespace"]},
     )
 
 
@@ -210,3 +214,17 @@ def _notes(order: Order, given: dict[str, Any]) -> tuple[str, ...]:
     if not is_disk_known(order, given):
         notes.append("the copy of the model has no limit on the node's disk: --set disk-gib=N")
     return tuple(notes)
+
+
+def make_action(verb: Verb, deployed: Deployment, *, follows: bool) -> Action:
+    """Say how kubectl shows, follows or deletes what was applied."""
+    where = ("--namespace", deployed.detail("namespace"))
+    chosen = (*where, "--selector", f"app.kubernetes.io/name={deployed.name}")
+    length = ("--follow",) if follows else ()
+    overlay = f"overlays/{deployed.form or _SLEEPING}"
+    commands: dict[str, tuple[str, ...]] = {
+        "status": ("kubectl", "get", "deployments,services,pods", *chosen),
+        "logs": ("kubectl", "logs", *chosen, "--prefix", "--tail", "200", *length),
+        "destroy": ("kubectl", "delete", "-k", overlay, "--ignore-not-found"),
+    }
+    return Action(commands=(commands[verb],), stays="the namespace, its secrets and claims")

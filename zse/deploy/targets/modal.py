@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from zse.deploy.deployed import Action
 from zse.deploy.machines import load_catalog
 from zse.deploy.plan import Cost, Plan, cost_of, pack_notes
 from zse.deploy.settings import Setting, take_settings
@@ -11,8 +12,10 @@ from zse.deploy.templates import render
 from zse.errors import UsageError
 
 if TYPE_CHECKING:
+    from zse.deploy.deployed import Deployment
     from zse.deploy.machines import Catalog, Machine
     from zse.deploy.order import Order
+    from zse.deploy.verbs import Verb
 
 FORMS = ("server", "class")
 SETTINGS = (
@@ -135,3 +138,15 @@ def _cpu_cost(order: Order, catalog: Catalog) -> Cost:
         prices_of=catalog.prices_of,
         always_on=order.min_replicas,
     )
+
+
+def make_action(verb: Verb, deployed: Deployment, *, follows: bool) -> Action:
+    """Say how Modal's client shows, follows or stops an app."""
+    app = ("modal", "app")
+    length = ("--follow",) if follows else ("--tail", "200")
+    commands: dict[str, tuple[str, ...]] = {
+        "status": (*app, "info", deployed.name),
+        "logs": (*app, "logs", deployed.name, *length),
+        "destroy": (*app, "stop", deployed.name, "--yes"),
+    }
+    return Action(commands=(commands[verb],), stays="volumes and secrets of the workspace")

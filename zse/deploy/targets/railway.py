@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from zse.deploy.deployed import Action
 from zse.deploy.plan import Cost, Plan
 from zse.deploy.settings import take_settings
 from zse.deploy.templates import render
 from zse.errors import UsageError
 
 if TYPE_CHECKING:
+    from zse.deploy.deployed import Deployment
     from zse.deploy.order import Order
+    from zse.deploy.verbs import Verb
 
 _USD_PER_GIB_HOUR = 10 / 730
 _USD_PER_CPU_HOUR = 20 / 730
@@ -83,3 +86,18 @@ def _notes(order: Order) -> tuple[str, ...]:
             "Railway builds from public images; for a private one set the service's source"
         )
     return tuple(notes)
+
+
+def make_action(verb: Verb, deployed: Deployment, *, follows: bool) -> Action:
+    """Say how Railway's tool shows, follows or removes the deployment."""
+    service = ("--service", deployed.name)
+    length = () if follows else ("--lines", "200")
+    commands: dict[str, tuple[str, ...]] = {
+        "status": ("railway", "status"),
+        "logs": ("railway", "logs", *service, *length),
+        "destroy": ("railway", "down", *service, "--yes"),
+    }
+    return Action(
+        commands=(commands[verb],),
+        stays="the service with its variables, which the dashboard deletes",
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from zse.deploy.deployed import Action
 from zse.deploy.machines import load_catalog
 from zse.deploy.plan import Cost, Plan
 from zse.deploy.settings import Setting, take_settings
@@ -11,8 +12,10 @@ from zse.deploy.templates import OMIT, render
 from zse.errors import UsageError
 
 if TYPE_CHECKING:
+    from zse.deploy.deployed import Deployment
     from zse.deploy.machines import Machine
     from zse.deploy.order import Order
+    from zse.deploy.verbs import Verb
 
 _MAX_SHUTDOWN_SECONDS = 300
 SETTINGS = (Setting(name="plan", meaning="the service's plan; without it the cheapest that fits"),)
@@ -87,3 +90,17 @@ def _notes(order: Order) -> tuple[str, ...]:
     if order.min_replicas == 0:
         notes.append("Render's paid services do not sleep: one replica always runs")
     return tuple(notes)
+
+
+def make_action(verb: Verb, deployed: Deployment, *, follows: bool) -> Action:
+    """Say how Render's tool lists services and shows logs."""
+    if verb == "destroy":
+        return Action(
+            instead="delete the service in the dashboard's settings, and render.yaml in the"
+            " repository, or Render makes it again"
+        )
+    if verb == "status":
+        return Action(commands=(("render", "services", "--output", "text"),))
+    length = ("--tail",) if follows else ("--limit", "100")
+    resource = ("--resources", deployed.needed_identifier())
+    return Action(commands=(("render", "logs", *resource, *length, "--output", "text"),))

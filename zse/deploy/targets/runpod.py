@@ -9,6 +9,7 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from zse.deploy.deployed import Action
 from zse.deploy.machines import Machine, load_catalog
 from zse.deploy.plan import Plan, Request, cost_of, pack_notes
 from zse.deploy.settings import Kind, Setting, take_settings
@@ -16,7 +17,9 @@ from zse.deploy.templates import render
 from zse.errors import UsageError
 
 if TYPE_CHECKING:
+    from zse.deploy.deployed import Deployment
     from zse.deploy.order import Order
+    from zse.deploy.verbs import Verb
 
 FORMS = ("load-balancer", "queue")
 SETTINGS = (
@@ -188,3 +191,14 @@ def _disk_gb(order: Order) -> int:
     model = order.need.weights_bytes if order.need and not order.is_mounted else 0
     # The image is unpacked there, and a worker is ill when a tenth of its disk is not free.
     return max(10, (_IMAGE_GB * _GB + model) * 5 // 4 // _GB + 1)
+
+
+def make_action(verb: Verb, deployed: Deployment, *, follows: bool) -> Action:  # noqa: ARG001
+    """Say how RunPod's API describes or deletes the endpoint."""
+    if verb == "logs":
+        return Action(
+            instead="its API gives no logs: open the endpoint in the console, Serverless, Logs"
+        )
+    method = "DELETE" if verb == "destroy" else "GET"
+    url = f"{URL}/{deployed.needed_identifier()}"
+    return Action(request=Request(method=method, url=url), stays="network volumes and secrets")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import zse
+from zse.deploy.deployed import Action
 from zse.deploy.hcl_format import align_attributes
 from zse.deploy.machines import load_catalog
 from zse.deploy.order import MAX_NAME, NO_GPU
@@ -21,9 +22,13 @@ from zse.records import record
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from zse.deploy.deployed import Deployment
     from zse.deploy.machines import Machine
     from zse.deploy.order import Order, SecretUse
+    from zse.deploy.verbs import Verb
 
+_GCLOUD_READ = ("run", "services", "logs", "read")
+_DETAILS = ("project", "resource_group_name")
 _OPEN = "anyone who knows the address: nothing asks for a key, neither the cloud nor the server"
 _PACKAGE = Path(zse.__file__).parent
 _ROOTS = (_PACKAGE / "terraform", _PACKAGE.parent / "infra" / "terraform" / "modules")
@@ -192,6 +197,10 @@ def make_plan(order: Order) -> Plan:
             *((module.note,) if module.note else ()),
             "terraform apply shows its own plan and asks",
         ),
+        details={
+            **({"region": order.region} if order.region else {}),
+            **{name: given[name] for name in _DETAILS if name in given},
+        },
     )
 
 
@@ -272,3 +281,38 @@ def module_files(module: str) -> dict[str, str]:
         f"modules/{module}/{path.name}": path.read_text(encoding="utf-8")
         for path in sorted([*folder.glob("*.tf"), *folder.glob("*.md")])
     }
+
+
+def make_action(verb: Verb, deployed: Deployment, *, follows: bool) -> Action:
+    """Say how Terraform shows or destroys it, and the cloud's own tool its logs."""
+    if verb == "status":
+        return Action(commands=(("terraform", "output"),))
+    if verb == "destroy":
+        # The question was asked already.
+        return Action(
+            commands=(("terraform", "destroy", "-auto-approve"),),
+            stays="buckets, registries and networks that were there before",
+        )
+    command = _logs_command(deployed, follows=follows)
+    if command is None:
+        return Action(instead="open the endpoint in RunPod's console, Serverless, Logs")
+    return Action(commands=(command,))
+
+
+def _logs_command(deployed: Deployment, *, follows: bool) -> tuple[str, ...] | None:
+    if deployed.form == _GCP:
+        project = ("--project", deployed.detail("project"))
+        read = ("beta", "run", "services", "logs", "tail") if follows else _GCLOUD_READ
+        return ("gcloud", *read, deployed.name, "--region", deployed.detail("region"), *project)
+    if deployed.form == _AZURE:
+        group = ("--resource-group", deployed.detail("resource_group_name"))
+        length = ("--follow", "true") if follows else ("--tail", "200")
+        return ("az", "containerapp", "logs", "show", "--name", deployed.name, *group, *length)
+    groups = {
+        _SAGEMAKER: f"/aws/sagemaker/Endpoints/{deployed.name}",
+        _ECS: f"/zse/{deployed.name}",
+    }
+    if deployed.form in groups:
+        tail = ("aws", "logs", "tail", groups[deployed.form], "--region", deployed.detail("region"))
+        return (*tail, *(("--follow",) if follows else ()))
+    return None

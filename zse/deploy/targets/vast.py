@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Any
 
+from zse.deploy.deployed import Action
 from zse.deploy.machines import load_catalog
 from zse.deploy.plan import Cost, Plan, pack_notes
 from zse.deploy.settings import Setting, take_settings
@@ -12,8 +13,10 @@ from zse.deploy.templates import render
 from zse.errors import UsageError
 
 if TYPE_CHECKING:
+    from zse.deploy.deployed import Deployment
     from zse.deploy.machines import Machine
     from zse.deploy.order import Order
+    from zse.deploy.verbs import Verb
 
 _GB = 10**9
 _IMAGE_GB = 3
@@ -110,3 +113,16 @@ def _notes(order: Order, machine: Machine) -> tuple[str, ...]:
         for use in order.secrets
     ]
     return tuple(notes)
+
+
+def make_action(verb: Verb, deployed: Deployment, *, follows: bool) -> Action:  # noqa: ARG001
+    """Say how Vast's tool shows, reads or destroys the instance."""
+    if verb == "status" and not deployed.identifier:
+        return Action(commands=(("vastai", "show", "instances"),))
+    identifier = deployed.needed_identifier()
+    commands: dict[str, tuple[str, ...]] = {
+        "status": ("vastai", "show", "instance", identifier),
+        "logs": ("vastai", "logs", identifier, "--tail", "200"),
+        "destroy": ("vastai", "destroy", "instance", identifier),
+    }
+    return Action(commands=(commands[verb],))

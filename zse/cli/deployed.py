@@ -1,0 +1,69 @@
+"""``zse deploy TARGET status|logs|destroy``: what is done with something that was deployed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from zse.deploy.registry import TARGETS
+from zse.deploy.verbs import Verb
+
+if TYPE_CHECKING:
+    from zse.deploy.deployed import Action, Deployment
+
+
+@click.command("deploy")
+@click.argument("target", type=click.Choice(list(TARGETS)), metavar="TARGET")
+@click.argument("verb", type=click.Choice([str(verb) for verb in Verb]), metavar="VERB")
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path),
+    help="Folder that zse deploy wrote; found here or one folder below when not given.",
+)
+@click.option("--id", "identifier", default="", help="The platform's own, where it needs one.")
+@click.option("--follow", is_flag=True, help="Go on showing logs.")
+@click.option("--yes", is_flag=True, help="Destroy without asking.")
+def command(
+    target: str, verb: str, output: Path | None, identifier: str, *, follow: bool, yes: bool
+) -> int | None:
+    """Look after what was deployed to TARGET: status, logs, destroy.
+
+    The folder that `zse deploy` wrote holds zse-deploy.json, which knows the names. The platform's
+    own tool does the work; where it has none, zse says what to do instead.
+    """
+    from zse.deploy.deployed import find_folder, recall
+    from zse.deploy.registry import make_action
+
+    folder = output or find_folder(Path(), target)
+    deployed = recall(folder, target, identifier=identifier)
+    action = make_action(Verb(verb), deployed, follows=follow)
+    if action.instead:
+        click.echo(f"{target} has no way to do this from here: {action.instead}", err=True)
+        return 12
+    if verb == Verb.DESTROY:
+        _ask(deployed, action, is_sure=yes)
+    _do(action, folder)
+    return None
+
+
+def _ask(deployed: Deployment, action: Action, *, is_sure: bool) -> None:
+    if action.stays:
+        click.echo(f"what stays: {action.stays}", err=True)
+    if not is_sure:
+        click.confirm(f"Destroy {deployed.name} on {deployed.target}?", abort=True, err=True)
+
+
+def _do(action: Action, folder: Path) -> None:
+    from zse.deploy.carry_out import run_commands
+    from zse.deploy.runpod_api import send
+    from zse.settings import load_settings
+
+    if action.request is not None:
+        click.echo(f"{action.request.method} {action.request.url}", err=True)
+        answer = send(action.request, load_settings().runpod_api_key)
+        if answer is not None:
+            click.echo(json.dumps(answer, indent=2))
+    run_commands(action.commands, folder, lambda words: click.echo(words, err=True))
