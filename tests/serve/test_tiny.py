@@ -175,6 +175,10 @@ def test_version_names_what_runs(tiny):
     version = tiny.http.get("/version").json()
     assert version["model"] == "tiny"
     assert re.fullmatch("zse-[0-9a-f]{16}", version["fingerprint"])
+    assert version["scheme"] == "int8"
+    assert re.fullmatch(r"cpu \(.+, threads: \d+\)", version["device"])
+    line = tiny.wait_for_line(f"the model runs on {version['device']}")
+    assert line["level"] == "info"
 
 
 def test_zse_serve_and_chat_work_from_the_command_line(start_command, run_zse):

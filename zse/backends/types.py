@@ -36,13 +36,15 @@ class DeviceUsed:
     """``cpu`` or ``cuda:N``."""
     hardware: str
     """Model of the processor or GPU."""
+    instructions: str
+    """What of it is used: ``AVX2``, ``sm_90``."""
     threads: int = 0
     """CPU threads that compute; 0 on a GPU."""
 
     def __str__(self) -> str:
         """Say it in words."""
         threads = f", threads: {self.threads}" if self.threads else ""
-        return f"{self.name} ({self.hardware}{threads})"
+        return f"{self.name} ({self.hardware}, {self.instructions}{threads})"
 
 
 @record

@@ -27,6 +27,7 @@ class BenchmarkResult:
 
     model: str
     device: str
+    """What it ran on, in words: where ``auto`` was asked for, what it came to."""
     prompt_tokens: int
     output_tokens: int
     batch: int
@@ -68,12 +69,14 @@ def command(
     as_json: bool,
 ) -> None:
     """Fetch or convert the model if needed, run one batch and print what was measured."""
+    from zse.cli.transfer_display import opening_progress
     from zse.engine.opening import locate_model
     from zse.models import load_runner
     from zse.settings import load_settings
 
     settings = load_settings()
-    path = locate_model(model, quant=quant)
+    with opening_progress() as progress:
+        path = locate_model(model, quant=quant, progress=progress)
     device = device or settings.device
     started = time.perf_counter()
     total = prompt_tokens + output_tokens

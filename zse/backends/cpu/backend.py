@@ -41,7 +41,10 @@ class CPUBackend:
         machine = probe()
         torch.set_num_threads(options.threads or machine.compute_threads)
         self.device = DeviceUsed(
-            name="cpu", hardware=machine.cpu_model, threads=torch.get_num_threads()
+            name="cpu",
+            hardware=machine.cpu_model,
+            instructions=torch.backends.cpu.get_cpu_capability(),
+            threads=torch.get_num_threads(),
         )
         self._shape = shape
         self._kv_heads = shape.num_kv_heads

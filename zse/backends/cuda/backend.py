@@ -49,7 +49,12 @@ class CUDABackend(CudaOperations):
 
     def __init__(self, gpu: Gpu, stream: Stream, model: DeviceModel, memory: DeviceMemory) -> None:
         self._gpu = gpu
-        self.device = DeviceUsed(name=f"cuda:{gpu.info.ordinal}", hardware=gpu.info.name)
+        major, minor = gpu.info.capability
+        self.device = DeviceUsed(
+            name=f"cuda:{gpu.info.ordinal}",
+            hardware=gpu.info.name,
+            instructions=f"sm_{major}{minor}",
+        )
         self._stream = stream
         self._memory = memory
         self._limits = model.limits(memory.cache.num_blocks)
