@@ -81,6 +81,15 @@ def deploy_page() -> str:
 
 def errors_page() -> str:
     lines = ["# Errors", "", "Generated from `zse/errors.py`.", ""]
+    lines += [
+        "A command that fails writes `error:` and `hint:` to stderr and ends with the exit code. "
+        "With `--json` it also prints",
+        '`{"error": {"code", "exit_code", "message", "hint"}}` on stdout; `code` is the class in '
+        "lower case, such as `not_found`.",
+        "`ZSE_DEBUG=1` shows where an error came from. A wrong word on the command line is a "
+        "UsageError; a defect is `unforeseen`, exit code 1.",
+        "",
+    ]
     lines += ["| class | exit code | HTTP | code | rule broken |", "|---|---|---|---|---|"]
     for name, value in vars(errors).items():
         if isinstance(value, type) and issubclass(value, errors.ZSEError):

@@ -8,6 +8,12 @@ only when nobody else needs to catch them; shared ones live here.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 
 class ZSEError(Exception):
     """Base of all deliberate errors.
@@ -67,6 +73,29 @@ class MissingDependencyError(ZSEError):
 
             hint = install_hint(extra)
         super().__init__(message, hint=hint)
+
+
+@contextmanager
+def needing(extra: str, what: str) -> Iterator[None]:
+    """Say which extra is missing when an import in the block fails.
+
+    Args:
+        extra: The extra that brings the package.
+        what: What needs it, the subject of the sentence.
+
+    Raises:
+        MissingDependencyError: A package cannot be imported.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise MissingDependencyError(
+            f"{what} needs the package {error.name}", extra=extra
+        ) from error
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"{what} needs a package that cannot be imported: {error}", extra=extra
+        ) from error
 
 
 class NotFoundError(ZSEError):

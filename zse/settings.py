@@ -81,6 +81,8 @@ class Settings:
     """RUNPOD_API_KEY: key of the account for ``zse deploy runpod --apply``."""
     no_color: bool = False
     """NO_COLOR: plain output."""
+    debug: bool = False
+    """ZSE_DEBUG: show where every error came from, the trace of Python."""
     start_time_ns: int = 0
     """ZSE_START_TIME_NS: CLOCK_REALTIME when the launcher started the process, for the ledger."""
 

@@ -138,3 +138,9 @@ def test_a_model_that_is_converted_first_tells_how_far_it_is(tmp_path, monkeypat
     shares = [done_bytes / total_bytes for _, done_bytes, total_bytes in told]
     assert shares == sorted(shares)
     assert shares[-1] == 1
+
+
+@pytest.mark.parametrize("word", ["/exit", "/quit", "/bye", "exit", "quit", "Exit"])
+def test_the_usual_words_leave(talk, word):
+    backend, _, _ = talk("one", word, "two")
+    assert len(backend.seen) == 1

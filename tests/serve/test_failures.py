@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from zse.errors import StoreError
-from zse.serve.failures import deliberate, report_failure
+from zse.serve.failures import report_failure
 from zse.serve.logs import configure_logging
 
 
@@ -50,9 +50,3 @@ def test_for_a_person_it_is_a_sentence_and_a_hint(log):
     error = StoreError("the cache is full", hint="empty it")
     assert report_failure("the model could not be loaded", error) == StoreError.exit_code
     assert log() == "error: the model could not be loaded: the cache is full\nhint: empty it\n"
-
-
-def test_what_the_system_refuses_is_called_that():
-    failure = deliberate(PermissionError(13, "Permission denied", "/cache/models"))
-    assert isinstance(failure, StoreError)
-    assert failure.message == "cannot use /cache/models: Permission denied"

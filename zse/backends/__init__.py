@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from zse.device import cuda_device_present
 from zse.device.phases import Phases, no_phases
-from zse.errors import DeviceError, MissingDependencyError
+from zse.errors import DeviceError, needing
 from zse.format import ZSEReader
 
 if TYPE_CHECKING:
@@ -89,13 +89,8 @@ def create_backend(
         from zse.backends.cuda.open import open_cuda_backend
 
         return open_cuda_backend(arrival, reader, shape, options, forward, phases)
-    try:
+    with needing("cpu", "the cpu backend"):
         from zse.backends.cpu import CPUBackend
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"the cpu backend needs torch, which cannot be imported: {error}",
-            extra="cpu",
-        ) from error
     if not isinstance(reader, ZSEReader):
         raise DeviceError(
             f"a CPU reads its weights from a file of this machine, not from {reader.path}",

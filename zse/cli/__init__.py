@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from zse import __version__
-from zse.errors import ZSEError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from click.shell_completion import CompletionItem
 
 # name -> (module, help). The help is repeated here so that `zse --help` imports no command.
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -36,6 +36,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "cold-start": ("zse.cli.cold_start", "Measure how long an image or a model takes to wake."),
     "image": ("zse.cli.image", "Look into an image and check it, wherever it is."),
     "deploy": ("zse.cli.deploy", "Deploy an image to a platform, plan first."),
+    "completion": ("zse.cli.completion", "Print what makes Tab complete zse's words."),
+    "help": ("zse.cli.help", "Show the help of a command."),
 }
 
 
@@ -52,6 +54,17 @@ class LazyGroup(click.Group):
             return None
         command: click.Command = import_module(COMMANDS[cmd_name][0]).command
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Offer commands without importing them, and this group's own options."""
+        from click.shell_completion import CompletionItem
+
+        if incomplete.startswith("-"):
+            return super().shell_complete(ctx, incomplete)
+        found = [
+            (name, text) for name, (_, text) in COMMANDS.items() if name.startswith(incomplete)
+        ]
+        return [CompletionItem(name, help=text) for name, text in found]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """Write the table of commands without importing them."""
@@ -79,36 +92,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code instead of leaving the process."""
+    words = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        result = cli.main(args=arguments, prog_name="zse", standalone_mode=False)
-    except ZSEError as error:
-        return _show(error)
-    except click.exceptions.Abort:
+        result = cli.main(args=words, prog_name="zse", standalone_mode=False)
+    except (click.exceptions.Abort, KeyboardInterrupt):
         click.echo("stopped", err=True)
         return 130
     except click.exceptions.Exit as stop:
         return stop.exit_code
-    except click.ClickException as error:
-        error.show()
-        return error.exit_code
     except BrokenPipeError:
         return 141
-    except OSError as error:
-        if error.filename is None:
-            raise
-        return _show(_of_machine(error))
+    except Exception as failure:  # noqa: BLE001 - the one place where a failure becomes words
+        from zse.cli.error_output import end_with
+
+        return end_with(failure, words)
     return result if isinstance(result, int) else 0
-
-
-def _show(error: ZSEError) -> int:
-    click.echo(f"error: {error.message}", err=True)
-    if error.hint:
-        click.echo(f"hint: {error.hint}", err=True)
-    return error.exit_code
-
-
-def _of_machine(error: OSError) -> ZSEError:
-    """Say what it means that the system refused a file: permissions, a full disk, a wrong path."""
-    from zse.store.local import translated_os_error
-
-    return translated_os_error(error, Path(str(error.filename)), "use")

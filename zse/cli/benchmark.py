@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from zse.cli.model_argument import MODEL
 from zse.errors import UsageError
 from zse.records import record
 
@@ -44,7 +45,7 @@ class BenchmarkResult:
 
 
 @click.command(help="Measure prefill and decode speed, memory and time to first token.")
-@click.argument("model", default="tiny")
+@click.argument("model", default="tiny", type=MODEL)
 @click.option("--prompt-tokens", type=click.IntRange(1), default=128, show_default=True)
 @click.option("--output-tokens", type=click.IntRange(2), default=64, show_default=True)
 @click.option("--batch", type=click.IntRange(1), default=1, show_default=True, help="Sequences.")

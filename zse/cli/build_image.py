@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from zse.cli.model_argument import MODEL
 from zse.errors import UsageError
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ _RECIPES_TAKEN = {
 
 
 @click.command("build-image")
-@click.argument("model")
+@click.argument("model", type=MODEL)
 @click.option("--name", required=True, metavar="NAME[:TAG]", help="Name of the image.")
 @click.option("--output", default="", metavar="oci:DIR|tar:FILE", help="Where to write the image.")
 @click.option("--force", is_flag=True, help="Replace the tar file of --output.")

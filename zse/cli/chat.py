@@ -6,11 +6,12 @@ import sys
 
 import click
 
+from zse.cli.model_argument import MODEL
 from zse.settings import load_settings
 
 
 @click.command(name="chat", short_help="Chat with a model in the terminal.")
-@click.argument("model", required=False)
+@click.argument("model", required=False, type=MODEL)
 @click.option("--url", help="Talk to a server, such as http://127.0.0.1:8000, instead.")
 @click.option("--api-key", default="unused", show_default=False, help="Key for --url.")
 @click.option("--system", default="", help="System message to begin with.")

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Protocol, TextIO
 
 import click
 
-from zse.errors import ZSEError
+from zse.cli.error_output import show_error
+from zse.errors import StoreError, ZSEError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -21,10 +22,11 @@ HELP = """\
 /reset          forget the conversation; the system message stays
 /system [TEXT]  set the system message, or remove it; the conversation is forgotten
 /save FILE      write the conversation as JSON
-/exit           leave (also Ctrl-D)
+/exit           leave; also /quit, /bye, exit, quit, Ctrl-D
 Ctrl-C          stop an answer"""
 
 PROMPT = "> "
+_LEAVE = frozenset({"/exit", "/quit", "/bye", "exit", "quit"})
 
 
 class Backend(Protocol):
@@ -61,7 +63,7 @@ class Session:
             click.echo("Type a message, or /help.", err=True)
         while (line := self._read(source)) is not None:
             text = line.strip()
-            if text == "/exit":
+            if text.lower() in _LEAVE:
                 return
             if text.startswith("/"):
                 self._command(text)
@@ -109,8 +111,8 @@ class Session:
             self._history.pop()  # as if it had not been asked: the next one is not spoiled by it
             if not self._is_terminal:
                 raise
-            click.echo(f"error: {error.message}", err=True)
-            click.echo(f"hint: {error.hint or '/reset begins anew.'}", err=True)
+            error.hint = error.hint or "/reset begins anew."
+            show_error(error)
             return
         self._history.append({"role": "assistant", "content": "".join(pieces)})
 
@@ -135,7 +137,7 @@ class Session:
             temporary.write_text(text, encoding="utf-8")
             temporary.replace(path)
         except OSError as error:
-            click.echo(f"error: cannot write {path}: {error.strerror}", err=True)
+            show_error(StoreError(f"cannot write {path}: {error.strerror}", hint="Try another."))
             return
         self._say(f"Saved to {path}.")
 

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from zse.cli.model_argument import MODEL
+
 if TYPE_CHECKING:
     from zse.deploy.measure.start import Subject
 
 
 @click.command("cold-start")
-@click.argument("subject", default="tiny", metavar="IMAGE|oci:DIR|MODEL")
+@click.argument("subject", default="tiny", metavar="IMAGE|oci:DIR|MODEL", type=MODEL)
 @click.option(
     "--budget-ms",
     type=click.FloatRange(min=0, min_open=True),

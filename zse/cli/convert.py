@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING
 
 import click
 
+from zse.cli.model_argument import MODEL
 from zse.cli.stopping import clean_stop
 from zse.cli.transfer_display import opening_progress, size_text
-from zse.errors import MissingDependencyError
+from zse.errors import needing
 
 if TYPE_CHECKING:
     from zse.quantize.report import ConversionReport
 
 
 @click.command()
-@click.argument("model")
+@click.argument("model", type=MODEL)
 @click.option(
     "-o", "--out", required=True, metavar="OUT", help="The file: a path or s3://bucket/key."
 )
@@ -80,12 +81,8 @@ def command(
     (s3://bucket/folder/), or the name of a built-in model (tiny). Nothing that is there already is
     replaced, unless --force says so.
     """
-    try:
+    with needing("convert", "converting a checkpoint"):
         from zse.quantize.convert import convert_model
-    except ModuleNotFoundError as error:
-        raise MissingDependencyError(
-            f"converting needs the package {error.name}", extra="convert"
-        ) from error
 
     with clean_stop(), opening_progress() as show:
         report = convert_model(

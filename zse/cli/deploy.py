@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from zse.cli.model_argument import MODEL
 from zse.deploy.registry import TARGETS
 from zse.deploy.verbs import Verb
 
@@ -62,7 +63,7 @@ class _DeployCommand(click.Command):
 
 @click.command("deploy", cls=_DeployCommand)
 @click.argument("target", type=click.Choice(list(TARGETS)), metavar="TARGET")
-@click.argument("model", default="")
+@click.argument("model", default="", type=MODEL)
 @click.option("--image", required=True, metavar="REF", help="Image that the platform pulls.")
 @click.option(
     "--image-labels",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from zse.cli.model_argument import MODEL
 from zse.format.reader import ZSEReader
 from zse.models.resolve import HubRepository, LocalFolder, RemoteFile, not_a_file, resolve_model
 from zse.records import record
@@ -34,7 +35,7 @@ Reader = ZSEReader | RemoteReader
 
 
 @click.command(name="inspect")
-@click.argument("model", metavar="MODEL")
+@click.argument("model", metavar="MODEL", type=MODEL)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--verify", is_flag=True, help="Read every byte: digests, padding, scales.")
 def command(model: str, as_json: bool, verify: bool) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from zse.cli.model_argument import MODEL
 from zse.cli.stopping import clean_stop
 from zse.cli.transfer_display import summary, transfer_progress
 from zse.errors import UsageError
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("model", metavar="FILE")
+@click.argument("model", metavar="FILE", type=MODEL)
 @click.argument("url")
 @click.option(
     "--resume",

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import click
 
+from zse.cli.model_argument import MODEL
 from zse.settings import load_settings
 
 
 @click.command(name="serve", short_help="Serve the OpenAI API.")
-@click.argument("model", required=False)
+@click.argument("model", required=False, type=MODEL)
 @click.option("--host", help="Address to bind.  [ZSE_HOST, else 127.0.0.1]")
 @click.option("--port", type=int, help="Port to bind; 0 takes a free one.  [PORT, ZSE_PORT, 8000]")
 @click.option("--device", help="auto, cpu, cuda or cuda:N.  [ZSE_DEVICE, else auto]")

@@ -13,6 +13,7 @@ import re
 from typing import TYPE_CHECKING
 
 from zse import __version__
+from zse.errors import needing
 from zse.format.spec import VERSION
 from zse.models.resolve import Builtin, LocalFile, resolve_model
 from zse.quantize.options import QuantizationOptions
@@ -74,7 +75,8 @@ def ensure_zse(
 
     def write(target: Path) -> None:
         # By name: a model that was converted before is found without torch.
-        convert_source = importlib.import_module("zse.quantize.convert").convert_source
+        with needing("convert", f"converting {source.name}"):
+            convert_source = importlib.import_module("zse.quantize.convert").convert_source
         convert_source(source, target, options, resume=True, progress=progress)
 
     cache = open_cache(cache_dir or load_settings().cache_dir)

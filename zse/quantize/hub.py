@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zse.errors import CheckpointError, HubError, MissingDependencyError
+from zse.errors import CheckpointError, HubError, needing
 from zse.quantize.near_miss import near_listing
 from zse.quantize.weight_files import INDEX_NAME, SINGLE_NAME, refuse_pickle
 from zse.records import record
@@ -114,12 +114,8 @@ class HubOfflineError(HubError):
 
 
 def _load_library() -> Any:
-    try:
+    with needing("convert", "downloading from the hub"):
         return import_module("huggingface_hub")
-    except ImportError as error:
-        raise MissingDependencyError(
-            "downloading from the hub needs the package huggingface_hub", extra="convert"
-        ) from error
 
 
 def _check_names(repository: str, names: list[str]) -> None:

@@ -3,35 +3,23 @@
 from __future__ import annotations
 
 import logging
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from zse.errors import ZSEError
+from zse.failures import deliberate
 from zse.serve.logs import configure_logging
-from zse.store.local import translated_os_error
+from zse.settings import load_settings
+
+if TYPE_CHECKING:
+    from zse.errors import ZSEError
 
 LOG = logging.getLogger("zse.serve")
-
-
-class UnforeseenError(ZSEError):
-    """Something failed that nobody thought of: a defect, or a machine out of order."""
-
-    default_hint = "For the traceback, which a report needs: --log-level debug."
-
-
-def deliberate(error: BaseException) -> ZSEError:
-    """Return the deliberate error that says what ``error`` means."""
-    if isinstance(error, ZSEError):
-        return error
-    if isinstance(error, OSError) and error.filename is not None:
-        return translated_os_error(error, Path(str(error.filename)), "use")
-    words = str(error).strip().partition("\n")[0]
-    return UnforeseenError(f"{type(error).__name__}: {words}" if words else type(error).__name__)
 
 
 def report_failure(what: str, error: BaseException) -> int:
     """Log why something ended the server; return the exit code. Tracebacks are for debugging."""
     failure = deliberate(error)
-    is_told = failure is not error and LOG.isEnabledFor(logging.DEBUG)
+    is_debugged = LOG.isEnabledFor(logging.DEBUG) or load_settings().debug
+    is_told = failure is not error and is_debugged
     extra = {"hint": failure.hint, "exit_code": failure.exit_code}
     LOG.error("%s: %s", what, failure, exc_info=error if is_told else None, extra=extra)
     return failure.exit_code

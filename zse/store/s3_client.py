@@ -7,7 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from zse.errors import MissingDependencyError, NotFoundError, StoreError
+from zse.errors import NotFoundError, StoreError, needing
 from zse.settings import load_settings, subprocess_environment
 from zse.store.location import Location
 from zse.store.retry import ATTEMPTS, BUSY_STATUSES, backoff_seconds, retry_after_seconds
@@ -56,13 +56,9 @@ def shared_client(endpoint_url: str) -> Any:
     Raises:
         MissingDependencyError: boto3 is not installed.
     """
-    try:
+    with needing("s3", "an s3:// location"):
         import boto3
         from botocore.config import Config
-    except ImportError as error:
-        raise MissingDependencyError(
-            "s3:// locations need boto3, which is not installed", extra="s3"
-        ) from error
     with translated_errors(Location(scheme="s3")):
         session = boto3.session.Session()
     config = Config(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from zse.errors import MissingDependencyError, UsageError
+from zse.errors import UsageError, needing
 from zse.format.as_torch import unpack_nibbles
 from zse.format.nf4 import NF4_CODES
 from zse.format.spec import Scheme
@@ -38,13 +38,8 @@ class BitsandbytesLayers:
                 f"backend bnb computes on NF4 layers; the file has {', '.join(sorted(schemes))}",
                 hint="Convert with --quant nf4, or use backend='zse'.",
             )
-        try:
+        with needing("hf", "backend bnb"):
             self._bnb: Any = importlib.import_module("bitsandbytes")
-        except ImportError as error:
-            raise MissingDependencyError(
-                f"backend bnb needs bitsandbytes, which cannot be imported: {error}",
-                extra="hf",
-            ) from error
         self._device = device
         self._dtype = dtype
         self._plain = PlainLayers(device=device, dtype=dtype)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from zse.errors import FormatError, MissingDependencyError, UsageError
+from zse.errors import FormatError, UsageError, needing
 from zse.format.reader import ZSEReader
 from zse.quantize.huggingface.bnb import BitsandbytesLayers
 from zse.quantize.huggingface.fill import fill_model
@@ -126,13 +126,8 @@ def choose_dtype(dtype: str, place: torch.device) -> torch.dtype:
 
 
 def _transformers() -> Any:
-    try:
+    with needing("hf", "load_zse_model"):
         return importlib.import_module("transformers")
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"load_zse_model needs transformers, which cannot be imported: {error}",
-            extra="hf",
-        ) from error
 
 
 def _empty_model(transformers: Any, reader: ZSEReader, dtype: torch.dtype) -> Any:

@@ -1,0 +1,66 @@
+"""Tab completes commands, options and models, in every shell that has a script."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from zse.cli import run
+from zse.cli.completion import SHELLS
+from zse.settings import subprocess_environment
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def completed(line: str) -> list[str]:
+    """Return what the shell is told for the last word of ``line``."""
+    words = line.split(" ")
+    environment = subprocess_environment(
+        _ZSE_COMPLETE="bash_complete", COMP_WORDS=line, COMP_CWORD=str(len(words) - 1)
+    )
+    code = "import sys; sys.argv = ['zse']; from zse.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    return done.stdout.split()
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_script_for_each_shell(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["completion", shell]) == 0
+    script = capsys.readouterr().out
+    assert f"_ZSE_COMPLETE={shell}_complete" in script
+
+
+def test_a_shell_reads_the_script(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["completion", "bash"]) == 0
+    script = tmp_path / "zse.bash"
+    script.write_text(capsys.readouterr().out)
+    subprocess.run(["bash", "-c", f". {script} && complete -p zse"], check=True)
+
+
+def test_commands_are_completed() -> None:
+    assert completed("zse con") == ["plain,convert"]
+
+
+def test_a_model_is_a_builtin_or_a_file() -> None:
+    assert completed("zse serve ti") == ["plain,tiny", "file,ti"]
+    assert completed("zse inspect ./m") == ["file,./m"]
+
+
+def test_options_are_completed() -> None:
+    assert "plain,--port" in completed("zse serve --po")
+
+
+def test_completing_a_command_imports_none() -> None:
+    code = (
+        "import sys; from zse.cli import cli; import click\n"
+        "cli.shell_complete(click.Context(cli), '')\n"
+        "print(*[name for name in sys.modules if name.startswith('zse.cli.')])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []

@@ -1,0 +1,109 @@
+"""How an error is shown: words on stderr, and with ``--json`` an object on stdout for programs.
+
+Imported when there is an error. What the user typed wrong is said in the same two lines as what
+went wrong later.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import traceback
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+import click
+
+from zse.errors import BadSettingError, UsageError, ZSEError
+from zse.failures import deliberate
+from zse.settings import Settings, load_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def end_with(failure: Exception, words: Sequence[str]) -> int:
+    """Show a failure of the command that ``words`` are; return the exit code."""
+    settings = _settings()
+    if settings.debug and not isinstance(failure, click.ClickException):
+        traceback.print_exception(failure)
+    if isinstance(failure, click.ClickException):
+        error = _typed_wrong(failure, words)
+    else:
+        error = deliberate(failure)
+    show_error(error)
+    if "--json" in words:
+        click.echo(json.dumps({"error": as_json(error)}))
+    return error.exit_code
+
+
+def show_error(error: ZSEError) -> None:
+    """Write an error in two lines, with colour on a terminal that may have it."""
+    color = False if _settings().no_color else None  # None: click looks at the stream
+    lines = [click.style("error:", fg="red", bold=True) + f" {error.message}"]
+    if error.hint:
+        lines.append(click.style("hint:", fg="cyan", bold=True) + f" {error.hint}")
+    click.echo("\n".join(lines), err=True, color=color)
+
+
+def as_json(error: ZSEError) -> dict[str, str | int]:
+    """Return what a program reads of an error; ``code`` is its class, in lower case."""
+    name = type(error).__name__.removesuffix("Error")
+    code = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower() or "error"
+    return {
+        "code": code,
+        "exit_code": error.exit_code,
+        "message": error.message,
+        "hint": error.hint,
+    }
+
+
+def _settings() -> Settings:
+    """Return the environment; the defaults when that is what is wrong."""
+    try:
+        return load_settings()
+    except BadSettingError:
+        return Settings()
+
+
+def _typed_wrong(failure: click.ClickException, words: Sequence[str]) -> ZSEError:
+    suggested = isinstance(failure, click.NoSuchOption)
+    message = failure.message if suggested else failure.format_message()
+    name = re.match(r"No such command '([^']+)'", message)
+    message = (name[0] if name else message).rstrip(".")
+    message = message[:1].lower() + message[1:]
+    context = failure.ctx if isinstance(failure, click.UsageError) else None
+    if context is None:
+        return UsageError(message)
+    if isinstance(failure, click.NoSuchOption):
+        return UsageError(message, hint=_option_hint(failure, context, words))
+    if name and isinstance(context.command, click.Group):
+        return UsageError(message, hint=_command_hint(name[1], context, context.command))
+    return UsageError(message, hint=f"See `{context.command_path} --help`.")
+
+
+def _option_hint(failure: click.NoSuchOption, context: click.Context, words: Sequence[str]) -> str:
+    name = failure.option_name
+    for one in context.command.params:
+        if isinstance(one, click.Argument) and name == f"--{one.name}":
+            value = _value_after(name, words) or one.human_readable_name
+            called = one.human_readable_name
+            return f"{called} is an argument, not an option: {context.command_path} {value}"
+    close = failure.possibilities or []
+    meant = f"Did you mean {' or '.join(close)}? " if close else ""
+    return f"{meant}See `{context.command_path} --help`."
+
+
+def _value_after(option: str, words: Sequence[str]) -> str:
+    for index, word in enumerate(words):
+        if word.startswith(f"{option}="):
+            return word.partition("=")[2]
+        if word == option:
+            return next((value for value in words[index + 1 :][:1] if value[:1] != "-"), "")
+    return ""
+
+
+def _command_hint(name: str, context: click.Context, group: click.Group) -> str:
+    close = get_close_matches(name, group.list_commands(context), n=2)
+    meant = " or ".join(f"`{context.command_path} {each}`" for each in close)
+    return f"Did you mean {meant}?" if close else f"See `{context.command_path} --help`."
