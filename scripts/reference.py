@@ -83,8 +83,8 @@ def errors_page() -> str:
     lines = ["# Errors", "", "Generated from `zse/errors.py`.", ""]
     lines += [
         "A command that fails writes `error:` and `hint:` to stderr and ends with the exit code. "
-        "With `--json` it also prints",
-        '`{"error": {"code", "exit_code", "message", "hint"}}` on stdout; `code` is the class in '
+        "With `--json` the last line of stderr is",
+        '`{"error": {"code", "exit_code", "message", "hint"}}` instead; `code` is the class in '
         "lower case, such as `not_found`.",
         "`ZSE_DEBUG=1` shows where an error came from. A wrong word on the command line is a "
         "UsageError; a defect is `unforeseen`, exit code 1.",

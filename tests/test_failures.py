@@ -83,7 +83,7 @@ def test_a_cache_folder_that_cannot_be_used_names_its_variable(
     monkeypatch.setenv("ZSE_CACHE_DIR", str(cache))
     error = as_error(refused(errno.EROFS, str(cache / where)))
     assert isinstance(error, StoreError)
-    assert error.message.startswith(f"the cache folder {cache} cannot be used: ")
+    assert error.message.startswith(f"the cache folder {cache} (ZSE_CACHE_DIR) cannot be used: ")
     assert "ZSE_CACHE_DIR" in error.hint
 
 

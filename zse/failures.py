@@ -13,12 +13,12 @@ from pathlib import Path
 from zse.errors import DeviceError, DiskFullError, MissingDependencyError, StoreError, ZSEError
 from zse.install import EXTRA_OF_PACKAGE, find_strangers, strangers_warning
 from zse.settings import load_settings
-from zse.store.local import translated_os_error
+from zse.store.cache_use import usable
+from zse.store.local import FULL_ERRORS, translated_os_error
 
 _PACKAGE = Path(__file__).resolve().parent
 _GIB = 1 << 30
 _LESS_MEMORY = "Use less with --max-context, --kv-gib or a smaller model, or free memory."
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _TOO_MANY_FILES = frozenset({errno.EMFILE, errno.ENFILE})
 # What torch says as a RuntimeError when the system gives it no memory.
 _TORCH_REFUSED = re.compile(r"can't allocate memory: you tried to allocate (\d+) bytes")
@@ -79,17 +79,15 @@ def _of_system(failure: OSError) -> ZSEError | None:
     if failure.errno in _TOO_MANY_FILES:
         return StoreError("too many files are open", hint="Allow more: ulimit -n 65536")
     if failure.filename is None:
-        full = failure.errno in _FULL
+        full = failure.errno in FULL_ERRORS
         return DiskFullError(f"the disk is full: {failure.strerror}") if full else None
-    path = Path(str(failure.filename))
-    cache = load_settings().cache_dir
-    is_above = path in cache.parents and not path.is_dir()
-    if path == cache or cache in path.parents or is_above:
-        return StoreError(
-            f"the cache folder {cache} cannot be used: {path}: {failure.strerror}",
-            hint="Set ZSE_CACHE_DIR to a folder that can be written, on a disk with room.",
-        )
-    return translated_os_error(failure, path, "use")
+    try:
+        with usable(load_settings().cache_dir):
+            raise failure
+    except ZSEError as error:  # it was about the cache
+        return error
+    except OSError:
+        return translated_os_error(failure, Path(str(failure.filename)), "use")
 
 
 def _place(failure: BaseException) -> str:

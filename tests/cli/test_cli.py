@@ -60,5 +60,5 @@ def test_a_file_that_the_system_refuses_is_an_error_with_words(
     monkeypatch.setenv("ZSE_CACHE_DIR", str(in_the_way))
     assert run(["cache", "ls"]) == StoreError.exit_code
     found = capsys.readouterr().err
-    assert f"{in_the_way / 'models'}: Not a directory" in found
+    assert f"the cache folder {in_the_way} (ZSE_CACHE_DIR) cannot be used: Not a directory" in found
     assert "hint: " in found

@@ -65,20 +65,22 @@ def test_what_was_typed_wrong_is_said_with_what_was_meant(
     assert said(words.split(), capsys) == (2, [f"error: {error}", f"hint: {hint}"])
 
 
-def test_with_json_the_error_is_an_object_on_stdout_and_words_on_stderr(
+def test_with_json_the_error_is_an_object_on_stderr(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "none.zse"
     assert run(["inspect", str(path), "--json"]) == NotFoundError.exit_code
     captured = capsys.readouterr()
-    found = json.loads(captured.out)["error"]
+    found = json.loads(captured.err)["error"]
     assert (found["code"], found["exit_code"]) == ("not_found", 3)
-    assert captured.err == f"error: {found['message']}\nhint: {found['hint']}\n"
+    assert found["message"].startswith("there is no file ")
+    assert found["hint"]
+    assert captured.out == ""
 
 
 def test_a_usage_error_with_json_is_an_object_too(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["inspect", "--json"]) == 2
-    assert json.loads(capsys.readouterr().out)["error"]["code"] == "usage"
+    assert json.loads(capsys.readouterr().err)["error"]["code"] == "usage"
 
 
 def test_the_code_of_an_error_is_the_name_of_its_class() -> None:

@@ -1,4 +1,4 @@
-"""How an error is shown: words on stderr, and with ``--json`` an object on stdout for programs.
+"""How an error is shown on stderr: in words, or with ``--json`` as an object for programs.
 
 Imported when there is an error. What the user typed wrong is said in the same two lines as what
 went wrong later.
@@ -31,9 +31,10 @@ def end_with(failure: Exception, words: Sequence[str]) -> int:
         error = _typed_wrong(failure, words)
     else:
         error = deliberate(failure)
-    show_error(error)
     if "--json" in words:
-        click.echo(json.dumps({"error": as_json(error)}))
+        click.echo(json.dumps({"error": as_json(error)}), err=True)
+    else:
+        show_error(error)
     return error.exit_code
 
 
