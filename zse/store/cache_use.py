@@ -80,5 +80,6 @@ def _lock_of(cache_dir: Path, area: str) -> Path:
 
 
 def _is_related(path: Path, cache_dir: Path) -> bool:
-    """Whether a path is the cache folder, in it, or one of those that it is in."""
-    return path == cache_dir or cache_dir in path.parents or path in cache_dir.parents
+    """Whether a path is the cache folder, in it, or where a folder that it is in should be."""
+    is_inside = path == cache_dir or cache_dir in path.parents
+    return is_inside or (path in cache_dir.parents and not path.is_dir())
