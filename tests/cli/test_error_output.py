@@ -42,16 +42,16 @@ def said(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, lis
             "MODEL is an argument, not an option: zse chat tiny",
         ),
         (
-            "inspect --file",
-            "no such option '--file'",
-            "FILE is an argument, not an option: zse inspect FILE",
+            "inspect --model",
+            "no such option '--model'",
+            "MODEL is an argument, not an option: zse inspect MODEL",
         ),
         (
             "serve --prot 1",
             "no such option '--prot'",
             "Did you mean --port or --host? See `zse serve --help`.",
         ),
-        ("inspect", "missing argument 'FILE'", "See `zse inspect --help`."),
+        ("inspect", "missing argument 'MODEL'", "See `zse inspect --help`."),
         (
             "serve --port x",
             "invalid value for '--port': 'x' is not a valid integer",
