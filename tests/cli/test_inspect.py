@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
 from pathlib import Path
@@ -37,6 +38,8 @@ def test_json_holds_the_whole_header_and_the_size(
     report = json.loads(capsys.readouterr().out)
     assert report["size_bytes"] == path.stat().st_size
     assert report["verified"] is True
+    assert report["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert report["header_sha256"] == path.read_bytes()[16:48].hex()
     assert report["architecture"] == "llama"
     assert report["provenance"] == small_file.PROVENANCE
     assert [group["name"] for group in report["groups"]] == ["embed", "layers.0", "final"]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import socket
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from zse.errors import StoreError
-from zse.store import fetch, open_store
+from zse.store import fetch, open_store, s3_client
 from zse.store.http_client import CertificateError
-from zse.store.retry import ATTEMPTS
+from zse.store.retry import ATTEMPTS, FIRST_ATTEMPTS
 from zse.store.s3_client import shared_client
 from zse.store.s3_direct import DirectReader
 
@@ -135,3 +137,28 @@ def test_a_certificate_that_only_boto3_knows_leaves_the_reading_to_boto3(
     store = open_store("s3://bucket/a")
     assert [store.read_range(at, 2) for at in (0, 4)] == [b"01", b"45"]
     assert asked == [0]
+
+
+def test_a_server_that_never_answered_is_given_up_soon(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("time.sleep", lambda _seconds: None)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        endpoint = f"http://127.0.0.1:{free.getsockname()[1]}"
+    client = shared_client(endpoint)
+    attempts: list[int] = []
+    client.meta.events.register_first("before-send.s3", lambda **_: attempts.append(1))
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", endpoint)
+    with pytest.raises(StoreError, match="cannot be reached"):
+        open_store("s3://bucket/a").size()
+    assert len(attempts) == FIRST_ATTEMPTS
+
+
+def test_a_server_that_answered_before_gets_all_attempts() -> None:
+    lost = ConnectionError("lost")
+    patience = s3_client._Patience()
+    with pytest.raises(ConnectionError):
+        patience(None, FIRST_ATTEMPTS, lost)
+    assert patience((SimpleNamespace(status_code=200), {}), 1) is None
+    assert patience(None, FIRST_ATTEMPTS, lost) is None

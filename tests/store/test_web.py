@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import http.client
+import socket
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,7 +14,8 @@ from range_server import serving
 from zse.errors import NotFoundError, RefusedError, StoreError, UsageError
 from zse.store import fetch, open_store
 from zse.store.base import CHUNK_BYTES
-from zse.store.retry import ATTEMPTS
+from zse.store.http_client import CONNECT_SECONDS
+from zse.store.retry import ATTEMPTS, FIRST_ATTEMPTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -221,6 +224,20 @@ def test_the_internet_cannot_redirect_to_this_machine() -> None:
         _check_redirect(urlsplit("https://example.com/a"), urlsplit("http://127.0.0.1:8000/admin"))
 
 
-def test_a_server_that_is_not_there_is_an_error() -> None:
-    with pytest.raises(StoreError, match="attempts failed"):
-        open_store("http://127.0.0.1:9/a").size()
+def test_a_server_that_cannot_be_reached_is_tried_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    attempts: list[float | None] = []
+    connect = http.client.HTTPConnection.connect
+
+    def counting(connection: http.client.HTTPConnection) -> None:
+        attempts.append(connection.timeout)
+        connect(connection)
+
+    monkeypatch.setattr(http.client.HTTPConnection, "connect", counting)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{free.getsockname()[1]}/a"
+    with pytest.raises(StoreError, match="cannot be reached: Connection refused"):
+        open_store(url).size()
+    assert attempts == [CONNECT_SECONDS] * FIRST_ATTEMPTS

@@ -19,11 +19,13 @@ from urllib.parse import SplitResult, unquote, urljoin, urlsplit
 
 from zse.errors import RefusedError, StoreError
 from zse.store.location import is_loopback
+from zse.store.retry import UnreachableError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 TIMEOUT_SECONDS = 30.0
+CONNECT_SECONDS = 5.0
 MAX_REDIRECTS = 8
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _SMALL_BODY_BYTES = 1 << 20
@@ -74,6 +76,7 @@ class HttpClient:
         self._lock = threading.Lock()
         self._idle: dict[tuple[str, str], list[http.client.HTTPConnection]] = defaultdict(list)
         self._keys: dict[int, tuple[str, str]] = {}
+        self._has_connected = False
         weakref.finalize(self, _close_all, self._idle)
 
     def open(
@@ -96,6 +99,7 @@ class HttpClient:
 
         Raises:
             OSError, http.client.HTTPException: The connection failed.
+            UnreachableError: So did every one before.
             CertificateError: The server's certificate is wrong.
             StoreError: Redirects lead nowhere.
             RefusedError: A redirect leads to an address that is not encrypted.
@@ -133,6 +137,7 @@ class HttpClient:
         while True:
             connection, is_used = self._take(parts)
             try:
+                self._connect(connection)
                 connection.request(method, path, headers=headers)
                 return Answer(self, url, connection)
             except ssl.SSLCertVerificationError as error:
@@ -149,6 +154,20 @@ class HttpClient:
                 self.put_back(connection, reusable=False)
                 raise
 
+    def _connect(self, connection: http.client.HTTPConnection) -> None:
+        if connection.sock is not None:
+            return
+        try:
+            connection.connect()
+        except ssl.SSLError:
+            raise
+        except OSError as error:
+            if self._has_connected:
+                raise
+            raise UnreachableError(error.errno, error.strerror or str(error)) from error
+        self._has_connected = True
+        connection.sock.settimeout(TIMEOUT_SECONDS)
+
     def _take(self, parts: SplitResult) -> tuple[http.client.HTTPConnection, bool]:
         key = _server(parts)
         with self._lock:
@@ -161,15 +180,15 @@ class HttpClient:
         """Return a connection that is not open yet."""
         host = parts.hostname or ""
         if parts.scheme == "http":
-            return http.client.HTTPConnection(host, parts.port, timeout=TIMEOUT_SECONDS)
+            return http.client.HTTPConnection(host, parts.port, timeout=CONNECT_SECONDS)
         proxy = "" if is_loopback(host) else urllib.request.getproxies().get("https", "")
         if not proxy or urllib.request.proxy_bypass(host):
             return http.client.HTTPSConnection(
-                host, parts.port, timeout=TIMEOUT_SECONDS, context=self._tls
+                host, parts.port, timeout=CONNECT_SECONDS, context=self._tls
             )
         through = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
         connection = http.client.HTTPSConnection(
-            through.hostname or "", through.port or 80, timeout=TIMEOUT_SECONDS, context=self._tls
+            through.hostname or "", through.port or 80, timeout=CONNECT_SECONDS, context=self._tls
         )
         connection.set_tunnel(host, parts.port, headers=_proxy_headers(through))
         return connection

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 _Result = TypeVar("_Result")
 ATTEMPTS = 5
+FIRST_ATTEMPTS = 2
+"""Attempts at a server that never answered: whoever has no network is to know soon."""
 BUSY_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
 MAX_PAUSE_SECONDS = 60.0
 _FIRST_PAUSE_SECONDS = 0.2
@@ -26,6 +28,10 @@ class BusyServerError(Exception):
     def __init__(self, message: str, retry_after: str | None = None) -> None:
         super().__init__(message)
         self.pause_seconds = retry_after_seconds(retry_after)
+
+
+class UnreachableError(OSError):
+    """There is no connection to a server that never answered before."""
 
 
 def retry_after_seconds(header: str | None, *, now: float | None = None) -> float:
@@ -65,11 +71,14 @@ def pause(attempt: int, problem: Exception | None, stop: Event) -> None:
 def patiently(action: Callable[[], _Result], *, retried: tuple[type[Exception], ...]) -> _Result:
     """Return what ``action`` returns, tried again while it raises one of ``retried``.
 
-    What the last attempt raises is let through.
+    What the last attempt raises is let through, and what the second one raises at a server that
+    cannot be reached.
     """
     for attempt in range(1, ATTEMPTS):
         try:
             return action()
         except retried as error:
+            if isinstance(error, UnreachableError) and attempt >= FIRST_ATTEMPTS:
+                raise
             pause(attempt, error, Event())
     return action()

@@ -10,7 +10,13 @@ from urllib.parse import urlsplit
 from zse.errors import NotFoundError, StoreError, needing
 from zse.settings import load_settings, subprocess_environment
 from zse.store.location import Location
-from zse.store.retry import ATTEMPTS, BUSY_STATUSES, backoff_seconds, retry_after_seconds
+from zse.store.retry import (
+    ATTEMPTS,
+    BUSY_STATUSES,
+    FIRST_ATTEMPTS,
+    backoff_seconds,
+    retry_after_seconds,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,7 +68,7 @@ def shared_client(endpoint_url: str) -> Any:
     with translated_errors(Location(scheme="s3")):
         session = boto3.session.Session()
     config = Config(
-        connect_timeout=10,
+        connect_timeout=5,
         read_timeout=60,
         max_pool_connections=MAX_CONNECTIONS,
         signature_version="s3v4",
@@ -82,7 +88,7 @@ def shared_client(endpoint_url: str) -> Any:
             f"the S3 endpoint {endpoint_url!r} is not usable: {error}",
             hint="Set AWS_ENDPOINT_URL_S3 to http(s)://host[:port], or unset it for AWS.",
         ) from error
-    client.meta.events.register_first("needs-retry.s3", _pause_as_asked)
+    client.meta.events.register_first("needs-retry.s3", _Patience())
     return client
 
 
@@ -102,14 +108,34 @@ def _usual_region(endpoint_url: str) -> str | None:
     return "us-east-1" if endpoint_url else None
 
 
-def _pause_as_asked(response: Any, attempts: int, **_: object) -> float | None:
-    """Wait as long as a busy server's Retry-After asks; without one, botocore's own rule holds."""
-    if response is None or attempts >= ATTEMPTS or response[0].status_code not in BUSY_STATUSES:
-        return None
-    seconds = retry_after_seconds(response[0].headers.get("Retry-After"))
-    if response[0].status_code == 429:  # botocore would not try again
-        seconds = max(seconds, backoff_seconds(attempts))
-    return seconds or None
+class _Patience:
+    """Waits as long as a busy server asks; gives up early on one that never answered.
+
+    Otherwise botocore's own rule holds.
+    """
+
+    def __init__(self) -> None:
+        self._has_answered = False
+
+    def __call__(
+        self,
+        response: Any,
+        attempts: int,
+        caught_exception: Exception | None = None,
+        **_: object,
+    ) -> float | None:
+        """Return the seconds to wait before another attempt, or None."""
+        if response is None:
+            if attempts >= FIRST_ATTEMPTS and not self._has_answered and caught_exception:
+                raise caught_exception
+            return None
+        self._has_answered = True
+        if attempts >= ATTEMPTS or response[0].status_code not in BUSY_STATUSES:
+            return None
+        seconds = retry_after_seconds(response[0].headers.get("Retry-After"))
+        if response[0].status_code == 429:  # botocore would not try again
+            seconds = max(seconds, backoff_seconds(attempts))
+        return seconds or None
 
 
 def default_client() -> Any:
@@ -158,6 +184,11 @@ def translated_errors(location: Location, client: Any = None) -> Iterator[None]:
         raise StoreError(
             "no AWS region is set",
             hint="Set AWS_REGION, or AWS_ENDPOINT_URL_S3 for another server.",
+        ) from error
+    except (failures.EndpointConnectionError, failures.ConnectTimeoutError) as error:
+        raise StoreError(
+            f"{location.url} cannot be reached: {error}",
+            hint="Check this machine's network, AWS_ENDPOINT_URL_S3 and AWS_REGION.",
         ) from error
     except failures.BotoCoreError as error:
         raise StoreError(

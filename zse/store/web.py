@@ -14,7 +14,7 @@ from zse.store.base import Entry
 from zse.store.checksum import SHA256_HEX, Checksum
 from zse.store.http_client import CUT_ERRORS, HttpClient, same_server
 from zse.store.ranged import RangedReader
-from zse.store.retry import ATTEMPTS, BUSY_STATUSES, BusyServerError, patiently
+from zse.store.retry import ATTEMPTS, BUSY_STATUSES, BusyServerError, UnreachableError, patiently
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -176,6 +176,11 @@ class WebStore(RangedReader):
         """Do something that may be tried again."""
         try:
             return patiently(action, retried=_TRY_AGAIN)
+        except UnreachableError as error:
+            raise StoreError(
+                f"{self._location} cannot be reached: {error.strerror}",
+                hint="Check the address and this machine's network and proxy.",
+            ) from error
         except _TRY_AGAIN as error:
             raise StoreError(
                 f"{self._location}: {ATTEMPTS} attempts failed, the last one with: {error}",
