@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 
 import click
@@ -45,6 +46,26 @@ def test_the_first_commands_exist_and_ci_runs_the_second() -> None:
     assert os.access(ROOT / demo, os.X_OK)
     assert os.access(ROOT / test, os.X_OK)
     assert test in (ROOT / ".ci/run").read_text().splitlines()
+
+
+def test_every_extra_has_a_line_in_the_readme() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    rows = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \|", README, flags=re.MULTILINE)
+    named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    assert set(project["optional-dependencies"]) <= named
+
+
+def test_what_the_docs_install_are_extras_that_exist() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    named = {
+        extra
+        for page in PAGES
+        for block in blocks(page.read_text(), "(?:bash)?")
+        for group in re.findall(r"(?:\.|\.whl|zse-toolkit)\[([\w,]+)\]", block)
+        for extra in group.split(",")
+    }
+    assert {"cpu", "convert"} <= named
+    assert named <= set(project["optional-dependencies"])
 
 
 def test_the_guides_show_commands() -> None:
