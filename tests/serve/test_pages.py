@@ -1,5 +1,7 @@
 """Pages for people: they say what is so, and load nothing from anywhere."""
 
+import base64
+import hashlib
 import html.parser
 
 import pytest
@@ -50,6 +52,13 @@ def test_a_page_loads_nothing_and_may_load_nothing(call, path):
             assert call("GET", link).status_code == 200
         else:
             assert ("details", {"id": link.removeprefix("#")}) in page.tags
+
+
+def test_the_policy_lets_the_one_style_in_by_its_digest(call):
+    response = call("GET", "/", headers=HTML)
+    style = response.text.partition("<style>")[2].partition("</style>")[0]
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    assert f"style-src 'sha256-{digest}';" in response.headers["content-security-policy"]
 
 
 def test_home_tells_a_browser_and_a_program_that_the_model_is_ready(call):

@@ -102,7 +102,8 @@ def _subject(name: str, device: str, runner: str, stack: ExitStack) -> Subject:
         raise UsageError("--runner is for images", hint="A model is started as a plain process.")
     if not isinstance(resolve_model(name), RemoteFile):
         # Converted before, or the first start would be the conversion.
-        name = str(locate_model(name))
+        with opening_progress() as progress:
+            name = str(locate_model(name, progress=progress))
     return model_subject(name, device=device)
 
 
