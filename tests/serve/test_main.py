@@ -1,5 +1,6 @@
 """The command line of the server, without a server."""
 
+import json
 import signal
 
 import pytest
@@ -66,6 +67,14 @@ def test_a_flag_without_meaning_is_refused_before_anything_is_opened(
     monkeypatch.setattr(zse.serve.__main__, "start", lambda _: pytest.fail("started"))
     assert main([flag, value, "--port", "0"]) == 2
     assert words in capsys.readouterr().err
+
+
+def test_a_setting_that_cannot_be_read_is_a_sentence_and_a_hint(monkeypatch, capsys):
+    monkeypatch.setenv("ZSE_PORT", "abc")
+    assert main([]) == 2
+    line = json.loads(capsys.readouterr().err)
+    assert line["message"].endswith("ZSE_PORT='abc' is not a whole number")
+    assert line["hint"] == "Set ZSE_PORT to a whole number or unset it."
 
 
 @pytest.mark.parametrize("host", ["a" * 80, "no such host"])

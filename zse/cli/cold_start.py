@@ -71,6 +71,7 @@ def command(
 
 
 def _subject(name: str, device: str, runner: str, stack: ExitStack) -> Subject:
+    from zse.cli.transfer_display import opening_progress
     from zse.deploy.measure.subjects import (
         RUNNER_ORDER,
         is_image,

@@ -18,8 +18,8 @@ LOG = logging.getLogger("zse.serve")
 def report_failure(what: str, error: BaseException) -> int:
     """Log why something ended the server; return the exit code. Tracebacks are for debugging."""
     failure = deliberate(error)
-    is_debugged = LOG.isEnabledFor(logging.DEBUG) or load_settings().debug
-    is_told = failure is not error and is_debugged
+    is_foreseen = failure is error  # a setting that cannot be read, for one: none is read below
+    is_told = not is_foreseen and (LOG.isEnabledFor(logging.DEBUG) or load_settings().debug)
     extra = {"hint": failure.hint, "exit_code": failure.exit_code}
     LOG.error("%s: %s", what, failure, exc_info=error if is_told else None, extra=extra)
     return failure.exit_code
