@@ -43,6 +43,24 @@ def test_an_example_is_what_its_command_writes(folder, tmp_path, capsys):
     } == {name for name in written if not name.startswith("modules/")}
 
 
+LINES = [
+    (path.parent.name, line)
+    for path in sorted(EXAMPLES.glob("*/README.md"))
+    for line in deploy_lines(path.read_text())
+    if "--apply" not in line and line[2] not in set(Verb)
+]
+
+
+@pytest.mark.parametrize(
+    ("folder", "line"), LINES, ids=[f"{folder}-{line[-1]}" for folder, line in LINES]
+)
+def test_every_line_of_the_examples_works_in_any_folder(folder, line, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert run(line) == 0
+    for path in (tmp_path / line[-1]).rglob("*"):
+        assert path.is_dir() or str(EXAMPLES.parent) not in path.read_text()
+
+
 def test_every_target_has_an_example():
     written = {path.parent.name for path in EXAMPLES.glob("*/README.md")}
     assert set(TARGETS) - {"terraform"} <= written

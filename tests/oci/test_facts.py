@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 from oci_builders import MODEL, sha256_hex
 
+from zse.cli import run
 from zse.errors import NotFoundError
 from zse.oci.facts import ImageFacts
 from zse.oci.image_settings import image_facts
@@ -52,6 +53,16 @@ def test_packages_for_object_storage_are_told(project, recipe_files):
 def test_labels_read_back_what_was_written():
     facts = ImageFacts(recipe="cuda", kernels=("sm_80", "sm_90"), stores=("s3",), weights="url")
     assert ImageFacts.from_labels(facts.to_labels()) == facts
+
+
+def test_deployment_of_an_image_that_cannot_read_the_model_is_refused(build, project, capsys):
+    build(output=f"oci:{project / 'image'}", model_facts=KNOWN)
+    labels = ["--image", "ghcr.io/acme/tiny:1", "--image-labels", f"oci:{project / 'image'}"]
+    order = ["deploy", "modal", "s3://models/tiny.zse", "--memory-gib", "1", "--dry-run"]
+    assert run([*order, *labels]) == 2
+    said = capsys.readouterr().err
+    assert "cannot read s3://: it was built with --model baked" in said
+    assert "zse build-image s3://models/tiny.zse --recipe small --model url" in said
 
 
 def test_image_of_others_says_nothing():

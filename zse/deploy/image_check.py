@@ -77,7 +77,7 @@ def _check_device(plan: Plan, target: Target, facts: ImageFacts) -> None:
 
 
 def _check_kernels(plan: Plan, facts: ImageFacts) -> None:
-    if plan.machine is None or facts.device == "cpu":
+    if plan.machine is None or not (facts.device == "cuda" or facts.kernels):
         return
     for name in plan.machine.architectures:
         usable = {target.name for target in targets_for(target_named(name).capability)}
