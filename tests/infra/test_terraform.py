@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,8 @@ from pathlib import Path
 import modules
 import pytest
 from schema import SCHEMAS
+
+from zse import cli
 
 TERRAFORM = shutil.which("terraform") or shutil.which("tofu")
 HERE = Path(__file__).parent
@@ -111,6 +114,19 @@ def test_a_module_is_valid_and_passes_its_own_tests(module, copy, reattach):
 )
 def test_an_example_is_valid(example, copy, reattach):
     checked(copy(example), reattach)
+
+
+README = modules.TERRAFORM.parents[1] / "examples" / "terraform" / "README.md"
+COMMANDS = re.findall(r"^zse (deploy terraform .*)$", README.read_text().replace("\\\n", " "), re.M)
+
+
+@pytest.mark.usefixtures("unread_images")
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda line: line.split()[-1])
+def test_what_a_line_of_the_readme_writes_is_valid_alone(command, reattach, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = shlex.split(command)
+    assert cli.run(words) == 0
+    checked(tmp_path / words[-1], reattach)
 
 
 @pytest.mark.skipif("TF_PLUGIN_MIRROR" not in os.environ, reason="TF_PLUGIN_MIRROR is not set")
