@@ -60,6 +60,15 @@ def test_a_request_is_one_short_line():
     assert line_of("response", duration_ms=3.4, **extra).endswith(" GET /v1/models 200, 3 ms")
 
 
+def test_a_client_cannot_command_the_terminal_or_forge_a_line(caplog, call):
+    caplog.set_level("INFO", logger="zse.serve.access")
+    call("GET", "/%1b[2J%0aready%c2%9b")
+    (record,) = [record for record in caplog.records if record.message == "response"]
+    text = LineFormatter(text_of).format(record)
+    assert "/?[2J?ready? 404" in text
+    assert text.isprintable()
+
+
 def test_what_has_no_words_of_its_own_is_level_message_values_and_hint():
     text = line_of("it is late", "warning", hint="go to bed", hour=3)
     assert text == "warning: it is late hour=3\nhint: go to bed"

@@ -23,11 +23,16 @@ PAINT_SECONDS = 0.2
 _CLEAR = "\r\x1b[K"
 _COLUMNS = 78
 _MEGABYTE = 1_000_000
+_MANY_LINES = frozenset({"hint", "exception"})
 _FRAME = frozenset({"time", "level", "logger", "message", "hint", "exception", "exit_code"})
 
 
 def text_of(line: Mapping[str, Any]) -> str:
-    """Return what a log line says: known events in words of their own, others with their values."""
+    """Return what a log line says: known events in words of their own, others with their values.
+
+    Clients choose paths and more of what is logged: a terminal is sent nothing that commands it.
+    """
+    line = {name: _printable(name, value) for name, value in line.items()}
     message = line["message"]
     if message in _EVENTS:
         return _EVENTS[message](line)
@@ -39,6 +44,13 @@ def text_of(line: Mapping[str, Any]) -> str:
     if "exception" in line:
         parts.append(line["exception"])
     return "\n".join(parts)
+
+
+def _printable(name: str, value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    kept = "\n" if name in _MANY_LINES else ""
+    return "".join(c if c.isprintable() or c in kept else "?" for c in value)
 
 
 def _listening(line: Mapping[str, Any]) -> str:
