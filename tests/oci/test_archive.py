@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import tarfile
+import tempfile
 
 import pytest
-from oci_builders import make_rootfs
 from service_packages import find_command
 
 from zse.oci.archive import write_archive
@@ -95,21 +95,20 @@ def test_manifest_that_is_none_cannot_be_archived(tmp_path, build, project):
 @pytest.mark.system
 @pytest.mark.parametrize("compression", list(Compression))
 def test_podman_loads_it_under_its_own_name(build, project, compression):
-    make_rootfs(project / "base.tar")
     built = build(name=NAME, output=f"tar:{project / 'i.tar'}", compression=compression)
-    store = project / "podman"
-    podman = [
-        find_command("podman"), f"--root={store}", f"--runroot={project / 'run'}",
-        "--storage-driver=vfs", "--events-backend=none", "--cgroup-manager=cgroupfs",
-    ]  # fmt: skip
-    done = subprocess.run(
-        [*podman, "load", "-i", project / "i.tar"], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split()[-1] == NAME
-    said = subprocess.run(
-        [*podman, "image", "inspect", NAME], capture_output=True, text=True, check=True
-    ).stdout
+    with tempfile.TemporaryDirectory() as store:  # podman wants a path of at most 50 characters
+        podman = [
+            find_command("podman"), f"--root={store}/root", f"--runroot={store}/run",
+            "--storage-driver=vfs", "--events-backend=none", "--cgroup-manager=cgroupfs",
+        ]  # fmt: skip
+        done = subprocess.run(
+            [*podman, "load", "-i", project / "i.tar"], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.split()[-1] == NAME
+        said = subprocess.run(
+            [*podman, "image", "inspect", NAME], capture_output=True, text=True, check=True
+        ).stdout
     (image,) = json.loads(said)
     assert image["RootFS"]["Layers"] == [layer.diff_id for layer in built.layers]
 

@@ -6,7 +6,7 @@ them: an image without the packages of object storage cannot fetch a model from 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from zse.records import record
 
@@ -75,6 +75,8 @@ class ImageFacts:
     @classmethod
     def from_labels(cls, labels: Mapping[str, str]) -> ImageFacts:
         """Read labels; what they do not say stays empty."""
-        found = {field: str(labels.get(f"{_PREFIX}{name}", "")) for field, name in _LABELS.items()}
-        lists = {field: tuple(filter(None, found.pop(field).split(","))) for field in _LISTS}
-        return cls(**found, **lists)
+        found: dict[str, Any] = {}
+        for field, name in _LABELS.items():
+            text = str(labels.get(f"{_PREFIX}{name}", ""))
+            found[field] = tuple(filter(None, text.split(","))) if field in _LISTS else text
+        return cls(**found)

@@ -49,6 +49,14 @@ class Compression(StrEnum):
         return MEDIA_TYPE_TAR if self is Compression.NONE else f"{MEDIA_TYPE_TAR}+{self.value}"
 
 
+LIBRARY_VERSIONS = {
+    Compression.ZSTD: LIBZSTD_VERSION,
+    Compression.GZIP: zlib.ZLIB_RUNTIME_VERSION,
+    Compression.NONE: "",
+}
+"""Version of what compresses on this machine: another one may write other bytes."""
+
+
 @record
 class Layer:
     """A finished layer.

@@ -22,7 +22,7 @@ from zse.oci.debian import (
     update_debian_lock,
 )
 from zse.oci.layer import (
-    LIBZSTD_VERSION,
+    LIBRARY_VERSIONS,
     Compression,
     Layer,
     StageProgress,
@@ -215,8 +215,8 @@ class LayerBuilder:
     def _layer(
         self, title: str, inputs: Sequence[object], entries: Callable[[], Iterable[Entry]]
     ) -> Layer:
-        libzstd = LIBZSTD_VERSION if self.compression is Compression.ZSTD else ""
-        key = [inputs, title, self.compression, libzstd, self.mtime, self.python.version]
+        library = LIBRARY_VERSIONS[self.compression]
+        key = [inputs, title, self.compression, library, self.mtime, self.python.version]
 
         def build(blobs: Path) -> Layer:
             files = entries()

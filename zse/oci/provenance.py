@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import zse
 from zse.oci.cache import IMAGE_FORMAT
 from zse.oci.image import timestamp
-from zse.oci.layer import LIBZSTD_VERSION
+from zse.oci.layer import LIBRARY_VERSIONS, LIBZSTD_VERSION, Compression
 
 if TYPE_CHECKING:
     from zse.oci.materials import Material
@@ -38,9 +38,11 @@ def build_provenance(
     """
     digest = image.manifest.digest.removeprefix("sha256:")
     when = timestamp(options.epoch_seconds)
+    is_gzip = options.compression is Compression.GZIP
     internal = {
         "imageFormat": IMAGE_FORMAT,
         "libzstd": LIBZSTD_VERSION,
+        **({"zlib": LIBRARY_VERSIONS[Compression.GZIP]} if is_gzip else {}),
         "cpython": image.python,
         "sourceDateEpoch": options.epoch_seconds,
     }
