@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -153,22 +152,11 @@ def test_without_triton_the_error_names_three_remedies(settings, no_triton):
 def test_pack_that_is_missing_is_built(settings, pack, monkeypatch):
     path = cached_pack(target_named("sm_90"), settings.cache_dir)
 
-    def build(command, **_):
+    def build(gpu, path):
         path.parent.mkdir(parents=True)
         path.write_bytes(pack)
-        return subprocess.CompletedProcess(command, 0)
 
-    monkeypatch.setattr(image_kernels.subprocess, "run", build)
+    monkeypatch.setattr(image_kernels, "build_in_child", build)
     packs = ImagePacks(found={"sm_80": Path("a")}, missing=("sm_90",))
     built = build_image_packs(packs, settings.cache_dir, print)
     assert built == {"sm_80": Path("a"), "sm_90": path}
-
-
-def test_build_that_fails_says_how_to_see_why(settings, monkeypatch):
-    monkeypatch.setattr(
-        image_kernels.subprocess,
-        "run",
-        lambda command, **_: subprocess.CompletedProcess(command, 7),
-    )
-    with pytest.raises(KernelPackError, match="code 7"):
-        build_image_packs(ImagePacks(found={}, missing=("sm_90",)), settings.cache_dir, print)

@@ -175,3 +175,17 @@ def test_a_build_that_fails_is_an_error_with_its_last_words(builder: Path) -> No
     with pytest.raises(KernelPackError, match="code 12: error: no kernel compiles") as failed:
         search(builder)
     assert "zse kernels build --gpu sm_90" in failed.value.hint
+
+
+def test_a_build_that_is_told_to_end_takes_its_child_along(builder: Path) -> None:
+    (builder / "script").write_text(
+        f"trap 'echo ended > {builder}/ended; exit 143' TERM\necho begun >&2\n"
+        "while :; do sleep 0.1; done\n"
+    )
+
+    def stop(_: str) -> None:
+        raise SystemExit(143)
+
+    with pytest.raises(SystemExit):
+        find.build_in_child("sm_90", builder / "sm_90.zkp", report=stop)
+    assert (builder / "ended").read_text() == "ended\n"

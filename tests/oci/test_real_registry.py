@@ -24,7 +24,7 @@ from zse.oci.image_source import open_image
 from zse.oci.inspect import inspect_image
 from zse.oci.layer import Compression
 from zse.oci.reference import parse_reference
-from zse.oci.registry import Registry
+from zse.oci.registry import Registry, open_registry
 from zse.oci.upload import Upload, push_blob
 from zse.oci.verify import Expectations, verify_image
 
@@ -218,7 +218,7 @@ import resource, sys
 from pathlib import Path
 from zse.oci.image import Descriptor
 from zse.oci.reference import parse_reference
-from zse.oci.registry import Registry
+from zse.oci.registry import Registry, open_registry
 from zse.oci.upload import push_blob
 path = Path({str(path)!r})
 item = Descriptor(media_type="x", digest="sha256:{digest.stdout.split()[0]}", size_bytes=300 << 20)
@@ -267,6 +267,19 @@ def test_wrong_or_missing_password_is_an_error_that_says_so(build, locked, login
         build(**options, auth_file=login(locked, "wrong"))
     with pytest.raises(RegistryAuthError, match="wants a user and a password"):
         build(**options, auth_file=tmp_path / "none")
+
+
+def test_a_push_is_tried_before_anything_is_built_and_leaves_nothing(
+    locked, tokens, login, tmp_path
+):
+    for address in (locked, tokens[0]):
+        reference = parse_reference(f"{address}/team/tried:1")
+        for file in (tmp_path / "none", login(address, "wrong")):
+            with open_registry(reference, file) as registry, pytest.raises(RegistryAuthError):
+                registry.check_push()
+        with open_registry(reference, login(address)) as registry:
+            registry.check_push()
+            assert registry.find_manifest("1") is None
 
 
 def test_tokens_are_asked_for_and_serve_for_pushes_and_mounts(build, tokens, login):

@@ -95,6 +95,7 @@ def command(**flags: Any) -> None:
     in the image, no daemon and no root are needed, and the same inputs give the same digest.
     """
     from zse.cli.image_kernels import build_image_packs, find_image_packs
+    from zse.cli.stopping import clean_stop
     from zse.cli.transfer_display import staged_progress
     from zse.engine.opening import locate_model
     from zse.oci.build import build_image
@@ -133,7 +134,7 @@ def command(**flags: Any) -> None:
     check_options(recipe, options)
     check_places(recipe, options)
     packs = find_image_packs(recipe.kernels.gpu, flags["kernels"], settings, _say)
-    with filling(settings.cache_dir, "images"):
+    with clean_stop(), filling(settings.cache_dir, "images"):
         if mode is ModelMode.BAKED:
             model = locate_model(flags["model"], quant=flags["quant"])
             facts = _model_facts(model, allow_no_tokenizer=flags["allow_no_tokenizer"])

@@ -6,8 +6,6 @@ Finding comes long before building, so that what cannot be had is known before a
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,16 +15,17 @@ from zse.install import install_hint
 from zse.kernels.build.artifact import PackArtifact, is_artifact, open_artifact
 from zse.kernels.build.released import release_address
 from zse.kernels.build.writer import write_whole
-from zse.kernels.find import SUFFIX, cached_pack
+from zse.kernels.find import SUFFIX, build_in_child, cached_pack
 from zse.kernels.pack import KernelPack
 from zse.kernels.pack_errors import KernelPackError
 from zse.kernels.sources import source_digest
 from zse.kernels.targets import target_named
 from zse.records import record
-from zse.settings import Settings, subprocess_environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from zse.settings import Settings
 
 
 @record
@@ -137,15 +136,7 @@ def _kept(artifact: PackArtifact, gpu: str, cache_dir: Path) -> Path:
 def _built(gpu: str, cache_dir: Path, report: Callable[[str], None]) -> Path:
     path = cached_pack(target_named(gpu), cache_dir)
     report(f"building kernels for {gpu}, which takes minutes, once")
-    command = [sys.executable, "-m", "zse", "kernels", "build", "--gpu", gpu, "-o", str(path)]
-    done = subprocess.run(
-        command, check=False, stdout=subprocess.DEVNULL, env=subprocess_environment()
-    )
-    if done.returncode != 0:
-        raise KernelPackError(
-            f"building kernels for {gpu} ended with code {done.returncode}",
-            hint=f"See all of it: zse kernels build --gpu {gpu} -o {path}",
-        )
+    build_in_child(gpu, path)
     return _checked(path, gpu)
 
 

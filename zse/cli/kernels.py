@@ -15,6 +15,7 @@ from zse.cli.kernels_show import (
     print_build,
     print_pack,
 )
+from zse.cli.stopping import clean_stop
 from zse.errors import UsageError
 from zse.kernels.catalog import all_variants
 from zse.kernels.find import SUFFIX, find_pack, section_name
@@ -69,6 +70,7 @@ def build(
     reports = []
     for target, path in zip(targets, paths, strict=True):
         with (
+            clean_stop(),
             build_progress(target) as progress,
             filling(load_settings().cache_dir, "triton") as triton_folder,
         ):

@@ -20,7 +20,7 @@ from zse.kernels.targets import targets_for
 from zse.settings import subprocess_environment
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from zse.kernels.targets import Capability, Target
 
@@ -154,29 +154,48 @@ def _build(target: Target, cache_dir: Path) -> KernelPack:
     _LOG.warning(
         "no kernel pack for %s: building one into %s, which takes minutes, once", target.name, path
     )
-    command = [sys.executable, "-m", "zse", "kernels", "build", "--gpu", target.name, "-o"]
-    with subprocess.Popen(
-        [*command, str(path)],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=subprocess_environment(),
-    ) as child:
-        last = _relay(child.stderr or ())
-    if child.returncode != 0:
-        raise KernelPackError(
-            f"building kernels for {target.name} ended with code {child.returncode}: {last}",
-            hint=f"See all of it: zse kernels build --gpu {target.name} -o PACK",
-        )
+    build_in_child(target.name, path, report=_LOG.info)
     return KernelPack.open(path)
 
 
-def _relay(lines: Iterable[str]) -> str:
-    """Log what a build says of its progress; return its last words."""
-    last = "nothing was said"
+def build_in_child(gpu: str, path: Path, *, report: Callable[[str], None] | None = None) -> None:
+    """Have a child process build a pack: triton is never imported here.
+
+    Args:
+        gpu: The architecture.
+        path: Where the pack is written.
+        report: Told each line of progress; without it the child shows it itself, on stderr.
+
+    Raises:
+        KernelPackError: It did not succeed.
+    """
+    command = [sys.executable, "-m", "zse", "kernels", "build", "--gpu", gpu, "-o", str(path)]
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE if report else None,
+        text=True,
+        env=subprocess_environment(),
+    ) as child:
+        try:
+            last = _relay(child.stderr, report) if child.stderr and report else ""
+            child.wait()
+        except SystemExit:  # told to end; an interrupt at the terminal reaches the child by itself
+            child.terminate()
+            raise
+    if child.returncode != 0:
+        raise KernelPackError(
+            f"building kernels for {gpu} ended with code {child.returncode}{last}",
+            hint=f"See all of it: zse kernels build --gpu {gpu} -o PACK",
+        )
+
+
+def _relay(lines: Iterable[str], report: Callable[[str], None]) -> str:
+    """Pass on what a build says; return its last words, as they end a sentence."""
+    last = ""
     for line in lines:
-        if line.strip():
-            last = line.strip()
-            _LOG.info("%s", last)
+        if words := line.strip():
+            report(words)
+            last = f": {words}"
     return last
