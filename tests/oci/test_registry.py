@@ -227,6 +227,23 @@ def test_refusal_says_what_the_registry_said(connect):
     assert "tag" in caught.value.hint
 
 
+def test_reader_in_a_hurry_tries_an_unreachable_registry_once():
+    def refuse(request):
+        tried.append(request)
+        raise httpx.ConnectError("connection refused")
+
+    tried, waited = [], []
+    registry = Registry(
+        parse_reference("registry.example.com/app:1"),
+        transport=httpx.MockTransport(refuse),
+        sleep=waited.append,
+        is_hurried=True,
+    )
+    with registry, pytest.raises(RegistryError):
+        registry.manifest("1")
+    assert (len(tried), waited) == (1, [])
+
+
 def test_unreachable_registry_is_an_error_with_words():
     def refuse(request):
         raise httpx.ConnectError("no route")

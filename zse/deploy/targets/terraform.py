@@ -14,8 +14,9 @@ from zse.deploy.hcl_format import align_attributes
 from zse.deploy.machines import load_catalog
 from zse.deploy.order import MAX_NAME, NO_GPU
 from zse.deploy.plan import Plan, cost_of, pack_notes
-from zse.deploy.settings import Kind, Setting, of_form, take_settings
+from zse.deploy.settings import of_form, take_settings
 from zse.deploy.templates import OMIT, render
+from zse.deploy.terraform_settings import AZURE, ECS, GCP, RUNPOD, SAGEMAKER, SETTINGS
 from zse.errors import NotFoundError, UsageError
 from zse.records import record
 
@@ -54,18 +55,18 @@ class Module:
 
 
 MODULES: dict[str, Module] = {
-    "gcp-cloud-run-gpu": Module(
+    GCP: Module(
         creates="a Cloud Run service, its service account and who may ask it",
         access="holders of an identity token with roles/run.invoker, which Google checks",
         max_name=25,
     ),
-    "azure-container-apps-gpu": Module(
+    AZURE: Module(
         creates="a container app, its environment with a GPU profile, its identity",
         access="apps of the same Container Apps environment, by an internal address",
         max_name=24,
         can_mount=False,
     ),
-    "aws-sagemaker-async": Module(
+    SAGEMAKER: Module(
         creates="a SageMaker endpoint, its role, and alarms that start and stop instances",
         access="holders of AWS credentials with sagemaker:InvokeEndpointAsync, which AWS checks",
         max_name=40,
@@ -73,14 +74,14 @@ MODULES: dict[str, Module] = {
         can_mount=False,
         has_secrets=False,
     ),
-    "aws-ecs-gpu": Module(
+    ECS: Module(
         creates="an ECS cluster and service, GPU instances, a load balancer, what wakes the first",
         access="the address ranges of allowed_cidrs, by the load balancer's security group",
         max_name=28,
         can_mount=False,
         note="the load balancer is paid for even while nobody asks",
     ),
-    "runpod-endpoint": Module(
+    RUNPOD: Module(
         creates="a serverless endpoint",
         access="holders of an API key of the account, which RunPod checks",
         catalog="runpod",
@@ -89,83 +90,6 @@ MODULES: dict[str, Module] = {
         needs_region=False,
     ),
 }
-
-
-_GCP, _AZURE, _SAGEMAKER, _ECS, _RUNPOD = MODULES
-SETTINGS = (
-    Setting(name="project", form=_GCP, is_needed=True, meaning="Google Cloud project"),
-    Setting(name="invokers", form=_GCP, kind=Kind.LIST, meaning="who may ask: user:ME@HOST,..."),
-    Setting(name="network", form=_GCP, meaning="VPC that requests go out through"),
-    Setting(name="subnetwork", form=_GCP, meaning="subnetwork of that VPC"),
-    Setting(
-        name="zonal_redundancy",
-        form=_GCP,
-        kind=Kind.FLAG,
-        meaning="GPUs reserved in a second zone, at a higher price [the module's default: false]",
-    ),
-    Setting(name="subscription_id", form=_AZURE, is_needed=True, meaning="Azure subscription"),
-    Setting(
-        name="resource_group_name", form=_AZURE, is_needed=True, meaning="group that exists already"
-    ),
-    Setting(name="registry_server", form=_AZURE, meaning="private registry: NAME.azurecr.io"),
-    Setting(name="registry_id", form=_AZURE, meaning="its resource id; AcrPull is granted"),
-    Setting(name="key_vault_id", form=_AZURE, meaning="vault of the secrets; reading is granted"),
-    Setting(name="log_analytics_workspace_id", form=_AZURE, meaning="where logs are kept"),
-    Setting(
-        name="output_bucket",
-        form=_SAGEMAKER,
-        is_needed=True,
-        meaning="bucket that gets the answers",
-    ),
-    Setting(
-        name="model_prefix",
-        form=_SAGEMAKER,
-        meaning="s3://BUCKET/PREFIX/ that SageMaker copies to /opt/ml/model before the start",
-    ),
-    Setting(name="role_arn", form=_SAGEMAKER, meaning="execution role; one is made without it"),
-    Setting(name="subnets", form=_SAGEMAKER, kind=Kind.LIST, meaning="subnets, to run in a VPC"),
-    Setting(
-        name="security_group_ids",
-        form=_SAGEMAKER,
-        kind=Kind.LIST,
-        meaning="security groups in that VPC",
-    ),
-    Setting(name="kms_key_arn", form=_SAGEMAKER, meaning="key of the instance's storage"),
-    Setting(name="vpc_id", form=_ECS, is_needed=True, meaning="VPC that exists already"),
-    Setting(
-        name="subnet_ids",
-        form=_ECS,
-        kind=Kind.LIST,
-        is_needed=True,
-        meaning="subnets of the instances, with a way to ECR, S3 and ECS",
-    ),
-    Setting(
-        name="allowed_cidrs",
-        form=_ECS,
-        kind=Kind.LIST,
-        is_needed=True,
-        meaning="address ranges that reach the load balancer",
-    ),
-    Setting(
-        name="load_balancer_subnet_ids",
-        form=_ECS,
-        kind=Kind.LIST,
-        meaning="its subnets, in two zones [the module's default: subnet_ids]",
-    ),
-    Setting(name="certificate_arn", form=_ECS, meaning="its certificate; plain HTTP without it"),
-    Setting(
-        name="endpoint_type",
-        form=_RUNPOD,
-        choices=("LOAD_BALANCER", "QUEUE"),
-        meaning="kind of the endpoint [the module's default: LOAD_BALANCER]",
-    ),
-    Setting(
-        name="source",
-        meaning="address of the modules' folder, git::https://...//infra/terraform/modules"
-        " [without it the module is copied beside main.tf]",
-    ),
-    Setting(name="ref", meaning="version of that address: a tag or commit"),
-)
 
 
 def make_plan(order: Order) -> Plan:
@@ -300,17 +224,17 @@ def make_action(verb: Verb, deployed: Deployment, *, follows: bool) -> Action:
 
 
 def _logs_command(deployed: Deployment, *, follows: bool) -> tuple[str, ...] | None:
-    if deployed.form == _GCP:
+    if deployed.form == GCP:
         project = ("--project", deployed.detail("project"))
         read = ("beta", "run", "services", "logs", "tail") if follows else _GCLOUD_READ
         return ("gcloud", *read, deployed.name, "--region", deployed.detail("region"), *project)
-    if deployed.form == _AZURE:
+    if deployed.form == AZURE:
         group = ("--resource-group", deployed.detail("resource_group_name"))
         length = ("--follow", "true") if follows else ("--tail", "200")
         return ("az", "containerapp", "logs", "show", "--name", deployed.name, *group, *length)
     groups = {
-        _SAGEMAKER: f"/aws/sagemaker/Endpoints/{deployed.name}",
-        _ECS: f"/zse/{deployed.name}",
+        SAGEMAKER: f"/aws/sagemaker/Endpoints/{deployed.name}",
+        ECS: f"/zse/{deployed.name}",
     }
     if deployed.form in groups:
         tail = ("aws", "logs", "tail", groups[deployed.form], "--region", deployed.detail("region"))
