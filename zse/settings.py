@@ -58,9 +58,9 @@ class Settings:
     drain_seconds: float = 30.0
     """ZSE_DRAIN_SECONDS: how long SIGTERM waits for work in flight."""
     cache_dir: Path = Path("~/.cache/zse")
-    """ZSE_CACHE_DIR: downloads and build caches (default under XDG_CACHE_HOME)."""
+    """ZSE_CACHE_DIR: all that is kept for later: models, layers, kernels (under XDG_CACHE_HOME)."""
     cache_gib: float = 0.0
-    """ZSE_CACHE_GIB: most that fetched models may take in the cache; 0 means what the disk has."""
+    """ZSE_CACHE_GIB: most that the whole cache may take; 0 means what the disk has."""
     log_level: str = "info"
     """ZSE_LOG_LEVEL: debug, info, warning or error."""
     log_format: str = "auto"

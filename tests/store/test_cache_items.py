@@ -16,6 +16,8 @@ from zse.store.cache_room import filling, shrink
 from zse.store.cache_use import usable, using
 
 SOURCES = Path(zse.__file__).parent
+INSIDE = {"oci": "images/", "build": "triton/"}
+"""Packages whose own cache folder is one of the areas."""
 EXAMPLES = (
     "models/" + "0" * 32 + ".zse",
     "uploads/0123/model.zse.partial",
@@ -25,6 +27,7 @@ EXAMPLES = (
     "images/tmpabc/layout/blobs/x",
     "kernels/sm_90-0123.zkp",
     "triton/ABC/kernel.cubin",
+    "triton/finished/0123",
     "pushes/0123.json",
     "tuned/h100.json",
 )
@@ -53,9 +56,7 @@ def written_below_the_cache_folder() -> set[str]:
             elif isinstance(node, ast.BinOp) and isinstance(node.right, ast.Constant):
                 left = getattr(node.left, "attr", getattr(node.left, "id", ""))
                 if left == "cache_dir" and isinstance(node.op, ast.Div):
-                    # The cache folder of an image's build is one of the areas.
-                    inside = "images/" if path.parent.name == "oci" else ""
-                    found.add(f"{inside}{node.right.value}")
+                    found.add(INSIDE.get(path.parent.name, "") + str(node.right.value))
     return found
 
 

@@ -25,7 +25,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "push": ("zse.cli.push", "Copy a file to object storage."),
     "pull": ("zse.cli.pull", "Copy an object to a file: s3://, hf://, https://."),
     "ls": ("zse.cli.ls", "List objects, or uploads that nobody finished."),
-    "cache": ("zse.cli.cache", "Show or empty the cache of fetched models."),
+    "cache": ("zse.cli.cache", "Show or empty the cache: models, image layers, kernels."),
     "inspect": ("zse.cli.inspect", "Show what a .zse file holds; check its digests."),
     "serve": ("zse.cli.serve", "Serve the OpenAI API."),
     "chat": ("zse.cli.chat", "Chat with a model in the terminal."),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from zse.records import record
@@ -83,12 +84,12 @@ def remove_item(cache_dir: Path, item: CacheItem) -> bool:
     """
     if item.kind == MODELS.name:
         is_removed = remove_model(item.path)
-    else:
-        with cleaning(cache_dir, kind_named(item.kind).area) as is_removed:
-            if is_removed:
-                _remove(item.path)
-    if is_removed:
         _remove_empty_folders(item.path.parent, cache_dir)
+        return is_removed
+    with cleaning(cache_dir, kind_named(item.kind).area) as is_removed:
+        if is_removed:
+            _remove(item.path)
+            _remove_empty_folders(item.path.parent, cache_dir)
     return is_removed
 
 
@@ -112,8 +113,9 @@ def kind_named(name: str) -> Kind:
 
 
 def _matches(cache_dir: Path, kind: Kind) -> Iterator[Path]:
+    folders = {cache_dir / PurePath(pattern).parent for pattern in kind.items}
     for pattern in kind.items:
-        yield from cache_dir.glob(pattern)
+        yield from (path for path in cache_dir.glob(pattern) if path not in folders)
 
 
 def _remove(path: Path) -> None:

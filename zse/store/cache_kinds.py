@@ -18,7 +18,8 @@ class Kind:
     what: str
     """The same in words."""
     items: tuple[str, ...]
-    """Patterns below the cache folder; each match, a file or a folder, is one thing."""
+    """Patterns below the cache folder; each match, a file or a folder, is one thing. A folder whose
+    own content has a pattern is none."""
     is_work: bool = False
     """Whether it cannot be had again by itself: it goes only when it is asked for by name."""
 
@@ -50,7 +51,7 @@ KINDS: tuple[Kind, ...] = (
         name="scratch", what="what builds of images that were killed left", items=("images/tmp*",)
     ),
     Kind(name="kernels", what="kernel packs", items=("kernels/*",)),
-    Kind(name="triton", what="the kernel compiler's own cache", items=("triton/*",)),
+    Kind(name="triton", what="compiled kernels", items=("triton/finished/*", "triton/*")),
     Kind(
         name="pushes",
         what="notes of uploads that can be resumed",

@@ -137,7 +137,8 @@ class HttpClient:
         while True:
             connection, is_used = self._take(parts)
             try:
-                self._connect(connection)
+                if connection.sock is None:
+                    self._connect(connection)
                 connection.request(method, path, headers=headers)
                 return Answer(self, url, connection)
             except ssl.SSLCertVerificationError as error:
@@ -155,8 +156,6 @@ class HttpClient:
                 raise
 
     def _connect(self, connection: http.client.HTTPConnection) -> None:
-        if connection.sock is not None:
-            return
         try:
             connection.connect()
         except ssl.SSLError:
