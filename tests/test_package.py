@@ -32,7 +32,10 @@ def test_every_public_name_is_its_modules(name: str) -> None:
 
 
 def test_all_names_stand_in_dir_and_nothing_was_imported_for_it() -> None:
-    assert {*zse._LAZY, "__version__"} == set(zse.__all__) <= set(dir(zse))
+    assert {*zse._LAZY, "__version__"} == set(zse.__all__)
+    assert [name for name in dir(zse) if not name.startswith("_")] == sorted(
+        {*zse.__all__} - {"__version__"}
+    )
     found = run("import sys, zse; dir(zse); print(*(n for n in sys.modules if n[:4] == 'zse.'))")
     assert found.split() == []
 

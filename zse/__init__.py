@@ -62,4 +62,4 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     """Name what can be asked for, imported yet or not."""
-    return sorted({*globals(), *_LAZY})
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

@@ -45,7 +45,7 @@ def model(tmp_path_factory, random_checkpoint):
     config.update({"hidden_size": 128, "intermediate_size": 256, "head_dim": 64})
     config.update({"num_attention_heads": 2, "num_key_value_heads": 1})
     LlamaForCausalLM(config).save_pretrained(folder)
-    path = folder / "model.zse"
+    path = tmp_path_factory.mktemp("converted") / "model.zse"
     convert_model(folder, path, quantization="int8")
     return path
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import gc
+import os
 import shutil
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 import small_file
@@ -14,9 +15,6 @@ import small_file
 from zse.errors import NotFoundError
 from zse.format import ZSEReader
 from zse.format.errors import ReaderClosedError, UnknownNameError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_names_stand_in_file_order(small_path: Path) -> None:
@@ -82,6 +80,35 @@ def test_views_outlive_the_reader(small_path: Path, tmp_path: Path) -> None:
     assert tensors["final_norm.weight"].isfinite().all()
 
 
+def test_a_file_put_in_its_place_is_not_read(small_path: Path, tmp_path: Path) -> None:
+    path, other = tmp_path / "m.zse", tmp_path / "other.zse"
+    shutil.copy(small_path, path)
+    other.write_bytes(bytes(path.stat().st_size))
+    with ZSEReader(path) as reader:
+        other.replace(path)
+        assert reader.part("embed.weight", "data") == small_file.part_bytes(
+            small_file.GROUPS[0][1][0], "data"
+        )
+        shared = reader.share_file()
+    with ZSEReader(small_path) as first:
+        assert os.pread(shared.fd, 4, 0) == small_path.read_bytes()[:4]
+        assert shared.opened_state[0] == first.size_bytes
+    shared.close()
+    shared.close()
+
+
+def num_descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_a_reader_that_nobody_closed_leaves_no_descriptor(small_path: Path) -> None:
+    reader = ZSEReader(small_path)
+    before = num_descriptors()
+    del reader
+    gc.collect()
+    assert num_descriptors() < before
+
+
 def test_closed_reader_refuses_and_close_may_be_repeated(small_path: Path) -> None:
     reader = ZSEReader(small_path)
     reader.close()
@@ -91,6 +118,7 @@ def test_closed_reader_refuses_and_close_may_be_repeated(small_path: Path) -> No
         lambda: reader.part("embed.weight", "data"),
         lambda: reader.release("embed"),
         reader.verify,
+        reader.share_file,
     ):
         with pytest.raises(ReaderClosedError):
             use()
