@@ -13,7 +13,7 @@ from zse.errors import CheckpointError, NotFoundError, UsageError, ZSEError
 from zse.format.errors import BadMagic
 from zse.format.reader import ZSEReader
 from zse.quantize.convert import convert_model
-from zse.quantize.hub import _check_names
+from zse.quantize.hub import check_names
 from zse.quantize.near_miss import AdapterError
 
 if TYPE_CHECKING:
@@ -103,9 +103,9 @@ def test_a_reader_of_zse_files_knows_the_other_formats(tmp_path: Path, capsys) -
 
 def test_a_repository_of_an_adapter_or_of_gguf_is_called_that() -> None:
     with pytest.raises(AdapterError, match="o/n is an adapter"):
-        _check_names("o/n", ["adapter_config.json", "adapter_model.safetensors"])
+        check_names("o/n", ["adapter_config.json", "adapter_model.safetensors"])
     with pytest.raises(CheckpointError, match="GGUF"):
-        _check_names("o/n-GGUF", ["config.json", "n.Q4_K_M.gguf"])
+        check_names("o/n-GGUF", ["config.json", "n.Q4_K_M.gguf"])
 
 
 def test_an_empty_folder_is_told_what_belongs_there(tmp_path: Path) -> None:

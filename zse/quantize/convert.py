@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -97,29 +97,29 @@ def convert_model(
     )
     destination = _check_destination(out)
     check_output(destination, force=force)  # a checkpoint may take an hour to come
-    source = resolve_source(model, revision=revision, check=texts.check_names)
-    check_output(
-        destination,
-        force=force or not destination.is_local,
-        inputs=source.files() + texts.files(),
-        folder=source.folder,
+    source = resolve_source(
+        model, revision=revision, check=texts.check_names, progress=stage(notify, "fetch")
     )
-    with _local_target(destination) as target:
-        written = convert_source(
-            source, target, options, texts=texts, resume=resume, progress=notify
+    with closing(source):
+        check_output(
+            destination,
+            force=force or not destination.is_local,
+            inputs=source.files() + texts.files(),
+            folder=source.folder,
         )
-        if destination.is_local:
-            sha256 = _digest_of(target, stage(notify, "checksum"))
-        else:
-            sha256 = put_file(target, destination, progress=stage(notify, "upload")).sha256
-        return ConversionReport(
-            path=destination.url,
-            size_bytes=target.stat().st_size,
-            sha256=sha256,
-            seconds=time.monotonic() - started,
-            tensors=sum(written.schemes.values()),
-            **asdict(written),
-        )
+        with _local_target(destination) as target:
+            written = convert_source(
+                source, target, options, texts=texts, resume=resume, progress=notify
+            )
+            sha256 = _deliver(target, destination, notify)
+            return ConversionReport(
+                path=destination.url,
+                size_bytes=target.stat().st_size,
+                sha256=sha256,
+                seconds=time.monotonic() - started,
+                tensors=sum(written.schemes.values()),
+                **asdict(written),
+            )
 
 
 def convert_source(
@@ -278,6 +278,15 @@ def _local_target(destination: Location) -> Iterator[Path]:
 
 def _path(text: str | Path | None) -> Path | None:
     return None if text is None else Path(text).expanduser()
+
+
+def _deliver(
+    target: Path, destination: Location, notify: Callable[[ConversionProgress], None]
+) -> str:
+    """Bring a file that is written to where it belongs; return its SHA-256."""
+    if destination.is_local:
+        return _digest_of(target, stage(notify, "checksum"))
+    return put_file(target, destination, progress=stage(notify, "upload")).sha256
 
 
 def _digest_of(path: Path, progress: Callable[[int, int], None]) -> str:

@@ -77,7 +77,7 @@ class Hub:
         except HubOfflineError:
             names = None
         if names is not None:
-            _check_names(repository, names)
+            check_names(repository, names)
             if self.check is not None:
                 self.check(repository, names)
         folder = _translated(
@@ -118,7 +118,13 @@ def _load_library() -> Any:
         return import_module("huggingface_hub")
 
 
-def _check_names(repository: str, names: list[str]) -> None:
+def check_names(repository: str, names: list[str]) -> None:
+    """Refuse a repository or a remote folder, by its files' names, without whole safetensors.
+
+    Raises:
+        RefusedError: The weights are stored as pickle.
+        CheckpointError: There are none; what there is instead is named.
+    """
     if SINGLE_NAME in names or INDEX_NAME in names:
         return
     refuse_pickle(repository, names)

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection
     from pathlib import Path
 
+    from zse.store import Location
+
 ADAPTER = "adapter_config.json"
 _CONFIG = "config.json"
 _GGUF = ".gguf"
@@ -68,6 +70,20 @@ def near_listing(where: str, names: Collection[str], *, base: str = "") -> ZSEEr
             f"{where} holds GGUF, llama.cpp's format, and no safetensors weights", hint=GGUF_HINT
         )
     return None
+
+
+def near_object(location: Location) -> UsageError:
+    """Return what one object is that was given for a checkpoint folder, by its name."""
+    if location.name.endswith(SUFFIX):
+        return UsageError(
+            f"{location} is converted already", hint=f"Serve it: zse serve {location}"
+        )
+    if location.name.endswith(_GGUF):
+        return UsageError(f"{location} is GGUF, llama.cpp's format", hint=GGUF_HINT)
+    return UsageError(
+        f"{location} is one object; a conversion starts from a checkpoint folder",
+        hint="Name a folder of this machine, a repository (hf://OWNER/NAME) or s3://BUCKET/FOLDER/.",
+    )
 
 
 def near_file(path: Path) -> ZSEError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zse.errors import UsageError
@@ -18,13 +19,17 @@ from zse.models.resolve import (
     resolve_model,
 )
 from zse.quantize.hub import Hub
-from zse.quantize.near_miss import near_file
+from zse.quantize.near_miss import near_file, near_object
+from zse.quantize.remote_folder import fetch_folder
 from zse.records import record
 from zse.settings import load_settings
+from zse.store import parse_location
 
 if TYPE_CHECKING:
+    import tempfile
     from collections.abc import Callable, Sequence
-    from pathlib import Path
+
+    from zse.store import Location, Progress
 
 _WHOLE_DIGEST_BYTES = 64 * 1024 * 1024  # larger files are identified by size and time as well
 
@@ -38,6 +43,13 @@ class Source:
     """What provenance records: the built-in's name, the hub id, or the folder's own name."""
     revision: str = ""
     """The hub's commit; empty for local folders."""
+    temporary: tempfile.TemporaryDirectory[str] | None = None
+    """The folder, where it was made for this conversion."""
+
+    def close(self) -> None:
+        """Remove the folder if it is temporary."""
+        if self.temporary is not None:
+            self.temporary.cleanup()
 
     def files(self) -> list[Path]:
         """Return the files that a conversion may read; models that were made of them are none."""
@@ -49,18 +61,21 @@ def resolve_source(
     *,
     revision: str | None = None,
     check: Callable[[str, Sequence[str]], None] | None = None,
+    progress: Progress | None = None,
 ) -> Source:
-    """Find a model: a built-in's name, a local folder, or a hub id (which is downloaded).
+    """Find a model: a built-in's name, a local folder, a hub id or a folder of object storage.
 
     A hub id may be written ``owner/name`` or ``hf://owner/name[@revision]``. What is to be fetched
-    is given to ``check``, as a name and its files' names, before any of it is.
+    is given to ``check``, as a name and its files' names, before any of it is. ``progress`` is
+    called while a folder of object storage is fetched.
 
     Raises:
         NotFoundError: It is none of these.
         UsageError: It is a file or an object, or a revision was given for something that has none.
         HubError: The hub refused or cannot be reached.
     """
-    named = resolve_model(model)
+    location = parse_location(model)
+    named = RemoteFile(location=location) if location.scheme == "s3" else resolve_model(model)
     match named:
         case Builtin(name=name):
             source = Source(folder=builtin_checkpoint(name), name=name)
@@ -71,16 +86,25 @@ def resolve_source(
         case LocalFile(path=path):
             raise near_file(path)
         case RemoteFile(location=location):
-            raise UsageError(
-                f"{location} is one object; a conversion starts from a checkpoint folder",
-                hint="Name a folder of this machine, or a repository: hf://OWNER/NAME.",
-            )
+            if location.scheme != "s3":
+                raise near_object(location)
+            source = _fetch_folder(location, check, progress)
     if revision is not None:
         raise UsageError(
             f"{model} has no revisions, but revision {revision!r} was asked for",
             hint="Revisions belong to hub ids.",
         )
     return source
+
+
+def _fetch_folder(
+    location: Location,
+    check: Callable[[str, Sequence[str]], None] | None,
+    progress: Progress | None,
+) -> Source:
+    links = fetch_folder(location, check=check, progress=progress)
+    name = location.name or location.bucket
+    return Source(folder=Path(links.name), name=name, temporary=links)
 
 
 def _fetch_snapshot(
