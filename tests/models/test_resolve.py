@@ -55,6 +55,7 @@ def test_every_form_of_a_model_has_one_meaning(text: str, meaning: NamedModel) -
         ("qwenn.zse", "there is no file qwenn.zse", "Did you mean qwen.zse?"),
         ("ck/lama", "there is no file ck/lama", "Did you mean ck/llama?"),
         ("ck/doesnotexist", "there is no file ck/doesnotexist", "Check the path."),
+        ("ck/doesnotexist", "there is no file ck/doesnotexist", "write hf://ck/doesnotexist."),
         ("ck/m.zse", "there is no file ck/m.zse", "zse convert MODEL -o ck/m.zse"),
         ("other/m.zse", "there is no file other/m.zse", "There is no folder other either"),
         ("./absent", "there is no file absent", "holds qwen.zse."),

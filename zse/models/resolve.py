@@ -116,7 +116,10 @@ def _resolve_local(text: str, path: Path) -> NamedModel:
     if path.exists():
         return LocalFile(path=path)
     if _is_path(text, path):
-        raise NotFoundError(f"there is no file {path}", hint=_hint_for_missing(path))
+        hint = _hint_for_missing(path)
+        if is_hub_id(text) and path.suffix != SUFFIX:
+            hint += f" If the hub's repository is meant, write hf://{text}."
+        raise NotFoundError(f"there is no file {path}", hint=hint)
     if is_hub_id(text):
         return HubRepository(repository=text)
     near = difflib.get_close_matches(text, [*BUILTIN_MODELS, *_names_in(path.parent)], 1)

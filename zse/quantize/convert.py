@@ -30,7 +30,7 @@ from zse.records import record
 from zse.settings import load_settings
 from zse.store import Location, open_store, open_writable, parse_location, put_file
 from zse.store.cache_use import using
-from zse.store.checksum import Hashing
+from zse.store.copying import read_digests
 from zse.store.overwrite import check_output
 
 if TYPE_CHECKING:
@@ -285,18 +285,9 @@ def _deliver(
 ) -> str:
     """Bring a file that is written to where it belongs; return its SHA-256."""
     if destination.is_local:
-        return _digest_of(target, stage(notify, "checksum"))
+        # The header is written last and hashed first, so the file is read again.
+        return read_digests(open_store(target), progress=stage(notify, "checksum")).sha256()
     return put_file(target, destination, progress=stage(notify, "upload")).sha256
-
-
-def _digest_of(path: Path, progress: Callable[[int, int], None]) -> str:
-    """Return a file's SHA-256. The header is written last and hashed first, so it is read again."""
-    store = open_store(path)
-    hashing, total_bytes = Hashing(None, store.size()), store.size()
-    for chunk in store.read_chunks():
-        hashing.update(chunk)
-        progress(hashing.size_bytes, total_bytes)
-    return hashing.sha256()
 
 
 def _ignore(progress: ConversionProgress) -> None:

@@ -73,6 +73,29 @@ def resume_copy(
     )
 
 
+def read_digests(
+    source: Store, expected: Checksum | None = None, progress: Progress | None = None
+) -> Hashing:
+    """Read a whole object for its digests.
+
+    Args:
+        source: What to read.
+        expected: What the caller will compare with.
+        progress: Called after each chunk.
+
+    Raises:
+        NotFoundError: The source does not exist.
+        StoreError: The storage failed.
+    """
+    total_bytes = source.size()
+    hashing = Hashing(expected, total_bytes)
+    for chunk in source.read_chunks():
+        hashing.update(chunk)
+        if progress is not None:
+            progress(hashing.size_bytes, total_bytes)
+    return hashing
+
+
 def _copy(
     source: Store, writer: Writer, hashing: Hashing, total_bytes: int, progress: Progress | None
 ) -> None:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from zse.errors import UsageError
 from zse.store.base import Transfer
-from zse.store.checksum import Checksum, Hashing
+from zse.store.checksum import Checksum
+from zse.store.copying import read_digests
 from zse.store.location import parse_location
 from zse.store.transfer import open_store
 
@@ -111,11 +112,11 @@ def _compared(
         return None
     known = known or source.checksum() or target.checksum()
     if known is None and source.location.is_local and target.location.is_local:
-        known = _read(source, Hashing(None, size_bytes), progress).found()
+        known = read_digests(source, progress=progress).found()
     if known is None:
         return None
     here = target if target.location.is_local else source
-    hashing = _read(here, Hashing(known, size_bytes), progress)
+    hashing = read_digests(here, known, progress)
     if not hashing.is_as_expected():
         return None
     return Transfer(
@@ -148,12 +149,3 @@ def _status(path: Path, *, follow: bool = True) -> os.stat_result | None:
 
 def _is_inside(path: Path, folder: Path) -> bool:
     return path.resolve().is_relative_to(folder.resolve())
-
-
-def _read(store: Store, hashing: Hashing, progress: Progress | None) -> Hashing:
-    total_bytes = store.size()
-    for chunk in store.read_chunks():
-        hashing.update(chunk)
-        if progress is not None:
-            progress(hashing.size_bytes, total_bytes)
-    return hashing
