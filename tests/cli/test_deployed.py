@@ -112,6 +112,18 @@ def test_what_vast_answered_names_the_instance(called, tmp_path):
     assert called() == [["vastai", "destroy", "instance", "7835610"]]
 
 
+def test_the_machine_that_vast_rents_is_remembered(called, tmp_path):
+    tool = tmp_path / "tools" / "vastai"
+    answers = "search) echo '[{\"id\": 5}]' ;; create) echo '{\"new_contract\": 77}' ;;"
+    tool.write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/said\ncase "$1" in {answers} esac\n')
+    deploy("vast", "--public", "--apply")
+    assert run(["deploy", "vast", "logs"]) == 0
+    search, create, logs = (tmp_path / "said").read_text().splitlines()
+    assert search.startswith("search offers gpu_name=")
+    assert create.startswith("create instance 5 --raw --image ghcr.io/acme/qwen:1")
+    assert logs == "logs 77 --tail 200"
+
+
 def test_runpods_endpoint_is_found_by_the_answer_that_made_it(called, tmp_path, monkeypatch):
     sent = []
     answers = iter([{"id": "e1x", "env": {"A": "b"}}, {"workers": 0}, None])

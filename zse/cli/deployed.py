@@ -28,25 +28,24 @@ if TYPE_CHECKING:
 @click.option("--yes", is_flag=True, help="Destroy without asking.")
 def command(
     target: str, verb: str, output: Path | None, identifier: str, *, follow: bool, yes: bool
-) -> int | None:
+) -> None:
     """Look after what was deployed to TARGET: status, logs, destroy.
 
     The folder that `zse deploy` wrote holds zse-deploy.json, which knows the names. The platform's
     own tool does the work; where it has none, zse says what to do instead.
     """
     from zse.deploy.deployed import find_folder, recall
+    from zse.deploy.errors import DeployError
     from zse.deploy.registry import make_action
 
     folder = output or find_folder(Path(), target)
     deployed = recall(folder, target, identifier=identifier)
     action = make_action(Verb(verb), deployed, follows=follow)
     if action.instead:
-        click.echo(f"{target} has no way to do this from here: {action.instead}", err=True)
-        return 12
+        raise DeployError(f"{target} has no way to do this from here", hint=action.instead)
     if verb == Verb.DESTROY:
         _ask(deployed, action, is_sure=yes)
     _do(action, folder)
-    return None
 
 
 def _ask(deployed: Deployment, action: Action, *, is_sure: bool) -> None:

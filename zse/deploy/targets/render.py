@@ -96,8 +96,8 @@ def make_action(verb: Verb, deployed: Deployment, *, follows: bool) -> Action:
     """Say how Render's tool lists services and shows logs."""
     if verb == "destroy":
         return Action(
-            instead="delete the service in the dashboard's settings, and render.yaml in the"
-            " repository, or Render makes it again"
+            instead="Delete the service in the dashboard's settings, and render.yaml in the"
+            " repository, or Render makes it again."
         )
     if verb == "status":
         return Action(commands=(("render", "services", "--output", "text"),))

@@ -197,7 +197,7 @@ def make_action(verb: Verb, deployed: Deployment, *, follows: bool) -> Action:  
     """Say how RunPod's API describes or deletes the endpoint."""
     if verb == "logs":
         return Action(
-            instead="its API gives no logs: open the endpoint in the console, Serverless, Logs"
+            instead="Its API gives no logs: open the endpoint in the console, Serverless, Logs."
         )
     method = "DELETE" if verb == "destroy" else "GET"
     url = f"{URL}/{deployed.needed_identifier()}"

@@ -219,7 +219,7 @@ def make_action(verb: Verb, deployed: Deployment, *, follows: bool) -> Action:
         )
     command = _logs_command(deployed, follows=follows)
     if command is None:
-        return Action(instead="open the endpoint in RunPod's console, Serverless, Logs")
+        return Action(instead="Open the endpoint in RunPod's console, Serverless, Logs.")
     return Action(commands=(command,))
 
 
