@@ -48,13 +48,27 @@ def test_inspect_shows_what_people_ask_for(built, tmp_path, capsys):
         assert words in shown
 
 
+def test_inspect_says_first_which_model_and_how_its_weights_come(built, tmp_path, capsys):
+    assert run(["image", "inspect", str(tmp_path / "out")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    shown = dict(line.split(maxsplit=1) for line in lines[2:6])
+    assert shown["sha256"] == sha256_hex(b"model")
+    assert shown["weights"] == "in the image; without the packages for s3://"
+    assert "byte code   none: the image starts twice as slowly" in lines
+
+
+def test_name_too_long_for_a_path_is_only_a_bad_reference(tmp_path, capsys):
+    assert run(["image", "inspect", "A" * 5000]) == 2
+    assert "not an image reference" in capsys.readouterr().err
+
+
 def test_inspect_as_json_holds_layers_labels_and_materials(built, tmp_path, capsys):
     assert run(["image", "inspect", f"oci:{tmp_path / 'out'}:1", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     (platform,) = report["platforms"]
     assert report["digest"] == built.digest
     assert len(platform["layers"]) == len(built.layers)
-    assert platform["labels"]["dev.zse.recipe"] == "small"
+    assert platform["labels"]["dev.zse.recipe"] == platform["facts"]["recipe"] == "small"
     assert platform["sbom"]["pypi"] == 2
 
 

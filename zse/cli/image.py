@@ -157,14 +157,15 @@ def _told(facts: ImageFacts) -> list[tuple[str, str]]:
     byte_code = facts.byte_code
     if byte_code == NO_BYTE_CODE:
         byte_code = "none: the image starts twice as slowly"
-    return [
+    lines = [
         ("model", model),
-        *([("sha256", facts.model_sha256)] if facts.model_sha256 else []),
+        ("sha256", facts.model_sha256),
         ("weights", f"{weights}; {able} the packages for s3://"),
         ("recipe", f"{facts.recipe}, zse {facts.version}"),
         ("device", " ".join(filter(None, (facts.device, *facts.kernels)))),
         ("byte code", byte_code),
     ]
+    return [line for line in lines if line[1]]
 
 
 def _pairs(values: Mapping[str, str]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -76,12 +77,13 @@ def with_kind(text: str) -> str:
     kind = text.partition(":")[0]
     if kind in {"oci", "tar"}:
         return text
-    for place in (text, text.rpartition(":")[0]):
-        path = Path(place)
-        if place and (path / "oci-layout").is_file():
-            return f"oci:{text}"
-        if path.suffix == ".tar" and path.is_file():
-            return f"tar:{text}"
+    with suppress(OSError):  # too long for a path
+        for place in filter(None, (text, text.rpartition(":")[0])):
+            path = Path(place)
+            if (path / "oci-layout").is_file():
+                return f"oci:{text}"
+            if path.suffix == ".tar" and path.is_file():
+                return f"tar:{text}"
     return text
 
 
