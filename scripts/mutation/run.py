@@ -35,7 +35,6 @@ SURVIVORS = Path(__file__).with_name("survivors.toml")
 PACKAGES = ("engine", "kv", "format", "oci", "serve")
 # Who also notices, beside a package's own tests.
 ALSO = {"kv": ("engine",), "format": ("attacks", "quantize/test_convert.py")}
-COPIED = ("zse", "tests", "scripts", "images", "pyproject.toml", "functions", "infra", "examples")
 NO_TEST_COLLECTED = 5
 
 
@@ -104,13 +103,16 @@ class Tree:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        for name in COPIED:
-            source = ROOT / name
-            if source.is_dir():
-                ignored = shutil.ignore_patterns("__pycache__")
-                shutil.copytree(source, folder / name, ignore=ignored)
-            elif source.exists():
-                shutil.copy(source, folder / name)
+        listed = subprocess.run(
+            ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+            cwd=ROOT,
+            capture_output=True,
+            check=True,
+        )
+        for name in filter(None, listed.stdout.decode().split("\0")):
+            if (ROOT / name).is_file():
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(ROOT / name, folder / name)
 
     def try_mutant(self, trial: Trial, *, timeout_seconds: float) -> Outcome:
         """Put a mutant in, run its tests until one fails, take it out."""
