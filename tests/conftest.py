@@ -35,7 +35,14 @@ SCRUBBED = frozenset(
     {"PORT", "SOURCE_DATE_EPOCH", "NO_COLOR", "REGISTRY_AUTH_FILE", "DOCKER_CONFIG"}
 )
 KEPT = frozenset(
-    {"ZSE_REQUIRE_GPU", "ZSE_KERNELS", "ZSE_TEST_SYSTEM", "ZSE_VENV", "HF_HUB_OFFLINE"}
+    {
+        "ZSE_REQUIRE_GPU",
+        "ZSE_NIGHTLY",
+        "ZSE_KERNELS",
+        "ZSE_TEST_SYSTEM",
+        "ZSE_VENV",
+        "HF_HUB_OFFLINE",
+    }
 )
 
 
@@ -62,6 +69,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             pytest.exit("ZSE_REQUIRE_GPU=1, but there is no GPU", returncode=EXIT_NO_GPU)
         for item in gpu_items:
             item.add_marker(pytest.mark.skip(reason="no GPU on this machine"))
+    if os.environ.get("ZSE_NIGHTLY") != "1":
+        for item in items:
+            if item.get_closest_marker("nightly"):
+                item.add_marker(pytest.mark.skip(reason="runs by night; now with ZSE_NIGHTLY=1"))
     system_items = [item for item in items if item.get_closest_marker("system")]
     if system_items and not config.option.collectonly and (reason := prepare_system()):
         for item in system_items:
