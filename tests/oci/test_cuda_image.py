@@ -111,3 +111,16 @@ def test_asked_for_the_cpu_it_says_that_it_cannot(built):
     done = start(built[1], PORT="0", ZSE_HOST="127.0.0.1", ZSE_DEVICE="cpu")
     assert done.returncode == 5
     assert "needs torch" in done.stdout + done.stderr
+
+
+def test_byte_code_is_of_the_images_own_python_and_is_used(built):
+    image, unpacked = built
+    script = (
+        "import sys, platform, importlib.util as u; sys.path[:0] = ['/opt/zse/app']; import zse;"
+        "data = open(u.cache_from_source(zse.__file__), 'rb').read();"
+        "print(platform.python_version(), data[:4] == u.MAGIC_NUMBER, data[4])"
+    )
+    done = start(unpacked, "python3", "-I", "-S", "-c", script)
+    # 1: never compared with its source.
+    assert done.stdout.split()[-3:] == [image.platforms[0].python, "True", "1"], done.stderr
+    assert image.platforms[0].warnings == ()

@@ -111,6 +111,8 @@ def test_recipe_whose_lock_names_no_python_says_so(build_here, project):
     assert facts.byte_code == "none"
 
 
+ROOT = Path(__file__).resolve().parents[2]
+REQUIREMENT = f"zstandard=={zstandard.__version__}"
 BUILD = """
 import sys
 from pathlib import Path
@@ -128,36 +130,61 @@ print(sys.version_info[:3], build_image(load_recipe(folder / "recipe"), options,
 """
 
 
-def other_releases() -> list[Path]:
-    """Return Pythons of this one's minor version but another release, which can use its packages."""
-    minor = f"{sys.version_info[0]}.{sys.version_info[1]}"
-    places = [Path(f"/usr/bin/python{minor}"), Path(f"/usr/local/bin/python{minor}")]
-    places += Path("~/.pyenv/versions").expanduser().glob(f"{minor}.*/bin/python")
-    found: dict[str, Path] = {}
+def other_pythons(*, is_same_minor: bool) -> dict[str, Path]:
+    """Return releases of Python on this machine that are not the one that runs this, by version."""
+    places = [
+        *Path("/usr/bin").glob("python3.??"),
+        *Path("/usr/local/bin").glob("python3.??"),
+        *Path("~/.pyenv/versions").expanduser().glob("3.??.*/bin/python"),
+    ]
+    ours, found = sys.version_info[:3], {}
     for path in places:
-        if path.is_file():
-            command = [path, "-I", "-c", "import platform; print(platform.python_version())"]
-            words = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-            found[words.strip()] = path
-    found.pop(sys.version.split()[0], None)
-    return list(found.values())
+        command = [path, "-I", "-c", "import sys; print(*sys.version_info[:3])"]
+        words = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        version = tuple(int(word) for word in words.split())
+        if version >= (3, 11) and version != ours and (version[:2] == ours[:2]) == is_same_minor:
+            found[".".join(words.split())] = path
+    return found
 
 
-def test_two_pythons_build_the_same_image(build_here, lock, project):
-    others = other_releases()
+def digest_by(python: Path, project: Path, packages: list[str]) -> str:
+    """Build with another Python; return the digest."""
+    done = subprocess.run(
+        [python, "-c", BUILD, str(project), f"linux/{host_architecture()}"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": ":".join([str(ROOT), *packages])},
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout.split()[-1]
+
+
+def test_two_releases_of_python_build_the_same_image(build_here, lock, project):
+    others = other_pythons(is_same_minor=True)
     if not others:
         pytest.skip("this machine has only one release of this Python: nothing to compare with")
     lock()
-    first = build_here(is_cached=False)
-    root = Path(__file__).resolve().parents[2]
-    packages = [str(root), *(path for path in sys.path if path.endswith("site-packages"))]
-    for other in others:
+    first = build_here(is_cached=False).digest
+    packages = [path for path in sys.path if path.endswith("site-packages")]
+    found = {version: digest_by(path, project, packages) for version, path in others.items()}
+    assert found == dict.fromkeys(others, first)
+
+
+@pytest.mark.slow
+def test_minor_versions_of_python_build_the_same_image(build_here, lock, project):
+    others = other_pythons(is_same_minor=False)
+    if not others:
+        pytest.skip("this machine has only one minor version of Python: nothing to compare with")
+    lock()
+    first, found = build_here(is_cached=False).digest, {}
+    for version, path in others.items():
+        packages = project / version
+        install = ["-m", "pip", "install", "--quiet", "--target", str(packages)]
         done = subprocess.run(
-            [other, "-c", BUILD, str(project), f"linux/{host_architecture()}"],
-            capture_output=True,
-            text=True,
-            check=False,
-            env={"PATH": "/usr/bin:/bin", "PYTHONPATH": ":".join(packages)},
+            [path, *install, "click", "httpx", REQUIREMENT], capture_output=True, check=False
         )
-        assert done.returncode == 0, done.stderr[-3000:]
-        assert done.stdout.split()[-1] == first.digest, other
+        if done.returncode:
+            pytest.skip(f"pip of Python {version} cannot install here")
+        found[version] = digest_by(path, project, [str(packages)])
+    assert found == dict.fromkeys(others, first)
