@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,9 +40,11 @@ def usable(cache_dir: Path) -> Iterator[None]:
             raise DiskFullError(
                 f"the disk of the cache folder {cache_dir} is full", hint=ROOM_HINT
             ) from error
+        # Making a folder where a file is says "File exists", which explains nothing.
+        is_file = cache_dir.exists() and not cache_dir.is_dir()
+        reason = os.strerror(errno.ENOTDIR) if is_file else error.strerror or error
         raise StoreError(
-            f"the cache folder {cache_dir} (ZSE_CACHE_DIR) cannot be used: "
-            f"{error.strerror or error}",
+            f"the cache folder {cache_dir} (ZSE_CACHE_DIR) cannot be used: {reason}",
             hint=_FOLDER_HINT,
         ) from error
 
