@@ -97,6 +97,15 @@ def test_a_folder_that_is_used_is_kept_and_its_lock_with_it(tmp_path: Path) -> N
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_file_that_is_open_is_kept(tmp_path: Path) -> None:
+    fill(tmp_path, ("kernels/sm_90.zkp", "kernels/.sm_80.zkp.writing"))
+    with (tmp_path / "kernels/.sm_80.zkp.writing").open("ab"):
+        items = find_items(tmp_path)
+        assert [is_item_used(tmp_path, item) for item in items] == [False, True]
+        assert [remove_item(tmp_path, item) for item in items] == [True, False]
+    assert [remove_item(tmp_path, item) for item in find_items(tmp_path)] == [True]
+
+
 def test_locks_that_nobody_holds_go(tmp_path: Path) -> None:
     with using(tmp_path, "triton"):
         with using(tmp_path, "triton"):

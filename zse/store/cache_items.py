@@ -11,6 +11,7 @@ from zse.records import record
 from zse.store.cache_kinds import KINDS, MODELS, Kind
 from zse.store.cache_models import find_models, is_model_used, remove_left_notes, remove_model
 from zse.store.cache_use import cleaning, is_area_used, usable
+from zse.store.locks import is_used, remove_unused
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -70,10 +71,14 @@ def find_items(cache_dir: Path, kinds: Iterable[Kind] = KINDS) -> list[CacheItem
 
 
 def is_item_used(cache_dir: Path, item: CacheItem) -> bool:
-    """Whether a process uses a thing, or others of its folder."""
+    """Whether a process has a thing open, or uses others of its folder."""
     if item.kind == MODELS.name:
         return is_model_used(item.path)
-    return is_area_used(cache_dir, kind_named(item.kind).area)
+    if is_area_used(cache_dir, kind_named(item.kind).area):
+        return True
+    with contextlib.suppress(OSError):
+        return item.path.is_file() and is_used(item.path)
+    return False
 
 
 def remove_item(cache_dir: Path, item: CacheItem) -> bool:
@@ -87,8 +92,8 @@ def remove_item(cache_dir: Path, item: CacheItem) -> bool:
         _remove_empty_folders(item.path.parent, cache_dir)
         return is_removed
     with cleaning(cache_dir, kind_named(item.kind).area) as is_removed:
+        is_removed = is_removed and _remove(item.path)
         if is_removed:
-            _remove(item.path)
             _remove_empty_folders(item.path.parent, cache_dir)
     return is_removed
 
@@ -118,11 +123,16 @@ def _matches(cache_dir: Path, kind: Kind) -> Iterator[Path]:
         yield from (path for path in cache_dir.glob(pattern) if path not in folders)
 
 
-def _remove(path: Path) -> None:
+def _remove(path: Path) -> bool:
+    """Remove a folder, or a file that nobody has open; tell whether it went."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
-    else:
+        return True
+    try:
+        return remove_unused(path)
+    except (FileNotFoundError, PermissionError):  # gone, or read-only: its folder decides
         path.unlink(missing_ok=True)
+        return True
 
 
 def _remove_empty_folders(folder: Path, cache_dir: Path) -> None:
