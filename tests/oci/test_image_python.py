@@ -12,9 +12,11 @@ import pytest
 import zstandard
 from oci_builders import lock_python, read_layer
 
+from zse.oci import platform_image
 from zse.oci.errors import LockError
 from zse.oci.image_python import host_architecture
 from zse.oci.inspect import read_image_facts
+from zse.oci.layer import Compression
 
 OTHER = "arm64" if host_architecture() == "amd64" else "amd64"
 PYC = "opt/zse/site-packages/demo/__pycache__/__init__.cpython-311.pyc"
@@ -109,6 +111,14 @@ def test_recipe_whose_lock_names_no_python_says_so(build_here, project):
     assert "no Debian lock names" in built.platforms[0].warnings[0]
     facts = read_image_facts(f"oci:{project / 'out'}", auth_file=project / "none")
     assert facts.byte_code == "none"
+
+
+def test_another_version_of_the_compressor_is_warned_of(build_here, lock, monkeypatch):
+    lock()
+    monkeypatch.setattr(platform_image, "LIBZSTD_VERSION", "1.4.8")
+    (words,) = build_here().platforms[0].warnings
+    assert "libzstd is 1.4.8" in words
+    assert build_here(compression=Compression.NONE).platforms[0].warnings == ()
 
 
 ROOT = Path(__file__).resolve().parents[2]
