@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from zse import __version__
 from zse.cli import COMMANDS, run
 from zse.errors import NotFoundError, StoreError
 
@@ -62,3 +63,17 @@ def test_a_file_that_the_system_refuses_is_an_error_with_words(
     found = capsys.readouterr().err
     assert f"the cache folder {in_the_way} (ZSE_CACHE_DIR) cannot be used: Not a directory" in found
     assert "hint: " in found
+
+
+def test_the_version_warns_of_another_program_of_the_same_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["--version"]) == 0
+    assert capsys.readouterr().out == f"zse, version {__version__}\n"
+    folder = tmp_path / "zllm_zse-1.4.2.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: zllm-zse\nVersion: 1.4.2\n")
+    (folder / "RECORD").write_text("zse/__init__.py,sha256=x,1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert run(["--version"]) == 0
+    assert "zllm-zse 1.4.2, another program" in capsys.readouterr().err

@@ -21,7 +21,9 @@ import pytest
 from documents import ROOT, Line, lines, need_of, programs
 
 from zse.errors import MissingDependencyError
+from zse.format import convert_model
 from zse.install import TORCH_CPU_INDEX
+from zse.models.builtin import builtin_checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(3600)]
 PYTHONS = ("3.11", "3.12", "3.13")
 STAND_INS = {"Qwen/Qwen2.5-7B-Instruct": "tiny", ".venv/bin/zse": "zse", "./my-checkpoint": "tiny"}
+FOLDERS = ("fine-tuned", "base", "logits-only")
 FILES = ("qwen.zse", "qwen-7b.zse", "qwen-72b.zse", "model.zse", "my.zse")
 READY_SECONDS = 120
 
@@ -45,7 +48,17 @@ def find_python(version: str) -> str:
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
-    command = ["python3", "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(folder), str(ROOT)]
+    command = [
+        find_python(PYTHONS[0]),
+        "-m",
+        "pip",
+        "wheel",
+        "-q",
+        "--no-deps",
+        "-w",
+        str(folder),
+        str(ROOT),
+    ]
     subprocess.run(command, check=True)
     (path,) = folder.glob("zse_toolkit-*.whl")
     return path
@@ -55,13 +68,26 @@ class Desk:
     """A folder with an environment first on its path, in which lines are pasted."""
 
     def __init__(self, folder: Path, environment: Path) -> None:
-        self._folder = folder
+        self._home = self._folder = folder
+        self._page = ""
         self._variables = {
+            **os.environ,
             "PATH": f"{environment / 'bin'}:{os.environ['PATH']}",
-            "HOME": str(folder),
-            "TMPDIR": str(folder),
-            "OMP_NUM_THREADS": "2",
+            "ZSE_CACHE_DIR": str(folder / ".cache"),
         }
+
+    def open_page(self, page: str, model: Path) -> None:
+        """Begin a page: a folder of its own, with what the documents take for granted."""
+        if page == self._page:
+            return
+        self._page = page
+        self._folder = self._home / page.replace("/", "-")
+        self._folder.mkdir(exist_ok=True)
+        for name in FILES:
+            shutil.copy(model, self._folder / name)
+        for name in FOLDERS:
+            shutil.copytree(builtin_checkpoint("tiny"), self._folder / name)
+        (self._folder / "chat.jinja").write_text("{{ messages[-1].content }}")
 
     def paste(self, text: str) -> subprocess.CompletedProcess[str]:
         """Run a line in a shell; a server is stopped once it is ready."""
@@ -123,18 +149,16 @@ def make_desk(
         pip = [str(environment / "bin" / "pip"), "install", "-q"]
         wanted = f"{wheel}[{extras}]" if extras else str(wheel)
         subprocess.run([*pip, "--extra-index-url", TORCH_CPU_INDEX, wanted], check=True)
-        for name in FILES:
-            shutil.copy(tiny_file(wheel), folder / name)
         return Desk(folder, environment)
 
     return make
 
 
-def tiny_file(wheel: Path) -> Path:
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Convert the built-in model once, with what runs the tests."""
-    path = wheel.parent / "tiny.zse"
-    if not path.exists():
-        subprocess.run(["zse", "convert", "tiny", "-o", str(path)], check=True)
+    path = tmp_path_factory.mktemp("model") / "tiny.zse"
+    convert_model("tiny", path)
     return path
 
 
@@ -143,9 +167,10 @@ RUN = [
 ]
 
 
-def failures(desk: Desk, allowed: frozenset[int]) -> list[str]:
+def failures(desk: Desk, model: Path, allowed: frozenset[int]) -> list[str]:
     found = []
     for line in RUN:
+        desk.open_page(line.page, model)
         done = desk.paste(forced(line))
         if done.returncode not in allowed or "Traceback" in done.stderr:
             found.append(f"{line}\n  ended with {done.returncode}: {done.stderr[-400:]}")
@@ -157,15 +182,15 @@ def forced(line: Line) -> str:
     return line.text.replace("zse convert ", "zse convert --force ")
 
 
-def test_with_the_extras_every_line_works(make_desk: Callable[[str], Desk]) -> None:
-    assert failures(make_desk("cpu,convert"), frozenset({0})) == []
+def test_with_the_extras_every_line_works(make_desk: Callable[[str], Desk], model: Path) -> None:
+    assert failures(make_desk("cpu,convert"), model, frozenset({0})) == []
 
 
 def test_without_extras_every_line_works_or_names_its_extra(
-    make_desk: Callable[[str], Desk],
+    make_desk: Callable[[str], Desk], model: Path
 ) -> None:
     allowed = frozenset({0, MissingDependencyError.exit_code})
-    assert failures(make_desk(""), allowed) == []
+    assert failures(make_desk(""), model, allowed) == []
 
 
 def test_with_the_extras_every_program_of_a_page_runs(make_desk: Callable[[str], Desk]) -> None:

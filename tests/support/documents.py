@@ -43,11 +43,14 @@ NEEDS: tuple[tuple[str, str], ...] = (
     (r"terraform (init|apply)|railway login|: cd endpoint", "an account"),
     (r"zse deploy \w+ (status|logs|destroy)|--apply", "an account"),
     (r"s3://", "object storage"),
-    (r"hf://|owner/name", "a repository on the hub"),
+    (r"hf://|owner/name|https://huggingface", "a repository on the hub"),
     (r"--push|REGISTRY|kernels (push|pull)|ghcr\.io/acme/zse-kernels", "a registry"),
     (r"zse kernels (build|add|list|verify)|--gpu|--recipe cuda", "minutes of compiling"),
     (r"--device cuda|kernels tune", "a GPU"),
-    (r"zse cold-start oci:|zse image verify", "an image and its build, which tests/e2e makes"),
+    (
+        r"zse cold-start oci:|zse image (verify|inspect)",
+        "an image and its build, which tests/e2e makes",
+    ),
     (r"eval \"\$\(zse completion", "an interactive shell"),
 )
 

@@ -72,12 +72,31 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
 
+def _show_version(ctx: click.Context, param: click.Parameter, is_asked: bool) -> None:  # noqa: ARG001
+    """Print the version; warn of another program that shares the import name."""
+    if not is_asked or ctx.resilient_parsing:
+        return
+    from zse.install import find_strangers, strangers_warning
+
+    click.echo(f"zse, version {__version__}")
+    if warning := strangers_warning(find_strangers()):
+        click.echo(f"warning: {warning}", err=True)
+    ctx.exit()
+
+
 @click.group(
     cls=LazyGroup,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@click.version_option(__version__, prog_name="zse")
+@click.option(
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_show_version,
+    help="Show the version, and another program of the same name.",
+)
 @click.pass_context
 def cli(ctx: click.Context) -> None:
     """zse: an LLM endpoint that was asleep answers in under a second, from one file."""
