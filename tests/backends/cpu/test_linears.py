@@ -35,6 +35,8 @@ def make(
         return int8_tiles(parts["qweight"], parts["scale"]), values
     if form.startswith("int8"):
         if form == "int8_packed":
+            if not int8_is_exact():
+                pytest.skip("the packed product of this processor saturates; zse takes tiles here")
             monkeypatch.setattr(int8_linear, "_SMALL", 0)
         return Int8Linear(parts["qweight"], parts["scale"]), values
     if form == "int4":
