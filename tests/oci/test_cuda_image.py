@@ -110,7 +110,8 @@ def test_without_a_gpu_it_ends_with_ten_and_says_what_to_do(built):
 def test_asked_for_the_cpu_it_says_that_it_cannot(built):
     done = start(built[1], PORT="0", ZSE_HOST="127.0.0.1", ZSE_DEVICE="cpu")
     assert done.returncode == 5
-    assert "needs torch" in done.stdout + done.stderr
+    assert "the cpu backend needs" in done.stdout + done.stderr
+    assert "--recipe cpu" in done.stdout + done.stderr
 
 
 def test_byte_code_is_of_the_images_own_python_and_is_used(built):
