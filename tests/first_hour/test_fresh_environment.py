@@ -148,7 +148,8 @@ def make_desk(
         subprocess.run([find_python(request.param), "-m", "venv", str(environment)], check=True)
         pip = [str(environment / "bin" / "pip"), "install", "-q"]
         wanted = f"{wheel}[{extras}]" if extras else str(wheel)
-        subprocess.run([*pip, "--extra-index-url", TORCH_CPU_INDEX, wanted], check=True)
+        index = ["--extra-index-url", TORCH_CPU_INDEX] if extras else []
+        subprocess.run([*pip, *index, wanted], check=True)
         return Desk(folder, environment)
 
     return make
