@@ -62,7 +62,7 @@ def test_json_holds_every_figure(model_file: Path) -> None:
     assert figures["file_bytes"] == model_file.stat().st_size
     instructions = torch.backends.cpu.get_cpu_capability()
     assert figures["device"].startswith("cpu (")
-    assert figures["device"].endswith(f", {instructions}; threads: 1)")
+    assert figures["device"].endswith(f", {instructions}, threads: 1)")
     for name, value in figures.items():
         assert isinstance(value, str) or value > 0, name
 

@@ -43,7 +43,7 @@ class DeviceUsed:
 
     def __str__(self) -> str:
         """Say it in words."""
-        threads = f"; threads: {self.threads}" if self.threads else ""
+        threads = f", threads: {self.threads}" if self.threads else ""
         return f"{self.name} ({self.hardware}, {self.instructions}{threads})"
 
 
