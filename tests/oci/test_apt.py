@@ -43,8 +43,8 @@ def test_given_mirror_wins_and_has_its_security_archive_beside_it(apt_folder):
 def test_host_that_is_not_debian_takes_debians_own_mirror(apt_folder):
     (apt_folder / "sources.list").write_text("deb http://x.example/ubuntu noble main\n")
     mirrors = find_mirrors(apt_folder=apt_folder)
-    assert mirrors.debian == "https://deb.debian.org/debian"
-    assert mirrors.security == "https://deb.debian.org/debian-security"
+    assert mirrors.of("debian") == "http://ftp.debian.org/debian"
+    assert mirrors.of("debian-security") == "http://security.debian.org/debian-security"
 
 
 def test_folded_lines_belong_to_their_key():

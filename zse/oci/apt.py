@@ -12,8 +12,6 @@ from pathlib import Path
 from zse.records import record
 
 APT_FOLDER = Path("/etc/apt")
-DEFAULT_MIRROR = "https://deb.debian.org/debian"
-"""Debian's own, for hosts that are not Debian; what comes from it is checked against the locks."""
 
 
 @record
@@ -26,6 +24,13 @@ class Mirrors:
     def of(self, archive: str) -> str:
         """Return the address of the archive named ``debian`` or ``debian-security``."""
         return self.security if archive == "debian-security" else self.debian
+
+
+DEBIANS_OWN = Mirrors(
+    debian="http://ftp.debian.org/debian", security="http://security.debian.org/debian-security"
+)
+"""For hosts that are not Debian. Packages are held to the digests in the locks, and an index to
+Debian's signature, whatever carries them."""
 
 
 def find_mirrors(mirror: str = "", *, apt_folder: Path = APT_FOLDER) -> Mirrors:
@@ -45,7 +50,7 @@ def find_mirrors(mirror: str = "", *, apt_folder: Path = APT_FOLDER) -> Mirrors:
         if archive in {"debian", "debian-security"}:
             found.setdefault(archive, address)
     if "debian" not in found:
-        return find_mirrors(DEFAULT_MIRROR)
+        return DEBIANS_OWN
     return Mirrors(debian=found["debian"], security=found.get("debian-security", ""))
 
 
