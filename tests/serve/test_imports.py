@@ -66,5 +66,5 @@ def test_a_model_of_this_machine_is_loaded_without_what_speaks_to_others_or_writ
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
     )
     loaded = set(output.stdout.split())
-    assert not {"http.client", "urllib.request", "zse.format.writer"} & loaded
+    assert not {"http.client", "urllib.request", "zse.format.writer", "zse.device.cgroup"} & loaded
     assert not [name for name in loaded if name.startswith("zse.store")]

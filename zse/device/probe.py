@@ -8,7 +8,6 @@ import os
 import platform
 from pathlib import Path
 
-from zse.device.cgroup import cpu_quota, memory_limits
 from zse.records import record
 
 _KIB = 1024
@@ -46,6 +45,8 @@ def probe(root: Path = Path("/")) -> DeviceInfo:
     Args:
         root: Where ``proc`` and ``sys`` are; tests point it at a made-up tree.
     """
+    from zse.device.cgroup import cpu_quota  # a server on a GPU never asks
+
     cpuinfo = _read(root / "proc/cpuinfo")
     total, available = _memory(root)
     return DeviceInfo(
@@ -102,6 +103,8 @@ def _physical_cores(cpuinfo: str) -> int:
 
 def _memory(root: Path) -> tuple[int, int]:
     """Return total and available bytes: the machine's, cut to the container's limit."""
+    from zse.device.cgroup import memory_limits
+
     meminfo = _read(root / "proc/meminfo")
     total, available = _kib(meminfo, "MemTotal"), _kib(meminfo, "MemAvailable")
     for group in memory_limits(root):
