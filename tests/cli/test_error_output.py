@@ -13,7 +13,7 @@ import click
 import pytest
 
 from zse.cli import COMMANDS, cli, run
-from zse.cli.error_output import as_json
+from zse.cli.error_output import as_json, show_error
 from zse.errors import ContextLengthError, NotFoundError, ZSEError
 
 if TYPE_CHECKING:
@@ -159,3 +159,8 @@ def test_help_alone_lists_the_commands_and_help_of_nothing_is_an_error(
     assert all(name in output for name in COMMANDS)
     assert said(["help", "convrt"], capsys)[0] == 2
     assert said(["help", "convert", "more"], capsys)[0] == 2
+
+
+def test_what_an_error_quotes_does_not_command_the_terminal(capsys):
+    show_error(ZSEError("the registry said \x1b[2J", hint="one\ntwo\x9b"))
+    assert capsys.readouterr().err == "error: the registry said \\u001b[2J\nhint: one\ntwo\\u009b\n"

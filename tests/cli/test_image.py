@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from oci_builders import RECIPE, fill_cache, make_rootfs, make_wheel, sha256_hex
 
 from zse.cli import run
 from zse.oci.build import build_image
+from zse.oci.layout import ImageLayout
 from zse.oci.options import BuildOptions, BuiltImage
 from zse.oci.recipe import load_recipe
 
@@ -55,6 +57,20 @@ def test_inspect_says_first_which_model_and_how_its_weights_come(built, tmp_path
     assert shown["sha256"] == sha256_hex(b"model")
     assert shown["weights"] == "in the image; without the packages for s3://"
     assert "byte code   none: the image starts twice as slowly" in lines
+
+
+def test_an_image_of_a_stranger_does_not_command_the_terminal(built, tmp_path, capsys):
+    layout = ImageLayout(tmp_path / "out")
+    (image,) = (one for one in layout.manifests() if not one.artifact_type)
+    document = json.loads(layout.read_blob(image.digest))
+    document["annotations"]["a"] = "\x1b]0;b\x07"
+    content = json.dumps(document).encode()
+    digest = layout.add_bytes(content)
+    layout.add_image(replace(image, digest=digest, size_bytes=len(content)), "evil", [])
+    assert run(["image", "inspect", f"oci:{tmp_path / 'out'}:evil"]) == 0
+    shown = capsys.readouterr().out
+    assert "a=\\u001b]0;b\\u0007" in shown
+    assert not {"\x1b", "\x07"} & set(shown)
 
 
 def test_name_too_long_for_a_path_is_only_a_bad_reference(tmp_path, capsys):

@@ -72,3 +72,9 @@ def test_image_of_others_says_nothing():
 def test_place_without_an_image_is_refused(read, project):
     with pytest.raises(NotFoundError):
         read(f"oci:{project / 'nothing'}")
+
+
+def test_labels_of_a_stranger_cannot_command_a_terminal_or_forge_a_line():
+    hostile = "x\x1b[2J\nerror: y"
+    facts = ImageFacts.from_labels({"dev.zse.model.name": hostile, "dev.zse.kernels": hostile})
+    assert "".join((facts.model_name, *facts.kernels)).isprintable()

@@ -16,6 +16,7 @@ import click
 
 from zse.errors import BadSettingError, UsageError, ZSEError
 from zse.failures import deliberate
+from zse.printable import printable
 from zse.settings import Settings, load_settings
 
 if TYPE_CHECKING:
@@ -39,11 +40,14 @@ def end_with(failure: Exception, words: Sequence[str]) -> int:
 
 
 def show_error(error: ZSEError) -> None:
-    """Write an error in two lines, with colour on a terminal that may have it."""
+    """Write an error in two lines, with colour on a terminal that may have it.
+
+    It may quote a file, a registry or a label: nothing of that commands the terminal.
+    """
     color = False if _settings().no_color else None  # None: click looks at the stream
-    lines = [click.style("error:", fg="red", bold=True) + f" {error.message}"]
+    lines = [click.style("error:", fg="red", bold=True) + f" {_shown(error.message)}"]
     if error.hint:
-        lines.append(click.style("hint:", fg="cyan", bold=True) + f" {error.hint}")
+        lines.append(click.style("hint:", fg="cyan", bold=True) + f" {_shown(error.hint)}")
     click.echo("\n".join(lines), err=True, color=color)
 
 
@@ -57,6 +61,10 @@ def as_json(error: ZSEError) -> dict[str, str | int]:
         "message": error.message,
         "hint": error.hint,
     }
+
+
+def _shown(text: str) -> str:
+    return printable(text, keep="\n\t")
 
 
 def _settings() -> Settings:

@@ -11,6 +11,7 @@ import click
 
 from zse.errors import UsageError
 from zse.oci.facts import NO_BYTE_CODE
+from zse.printable import printable
 from zse.settings import load_settings
 
 if TYPE_CHECKING:
@@ -123,24 +124,19 @@ def _print_platform(item: PlatformReport) -> None:
         ("starts", " ".join([*item.entrypoint, *item.command])),
         ("ports", " ".join(item.ports)),
     ]
-    for name, value in lines:
-        click.echo(f"{name:11} {value}")
-    for name, values in (("env", item.env), ("labels", _pairs(item.labels))):
-        for value in values:
-            click.echo(f"{name:11} {value}")
-    for value in _pairs(item.annotations):
-        click.echo(f"{'annotation':11} {value}")
+    lines += [("env", value) for value in item.env]
+    lines += [("labels", value) for value in _pairs(item.labels)]
+    lines += [("annotation", value) for value in _pairs(item.annotations)]
     for layer in item.layers:
         kind = layer.media_type.rpartition("tar")[2].lstrip("+") or "plain"
-        click.echo(
-            f"{'layer':11} {layer.size_bytes / 1e6:8.1f} MB  {kind:5}  {layer.digest[:19]}  "
-            f"{layer.comment}"
-        )
-    for statement in item.statements:
-        click.echo(f"{'statement':11} {statement.artifact_type}  {statement.digest}")
+        size = f"{layer.size_bytes / 1e6:8.1f} MB"
+        lines.append(("layer", f"{size}  {kind:5}  {layer.digest[:19]}  {layer.comment}"))
+    lines += [("statement", f"{one.artifact_type}  {one.digest}") for one in item.statements]
     if item.sbom:
         counts = ", ".join(f"{count} {kind}" for kind, count in item.sbom.items())
-        click.echo(f"{'materials':11} {counts}")
+        lines.append(("materials", counts))
+    for name, value in lines:  # an image may say anything
+        click.echo(f"{name:11} {printable(value)}")
 
 
 def _told(facts: ImageFacts) -> list[tuple[str, str]]:

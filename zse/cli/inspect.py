@@ -13,6 +13,7 @@ import click
 from zse.cli.model_argument import MODEL
 from zse.format.reader import ZSEReader
 from zse.models.resolve import HubRepository, LocalFolder, RemoteFile, not_a_file, resolve_model
+from zse.printable import printable
 from zse.records import record
 from zse.settings import load_settings
 from zse.stream.remote import RemoteReader
@@ -191,17 +192,12 @@ def _human(size_bytes: int) -> str:
     return f"{size:.2f} GiB"
 
 
-def _printable(text: str) -> str:
-    """Replace control characters: the header comes from strangers, the terminal is yours."""
-    return "".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in text)
-
-
 def _print_plain(tables: Sequence[Table]) -> None:
     for table in tables:
         if not table.rows:
             continue
         click.echo(f"[{table.title}]")
-        rows = [tuple(_printable(cell) for cell in row) for row in (table.columns, *table.rows)]
+        rows = [tuple(printable(cell) for cell in row) for row in (table.columns, *table.rows)]
         widths = [max(len(row[column]) for row in rows) for column in range(len(table.columns))]
         # The heading of two-column tables says nothing that the rows do not.
         for row in rows[1:] if table.columns == ("field", "value") else rows:
@@ -224,5 +220,5 @@ def _print_rich(tables: Sequence[Table]) -> None:
             numeric = column in ("offset", "bytes")
             shown.add_column(column, justify="right" if numeric else "left", overflow="fold")
         for row in table.rows:
-            shown.add_row(*(Text(_printable(cell)) for cell in row))
+            shown.add_row(*(Text(printable(cell)) for cell in row))
         console.print(shown)

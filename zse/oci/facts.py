@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from zse.printable import printable
 from zse.records import record
 
 if TYPE_CHECKING:
@@ -74,9 +75,9 @@ class ImageFacts:
 
     @classmethod
     def from_labels(cls, labels: Mapping[str, str]) -> ImageFacts:
-        """Read labels; what they do not say stays empty."""
+        """Read labels, which anybody may have written; what they do not say stays empty."""
         found: dict[str, Any] = {}
         for field, name in _LABELS.items():
-            text = str(labels.get(f"{_PREFIX}{name}", ""))
+            text = printable(str(labels.get(f"{_PREFIX}{name}", "")))
             found[field] = tuple(filter(None, text.split(","))) if field in _LISTS else text
         return cls(**found)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from zse.errors import CheckpointError, NotFoundError, UsageError, ZSEError
 from zse.format.errors import GGUF_HINT
 from zse.models.resolve import SUFFIX
+from zse.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -122,4 +123,4 @@ def _base_of_adapter(folder: Path) -> str:
         base = json.loads(path.read_bytes())["base_model_name_or_path"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return ""
-    return "".join(filter(str.isprintable, str(base)))[:_MAX_NAME]
+    return printable(str(base)[:_MAX_NAME])

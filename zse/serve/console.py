@@ -13,6 +13,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from zse import __version__
+from zse.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -49,8 +50,7 @@ def text_of(line: Mapping[str, Any]) -> str:
 def _printable(name: str, value: object) -> object:
     if not isinstance(value, str):
         return value
-    kept = "\n" if name in _MANY_LINES else ""
-    return "".join(c if c.isprintable() or c in kept else "?" for c in value)
+    return printable(value, keep="\n" if name in _MANY_LINES else "", instead="?")
 
 
 def _listening(line: Mapping[str, Any]) -> str:
