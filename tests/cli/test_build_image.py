@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -114,6 +115,22 @@ def test_object_is_fetched_into_the_cache_first(model, asked, faulty_s3, tmp_pat
     assert invoke("s3://bucket/m.zse", "--name", "zse", "--push").exit_code == 0
     assert asked[0].model.parent == tmp_path / "cache" / "models"
     assert asked[0].model.read_bytes() == model.read_bytes()
+
+
+def test_it_is_shown_how_far_the_fetch_of_the_model_is(
+    model, asked, faulty_s3, tmp_path, monkeypatch
+):
+    words = []
+
+    @contextmanager
+    def recording():
+        yield lambda word, *_: words.append(word)
+
+    monkeypatch.setattr("zse.cli.transfer_display.staged_progress", recording)
+    monkeypatch.setenv("ZSE_CACHE_DIR", str(tmp_path / "cache"))
+    faulty_s3.objects["/bucket/m.zse"] = (model.read_bytes(), {})
+    invoke("s3://bucket/m.zse", "--name", "zse", "--push")
+    assert set(words) == {"fetching"}
 
 
 def test_address_of_a_url_image_is_not_fetched(asked):

@@ -13,8 +13,9 @@ from zse.cli.model_argument import MODEL
 from zse.errors import UsageError
 
 if TYPE_CHECKING:
-    from zse.oci.options import BuiltImage
+    from zse.oci.options import BuildOptions, BuiltImage
     from zse.oci.recipe import Recipe
+    from zse.settings import Settings
 
 _RECIPES_TAKEN = {
     "cpu": "recipe cpu: the image serves on CPUs; for NVIDIA GPUs say --recipe cuda or --gpu ARCH",
@@ -96,21 +97,52 @@ def command(**flags: Any) -> None:
     """
     from zse.cli.image_kernels import build_image_packs, find_image_packs
     from zse.cli.stopping import clean_stop
-    from zse.cli.transfer_display import staged_progress
+    from zse.cli.transfer_display import opening_progress, staged_progress
     from zse.engine.opening import locate_model
     from zse.oci.build import build_image
-    from zse.oci.layer import Compression
-    from zse.oci.options import BuildOptions, ModelMode
+    from zse.oci.options import ModelMode
     from zse.oci.preflight import check_model, check_options, check_places
-    from zse.oci.secrets import read_secrets
-    from zse.oci.sizes import parse_size
     from zse.settings import load_settings
     from zse.store.cache_room import filling
 
     settings = load_settings()
-    mode = ModelMode(flags["model_mode"])
     recipe = _recipe(flags)
-    options = BuildOptions(
+    options = _options(flags, settings)
+    check_options(recipe, options)
+    check_places(recipe, options)
+    packs = find_image_packs(recipe.kernels.gpu, flags["kernels"], settings, _say)
+    with clean_stop(), filling(settings.cache_dir, "images"):
+        if options.model_mode is ModelMode.BAKED:
+            with opening_progress() as told:
+                model = locate_model(flags["model"], quant=flags["quant"], progress=told)
+            facts = _model_facts(model, allow_no_tokenizer=flags["allow_no_tokenizer"])
+            options = replace(options, model=model, model_facts=facts)
+            check_model(options)
+        kernels = build_image_packs(packs, settings.cache_dir, _say)
+        options = replace(options, kernels=kernels)
+        with staged_progress() as progress:
+            built = build_image(recipe, options, _say, progress)
+    click.echo(_as_json(built) if flags["as_json"] else built.digest)
+    _say(_summary(built))
+    for words in dict.fromkeys(words for it in built.platforms for words in it.warnings):
+        _say(f"warning: {words}")
+    for step in built.next_steps:
+        _say(f"{step.purpose}:\n  {step.command}")
+
+
+def _options(flags: dict[str, Any], settings: Settings) -> BuildOptions:
+    """Return what was said, before the model and the kernels are found.
+
+    Raises:
+        UsageError: A size or a secret is malformed.
+    """
+    from zse.oci.layer import Compression
+    from zse.oci.options import BuildOptions, ModelMode
+    from zse.oci.secrets import read_secrets
+    from zse.oci.sizes import parse_size
+
+    mode = ModelMode(flags["model_mode"])
+    return BuildOptions(
         name=flags["name"],
         cache_dir=settings.cache_dir / "images",
         platforms=_platforms(flags["platforms"]),
@@ -131,25 +163,6 @@ def command(**flags: Any) -> None:
         auth_file=Path(settings.registry_auth_file),
         secrets=read_secrets(flags["secrets"]),
     )
-    check_options(recipe, options)
-    check_places(recipe, options)
-    packs = find_image_packs(recipe.kernels.gpu, flags["kernels"], settings, _say)
-    with clean_stop(), filling(settings.cache_dir, "images"):
-        if mode is ModelMode.BAKED:
-            model = locate_model(flags["model"], quant=flags["quant"])
-            facts = _model_facts(model, allow_no_tokenizer=flags["allow_no_tokenizer"])
-            options = replace(options, model=model, model_facts=facts)
-            check_model(options)
-        kernels = build_image_packs(packs, settings.cache_dir, _say)
-        options = replace(options, kernels=kernels)
-        with staged_progress() as progress:
-            built = build_image(recipe, options, _say, progress)
-    click.echo(_as_json(built) if flags["as_json"] else built.digest)
-    _say(_summary(built))
-    for words in dict.fromkeys(words for it in built.platforms for words in it.warnings):
-        _say(f"warning: {words}")
-    for step in built.next_steps:
-        _say(f"{step.purpose}:\n  {step.command}")
 
 
 def _recipe(flags: dict[str, Any]) -> Recipe:

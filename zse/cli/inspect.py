@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -167,10 +166,7 @@ def _mapping_table(title: str, mapping: Any) -> Table:
 
 
 def _bytes_by_scheme(header: ZSEHeader) -> dict[str, int]:
-    sizes: Counter[str] = Counter()
-    for tensor in header.tensors:
-        sizes[tensor.scheme.value] += tensor.length_bytes
-    return dict(sorted(sizes.items()))
+    return dict(sorted((key.value, size) for key, size in header.bytes_by_scheme().items()))
 
 
 def _count_parameters(header: ZSEHeader) -> int:

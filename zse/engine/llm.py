@@ -13,19 +13,19 @@ import functools
 import itertools
 import threading
 from collections import deque
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self, cast, overload
 
 from zse.engine.conversations import is_one_conversation, messages_of
 from zse.engine.loading import LoadOptions, load_model
 from zse.engine.output import Delta, RequestText, TokenLogprob
+from zse.engine.prompts import list_of_prompts
 from zse.engine.request import FinishReason, Request, SamplingParams
-from zse.errors import InvalidParameterError, UsageError
+from zse.errors import UsageError
 from zse.records import record
 from zse.text.template import load_chat_template
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from zse.backends.types import DeviceUsed, LogitRows
@@ -205,7 +205,7 @@ class LLM:
         """
         streams: list[_Stream] = []
         try:
-            for prompt in _list_of_prompts(prompts):
+            for prompt in list_of_prompts(prompts):
                 streams.append(self._open(prompt, params))  # noqa: PERF401 - all or none
             for stream in streams:
                 while not stream.text.is_finished:
@@ -375,34 +375,6 @@ class LLM:
         with self._lock:
             self._streams.pop(stream.request.request_id, None)
             self._model.core.abort(stream.request.request_id)
-
-
-def _list_of_prompts(
-    prompts: str | list[int] | Sequence[str | list[int]],
-) -> list[str | list[int]]:
-    if isinstance(prompts, str):
-        return [prompts]
-    if prompts and _is_token_ids(prompts):
-        return [cast("list[int]", prompts)]
-    if not isinstance(prompts, Sequence):
-        raise _no_prompt(prompts)
-    for prompt in prompts:
-        if not isinstance(prompt, str) and not _is_token_ids(prompt):
-            raise _no_prompt(prompt)
-    return cast("list[str | list[int]]", list(prompts))
-
-
-def _is_token_ids(value: object) -> bool:
-    is_list = isinstance(value, Sequence) and not isinstance(value, str)
-    return is_list and all(isinstance(item, int) for item in cast("Sequence[object]", value))
-
-
-def _no_prompt(value: object) -> InvalidParameterError:
-    return InvalidParameterError(
-        f"a prompt is {repr(value)[:60]}, expected a text or a list of token ids",
-        param="prompts",
-        hint="Messages with a role and a content are for chat().",
-    )
 
 
 def _output_of(stream: _Stream) -> RequestOutput:

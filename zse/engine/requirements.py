@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -97,13 +96,10 @@ def read_facts(model: str | Path) -> ModelFacts:
 
 def facts_of(header: ZSEHeader) -> ModelFacts:
     """Return what the validated header of a .zse file says of its model."""
-    sizes: Counter[str] = Counter()
-    for entry in header.tensors:
-        sizes[entry.scheme] += entry.length_bytes
     return ModelFacts(
         config=ModelConfig.from_json(header.model_config),
-        stored_bytes=sizes.total(),
-        stored_quantization=str(sizes.most_common(1)[0][0]),
+        stored_bytes=header.bytes_by_scheme().total(),
+        stored_quantization=header.main_scheme,
     )
 
 

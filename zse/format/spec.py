@@ -6,6 +6,7 @@ the largest models, and anyone can look at it.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
@@ -294,6 +295,18 @@ class ZSEHeader:
     sections: tuple[Section, ...]
     provenance: Mapping[str, Any] = field(default_factory=dict)
     format_version: int = VERSION
+
+    def bytes_by_scheme(self) -> Counter[Scheme]:
+        """Return how many bytes of tensors are stored in each scheme."""
+        sizes: Counter[Scheme] = Counter()
+        for tensor in self.tensors:
+            sizes[tensor.scheme] += tensor.length_bytes
+        return sizes
+
+    @property
+    def main_scheme(self) -> str:
+        """The scheme that most bytes of tensors are stored in; empty without tensors."""
+        return "".join(scheme.value for scheme, _ in self.bytes_by_scheme().most_common(1))
 
     def to_bytes(self) -> bytes:
         """Return the canonical JSON: the same header is always the same bytes."""

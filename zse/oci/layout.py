@@ -24,7 +24,7 @@ from zse.store.local import LocalWriter
 from zse.store.locks import locked
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
 LAYOUT_MARKER = b'{"imageLayoutVersion":"1.0.0"}'
@@ -68,6 +68,10 @@ class ImageLayout:
             LayoutError: The digest is not a SHA-256.
         """
         return self.blobs / hex_of(digest)
+
+    def source(self, blob: Descriptor) -> Callable[[], Path]:
+        """Return where a push takes a blob from, when it comes to it."""
+        return lambda: self.blob_path(blob.digest)
 
     def read_blob(self, digest: str) -> bytes:
         """Return a small blob after checking its digest.

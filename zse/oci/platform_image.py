@@ -246,7 +246,7 @@ def _assemble(
     annotations = image_annotations(recipe, options, base, cpython=builder.python.version)
     document = build_manifest(config, [*base.layers, *own], annotations)
     layout.add_bytes(document)
-    sources: dict[str, Source] = {d.digest: _in_layout(layout, d) for d in [*own, config]}
+    sources: dict[str, Source] = {d.digest: layout.source(d) for d in [*own, config]}
     for descriptor in base.layers:
         sources[descriptor.digest] = _in_base(base, descriptor)
     return PlatformImage(
@@ -265,10 +265,6 @@ def _assemble(
         python=builder.python.version,
         warnings=_warnings(builder),
     )
-
-
-def _in_layout(layout: ImageLayout, descriptor: Descriptor) -> Source:
-    return lambda: layout.blob_path(descriptor.digest)
 
 
 def _in_base(base: Base, descriptor: Descriptor) -> Source:

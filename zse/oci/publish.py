@@ -56,17 +56,13 @@ def publish(
             blobs[blob.digest] = (blob, image.sources[blob.digest])
     for attestation in attestations:
         for blob in attestation.blobs:
-            blobs[blob.digest] = (blob, _in_layout(layout, blob))
+            blobs[blob.digest] = (blob, layout.source(blob))
     push_blobs(registry, list(blobs.values()), mount_from=mounts, report=report)
     for image in images:
         _push(registry, layout, image.manifest, image.manifest.digest)
     for attestation in attestations:
         _push_referrer(registry, layout, attestation)
     _push(registry, layout, top, target.tag or "latest")
-
-
-def _in_layout(layout: ImageLayout, blob: Descriptor) -> Source:
-    return lambda: layout.blob_path(blob.digest)
 
 
 def _push(registry: Registry, layout: ImageLayout, item: Descriptor, identifier: str) -> bool:

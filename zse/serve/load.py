@@ -6,7 +6,6 @@ import hashlib
 import json
 import logging
 import time
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 
     from zse.engine.loading import LoadedModel as EngineModel
     from zse.engine.opening import OpenedModel
-    from zse.format.spec import ZSEHeader
     from zse.serve.head_start import HeadStart
     from zse.serve.options import ServeOptions
     from zse.serve.ports import Template
@@ -72,7 +70,7 @@ def load_served_model(options: ServeOptions, state: AppState, head_start: HeadSt
         sampling_defaults=sampling_defaults(loaded.reader),
         details={
             "architecture": loaded.reader.header.architecture,
-            "scheme": scheme_of(loaded.reader.header),
+            "scheme": loaded.reader.header.main_scheme,
             "file_bytes": loaded.reader.size_bytes,
             "device": str(loaded.device),
         },
@@ -83,7 +81,7 @@ def load_served_model(options: ServeOptions, state: AppState, head_start: HeadSt
 def _tell(opened: OpenedModel, state: AppState) -> None:
     """Say what is being loaded, and where to look how far it is."""
     header = opened.reader.header
-    facts = {"architecture": header.architecture, "scheme": scheme_of(header)}
+    facts = {"architecture": header.architecture, "scheme": header.main_scheme}
     size = {"file_bytes": opened.reader.size_bytes}
     target = "the CPU"
     if opened.arrival is not None:
@@ -91,14 +89,6 @@ def _tell(opened: OpenedModel, state: AppState) -> None:
         state.ledger.watch("weights", opened.arrival.num_bytes)
     model = {"model": str(opened.reader.path), "target": target}
     LOG.info("model opened", extra={**model, **facts, **size})
-
-
-def scheme_of(header: ZSEHeader) -> str:
-    """Return how most of the weights are stored."""
-    sizes: Counter[str] = Counter()
-    for tensor in header.tensors:
-        sizes[tensor.scheme.value] += tensor.length_bytes
-    return sizes.most_common(1)[0][0] if sizes else ""
 
 
 def _template_of(reader: SectionReader) -> Template | None:

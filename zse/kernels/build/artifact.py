@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from zse.oci.image_source import ImageSource
-    from zse.oci.upload import Source
 
 ARTIFACT_TYPE = "application/vnd.zse.kernels.v1"
 PACK_TYPE = "application/vnd.zse.kernel-pack.v1"
@@ -129,7 +128,7 @@ def push_artifact(
         layout.create()
         manifest, blobs = _write(layout, sources, contents)
         with open_registry(target, auth_file) as registry:
-            items = [(blob, _in_layout(layout, blob)) for blob in blobs]
+            items = [(blob, layout.source(blob)) for blob in blobs]
             push_blobs(registry, items, mount_from={}, report=report)
             content = layout.read_blob(manifest.digest)
             registry.push_manifest(target.identifier, content, manifest.media_type)
@@ -213,7 +212,3 @@ def _folder_and_tag(place: str) -> tuple[Path, str]:
     if not place:
         raise LayoutError("oci: names no folder", hint="Write oci:DIR.")
     return (Path(folder), tag) if colon and not Path(place).exists() else (Path(place), "")
-
-
-def _in_layout(layout: ImageLayout, blob: Descriptor) -> Source:
-    return lambda: layout.blob_path(blob.digest)

@@ -115,11 +115,7 @@ def build_pack(
         )
     kernels, skipped, failed = _sort_out(results, target)
     if failed and not keep_going:
-        key, text = next(iter(failed.items()))
-        raise KernelBuildFailed(
-            f"{len(failed)} of {len(jobs)} kernels do not compile for {target.name}; the first is "
-            f"{key}: {text[:2000]}"
-        )
+        raise _failure(failed, len(jobs), target)
     provenance = {"zse": zse.__version__, "sources": source_digest, **versions}
     return BuiltPack(
         target=target,
@@ -129,6 +125,14 @@ def build_pack(
         failed=failed,
         found=found,
         seconds=time.monotonic() - started,
+    )
+
+
+def _failure(failed: dict[str, str], total: int, target: Target) -> KernelBuildFailed:
+    key, text = next(iter(failed.items()))
+    return KernelBuildFailed(
+        f"{len(failed)} of {total} kernels do not compile for {target.name}; the first is "
+        f"{key}: {text[:2000]}"
     )
 
 
