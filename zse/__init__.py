@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from zse.engine.request import SamplingParams
     from zse.errors import ZSEError
     from zse.format.reader import ZSEReader
-    from zse.quantize.convert import ConversionReport, convert_model
+    from zse.quantize.convert import convert_model
     from zse.quantize.huggingface.load import load_zse_model
+    from zse.quantize.report import ConversionReport
 
 __version__ = "0.1.0"
 __all__ = [
@@ -43,21 +44,27 @@ _LAZY = {
     "TokenLogprob": "zse.engine.output",
     "IntelligenceOrchestrator": "zse.engine.orchestrator",
     "convert_model": "zse.quantize.convert",
-    "ConversionReport": "zse.quantize.convert",
+    "ConversionReport": "zse.quantize.report",
     "ZSEReader": "zse.format.reader",
     "load_zse_model": "zse.quantize.huggingface.load",
     "ZSEError": "zse.errors",
 }
 """Public name -> its module, in the order of the reference page."""
+_EXTRAS = {"convert_model": "convert", "load_zse_model": "hf"}
+"""What stands on torch as soon as it is imported, and the extra that brings what it needs."""
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first asked for (PEP 562)."""
     if name not in _LAZY:
         raise AttributeError(f"module 'zse' has no attribute {name!r}")
+    from contextlib import nullcontext
     from importlib import import_module
 
-    return getattr(import_module(_LAZY[name]), name)
+    from zse.errors import needing
+
+    with needing(_EXTRAS[name], name) if name in _EXTRAS else nullcontext():
+        return getattr(import_module(_LAZY[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -55,6 +55,8 @@ def test_a_command_that_needs_torch_names_the_extra(words: list[str], tmp_path: 
     ("code", "extra"),
     [
         ("from zse import LLM; LLM('tiny')", "convert"),
+        ("from zse import load_zse_model", "hf"),
+        ("from zse import convert_model", "convert"),
         ("from zse.format import load_zse_model", "hf"),
         ("from zse.format import convert_model", "convert"),
     ],
