@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from zse.oci.recipe import Recipe
 
 APPLICATION = IMAGE_FOLDER
+_ADDED_BY_WHEEL = ("images", "terraform")
+"""Folders that a wheel puts into the package and a checkout has beside it: what only the tools
+read, so that an image is the same whichever of the two builds it."""
 
 
 def code_entries(recipe: Recipe, *, package: Path | None = None) -> Iterator[Entry]:
@@ -47,5 +50,7 @@ def entries_digest(entries: Sequence[Entry]) -> str:
 def _is_wanted(inner: str, exclude: Sequence[str]) -> bool:
     parts = inner.split("/")
     if "__pycache__" in parts or any(part.startswith(".") for part in parts):
+        return False
+    if parts[0] in _ADDED_BY_WHEEL:
         return False
     return not any(fnmatch.fnmatchcase(inner, rule) for rule in exclude)
