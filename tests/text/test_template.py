@@ -258,9 +258,10 @@ def test_of_several_named_templates_the_default_is_taken():
     assert load_chat_template(Sections({"tokenizer_config.json": config})).render([]) == "b"
 
 
-def test_a_model_without_a_template_says_so():
-    with pytest.raises(TemplateError, match="no chat template"):
+def test_a_model_without_a_template_says_so_and_how_to_give_one():
+    with pytest.raises(TemplateError, match="no chat template") as refused:
         load_chat_template(Sections())
+    assert "--chat-template FILE" in refused.value.hint
 
 
 DOUBLING = (

@@ -193,7 +193,8 @@ def load_chat_template(reader: SectionReader) -> ChatTemplate:
     if not isinstance(source, str) or not source:
         raise TemplateError(
             "the model has no chat template",
-            hint="It is a base model: use plain completions, or convert an instruct model.",
+            hint="It is a base model: use plain completions. For an instruct model, convert its "
+            "checkpoint again with --chat-template FILE.",
         )
     return ChatTemplate(
         source,
