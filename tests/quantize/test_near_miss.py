@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from typing import TYPE_CHECKING
 
 import pytest
@@ -60,6 +61,13 @@ def test_a_trainers_output_leads_to_its_newest_checkpoint(make_checkpoint, tmp_p
     assert f"zse convert {out / 'checkpoint-1000'} -o" in error.hint
     make_adapter(out / "checkpoint-2000")
     assert "checkpoint-2000" in refusal(out, tmp_path / "m.zse").hint
+
+
+def test_a_command_to_paste_holds_a_strangers_folder_name_as_one_word(tmp_path: Path) -> None:
+    make_adapter(tmp_path / "out" / "a; rm -rf $HOME")
+    hint = refusal(tmp_path / "out", tmp_path / "m.zse").hint
+    command = shlex.split(hint.partition(": ")[2])
+    assert command[:3] == ["zse", "convert", str(tmp_path / "out" / "a; rm -rf $HOME")]
 
 
 def test_a_folder_of_a_converted_model_or_of_gguf_is_called_that(tmp_path: Path) -> None:

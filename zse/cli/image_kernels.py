@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from zse.errors import NotFoundError, UsageError, ZSEError
@@ -94,7 +95,7 @@ def _in_folder(gpus: Sequence[str], given: str, _: Settings) -> dict[str, Path]:
         if not path.is_file():
             raise NotFoundError(
                 f"{given} holds no {path.name}",
-                hint=f"Build it: zse kernels build --gpu {gpu} -o {path}; or choose others with "
+                hint=f"Build it: zse kernels build --gpu {gpu} -o {quote(str(path))}; or choose others with "
                 "--gpu.",
             )
     return {gpu: _checked(path, gpu) for gpu, path in paths.items()}

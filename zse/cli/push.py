@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import asdict
+from shlex import quote
 from typing import TYPE_CHECKING
 
 import click
@@ -77,7 +78,8 @@ def _local_file(model: str) -> tuple[Path, str]:
             return locate_model(name), f"{name}{SUFFIX}"
         case RemoteFile(location=location):
             raise UsageError(
-                f"{location} is not on this machine", hint=f"Fetch it first: zse pull {location}"
+                f"{location} is not on this machine",
+                hint=f"Fetch it first: zse pull {quote(str(location))}",
             )
         case LocalFolder() | HubRepository() as checkpoint:
             raise not_a_file(checkpoint)

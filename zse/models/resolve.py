@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 from itertools import islice
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from zse.errors import NotFoundError, UsageError
@@ -87,7 +88,7 @@ def resolve_model(model: str | Path) -> NamedModel:
     if location.is_prefix:
         raise UsageError(
             f"{location} names a folder, not a model",
-            hint=f"See what is in it: zse ls {location}",
+            hint=f"See what is in it: zse ls {quote(str(location))}",
         )
     return RemoteFile(location=location)
 
@@ -106,7 +107,7 @@ def not_a_file(named: LocalFolder | HubRepository) -> UsageError:
                 )
     return UsageError(
         f"{model} is {what}, not a .zse file",
-        hint=f"Convert the checkpoint first: zse convert {model} -o model.zse",
+        hint=f"Convert the checkpoint first: zse convert {quote(model)} -o model.zse",
     )
 
 
@@ -147,7 +148,7 @@ def _hint_for_missing(path: Path) -> str:
     if models := [name for name in names if name.endswith(SUFFIX)]:
         return f"{folder.resolve()} holds {', '.join(models[:3])}{', ...' * (len(models) > 3)}."
     if path.suffix == SUFFIX:
-        return f"Make it with: zse convert MODEL -o {path}"
+        return f"Make it with: zse convert MODEL -o {quote(str(path))}"
     return "Check the path."
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from zse.errors import CheckpointError, NotFoundError, UsageError, ZSEError
@@ -41,7 +42,7 @@ def near_checkpoint(folder: Path) -> ZSEError | None:
     inside = [name for name in names if _holds_checkpoint(folder / name)]
     if inside:
         steps = [(int(step[1]), name) for name in inside if (step := _STEP.fullmatch(name))]
-        best = folder / (max(steps)[1] if steps else inside[0])
+        best = quote(str(folder / (max(steps)[1] if steps else inside[0])))
         newest = "the newest" if steps else "the first"
         return NotFoundError(
             f"{folder} is no checkpoint, but holds {len(inside)} inside: {', '.join(inside[:3])}",
@@ -50,7 +51,7 @@ def near_checkpoint(folder: Path) -> ZSEError | None:
     if models := [name for name in names if name.endswith(SUFFIX)]:
         return UsageError(
             f"{folder} is no checkpoint, but holds {models[0]}, which is converted already",
-            hint=f"Serve it: zse serve {folder / models[0]}",
+            hint=f"Serve it: zse serve {quote(str(folder / models[0]))}",
         )
     return None
 
@@ -63,7 +64,7 @@ def near_listing(where: str, names: Collection[str], *, base: str = "") -> ZSEEr
             hint="Merge it into its base first, in Python with peft and transformers:\n"
             "  from peft import AutoPeftModelForCausalLM as Model\n"
             f"  Model.from_pretrained({where!r}).merge_and_unload().save_pretrained('merged')\n"
-            f"and then: zse convert merged --tokenizer {where} -o model.zse\n"
+            f"and then: zse convert merged --tokenizer {quote(where)} -o model.zse\n"
             "(or the base model's folder, if the adapter has no tokenizer.json)",
         )
     if any(name.endswith(_GGUF) for name in names):
@@ -77,7 +78,7 @@ def near_object(location: Location) -> UsageError:
     """Return what one object is that was given for a checkpoint folder, by its name."""
     if location.name.endswith(SUFFIX):
         return UsageError(
-            f"{location} is converted already", hint=f"Serve it: zse serve {location}"
+            f"{location} is converted already", hint=f"Serve it: zse serve {quote(str(location))}"
         )
     if location.name.endswith(_GGUF):
         return UsageError(f"{location} is GGUF, llama.cpp's format", hint=GGUF_HINT)
@@ -96,14 +97,15 @@ def near_file(path: Path) -> ZSEError:
     if path.suffix == SUFFIX or start == b"ZSE\0":
         return UsageError(
             f"{path} is converted already",
-            hint=f"Serve it: zse serve {path}. For another scheme convert its checkpoint again.",
+            hint=f"Serve it: zse serve {quote(str(path))}. "
+            "For another scheme convert its checkpoint again.",
         )
     if path.suffix == _GGUF or start == b"GGUF":
         return UsageError(f"{path} is GGUF, llama.cpp's format", hint=GGUF_HINT)
     if (path.parent / _CONFIG).is_file():
         return UsageError(
             f"{path} is one file of a checkpoint; a conversion reads the whole folder",
-            hint=f"Name the folder: zse convert {path.parent} -o model.zse",
+            hint=f"Name the folder: zse convert {quote(str(path.parent))} -o model.zse",
         )
     return UsageError(
         f"{path} is a file; a conversion starts from a checkpoint folder",

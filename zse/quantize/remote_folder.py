@@ -10,6 +10,7 @@ import tempfile
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from zse.errors import NotFoundError
@@ -59,7 +60,7 @@ def fetch_folder(
     names = sorted(found)
     if "config.json" not in found:
         raise near_listing(str(folder), names) or NotFoundError(
-            f"{folder} holds no config.json", hint=f"See what is in it: zse ls {folder}"
+            f"{folder} holds no config.json", hint=f"See what is in it: zse ls {quote(str(folder))}"
         )
     check_names(str(folder), names)
     if check is not None:
