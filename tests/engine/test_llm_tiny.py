@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from zse.device import probe
 from zse.engine.async_engine import AsyncEngine
 from zse.engine.llm import LLM
 from zse.engine.loading import LoadOptions, load_model
@@ -32,6 +33,11 @@ def llm(cache_dir):
 def test_the_name_is_converted_once_into_the_cache(llm, cache_dir):
     assert llm.path.is_relative_to(cache_dir)
     assert len(list(cache_dir.rglob("*.zse"))) == 1
+
+
+def test_threads_are_the_machines_unless_somebody_says(cache_dir):
+    with LLM("tiny", device="cpu", num_blocks=64) as model:
+        assert model.device.threads == probe().compute_threads
 
 
 def test_it_knows_a_capital_and_stops_by_itself(llm):

@@ -11,7 +11,7 @@ from zse.device.survey import CudaSurvey, GpuState, Problem
 from zse.engine import orchestrator
 from zse.engine.orchestrator import IntelligenceOrchestrator, load_model
 from zse.engine.requirements import read_facts
-from zse.errors import DeviceError, UsageError
+from zse.errors import ContextLengthError, DeviceError, UsageError
 from zse.models.well_known import WELL_KNOWN
 
 
@@ -64,6 +64,16 @@ def test_a_loaded_model_streams_text_or_returns_it_whole(random_zse):
         chat = [{"role": "user", "content": "hi"}]
         assert isinstance(orchestrator.generate(chat, stream=False, **options), str)
     assert not orchestrator.is_loaded
+
+
+@pytest.mark.parametrize("context", [16, 64])
+def test_without_a_limit_an_answer_ends_where_the_context_does(random_zse, context):
+    made = IntelligenceOrchestrator.auto(random_zse, device="cpu", max_context=context)
+    with made as orchestrator:
+        pieces = orchestrator.generate("Write", temperature=0.0, ignore_eos=True)
+        assert "".join(pieces)
+        with pytest.raises(ContextLengthError):
+            orchestrator.generate("Write", max_tokens=context, temperature=0.0, stream=False)
 
 
 def test_a_checkpoint_is_converted_to_the_chosen_scheme(random_checkpoint):

@@ -6,6 +6,8 @@ from typing import Protocol
 
 from zse.records import record
 
+DEFAULT_BLOCK_SIZE = 32
+"""Tokens in a KV block where nobody says otherwise."""
 KV_DTYPES = ("auto", "fp32", "bf16", "int8")
 
 
@@ -53,7 +55,7 @@ class BackendOptions:
     """head_dim / 2 rotary frequencies, radians per token."""
     rope_factor: float = 1.0
     """Multiplies the rotary cosines and sines."""
-    block_size: int = 32
+    block_size: int = DEFAULT_BLOCK_SIZE
     """Tokens in a KV block."""
     num_blocks: int = 0
     kv_bytes: int = 0

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zse.backends import begin_arrival, check_device, runs_on_gpu
-from zse.backends.options import KV_DTYPES
+from zse.backends.options import DEFAULT_BLOCK_SIZE, KV_DTYPES
 from zse.device.phases import Phases, no_phases
 from zse.engine.remote import fetch_model
 from zse.errors import UsageError
@@ -53,7 +53,7 @@ class LoadOptions:
     """Kernel pack for the GPU; empty looks in the model file, the image and the cache."""
     num_blocks: int = 0
     """Blocks of the KV cache; wins over ``kv_gib``."""
-    block_size: int = 32
+    block_size: int = DEFAULT_BLOCK_SIZE
     """Tokens a block."""
     threads: int = 0
     """CPU threads; 0 means one a core, within the container's quota."""

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from zse.backends.options import DEFAULT_BLOCK_SIZE
 from zse.errors import DeviceError
 from zse.format.reader import ZSEReader
 from zse.format.spec import GROUP_SIZES, Scheme, bytes_of_shape, parts_for
@@ -112,10 +113,12 @@ def estimate_memory(
         facts: From ``read_facts``.
         quantization: int4, nf4, int8, fp16 or bf16; ignored for a .zse file.
         on_gpu: Keys and values of the type that a GPU keeps them in; else of a CPU's.
-        context_tokens: Tokens of KV cache; 0 means the model's context, at most 4096.
+        context_tokens: Tokens of KV cache, counted in whole blocks; 0 means the model's context,
+            at most 4096.
     """
     config = facts.config
     context = min(context_tokens or DEFAULT_CONTEXT, config.max_position)
+    num_blocks = -(-context // DEFAULT_BLOCK_SIZE)
     weights = facts.stored_bytes
     if weights is None:
         weights = sum(
@@ -129,7 +132,7 @@ def estimate_memory(
         quantization=facts.stored_quantization or quantization,
         context_tokens=context,
         weights_bytes=weights,
-        kv_bytes=context * kv_token,
+        kv_bytes=num_blocks * DEFAULT_BLOCK_SIZE * kv_token,
         overhead_bytes=_OVERHEAD_BYTES + int(weights * _OVERHEAD_SHARE),
     )
 
