@@ -95,8 +95,8 @@ def _in_folder(gpus: Sequence[str], given: str, _: Settings) -> dict[str, Path]:
         if not path.is_file():
             raise NotFoundError(
                 f"{given} holds no {path.name}",
-                hint=f"Build it: zse kernels build --gpu {gpu} -o {quote(str(path))}; or choose others with "
-                "--gpu.",
+                hint=f"Build it: zse kernels build --gpu {gpu} -o {quote(str(path))}; "
+                "or choose others with --gpu.",
             )
     return {gpu: _checked(path, gpu) for gpu, path in paths.items()}
 
