@@ -51,6 +51,11 @@ def said(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, lis
             "no such option '--prot'",
             "Did you mean --port or --host? See `zse serve --help`.",
         ),
+        (
+            "serve tiny --api-key x",
+            "no such option '--api-key'",
+            "zse asks for no key: stay on 127.0.0.1, or put a gateway in front that asks.",
+        ),
         ("inspect", "missing argument 'MODEL'", "See `zse inspect --help`."),
         (
             "serve --port x",

@@ -196,6 +196,16 @@ def test_unknown_paths_methods_and_models_are_openai_errors(call, check_error):
     check_error(response, 404, param="model", code="model_not_found")
 
 
+def test_what_other_servers_offer_leads_to_what_this_one_does(call, check_error):
+    for path in ("/v1/embeddings", "/v1/responses", "/tokenize"):
+        response = call("POST", path, json={})
+        check_error(response, 404)
+        assert "/v1/chat/completions and /v1/completions; /docs" in response.text
+    response = call("OPTIONS", CHAT)
+    check_error(response, 405)
+    assert "put a proxy of that origin in front" in response.text
+
+
 def test_a_model_without_template_refuses_chat_and_completes(make_caller, scripted, check_error):
     call = make_caller(scripted.scripted_model(template=None))
     message = check_error(call.chat(), 400, param="messages")

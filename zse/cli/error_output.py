@@ -75,6 +75,14 @@ def _settings() -> Settings:
         return Settings()
 
 
+_OTHERS_OPTIONS = {
+    "--api-key": "zse asks for no key: stay on 127.0.0.1, or put a gateway in front that asks.",
+    "--chat-template": "It goes into the .zse file: zse convert MODEL --chat-template FILE.",
+    "--tensor-parallel-size": "A model runs on one GPU: `zse hardware` says what fits.",
+}
+"""Options that servers of others have, and what leads on here, in commands without them."""
+
+
 def _typed_wrong(failure: click.ClickException, words: Sequence[str]) -> ZSEError:
     suggested = isinstance(failure, click.NoSuchOption)
     message = failure.message if suggested else failure.format_message()
@@ -98,6 +106,8 @@ def _option_hint(failure: click.NoSuchOption, context: click.Context, words: Seq
             value = _value_after(name, words) or one.human_readable_name
             called = one.human_readable_name
             return f"{called} is an argument, not an option: {context.command_path} {value}"
+    if name in _OTHERS_OPTIONS:
+        return _OTHERS_OPTIONS[name]
     close = failure.possibilities or []
     meant = f"Did you mean {' or '.join(close)}? " if close else ""
     return f"{meant}See `{context.command_path} --help`."

@@ -30,6 +30,10 @@ API_PATHS = frozenset(
 """Paths of this server that messages may name: everything else that looks like one is a file's."""
 _ADDRESS = re.compile(r"\b0x[0-9a-fA-F]{4,}\b")
 _INTERNAL = "The server had an error while processing the request. Its log has the details."
+_SERVED = "Generation is at /v1/chat/completions and /v1/completions; /docs lists every path."
+_OTHER_ORIGINS = (
+    "Browsers get answers of their own origin only: put a proxy of that origin in front."
+)
 _MAX_MESSAGE = 2000
 _CLIENT_CLOSED = 499
 """As other servers write it into their logs; nobody is left to read it."""
@@ -147,7 +151,9 @@ async def handle_http_error(request: Request, error: Exception) -> Response:
     """Answer unknown paths (404) and wrong methods (405) in the same shape."""
     status = error.status_code if isinstance(error, HTTPException) else 500
     what = f"{request.method} {request.scope['path'][:200]}"
-    words = {404: f"Invalid URL ({what})", 405: f"Method not allowed ({what})"}
+    words = {404: f"Invalid URL ({what}). {_SERVED}", 405: f"Method not allowed ({what})"}
+    if request.method == "OPTIONS":
+        words[405] += f". {_OTHER_ORIGINS}"
     headers = error.headers if isinstance(error, HTTPException) else None
     detail = words.get(status, str(getattr(error, "detail", _INTERNAL)))
     return error_response(HTTPException(status, detail), headers)
