@@ -93,7 +93,9 @@ def test_nothing_is_destroyed_without_a_yes(called, monkeypatch, capsys):
     monkeypatch.setattr(click, "confirm", lambda *_, **__: (_ for _ in ()).throw(click.Abort()))
     assert run(["deploy", "modal", "destroy"]) == 130
     assert called() == []
-    assert "volumes and secrets" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "volumes and secrets" in said
+    assert "what runs in qwen-modal: modal app stop qwen --yes" in said
 
 
 @pytest.mark.parametrize("target", ["runpod", "vast", "render"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,14 +45,17 @@ def command(
     if action.instead:
         raise DeployError(f"{target} has no way to do this from here", hint=action.instead)
     if verb == Verb.DESTROY:
-        _ask(deployed, action, is_sure=yes)
+        _ask(deployed, action, folder, is_sure=yes)
     _do(action, folder)
 
 
-def _ask(deployed: Deployment, action: Action, *, is_sure: bool) -> None:
+def _ask(deployed: Deployment, action: Action, folder: Path, *, is_sure: bool) -> None:
+    """Say what is about to be destroyed, where and how; ask unless the user is sure."""
     if action.stays:
         click.echo(f"what stays: {action.stays}", err=True)
     if not is_sure:
+        for words in action.commands:
+            click.echo(f"what runs in {folder}: {shlex.join(words)}", err=True)
         click.confirm(f"Destroy {deployed.name} on {deployed.target}?", abort=True, err=True)
 
 

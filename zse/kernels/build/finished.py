@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 _FORM = 1
 _NO_INPUTS = frozenset({"key", "output"})
 """Words of a job that decide nothing about the code."""
-_DIGEST_BYTES = 64
 
 
 @record
