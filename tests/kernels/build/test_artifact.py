@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -145,6 +146,17 @@ def test_other_bytes_are_refused(packs: list[Path], tmp_path: Path) -> None:
             artifact.read("sm_90")
         with pytest.raises(NotFoundError, match="no kernel pack for sm_120"):
             artifact.read("sm_120")
+
+
+def test_a_pack_under_the_name_of_another_architecture_is_refused(
+    packs: list[Path], tmp_path: Path
+) -> None:
+    place = f"oci:{tmp_path / 'layout'}"
+    push(place, packs, auth_file=tmp_path, report=print)
+    with open_artifact(place, source_digest(), auth_file=tmp_path) as artifact:
+        swapped = replace(artifact, layers={"sm_90": artifact.layers["sm_80"]})
+        with pytest.raises(KernelPackError, match="gives a pack for sm_80 out as sm_90"):
+            swapped.read("sm_90")
 
 
 def test_packs_are_pushed_and_pulled_by_commands(

@@ -65,7 +65,7 @@ class PackArtifact:
         Raises:
             NotFoundError: It holds none.
             DigestMismatchError: Its bytes are not those that were pushed.
-            KernelPackError: It is no whole pack.
+            KernelPackError: It is no whole pack, or one of another architecture.
         """
         if gpu not in self.layers:
             raise NotFoundError(
@@ -73,7 +73,10 @@ class PackArtifact:
                 hint=f"It holds {', '.join(self.layers) or 'none'}.",
             )
         data = self.source.document(self.layers[gpu])
-        KernelPack.open(data).verify()
+        pack = KernelPack.open(data)
+        pack.verify()
+        if pack.target != gpu:
+            raise KernelPackError(f"{self.name} gives a pack for {pack.target} out as {gpu}")
         return data
 
 
