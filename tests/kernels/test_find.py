@@ -160,7 +160,7 @@ def test_with_triton_a_child_process_builds_into_the_cache(
     caplog.set_level(logging.INFO, "zse.kernels")
     assert search(builder).target == "sm_90"
     path = cached_pack(TARGETS["sm_90"], builder / "cache")
-    calls = [f"-m zse kernels build --gpu sm_90 -o {path}"]
+    calls = [f"-m zse kernels build --gpu sm_90 --force -o {path}"]
     assert (builder / "calls").read_text().splitlines() == calls
     assert "building one into" in caplog.text
     assert "compiled 7 of 9" in caplog.text
@@ -168,6 +168,13 @@ def test_with_triton_a_child_process_builds_into_the_cache(
     assert (builder / "calls").read_text().splitlines() == calls
     with pytest.raises(KernelPackNotFound):
         search(builder, capability=(8, 0), build=False)
+
+
+def test_a_pack_of_the_cache_that_was_passed_over_is_replaced(builder: Path) -> None:
+    path = cached_pack(TARGETS["sm_90"], builder / "cache")
+    put(path, sample_pack())
+    assert search(builder).provenance["sources"] == CURRENT["sources"]
+    assert "--force" in (builder / "calls").read_text().split()
 
 
 def test_a_build_that_fails_is_an_error_with_its_last_words(builder: Path) -> None:

@@ -163,15 +163,16 @@ def build_in_child(gpu: str, path: Path, *, report: Callable[[str], None] | None
 
     Args:
         gpu: The architecture.
-        path: Where the pack is written.
+        path: Where the pack is written, in place of one that is there.
         report: Told each line of progress; without it the child shows it itself, on stderr.
 
     Raises:
         KernelPackError: It did not succeed.
     """
-    command = [sys.executable, "-m", "zse", "kernels", "build", "--gpu", gpu, "-o", str(path)]
+    # What is there is another process's, finished meanwhile, or of other sources.
+    command = ["-m", "zse", "kernels", "build", "--gpu", gpu, "--force", "-o", str(path)]
     with subprocess.Popen(
-        command,
+        [sys.executable, *command],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE if report else None,
