@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,18 @@ def test_every_folder_that_the_product_writes_is_of_a_kind() -> None:
     patterns = [pattern for kind in KINDS for pattern in kind.items]
     unknown = [name for name in found if not any(p.startswith(f"{name}/") for p in patterns)]
     assert unknown == []
+
+
+def test_what_a_killed_build_of_an_image_leaves_has_a_name_that_is_found() -> None:
+    patterns = [pattern for kind in KINDS for pattern in kind.items]
+    for path in (SOURCES / "oci").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if getattr(getattr(node, "func", None), "attr", "") != "TemporaryDirectory":
+                continue
+            named = {word.arg: word.value for word in node.keywords}
+            if "dir" in named:
+                prefix = ast.literal_eval(named["prefix"]) if "prefix" in named else "tmp"
+                assert any(fnmatchcase(f"images/{prefix}x", each) for each in patterns), path
 
 
 def test_all_of_it_is_found_and_all_of_it_can_go(tmp_path: Path) -> None:

@@ -158,7 +158,7 @@ class ImagePython:
     def _command(self) -> list[str]:
         """Unpack the packages; return how the Python in them is started."""
         self._scratch.mkdir(parents=True, exist_ok=True)
-        self._folder = tempfile.TemporaryDirectory(dir=self._scratch, prefix=".python-")
+        self._folder = tempfile.TemporaryDirectory(dir=self._scratch)
         folder = Path(self._folder.name)
         entries = debian_entries(self._archive(), self._found.packages, self._found.debian)
         layer = write_layer(entries, folder, compression=Compression.NONE)
