@@ -65,7 +65,7 @@ def test_people_read_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["hardware"]) == 0
     out = capsys.readouterr().out
     assert "driver   CUDA 12.4" in out
-    assert "gpu 0    Stub GPU, sm_90, 1.1 GB, 1.1 GB free, 132 multiprocessors, 4.92 TB/s" in out
+    assert "gpu 0    Stub GPU, sm_90, 1.0 GiB, 1.0 GiB free, 132 multiprocessors, 4.92 TB/s" in out
     assert "models in the free memory of GPU 0, with 4096 tokens of context" in out
     assert "qwen2.5-72b" in out
 

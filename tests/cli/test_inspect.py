@@ -12,6 +12,7 @@ import pytest
 from range_server import serving
 
 from zse.cli import run
+from zse.cli.transfer_display import size_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,6 +53,7 @@ def test_plain_output_names_every_tensor_group_section_and_digest(
 ) -> None:
     assert run(["inspect", str(path)]) == 0
     out = capsys.readouterr().out
+    assert size_text(path.stat().st_size) in out  # in the units of a conversion's report
     assert run(["inspect", str(path), "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     for kind in ("tensors", "groups", "sections"):

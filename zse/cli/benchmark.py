@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from zse.cli.model_argument import MODEL
+from zse.cli.transfer_display import size_text
 from zse.errors import UsageError
 from zse.records import record
 
@@ -169,7 +170,7 @@ def describe(result: BenchmarkResult) -> str:
         ("first token", f"{result.first_token_seconds * 1000:.1f} ms"),
         ("prefill", f"{result.prefill_tokens_per_second:.1f} tokens/s"),
         ("decode", f"{result.decode_tokens_per_second:.1f} tokens/s"),
-        ("file", f"{result.file_bytes / mib:.1f} MiB"),
+        ("file", size_text(result.file_bytes)),
         ("weights in memory", f"{result.weights_bytes / mib:.1f} MiB (the rest is mapped)"),
         ("KV cache", f"{result.kv_cache_bytes / mib:.1f} MiB"),
         ("peak resident", f"{result.peak_resident_bytes / mib:.1f} MiB"),

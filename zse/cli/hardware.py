@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from zse.cli.hardware_models import SCHEMES, fits_in
+from zse.deploy.sizing import gib_words
 from zse.device import probe
 from zse.device.survey import survey_cuda
 from zse.errors import NotFoundError
@@ -127,8 +128,8 @@ def _print_report(report: dict[str, Any]) -> None:
     cpu, memory, cuda = report["cpu"], report["memory"], report["cuda"]
     click.echo(f"cpu      {cpu['model']}, {cpu['physical_cores']} cores")
     click.echo(
-        f"memory   {_gigabytes(memory['total_bytes'])}, "
-        f"{_gigabytes(memory['available_bytes'])} available"
+        f"memory   {gib_words(memory['total_bytes'])}, "
+        f"{gib_words(memory['available_bytes'])} available"
     )
     click.echo(f"driver   {'CUDA ' + cuda['driver_version'] if cuda['driver_version'] else 'none'}")
     _print_problem(cuda["problem"])
@@ -139,10 +140,10 @@ def _print_report(report: dict[str, Any]) -> None:
 
 
 def _print_gpu(gpu: dict[str, Any]) -> None:
-    free = "free unknown" if gpu["problem"] else f"{_gigabytes(gpu['free_bytes'])} free"
+    free = "free unknown" if gpu["problem"] else f"{gib_words(gpu['free_bytes'])} free"
     click.echo(
         f"gpu {gpu['ordinal']}    {gpu['name']}, {gpu['architecture']}, "
-        f"{_gigabytes(gpu['total_bytes'])}, {free}, {gpu['multiprocessors']} multiprocessors, "
+        f"{gib_words(gpu['total_bytes'])}, {free}, {gpu['multiprocessors']} multiprocessors, "
         f"{gpu['bandwidth_bytes_per_second'] / 1e12:.2f} TB/s"
     )
     _print_problem(gpu["problem"])
@@ -176,9 +177,5 @@ def _print_models(where: str, fits: list[dict[str, Any]]) -> None:
     click.echo(f"  {'':<14}" + "".join(f"{scheme:>11}" for scheme in SCHEMES))
     for model in dict.fromkeys(fit["model"] for fit in fits):
         row = [fit for fit in fits if fit["model"] == model]
-        cells = (f"{_gigabytes(fit['total_bytes']) if fit['fits'] else '-':>11}" for fit in row)
+        cells = (f"{gib_words(fit['total_bytes']) if fit['fits'] else '-':>11}" for fit in row)
         click.echo(f"  {model:<14}" + "".join(cells))
-
-
-def _gigabytes(size_bytes: int) -> str:
-    return f"{size_bytes / 1e9:.1f} GB"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from zse.cli.model_argument import MODEL
+from zse.cli.transfer_display import size_text
 from zse.format.reader import ZSEReader
 from zse.models.resolve import HubRepository, LocalFolder, RemoteFile, not_a_file, resolve_model
 from zse.printable import printable
@@ -49,7 +50,7 @@ def command(model: str, as_json: bool, verify: bool) -> None:
     with _opened(model) as reader:
         if verify:
             if isinstance(reader, RemoteReader):
-                click.echo(f"reading all {_human(reader.size_bytes)} of {reader.path}", err=True)
+                click.echo(f"reading all {size_text(reader.size_bytes)} of {reader.path}", err=True)
             reader.verify()
         # A second pass over a file that is in the page cache now; nothing is fetched twice.
         sha256 = _sha256(reader.path) if verify and isinstance(reader, ZSEReader) else ""
@@ -97,12 +98,12 @@ def build_tables(reader: Reader, *, verified: bool, sha256: str = "") -> list[Ta
     header = reader.header
     summary = [
         ("file", str(reader.path)),
-        ("size", f"{reader.size_bytes} bytes ({_human(reader.size_bytes)})"),
+        ("size", f"{reader.size_bytes} bytes ({size_text(reader.size_bytes)})"),
         ("format version", str(header.format_version)),
         ("architecture", header.architecture),
         ("parameters", f"{_count_parameters(header):,}"),
         *(
-            (f"stored as {scheme}", _human(size))
+            (f"stored as {scheme}", size_text(size))
             for scheme, size in _bytes_by_scheme(header).items()
         ),
         ("verified", "yes: every digest, padding byte and scale" if verified else "header only"),
@@ -177,15 +178,6 @@ def _count_parameters(header: ZSEHeader) -> int:
             count *= size
         total += count
     return total
-
-
-def _human(size_bytes: int) -> str:
-    size = float(size_bytes)
-    for unit in ("bytes", "KiB", "MiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.2f} GiB"
 
 
 def _print_plain(tables: Sequence[Table]) -> None:

@@ -13,7 +13,7 @@ _GIB = 1 << 30
 
 
 def gib_words(size_bytes: int) -> str:
-    """Say a size of memory; every size in a plan is in GiB, as drivers and limits count it."""
+    """Say a size of memory: of a plan or a machine in GiB, as drivers and limits count it."""
     return f"{size_bytes / _GIB:.1f} GiB"
 
 
