@@ -6,7 +6,6 @@ import asyncio
 
 import pytest
 
-from zse.device import probe
 from zse.engine.async_engine import AsyncEngine
 from zse.engine.llm import LLM
 from zse.engine.loading import LoadOptions, load_model
@@ -35,9 +34,10 @@ def test_the_name_is_converted_once_into_the_cache(llm, cache_dir):
     assert len(list(cache_dir.rglob("*.zse"))) == 1
 
 
-def test_threads_are_the_machines_unless_somebody_says(cache_dir):
-    with LLM("tiny", device="cpu", num_blocks=64) as model:
-        assert model.device.threads == probe().compute_threads
+def test_a_model_this_small_is_computed_by_one_thread_unless_somebody_says(cache_dir):
+    for asked, taken in ((0, 1), (2, 2)):
+        with LLM("tiny", device="cpu", num_blocks=64, threads=asked) as model:
+            assert model.device.threads == taken
 
 
 def test_it_knows_a_capital_and_stops_by_itself(llm):

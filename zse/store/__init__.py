@@ -1,10 +1,19 @@
-"""Where bytes live: folders, s3://, hf://, https://; read in ranges, written whole or not."""
+"""Where bytes live: folders, s3://, hf://, https://; read in ranges, written whole or not.
 
-from zse.store.base import Entry, Progress, Store, Transfer, Writer
-from zse.store.cache import Cache
-from zse.store.copying import copy_object
-from zse.store.location import Location, is_address, parse_location
-from zse.store.transfer import fetch, open_store, open_writable, put_file, read_ranges
+The names here are imported on first use: whoever only parses an address loads no client.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from zse.store.base import Entry, Progress, Store, Transfer, Writer
+    from zse.store.cache import Cache
+    from zse.store.copying import copy_object
+    from zse.store.location import Location, is_address, parse_location
+    from zse.store.transfer import fetch, open_store, open_writable, put_file, read_ranges
 
 __all__ = [
     "Cache",
@@ -23,3 +32,19 @@ __all__ = [
     "put_file",
     "read_ranges",
 ]
+
+_MODULES = {
+    "base": ("Entry", "Progress", "Store", "Transfer", "Writer"),
+    "cache": ("Cache",),
+    "copying": ("copy_object",),
+    "location": ("Location", "is_address", "parse_location"),
+    "transfer": ("fetch", "open_store", "open_writable", "put_file", "read_ranges"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a name's module when it is first asked for (PEP 562)."""
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -25,11 +25,14 @@ if TYPE_CHECKING:
     from zse.backends.options import BackendOptions, ModelShape
     from zse.backends.protocol import Forward
     from zse.backends.types import LogitRows, SampledToken, StepBatch
+    from zse.device import DeviceInfo
     from zse.format.reader import ZSEReader
 
 _KV_DTYPES = {"auto": torch.float32, "fp32": torch.float32, "bf16": torch.bfloat16}
 _POOL_SEQUENCES = 16
 """The pool that is chosen for the user holds at most this many sequences of full length."""
+_WEIGHT_BYTES_A_THREAD = 8 << 20
+"""A thread that has less to read for a token costs more to wake and to wait for than it saves."""
 
 
 class CPUBackend:
@@ -39,7 +42,8 @@ class CPUBackend:
 
     def __init__(self, reader: ZSEReader, shape: ModelShape, options: BackendOptions) -> None:
         machine = probe()
-        torch.set_num_threads(options.threads or machine.compute_threads)
+        weight_bytes = sum(entry.length_bytes for entry in reader.header.tensors)
+        torch.set_num_threads(options.threads or choose_threads(machine, weight_bytes))
         self.device = DeviceUsed(
             name="cpu",
             hardware=machine.cpu_model,
@@ -243,6 +247,16 @@ class CPUBackend:
                 hint="Give it more memory, or ask for a smaller context.",
             )
         return count
+
+
+def choose_threads(machine: DeviceInfo, weight_bytes: int) -> int:
+    """Return how many threads compute a model best on a machine.
+
+    Args:
+        machine: Its cores and its quota.
+        weight_bytes: What every token reads.
+    """
+    return max(1, min(machine.compute_threads, weight_bytes // _WEIGHT_BYTES_A_THREAD))
 
 
 def _untouched_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
