@@ -23,7 +23,7 @@ WORKFLOWS = [
     ROOT / ".github" / "workflows" / "zse-image.yml",
     ROOT / "examples" / "ci" / "github.yml",
 ]
-RELEASE = ROOT / ".github" / "workflows" / "release.yml"
+OWN_WORKFLOWS = [ROOT / ".github" / "workflows" / name for name in ("release.yml", "nightly.yml")]
 TEXT = {"type": "string", "minLength": 1}
 STEP: dict[str, Any] = {
     "type": "object",
@@ -154,7 +154,7 @@ def test_the_action_has_the_form_of_a_composite_action() -> None:
     jsonschema.validate(load(ACTION), ACTION_SCHEMA)
 
 
-@pytest.mark.parametrize("path", [*WORKFLOWS, RELEASE], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [*WORKFLOWS, *OWN_WORKFLOWS], ids=lambda path: path.name)
 def test_a_workflow_has_the_form_of_one_and_asks_for_few_rights(path: Path) -> None:
     data = load(path)
     jsonschema.validate(data, WORKFLOW_SCHEMA)
@@ -169,13 +169,13 @@ def test_a_workflow_gives_the_action_only_inputs_that_it_has(path: Path) -> None
     assert {name for name, value in inputs.items() if value.get("required")} <= set(step["with"])
 
 
-@pytest.mark.parametrize("path", [ACTION, *WORKFLOWS, RELEASE], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [ACTION, *WORKFLOWS, *OWN_WORKFLOWS], ids=lambda path: path.name)
 def test_no_command_holds_an_expression(path: Path) -> None:
     """An input that is pasted into a command could be a command; in a variable it is text."""
     assert not [step for step in steps_of(path) if "${{" in step.get("run", "")]
 
 
-@pytest.mark.parametrize("path", [ACTION, *WORKFLOWS, RELEASE], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [ACTION, *WORKFLOWS, *OWN_WORKFLOWS], ids=lambda path: path.name)
 def test_every_expression_names_what_exists(path: Path) -> None:
     data, text = load(path), path.read_text()
     ids = {step["id"] for step in steps_of(path) if "id" in step}
@@ -185,7 +185,7 @@ def test_every_expression_names_what_exists(path: Path) -> None:
     assert set(re.findall(r"inputs\.([\w-]+)", text)) <= set(known)
 
 
-@pytest.mark.parametrize("path", [WORKFLOWS[0], RELEASE], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [WORKFLOWS[0], *OWN_WORKFLOWS], ids=lambda path: path.name)
 def test_actions_of_others_are_pinned_by_digest_with_their_version_beside_it(path: Path) -> None:
     used = re.findall(r"uses: (.+)", path.read_text())
     others = [use for use in used if not use.startswith("./")]
