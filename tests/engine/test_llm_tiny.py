@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
+from dataclasses import fields
 
 import pytest
 
@@ -32,6 +34,14 @@ def llm(cache_dir):
 def test_the_name_is_converted_once_into_the_cache(llm, cache_dir):
     assert llm.path.is_relative_to(cache_dir)
     assert len(list(cache_dir.rglob("*.zse"))) == 1
+
+
+def test_what_nobody_says_is_what_the_options_say():
+    asked = inspect.signature(LLM).parameters
+    shared = [entry for entry in fields(LoadOptions) if entry.name in asked]
+    assert "threads" in {entry.name for entry in shared}
+    for entry in shared:
+        assert asked[entry.name].default == entry.default, entry.name
 
 
 def test_a_model_this_small_is_computed_by_one_thread_unless_somebody_says(cache_dir):
