@@ -23,7 +23,7 @@ class TorchStream:
 
 def pack_launcher(path: Path) -> Launcher:
     """Return a launcher of a pack's kernels on torch's stream."""
-    from zse.backends.cuda.launcher import PackLauncher
+    from zse.backends.gpu.launcher import PackLauncher
     from zse.device.cuda import Gpu
     from zse.kernels.pack import KernelPack
 

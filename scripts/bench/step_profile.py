@@ -16,7 +16,7 @@ from typing import Any
 
 from machine import machine_facts
 
-from zse.backends.cuda.backend import GREEDY
+from zse.backends.gpu.backend import GREEDY
 from zse.backends.types import SamplingRow, SequenceChunk, StepBatch
 from zse.models import load_runner
 

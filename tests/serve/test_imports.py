@@ -60,7 +60,7 @@ def test_the_http_server_comes_without_the_command_line_of_its_library():
 
 def test_a_model_of_this_machine_is_loaded_without_what_speaks_to_others_or_writes_files():
     modules = "zse.engine.async_engine, zse.engine.loading, zse.text.template, zse.stream.loader"
-    code = f"import sys, zse.backends.cuda.open, {modules}; print(*sys.modules)"
+    code = f"import sys, zse.backends.gpu.open, {modules}; print(*sys.modules)"
     environment = subprocess_environment(PYTHONPATH=ROOT)
     output = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment

@@ -13,7 +13,7 @@ from zse.errors import DeviceError, needing
 from zse.format import ZSEReader
 
 if TYPE_CHECKING:
-    from zse.backends.cuda.arrival import Arrival
+    from zse.backends.gpu.arrival import Arrival
     from zse.backends.options import BackendOptions, ModelShape
     from zse.backends.protocol import Backend, Forward
     from zse.format.model_file import ModelFile
@@ -30,7 +30,7 @@ def runs_on_gpu(device: str) -> bool:
 def preload(device: str) -> None:
     """Import a GPU's backend ahead of ``create_backend``, while the GPU is being opened."""
     if runs_on_gpu(device):
-        import zse.backends.cuda.open  # noqa: F401 - for its effect
+        import zse.backends.gpu.open  # noqa: F401 - for its effect
 
 
 def begin_arrival(
@@ -54,7 +54,7 @@ def begin_arrival(
     ordinal = check_device(device)
     if not runs_on_gpu(device):
         return None
-    from zse.backends.cuda.arrival import Arrival
+    from zse.backends.gpu.arrival import Arrival
 
     return Arrival.begin(ordinal, reader, allowed_bytes=vram_bytes, phases=phases)
 
@@ -86,9 +86,9 @@ def create_backend(
     """
     arrival = arrival or begin_arrival(device, reader, vram_bytes=options.vram_bytes, phases=phases)
     if arrival is not None:
-        from zse.backends.cuda.open import open_cuda_backend
+        from zse.backends.gpu.open import open_gpu_backend
 
-        return open_cuda_backend(arrival, reader, shape, options, forward, phases)
+        return open_gpu_backend(arrival, reader, shape, options, forward, phases)
     with needing("cpu", "the cpu backend"):
         from zse.backends.cpu import CPUBackend
     if not isinstance(reader, ZSEReader):

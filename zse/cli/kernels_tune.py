@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from zse.backends.cuda.launcher import PackLauncher
+from zse.backends.gpu.launcher import PackLauncher
 from zse.kernels.buffers import ACTIVATION_GROUP, Plain, Quantized
 from zse.kernels.linear.launch import linear
 from zse.kernels.linear.plan import candidates, plan_linear, table_name

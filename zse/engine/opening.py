@@ -22,7 +22,7 @@ from zse.records import record
 from zse.settings import load_settings
 
 if TYPE_CHECKING:
-    from zse.backends.cuda.arrival import Arrival
+    from zse.backends.gpu.arrival import Arrival
     from zse.format.model_file import ModelFile
     from zse.models.resolve import NamedModel
 

@@ -22,7 +22,7 @@ from zse.models.rope import inverse_frequencies
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from zse.backends.cuda.arrival import Arrival
+    from zse.backends.gpu.arrival import Arrival
     from zse.backends.protocol import (
         Backend,
         Cache,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 import torch
 
-from zse.backends.cuda.launcher import PackLauncher
+from zse.backends.gpu.launcher import PackLauncher
 from zse.device.cuda import Gpu
 from zse.errors import DeviceError, UnsupportedModelError
 from zse.kernels.buffers import Plain

@@ -6,7 +6,7 @@ import math
 import struct
 from typing import TYPE_CHECKING
 
-from zse.backends.cuda.weights import widened
+from zse.backends.gpu.weights import widened
 from zse.format.schemes import Scheme
 from zse.kernels.attention.outliers import kv_layers_kept_in_16_bits
 

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from zse.backends.cuda.forward import Pass
-from zse.backends.cuda.graphs import (
+from zse.backends.gpu.forward import Pass
+from zse.backends.gpu.graphs import (
     ENTRY_ROOMS,
     MAX_BUCKET,
     CapturedStep,
     bucket_of,
     room_for,
 )
-from zse.backends.cuda.inputs import InputShape
-from zse.backends.cuda.kv_pool import BLOCK_SIZE, KVPool
-from zse.backends.cuda.operations import CudaOperations
-from zse.backends.cuda.scratch import Scratch
-from zse.backends.cuda.step import StepPlan, plan_step, shape_of, write_inputs
-from zse.backends.cuda.transfers import ResultRing, StagingRing
+from zse.backends.gpu.inputs import InputShape
+from zse.backends.gpu.kv_pool import BLOCK_SIZE, KVPool
+from zse.backends.gpu.operations import GPUOperations
+from zse.backends.gpu.scratch import Scratch
+from zse.backends.gpu.step import StepPlan, plan_step, shape_of, write_inputs
+from zse.backends.gpu.transfers import ResultRing, StagingRing
 from zse.backends.types import DeviceUsed, logit_rows
 from zse.kernels.launcher import Rehearsal
 from zse.kernels.lm_head_sample.arrays import SamplingKind
@@ -25,8 +25,8 @@ from zse.kernels.lm_head_sample.arrays import SamplingKind
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from zse.backends.cuda.memory import DeviceMemory
-    from zse.backends.cuda.model import DeviceModel
+    from zse.backends.gpu.memory import DeviceMemory
+    from zse.backends.gpu.model import DeviceModel
     from zse.backends.protocol import Forward, PendingStep
     from zse.backends.types import LogitRows, StepBatch
     from zse.device.cuda import DeviceBlock, Gpu, Stream
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 GREEDY = SamplingKind()
 
 
-class CUDABackend(CudaOperations):
+class GPUBackend(GPUOperations):
     """See ``zse.backends.protocol.Backend``.
 
     Args:

@@ -6,11 +6,11 @@ import struct
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from zse.backends.cuda.graphs import MAX_BUCKET
-from zse.backends.cuda.inputs import InputShape
-from zse.backends.cuda.kv_pool import BLOCK_SIZE
-from zse.backends.cuda.scratch import ScratchSizes, activation_bytes
-from zse.backends.cuda.step import StepLimits
+from zse.backends.gpu.graphs import MAX_BUCKET
+from zse.backends.gpu.inputs import InputShape
+from zse.backends.gpu.kv_pool import BLOCK_SIZE
+from zse.backends.gpu.scratch import ScratchSizes, activation_bytes
+from zse.backends.gpu.step import StepLimits
 from zse.kernels.attention.launch import (
     AttentionRules,
     DecodeWorkspace,
@@ -29,8 +29,8 @@ from zse.kernels.rope_store.launch import BlockTables, HeadInputs, HeadShape, ro
 from zse.kernels.tuning import Tuning
 
 if TYPE_CHECKING:
-    from zse.backends.cuda.forward import Pass, Query
-    from zse.backends.cuda.weights import DeviceWeights
+    from zse.backends.gpu.forward import Pass, Query
+    from zse.backends.gpu.weights import DeviceWeights
     from zse.backends.options import BackendOptions, ModelShape
     from zse.device.cuda import Gpu, Stream
     from zse.kernels.launcher import Launcher

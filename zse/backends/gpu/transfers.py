@@ -15,7 +15,7 @@ from zse.records import record
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from zse.backends.cuda.step import StepPlan
+    from zse.backends.gpu.step import StepPlan
     from zse.device.cuda import DeviceBlock, Event, Gpu, HostBlock, Stream
 
 RING = 3

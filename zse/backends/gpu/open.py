@@ -6,17 +6,17 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zse.backends.cuda.backend import CUDABackend
-from zse.backends.cuda.kv_pool import BLOCK_SIZE, KVLayout, KVPool, layout_for
-from zse.backends.cuda.launcher import PackLauncher
-from zse.backends.cuda.memory import (
+from zse.backends.gpu.backend import GPUBackend
+from zse.backends.gpu.kv_pool import BLOCK_SIZE, KVLayout, KVPool, layout_for
+from zse.backends.gpu.launcher import PackLauncher
+from zse.backends.gpu.memory import (
     SCRATCH_RANGE_BYTES,
     DeviceMemory,
     choose_num_blocks,
 )
-from zse.backends.cuda.model import DeviceModel
-from zse.backends.cuda.outliers import outlier_layers
-from zse.backends.cuda.weights import DeviceWeights
+from zse.backends.gpu.model import DeviceModel
+from zse.backends.gpu.outliers import outlier_layers
+from zse.backends.gpu.weights import DeviceWeights
 from zse.device.cuda import VirtualPool
 from zse.device.phases import Phases, no_phases
 from zse.errors import DeviceError
@@ -27,14 +27,14 @@ from zse.settings import load_settings
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from zse.backends.cuda.arrival import Arrival
+    from zse.backends.gpu.arrival import Arrival
     from zse.backends.options import BackendOptions, ModelShape
     from zse.backends.protocol import Forward
     from zse.device.cuda import Gpu, Stream
     from zse.format.model_file import ModelFile
     from zse.kernels.launcher import Launcher
 
-_LOG = logging.getLogger("zse.backends.cuda")
+_LOG = logging.getLogger("zse.backends.gpu")
 KV_DTYPES = {"auto": "bf16", "bf16": "bf16", "int8": "int8"}
 
 
@@ -47,14 +47,14 @@ class Hardware:
     new_pool: Callable[[Gpu, int], VirtualPool] = VirtualPool
 
 
-def open_cuda_backend(
+def open_gpu_backend(
     arrival: Arrival,
     reader: ModelFile,
     shape: ModelShape,
     options: BackendOptions,
     forward: Forward,
     phases: Phases = no_phases,
-) -> CUDABackend:
+) -> GPUBackend:
     """Build a backend around weights that are on their way.
 
     Args:
@@ -102,7 +102,7 @@ def build_backend(
     options: BackendOptions,
     forward: Forward,
     phases: Phases = no_phases,
-) -> CUDABackend:
+) -> GPUBackend:
     """Make everything else while the weights arrive, then wait for them.
 
     Raises:
@@ -115,7 +115,7 @@ def build_backend(
     layout = layout_for(shape, kv_dtype, kept)
     weights = DeviceWeights(arrival.gpu, reader.header, arrival.block)
     model, memory = _prepare(hardware, arrival, weights, layout, shape, options, phases)
-    backend = CUDABackend(arrival.gpu, hardware.stream, model, memory)
+    backend = GPUBackend(arrival.gpu, hardware.stream, model, memory)
     with phases("warm-up"):
         backend.warm(forward)
     with phases("weights-to-gpu"):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from zse.backends.cuda.forward import Deferred, Later, Pass, Projected, Query, Residual
-from zse.backends.cuda.model import BATCH_ROWS
+from zse.backends.gpu.forward import Deferred, Later, Pass, Projected, Query, Residual
+from zse.backends.gpu.model import BATCH_ROWS
 from zse.kernels.attention.launch import attention_decode, attention_prefill
 from zse.kernels.buffers import ACTIVATION_GROUP, Activation, Partials, Plain
 from zse.kernels.embed.launch import embed
@@ -17,12 +17,12 @@ from zse.kernels.norm.launch import residual_norm
 from zse.kernels.rope_store.launch import rope_store
 
 if TYPE_CHECKING:
-    from zse.backends.cuda.model import DeviceModel
+    from zse.backends.gpu.model import DeviceModel
     from zse.kernels.linear.weight import LinearWeight
     from zse.kernels.lm_head_sample.launch import SampledArrays
 
 
-class CudaOperations:
+class GPUOperations:
     """See ``zse.backends.protocol.Operations``.
 
     Args:

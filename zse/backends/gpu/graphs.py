@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from zse.records import record
 
 if TYPE_CHECKING:
-    from zse.backends.cuda.inputs import InputShape
+    from zse.backends.gpu.inputs import InputShape
     from zse.device.cuda import DeviceBlock, GraphExec
 
 MAX_BUCKET = 256

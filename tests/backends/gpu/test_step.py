@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from zse.backends.cuda.graphs import room_for
-from zse.backends.cuda.inputs import InputShape
-from zse.backends.cuda.step import StepLimits, plan_step, shape_of, write_inputs
+from zse.backends.gpu.graphs import room_for
+from zse.backends.gpu.inputs import InputShape
+from zse.backends.gpu.step import StepLimits, plan_step, shape_of, write_inputs
 from zse.backends.types import PENDING_TOKEN, SamplingRow, SequenceChunk, StepBatch
 from zse.errors import EngineError
 

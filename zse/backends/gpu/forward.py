@@ -15,9 +15,9 @@ from zse.records import record
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from zse.backends.cuda.inputs import InputShape
-    from zse.backends.cuda.kv_pool import KVPool
-    from zse.backends.cuda.scratch import Scratch
+    from zse.backends.gpu.inputs import InputShape
+    from zse.backends.gpu.kv_pool import KVPool
+    from zse.backends.gpu.scratch import Scratch
     from zse.kernels.buffers import Activation, Partials
     from zse.kernels.lm_head_sample.arrays import SamplingKind
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from zse.backends.cuda.budget import GIB, gib
-from zse.backends.cuda.kv_pool import BLOCK_SIZE, KVLayout, KVPool
+from zse.backends.gpu.budget import GIB, gib
+from zse.backends.gpu.kv_pool import BLOCK_SIZE, KVLayout, KVPool
 from zse.errors import DeviceError
 from zse.records import record
 
 if TYPE_CHECKING:
-    from zse.backends.cuda.budget import MemoryBudget
+    from zse.backends.gpu.budget import MemoryBudget
     from zse.backends.options import BackendOptions, ModelShape
     from zse.device.cuda import VirtualPool
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING
 
-from zse.backends.cuda.inputs import InputShape, InputWriter
-from zse.backends.cuda.kv_pool import BLOCK_SIZE
+from zse.backends.gpu.inputs import InputShape, InputWriter
+from zse.backends.gpu.kv_pool import BLOCK_SIZE
 from zse.backends.types import PENDING_TOKEN
 from zse.errors import EngineError
 from zse.kernels.attention.tiles import PrefillChunk, TileLists, prefill_tiles

@@ -10,7 +10,7 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING
 
-from zse.backends.cuda.budget import MemoryBudget
+from zse.backends.gpu.budget import MemoryBudget
 from zse.device.cuda import CudaError, Gpu
 from zse.device.phases import Phases, no_phases
 from zse.errors import ZSEError
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from zse.stream.loader import LoadReport
     from zse.stream.source import ByteSource
 
-_LOG = logging.getLogger("zse.backends.cuda")
+_LOG = logging.getLogger("zse.backends.gpu")
 STACK_BYTES = 256
 """Of one thread on the GPU: twice what the neediest of our kernels spills."""
 

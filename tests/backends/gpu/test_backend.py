@@ -9,8 +9,8 @@ import pytest
 from logits import as_tensor
 from penalized_steps import decode_with_penalties
 
-from zse.backends.cuda.arrival import Arrival
-from zse.backends.cuda.open import Hardware, build_backend
+from zse.backends.gpu.arrival import Arrival
+from zse.backends.gpu.open import Hardware, build_backend
 from zse.backends.options import BackendOptions
 from zse.backends.types import PENDING_TOKEN, SamplingRow, SequenceChunk, StepBatch
 from zse.format import ZSEReader

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from zse.backends.cuda.outliers import outlier_layers
+from zse.backends.gpu.outliers import outlier_layers
 from zse.format import ZSEReader
 from zse.models.config import ModelConfig
 from zse.stream.opening import open_source

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from zse.backends.cuda.budget import GIB, MARGIN_BYTES, MemoryBudget
-from zse.backends.cuda.kv_pool import KVLayout
-from zse.backends.cuda.memory import choose_num_blocks
+from zse.backends.gpu.budget import GIB, MARGIN_BYTES, MemoryBudget
+from zse.backends.gpu.kv_pool import KVLayout
+from zse.backends.gpu.memory import choose_num_blocks
 from zse.backends.options import BackendOptions
 from zse.errors import DeviceError
 

@@ -8,7 +8,7 @@ import pytest
 from sample_packs import PROVENANCE, stub_kernel
 from stub_libcuda import DEVICE_KIND, Stub, gpu, stub
 
-from zse.backends.cuda.launcher import PackLauncher
+from zse.backends.gpu.launcher import PackLauncher
 from zse.device.cuda import CudaError, Gpu, Stream
 from zse.kernels.build.writer import pack_bytes
 from zse.kernels.pack import KernelPack, KernelPackMismatch
