@@ -13,10 +13,10 @@ from zse.kernels import sources
 @pytest.fixture
 def copied_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     root = tmp_path / "kernels"
-    (root / "norm").mkdir(parents=True)
+    (root / "norm" / "triton").mkdir(parents=True)
     (root / "variant.py").write_text("# facts\n")
     (root / "norm" / "variants.py").write_text("# variants\n")
-    (root / "norm" / "triton_kernel.py").write_text("# kernel\n")
+    (root / "norm" / "triton" / "kernel.py").write_text("# kernel\n")
     (root / "norm" / "reference.py").write_text("# reference\n")
     monkeypatch.setattr(sources, "__file__", str(root / "sources.py"))
     return root
@@ -30,15 +30,17 @@ def test_the_digest_changes_with_kernels_and_variants_and_with_nothing_else(
     assert len(before) == 64
     (copied_sources / "norm" / "reference.py").write_text("# another reference\n")
     assert digest() == before
-    (copied_sources / "norm" / "triton_kernel.py").write_text("# another kernel\n")
+    (copied_sources / "norm" / "triton" / "kernel.py").write_text("# another kernel\n")
     changed = digest()
     assert changed != before
-    (copied_sources / "norm" / "triton_kernel.py").rename(copied_sources / "norm" / "triton_b.py")
+    (copied_sources / "norm" / "triton" / "kernel.py").rename(
+        copied_sources / "norm" / "triton" / "b.py"
+    )
     assert digest() != changed
 
 
 def test_the_digest_is_empty_where_no_sources_are_installed(copied_sources: Path) -> None:
-    (copied_sources / "norm" / "triton_kernel.py").unlink()
+    (copied_sources / "norm" / "triton" / "kernel.py").unlink()
     assert sources.source_digest.__wrapped__() == ""
 
 

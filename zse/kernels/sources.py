@@ -13,7 +13,7 @@ SOURCE_PATTERNS = (
     "kernels/*/arrays.py",
     "kernels/*/definitions.py",
     "kernels/*/nf4.py",
-    "kernels/*/triton_*.py",
+    "kernels/*/triton/*.py",
     "kernels/*/variants.py",
     "kernels/*/weight.py",
 )
@@ -25,7 +25,7 @@ def source_digest() -> str:
     """Return the SHA-256 of the kernels' sources; empty where only compiled Python is installed."""
     root = Path(__file__).parent.parent
     paths = sorted(path for pattern in SOURCE_PATTERNS for path in root.glob(pattern))
-    if not any(path.name.startswith("triton_") for path in paths):
+    if not any(path.parent.name == "triton" for path in paths):
         return ""
     digest = hashlib.sha256()
     for path in paths:

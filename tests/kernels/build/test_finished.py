@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 JOB = {
     "key": "sample.scale[BLOCK=128]",
-    "module": "kernels.scale.triton_scale",
+    "module": "kernels.scale.triton.scale",
     "function": "scale",
     "arguments": [["inputs", "*fp32", True]],
     "constants": [["BLOCK", 128]],
@@ -32,10 +32,10 @@ def write_sources(root: Path, *, helper: str = "VALUE = 1", stranger: str = "") 
     files = {
         "kernels/__init__.py": "",
         "kernels/scale/__init__.py": "",
-        "kernels/scale/triton_scale.py": "import triton\nfrom kernels.shared import helper\n",
+        "kernels/scale/triton/scale.py": "import triton\nfrom kernels.shared import helper\n",
         "kernels/shared/__init__.py": "",
         "kernels/shared/helper.py": f"{helper}\n",
-        "kernels/other/triton_other.py": f"{stranger}\n",
+        "kernels/other/triton/other.py": f"{stranger}\n",
     }
     for name, text in files.items():
         path = root / name
@@ -121,7 +121,7 @@ def test_the_sources_of_a_kernel_of_zse_include_its_helpers_and_no_other_kernel(
     root = Path(zse.__file__).parent.parent
     digests = {
         name: sources_digest(f"zse.kernels.{name}", (root,))
-        for name in ("norm.triton_kernel", "embed.triton_kernel", "norm.triton_parts")
+        for name in ("norm.triton.kernel", "embed.triton.kernel", "norm.triton.parts")
     }
     assert len(set(digests.values())) == 3
 

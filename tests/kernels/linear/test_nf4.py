@@ -89,8 +89,10 @@ def test_every_table_of_values_in_a_kernel_is_the_one_of_the_format() -> None:
     root = Path(zse.kernels.__file__).parent
     tables = [
         value.value
-        for path in sorted(root.glob("*/triton_*.py"))
-        for value in vars(import_module(f"zse.kernels.{path.parent.name}.{path.stem}")).values()
+        for path in sorted(root.glob("*/triton/*.py"))
+        for value in vars(
+            import_module(f"zse.kernels.{path.parent.parent.name}.triton.{path.stem}")
+        ).values()
         if isinstance(value, tl.constexpr)
         and isinstance(value.value, tuple)
         and len(value.value) == len(NF4_CODES)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 DECODE = Kernel(
     name="attention.decode",
-    module="zse.kernels.attention.triton_decode",
+    module="zse.kernels.attention.triton.decode",
     function="attention_decode",
     arguments=(
         pointer("qkv", "fp32"),
@@ -48,7 +48,7 @@ DECODE = Kernel(
 )
 PREFILL = Kernel(
     name="attention.prefill",
-    module="zse.kernels.attention.triton_prefill",
+    module="zse.kernels.attention.triton.prefill",
     function="attention_prefill",
     arguments=(
         pointer("queries", "bf16"),

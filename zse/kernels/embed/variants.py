@@ -7,7 +7,7 @@ from zse.kernels.variant import Kernel, Variant, number, pointer, variant
 
 EMBED = Kernel(
     name="embed.embed",
-    module="zse.kernels.embed.triton_kernel",
+    module="zse.kernels.embed.triton.kernel",
     function="embed",
     arguments=(
         pointer("weights", "bf16"),

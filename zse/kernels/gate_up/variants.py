@@ -6,7 +6,7 @@ from zse.kernels.variant import Kernel, Variant, number, pointer, variant
 
 SILU_MUL = Kernel(
     name="gate_up.silu_mul",
-    module="zse.kernels.gate_up.triton_kernel",
+    module="zse.kernels.gate_up.triton.kernel",
     function="silu_mul",
     arguments=(
         pointer("inputs", "fp32"),

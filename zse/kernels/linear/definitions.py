@@ -8,7 +8,7 @@ from zse.kernels.variant import Argument, Kernel, number, pointer
 def _kernel(file: str, function: str, *arguments: Argument) -> Kernel:
     return Kernel(
         name=f"linear.{function}",
-        module=f"zse.kernels.linear.{file}",
+        module=f"zse.kernels.linear.triton.{file}",
         function=function,
         arguments=arguments,
     )
@@ -30,7 +30,7 @@ _MATMUL = (
 )
 
 GEMV_INT4 = _kernel(
-    "triton_decode",
+    "decode",
     "gemv_int4",
     *_WORDS,
     pointer("sums", "fp32"),
@@ -40,7 +40,7 @@ GEMV_INT4 = _kernel(
     number("blocks"),
 )
 GEMV_NF4 = _kernel(
-    "triton_decode",
+    "decode",
     "gemv_nf4",
     *_WORDS,
     pointer("weights", "i32"),
@@ -49,7 +49,7 @@ GEMV_NF4 = _kernel(
     number("blocks"),
 )
 GEMV_INT8 = _kernel(
-    "triton_decode",
+    "decode",
     "gemv_int8",
     *_WORDS,
     pointer("weights", "i32"),
@@ -58,7 +58,7 @@ GEMV_INT8 = _kernel(
     number("blocks"),
 )
 GEMV_16 = _kernel(
-    "triton_plain",
+    "plain",
     "gemv_16",
     pointer("values", "bf16"),
     pointer("weights", "bf16"),
@@ -66,7 +66,7 @@ GEMV_16 = _kernel(
     number("eighths"),
 )
 DOT_FOUR_BIT = _kernel(
-    "triton_batch",
+    "batch",
     "dot_four_bit",
     pointer("values", "bf16"),
     pointer("weights", "u8"),
@@ -75,7 +75,7 @@ DOT_FOUR_BIT = _kernel(
     number("groups"),
 )
 DOT_WHOLE = _kernel(
-    "triton_batch",
+    "batch",
     "dot_whole",
     pointer("values", "bf16"),
     pointer("weights", "i8"),
@@ -84,7 +84,7 @@ DOT_WHOLE = _kernel(
     number("steps"),
 )
 IMMA_FOUR_BIT = _kernel(
-    "triton_batch",
+    "batch",
     "imma_four_bit",
     *_CODES,
     pointer("x_sums", "fp32"),
@@ -94,7 +94,7 @@ IMMA_FOUR_BIT = _kernel(
     number("blocks"),
 )
 IMMA_INT8 = _kernel(
-    "triton_batch",
+    "batch",
     "imma_int8",
     *_CODES,
     pointer("weights", "i8"),
@@ -103,7 +103,7 @@ IMMA_INT8 = _kernel(
     number("blocks"),
 )
 WIDEN_FOUR_BIT = _kernel(
-    "triton_prefill",
+    "prefill",
     "widen_four_bit",
     pointer("weights", "u8"),
     pointer("scales", "i32"),
@@ -112,7 +112,7 @@ WIDEN_FOUR_BIT = _kernel(
     number("groups"),
 )
 WIDEN_INT8 = _kernel(
-    "triton_prefill",
+    "prefill",
     "widen_int8",
     pointer("weights", "i8"),
     pointer("row_scales", "fp32"),
@@ -120,5 +120,5 @@ WIDEN_INT8 = _kernel(
     number("rows"),
     number("blocks"),
 )
-MATMUL = _kernel("triton_prefill", "matmul", *_MATMUL)
-MATMUL_STREAM = _kernel("triton_prefill", "matmul_stream", *_MATMUL)
+MATMUL = _kernel("prefill", "matmul", *_MATMUL)
+MATMUL_STREAM = _kernel("prefill", "matmul_stream", *_MATMUL)

@@ -80,7 +80,7 @@ def _kernel(
     arguments += [number(name, aligned=aligned and name == "vocab") for name in numbers]
     return Kernel(
         name=f"lm_head_sample.{function}{'_aligned' if aligned else ''}",
-        module=f"{_FOLDER}.{module}",
+        module=f"{_FOLDER}.triton.{module}",
         function=function,
         arguments=tuple(arguments),
     )
@@ -99,51 +99,51 @@ _SECOND = "second_count second_mass second_edges state_values state_counts"
 _LIST = "list_values list_tokens cut_values cut_counts"
 
 ADJUST = _kernel(
-    "triton_sample",
+    "sample",
     "adjust_logits",
     "logits entry_row entry_token entry_penalty entry_add",
     ("vocab", "num_entries"),
 )
 PENDING = _kernel(
-    "triton_pending",
+    "pending",
     "count_pending",
     "slots last_tokens entry_token entry_penalty entry_add entry_seen run_first run_length "
     "repetition presence frequency",
     (),
 )
 STATISTICS = _both(
-    "triton_sample", "block_statistics", f"logits temperature {_BLOCKS} block_min block_count"
+    "sample", "block_statistics", f"logits temperature {_BLOCKS} block_min block_count"
 )
 PICK = _kernel(
-    "triton_sample",
+    "sample",
     "pick_tokens",
     f"logits temperature uniform slots {_BLOCKS} tokens last_tokens",
 )
 FIRST_BINS = _both(
-    "triton_truncate", "first_bins", f"logits {_CUTS} block_max block_arg block_min {_BINS}"
+    "truncate", "first_bins", f"logits {_CUTS} block_max block_arg block_min {_BINS}"
 )
 SECOND_BINS = _both(
-    "triton_gather",
+    "gather",
     "second_bins",
     f"logits {_CUTS} {_BLOCKS} block_min block_count {_BINS} {_SECOND}",
 )
 GATHER = _both(
-    "triton_gather",
+    "gather",
     "gather_candidates",
     f"logits {_CUTS} {_BLOCKS} block_count {_BINS} {_SECOND} kept_mass {_LIST}",
 )
 DRAW = _kernel(
-    "triton_draw",
+    "draw",
     "draw_tokens",
     f"logits {_CUTS} uniform slots block_max block_arg kept_mass {_LIST} tokens last_tokens",
 )
 ALTERNATIVES = _both(
-    "triton_logprobs",
+    "logprobs",
     "block_alternatives",
     "logits block_max block_mass best_values best_tokens",
 )
 LOGPROBS = _kernel(
-    "triton_logprobs",
+    "logprobs",
     "row_logprobs",
     "logits chosen block_max block_mass best_values best_tokens logprobs top_tokens top_logprobs",
 )

@@ -6,7 +6,7 @@ from zse.errors import UnsupportedModelError
 from zse.kernels.buffers import ACTIVATION_GROUP
 from zse.kernels.variant import Kernel, Variant, number, pointer, variant
 
-MODULE = "zse.kernels.norm.triton_kernel"
+MODULE = "zse.kernels.norm.triton.kernel"
 ROW_GROUPS = (1, 4, 8, 16, 32, 64, 128)
 """Groups of 128 columns that one program can hold."""
 QUANTIZE_GROUPS = 4

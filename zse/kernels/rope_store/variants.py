@@ -5,7 +5,7 @@ from __future__ import annotations
 from zse.errors import UnsupportedModelError
 from zse.kernels.variant import Kernel, Variant, number, pointer, variant
 
-MODULE = "zse.kernels.rope_store.triton_kernel"
+MODULE = "zse.kernels.rope_store.triton.kernel"
 HEAD_DIMS = (64, 80, 96, 128, 256)
 INT8_HEAD_DIMS = (64, 128)
 """Head widths that an int8 cache takes: their halves are whole groups of 32 channels."""

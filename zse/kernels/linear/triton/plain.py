@@ -1,11 +1,11 @@
-"""A 16-bit matrix times one, two or four tokens; laid out as ``triton_decode``."""
+"""A 16-bit matrix times one, two or four tokens; laid out as ``decode``."""
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
-from zse.kernels.linear.triton_parts import (
+from zse.kernels.linear.triton.parts import (
     split_of_pieces,
     store_totals,
     tile_rows,

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import triton
 import triton.language as tl
 
-from zse.kernels.lm_head_sample.triton_common import (
+from zse.kernels.lm_head_sample.triton.common import (
     GREEDY,
     NOTHING,
     Scale,
@@ -25,7 +25,7 @@ from zse.kernels.lm_head_sample.triton_common import (
     store_token,
     value_of_key,
 )
-from zse.kernels.lm_head_sample.triton_truncate import (
+from zse.kernels.lm_head_sample.triton.truncate import (
     SLACK,
     load_cut,
     store_threshold,

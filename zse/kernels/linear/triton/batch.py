@@ -10,8 +10,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from zse.kernels.linear.triton_parts import dot_16, high_half, low_half, prefetch
-from zse.kernels.linear.triton_unpack import (
+from zse.kernels.linear.triton.parts import dot_16, high_half, low_half, prefetch
+from zse.kernels.linear.triton.unpack import (
     NF4_STEP,
     four_bit_codes,
     unpack_four_bit,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from zse.kernels.norm.triton_parts import GROUP, store_activations, sum_two_partials
+from zse.kernels.norm.triton.parts import GROUP, store_activations, sum_two_partials
 
 
 @triton.jit

@@ -2,7 +2,7 @@
 
 The threshold of a row is searched by value. Two passes over the row, each of 16 bins, narrow it to
 a bracket; the tokens inside are copied to a list short enough for one program
-(``triton_draw``). What lies above the bracket is kept for sure and stays where it is. A row that
+(``draw``). What lies above the bracket is kept for sure and stays where it is. A row that
 has no threshold to search (greedy, or min_p alone) costs these kernels next to nothing.
 
 Every decision is made once, by programs of one kernel that run the same instructions on the same
@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 
 from zse.kernels.lm_head_sample.arrays import NUM_BINS, STATE_SIZE
-from zse.kernels.lm_head_sample.triton_common import (
+from zse.kernels.lm_head_sample.triton.common import (
     GREEDY,
     Scale,
     load_logits,

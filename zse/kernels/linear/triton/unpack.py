@@ -11,7 +11,7 @@ import triton.language as tl
 
 from zse.format.nf4 import NF4_CODES
 from zse.kernels.linear import nf4
-from zse.kernels.linear.triton_parts import high_half, low_half
+from zse.kernels.linear.triton.parts import high_half, low_half
 
 NF4_VALUES = tl.constexpr(NF4_CODES)
 NF4_INT8 = tl.constexpr(nf4.NF4_INT8)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from zse.kernels.lm_head_sample.triton_common import (
+from zse.kernels.lm_head_sample.triton.common import (
     GREEDY,
     Scale,
     draw_from_blocks,

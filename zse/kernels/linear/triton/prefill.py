@@ -6,8 +6,8 @@ import triton
 import triton.language as tl
 
 from zse.kernels.linear import weight as layout
-from zse.kernels.linear.triton_parts import dot_16
-from zse.kernels.linear.triton_unpack import unpack_four_bit
+from zse.kernels.linear.triton.parts import dot_16
+from zse.kernels.linear.triton.unpack import unpack_four_bit
 
 EVEN_ROWS = tl.constexpr(layout.EVEN_ROWS)
 

@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 from zse.kernels.lm_head_sample.arrays import MAX_ALTERNATIVES
-from zse.kernels.lm_head_sample.triton_common import NOTHING, load_logits
+from zse.kernels.lm_head_sample.triton.common import NOTHING, load_logits
 
 ALTERNATIVES = tl.constexpr(MAX_ALTERNATIVES)
 

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from zse.kernels import buffers
-from zse.kernels.norm.triton_parts import round_to_even, to_bf16
+from zse.kernels.norm.triton.parts import round_to_even, to_bf16
 
 BLOCK_TOKENS = tl.constexpr(buffers.BLOCK_TOKENS)
 SCALE_CHANNELS = tl.constexpr(buffers.SCALE_CHANNELS)

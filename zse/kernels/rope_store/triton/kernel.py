@@ -5,8 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from zse.kernels.norm.triton_parts import sum_two_partials, to_bf16
-from zse.kernels.rope_store.triton_heads import (
+from zse.kernels.norm.triton.parts import sum_two_partials, to_bf16
+from zse.kernels.rope_store.triton.heads import (
     BLOCK_TOKENS,
     Stored,
     head_norm_factor,

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import triton
 import triton.language as tl
 
-from zse.kernels.norm.triton_parts import to_bf16
-from zse.kernels.rope_store.triton_heads import (
+from zse.kernels.norm.triton.parts import to_bf16
+from zse.kernels.rope_store.triton.heads import (
     head_norm_factor,
     line_of,
     load_halves,

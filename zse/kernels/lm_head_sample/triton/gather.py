@@ -7,14 +7,14 @@ from typing import NamedTuple
 import triton
 import triton.language as tl
 
-from zse.kernels.lm_head_sample.triton_common import (
+from zse.kernels.lm_head_sample.triton.common import (
     GREEDY,
     Scale,
     load_logits,
     row_maximum,
     scaled_masses,
 )
-from zse.kernels.lm_head_sample.triton_truncate import (
+from zse.kernels.lm_head_sample.triton.truncate import (
     BINS,
     SLACK,
     Bins,

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import triton
 import triton.language as tl
 
-from zse.kernels.rope_store.triton_heads import BLOCK_TOKENS, SCALE_CHANNELS, Stored, line_of
+from zse.kernels.rope_store.triton.heads import BLOCK_TOKENS, SCALE_CHANNELS, Stored, line_of
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 NOTHING = tl.constexpr(-1.0e30)

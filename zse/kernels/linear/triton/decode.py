@@ -15,7 +15,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from zse.kernels.linear.triton_parts import (
+from zse.kernels.linear.triton.parts import (
     dot4_signed,
     dot4_unsigned,
     high_half,
@@ -28,7 +28,7 @@ from zse.kernels.linear.triton_parts import (
     tile_tokens,
     zero_totals,
 )
-from zse.kernels.linear.triton_unpack import NF4_STEP, nf4_bytes
+from zse.kernels.linear.triton.unpack import NF4_STEP, nf4_bytes
 
 
 @triton.jit

@@ -15,8 +15,8 @@ from typing import NamedTuple
 import triton
 import triton.language as tl
 
-from zse.kernels.attention.triton_join import Output, Parts, finish
-from zse.kernels.attention.triton_parts import (
+from zse.kernels.attention.triton.join import Output, Parts, finish
+from zse.kernels.attention.triton.parts import (
     LOG2_E,
     NOTHING,
     Context,
@@ -28,7 +28,7 @@ from zse.kernels.attention.triton_parts import (
     hold,
     load_stored,
 )
-from zse.kernels.attention.triton_token import (
+from zse.kernels.attention.triton.token import (
     add_summands,
     load_biases,
     rotate_token,
@@ -36,8 +36,8 @@ from zse.kernels.attention.triton_token import (
     token_places,
     write_token,
 )
-from zse.kernels.norm.triton_parts import to_bf16
-from zse.kernels.rope_store.triton_heads import (
+from zse.kernels.norm.triton.parts import to_bf16
+from zse.kernels.rope_store.triton.heads import (
     BLOCK_TOKENS,
     Stored,
     line_of,

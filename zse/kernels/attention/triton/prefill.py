@@ -7,7 +7,7 @@ from typing import NamedTuple
 import triton
 import triton.language as tl
 
-from zse.kernels.attention.triton_parts import (
+from zse.kernels.attention.triton.parts import (
     LOG2_E,
     NOTHING,
     Context,
@@ -19,8 +19,8 @@ from zse.kernels.attention.triton_parts import (
     dot,
     load_stored,
 )
-from zse.kernels.norm.triton_parts import to_bf16
-from zse.kernels.rope_store.triton_heads import Stored
+from zse.kernels.norm.triton.parts import to_bf16
+from zse.kernels.rope_store.triton.heads import Stored
 
 
 class Rules(NamedTuple):

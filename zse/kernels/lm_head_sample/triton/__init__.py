@@ -1,0 +1,1 @@
+"""The kernels of ``lm_head_sample``, in Triton."""

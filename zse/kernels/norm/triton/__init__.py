@@ -1,0 +1,1 @@
+"""The kernels of ``norm``, in Triton."""

@@ -1,0 +1,1 @@
+"""The kernels of ``rope_store``, in Triton."""
