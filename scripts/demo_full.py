@@ -25,7 +25,8 @@ import service_packages  # noqa: E402
 from demo_job import QUESTION, DemoError, ask, run_demo, say, started, step  # noqa: E402
 from service_packages import find_command  # noqa: E402
 
-from zse.oci.runners import RunnerError, UnpackedImage, first_that_works  # noqa: E402
+from zse.deploy.measure.runners import first_that_works  # noqa: E402
+from zse.oci.image.unpacked import RunnerError, UnpackedImage  # noqa: E402
 
 if TYPE_CHECKING:
     from ceph_s3 import S3Server

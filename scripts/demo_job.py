@@ -27,9 +27,10 @@ from typing import TYPE_CHECKING, Any
 
 ROOT = Path(__file__).resolve().parent.parent
 from zse import __version__  # noqa: E402
+from zse.deploy.measure.runners import RUNNERS, first_that_works  # noqa: E402
 from zse.errors import ZSEError  # noqa: E402
 from zse.format.reader import ZSEReader  # noqa: E402
-from zse.oci.runners import RUNNERS, UnpackedImage, first_that_works  # noqa: E402
+from zse.oci.image.unpacked import UnpackedImage  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

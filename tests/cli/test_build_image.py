@@ -13,11 +13,11 @@ from sample_packs import sample_pack
 from zse.cli import build_image as command_module
 from zse.cli import image_kernels, run
 from zse.kernels.sources import source_digest
-from zse.oci import build as oci_build
 from zse.oci.errors import RegistryAuthError
-from zse.oci.next_steps import NextStep
-from zse.oci.options import BuiltImage, BuiltPlatform, ModelMode
-from zse.oci.registry import Registry
+from zse.oci.image import build as oci_build
+from zse.oci.image.next_steps import NextStep
+from zse.oci.image.options import BuiltImage, BuiltPlatform, ModelMode
+from zse.oci.registry.client import Registry
 
 __all__ = ["faulty_s3"]
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "small.zse.gz"

@@ -12,9 +12,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "oci"))
 from oci_builders import RECIPE, fill_cache, make_rootfs, make_wheel, sha256_hex
 
 from zse.cli import run
-from zse.oci.build import build_image
-from zse.oci.layout import ImageLayout
-from zse.oci.options import BuildOptions, BuiltImage
+from zse.oci.image.build import build_image
+from zse.oci.image.options import BuildOptions, BuiltImage
+from zse.oci.layout.folder import ImageLayout
 from zse.oci.recipe import load_recipe
 
 

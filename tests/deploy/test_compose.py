@@ -7,7 +7,7 @@ import yaml
 
 from zse.deploy.order import ImageLook
 from zse.deploy.registry import make_plan
-from zse.oci.facts import ImageFacts
+from zse.oci.image.facts import ImageFacts
 
 GPU = ImageFacts(recipe="cuda", device="cuda", kernels=("sm_90",), weights="baked", stores=("s3",))
 CPU = replace(GPU, recipe="cpu", device="cpu", kernels=())

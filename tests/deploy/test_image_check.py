@@ -9,7 +9,7 @@ from zse.cli import run
 from zse.deploy.errors import UnfitImageError
 from zse.deploy.order import ImageLook
 from zse.deploy.registry import make_plan
-from zse.oci.facts import ImageFacts
+from zse.oci.image.facts import ImageFacts
 
 BAKED = ImageFacts(
     recipe="cuda",

@@ -15,11 +15,13 @@ sys.path.insert(0, str(ROOT / "scripts"))
 
 import demo_job  # noqa: E402
 
+from zse.deploy.measure.runners import first_that_works  # noqa: E402
 from zse.format import convert_model  # noqa: E402
-from zse.oci.runners import UnpackedImage, first_that_works  # noqa: E402
 
 if TYPE_CHECKING:
     from ceph_s3 import S3Server
+
+    from zse.oci.image.unpacked import UnpackedImage
 
 pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(1200)]
 

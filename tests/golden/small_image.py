@@ -13,9 +13,9 @@ import tarfile
 import zipfile
 from typing import TYPE_CHECKING
 
-from zse.oci.build import build_image
-from zse.oci.layer import Compression
-from zse.oci.options import BuildOptions
+from zse.oci.image.build import build_image
+from zse.oci.image.options import BuildOptions
+from zse.oci.layout.layer import Compression
 from zse.oci.recipe import load_recipe
 
 if TYPE_CHECKING:

@@ -12,14 +12,14 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from oci_builders import MODEL, RECIPE, fill_cache, make_rootfs, make_wheel, sha256_hex
 
-from zse.oci.build import build_image
-from zse.oci.options import BuildOptions
+from zse.oci.image.build import build_image
+from zse.oci.image.options import BuildOptions
 from zse.oci.recipe import load_recipe
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from zse.oci.options import BuiltImage
+    from zse.oci.image.options import BuiltImage
 
 
 @pytest.fixture

@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 
 from zse.errors import NotFoundError
-from zse.oci.debian import read_debian_lock
+from zse.oci.debian.packages import read_debian_lock
 from zse.oci.errors import BadReferenceError, LockError
+from zse.oci.python.wheels import read_wheel_lock
 from zse.oci.recipe import load_lock, load_recipe, recipe_folder, recipe_names, write_lock
-from zse.oci.wheels import read_wheel_lock
 
 
 @pytest.mark.parametrize("name", recipe_names())

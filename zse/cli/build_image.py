@@ -13,7 +13,7 @@ from zse.cli.model_argument import MODEL
 from zse.errors import UsageError
 
 if TYPE_CHECKING:
-    from zse.oci.options import BuildOptions, BuiltImage
+    from zse.oci.image.options import BuildOptions, BuiltImage
     from zse.oci.recipe import Recipe
     from zse.settings import Settings
 
@@ -99,9 +99,9 @@ def command(**flags: Any) -> None:
     from zse.cli.stopping import clean_stop
     from zse.cli.transfer_display import opening_progress, staged_progress
     from zse.engine.opening import locate_model
-    from zse.oci.build import build_image
-    from zse.oci.options import ModelMode
-    from zse.oci.preflight import check_model, check_options, check_places
+    from zse.oci.image.build import build_image
+    from zse.oci.image.options import ModelMode
+    from zse.oci.image.preflight import check_model, check_options, check_places
     from zse.settings import load_settings
     from zse.store.cache_room import filling
 
@@ -136,9 +136,9 @@ def _options(flags: dict[str, Any], settings: Settings) -> BuildOptions:
     Raises:
         UsageError: A size or a secret is malformed.
     """
-    from zse.oci.layer import Compression
-    from zse.oci.options import BuildOptions, ModelMode
-    from zse.oci.secrets import read_secrets
+    from zse.oci.image.options import BuildOptions, ModelMode
+    from zse.oci.layout.layer import Compression
+    from zse.oci.python.secrets import read_secrets
     from zse.oci.sizes import parse_size
 
     mode = ModelMode(flags["model_mode"])

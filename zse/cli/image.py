@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 import click
 
 from zse.errors import UsageError
-from zse.oci.facts import NO_BYTE_CODE
+from zse.oci.image.facts import NO_BYTE_CODE
 from zse.printable import printable
 from zse.settings import load_settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from zse.oci.facts import ImageFacts
-    from zse.oci.inspect import PlatformReport
-    from zse.oci.verify import Expectations, Verification
+    from zse.oci.image.facts import ImageFacts
+    from zse.oci.image.inspect import PlatformReport
+    from zse.oci.image.verify import Expectations, Verification
 
 _REFERENCE = "REF is an image reference, oci:DIR[:TAG] or tar:FILE[:TAG]."
 
@@ -35,8 +35,8 @@ def command() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def inspect(reference: str, platform: str, as_json: bool) -> None:
     """Show labels, layers, sizes, how it starts and what is stated about it; pull no layer."""
-    from zse.oci.image_source import open_image
-    from zse.oci.inspect import inspect_image
+    from zse.oci.image.inspect import inspect_image
+    from zse.oci.image.source import open_image
 
     with open_image(reference, auth_file=_auth_file()) as source:
         report = inspect_image(source, platform=platform)
@@ -70,9 +70,9 @@ def verify(reference: str, base: str, locks: Path | None, recipe: str, as_json: 
     The exit code is 9 when anything is not what it should be; every problem is named.
     """
     from zse.oci.errors import VerificationError
-    from zse.oci.image_source import open_image
+    from zse.oci.image.source import open_image
+    from zse.oci.image.verify import verify_image
     from zse.oci.recipe import recipe_folder
-    from zse.oci.verify import verify_image
 
     if recipe and locks:
         raise UsageError("--recipe and --locks both name locks", hint="Leave one of them out.")
@@ -91,9 +91,9 @@ def verify(reference: str, base: str, locks: Path | None, recipe: str, as_json: 
 
 def _expectations(base: str, locks: Path | None) -> Expectations:
     """Read the base's layers where it is named by a place, not only by a digest."""
-    from zse.oci.image_source import open_image
-    from zse.oci.inspect import platform_manifests
-    from zse.oci.verify import Expectations
+    from zse.oci.image.inspect import platform_manifests
+    from zse.oci.image.source import open_image
+    from zse.oci.image.verify import Expectations
 
     if not base or base.startswith("sha256:"):
         return Expectations(locks=locks, base=(base,) if base else ())

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from zse.deploy.order import Order
     from zse.deploy.plan import Plan
     from zse.deploy.registry import Target
-    from zse.oci.facts import ImageFacts
+    from zse.oci.image.facts import ImageFacts
 
 _S3_NOTE = "an s3:// model needs an image made by `zse build-image s3://... --model url`"
 

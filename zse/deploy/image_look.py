@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from zse.deploy.order import ImageLook
 from zse.errors import ZSEError
-from zse.oci.inspect import read_image_facts
+from zse.oci.image.inspect import read_image_facts
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from zse.errors import UsageError
-from zse.oci.reference import parse_reference
+from zse.oci.registry.reference import parse_reference
 from zse.records import record
 from zse.store.location import is_address, parse_location
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from zse.deploy.sizing import MemoryNeed
-    from zse.oci.facts import ImageFacts
+    from zse.oci.image.facts import ImageFacts
     from zse.store.location import Location
 
 MODELS_FOLDER = "/models"

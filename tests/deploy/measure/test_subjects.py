@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from zse.deploy.measure import subjects
+from zse.deploy.measure.runners import RUNNERS
 from zse.deploy.measure.start import measure_start
 from zse.deploy.measure.subjects import is_image, model_subject, opened_image
 from zse.errors import NotFoundError
 from zse.oci.errors import LayoutError
-from zse.oci.image import MEDIA_TYPE_CONFIG, MEDIA_TYPE_MANIFEST, digest_of
-from zse.oci.layer import MEDIA_TYPE_TAR
-from zse.oci.runners import RUNNERS
+from zse.oci.layout.layer import MEDIA_TYPE_TAR
+from zse.oci.layout.manifest import MEDIA_TYPE_CONFIG, MEDIA_TYPE_MANIFEST, digest_of
 
 ROOT = Path(__file__).parents[3]
 SCRIPTED = str(Path(__file__).parent / "scripted_endpoint.py")

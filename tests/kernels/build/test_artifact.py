@@ -16,7 +16,7 @@ from zse.kernels.build.artifact import push_artifact as push
 from zse.kernels.pack_errors import KernelPackError
 from zse.kernels.sources import source_digest
 from zse.oci.errors import DigestMismatchError, LayoutError
-from zse.oci.layout import ImageLayout
+from zse.oci.layout.folder import ImageLayout
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,23 +9,24 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from zse.deploy.measure.runners import RUNNERS, first_that_works
 from zse.deploy.measure.start import HOST, Subject
 from zse.errors import NotFoundError
 from zse.models.builtin import is_builtin
-from zse.oci.base import base_from_layout, base_from_registry
 from zse.oci.errors import LayoutError
-from zse.oci.image_python import host_architecture
-from zse.oci.layout_index import with_kind
-from zse.oci.reference import parse_reference
-from zse.oci.registry import open_registry
-from zse.oci.runners import RUNNERS, UnpackedImage, first_that_works
-from zse.oci.unpack import unpack
+from zse.oci.image.base import base_from_layout, base_from_registry
+from zse.oci.image.python import host_architecture
+from zse.oci.image.unpack import unpack
+from zse.oci.image.unpacked import UnpackedImage
+from zse.oci.layout.index import with_kind
+from zse.oci.registry.client import open_registry
+from zse.oci.registry.reference import parse_reference
 from zse.store.location import is_address
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from zse.oci.base import Base
+    from zse.oci.image.base import Base
 
 RUNNER_ORDER = ("runc", "bwrap", "unshare+chroot", "unpacked layers")
 """Without the daemons of Docker and Podman, whose own time would be measured."""

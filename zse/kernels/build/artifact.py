@@ -17,21 +17,21 @@ from zse.errors import NotFoundError
 from zse.kernels.find import SUFFIX
 from zse.kernels.pack import KernelPack
 from zse.kernels.pack_errors import KernelPackError
-from zse.oci.attestation import MEDIA_TYPE_EMPTY
 from zse.oci.errors import LayoutError
-from zse.oci.image import MEDIA_TYPE_MANIFEST, Descriptor, canonical_json
-from zse.oci.image_source import open_image
-from zse.oci.layout import ImageLayout
-from zse.oci.layout_index import split_place
-from zse.oci.reference import parse_reference
-from zse.oci.registry import open_registry
-from zse.oci.upload import push_blobs
+from zse.oci.image.source import open_image
+from zse.oci.layout.folder import ImageLayout
+from zse.oci.layout.index import split_place
+from zse.oci.layout.manifest import MEDIA_TYPE_MANIFEST, Descriptor, canonical_json
+from zse.oci.registry.client import open_registry
+from zse.oci.registry.reference import parse_reference
+from zse.oci.registry.upload import push_blobs
+from zse.oci.statements.attestation import MEDIA_TYPE_EMPTY
 from zse.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from zse.oci.image_source import ImageSource
+    from zse.oci.image.source import ImageSource
 
 ARTIFACT_TYPE = "application/vnd.zse.kernels.v1"
 PACK_TYPE = "application/vnd.zse.kernel-pack.v1"

@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import shutil
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import zse
+from zse.oci.image.code import code_entries, entries_digest
+from zse.oci.layout.tar import file_of_bytes
+from zse.oci.recipe import load_recipe, recipe_folder
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def test_serving_code_goes_in_and_tools_stay_out():
+    paths = {entry.path for entry in code_entries(load_recipe(recipe_folder("cpu")))}
+    assert {"opt/zse/boot.py", "opt/zse/healthcheck.py", "opt/zse/app/zse/settings.py"} <= paths
+    for absent in ("/oci/", "/cli/", "/quantize/", "__pycache__", "builtin_tiny"):
+        assert not any(absent in path for path in paths), absent
+
+
+def test_digest_follows_path_mode_and_content():
+    entries = [
+        file_of_bytes("a", b"1"),
+        file_of_bytes("b", b"1"),
+        file_of_bytes("a", b"2"),
+        file_of_bytes("a", b"1", mode=0o755),
+    ]
+    assert len({entries_digest([entry]) for entry in entries}) == 4
+    assert entries_digest(entries[:2]) == entries_digest(entries[1::-1])
+
+
+@pytest.mark.parametrize("name", ["cpu", "cuda", "cuda-dev"])
+def test_an_installed_wheel_gives_an_image_the_code_that_a_checkout_gives(name, tmp_path):
+    recipe = load_recipe(recipe_folder(name))
+    checkout = list(code_entries(recipe))
+    package = tmp_path / "zse"
+    shutil.copytree(Path(zse.__file__).parent, package)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    added = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
+    for source, target in added.items():
+        shutil.copytree(ROOT / source, tmp_path / target)
+    installed = list(code_entries(recipe, package=package))
+    assert {entry.path for entry in installed} == {entry.path for entry in checkout}
+    assert entries_digest(installed) == entries_digest(checkout)

@@ -1,0 +1,1 @@
+"""A base system from Debian packages, signed indexes to files, without apt."""

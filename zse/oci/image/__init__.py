@@ -1,0 +1,1 @@
+"""Images from recipes: built, published, read back and verified."""

@@ -1,0 +1,183 @@
+"""From a recipe, a model and a base to an image, and from there to a folder, a file or a registry.
+
+Nothing runs in the image and nothing is unpacked to disk: layers are tar streams that this process
+writes. The digest is a function of the inputs alone. Several platforms become one index.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from zse.oci.errors import ImageTooLargeError
+from zse.oci.image.layers import model_layer
+from zse.oci.image.next_steps import next_steps
+from zse.oci.image.options import BuildOptions, BuiltImage, ModelMode
+from zse.oci.image.platform import PlatformImage, build_platform
+from zse.oci.image.preflight import Output, check_model, check_options, parse_output, recipes_of
+from zse.oci.image.publish import publish
+from zse.oci.layout.archive import write_archive
+from zse.oci.layout.folder import ImageLayout
+from zse.oci.layout.layer import Compression, StageProgress, no_progress
+from zse.oci.layout.manifest import MEDIA_TYPE_INDEX, Descriptor, build_index
+from zse.oci.registry.client import open_registry
+from zse.oci.registry.reference import parse_reference
+from zse.oci.sizes import parse_size
+from zse.oci.statements.attestation import attest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from zse.oci.recipe import Recipe
+    from zse.oci.registry.reference import Reference
+    from zse.oci.statements.attestation import Attestation
+
+
+def build_image(
+    recipe: Recipe,
+    options: BuildOptions,
+    report: Callable[[str], None],
+    progress: StageProgress = no_progress,
+) -> BuiltImage:
+    """Build an image and bring it where the options say.
+
+    Args:
+        recipe: What it is built from.
+        options: What it is built with, and where it goes.
+        report: Told what happens, in lines.
+        progress: Told how far a layer is.
+
+    Raises:
+        UsageError: The options contradict each other.
+        ImageError: Any of its subclasses: a lock, wheel, package, base or registry at fault.
+        ImageTooLargeError: It is over its budget; it was neither pushed nor listed.
+        DiskFullError: No room left.
+    """
+    target = parse_reference(options.name)
+    target = replace(target, tag=target.tag or "latest")
+    check_options(recipe, options)
+    output = parse_output(options)
+    recipes = recipes_of(recipe, options)
+    with ExitStack() as stack:
+        layout = ImageLayout(output.path if output.kind == "oci" else _scratch(stack, options))
+        layout.create()
+        images = _build_platforms(stack, recipes, options, layout, report, progress)
+        for image in images:
+            _check_size(recipe, options, image)
+        top = _index(layout, images) if len(images) > 1 else images[0].manifest
+        attestations = _attest(target.repository, recipe, options, layout, images)
+        _store(output, target, layout, images, top, attestations)
+        if options.is_pushed:
+            hosts = {image.base.repository for image in images}
+            mounts = frozenset(name for host, name in hosts if host == target.host)
+            with open_registry(target, options.auth_file, mounts=mounts) as registry:
+                publish(registry, target, layout, images, top, attestations, report)
+            report(f"pushed {target}")
+        return BuiltImage(
+            reference=str(target),
+            digest=top.digest,
+            platforms=tuple(image.summary for image in images),
+            output=options.output,
+            next_steps=next_steps(recipe, options, str(target)),
+        )
+
+
+def _build_platforms(
+    stack: ExitStack,
+    recipes: list[Recipe],
+    options: BuildOptions,
+    layout: ImageLayout,
+    report: Callable[[str], None],
+    progress: StageProgress,
+) -> list[PlatformImage]:
+    """Build every platform; the model, which is the same for all, is written last and once."""
+    model = None
+    if options.model_mode is ModelMode.BAKED:
+        model = model_layer(
+            check_model(options), layout.blobs, mtime=options.epoch_seconds, progress=progress
+        )
+        report(f"model: {model.layer.size_bytes / 1e6:.1f} MB (plain)")
+    images = []
+    for recipe in recipes:
+        if len(recipes) > 1:
+            report(f"{recipe.platform}:")
+        images.append(build_platform(stack, recipe, options, layout, model, report, progress))
+    return images
+
+
+def _scratch(stack: ExitStack, options: BuildOptions) -> Path:
+    """Make a layout that lives as long as the build, on the cache's disk so that links work."""
+    options.cache_dir.mkdir(parents=True, exist_ok=True)
+    return Path(stack.enter_context(tempfile.TemporaryDirectory(dir=options.cache_dir)))
+
+
+def _check_size(recipe: Recipe, options: BuildOptions, image: PlatformImage) -> None:
+    """Hold an image against the caller's limit, or without its model against the recipe's.
+
+    The recipe's limit is about compressed layers: it says nothing of plain ones.
+    """
+    summary = image.summary
+    if options.max_size_bytes:
+        size_bytes, limit_bytes, name = summary.size_bytes, options.max_size_bytes, "--max-size"
+    elif recipe.max_size and options.compression is not Compression.NONE:
+        size_bytes = summary.size_bytes - summary.model_size_bytes
+        limit_bytes, name = parse_size(recipe.max_size), f"recipe {recipe.name}, no model"
+    else:
+        return
+    if size_bytes > limit_bytes:
+        layers = ", ".join(f"{x.comment} {x.size_bytes / 1e6:.1f} MB" for x in image.layers)
+        raise ImageTooLargeError(
+            f"the {image.platform} image has {size_bytes / 1e6:.1f} MB, "
+            f"the limit is {limit_bytes / 1e6:.1f} MB ({name}); {layers}"
+        )
+
+
+def _index(layout: ImageLayout, images: list[PlatformImage]) -> Descriptor:
+    content = build_index([image.manifest for image in images], {})
+    return Descriptor(
+        media_type=MEDIA_TYPE_INDEX, digest=layout.add_bytes(content), size_bytes=len(content)
+    )
+
+
+def _attest(
+    name: str,
+    recipe: Recipe,
+    options: BuildOptions,
+    layout: ImageLayout,
+    images: list[PlatformImage],
+) -> list[Attestation]:
+    if not options.is_attested:
+        return []
+    return [
+        attestation
+        for image in images
+        for attestation in attest(name, recipe.for_platform(image.platform), options, layout, image)
+    ]
+
+
+def _store(
+    output: Output,
+    name: Reference,
+    layout: ImageLayout,
+    images: list[PlatformImage],
+    top: Descriptor,
+    attestations: list[Attestation],
+) -> None:
+    """List the image in its layout, or write it as one file."""
+    if not output.kind:
+        return
+    for image in images:
+        for descriptor in image.base.layers:
+            layout.add_file(image.sources[descriptor.digest](), descriptor.digest)
+    referrers = [attestation.manifest for attestation in attestations]
+    if output.kind == "oci":
+        layout.add_image(top, name.tag, referrers)
+        return
+    blobs = [blob for image in images for blob in (image.manifest, *image.blobs)]
+    blobs += [blob for item in attestations for blob in (item.manifest, *item.blobs)]
+    digests = [blob.digest for blob in blobs]
+    manifests = [image.manifest for image in images]
+    write_archive(layout, top, manifests, digests, name, output.path, referrers)

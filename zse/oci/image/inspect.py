@@ -1,0 +1,236 @@
+"""What an image says of itself, read from its documents alone: no layer is fetched."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import field
+from typing import TYPE_CHECKING, Any
+
+from zse.oci.errors import LayoutError
+from zse.oci.image.facts import ImageFacts
+from zse.oci.image.source import open_image
+from zse.oci.layout.manifest import Descriptor, digest_of
+from zse.oci.statements.attestation import MEDIA_TYPE_SPDX
+from zse.oci.statements.sbom import sbom_counts
+from zse.records import record
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from zse.oci.image.source import ImageSource
+
+Json = Mapping[str, Any]
+
+
+@record
+class LayerReport:
+    """One layer as the manifest lists it, and what the config says made it."""
+
+    digest: str
+    media_type: str
+    size_bytes: int
+    comment: str
+
+
+@record
+class StatementReport:
+    """A document that refers to the image."""
+
+    artifact_type: str
+    digest: str
+    size_bytes: int
+
+
+@record
+class PlatformReport:
+    """The image of one platform."""
+
+    platform: str
+    digest: str
+    size_bytes: int
+    created: str
+    user: str
+    entrypoint: tuple[str, ...]
+    command: tuple[str, ...]
+    env: tuple[str, ...]
+    ports: tuple[str, ...]
+    facts: ImageFacts
+    """What the labels say, read."""
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str]
+    layers: tuple[LayerReport, ...]
+    statements: tuple[StatementReport, ...]
+    sbom: Mapping[str, int] = field(default_factory=dict)
+    """Things in the bill of materials, counted by kind; empty when the image has none."""
+
+
+@record
+class ImageReport:
+    """An image; its digest is the index's when it has several platforms."""
+
+    digest: str
+    platforms: tuple[PlatformReport, ...]
+
+
+@record
+class PlatformManifest:
+    """A platform's manifest and config, parsed."""
+
+    descriptor: Descriptor
+    manifest: Json
+    config: Json
+    layers: tuple[Descriptor, ...]
+    """In order."""
+    size_bytes: int
+    """What a pull of all of it moves."""
+
+    @property
+    def platform(self) -> str:
+        """What the config says: ``os/architecture``."""
+        return f"{self.config.get('os')}/{self.config.get('architecture')}"
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """The labels that the config holds."""
+        run: Json = self.config.get("config") or {}
+        return dict(run.get("Labels") or {})
+
+
+def inspect_image(source: ImageSource, *, platform: str = "") -> ImageReport:
+    """Describe an image.
+
+    Args:
+        source: Where it is.
+        platform: Only this one; all when empty.
+
+    Raises:
+        ImageError: The image cannot be read.
+    """
+    top, found = platform_manifests(source)
+    chosen = [item for item in found if platform in {"", item.platform}]
+    if not chosen:
+        has = ", ".join(item.platform for item in found)
+        raise LayoutError(f"the image has no {platform}", hint=f"It has {has}.")
+    return ImageReport(digest=top, platforms=tuple(_report(source, item) for item in chosen))
+
+
+def read_image_facts(reference: str, *, auth_file: Path, is_hurried: bool = False) -> ImageFacts:
+    """Read what an image says of itself: its first platform, since all are built for one model.
+
+    Args:
+        reference: An image reference, ``oci:DIR[:TAG]`` or ``tar:FILE[:TAG]``.
+        auth_file: docker's config.json.
+        is_hurried: Wait seconds instead of minutes for a registry.
+
+    Raises:
+        ImageError: The image cannot be read.
+        NotFoundError: There is no such file or folder.
+    """
+    with open_image(reference, auth_file=auth_file, is_hurried=is_hurried) as source:
+        _, images = platform_manifests(source)
+    return ImageFacts.from_labels(images[0].labels if images else {})
+
+
+def platform_manifests(source: ImageSource) -> tuple[str, list[PlatformManifest]]:
+    """Return the digest of an image's name, and the manifest of each platform.
+
+    Raises:
+        LayoutError: The documents are not those of an image.
+        DigestMismatchError: A document has other bytes than its digest says.
+    """
+    content = source.top()
+    digest = digest_of(content)
+    try:
+        document: Json = json.loads(content)
+        if "manifests" not in document:
+            own = Descriptor(
+                media_type=str(document["mediaType"]), digest=digest, size_bytes=len(content)
+            )
+            return digest, [_parsed(source, own, document)]
+        items = [Descriptor.from_json(item) for item in document["manifests"]]
+        wanted = [item for item in items if not item.platform.startswith("unknown/")]
+        parsed = [_parsed(source, item, json.loads(source.document(item))) for item in wanted]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise LayoutError(f"{digest} is not an image: {error!r}") from error
+    return digest, parsed
+
+
+def _parsed(source: ImageSource, descriptor: Descriptor, manifest: Json) -> PlatformManifest:
+    where = Descriptor.from_json(manifest["config"])
+    layers = tuple(Descriptor.from_json(item) for item in manifest["layers"])
+    config = json.loads(source.document(where))
+    for part in (config, config.get("config") or {}, config.get("rootfs") or {}):
+        if not isinstance(part, dict):
+            raise TypeError(f"the config holds {part!r}, where an object should be")
+    return PlatformManifest(
+        descriptor=descriptor,
+        manifest=manifest,
+        config=config,
+        layers=layers,
+        size_bytes=sum(blob.size_bytes for blob in (descriptor, where, *layers)),
+    )
+
+
+def _report(source: ImageSource, image: PlatformManifest) -> PlatformReport:
+    run: Json = image.config.get("config") or {}
+    statements = source.referrers(image.descriptor.digest)
+    return PlatformReport(
+        platform=image.platform,
+        digest=image.descriptor.digest,
+        size_bytes=image.size_bytes,
+        created=str(image.config.get("created", "")),
+        user=str(run.get("User", "")),
+        entrypoint=tuple(run.get("Entrypoint") or ()),
+        command=tuple(run.get("Cmd") or ()),
+        env=tuple(run.get("Env") or ()),
+        ports=tuple(run.get("ExposedPorts") or ()),
+        facts=ImageFacts.from_labels(image.labels),
+        labels=image.labels,
+        annotations=dict(image.manifest.get("annotations") or {}),
+        layers=tuple(
+            LayerReport(
+                digest=layer.digest,
+                media_type=layer.media_type,
+                size_bytes=layer.size_bytes,
+                comment=comment,
+            )
+            for layer, comment in zip(image.layers, _comments(image), strict=True)
+        ),
+        statements=tuple(
+            StatementReport(
+                artifact_type=item.artifact_type, digest=item.digest, size_bytes=item.size_bytes
+            )
+            for item in statements
+        ),
+        sbom=_sbom(source, statements),
+    )
+
+
+def _comments(image: PlatformManifest) -> list[str]:
+    """Return what made each layer; history counts only steps that made one."""
+    steps = [step for step in image.config.get("history") or () if not step.get("empty_layer")]
+    words = [str(step.get("created_by", "")).removeprefix("zse: ") for step in steps]
+    return words if len(words) == len(image.layers) else [""] * len(image.layers)
+
+
+def _sbom(source: ImageSource, statements: list[Descriptor]) -> dict[str, int]:
+    found = read_statement(source, statements, MEDIA_TYPE_SPDX)
+    return sbom_counts(found) if found is not None else {}
+
+
+def read_statement(
+    source: ImageSource, statements: list[Descriptor], artifact_type: str
+) -> Json | None:
+    """Return the first document of a type that refers to an image, or None."""
+    for item in statements:
+        if item.artifact_type != artifact_type:
+            continue
+        try:
+            manifest: Json = json.loads(source.document(item))
+            layer = Descriptor.from_json(manifest["layers"][0])
+            document: Json = json.loads(source.document(layer))
+        except (ValueError, KeyError, IndexError, TypeError) as error:
+            raise LayoutError(f"the {artifact_type} {item.digest} cannot be read") from error
+        return document
+    return None

@@ -1,0 +1,243 @@
+"""The layers of an image, from what changes least to what changes most.
+
+base | large wheels, one layer each | small wheels | kernel packs | zse itself | model. Separate
+layers are pulled in parallel, and a new version of zse sends a few hundred kilobytes. The model is
+stored plain: quantized weights do not compress, and inflating them would be the slowest part of a
+pull.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import field, replace
+from typing import TYPE_CHECKING, BinaryIO, cast
+
+from zse.oci.debian.packages import (
+    Archive,
+    debian_entries,
+    read_debian_lock,
+    update_debian_lock,
+)
+from zse.oci.image.code import APPLICATION, code_entries, entries_digest
+from zse.oci.layout.layer import (
+    LIBRARY_VERSIONS,
+    Compression,
+    Layer,
+    StageProgress,
+    no_progress,
+    write_layer,
+)
+from zse.oci.layout.tar import directory, file_of_path
+from zse.oci.python.pyc import with_byte_code
+from zse.oci.python.wheel import SITE_PACKAGES, wheel_entries
+from zse.oci.python.wheels import (
+    fetch_wheels,
+    read_wheel_lock,
+    sha256_of,
+    update_wheel_lock,
+    wheels_for_storage,
+)
+from zse.oci.statements.materials import (
+    Material,
+    code_material,
+    debian_material,
+    kernels_material,
+    wheel_material,
+)
+from zse.records import record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from hashlib import _Hash as Hash
+    from pathlib import Path
+
+    from zse.oci.image.python import ImagePython
+    from zse.oci.layout.cache import LayerCache
+    from zse.oci.layout.tar import Entry
+    from zse.oci.python.secrets import Secrets
+    from zse.oci.recipe import Recipe
+
+MODEL_PATH = "models/model.zse"
+PACKS = f"{APPLICATION}/zse/kernels/packs"
+OWN_LAYER_BYTES = 50 << 20
+"""A wheel from this size on gets a layer of its own."""
+_PAGE_BYTES = 4096
+_CONNECTIONS = 4
+
+
+@record
+class ModelLayer:
+    """The layer that holds the model, and the hash of the file in it."""
+
+    layer: Layer
+    sha256: str
+
+
+def model_layer(
+    model: Path, blobs: Path, *, mtime: int, progress: StageProgress = no_progress
+) -> ModelLayer:
+    """Build the model's layer, straight into the folder it is wanted in; the file is read once."""
+    total = hashlib.sha256()
+    plain = file_of_path(MODEL_PATH, model)
+    hashed = replace(plain, open=lambda: cast("BinaryIO", _HashedFile(model, total)))
+    layer = write_layer(
+        [directory("models"), hashed],
+        blobs,
+        compression=Compression.NONE,
+        mtime=mtime,
+        align_bytes=_PAGE_BYTES,
+        comment="model",
+        progress=progress,
+    )
+    return ModelLayer(layer=layer, sha256=total.hexdigest())
+
+
+class _HashedFile(io.FileIO):
+    """A file that is hashed while it is read from its start to its end."""
+
+    def __init__(self, path: Path, total: Hash) -> None:
+        super().__init__(path, "rb")
+        self._total = total
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        data = super().read(-1 if size is None else size) or b""
+        self._total.update(data)
+        return data
+
+
+@record
+class LayerBuilder:
+    """Builds layers of one recipe.
+
+    Attributes:
+        recipe: What goes in.
+        locks: Folder of the lock files.
+        cache: Layers built before.
+        python: Compiles the byte code.
+        downloads: Folder for wheels and packages.
+        compression: How layers are stored.
+        mtime: Time stamp of every file, seconds since 1970.
+        is_update: Resolve again and write the locks first.
+        report: Told what happens.
+        progress: Told how far a layer is.
+        secrets: Credentials for the package indexes.
+        materials: Grows by what goes into the layers.
+    """
+
+    recipe: Recipe
+    locks: Path
+    cache: LayerCache
+    python: ImagePython
+    downloads: Path
+    compression: Compression
+    mtime: int
+    is_update: bool
+    report: Callable[[str], None]
+    progress: StageProgress
+    secrets: Secrets | None = None
+    materials: list[Material] = field(default_factory=list)
+
+    def debian(self, archive: Archive, suite: str) -> Layer:
+        """Build the base layer from Debian packages."""
+        recipe = replace(self.recipe.debian, suite=suite)
+        if self.is_update:
+            self.report(f"resolving Debian packages of {suite} for {recipe.architecture}")
+            packages = update_debian_lock(archive, recipe, self.locks)
+        else:
+            packages = read_debian_lock(self.locks, recipe)
+        with ThreadPoolExecutor(_CONNECTIONS) as pool:
+            files = list(pool.map(archive.fetch, packages))
+        for package, file in zip(packages, files, strict=True):
+            self.materials.append(
+                debian_material(package, file, suite=suite, architecture=recipe.architecture)
+            )
+        inputs = ["debian", [package.sha256 for package in packages], list(recipe.prune)]
+        return self._layer(
+            f"base: {len(packages)} Debian packages",
+            inputs,
+            lambda: debian_entries(archive, packages, recipe),
+        )
+
+    def dependencies(self, *, with_storage: bool) -> list[Layer]:
+        """Build the layers that hold Python packages; those for object storage when asked for."""
+        if self.is_update:
+            self.report(f"resolving wheels for {self.recipe.platform}")
+            wheels = update_wheel_lock(
+                self.recipe, self.locks, self.downloads / "wheels", self.secrets
+            )
+        else:
+            wheels = read_wheel_lock(self.locks, self.recipe)
+        storage = wheels_for_storage(self.recipe, wheels)
+        if not with_storage:
+            wheels = [wheel for wheel in wheels if wheel not in storage]
+        files = fetch_wheels(
+            self.recipe, wheels, self.downloads / "wheels", self.secrets, self.report
+        )
+        groups: dict[str, list[tuple[Path, str]]] = {}
+        for wheel, file in zip(wheels, files, strict=True):
+            is_large = file.stat().st_size >= OWN_LAYER_BYTES
+            group = "object storage" if wheel in storage else wheel.name if is_large else ""
+            groups.setdefault(group, []).append((file, wheel.sha256))
+            self.materials.append(wheel_material(wheel, file))
+        # Named groups first: they change least often.
+        return [self._wheels(name, groups[name]) for name in sorted(groups, reverse=True)]
+
+    def code(self) -> Layer:
+        """Build the layer that holds zse."""
+        entries = list(code_entries(self.recipe))
+        digest = entries_digest(entries)
+        self.materials.append(code_material(digest))
+        return self._layer("zse", ["code", digest], lambda: entries)
+
+    def kernels(self, packs: Mapping[str, Path]) -> Layer:
+        """Build the layer that holds kernel packs, where the server looks for them.
+
+        Args:
+            packs: Architecture -> pack, whose bytes decide the layer's.
+        """
+        entries = [file_of_path(f"{PACKS}/{name}.zkp", path) for name, path in packs.items()]
+        for name, path in sorted(packs.items()):
+            self.materials.append(kernels_material(name, sha256_of(path)))
+        title = f"kernels for {', '.join(sorted(packs))}"
+        return self._layer(title, ["kernels", entries_digest(entries)], lambda: entries)
+
+    def _wheels(self, name: str, files: list[tuple[Path, str]]) -> Layer:
+        def entries() -> Iterator[Entry]:
+            for file, _ in files:
+                yield from wheel_entries(file, prune=self.recipe.wheels.prune)
+
+        hashes = [digest for _, digest in files]
+        inputs = ["wheels", SITE_PACKAGES, hashes, list(self.recipe.wheels.prune)]
+        return self._layer(name or f"{len(files)} Python packages", inputs, entries)
+
+    def _layer(
+        self, title: str, inputs: Sequence[object], entries: Callable[[], Iterable[Entry]]
+    ) -> Layer:
+        library = LIBRARY_VERSIONS[self.compression]
+        key = [inputs, title, self.compression, library, self.mtime, self.python.version]
+
+        def build(blobs: Path) -> Layer:
+            files = entries()
+            if self.python.version:
+                compiler = self.python.compiler()
+                files = with_byte_code(
+                    files,
+                    compiler,
+                    image_python=self.recipe.python,
+                    progress=lambda *sizes: self.progress(f"{title}, byte code", *sizes),
+                )
+            return write_layer(
+                files,
+                blobs,
+                compression=self.compression,
+                mtime=self.mtime,
+                comment=title,
+                progress=self.progress,
+            )
+
+        layer, was_built = self.cache.layer(key, build)
+        state = "cached" if was_built else "built"
+        self.report(f"{title}: {layer.size_bytes / 1e6:.1f} MB ({state})")
+        return layer

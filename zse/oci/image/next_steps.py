@@ -1,0 +1,72 @@
+"""What to type next: the commands that run an image that was just built, where it was put."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+from zse.oci.image.options import ModelMode
+from zse.records import record
+
+if TYPE_CHECKING:
+    from zse.oci.image.options import BuildOptions
+    from zse.oci.recipe import Recipe
+
+_SHORT = ("docker.io/library/", "docker.io/")
+_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL")
+_QUESTION = '{"model": "default", "messages": [{"role": "user", "content": "Hello"}]}'
+
+
+@record
+class NextStep:
+    """One thing to do."""
+
+    purpose: str
+    command: str
+
+
+def next_steps(recipe: Recipe, options: BuildOptions, reference: str) -> tuple[NextStep, ...]:
+    """Return how the image is loaded, run and asked, in the order that they are typed.
+
+    Args:
+        recipe: What it was built from.
+        options: What it was built with.
+        reference: Its whole name, with a tag.
+    """
+    name = next((reference.removeprefix(x) for x in _SHORT if reference.startswith(x)), reference)
+    kind, _, path = options.output.partition(":")
+    tag = reference.rpartition(":")[2]
+    steps = []
+    if kind == "tar":
+        steps.append(_step("load it with docker", "docker", "load", "-i", path))
+        steps.append(_step("load it with podman", "podman", "load", "-i", path))
+    elif kind == "oci":
+        place, daemon = f"oci:{path}:{tag}", f"docker-daemon:{name}"
+        steps.append(_step("hand it to docker", "skopeo", "copy", place, daemon))
+    in_podman = f"oci:{path}:{tag}" if kind == "oci" else reference
+    steps.append(_run("docker", "--gpus=all", name, recipe, options))
+    steps.append(_run("podman", "--device=nvidia.com/gpu=all", in_podman, recipe, options))
+    address = f"http://127.0.0.1:{recipe.port}/v1/chat/completions"
+    ask = ["curl", "-s", "--retry", "60", "--retry-delay", "1", "--retry-connrefused", address]
+    steps.append(_step("ask it", *ask, "-H", "content-type: application/json", "-d", _QUESTION))
+    if options.is_pushed:
+        model = [options.shown_model_url] if options.model_mode is ModelMode.URL else []
+        steps.append(
+            _step("run it in Kubernetes", "zse", "deploy", "kubernetes", *model, "--image", name)
+        )
+    return tuple(steps)
+
+
+def _run(program: str, gpu: str, name: str, recipe: Recipe, options: BuildOptions) -> NextStep:
+    words = [program, "run", "--rm", "-p", f"{recipe.port}:{recipe.port}"]
+    if recipe.env.get("ZSE_DEVICE", "cpu") != "cpu":
+        words.append(gpu)
+    if options.model_mode is ModelMode.VOLUME:
+        words += ["-v", "./models:/models:ro"]  # a folder that holds model.zse
+    if options.model_url.startswith("s3://"):
+        words += [word for key in _KEYS for word in ("-e", key)]
+    return _step(f"run it with {program}", *words, name)
+
+
+def _step(purpose: str, *words: str) -> NextStep:
+    return NextStep(purpose=purpose, command=shlex.join(words))

@@ -1,0 +1,125 @@
+"""What a build is asked for, and what it says it made."""
+
+from __future__ import annotations
+
+from dataclasses import field
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from zse.oci.layout.layer import Compression, Layer
+from zse.records import record
+from zse.store.location import parse_location
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from zse.oci.image.next_steps import NextStep
+    from zse.oci.python.secrets import Secrets
+
+
+class ModelMode(StrEnum):
+    """Where the running image finds its model."""
+
+    BAKED = "baked"
+    VOLUME = "volume"
+    URL = "url"
+
+
+@record
+class BuildOptions:
+    """What to build and where it goes.
+
+    Attributes:
+        name: ``[HOST/]NAME[:TAG]``.
+        platforms: What to build for; the recipe's first when empty. Several become one index.
+        model: The .zse file, for a baked model.
+        model_mode: Where the running image finds its model.
+        model_url: The model's address, when it is fetched at start.
+        model_facts: What is known of the model: ``name``, ``version``, ``licence``, ``source``.
+        kernels: GPU architecture -> kernel pack, for recipes that carry some.
+        base: ``debian[:SUITE]``, ``oci:DIR``, ``rootfs:TAR`` or a reference; empty: the recipe's.
+        output: ``oci:DIR`` or ``tar:FILE``; empty for none.
+        is_forced: A tar file that is there already may be replaced.
+        is_pushed: Send the image to the registry that its name says.
+        is_attested: Write a bill of materials and provenance beside the image.
+        max_size_bytes: The build fails when a platform's image is larger, as stored; 0: any size.
+        mirror: Debian mirror; empty for apt's.
+        compression: How dependency and code layers are stored.
+        is_lock_updated: Resolve packages and wheels again.
+        locks: Folder of the lock files; the recipe's when not given.
+        cache_dir: Downloads and built layers.
+        is_cached: Whether layers built before may be used.
+        epoch_seconds: The time written into the image.
+        auth_file: docker's config.json.
+        secrets: Credentials that the build needs and the image must not hold.
+    """
+
+    name: str
+    cache_dir: Path
+    platforms: tuple[str, ...] = ()
+    model: Path | None = None
+    model_mode: ModelMode = ModelMode.BAKED
+    model_url: str = ""
+    model_facts: Mapping[str, str] = field(default_factory=dict)
+    kernels: Mapping[str, Path] = field(default_factory=dict)
+    base: str = ""
+    output: str = ""
+    is_forced: bool = False
+    is_pushed: bool = False
+    is_attested: bool = True
+    max_size_bytes: int = 0
+    mirror: str = ""
+    compression: Compression = Compression.ZSTD
+    is_lock_updated: bool = False
+    locks: Path | None = None
+    is_cached: bool = True
+    epoch_seconds: int = 0
+    auth_file: Path = Path("~/.docker/config.json")
+    secrets: Secrets | None = None
+
+    @property
+    def shown_model_url(self) -> str:
+        """The model's address without its query, which is a secret where the address is signed."""
+        return str(parse_location(self.model_url)) if self.model_url else ""
+
+
+@record
+class BuiltPlatform:
+    """The image of one platform. Sizes are of the stored, compressed bytes."""
+
+    platform: str
+    digest: str
+    size_bytes: int
+    layers: tuple[Layer, ...]
+    model_size_bytes: int
+    python: str
+    """Release of the Python that compiled the byte code; empty when the image holds none."""
+    warnings: tuple[str, ...]
+
+
+@record
+class BuiltImage:
+    """A finished image; its digest is that of the index when it has several platforms."""
+
+    reference: str
+    digest: str
+    platforms: tuple[BuiltPlatform, ...]
+    output: str
+    next_steps: tuple[NextStep, ...] = ()
+    """How it is loaded, run and asked."""
+
+    @property
+    def size_bytes(self) -> int:
+        """What the largest platform pulls."""
+        return max(platform.size_bytes for platform in self.platforms)
+
+    @property
+    def model_size_bytes(self) -> int:
+        """The model's share of it."""
+        return self.platforms[0].model_size_bytes
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """The layers of the first platform that were built, its base's not among them."""
+        return self.platforms[0].layers

@@ -1,0 +1,82 @@
+"""Brings an image with everything it consists of into a repository.
+
+Blobs first, then the manifests from the inside out, the tag last: whoever pulls by the tag finds
+either the old image or all of the new one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from zse.oci.layout.manifest import MEDIA_TYPE_INDEX, Descriptor, build_index
+from zse.oci.registry.client import referrers_tag
+from zse.oci.registry.upload import push_blobs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from zse.oci.image.platform import PlatformImage
+    from zse.oci.layout.folder import ImageLayout
+    from zse.oci.registry.client import Registry
+    from zse.oci.registry.reference import Reference
+    from zse.oci.registry.upload import Source
+    from zse.oci.statements.attestation import Attestation
+
+
+def publish(
+    registry: Registry,
+    target: Reference,
+    layout: ImageLayout,
+    images: Sequence[PlatformImage],
+    top: Descriptor,
+    attestations: Sequence[Attestation],
+    report: Callable[[str], None],
+) -> None:
+    """Push images, what is stated about them, and the tag.
+
+    Args:
+        registry: The repository.
+        target: Where it is, and the tag.
+        layout: Holds what was built.
+        images: One a platform.
+        top: What the tag is to name: the only image, or the index.
+        attestations: Documents about the images.
+        report: Told of each blob.
+
+    Raises:
+        RegistryError: The registry refused something.
+    """
+    mounts: dict[str, str] = {}
+    blobs: dict[str, tuple[Descriptor, Source]] = {}
+    for image in images:
+        host, repository = image.base.repository
+        if host == target.host:
+            mounts |= {blob.digest: repository for blob in image.base.layers}
+        for blob in image.blobs:
+            blobs[blob.digest] = (blob, image.sources[blob.digest])
+    for attestation in attestations:
+        for blob in attestation.blobs:
+            blobs[blob.digest] = (blob, layout.source(blob))
+    push_blobs(registry, list(blobs.values()), mount_from=mounts, report=report)
+    for image in images:
+        _push(registry, layout, image.manifest, image.manifest.digest)
+    for attestation in attestations:
+        _push_referrer(registry, layout, attestation)
+    _push(registry, layout, top, target.tag or "latest")
+
+
+def _push(registry: Registry, layout: ImageLayout, item: Descriptor, identifier: str) -> bool:
+    """Push a manifest; tell whether the registry took note of its subject."""
+    content = layout.read_blob(item.digest)
+    return registry.push_manifest(identifier, content, item.media_type)
+
+
+def _push_referrer(registry: Registry, layout: ImageLayout, attestation: Attestation) -> None:
+    """Push a document about an image, and list it where the registry does not do that itself."""
+    if _push(registry, layout, attestation.manifest, attestation.manifest.digest):
+        return
+    tag = referrers_tag(attestation.subject.digest)
+    listed = registry.tagged_referrers(attestation.subject.digest)
+    others = [item for item in listed if item.digest != attestation.manifest.digest]
+    content = build_index([*others, attestation.manifest], {})
+    registry.push_manifest(tag, content, MEDIA_TYPE_INDEX)

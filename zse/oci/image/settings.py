@@ -1,0 +1,118 @@
+"""What an image says beside its layers: how it starts, and what it was made with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import zse
+from zse.oci.image.facts import NO_BYTE_CODE, ImageFacts
+from zse.oci.image.layers import MODEL_PATH
+from zse.oci.image.options import ModelMode
+from zse.oci.layout.cache import IMAGE_FORMAT
+from zse.oci.layout.layer import LIBZSTD_VERSION, Compression
+from zse.oci.layout.manifest import ImageSettings
+from zse.oci.statements.materials import MaterialKind
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from zse.oci.image.base import Base
+    from zse.oci.image.layers import ModelLayer
+    from zse.oci.image.options import BuildOptions
+    from zse.oci.recipe import Healthcheck, Recipe
+    from zse.oci.statements.materials import Material
+
+_NANOSECONDS = 1_000_000_000
+_TITLE = "org.opencontainers.image.title"
+_STORES = {"boto3": "s3"}
+"""Python package -> the store that it opens."""
+
+
+def image_facts(
+    recipe: Recipe,
+    options: BuildOptions,
+    materials: Sequence[Material],
+    model: ModelLayer | None,
+    *,
+    cpython: str,
+) -> ImageFacts:
+    """Say what the image holds, for its labels.
+
+    Args:
+        recipe: What the image is built from.
+        options: What it is built with.
+        materials: What went in.
+        model: The model's layer; None when it is not baked in.
+        cpython: Version that compiled the byte code; empty when there is none.
+    """
+    packages = {material.name for material in materials if material.kind is MaterialKind.WHEEL}
+    known = options.model_facts
+    return ImageFacts(
+        version=zse.__version__,
+        recipe=recipe.name,
+        device=recipe.env.get("ZSE_DEVICE", ""),
+        kernels=tuple(sorted(recipe.kernels.gpu)),
+        weights=str(options.model_mode),
+        stores=tuple(sorted(store for name, store in _STORES.items() if name in packages)),
+        model_name=known.get("name", ""),
+        model_revision=known.get("version", ""),
+        model_scheme=known.get("quantization", ""),
+        model_sha256=model.sha256 if model else "",
+        model_url=options.shown_model_url,
+        byte_code=cpython or NO_BYTE_CODE,
+    )
+
+
+def image_settings(recipe: Recipe, options: BuildOptions, facts: ImageFacts) -> ImageSettings:
+    """Say how the image starts."""
+    is_url = options.model_mode is ModelMode.URL
+    model = options.model_url if is_url else f"/{MODEL_PATH}"
+    cache = {"ZSE_CACHE_DIR": "/tmp/zse"} if is_url else {}
+    return ImageSettings(
+        entrypoint=recipe.entrypoint,
+        command=recipe.command,
+        env={**recipe.env, **cache, "ZSE_MODEL": model, "PORT": str(recipe.port)},
+        labels={
+            **recipe.labels,
+            **({_TITLE: facts.model_name} if facts.model_name else {}),
+            "org.opencontainers.image.version": zse.__version__,
+            **facts.to_labels(),
+        },
+        user=recipe.user,
+        port=recipe.port,
+        volumes=["/models"] if options.model_mode is ModelMode.VOLUME else [],
+        healthcheck=_healthcheck(recipe.healthcheck) if recipe.healthcheck else None,
+    )
+
+
+def image_annotations(
+    recipe: Recipe, options: BuildOptions, base: Base, *, cpython: str
+) -> dict[str, str]:
+    """Name what the digest depends on beside the inputs.
+
+    Args:
+        recipe: What the image is built from.
+        options: What it is built with.
+        base: What it stands on.
+        cpython: Version that compiled the byte code; empty when there is none.
+    """
+    facts = {
+        "org.opencontainers.image.base.name": base.name,
+        "org.opencontainers.image.base.digest": base.digest,
+        "dev.zse.image-format": IMAGE_FORMAT,
+        "dev.zse.recipe": recipe.name,
+        "dev.zse.cpython": cpython,
+        "dev.zse.libzstd": LIBZSTD_VERSION if options.compression is Compression.ZSTD else "",
+    }
+    return {key: value for key, value in facts.items() if value}
+
+
+def _healthcheck(check: Healthcheck) -> dict[str, Any]:
+    """Write the check as docker wants it, times in nanoseconds."""
+    return {
+        "Test": list(check.test),
+        "Interval": check.interval_seconds * _NANOSECONDS,
+        "Timeout": check.timeout_seconds * _NANOSECONDS,
+        "StartPeriod": check.start_period_seconds * _NANOSECONDS,
+        "Retries": check.retries,
+    }

@@ -1,0 +1,162 @@
+"""An image on disk as a container runtime would lay it out: layers in order, deletions carried out.
+
+A path, link or deletion that points outside the folder lands inside it, the way it would in a
+container, where the folder is the root.
+"""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import os
+import shutil
+import tarfile
+import zlib
+from contextlib import contextmanager, suppress
+from typing import IO, TYPE_CHECKING, cast
+
+import zstandard
+
+from zse.errors import DiskFullError
+from zse.oci.errors import LayoutError, UnsafeArchiveError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from zse.oci.image.base import Base
+
+_WHITEOUT = ".wh."
+_OPAQUE = ".wh..wh..opq"
+_MAX_LINKS = 40
+"""As the kernel counts."""
+
+
+def unpack(image: Base, rootfs: Path) -> None:
+    """Unpack an image's layers into an empty folder.
+
+    Args:
+        image: From a layout or a registry.
+        rootfs: Made if it is not there; becomes the container's root.
+
+    Raises:
+        LayoutError: A layer cannot be read.
+        UnsafeArchiveError: A layer holds a path with ``..`` in it.
+        DiskFullError: There is no room left.
+    """
+    rootfs.mkdir(parents=True, exist_ok=True)
+    rootfs.chmod(0o755)
+    for descriptor in image.layers:
+        assert image.fetch is not None
+        blob = image.fetch(descriptor)
+        try:
+            with _opened(blob, descriptor.media_type) as stream:
+                _unpack_layer(stream, rootfs)
+        except (tarfile.TarError, zstandard.ZstdError, zlib.error, EOFError) as error:
+            raise LayoutError(f"layer {descriptor.digest} cannot be unpacked: {error}") from error
+        except OSError as error:
+            if error.errno == errno.ENOSPC:
+                raise DiskFullError(f"no room left in {rootfs}") from error
+            raise LayoutError(f"layer {descriptor.digest} cannot be unpacked: {error}") from error
+
+
+@contextmanager
+def _opened(blob: Path, media_type: str) -> Iterator[IO[bytes]]:
+    with blob.open("rb") as raw:
+        if media_type.endswith("+zstd"):
+            with zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True) as stream:
+                yield cast("IO[bytes]", stream)
+        elif media_type.endswith("+gzip"):
+            with gzip.open(raw) as stream:
+                yield cast("IO[bytes]", stream)
+        else:
+            yield raw
+
+
+def _unpack_layer(stream: IO[bytes], rootfs: Path) -> None:
+    written: set[Path] = set()
+    with tarfile.open(fileobj=stream, mode="r|") as archive:
+        for member in archive:
+            parts = [part for part in member.name.split("/") if part not in ("", ".")]
+            if ".." in parts:
+                raise UnsafeArchiveError(f"a layer holds the path {member.name!r}")
+            if not parts:
+                continue
+            parent = inside(rootfs, "/".join(parts[:-1]))
+            if parts[-1] == _OPAQUE:
+                _empty(parent, written)
+            elif parts[-1].startswith(_WHITEOUT):
+                _remove(parent / parts[-1].removeprefix(_WHITEOUT))
+            else:
+                parent.mkdir(parents=True, exist_ok=True)
+                _write(archive, member, parent / parts[-1], rootfs)
+                written.add(parent / parts[-1])
+
+
+def inside(rootfs: Path, path: str) -> Path:
+    """Follow a path and its links as if a folder were the root; the last part may not exist."""
+    done: list[str] = []
+    rest = path.split("/")[::-1]
+    links = 0
+    while rest:
+        part = rest.pop()
+        if part in ("", "."):
+            continue
+        if part == "..":
+            done = done[:-1]
+            continue
+        here = rootfs.joinpath(*done, part)
+        if not here.is_symlink():
+            done.append(part)
+            continue
+        links += 1
+        if links > _MAX_LINKS:
+            raise UnsafeArchiveError(f"{path!r} leads in circles")
+        target = str(here.readlink())
+        if target.startswith("/"):
+            done = []
+        rest += target.split("/")[::-1]
+    return rootfs.joinpath(*done)
+
+
+def _write(archive: tarfile.TarFile, member: tarfile.TarInfo, target: Path, rootfs: Path) -> None:
+    if member.isdir():
+        if not target.is_dir() or target.is_symlink():
+            _remove(target)
+            target.mkdir()
+    else:
+        _remove(target)
+        if member.issym():
+            target.symlink_to(member.linkname)
+        elif member.islnk():
+            # The name of a link is resolved up to its last part, which may be a link itself.
+            head, _, tail = member.linkname.rpartition("/")
+            os.link(inside(rootfs, head) / tail, target, follow_symlinks=False)
+        elif member.isreg():
+            source = archive.extractfile(member)
+            assert source is not None
+            with target.open("xb") as stream:
+                shutil.copyfileobj(source, stream, 1 << 20)
+        else:
+            return  # devices and pipes: a runtime makes its own
+    if os.getuid() == 0 and not member.islnk():
+        os.chown(target, member.uid, member.gid, follow_symlinks=False)
+    if not (member.issym() or member.islnk()):
+        target.chmod(member.mode & 0o7777)
+        if member.isreg():
+            os.utime(target, (member.mtime, member.mtime))
+
+
+def _empty(folder: Path, kept: set[Path]) -> None:
+    """Delete what lower layers put into a folder."""
+    with suppress(FileNotFoundError):
+        for child in list(folder.iterdir()):
+            if child not in kept:
+                _remove(child)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

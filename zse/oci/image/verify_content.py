@@ -1,0 +1,122 @@
+"""Compares what is stated about an image with the image, its locks and its base."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from zse.install import DISTRIBUTION
+from zse.oci.python.wheels import canonical_name
+from zse.oci.recipe import load_lock, load_recipe, lock_name
+from zse.oci.statements.provenance import BUILDER
+from zse.oci.statements.sbom import package_sha256, package_url
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    Document = Mapping[str, Any]
+
+_BASE_DIGEST = "org.opencontainers.image.base.digest"
+_LOCKS = (("pkg:pypi/", "wheels", "wheel"), ("pkg:deb/", "debian", "package"))
+
+
+def is_ours(document: Document) -> bool:
+    """Tell whether zse wrote a bill of materials or a provenance."""
+    creators = (document.get("creationInfo") or {}).get("creators") or ()
+    details = (document.get("predicate") or {}).get("runDetails") or {}
+    builder = str((details.get("builder") or {}).get("id", ""))
+    return builder == BUILDER or any(str(name).startswith("Tool: zse-") for name in creators)
+
+
+def check_statements(digest: str, sbom: Document | None, provenance: Document | None) -> list[str]:
+    """Check that the documents are about this image and agree with each other."""
+    problems = []
+    if sbom is not None:
+        described = [p for p in sbom.get("packages", ()) if p.get("versionInfo") == digest]
+        if not described:
+            problems.append(f"the bill of materials does not describe {digest}")
+    if provenance is not None:
+        subjects = [item.get("digest", {}).get("sha256") for item in provenance.get("subject", ())]
+        if digest.removeprefix("sha256:") not in subjects:
+            problems.append(f"the provenance is not about {digest}")
+    if sbom is not None and provenance is not None:
+        listed = {package_sha256(p) for p in sbom.get("packages", ())} - {
+            "",
+            digest.removeprefix("sha256:"),
+        }
+        definition = (provenance.get("predicate") or {}).get("buildDefinition") or {}
+        used = {
+            item.get("digest", {}).get("sha256", "")
+            for item in definition.get("resolvedDependencies", ())
+        } - {""}
+        problems += [
+            f"sha256:{value} is in only one of bill of materials and provenance"
+            for value in sorted(listed ^ used)
+        ]
+    return problems
+
+
+def check_base(
+    manifest: Document,
+    layers: tuple[str, ...],
+    digests: tuple[str, ...],
+    base_layers: Mapping[str, tuple[str, ...]],
+) -> list[str]:
+    """Check that the image stands on a base of these digests, and begins with its layers."""
+    stated = str((manifest.get("annotations") or {}).get(_BASE_DIGEST, ""))
+    if stated not in digests:
+        return [f"the base is {stated or 'not stated'}, expected {' or '.join(digests)}"]
+    wanted = base_layers.get(stated, ())
+    if layers[: len(wanted)] != wanted:
+        return [f"the image does not begin with the layers of {stated}"]
+    return []
+
+
+def check_locks(sbom: Document | None, locks: Path, platform: str) -> list[str]:
+    """Check that every wheel and Debian package is the one that is locked.
+
+    Raises:
+        LockError: A lock cannot be read.
+    """
+    if sbom is None:
+        return [f"{platform}: there is no bill of materials to compare with the locks"]
+    architecture = platform.partition("/")[2]
+    optional = _optional(locks)
+    problems = []
+    for prefix, kind, table in _LOCKS:
+        path = locks / lock_name(kind, architecture)
+        locked = {
+            str(entry["name"]): (str(entry["version"]), str(entry["sha256"]))
+            for entry in load_lock(path, table)
+        }
+        names = {
+            unquote(str(package.get("name")))
+            for package in sbom.get("packages", ())
+            if package_url(package).startswith(prefix)
+        }
+        if names:
+            absent = sorted(set(locked) - names - optional)
+            problems += [f"{platform}: {name} of {path.name} is absent" for name in absent]
+        for package in sbom.get("packages", ()):
+            if not package_url(package).startswith(prefix) or package.get("name") == DISTRIBUTION:
+                continue
+            name = unquote(str(package.get("name")))
+            found = (str(package.get("versionInfo", "")), package_sha256(package))
+            if name not in locked:
+                problems.append(f"{platform}: {name} {found[0]} is not in {path.name}")
+            elif locked[name] != found:
+                version, sha256 = locked[name]
+                problems.append(
+                    f"{platform}: {name} is {found[0]} (sha256:{found[1][:12]}), "
+                    f"{path.name} has {version} (sha256:{sha256[:12]})"
+                )
+    return problems
+
+
+def _optional(locks: Path) -> set[str]:
+    """Return what only some images of a recipe hold, where the recipe lies beside its locks."""
+    if not (locks / "image.toml").is_file():
+        return set()
+    storage = load_recipe(locks).wheels.storage
+    return {canonical_name(text.partition("==")[0]) for text in storage}

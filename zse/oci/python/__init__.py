@@ -1,0 +1,1 @@
+"""What an image's Python gets: locked wheels and byte code."""

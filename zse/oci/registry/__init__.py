@@ -1,0 +1,1 @@
+"""Registries: addresses, credentials, and blobs and manifests up and down."""

@@ -1,0 +1,260 @@
+"""One repository of a registry, by the OCI distribution API: manifests, small blobs, referrers."""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Self
+
+import httpx
+
+from zse.oci.errors import DigestMismatchError, RegistryError
+from zse.oci.layout.manifest import (
+    INDEX_TYPES,
+    MEDIA_TYPE_DOCKER_MANIFEST,
+    MEDIA_TYPE_INDEX,
+    MEDIA_TYPE_MANIFEST,
+    Descriptor,
+    digest_of,
+)
+from zse.oci.registry.connection import MAX_ANSWER_BYTES, Answer, Call, Connection
+from zse.oci.registry.credentials import find_credentials
+from zse.oci.registry.sign_in import Scope, SignIn
+from zse.records import record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from zse.oci.registry.credentials import Credentials
+    from zse.oci.registry.reference import Reference
+
+_ACCEPT = ", ".join([*sorted(INDEX_TYPES), MEDIA_TYPE_MANIFEST, MEDIA_TYPE_DOCKER_MANIFEST])
+_TIMEOUT = httpx.Timeout(60.0, connect=5.0, read=300.0, write=300.0)
+_HURRIED_TIMEOUT = httpx.Timeout(5.0)
+
+
+@record
+class Manifest:
+    """A manifest or index as the registry gave it."""
+
+    content: bytes
+    media_type: str
+    digest: str
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The parsed JSON.
+
+        Raises:
+            RegistryError: It is none, or no object.
+        """
+        try:
+            parsed = json.loads(self.content)
+        except ValueError:
+            parsed = None
+        if not isinstance(parsed, dict):
+            raise RegistryError(f"the registry's manifest {self.digest} is not a JSON object")
+        return parsed
+
+
+class Registry:
+    """One repository of one registry.
+
+    Args:
+        reference: Names the host and the repository.
+        credentials: Used when the registry asks for them.
+        mounts: Repositories of the same registry that blobs are to be mounted from.
+        transport: Replaces the network, for tests.
+        sleep: Replaces the clock, for tests.
+        is_hurried: Wait seconds instead of minutes, for an answer that can be done without.
+    """
+
+    def __init__(
+        self,
+        reference: Reference,
+        credentials: Credentials | None = None,
+        *,
+        mounts: frozenset[str] = frozenset(),
+        transport: httpx.BaseTransport | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+        is_hurried: bool = False,
+    ) -> None:
+        self.reference = reference
+        self._client = httpx.Client(
+            transport=transport,
+            timeout=_HURRIED_TIMEOUT if is_hurried else _TIMEOUT,
+            follow_redirects=False,
+        )
+        self._sign_in = SignIn(self._client, reference, credentials, mounts=mounts)
+        self.connection = Connection(
+            self._client, reference, self._sign_in, sleep=sleep, is_hurried=is_hurried
+        )
+        """For those who move blobs."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._client.close()
+
+    # --- reading -----------------------------------------------------------------------------
+
+    def manifest(self, identifier: str) -> Manifest:
+        """Return a manifest by tag or digest, its digest checked.
+
+        Raises:
+            RegistryError: The registry has no such manifest.
+            DigestMismatchError: The bytes are not what the digest says.
+        """
+        return _checked_manifest(identifier, self._ask_for_manifest(identifier, accept=(200,)))
+
+    def find_manifest(self, identifier: str) -> Manifest | None:
+        """Return a manifest, or None when the registry has none of that name."""
+        answer = self._ask_for_manifest(identifier, accept=(200, 404))
+        return None if answer.status == 404 else _checked_manifest(identifier, answer)
+
+    def referrers(self, digest: str) -> list[Descriptor]:
+        """Return what refers to a manifest: by the registry's API, else by the agreed tag."""
+        answer = self.connection.send(
+            Call(
+                method="GET",
+                location=f"referrers/{digest}",
+                headers={"Accept": MEDIA_TYPE_INDEX},
+                accept=(200, 400, 404, 405),
+            )
+        )
+        if answer.status == 200:
+            return _listed(answer.content, f"the referrers of {digest}")
+        return self.tagged_referrers(digest)
+
+    def tagged_referrers(self, digest: str) -> list[Descriptor]:
+        """Return what the agreed tag lists, where the registry has no API for referrers."""
+        tag = referrers_tag(digest)
+        found = self.find_manifest(tag)
+        return [] if found is None else _listed(found.content, f"the tag {tag}")
+
+    def small_blob(self, descriptor: Descriptor) -> bytes:
+        """Return a blob that fits into memory, its digest checked."""
+        if descriptor.size_bytes > MAX_ANSWER_BYTES:
+            raise RegistryError(f"the config {descriptor.digest} has {descriptor.size_bytes} bytes")
+        call = Call(method="GET", location=f"blobs/{descriptor.digest}")
+        content = self.connection.send(call).content
+        if digest_of(content) != descriptor.digest:
+            raise DigestMismatchError(f"blob {descriptor.digest} arrived with other bytes")
+        return content
+
+    def has_blob(self, digest: str) -> bool:
+        """Ask whether the repository holds a blob."""
+        answer = self.connection.send(
+            Call(method="HEAD", location=f"blobs/{digest}", accept=(200, 404), scope=Scope.PUSH)
+        )
+        return answer.status == 200
+
+    def _ask_for_manifest(self, identifier: str, *, accept: tuple[int, ...]) -> Answer:
+        return self.connection.send(
+            Call(
+                method="GET",
+                location=f"manifests/{identifier}",
+                headers={"Accept": _ACCEPT},
+                accept=accept,
+            )
+        )
+
+    # --- writing -----------------------------------------------------------------------------
+
+    def check_push(self) -> None:
+        """Ask for room for a blob, as a push does first, and give it back.
+
+        Raises:
+            RegistryAuthError: The registry does not let this user push here.
+            RegistryError: It cannot be reached, or refuses.
+        """
+        started = self.connection.send(
+            Call(
+                method="POST",
+                location="blobs/uploads/",
+                body=b"",
+                accept=(202,),
+                scope=Scope.PUSH,
+                retries=1,
+            )
+        )
+        end = Call(
+            method="DELETE",
+            location=started.location,
+            accept=(200, 202, 204),
+            scope=Scope.PUSH,
+            retries=0,
+        )
+        with suppress(RegistryError):  # some know no way to end it; they forget it by themselves
+            self.connection.send(end)
+
+    def push_manifest(self, identifier: str, content: bytes, media_type: str) -> bool:
+        """Store a manifest under a tag or its digest.
+
+        Returns:
+            Whether the registry took note of the manifest's subject, so that it lists it there.
+
+        Raises:
+            DigestMismatchError: The registry says it stored other bytes.
+        """
+        answer = self.connection.send(
+            Call(
+                method="PUT",
+                location=f"manifests/{identifier}",
+                body=content,
+                headers={"Content-Type": media_type},
+                accept=(200, 201, 202),
+                scope=Scope.PUSH,
+            )
+        )
+        digest = digest_of(content)
+        stored = answer.headers.get("docker-content-digest", digest)
+        if stored != digest:
+            raise DigestMismatchError(f"the registry rewrote the manifest {digest} to {stored}")
+        return bool(answer.headers.get("oci-subject"))
+
+
+def open_registry(
+    reference: Reference,
+    auth_file: Path,
+    *,
+    mounts: frozenset[str] = frozenset(),
+    is_hurried: bool = False,
+) -> Registry:
+    """Open a repository with the credentials that docker has for its host.
+
+    Args:
+        reference: The repository.
+        auth_file: docker's config.json.
+        mounts: Repositories of the same registry that blobs are to be mounted from.
+        is_hurried: Wait seconds instead of minutes.
+
+    Raises:
+        RegistryAuthError: The credentials cannot be read.
+    """
+    credentials = find_credentials(reference.host, auth_file.expanduser())
+    return Registry(reference, credentials, mounts=mounts, is_hurried=is_hurried)
+
+
+def referrers_tag(digest: str) -> str:
+    """Return the tag that lists what refers to a manifest, where the registry has no API for it."""
+    return digest.replace(":", "-", 1)
+
+
+def _checked_manifest(identifier: str, answer: Answer) -> Manifest:
+    digest = digest_of(answer.content)
+    if identifier.startswith("sha256:") and identifier != digest:
+        raise DigestMismatchError(f"manifest {identifier} arrived with digest {digest}")
+    media_type = answer.headers.get("content-type", "").split(";")[0].strip()
+    return Manifest(content=answer.content, media_type=media_type, digest=digest)
+
+
+def _listed(content: bytes, what: str) -> list[Descriptor]:
+    """Read an index of what refers to a manifest."""
+    try:
+        return [Descriptor.from_json(item) for item in json.loads(content).get("manifests", ())]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise RegistryError(f"{what} holds no index: {error}") from error

@@ -1,0 +1,1 @@
+"""What an image says about itself: materials, licences, the SBOM and the provenance."""

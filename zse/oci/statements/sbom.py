@@ -1,0 +1,153 @@
+"""The bill of materials of an image, as SPDX 2.3 JSON.
+
+One package for the image, one for each thing in it, with the hash of the file it came as. Licences
+are those that the things state themselves; nothing is concluded.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import zse
+from zse.oci.layout.manifest import timestamp
+from zse.oci.statements.materials import Material, MaterialKind
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_ROOT = "SPDXRef-Image"
+_UNKNOWN = "NOASSERTION"
+_PURPOSES = {
+    MaterialKind.BASE: "OPERATING-SYSTEM",
+    MaterialKind.CODE: "APPLICATION",
+    MaterialKind.MODEL: "FILE",
+    MaterialKind.KERNELS: "LIBRARY",
+    MaterialKind.WHEEL: "LIBRARY",
+    MaterialKind.DEBIAN: "LIBRARY",
+}
+
+
+def build_sbom(
+    name: str, digest: str, platform: str, materials: Sequence[Material], *, epoch_seconds: int
+) -> dict[str, Any]:
+    """Return the SPDX document of an image.
+
+    Args:
+        name: The image's repository, without its registry.
+        digest: Digest of the image's manifest.
+        platform: ``os/architecture``.
+        materials: What is in it.
+        epoch_seconds: Creation time, seconds since 1970.
+    """
+    hexadecimal = digest.removeprefix("sha256:")
+    packages = [_package(material) for material in materials]
+    return {
+        "spdxVersion": "SPDX-2.3",
+        "dataLicense": "CC0-1.0",
+        "SPDXID": "SPDXRef-DOCUMENT",
+        "name": f"{name}-{platform.replace('/', '-')}",
+        "documentNamespace": f"https://zse.dev/spdx/{name}/{hexadecimal}",
+        "creationInfo": {
+            "created": timestamp(epoch_seconds),
+            "creators": [f"Tool: zse-{zse.__version__}"],
+        },
+        "packages": [_image(name, digest, platform), *packages],
+        "relationships": [
+            _relationship("SPDXRef-DOCUMENT", "DESCRIBES", _ROOT),
+            *(_relationship(_ROOT, _kind(m), _identifier(m)) for m in materials),
+        ],
+    }
+
+
+def sbom_counts(document: Mapping[str, Any]) -> dict[str, int]:
+    """Count the packages of a bill of materials by the type of their package URL."""
+    counts: dict[str, int] = {}
+    for package in document.get("packages", ()):
+        if package.get("SPDXID") == _ROOT:
+            continue
+        kind = package_url(package).removeprefix("pkg:").partition("/")[0] or "other"
+        counts[kind] = counts.get(kind, 0) + 1
+    return dict(sorted(counts.items()))
+
+
+def package_url(package: Mapping[str, Any]) -> str:
+    """Return the package URL of an SPDX package, or an empty string."""
+    for item in package.get("externalRefs", ()):
+        if item.get("referenceType") == "purl":
+            return str(item.get("referenceLocator", ""))
+    return ""
+
+
+def package_sha256(package: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of an SPDX package's file, or an empty string."""
+    for item in package.get("checksums", ()):
+        if item.get("algorithm") == "SHA256":
+            return str(item.get("checksumValue", ""))
+    return ""
+
+
+def _image(name: str, digest: str, platform: str) -> dict[str, Any]:
+    last, hexadecimal = name.rpartition("/")[2], digest.removeprefix("sha256:")
+    architecture = platform.partition("/")[2]
+    return {
+        "SPDXID": _ROOT,
+        "name": name,
+        "versionInfo": digest,
+        "downloadLocation": _UNKNOWN,
+        "filesAnalyzed": False,
+        "licenseConcluded": _UNKNOWN,
+        "licenseDeclared": _UNKNOWN,
+        "copyrightText": _UNKNOWN,
+        "primaryPackagePurpose": "CONTAINER",
+        "checksums": [{"algorithm": "SHA256", "checksumValue": hexadecimal}],
+        "externalRefs": [_purl(f"pkg:oci/{last}@sha256%3A{hexadecimal}?arch={architecture}")],
+    }
+
+
+def _package(material: Material) -> dict[str, Any]:
+    package: dict[str, Any] = {
+        "SPDXID": _identifier(material),
+        "name": material.name,
+        "downloadLocation": _UNKNOWN,
+        "filesAnalyzed": False,
+        "licenseConcluded": _UNKNOWN,
+        "licenseDeclared": material.licence.expression or _UNKNOWN,
+        "copyrightText": _UNKNOWN,
+        "primaryPackagePurpose": _PURPOSES[material.kind],
+    }
+    if material.version:
+        package["versionInfo"] = material.version
+    if material.file:
+        package["packageFileName"] = material.file
+    if material.sha256:
+        package["checksums"] = [{"algorithm": "SHA256", "checksumValue": material.sha256}]
+    if material.purl:
+        package["externalRefs"] = [_purl(material.purl)]
+    if material.licence.words:
+        package["licenseComments"] = f"Stated as: {material.licence.words}"
+    if material.facts:
+        facts = "; ".join(f"{key}: {value}" for key, value in sorted(material.facts.items()))
+        package["comment"] = facts
+    return package
+
+
+def _kind(material: Material) -> str:
+    return "DESCENDANT_OF" if material.kind is MaterialKind.BASE else "CONTAINS"
+
+
+def _relationship(subject: str, kind: str, target: str) -> dict[str, str]:
+    return {"spdxElementId": subject, "relationshipType": kind, "relatedSpdxElement": target}
+
+
+def _purl(locator: str) -> dict[str, str]:
+    return {
+        "referenceCategory": "PACKAGE-MANAGER",
+        "referenceType": "purl",
+        "referenceLocator": locator,
+    }
+
+
+def _identifier(material: Material) -> str:
+    text = re.sub(r"[^A-Za-z0-9.-]+", "-", f"{material.kind}-{material.name}")
+    return f"SPDXRef-{text}"
