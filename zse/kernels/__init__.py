@@ -1,1 +1,1 @@
-"""One folder per operation: the contract, a reference in torch, a Triton kernel."""
+"""One folder per operation: how to launch it, its compiled forms, its reference, its kernels."""

@@ -10,7 +10,6 @@ from interpreted import InterpretedLauncher
 from paged_cache import Pages, Tables, angles, relative_error
 
 from zse.errors import UnsupportedModelError
-from zse.kernels.attention.contract import CONTRACT, INT8_CACHE_TOLERANCE
 from zse.kernels.attention.launch import (
     AttentionRules,
     DecodeWorkspace,
@@ -20,11 +19,11 @@ from zse.kernels.attention.launch import (
     decode_partials_bytes,
     decode_splits,
 )
-from zse.kernels.attention.reference import attention
+from zse.kernels.attention.reference import TOLERANCE, attention
 from zse.kernels.buffers import Partials, Plain, Quantized
 from zse.kernels.norm.reference import dequantize
 from zse.kernels.rope_store.launch import HeadInputs, HeadShape
-from zse.kernels.rope_store.reference import rope_store
+from zse.kernels.rope_store.reference import INT8_CACHE_TOLERANCE, rope_store
 
 EPSILON = 1e-6
 
@@ -103,7 +102,7 @@ def check(case: Case) -> None:
         assert not counters.any()
     total = parts.sum(0) + (bias if case.bias else 0)
     found = dequantize(codes, scales) if case.quantized_output else plain.float()
-    limit = CONTRACT.relative_tolerance_16bit
+    limit = TOLERANCE
     if case.quantized_cache or case.quantized_output:
         limit = INT8_CACHE_TOLERANCE
     for row, position in enumerate(case.positions):

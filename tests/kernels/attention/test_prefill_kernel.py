@@ -7,9 +7,8 @@ import torch
 from interpreted import InterpretedLauncher
 from paged_cache import Pages, Tables, relative_error
 
-from zse.kernels.attention.contract import CONTRACT
 from zse.kernels.attention.launch import AttentionRules, PrefillTiles, attention_prefill
-from zse.kernels.attention.reference import attention
+from zse.kernels.attention.reference import TOLERANCE, attention
 from zse.kernels.attention.tiles import PrefillChunk, prefill_tiles
 from zse.kernels.attention.variants import PREFILL_QUERIES
 from zse.kernels.launcher import DeviceFacts
@@ -69,7 +68,7 @@ def check(
             queries[own].float(), pages.read(blocks, length), torch.arange(length),
             chunk.first_position, window or None, softcap,
         )  # fmt: skip
-        assert relative_error(found[own], expected) <= CONTRACT.relative_tolerance_16bit
+        assert relative_error(found[own], expected) <= TOLERANCE
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ from zse.kernels.buffers import Partials, Plain, Quantized
 from zse.kernels.norm import reference
 from zse.kernels.norm.launch import quantize, residual_norm
 from zse.kernels.norm.variants import row_groups_for
-from zse.kernels.norm_linear.contract import CONTRACT
 
 EPSILON = 1e-6
 
@@ -83,7 +82,7 @@ def test_plain_output_takes_any_multiple_of_sixteen(hidden: int) -> None:
         plain(out), added=partials(added),
     )  # fmt: skip
     torch.testing.assert_close(stream, expected_stream, rtol=1e-6, atol=1e-6)
-    assert relative_error(out, expected) <= CONTRACT.relative_tolerance_16bit
+    assert relative_error(out, expected) <= reference.TOLERANCE
 
 
 def test_summands_of_some_rows_of_a_product_are_found() -> None:

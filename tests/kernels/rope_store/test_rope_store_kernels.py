@@ -9,8 +9,8 @@ from paged_cache import Pages, Tables, angles, relative_error
 
 from zse.errors import UnsupportedModelError
 from zse.kernels.buffers import Partials, Plain
-from zse.kernels.rope_store.contract import CONTRACT, INT8_CACHE_TOLERANCE
 from zse.kernels.rope_store.launch import HeadInputs, HeadShape, rope_store, rope_table
+from zse.kernels.rope_store.reference import INT8_CACHE_TOLERANCE, TOLERANCE
 from zse.kernels.rope_store.reference import rope_store as reference
 
 EPSILON = 1e-6
@@ -71,8 +71,8 @@ def check(
         total.unflatten(1, (-1, dim)), positions.long(), frequencies, torch.arange(5), cache, heads,
         (*norms, EPSILON) if norm else None,
     )  # fmt: skip
-    limit = INT8_CACHE_TOLERANCE if quantized else CONTRACT.relative_tolerance_16bit
-    assert relative_error(queries, expected) <= CONTRACT.relative_tolerance_16bit
+    limit = INT8_CACHE_TOLERANCE if quantized else TOLERANCE
+    assert relative_error(queries, expected) <= TOLERANCE
     assert relative_error(pages.read([4, 1], 34)[31:], cache[:3]) <= limit
     assert relative_error(pages.read([2], 2), cache[3:]) <= limit
     untouched = pages.read([4, 1, 0], 96)

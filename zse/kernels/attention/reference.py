@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import torch
 
+TOLERANCE = 1e-2
+"""Largest error over largest value of a kernel that computes in 16 bits."""
+
 
 def attention(
     query: torch.Tensor,

@@ -6,6 +6,12 @@ import torch
 
 from zse.kernels.buffers import ACTIVATION_GROUP
 
+TOLERANCE = 1e-2
+"""Largest error over largest value of a kernel that computes in 16 bits."""
+QUANTIZED_TOLERANCE = 2e-3
+"""The same with int8 activations, held against the values that the kernel multiplies: for NF4
+those are the whole numbers of ``nf4.NF4_INT8``."""
+
 
 def quantize_activations(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return codes int8 [M, K], scales and sums float32 [M, K / 128] of float32 [M, K]."""

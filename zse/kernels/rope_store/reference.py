@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import torch
 
-from zse.kernels.norm_linear.reference import rms_norm
+from zse.kernels.norm.reference import rms_norm
+
+TOLERANCE = 1e-2
+"""Largest error over largest value of a kernel that computes in 16 bits."""
+INT8_CACHE_TOLERANCE = 2e-2
+"""The same of what an int8 cache with 32-channel scales holds."""
 
 
 def rotate(heads: torch.Tensor, positions: torch.Tensor, frequencies: torch.Tensor) -> torch.Tensor:

@@ -1,1 +1,0 @@
-"""linear_residual: a matrix, added to the residual stream."""
