@@ -10,6 +10,7 @@ reading the step's bytes would take at the memory's measured speed.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import statistics
 from typing import Any
@@ -79,10 +80,8 @@ def profile(runner: Any, rows: int, context: int, blocks: int) -> list[dict[str,
     bucket = 1 << (rows - 1).bit_length()
     captured = backend._graphs[(bucket, GREEDY, 0)]
     step = backend._pass(captured.shape, captured.inputs.address, backend._memory.cache, GREEDY)
-    recorder = Recorder(backend._launcher)
-    backend._launcher, original = recorder, backend._launcher
-    runner._forward(backend, step)
-    backend._launcher = original
+    recorder = Recorder(step.launcher)
+    runner._forward(backend, dataclasses.replace(step, launcher=recorder))
     whole = time_graph(backend, captured.graph)
     kinds: dict[tuple[str, Any], list[Any]] = {}
     for launch in recorder.launches:
@@ -91,7 +90,7 @@ def profile(runner: Any, rows: int, context: int, blocks: int) -> list[dict[str,
     for (key, grid), launches in kinds.items():
         with backend._gpu.capture(backend._stream) as capture:
             for variant, launch_grid, arguments in launches:
-                original.launch(variant, launch_grid, *arguments)
+                step.launcher.launch(variant, launch_grid, *arguments)
         graph = capture.graph.instantiate()
         micros = time_graph(backend, graph)
         table.append(

@@ -1,4 +1,4 @@
-"""A GPU made of host memory and Triton's interpreter: the CUDA backend runs on it, slowly.
+"""A GPU made of host memory and Triton's interpreter: the GPU backend runs on it, slowly.
 
 It has the surface of ``zse.device.cuda.Gpu`` that the backend uses. Work is done at once, except
 while a stream is captured: then it is written down, and done each time the graph is launched. New
@@ -175,13 +175,18 @@ class StreamLauncher:
     def __init__(self, stream: HostStream) -> None:
         self._interpreter = InterpretedLauncher()
         self._stream = stream
+        self._loaded: set[str] = set()
         self.device = SMALL_GPU
         self.launched = self._interpreter.launched
 
     def prepare(self, *variants: Variant) -> None:
-        pass
+        assert self._stream.recorded is None
+        self._loaded.update(variant.key for variant in variants)
 
     def launch(self, variant: Variant, grid: Grid, *arguments: Value) -> None:
+        if self._stream.recorded is None:
+            self._loaded.add(variant.key)
+        assert variant.key in self._loaded, "a stream that is captured loads no code"
         self._stream.put(lambda: self._interpreter.launch(variant, grid, *arguments))
 
 

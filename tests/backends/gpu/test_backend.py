@@ -1,4 +1,4 @@
-"""The CUDA backend on a device made of Triton's interpreter: the same answers as on the CPU."""
+"""The GPU backend on a device made of Triton's interpreter: the same answers as on the CPU."""
 
 from __future__ import annotations
 

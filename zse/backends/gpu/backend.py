@@ -1,7 +1,8 @@
-"""The CUDA backend: kernel packs on raw memory, one graph launch a decode step, no torch."""
+"""The GPU backend: kernel packs on raw memory, one graph launch a decode step, no torch."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from zse.backends.gpu.forward import Pass
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from zse.backends.protocol import Forward, PendingStep
     from zse.backends.types import LogitRows, StepBatch
     from zse.device.cuda import DeviceBlock, Gpu, Stream
+    from zse.kernels.launcher import Launcher
 
 GREEDY = SamplingKind()
 
@@ -39,7 +41,8 @@ class GPUBackend(GPUOperations):
 
     Args:
         gpu: The device, closed with the backend.
-        stream: Where the launcher of ``model`` puts its kernels.
+        stream: Where work goes.
+        launcher: Puts kernels into ``stream``.
         model: Weights, tables and the numbers of the model.
         memory: The KV pool, the scratch memory and what else is held.
     """
@@ -47,7 +50,14 @@ class GPUBackend(GPUOperations):
     block_size = BLOCK_SIZE
     looks_ahead = True
 
-    def __init__(self, gpu: Gpu, stream: Stream, model: DeviceModel, memory: DeviceMemory) -> None:
+    def __init__(
+        self,
+        gpu: Gpu,
+        stream: Stream,
+        launcher: Launcher,
+        model: DeviceModel,
+        memory: DeviceMemory,
+    ) -> None:
         self._gpu = gpu
         major, minor = gpu.info.capability
         self.device = DeviceUsed(
@@ -56,6 +66,7 @@ class GPUBackend(GPUOperations):
             instructions=f"sm_{major}{minor}",
         )
         self._stream = stream
+        self._launcher = launcher
         self._memory = memory
         self._limits = model.limits(memory.cache.num_blocks)
         self._staging = StagingRing(gpu)
@@ -134,7 +145,9 @@ class GPUBackend(GPUOperations):
         )
         inputs = self._gpu.allocate(shape.layout.length_bytes)
         step = self._pass(shape, inputs.address, self._memory.cache, kind)
-        self._prepare_kernels(step, forward)
+        rehearsal = Rehearsal(self._launcher.device)
+        forward(self, replace(step, launcher=rehearsal))
+        self._launcher.prepare(*rehearsal.variants)  # a stream that is captured loads no code
         with self._gpu.capture(self._stream) as capture:
             forward(self, step)
         graph = capture.graph.instantiate()
@@ -142,18 +155,9 @@ class GPUBackend(GPUOperations):
         capture.graph.destroy()
         return CapturedStep(graph=graph, inputs=inputs, shape=shape)
 
-    def _prepare_kernels(self, step: Pass, forward: Forward) -> None:
-        """Load the code of every kernel of a pass: a stream that is captured loads none."""
-        launcher, rehearsal = self._launcher, Rehearsal(self._launcher.device)
-        self._launcher = rehearsal
-        try:
-            forward(self, step)
-        finally:
-            self._launcher = launcher
-        launcher.prepare(*rehearsal.variants)
-
     def _pass(self, shape: InputShape, inputs: int, cache: KVPool, kind: SamplingKind) -> Pass:
         return Pass(
+            launcher=self._launcher,
             shape=shape,
             inputs=inputs,
             scratch=Scratch(self._memory.scratch, self._model.scratch_sizes(shape)),

@@ -19,13 +19,16 @@ if TYPE_CHECKING:
     from zse.backends.gpu.kv_pool import KVPool
     from zse.backends.gpu.scratch import Scratch
     from zse.kernels.buffers import Activation, Partials
+    from zse.kernels.launcher import Launcher
     from zse.kernels.lm_head_sample.arrays import SamplingKind
 
 
 @record
 class Pass:
-    """What the operations look up. Everything in it is an address or a size."""
+    """What the operations look up: addresses, sizes, and where their kernels go."""
 
+    launcher: Launcher
+    """Puts the kernels of this pass into a stream, or only remembers them."""
     shape: InputShape
     inputs: int
     """Address of the step's inputs."""

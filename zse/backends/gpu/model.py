@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from zse.backends.gpu.weights import DeviceWeights
     from zse.backends.options import BackendOptions, ModelShape
     from zse.device.cuda import Gpu, Stream
-    from zse.kernels.launcher import Launcher
+    from zse.kernels.launcher import DeviceFacts, Launcher
     from zse.kernels.linear.plan import LinearPlan
     from zse.kernels.linear.weight import LinearWeight
 
@@ -53,7 +53,7 @@ class DeviceModel:
 
     Args:
         gpu: The device.
-        launcher: Its kernels.
+        device: What the choice of kernels may depend on.
         weights: Where the tensors are.
         shape: The numbers of the model.
         options: Sizes.
@@ -62,12 +62,11 @@ class DeviceModel:
     def __init__(
         self,
         gpu: Gpu,
-        launcher: Launcher,
+        device: DeviceFacts,
         weights: DeviceWeights,
         shape: ModelShape,
         options: BackendOptions,
     ) -> None:
-        self.launcher = launcher
         self.weights = weights
         self.shape = shape
         self.heads = HeadShape(
@@ -76,13 +75,14 @@ class DeviceModel:
         self.query_columns = shape.num_heads * shape.head_dim
         self.attention_can_be_quantized = attention_output_can_be_quantized(self.heads)
         self._gpu = gpu
+        self._device = device
         self._options = options
         self._exact = options.exact_activations
         self._max_context = options.max_context or shape.max_position
         self.table_stride = -(-self._max_context // BLOCK_SIZE) + 1  # a step ahead of the end
         self._rotary = gpu.allocate(self._max_context * shape.head_dim * 4)
         self._counters = gpu.allocate(decode_counters_bytes(self._most_decode_rows(), self.heads))
-        self._tuning = Tuning.load(launcher.device.name, cache_dir=load_settings().cache_dir)
+        self._tuning = Tuning.load(device.name, cache_dir=load_settings().cache_dir)
         self._plans: dict[tuple[object, ...], LinearPlan] = {}
         self.scratch_sizes = lru_cache(maxsize=256)(self._scratch_sizes)
 
@@ -96,7 +96,7 @@ class DeviceModel:
             table_stride=self.table_stride,
         )
 
-    def make_tables(self, stream: Stream) -> None:
+    def make_tables(self, launcher: Launcher, stream: Stream) -> None:
         """Fill the rotary table, and clear the counters by which attention finds its last part."""
         frequencies = self._options.inverse_frequencies
         raw = struct.pack(f"<{len(frequencies)}f", *frequencies)
@@ -105,7 +105,7 @@ class DeviceModel:
             host.view[: len(raw)] = raw
             self._gpu.copy_to_device(device.address, host.address, len(raw), stream)
             rope_table(
-                self.launcher,
+                launcher,
                 inverse_frequencies_address=device.address,
                 table_address=self._rotary.address,
                 num_positions=self._max_context,
@@ -126,7 +126,7 @@ class DeviceModel:
 
     def decode_splits(self, rows: int) -> int:
         """Return along how many programs a sequence is split in a step of so many decode rows."""
-        return decode_splits(rows, self.shape.num_kv_heads, self.launcher.device, self._max_context)
+        return decode_splits(rows, self.shape.num_kv_heads, self._device, self._max_context)
 
     def tiles(self, step: Pass) -> PrefillTiles:
         """Return where the query tiles of the prefill rows are listed."""
@@ -207,7 +207,7 @@ class DeviceModel:
                 weight,
                 rows,
                 quantized=quantized,
-                device=self.launcher.device,
+                device=self._device,
                 max_splits=max_splits,
                 tuning=self._tuning,
             )

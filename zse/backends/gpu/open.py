@@ -1,4 +1,4 @@
-"""From weights on their way to a CUDA backend: kernels, KV pool, tables, the first graph."""
+"""From weights on their way to a GPU backend: kernels, KV pool, tables, the first graph."""
 
 from __future__ import annotations
 
@@ -114,8 +114,13 @@ def build_backend(
     kept = outlier_layers(arrival.source, reader.header, shape) if kv_dtype == "int8" else ()
     layout = layout_for(shape, kv_dtype, kept)
     weights = DeviceWeights(arrival.gpu, reader.header, arrival.block)
-    model, memory = _prepare(hardware, arrival, weights, layout, shape, options, phases)
-    backend = GPUBackend(arrival.gpu, hardware.stream, model, memory)
+    with phases("kernels"):
+        launcher = hardware.make_launcher()
+    with phases("kv-cache"):
+        model = DeviceModel(arrival.gpu, launcher.device, weights, shape, options)
+        memory = _share_out(hardware, arrival, model, layout, options)
+        model.make_tables(launcher, hardware.stream)
+    backend = GPUBackend(arrival.gpu, hardware.stream, launcher, model, memory)
     with phases("warm-up"):
         backend.warm(forward)
     with phases("weights-to-gpu"):
@@ -130,29 +135,20 @@ def build_backend(
     return backend
 
 
-def _prepare(
+def _share_out(
     hardware: Hardware,
     arrival: Arrival,
-    weights: DeviceWeights,
+    model: DeviceModel,
     layout: KVLayout,
-    shape: ModelShape,
     options: BackendOptions,
-    phases: Phases,
-) -> tuple[DeviceModel, DeviceMemory]:
-    """Make everything that does not need the weights to have arrived."""
-    gpu = arrival.gpu
-    with phases("kernels"):
-        launcher = hardware.make_launcher()
-    with phases("kv-cache"):
-        model = DeviceModel(gpu, launcher, weights, shape, options)
-        budget = arrival.budget.with_scratch(model.largest_scratch_bytes())
-        num_blocks = choose_num_blocks(budget, layout, shape, options)
-        memory = DeviceMemory(
-            cache=KVPool(gpu, layout, num_blocks),
-            scratch=hardware.new_pool(gpu, SCRATCH_RANGE_BYTES),
-        )
-        model.make_tables(hardware.stream)
-    return model, memory
+) -> DeviceMemory:
+    """Take what a backend holds besides its weights; the KV pool gets what is left."""
+    budget = arrival.budget.with_scratch(model.largest_scratch_bytes())
+    num_blocks = choose_num_blocks(budget, layout, model.shape, options)
+    return DeviceMemory(
+        cache=KVPool(arrival.gpu, layout, num_blocks),
+        scratch=hardware.new_pool(arrival.gpu, SCRATCH_RANGE_BYTES),
+    )
 
 
 def _check_options(options: BackendOptions) -> None:

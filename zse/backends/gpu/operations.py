@@ -32,13 +32,12 @@ class GPUOperations:
 
     def __init__(self, model: DeviceModel, results: SampledArrays) -> None:
         self._model = model
-        self._launcher = model.launcher
         self._results = results
 
     def embed(self, step: Pass, weight: str) -> Residual:  # noqa: ARG002
         """Write the residual stream, float32 [rows, hidden]."""
         embed(
-            self._launcher,
+            step.launcher,
             self._model.weights.embedding(),
             tokens_address=step.input("tokens"),
             slots_address=step.input("slots"),
@@ -74,7 +73,7 @@ class GPUOperations:
         query = Query(projected=qkv, head_norms=norms)
         if step.shape.prefill_rows:
             rope_store(
-                self._launcher,
+                step.launcher,
                 self._model.prefill_inputs(step, query),
                 self._model.heads,
                 step.cache.layers[layer],
@@ -91,7 +90,7 @@ class GPUOperations:
         def make(output: Activation) -> None:
             if rows := step.shape.decode_rows:
                 attention_decode(
-                    self._launcher,
+                    step.launcher,
                     model.decode_inputs(step, query),
                     model.heads,
                     step.cache.layers[layer],
@@ -103,7 +102,7 @@ class GPUOperations:
                 )
             if step.shape.prefill_rows:
                 attention_prefill(
-                    self._launcher,
+                    step.launcher,
                     step.scratch.query,
                     model.heads,
                     step.cache.layers[layer],
@@ -144,7 +143,7 @@ class GPUOperations:
         return Later(
             columns=columns,
             can_quantize=columns % ACTIVATION_GROUP == 0,
-            make=lambda output: silu_mul(self._launcher, joined, output),
+            make=lambda output: silu_mul(step.launcher, joined, output),
         )
 
     def write_logits(self, step: Pass, residual: Residual, norm: str, linear: str) -> None:
@@ -154,7 +153,7 @@ class GPUOperations:
         wanted = step.shape.wanted
         output = self._form(step, weight, wanted, can_quantize=True)
         residual_norm(
-            self._launcher,
+            step.launcher,
             residual.address,
             wanted,
             shape.hidden_size,
@@ -172,7 +171,7 @@ class GPUOperations:
             return
         self.write_logits(step, residual, norm, linear)
         sample(
-            self._launcher,
+            step.launcher,
             step.scratch.logits,
             rows=step.shape.wanted,
             vocab=self._model.shape.vocab_size,
@@ -199,7 +198,7 @@ class GPUOperations:
         shape = self._model.shape
         output = self._form(step, weight, step.shape.rows, can_quantize=True)
         residual_norm(
-            self._launcher,
+            step.launcher,
             residual.address,
             step.shape.rows,
             shape.hidden_size,
@@ -217,7 +216,7 @@ class GPUOperations:
                 rows=inputs.rows, columns=weight.rows, splits=1, values=step.scratch.sums
             )
         plan = self._model.plan(weight, inputs.rows, quantized=not isinstance(inputs, Plain))
-        return linear(self._launcher, weight, inputs, step.scratch.sums, plan)
+        return linear(step.launcher, weight, inputs, step.scratch.sums, plan)
 
     def _multiply_into(
         self, step: Pass, weight: LinearWeight, inputs: Activation, address: int
@@ -228,13 +227,13 @@ class GPUOperations:
             return
         quantized = not isinstance(inputs, Plain)
         plan = self._model.plan(weight, inputs.rows, quantized=quantized, max_splits=1)
-        linear(self._launcher, weight, inputs, address, plan)
+        linear(step.launcher, weight, inputs, address, plan)
 
     def _multiply_widened(
         self, step: Pass, weight: LinearWeight, inputs: Plain, address: int, element: str
     ) -> None:
         linear_prefill(
-            self._launcher,
+            step.launcher,
             weight,
             inputs,
             address,
