@@ -1,4 +1,4 @@
-"""Record the golden file and image again. Run it only when a format changes on purpose.
+"""Record the golden file, image and plans again. Run it only when one changes on purpose.
 
 The stored file is compressed because its tensor region starts at 2 MiB; its SHA-256 stands beside
 it, so that a change shows in a diff. Of the image the digests are kept; they change with zse's
@@ -18,12 +18,13 @@ ROOT = Path(__file__).resolve().parent.parent
 GOLDEN = ROOT / "tests" / "golden"
 sys.path[:0] = [str(ROOT), str(GOLDEN)]
 
+import plans_h200  # noqa: E402
 import small_file  # noqa: E402
 import small_image  # noqa: E402
 
 
 def main() -> None:
-    """Write tests/golden/small.zse.gz with its digest, and small_image.json."""
+    """Write small.zse.gz with its digest, small_image.json and plans_h200.json."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "small.zse"
         small_file.write(path)
@@ -36,6 +37,8 @@ def main() -> None:
         found = json.dumps(small_image.digests(Path(folder)), indent=2) + "\n"
     (GOLDEN / "small_image.json").write_text(found, encoding="ascii")
     print(found, end="")
+    plans = json.dumps(plans_h200.plans(), indent=1) + "\n"
+    (GOLDEN / "plans_h200.json").write_text(plans, encoding="ascii")
 
 
 if __name__ == "__main__":
