@@ -7,11 +7,8 @@ scripts/reference.py --check   fail when a page is not what the code says
 from __future__ import annotations
 
 import argparse
-import ast
 import difflib
 import sys
-from dataclasses import MISSING, fields
-from itertools import pairwise
 from pathlib import Path
 
 import click
@@ -24,6 +21,7 @@ import zse  # noqa: E402
 from scripts.reference_python import python_page  # noqa: E402
 from zse import cli, errors, settings  # noqa: E402
 from zse.deploy.registry import TARGETS, settings_of  # noqa: E402
+from zse.options import ServeOptions, options_of  # noqa: E402
 
 
 def command_page() -> str:
@@ -40,25 +38,18 @@ def command_page() -> str:
     return "\n".join(lines)
 
 
-def docstrings_of_fields(source: str, class_name: str) -> dict[str, str]:
-    """Return the string literal that follows each annotated field of a class."""
-    tree = ast.parse(source)
-    body = next(n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == class_name).body
-    found = {}
-    for field, text in pairwise(body):
-        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
-            assert isinstance(field.target, ast.Name)
-            found[field.target.id] = " ".join(ast.literal_eval(text.value).split())
-    return found
-
-
 def settings_page() -> str:
-    texts = docstrings_of_fields(Path(settings.__file__).read_text(), "Settings")
-    lines = ["# Environment", "", "Generated from `zse/settings.py`. Flags win over variables.", ""]
-    lines += ["| setting | default | variable and meaning |", "|---|---|---|"]
-    for field in fields(settings.Settings):
-        default = "" if field.default is MISSING else f"`{field.default}`"
-        lines.append(f"| {field.name} | {default} | {texts[field.name]} |")
+    lines = ["# Settings", "", "Generated from `zse/options.py` and `zse/settings.py`.", ""]
+    lines += ["A flag wins over a variable.", ""]
+    lines += ["| variable | default | meaning | flag |", "|---|---|---|---|"]
+    flags = options_of(ServeOptions)
+    for row in options_of(settings.Settings).values():
+        if row.variables:
+            variables = ", else ".join(f"`{name}`" for name in row.variables)
+            default = "" if row.default in ("", 0) and row.kind is not bool else f"`{row.default}`"
+            flag = f"`{row.flags[0]}`" if row.by_hand and row.key in flags else ""
+            flag = "`MODEL`" if row.key == "model" else flag
+            lines.append(f"| {variables} | {default} | {row.meaning} | {flag} |")
     return "\n".join([*lines, ""])
 
 

@@ -46,9 +46,10 @@ def test_a_run_without_gpu_tests_needs_no_gpu(tmp_path: Path) -> None:
 def test_the_environment_of_a_developer_does_not_leak_in(tmp_path: Path) -> None:
     text = """
 def test_a():
+    from zse.options import ServeOptions
     from zse.settings import load_settings
     settings = load_settings()
-    assert settings.port == 8000 and settings.model == "tiny" and not settings.s3_endpoint_url
+    assert settings.serve == ServeOptions() and not settings.aws.endpoint_url
     assert "AWS_ACCESS_KEY_ID" not in os.environ
     assert "zse-tests-cache-" in str(settings.cache_dir)
 """

@@ -1,17 +1,18 @@
-"""The environment, read once, frozen.
+"""What the environment says, read once, frozen. No other module reads it.
 
-This is the only module that reads ``os.environ``. A malformed value is an error that names the
-variable, the value and what is accepted; nothing falls back in silence.
+A malformed value is an error that names the variable, the value and what is accepted; nothing falls
+back in silence. Whoever starts something, a command, the server or a call of the Python API, loads
+the settings and hands on what it takes of them.
 """
 
 from __future__ import annotations
 
 import os
-from dataclasses import field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zse.errors import BadSettingError
+from zse.options import Option, ServeOptions, described, options_of, with_values
 from zse.records import record
 
 if TYPE_CHECKING:
@@ -22,82 +23,161 @@ _FALSE = frozenset({"0", "false", "no", "off", ""})
 
 
 @record
+class AWSSettings:
+    """Where S3 is and who asks, by the variables that all tools of AWS read."""
+
+    access_key_id: str = described("", "Key of the account", env="AWS_ACCESS_KEY_ID", secret=True)
+    secret_access_key: str = described("", "Its secret", env="AWS_SECRET_ACCESS_KEY", secret=True)
+    session_token: str = described(
+        "", "Token of a key that expires", env="AWS_SESSION_TOKEN", secret=True
+    )
+    region: str = described(
+        "",
+        "Region of the buckets",
+        unset="what the AWS configuration file says",
+        env="AWS_REGION AWS_DEFAULT_REGION",
+    )
+    endpoint_url: str = described(
+        "", "S3-compatible endpoint", unset="AWS", env="AWS_ENDPOINT_URL_S3 AWS_ENDPOINT_URL"
+    )
+    profile: str = described(
+        "", "Section of the AWS files", unset="default", env="AWS_PROFILE AWS_DEFAULT_PROFILE"
+    )
+    shared_credentials_file: Path = described(
+        Path("~/.aws/credentials"), "File of keys by profile", env="AWS_SHARED_CREDENTIALS_FILE"
+    )
+    config_file: Path = described(
+        Path("~/.aws/config"), "File of settings by profile", env="AWS_CONFIG_FILE"
+    )
+    role_arn: str = described("", "Role that a web identity is exchanged for", env="AWS_ROLE_ARN")
+    role_session_name: str = described(
+        "", "What that session is called", unset="zse", env="AWS_ROLE_SESSION_NAME"
+    )
+    web_identity_token_file: str = described(
+        "", "File of the web identity's token", env="AWS_WEB_IDENTITY_TOKEN_FILE"
+    )
+    container_credentials_relative_uri: str = described(
+        "",
+        "Path at which a container of ECS asks for keys",
+        env="AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    )
+    container_credentials_full_uri: str = described(
+        "", "Address at which a container asks for keys", env="AWS_CONTAINER_CREDENTIALS_FULL_URI"
+    )
+    container_authorization_token: str = described(
+        "",
+        "What it shows there",
+        env="AWS_CONTAINER_AUTHORIZATION_TOKEN",
+        secret=True,
+    )
+    container_authorization_token_file: str = described(
+        "", "File of what it shows there", env="AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"
+    )
+    ec2_metadata_disabled: bool = described(
+        False, "Never ask the machine for the keys of its role", env="AWS_EC2_METADATA_DISABLED"
+    )
+    ec2_metadata_service_endpoint: str = described(
+        "",
+        "Where the machine is asked",
+        unset="http://169.254.169.254",
+        env="AWS_EC2_METADATA_SERVICE_ENDPOINT",
+    )
+    ca_bundle: str = described(
+        "", "File of certificates that S3 is held to", unset="the system's", env="AWS_CA_BUNDLE"
+    )
+    max_attempts: int = described(
+        0, "Attempts at a request", unset="zse's own number", env="AWS_MAX_ATTEMPTS"
+    )
+
+
+@record
+class HubSettings:
+    """The hub of models, by the variables that its own tools read."""
+
+    endpoint: str = described(
+        "https://huggingface.co", "The hub that hf:// addresses mean", env="HF_ENDPOINT"
+    )
+    token: str = described("", "Access token for gated repositories", env="HF_TOKEN", secret=True)
+    hub_home: Path = described(
+        Path("~/.cache/huggingface"),
+        "Folder of the hub's own tools (under XDG_CACHE_HOME)",
+        env="HF_HOME",
+    )
+    token_path: Path = described(
+        Path("~/.cache/huggingface/token"),
+        "File of the token that `hf auth login` saved (under HF_HOME)",
+        env="HF_TOKEN_PATH",
+    )
+    offline: bool = described(False, "Ask no hub; use what is there", env="HF_HUB_OFFLINE")
+
+
+@record
+class ProxySettings:
+    """The way to other machines, by the variables that most programs read."""
+
+    http_proxy: str = described("", "Proxy for http://", env="http_proxy HTTP_PROXY")
+    https_proxy: str = described("", "Proxy for https://", env="https_proxy HTTPS_PROXY")
+    all_proxy: str = described("", "Proxy where no other is named", env="all_proxy ALL_PROXY")
+    no_proxy: str = described(
+        "",
+        "Hosts and domains that are reached without one, with commas; * is all",
+        env="no_proxy NO_PROXY",
+    )
+
+
+@record
+class Folders:
+    """Where other tools, and zse, keep what is theirs."""
+
+    cache_home: Path = described(Path("~/.cache"), "What may be lost", env="XDG_CACHE_HOME")
+    config_home: Path = described(Path("~/.config"), "What was set up", env="XDG_CONFIG_HOME")
+    docker_config: Path = described(Path("~/.docker"), "What docker keeps", env="DOCKER_CONFIG")
+
+
+@record
 class Settings:
-    """What the environment says. Command-line flags win over these values."""
+    """What the environment and ``zse.toml`` say. Command-line flags win over these values."""
 
-    model: str = "tiny"
-    """ZSE_MODEL: model served or chatted with when none is named."""
-    host: str = "127.0.0.1"
-    """ZSE_HOST: address the server binds. Images set 0.0.0.0."""
-    port: int = 8000
-    """PORT, else ZSE_PORT: port the server binds."""
-    device: str = "auto"
-    """ZSE_DEVICE: auto, cpu, cuda or cuda:N."""
-    served_model_name: str = ""
-    """ZSE_SERVED_MODEL_NAME: name shown by /v1/models; empty means taken from the file."""
-    threads: int = 0
-    """ZSE_THREADS: CPU threads; 0 means one a core, within the container's quota."""
-    kv_gib: float = 0.0
-    """ZSE_KV_GIB: memory for the KV cache in GiB; 0 means chosen from what is free."""
-    vram_gib: float = 0.0
-    """ZSE_VRAM_GIB: GPU memory for everything, in GiB; 0 means all that is free."""
-    kv_dtype: str = "auto"
-    """ZSE_KV_DTYPE: type of the cached keys and values: auto, fp32, bf16 or int8."""
-    exact_activations: bool = False
-    """ZSE_EXACT_ACTIVATIONS: never round activations to 8 bits on a GPU; slower decoding."""
-    kernels: str = ""
-    """ZSE_KERNELS: kernel pack for the GPU; empty looks in the model file, the image, the cache."""
-    released_kernels: str = ""
-    """ZSE_RELEASED_KERNELS: repository of released packs; empty: the package's; none: nobody."""
-    max_context: int = 0
-    """ZSE_MAX_CONTEXT: longest sequence in tokens; 0 means what the model says."""
-    max_running: int = 64
-    """ZSE_MAX_RUNNING: answers that run at once; the others wait."""
-    max_queue: int = 256
-    """ZSE_MAX_QUEUE: answers that may wait before new requests get 429."""
-    drain_seconds: float = 30.0
-    """ZSE_DRAIN_SECONDS: how long SIGTERM waits for work in flight."""
-    cache_dir: Path = Path("~/.cache/zse")
-    """ZSE_CACHE_DIR: all that is kept for later: models, layers, kernels (under XDG_CACHE_HOME)."""
-    cache_gib: float = 0.0
-    """ZSE_CACHE_GIB: most that the whole cache may take; 0 means what the disk has."""
-    log_level: str = "info"
-    """ZSE_LOG_LEVEL: debug, info, warning or error."""
-    log_format: str = "auto"
-    """ZSE_LOG_FORMAT: text, json, or auto: text for a person at a terminal, else JSON lines."""
-    s3_endpoint_url: str = ""
-    """AWS_ENDPOINT_URL_S3, else AWS_ENDPOINT_URL: S3-compatible endpoint; empty means AWS."""
-    source_date_epoch: int = 0
-    """SOURCE_DATE_EPOCH: the time written into images, seconds since 1970."""
-    registry_auth_file: str = ""
-    """REGISTRY_AUTH_FILE, else DOCKER_CONFIG/config.json: registry credentials."""
-    debian_mirror: str = ""
-    """ZSE_DEBIAN_MIRROR: package mirror for ``--base debian``; empty means the one apt uses."""
-    hf_token: str = field(default="", repr=False)
-    """HF_TOKEN: access token for gated repositories on the hub."""
-    hf_endpoint: str = "https://huggingface.co"
-    """HF_ENDPOINT: the hub that hf:// addresses mean."""
-    runpod_api_key: str = field(default="", repr=False)
-    """RUNPOD_API_KEY: key of the account for ``zse deploy runpod --apply``."""
-    no_color: bool = False
-    """NO_COLOR: plain output."""
-    debug: bool = False
-    """ZSE_DEBUG: show where every error came from, the trace of Python."""
-    start_time_ns: int = 0
-    """ZSE_START_TIME_NS: CLOCK_REALTIME when the launcher started the process, for the ledger."""
+    serve: ServeOptions = ServeOptions()
+    aws: AWSSettings = AWSSettings()
+    hub: HubSettings = HubSettings()
+    proxies: ProxySettings = ProxySettings()
+    folders: Folders = Folders()
+    released_kernels: str = described(
+        "", "Repository of released packs; none asks nobody", unset="the package's", by_hand=False
+    )
+    cache_dir: Path = described(
+        Path("~/.cache/zse"),
+        "All that is kept for later: models, layers, kernels (under XDG_CACHE_HOME)",
+    )
+    cache_gib: float = described(
+        0.0, "Most that the whole cache may take", unit="GiB", unset="what the disk has"
+    )
+    source_date_epoch: int = described(
+        0, "The time written into images", unit="seconds since 1970", env="SOURCE_DATE_EPOCH"
+    )
+    registry_auth_file: Path = described(
+        Path("~/.docker/config.json"),
+        "Credentials of registries (under DOCKER_CONFIG)",
+        env="REGISTRY_AUTH_FILE",
+    )
+    debian_mirror: str = described(
+        "", "Package mirror for --base debian", unset="the one that apt uses"
+    )
+    runpod_api_key: str = described(
+        "", "Key of the account for zse deploy runpod --apply", env="RUNPOD_API_KEY", secret=True
+    )
+    no_color: bool = described(False, "Plain output", env="NO_COLOR")
+    debug: bool = described(False, "Show where every error came from, the trace of Python")
 
 
-_VARIABLES: dict[str, tuple[str, ...]] = {
-    "port": ("PORT", "ZSE_PORT"),
-    "s3_endpoint_url": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
-    "source_date_epoch": ("SOURCE_DATE_EPOCH",),
-    "hf_token": ("HF_TOKEN",),
-    "hf_endpoint": ("HF_ENDPOINT",),
-    "runpod_api_key": ("RUNPOD_API_KEY",),
-    "registry_auth_file": ("REGISTRY_AUTH_FILE",),
+_BELOW = {
+    "cache_dir": ("cache_home", "zse"),
+    "hub_home": ("cache_home", "huggingface"),
+    "token_path": ("hub_home", "token"),
+    "registry_auth_file": ("docker_config", "config.json"),
 }
-
-
+"""Paths that, when nobody gives them, lie in a folder that somebody may give."""
 _OPENMP_WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
 _SPIN_COUNT = 2000
 """Turns of libgomp's waiting loop, each a pause of 15 to 50 ns: measured by
@@ -111,21 +191,22 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
         environ: The variables to read; the process environment when not given.
 
     Raises:
-        BadSettingError: A variable holds a value that cannot be parsed.
+        BadSettingError: A variable holds a value that cannot be parsed, or is out of range.
     """
     env = os.environ if environ is None else environ
     values: dict[str, object] = {}
-    for entry in fields(Settings):
-        if entry.name == "no_color":
-            values[entry.name] = bool(env.get("NO_COLOR"))
-            continue
-        names = _VARIABLES.get(entry.name, (f"ZSE_{entry.name.upper()}",))
-        name = next((n for n in names if env.get(n, "") != ""), None)
-        if name is not None:
-            values[entry.name] = _parse(name, env[name], type(entry.default))
-    values.setdefault("cache_dir", _default_cache_dir(env))
-    values.setdefault("registry_auth_file", _default_auth_file(env))
-    return Settings(**values)  # type: ignore[arg-type]
+    rows = options_of(Settings)
+    for row in rows.values():
+        variable = next((name for name in row.variables if env.get(name)), None)
+        if variable is not None:
+            values[row.key] = _parse(row, variable, env[variable])
+    for key, (folder, name) in _BELOW.items():
+        if key not in values and folder in values:
+            values[key] = Path(str(values[folder])) / name
+    for row in rows.values():
+        if row.kind is Path:
+            values[row.key] = Path(str(values.get(row.key, row.default))).expanduser()
+    return with_values(Settings(), values)
 
 
 def subprocess_environment(**extra: str) -> dict[str, str]:
@@ -148,32 +229,24 @@ def wait_briefly_in_openmp() -> None:
         os.environ["GOMP_SPINCOUNT"] = str(_SPIN_COUNT)
 
 
-def _parse(name: str, text: str, kind: type) -> object:
-    if kind is str:
-        return text
-    if isinstance(Path(), kind):
-        return Path(text).expanduser()
-    if kind is bool:
-        if text.lower() in _TRUE | _FALSE:
-            return text.lower() in _TRUE
+def _parse(row: Option, name: str, text: str) -> object:
+    if row.kind is bool:
+        if name == "NO_COLOR" or text.lower() in _TRUE:  # whatever it says, says no-color.org
+            return True
+        if text.lower() in _FALSE:
+            return False
         raise BadSettingError(f"{name}={text!r} is not a yes or a no", hint="Use 1 or 0.")
-    try:
-        number = kind(text)
-    except ValueError:
-        wanted = "a whole number" if kind is int else "a number"
+    value: object = text
+    if row.kind in (int, float):
+        try:
+            value = row.kind(text)
+        except ValueError:
+            wanted = "a whole number" if row.kind is int else "a number"
+            raise BadSettingError(
+                f"{name}={text!r} is not {wanted}", hint=f"Set {name} to {wanted} or unset it."
+            ) from None
+    if not row.fits(value):
         raise BadSettingError(
-            f"{name}={text!r} is not {wanted}", hint=f"Set {name} to {wanted} or unset it."
-        ) from None
-    if number < 0 or number != number:
-        raise BadSettingError(f"{name}={text!r} must not be negative", hint=f"Unset {name}.")
-    return number
-
-
-def _default_cache_dir(env: Mapping[str, str]) -> Path:
-    base = env.get("XDG_CACHE_HOME", "")
-    return (Path(base) if base else Path("~/.cache").expanduser()) / "zse"
-
-
-def _default_auth_file(env: Mapping[str, str]) -> str:
-    folder = env.get("DOCKER_CONFIG", "")
-    return str((Path(folder) if folder else Path("~/.docker").expanduser()) / "config.json")
+            f"{name}={text!r} is out of range, expected {row.expected}", hint=f"Unset {name}."
+        )
+    return value

@@ -23,8 +23,9 @@ from machine import machine_facts
 from soak_requests import Outcome, Plan, first_difference, make_plans
 
 from zse.engine.async_engine import AsyncEngine
-from zse.engine.loading import LoadOptions, load_model
+from zse.engine.loading import load_model
 from zse.engine.request import SamplingParams
+from zse.options import load_options
 
 if TYPE_CHECKING:
     from zse.engine.loading import LoadedModel
@@ -66,7 +67,7 @@ def open_model(options: argparse.Namespace) -> LoadedModel:
     blocks_each = -(-options.longest // block_size) + 1
     return load_model(
         options.model,
-        LoadOptions(
+        load_options(
             device=options.device,
             kv_dtype=options.kv_dtype,
             exact_activations=options.exact_activations,

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
-from dataclasses import fields
 
 import pytest
 
 from zse.engine.async_engine import AsyncEngine
 from zse.engine.llm import LLM
-from zse.engine.loading import LoadOptions, load_model
+from zse.engine.loading import load_model
 from zse.engine.request import SamplingParams
+from zse.options import load_options
 
 CAPITAL = [{"role": "user", "content": "What is the capital of France?"}]
 GREEDY = SamplingParams(temperature=0.0, max_tokens=40)
@@ -36,12 +35,9 @@ def test_the_name_is_converted_once_into_the_cache(llm, cache_dir):
     assert len(list(cache_dir.rglob("*.zse"))) == 1
 
 
-def test_what_nobody_says_is_what_the_options_say():
-    asked = inspect.signature(LLM).parameters
-    shared = [entry for entry in fields(LoadOptions) if entry.name in asked]
-    assert "threads" in {entry.name for entry in shared}
-    for entry in shared:
-        assert asked[entry.name].default == entry.default, entry.name
+def test_an_option_that_there_is_none_of_is_refused_before_a_model_is_looked_for():
+    with pytest.raises(TypeError, match="no option num_block"):
+        LLM("/no/such", num_block=64)
 
 
 def test_a_model_this_small_is_computed_by_one_thread_unless_somebody_says(cache_dir):
@@ -74,7 +70,7 @@ def test_a_batch_of_chats_answers_each_as_if_alone(llm):
 
 
 def test_the_asynchronous_engine_gives_the_same_answer(llm, cache_dir):
-    loaded = load_model("tiny", LoadOptions(device="cpu", num_blocks=64, threads=1))
+    loaded = load_model("tiny", load_options(device="cpu", num_blocks=64, threads=1))
     engine = AsyncEngine(loaded.core, loaded.tokenizer)
 
     async def collect():

@@ -15,15 +15,16 @@ from zse.backends.types import PENDING_TOKEN, SamplingRow, SequenceChunk, StepBa
 from zse.device.cuda import Driver, Gpu
 from zse.engine import loading
 from zse.engine.loading import load_model
-from zse.engine.opening import LoadOptions, locate_model, open_model
+from zse.engine.opening import locate_model, open_model
 from zse.errors import DeviceError, FormatError, UsageError
 from zse.format.reader import ZSEReader
 from zse.models import runner
+from zse.options import load_options
 from zse.quantize.builtin import ensure_zse
 from zse.stream.errors import SourceChangedError
 from zse.stream.plan import region_span
 
-OPTIONS = LoadOptions(device="cuda")
+OPTIONS = load_options(device="cuda")
 
 
 @pytest.fixture
@@ -75,7 +76,7 @@ def test_an_error_before_the_backend_gives_the_weights_back(model, monkeypatch):
 def test_a_model_that_the_allowed_memory_does_not_hold_is_refused_before_it_is_sent(model):
     before = free_bytes()
     with pytest.raises(DeviceError, match=r"0\.10 GiB are allowed"):
-        open_model(model, LoadOptions(device="cuda", vram_gib=0.1))
+        open_model(model, load_options(device="cuda", vram_gib=0.1))
     assert free_bytes() == before
 
 
@@ -88,13 +89,13 @@ def test_an_error_after_the_backend_gives_everything_back(model, pack, monkeypat
     before = free_bytes()
     monkeypatch.setattr(loading, "EngineCore", lambda runner, options: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        load_model(model, LoadOptions(device="cuda", kernels=str(pack)))
+        load_model(model, load_options(device="cuda", kernels=str(pack)))
     assert free_bytes() == before
 
 
 def test_a_model_is_used_and_closed_by_other_threads_than_the_one_that_loaded_it(model, pack):
     before = free_bytes()
-    loaded = load_model(model, LoadOptions(device="cuda", kernels=str(pack)))
+    loaded = load_model(model, load_options(device="cuda", kernels=str(pack)))
     runner, failures = loaded.core.runner, []
 
     def use():
@@ -132,7 +133,7 @@ def test_a_model_is_used_and_closed_by_other_threads_than_the_one_that_loaded_it
 )
 def test_options_that_mean_nothing_are_refused_before_a_model_is_looked_for(options, error):
     with pytest.raises(error):
-        LoadOptions(**options)
+        open_model("/no/such", load_options(**options))
 
 
 def test_a_conversion_on_the_way_tells_how_far_it_is(tmp_path, monkeypatch):

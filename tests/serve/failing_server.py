@@ -3,12 +3,12 @@
 import sys
 
 from zse.errors import DeviceError
+from zse.options import ServeOptions, with_flags
 from zse.serve.head_start import HeadStart
 from zse.serve.load import load_served_model
-from zse.serve.options import ServeOptions
 from zse.serve.start import start
 
-OPTIONS = ServeOptions(model="tiny", device="cpu", port=0)
+OPTIONS = with_flags(ServeOptions(), {"model": "tiny", "device": "cpu", "port": 0})
 
 
 def load(state):

@@ -17,7 +17,7 @@ from typing import Any
 
 from zse.engine.admission import check_request
 from zse.errors import ContextLengthError, DeviceError, EngineError, TemplateError
-from zse.serve.options import ServeOptions
+from zse.options import ServeOptions, load_options
 from zse.serve.start import start
 from zse.serve.state import AppState, LoadedModel
 
@@ -175,7 +175,7 @@ def main() -> int:
         port=0,
         drain_seconds=arguments.drain_seconds,
         max_queue=arguments.max_queue,
-        max_running=arguments.max_running,
+        load=load_options(max_sequences=arguments.max_running),
     )
     return start(options, load)
 

@@ -2,15 +2,15 @@
 
 import pytest
 
-from zse.errors import NotFoundError, UsageError
+from zse.errors import DeviceError, NotFoundError
+from zse.options import ServeOptions, load_options
 from zse.quantize.builtin import ensure_zse
 from zse.serve.head_start import HeadStart
-from zse.serve.options import ServeOptions
 
 
 def test_the_model_is_opened_and_taken_once(tmp_path):
     model = ensure_zse("tiny", cache_dir=tmp_path)
-    head_start = HeadStart(ServeOptions(model=str(model), device="cpu"))
+    head_start = HeadStart(ServeOptions(model=str(model), load=load_options(device="cpu")))
     opened = head_start.take()
     assert opened.reader.header.architecture
     assert opened.arrival is None
@@ -20,10 +20,10 @@ def test_the_model_is_opened_and_taken_once(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("changes", "error"),
-    [({"model": "/no/such.zse"}, NotFoundError), ({"kv_dtype": "int3"}, UsageError)],
+    ("model", "device", "error"),
+    [("/no/such.zse", "cpu", NotFoundError), ("tiny", "gpu", DeviceError)],
 )
-def test_an_error_is_raised_to_who_takes_the_model(changes, error):
-    options = ServeOptions(**{"model": "tiny", "device": "cpu", **changes})
+def test_an_error_is_raised_to_who_takes_the_model(model, device, error):
+    options = ServeOptions(model=model, load=load_options(device=device))
     with pytest.raises(error):
         HeadStart(options).take()

@@ -46,18 +46,18 @@ def test_without_that_word_loading_is_204(options_of):
 def test_how_many_answers_run_at_once_is_set_by_a_flag_or_by_the_environment(
     options_of, monkeypatch
 ):
-    assert options_of().max_running == 64
+    assert options_of().load.batch.max_sequences == 64
     monkeypatch.setenv("ZSE_MAX_RUNNING", "8")
-    assert options_of().max_running == 8
-    assert options_of("--max-running", "128").max_running == 128
+    assert options_of().load.batch.max_sequences == 8
+    assert options_of("--max-running", "128").load.batch.max_sequences == 128
 
 
 @pytest.mark.parametrize(
     ("flag", "value", "words"),
     [
         ("--max-running", "0", "max_running is 0, expected 1 or more"),
-        ("--log-level", "loud", "log level 'loud' is not one of debug, info, warning, error"),
-        ("--log-format", "xml", "log format 'xml' is not one of auto, text, json"),
+        ("--log-level", "loud", "log_level is 'loud', expected one of debug, info, warning, error"),
+        ("--log-format", "xml", "log_format is 'xml', expected one of auto, text, json"),
         ("--kv-gib", "nan", "kv_gib is nan, expected 0 or more"),
     ],
 )

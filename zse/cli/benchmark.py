@@ -79,13 +79,13 @@ def command(
     settings = load_settings()
     with opening_progress() as progress:
         path = locate_model(model, quant=quant, progress=progress)
-    device = device or settings.device
+    device = device or settings.serve.load.device.name
     started = time.perf_counter()
     total = prompt_tokens + output_tokens
     runner = load_runner(
         path,
         device=device,
-        threads=settings.threads if threads is None else threads,
+        threads=settings.serve.load.device.threads if threads is None else threads,
         num_blocks=batch * -(-total // 32),
         block_size=32,
     )

@@ -45,7 +45,7 @@ def command(
     settings = load_settings()
     options = AnswerOptions(max_tokens=max_tokens, temperature=temperature, seed=seed)
     is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
-    name = model or settings.model
+    name = model or settings.serve.model
     if url is not None:
         backend: ServerBackend | LocalBackend
         backend = ServerBackend(url, model=model or "default", api_key=api_key, options=options)
@@ -55,9 +55,11 @@ def command(
         with opening_progress() as progress:
             backend = LocalBackend(
                 name,
-                device=settings.device if device is None else device,
-                threads=settings.threads if threads is None else threads,
-                max_context=settings.max_context if max_context is None else max_context,
+                device=settings.serve.load.device.name if device is None else device,
+                threads=settings.serve.load.device.threads if threads is None else threads,
+                max_context=settings.serve.load.batch.max_context
+                if max_context is None
+                else max_context,
                 options=options,
                 progress=progress,
             )

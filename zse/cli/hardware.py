@@ -55,7 +55,7 @@ def build_report(settings: Settings, *, kernels: str) -> dict[str, Any]:
     """
     machine = probe()
     cuda = survey_cuda()
-    explicit = kernels or settings.kernels
+    explicit = kernels or settings.serve.load.device.kernels
     return {
         "cpu": {"model": machine.cpu_model, "physical_cores": machine.physical_cores},
         "memory": {

@@ -217,7 +217,7 @@ def tune_command(
 
     check_output(Path(out), force=force)
     settings = load_settings()
-    named = pack or settings.kernels
+    named = pack or settings.serve.load.device.kernels
     wanted = [_parse_shape(text) for text in shapes] or list(SHAPES)
     with Gpu.open(gpu_index) as gpu:
         found = find_pack(

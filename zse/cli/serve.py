@@ -37,12 +37,7 @@ def command(**flags: object) -> int:
     stderr: words on a terminal, JSON lines elsewhere. Ctrl-C and SIGTERM let running answers end
     first.
     """
-    from zse.serve.options import ServeOptions
+    from zse.options import with_flags
     from zse.serve.start import start
 
-    settings = load_settings()
-    # A flag that was not given leaves the environment's value.
-    values = {
-        name: getattr(settings, name) if value is None else value for name, value in flags.items()
-    }
-    return start(ServeOptions(**values, start_time_ns=settings.start_time_ns))  # type: ignore[arg-type]
+    return start(with_flags(load_settings().serve, flags))

@@ -13,14 +13,15 @@ import functools
 import itertools
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, Any, Self, cast, overload
+from typing import TYPE_CHECKING, Any, Self, Unpack, cast, overload
 
 from zse.engine.conversations import is_one_conversation, messages_of
-from zse.engine.loading import LoadOptions, load_model
+from zse.engine.loading import load_model
 from zse.engine.output import Delta, RequestText, TokenLogprob
 from zse.engine.prompts import list_of_prompts
 from zse.engine.request import FinishReason, Request, SamplingParams
 from zse.errors import UsageError
+from zse.options import LoadFields, load_options
 from zse.records import record
 from zse.text.template import load_chat_template
 
@@ -92,22 +93,9 @@ class LLM:
     Args:
         path: A .zse file of this machine or behind s3://, hf:// or https://; or a checkpoint
             folder, a hub id or ``tiny``, which is converted on first use.
-        device: auto, cpu, cuda or cuda:N.
-        max_context: Longest sequence in tokens; 0 means what the model says.
-        kv_gib: Memory for the KV cache in GiB; 0 means chosen from what is free.
-        vram_gib: GPU memory for everything in GiB; 0 means all that is free.
-        kv_dtype: Type of the KV cache: auto, fp32, bf16 or int8.
-        exact_activations: Never round activations to 8 bits on a GPU.
-        kernels: Kernel pack for the GPU; empty looks in the usual places.
-        num_blocks: Blocks of the KV cache; wins over ``kv_gib``.
-        block_size: Tokens a block.
-        threads: CPU threads; 0 means one a core, within the container's quota.
-        max_batch_tokens: Token budget of a step.
-        max_sequences: Most sequences that run at once.
-        prefix_cache: Reuse the KV of equal prompt prefixes.
-        quant: Scheme to convert to when ``path`` is not a .zse file.
         progress: Called as ``progress(stage, done_bytes, total_bytes)`` while a checkpoint is
             converted (``convert``) or a file is fetched (``fetch``).
+        options: As the fields of ``LoadOptions`` and of the records in it.
 
     Raises:
         NotFoundError: There is no such model.
@@ -119,39 +107,10 @@ class LLM:
         self,
         path: str | Path,
         *,
-        device: str = "auto",
-        max_context: int = 0,
-        kv_gib: float = 0.0,
-        vram_gib: float = 0.0,
-        kv_dtype: str = "auto",
-        exact_activations: bool = False,
-        kernels: str = "",
-        num_blocks: int = 0,
-        block_size: int = 32,
-        threads: int = 0,
-        max_batch_tokens: int = 2048,
-        max_sequences: int = 64,
-        prefix_cache: bool = True,
-        quant: str | None = None,
         progress: StageProgress | None = None,
+        **options: Unpack[LoadFields],
     ) -> None:
-        options = LoadOptions(
-            device=device,
-            max_context=max_context,
-            kv_gib=kv_gib,
-            vram_gib=vram_gib,
-            kv_dtype=kv_dtype,
-            exact_activations=exact_activations,
-            kernels=kernels,
-            num_blocks=num_blocks,
-            block_size=block_size,
-            threads=threads,
-            max_batch_tokens=max_batch_tokens,
-            max_sequences=max_sequences,
-            prefix_cache=prefix_cache,
-            quant=quant,
-        )
-        self._model = load_model(path, options, progress=progress)
+        self._model = load_model(path, load_options(**options), progress=progress)
         self._streams: dict[str, _Stream] = {}
         self._request_ids = itertools.count()
         self._lock = threading.RLock()

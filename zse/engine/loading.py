@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from zse.device.phases import Phases, no_phases
 from zse.engine.core import EngineCore, EngineOptions
-from zse.engine.opening import GIB, LoadOptions, OpenedModel, StageProgress, open_model
+from zse.engine.opening import GIB, OpenedModel, StageProgress, open_model
 from zse.models import load_runner
+from zse.options import LoadOptions
 from zse.records import record
 from zse.text.tokenizer import load_tokenizer
 
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from zse.text.tokenizer import Tokenizer
 
 _LOG = logging.getLogger("zse.engine")
-
-__all__ = ["LoadOptions", "LoadedModel", "load_model"]
 
 
 @record
@@ -76,10 +75,10 @@ def load_model(
             runner = _load_runner(opened, options, phases)
             tokenizer = loading.result()
         engine_options = EngineOptions(
-            max_batch_tokens=options.max_batch_tokens,
-            max_sequences=options.max_sequences,
-            max_context=options.max_context,
-            prefix_cache=options.prefix_cache,
+            max_batch_tokens=options.batch.max_batch_tokens,
+            max_sequences=options.batch.max_sequences,
+            max_context=options.batch.max_context,
+            prefix_cache=options.cache.prefix_cache,
             eos_token_ids=_end_tokens(reader, tokenizer),
         )
         core = EngineCore(runner, engine_options)
@@ -98,20 +97,20 @@ def _load_tokenizer(reader: ModelFile, phases: Phases) -> Tokenizer:
 def _load_runner(opened: OpenedModel, options: LoadOptions, phases: Phases) -> ModelRunner:
     return load_runner(
         opened.reader,
-        device=options.device,
+        device=options.device.name,
         arrival=opened.arrival,
         phases=phases,
-        num_blocks=options.num_blocks,
-        kv_bytes=int(options.kv_gib * GIB),
-        block_size=options.block_size,
-        threads=options.threads,
-        max_context=options.max_context,
-        kv_dtype=options.kv_dtype,
-        vram_bytes=int(options.vram_gib * GIB),
-        exact_activations=options.exact_activations,
-        kernels=options.kernels,
-        max_batch_tokens=options.max_batch_tokens,
-        max_sequences=options.max_sequences,
+        num_blocks=options.cache.num_blocks,
+        kv_bytes=int(options.cache.kv_gib * GIB),
+        block_size=options.cache.block_size,
+        threads=options.device.threads,
+        max_context=options.batch.max_context,
+        kv_dtype=options.cache.kv_dtype,
+        vram_bytes=int(options.device.vram_gib * GIB),
+        exact_activations=options.device.exact_activations,
+        kernels=options.device.kernels,
+        max_batch_tokens=options.batch.max_batch_tokens,
+        max_sequences=options.batch.max_sequences,
     )
 
 

@@ -220,7 +220,7 @@ class _Conversion:
             )
 
         on_bytes(0)
-        threads = load_settings().threads
+        threads = load_settings().serve.load.device.threads
         with (
             single_threaded_torch(),
             TensorStream(self.checkpoint, writer, on_bytes, num_workers=threads) as stream,

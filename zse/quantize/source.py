@@ -117,7 +117,7 @@ def _fetch_snapshot(
             f"{named.repository}@{named.revision} and revision {revision!r} contradict each other",
             hint="Give one of the two.",
         )
-    token = load_settings().hf_token or None
+    token = load_settings().hub.token or None
     wanted = revision or named.revision or None
     snapshot = Hub(token=token, check=check).fetch_snapshot(named.repository, wanted)
     return Source(folder=snapshot.folder, name=named.repository, revision=snapshot.revision)

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
     import uvicorn
 
+    from zse.options import ServeOptions
     from zse.serve.ledger import Ledger
-    from zse.serve.options import ServeOptions
     from zse.serve.state import LoadedModel
 
 LOG = logging.getLogger("zse.serve")
@@ -68,7 +68,7 @@ def serve(
         ledger=ledger,
         served_name=options.served_model_name,
         max_queue=options.max_queue,
-        max_running=options.max_running,
+        max_running=options.load.batch.max_sequences,
         loading_ping_status=options.loading_ping_status,
     )
     if (follow := getattr(handler, "follow", None)) is not None:  # a terminal

@@ -11,10 +11,10 @@ import threading
 from typing import TYPE_CHECKING
 
 from zse.device.phases import Phases, no_phases
-from zse.engine.opening import LoadOptions, OpenedModel, StageProgress, open_model
+from zse.engine.opening import OpenedModel, StageProgress, open_model
 
 if TYPE_CHECKING:
-    from zse.serve.options import ServeOptions
+    from zse.options import ServeOptions
 
 
 class HeadStart:
@@ -56,28 +56,9 @@ class HeadStart:
         try:
             self._opened = open_model(
                 self._options.model,
-                load_options(self._options),
+                self._options.load,
                 phases=self._phases,
                 progress=self._progress,
             )
         except BaseException as error:  # noqa: BLE001 - raised by ``take``
             self._error = error
-
-
-def load_options(options: ServeOptions) -> LoadOptions:
-    """Return what the engine is told of a server's options.
-
-    Raises:
-        UsageError: A value is out of range.
-    """
-    return LoadOptions(
-        device=options.device,
-        max_context=options.max_context,
-        threads=options.threads,
-        kv_gib=options.kv_gib,
-        vram_gib=options.vram_gib,
-        kv_dtype=options.kv_dtype,
-        exact_activations=options.exact_activations,
-        kernels=options.kernels,
-        max_sequences=options.max_running,
-    )

@@ -13,7 +13,6 @@ from zse import __version__
 from zse.backends import preload
 from zse.engine.request import SamplingParams
 from zse.errors import InvalidParameterError, TemplateError
-from zse.serve.head_start import load_options
 from zse.serve.state import LoadedModel
 
 if TYPE_CHECKING:
@@ -21,8 +20,8 @@ if TYPE_CHECKING:
 
     from zse.engine.loading import LoadedModel as EngineModel
     from zse.engine.opening import OpenedModel
+    from zse.options import ServeOptions
     from zse.serve.head_start import HeadStart
-    from zse.serve.options import ServeOptions
     from zse.serve.ports import Template
     from zse.serve.state import AppState
     from zse.text.tokenizer import SectionReader
@@ -47,14 +46,14 @@ def load_served_model(options: ServeOptions, state: AppState, head_start: HeadSt
         from zse.engine.async_engine import AsyncEngine
         from zse.engine.loading import load_model
 
-        preload(options.device)
+        preload(options.load.device.name)
     with _phase(state, "weights"), ThreadPoolExecutor(1, "zse-template") as beside:
         state.phase = "model-file"  # which a conversion or a download comes before
         opened = head_start.take()
         state.phase = "weights"
         _tell(opened, state)
         compiling = beside.submit(_template_of, opened.reader)
-        loaded = load_model(opened, load_options(options), phases=state.ledger.phase)
+        loaded = load_model(opened, options.load, phases=state.ledger.phase)
         template = compiling.result()
     with _phase(state, "engine"):
         engine = AsyncEngine(loaded.core, loaded.tokenizer)

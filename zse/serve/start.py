@@ -19,8 +19,8 @@ from zse.serve.sockets import bind_socket
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from zse.options import ServeOptions
     from zse.serve.head_start import HeadStart
-    from zse.serve.options import ServeOptions
     from zse.serve.state import AppState, LoadedModel
 
 
@@ -52,7 +52,7 @@ def _leave(number: int, frame: object) -> None:  # noqa: ARG001
 
 
 def _begin_to_load(options: ServeOptions, ledger: Ledger) -> Callable[[AppState], LoadedModel]:
-    open_early(options.device)
+    open_early(options.load.device.name)
     from zse.serve.head_start import HeadStart
 
     return partial(_load, options, HeadStart(options, ledger.phase, ledger.report))

@@ -39,7 +39,7 @@ class HubStore(WebStore):
 
     def __init__(self, location: Location) -> None:
         super().__init__(location)
-        self._endpoint = load_settings().hf_endpoint.rstrip("/")
+        self._endpoint = load_settings().hub.endpoint.rstrip("/")
         parse_location(self._endpoint)  # refuses what is not encrypted
         self._commit = ""
 
@@ -68,7 +68,7 @@ class HubStore(WebStore):
         return f"{self._endpoint}/{self._location.repository}/resolve/{revision}/{path}"
 
     def _private_headers(self) -> dict[str, str]:
-        token = load_settings().hf_token or _saved_token()
+        token = load_settings().hub.token or _saved_token()
         return {"Authorization": f"Bearer {token}"} if token else {}
 
     def _describe(self) -> Facts:

@@ -140,7 +140,7 @@ class _Patience:
 
 def default_client() -> Any:
     """Return the client for the endpoint that the environment names."""
-    return shared_client(load_settings().s3_endpoint_url)
+    return shared_client(load_settings().aws.endpoint_url)
 
 
 def list_buckets(client: Any) -> list[str]:

@@ -38,7 +38,7 @@ def open_s3(location: Location) -> HttpRangeSource:
     environ = subprocess_environment()
     static = credentials_from(environ)
     region = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION") or ""
-    if not region and (static is None or not load_settings().s3_endpoint_url):
+    if not region and (static is None or not load_settings().aws.endpoint_url):
         region = _asked_region()
     region = region or _FALLBACK_REGION
     address, path = _address(location, region)
@@ -68,7 +68,7 @@ def open_s3(location: Location) -> HttpRangeSource:
 def _address(location: Location, region: str) -> tuple[str, str]:
     """Return the server's URL and the object's path on it."""
     key = quote(location.key, safe="/-_.~")
-    endpoint = load_settings().s3_endpoint_url.rstrip("/")
+    endpoint = load_settings().aws.endpoint_url.rstrip("/")
     if endpoint:
         folder = "/" + endpoint.partition("://")[2].partition("/")[2]
         return endpoint, f"{folder.rstrip('/')}/{location.bucket}/{key}"

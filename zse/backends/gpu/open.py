@@ -77,7 +77,7 @@ def open_gpu_backend(
 
         def make_launcher() -> Launcher:
             settings = load_settings()
-            named = options.kernels or settings.kernels
+            named = options.kernels or settings.serve.load.device.kernels
             pack = find_pack(
                 gpu.info.capability,
                 device_name=gpu.info.name,

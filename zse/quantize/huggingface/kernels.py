@@ -107,7 +107,7 @@ def open_kernels(device: torch.device, reader: ZSEReader) -> TorchLinearKernels 
     """
     if device.type != "cuda":
         return None
-    kernels = load_settings().kernels
+    kernels = load_settings().serve.load.device.kernels
     try:
         gpu = Gpu.open(device.index or 0)
         pack = find_pack(

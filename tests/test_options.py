@@ -1,0 +1,55 @@
+"""One table of options; flags and keywords are made of it."""
+
+from __future__ import annotations
+
+from typing import get_type_hints
+
+import pytest
+
+from zse.errors import UsageError
+from zse.options import LoadFields, LoadOptions, ServeOptions, load_options, options_of, with_flags
+
+
+def test_the_keywords_of_a_load_are_its_options_with_their_types() -> None:
+    def outer(row) -> str:  # the one flag that is called otherwise
+        return "max_sequences" if row.key == "max_running" else row.key
+
+    rows = {outer(row): row for row in options_of(LoadOptions).values()}
+    hints = get_type_hints(LoadFields)
+    assert rows.keys() == hints.keys()
+    for name, row in rows.items():
+        assert hints[name] == (row.kind if row.default is not None else row.kind | None), name
+
+
+def test_options_by_name_find_their_place_in_the_records() -> None:
+    options = load_options(device="cpu", kv_gib=1.5, max_sequences=3, quant="int8")
+    assert options.device.name == "cpu"
+    assert options.cache.kv_gib == 1.5
+    assert options.batch.max_sequences == 3
+    assert options.quant == "int8"
+
+
+def test_a_flag_that_was_not_given_leaves_what_the_environment_said() -> None:
+    said = ServeOptions(port=9000, load=load_options(threads=4))
+    options = with_flags(said, {"port": None, "threads": 2, "max_running": 8})
+    assert options.port == 9000
+    assert options.load.device.threads == 2
+    assert options.load.batch.max_sequences == 8
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"kv_gib": float("inf")}, "kv_gib is inf, expected 0 or more"),
+        ({"threads": 2000}, "threads is 2000, expected 0 to 1024"),
+        ({"max_sequences": 0}, "max_sequences is 0, expected 1 or more"),
+        ({"kv_dtype": "int3"}, "kv_dtype is 'int3', expected one of auto, fp32, bf16, int8"),
+    ],
+)
+def test_a_value_out_of_range_is_refused_under_the_name_it_was_given(values, words) -> None:
+    with pytest.raises(UsageError, match=words):
+        load_options(**values)
+
+
+def test_a_level_may_be_written_in_capitals() -> None:
+    assert ServeOptions(log_level="INFO").log_level == "INFO"

@@ -1,0 +1,357 @@
+"""Every option once: type, default, bounds, unit, help and variable stand at its field.
+
+Flags, the environment, ``zse.toml``, ``LLM``'s keywords and the reference pages are made of these
+records, and the records themselves travel down to whoever reads an option. To add one, add a field
+(and, when ``LLM`` takes it, its type to ``LoadFields``), and read it where it is needed.
+
+A command declares its flags from here and hands over what it was given; None is "not given"::
+
+    row = option("max_context")   # .flags ("--max-context",), .kind int, .default 0, .choices (),
+                                  # .help_text "Longest sequence, in tokens; ...  [ZSE_MAX_CONTEXT]"
+    options = with_flags(load_settings().serve, {"max_context": 4096, "device": None})
+"""
+
+from __future__ import annotations
+
+from dataclasses import field, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
+
+from zse.errors import UsageError
+from zse.records import record
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Value = TypeVar("Value")
+Record = TypeVar("Record")
+
+KV_DTYPES = ("auto", "fp32", "bf16", "int8")
+LOG_FORMATS = ("auto", "text", "json")
+LOG_LEVELS = ("debug", "info", "warning", "error")
+MAX_PORT = 65535
+MAX_THREADS = 1024
+"""Far more than any machine has cores; the runtime below crashes where it cannot start them all."""
+_INFINITE = float("inf")
+_LARGEST = 1.7976931348623157e308
+"""No bound, but for infinity, which few options can take."""
+_WANTED = {bool: "yes or no", int: "a whole number", float: "a number"}
+
+
+@record
+class Option:
+    """One row of the table."""
+
+    key: str
+    """What it is called in ``zse.toml``, in flags and in errors."""
+    kind: type
+    default: Any
+    help: str
+    unit: str
+    unset: str
+    """What 0, or an empty text, means."""
+    variables: tuple[str, ...]
+    """The environment's names for it, the strongest first; without one it is Python's alone."""
+    least: float
+    most: float
+    choices: tuple[str, ...]
+    any_case: bool
+    is_secret: bool
+    other_flags: tuple[str, ...]
+    by_hand: bool
+    """Whether ``zse.toml`` and flags may hold it."""
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """What a command line calls it, the usual name first."""
+        return ("--" + self.key.replace("_", "-"), *self.other_flags)
+
+    @property
+    def meaning(self) -> str:
+        """What it is, its unit, what may be given and what nothing means: one sentence."""
+        text = f"{self.help}, in {self.unit}" if self.unit else self.help
+        if self.choices:
+            text += f": {', '.join(self.choices[:-1])} or {self.choices[-1]}"
+        if self.unset:
+            text += f"; {'empty' if self.kind is str else '0'} means {self.unset}"
+        return text + "."
+
+    @property
+    def help_text(self) -> str:
+        """The meaning, and the variable that holds when the flag is not given."""
+        return f"{self.meaning}  [{', '.join(self.variables)}]"
+
+    @property
+    def expected(self) -> str:
+        """What a value must be."""
+        if self.choices:
+            return f"one of {', '.join(self.choices)}"
+        if self.kind not in (int, float):
+            return _WANTED.get(self.kind, "a text")
+        ends = f"{self.least:g} or more" if self.most >= _LARGEST else ""
+        return ends or f"{self.least:g} to {self.most:g}"
+
+    def fits(self, value: Any) -> bool:
+        """Whether a value of the right type is one of those that may be given."""
+        if self.choices:
+            return (value.lower() if self.any_case else value) in self.choices
+        if self.kind not in (int, float):
+            return True
+        return bool(self.least <= value <= self.most)
+
+    def check(self, value: Any, told_as: str = "") -> None:
+        """Refuse what is out of range.
+
+        Raises:
+            UsageError: It is; ``told_as`` is what whoever gave the value calls the option.
+        """
+        if not self.fits(value):
+            raise UsageError(f"{told_as or self.key} is {value!r}, expected {self.expected}")
+
+
+_OWN: dict[type, dict[str, Option]] = {}
+
+
+def described(
+    default: Value,
+    help: str,  # noqa: A002 - what it is called everywhere
+    *,
+    unit: str = "",
+    unset: str = "",
+    key: str = "",
+    env: str | None = None,
+    least: float = 0,
+    most: float = _LARGEST,
+    choices: tuple[str, ...] = (),
+    any_case: bool = False,
+    secret: bool = False,
+    by_hand: bool = True,
+    also: tuple[str, ...] = (),
+) -> Value:
+    """Return a field of a record that is an option, as its row of the table tells.
+
+    Args:
+        default: Its value when nobody gives one; its type is the option's.
+        help: What it is, without a full stop.
+        unit: What a number counts.
+        unset: What 0, or an empty text, means.
+        key: Its name outside, when that is not the field's.
+        env: Variables, the strongest first; ``ZSE_KEY`` when left out, empty for none.
+        least: Smallest number.
+        most: Largest number.
+        choices: All that may be given.
+        any_case: Choices may be written in capitals.
+        secret: Never shown, and never in a file.
+        by_hand: Whether ``zse.toml`` and flags may hold it, if it has a variable of our own: what
+            other tools read too stays in the environment, so that no file sends keys elsewhere.
+        also: Other flags for it.
+    """
+    facts = {
+        "kind": str if default is None else Path if isinstance(default, Path) else type(default),
+        "default": default,
+        "help": help,
+        "unit": unit,
+        "unset": unset,
+        "least": least,
+        "most": most,
+        "choices": choices,
+        "any_case": any_case,
+        "is_secret": secret,
+        "other_flags": also,
+    }
+    names = {"key": key, "env": env, "by_hand": by_hand and not secret}
+    made = field(default=default, repr=not secret, metadata={"facts": facts, **names})
+    return made
+
+
+def own_options(of: type) -> dict[str, Option]:
+    """Return the options that a record has itself, by the names of its fields."""
+    if of not in _OWN:
+        _OWN[of] = {
+            entry.name: _row(entry.name, entry.metadata)
+            for entry in fields(of)
+            if "facts" in entry.metadata
+        }
+    return _OWN[of]
+
+
+def _row(name: str, told: Mapping[str, Any]) -> Option:
+    key, env = told["key"] or name, told["env"]
+    variables = (f"ZSE_{key.upper()}",) if env is None else tuple(env.split())
+    is_ours = any(name.startswith("ZSE_") for name in variables)
+    return Option(
+        key=key, variables=variables, by_hand=is_ours and told["by_hand"], **told["facts"]
+    )
+
+
+def options_of(of: type) -> dict[str, Option]:
+    """Return the options of a record and of the records in it, by their keys."""
+    found = {}
+    for entry in fields(of):
+        if entry.name in own_options(of):
+            row = own_options(of)[entry.name]
+            found[row.key] = row
+        elif hasattr(entry.default, "__record__"):
+            found |= options_of(type(entry.default))
+    return found
+
+
+def with_values(one: Record, values: Mapping[str, object]) -> Record:
+    """Return a record with other values, by key or field, in it or in the records in it."""
+    changes: dict[str, object] = {}
+    for name, row in own_options(type(one)).items():
+        for asked in {row.key, name} & values.keys():
+            changes[name] = values[asked]
+    for entry in fields(one):  # type: ignore[arg-type]
+        inner = getattr(one, entry.name)
+        if hasattr(inner, "__record__"):
+            changed = with_values(inner, values)
+            if changed is not inner:
+                changes[entry.name] = changed
+    return replace(one, **changes) if changes else one  # type: ignore[type-var]
+
+
+def with_flags(one: Record, flags: Mapping[str, object]) -> Record:
+    """Return a record with what a command line gave; a flag that is None was not given.
+
+    Raises:
+        UsageError: A value is out of range.
+    """
+    given = {key: value for key, value in flags.items() if value is not None}
+    rows = options_of(type(one))
+    for key, value in given.items():
+        rows[key].check(value, key)
+    return with_values(one, given)
+
+
+class _Checked:
+    """Records whose options are held to their bounds."""
+
+    def __post_init__(self) -> None:
+        for name, row in own_options(type(self)).items():
+            value = getattr(self, name)
+            if value is not None:
+                row.check(value, name)
+
+
+@record
+class DeviceOptions(_Checked):
+    """What a model runs on, and how."""
+
+    name: str = described("auto", "Where the model runs: auto, cpu, cuda or cuda:N", key="device")
+    threads: int = described(
+        0, "CPU threads", unset="one a core, within the container's quota", most=MAX_THREADS
+    )
+    vram_gib: float = described(
+        0.0, "GPU memory for everything", unit="GiB", unset="all that is free", also=("--vram",)
+    )
+    exact_activations: bool = described(
+        False, "Never round activations to 8 bits on a GPU: slower decoding"
+    )
+    kernels: str = described(
+        "", "Kernel pack for the GPU", unset="the one in the model file, the image or the cache"
+    )
+
+
+@record
+class CacheOptions(_Checked):
+    """The KV cache."""
+
+    kv_gib: float = described(
+        0.0, "Memory for the KV cache", unit="GiB", unset="chosen from what is free"
+    )
+    kv_dtype: str = described("auto", "Type of the cached keys and values", choices=KV_DTYPES)
+    num_blocks: int = described(
+        0, "Blocks of the KV cache", unset="as many as the memory for it holds", env=""
+    )
+    block_size: int = described(32, "Tokens in a block of the KV cache", least=1, env="")
+    prefix_cache: bool = described(True, "Reuse the KV of equal prompt prefixes", env="")
+
+
+@record
+class BatchOptions(_Checked):
+    """How much is computed together."""
+
+    max_context: int = described(0, "Longest sequence", unit="tokens", unset="what the model says")
+    max_sequences: int = described(
+        64, "Answers that run at once; the others wait", key="max_running", least=1
+    )
+    max_batch_tokens: int = described(2048, "Most tokens in a step", least=1, env="")
+
+
+@record
+class LoadOptions(_Checked):
+    """How a model is placed on a device."""
+
+    device: DeviceOptions = DeviceOptions()
+    cache: CacheOptions = CacheOptions()
+    batch: BatchOptions = BatchOptions()
+    quant: str | None = described(
+        None, "Scheme to convert to when the model is not a .zse file yet", env=""
+    )
+
+
+class LoadFields(TypedDict, total=False):
+    """The options of a load by name, for type checkers; ``LoadOptions`` says what they mean."""
+
+    device: str
+    threads: int
+    vram_gib: float
+    exact_activations: bool
+    kernels: str
+    kv_gib: float
+    kv_dtype: str
+    num_blocks: int
+    block_size: int
+    prefix_cache: bool
+    max_context: int
+    max_sequences: int
+    max_batch_tokens: int
+    quant: str | None
+
+
+@record
+class ServeOptions(_Checked):
+    """One start of the server."""
+
+    model: str = described("tiny", "A .zse file, a checkpoint folder, a hub id or a built-in name")
+    load: LoadOptions = LoadOptions()
+    host: str = described("127.0.0.1", "Address to bind; images set 0.0.0.0")
+    port: int = described(
+        8000, "Port to bind", unset="a free one", most=MAX_PORT, env="PORT ZSE_PORT"
+    )
+    served_model_name: str = described("", "Name in /v1/models", unset="the model's own")
+    max_queue: int = described(256, "Answers that may wait before new requests get 429")
+    drain_seconds: float = described(
+        30.0, "How long SIGTERM waits for work in flight", unit="seconds", most=_INFINITE
+    )
+    log_level: str = described("info", "What is logged", choices=LOG_LEVELS, any_case=True)
+    log_format: str = described(
+        "auto", "How it is logged; auto is text for a person at a terminal", choices=LOG_FORMATS
+    )
+    loading_ping_status: int = 204
+    """What /ping answers until the model is there: 204 or 503."""
+    start_time_ns: int = described(
+        0,
+        "CLOCK_REALTIME when a launcher started the process",
+        unit="nanoseconds",
+        unset="the kernel is asked",
+        by_hand=False,
+    )
+
+
+def option(key: str) -> Option:
+    """Return one row of the server's table."""
+    return options_of(ServeOptions)[key]
+
+
+def load_options(**values: Unpack[LoadFields]) -> LoadOptions:
+    """Return the options of a load that have these values.
+
+    Raises:
+        UsageError: A value is out of range.
+    """
+    unknown = values.keys() - LoadFields.__annotations__.keys()
+    if unknown:
+        raise TypeError(f"a model is loaded with no option {', '.join(sorted(unknown))}")
+    return with_values(LoadOptions(), values)
