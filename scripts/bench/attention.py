@@ -32,10 +32,10 @@ from zse.kernels.attention.variants import (
     prefill_variant,
 )
 from zse.kernels.gate_up import variants as gate_up
+from zse.kernels.layout import HeadShape
 from zse.kernels.norm import variants as norm
 from zse.kernels.norm.variants import residual_norm_variant, row_groups_for
 from zse.kernels.rope_store import variants as rope_store
-from zse.kernels.rope_store.launch import HeadShape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -130,7 +130,7 @@ def norms(launcher, report: Report, *, sweep: bool) -> None:
     from attention_cases import CUDA, make_output, relative_error
     from gpu_timing import graph_us
 
-    from zse.kernels.buffers import Partials
+    from zse.kernels.layout import Partials
     from zse.kernels.norm.launch import residual_norm
 
     def run(rows: int, hidden: int, splits: int, quantized: bool, tuned=None) -> dict[str, float]:
@@ -173,8 +173,8 @@ def activations(launcher, report: Report) -> None:
     from attention_cases import CUDA, make_output, relative_error
     from gpu_timing import graph_us
 
-    from zse.kernels.buffers import Partials, Plain
     from zse.kernels.gate_up.launch import silu_mul
+    from zse.kernels.layout import Partials, Plain
 
     def run(rows: int, width: int, quantized: bool) -> dict[str, float]:
         joined = torch.randn(rows, 2 * width, device=CUDA)

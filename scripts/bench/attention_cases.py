@@ -19,8 +19,16 @@ from zse.kernels.attention.launch import (
     decode_splits,
 )
 from zse.kernels.attention.tiles import PrefillChunk, prefill_tiles
-from zse.kernels.buffers import Activation, Partials, Plain, Quantized
-from zse.kernels.rope_store.launch import BlockTables, HeadInputs, HeadShape, PagedCache
+from zse.kernels.layout import (
+    Activation,
+    BlockTables,
+    HeadInputs,
+    HeadShape,
+    PagedCache,
+    Partials,
+    Plain,
+    Quantized,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

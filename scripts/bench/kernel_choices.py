@@ -25,7 +25,7 @@ from zse.kernels.linear.plan import table_name  # noqa: E402
 from zse.kernels.pack import KernelPack  # noqa: E402
 
 if TYPE_CHECKING:
-    from zse.kernels.buffers import Activation
+    from zse.kernels.layout import Activation
     from zse.kernels.linear.plan import LinearPlan
     from zse.kernels.linear.weight import LinearWeight
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from zse.kernels.rope_store.launch import BlockTables, PagedCache
+from zse.kernels.layout import (
+    BlockTables,
+    PagedCache,
+)
 
 BLOCK = 32
 

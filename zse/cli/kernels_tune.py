@@ -10,7 +10,7 @@ import os
 from typing import TYPE_CHECKING
 
 from zse.backends.gpu.launcher import PackLauncher
-from zse.kernels.buffers import ACTIVATION_GROUP, Plain, Quantized
+from zse.kernels.layout import ACTIVATION_GROUP, Plain, Quantized
 from zse.kernels.linear.launch import linear
 from zse.kernels.linear.plan import candidates, plan_linear, table_name
 from zse.kernels.linear.weight import LinearWeight, supports_quantized
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from zse.device.cuda import Event, Gpu, Stream
-    from zse.kernels.buffers import Activation
+    from zse.kernels.layout import Activation
     from zse.kernels.linear.plan import LinearPlan
     from zse.kernels.pack import KernelPack
     from zse.kernels.tuning import Choice

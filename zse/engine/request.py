@@ -11,7 +11,7 @@ from dataclasses import InitVar, dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from zse.errors import InvalidParameterError
-from zse.kernels.lm_head_sample.arrays import MAX_ALTERNATIVES
+from zse.kernels.layout import MAX_ALTERNATIVES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

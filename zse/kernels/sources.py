@@ -8,9 +8,8 @@ from pathlib import Path
 
 SOURCE_PATTERNS = (
     "format/nf4.py",
-    "kernels/buffers.py",
+    "kernels/layout.py",
     "kernels/variant.py",
-    "kernels/*/arrays.py",
     "kernels/*/definitions.py",
     "kernels/*/nf4.py",
     "kernels/*/triton/*.py",

@@ -20,9 +20,14 @@ from zse.kernels.attention.launch import (
     decode_splits,
 )
 from zse.kernels.attention.reference import TOLERANCE, attention
-from zse.kernels.buffers import Partials, Plain, Quantized
+from zse.kernels.layout import (
+    HeadInputs,
+    HeadShape,
+    Partials,
+    Plain,
+    Quantized,
+)
 from zse.kernels.norm.reference import dequantize
-from zse.kernels.rope_store.launch import HeadInputs, HeadShape
 from zse.kernels.rope_store.reference import INT8_CACHE_TOLERANCE, rope_store
 
 EPSILON = 1e-6

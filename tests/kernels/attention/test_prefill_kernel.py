@@ -12,7 +12,7 @@ from zse.kernels.attention.reference import TOLERANCE, attention
 from zse.kernels.attention.tiles import PrefillChunk, prefill_tiles
 from zse.kernels.attention.variants import PREFILL_QUERIES
 from zse.kernels.launcher import DeviceFacts
-from zse.kernels.rope_store.launch import HeadShape
+from zse.kernels.layout import HeadShape
 
 AMPERE = DeviceFacts(name="NVIDIA A100", capability=(8, 0), multiprocessors=108)
 

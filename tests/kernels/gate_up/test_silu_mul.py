@@ -7,10 +7,10 @@ import torch
 from interpreted import InterpretedLauncher
 
 from zse.errors import UnsupportedModelError
-from zse.kernels.buffers import Partials, Plain, Quantized
 from zse.kernels.gate_up import launch as gate_up_launch
 from zse.kernels.gate_up.launch import silu_mul
 from zse.kernels.gate_up.reference import TOLERANCE, activated_product
+from zse.kernels.layout import Partials, Plain, Quantized
 from zse.kernels.norm.reference import dequantize
 
 ROWS = 2

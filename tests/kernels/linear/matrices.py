@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from zse.format.nf4 import NF4_CODES
-from zse.kernels.buffers import Plain, Quantized
+from zse.kernels.layout import Plain, Quantized
 from zse.kernels.linear.nf4 import NF4_INT8, NF4_INT8_SCALE
 from zse.kernels.linear.reference import (
     dequantize_activations,

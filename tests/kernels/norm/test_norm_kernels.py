@@ -7,7 +7,7 @@ import torch
 from interpreted import InterpretedLauncher
 
 from zse.errors import UnsupportedModelError
-from zse.kernels.buffers import Partials, Plain, Quantized
+from zse.kernels.layout import Partials, Plain, Quantized
 from zse.kernels.norm import reference
 from zse.kernels.norm.launch import quantize, residual_norm
 from zse.kernels.norm.variants import row_groups_for

@@ -8,8 +8,16 @@ from interpreted import InterpretedLauncher
 from paged_cache import Pages, Tables, angles, relative_error
 
 from zse.errors import UnsupportedModelError
-from zse.kernels.buffers import Partials, Plain
-from zse.kernels.rope_store.launch import HeadInputs, HeadShape, rope_store, rope_table
+from zse.kernels.layout import (
+    HeadInputs,
+    HeadShape,
+    Partials,
+    Plain,
+)
+from zse.kernels.rope_store.launch import (
+    rope_store,
+    rope_table,
+)
 from zse.kernels.rope_store.reference import INT8_CACHE_TOLERANCE, TOLERANCE
 from zse.kernels.rope_store.reference import rope_store as reference
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from zse.backends.types import SampledToken
-from zse.kernels.lm_head_sample.arrays import GREEDY_BELOW
+from zse.kernels.layout import GREEDY_BELOW
 from zse.kernels.lm_head_sample.draws import uniform
 
 if TYPE_CHECKING:

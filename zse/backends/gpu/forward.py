@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from zse.backends.gpu.inputs import InputShape
     from zse.backends.gpu.kv_pool import KVPool
     from zse.backends.gpu.scratch import Scratch
-    from zse.kernels.buffers import Activation, Partials
     from zse.kernels.launcher import Launcher
+    from zse.kernels.layout import Activation, Partials
     from zse.kernels.lm_head_sample.arrays import SamplingKind
 
 

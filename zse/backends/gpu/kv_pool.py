@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from zse.kernels.buffers import BLOCK_TOKENS, SCALE_CHANNELS
-from zse.kernels.rope_store.launch import PagedCache
+from zse.kernels.layout import BLOCK_TOKENS, SCALE_CHANNELS, PagedCache
 from zse.records import record
 
 if TYPE_CHECKING:

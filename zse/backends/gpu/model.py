@@ -21,11 +21,16 @@ from zse.kernels.attention.launch import (
     decode_splits,
 )
 from zse.kernels.attention.variants import PREFILL_QUERIES
+from zse.kernels.layout import (
+    BlockTables,
+    HeadInputs,
+    HeadShape,
+)
 from zse.kernels.linear.plan import plan_linear
 from zse.kernels.linear.weight import supports_quantized
 from zse.kernels.lm_head_sample.arrays import SamplingArrays
-from zse.kernels.lm_head_sample.launch import workspace_bytes
-from zse.kernels.rope_store.launch import BlockTables, HeadInputs, HeadShape, rope_table
+from zse.kernels.lm_head_sample.workspace import workspace_bytes
+from zse.kernels.rope_store.launch import rope_table
 from zse.kernels.tuning import Tuning
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from zse.backends.gpu.forward import Deferred, Later, Pass, Projected, Query, Residual
 from zse.backends.gpu.model import BATCH_ROWS
 from zse.kernels.attention.launch import attention_decode, attention_prefill
-from zse.kernels.buffers import ACTIVATION_GROUP, Activation, Partials, Plain
 from zse.kernels.embed.launch import embed
 from zse.kernels.gate_up.launch import silu_mul
+from zse.kernels.layout import ACTIVATION_GROUP, Activation, Partials, Plain
 from zse.kernels.linear.launch import linear, linear_prefill
 from zse.kernels.linear.weight import supports_quantized
 from zse.kernels.lm_head_sample.launch import sample
@@ -19,7 +19,7 @@ from zse.kernels.rope_store.launch import rope_store
 if TYPE_CHECKING:
     from zse.backends.gpu.model import DeviceModel
     from zse.kernels.linear.weight import LinearWeight
-    from zse.kernels.lm_head_sample.launch import SampledArrays
+    from zse.kernels.lm_head_sample.arrays import SampledArrays
 
 
 class GPUOperations:

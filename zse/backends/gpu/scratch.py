@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from zse.kernels.buffers import ACTIVATION_GROUP, Plain, Quantized
+from zse.kernels.layout import ACTIVATION_GROUP, Plain, Quantized
 from zse.records import record
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 from zse.backends.types import SampledToken
-from zse.kernels.lm_head_sample.arrays import MAX_ALTERNATIVES, SampledArrays
+from zse.kernels.layout import MAX_ALTERNATIVES
+from zse.kernels.lm_head_sample.arrays import SampledArrays
 from zse.records import record
 
 if TYPE_CHECKING:

@@ -16,15 +16,24 @@ from zse.kernels.attention.variants import (
     prefill_form,
     prefill_variant,
 )
-from zse.kernels.buffers import ACTIVATION_GROUP, Partials, Quantized
-from zse.kernels.norm.launch import activation_addresses
-from zse.kernels.rope_store.variants import check_head_dim
+from zse.kernels.layout import (
+    ACTIVATION_GROUP,
+    Partials,
+    Quantized,
+    activation_addresses,
+    check_head_dim,
+)
 from zse.records import record
 
 if TYPE_CHECKING:
-    from zse.kernels.buffers import Activation
     from zse.kernels.launcher import DeviceFacts, Launcher
-    from zse.kernels.rope_store.launch import BlockTables, HeadInputs, HeadShape, PagedCache
+    from zse.kernels.layout import (
+        Activation,
+        BlockTables,
+        HeadInputs,
+        HeadShape,
+        PagedCache,
+    )
     from zse.kernels.variant import Variant
 
 MAX_SPLITS = 64

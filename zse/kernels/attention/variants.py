@@ -5,7 +5,11 @@ from __future__ import annotations
 from itertools import product
 from typing import TYPE_CHECKING
 
-from zse.kernels.rope_store.variants import HEAD_DIMS, INT8_HEAD_DIMS, padded
+from zse.kernels.layout import (
+    HEAD_DIMS,
+    INT8_HEAD_DIMS,
+    padded,
+)
 from zse.kernels.variant import Kernel, Variant, number, pointer, variant
 from zse.records import record
 

@@ -5,18 +5,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from zse.errors import UnsupportedModelError
-from zse.kernels.buffers import ACTIVATION_GROUP, Partials, Plain, Quantized
 from zse.kernels.gate_up.variants import (
     ACTIVATIONS,
     FEW_GROUPS,
     MANY_GROUPS,
     silu_mul_variant,
 )
-from zse.kernels.norm.launch import activation_addresses, summands
+from zse.kernels.layout import (
+    ACTIVATION_GROUP,
+    Partials,
+    Plain,
+    Quantized,
+    activation_addresses,
+    summands,
+)
 
 if TYPE_CHECKING:
-    from zse.kernels.buffers import Activation
     from zse.kernels.launcher import Launcher
+    from zse.kernels.layout import Activation
 
 PROGRAMS_A_MULTIPROCESSOR = 16
 

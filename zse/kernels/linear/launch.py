@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from zse.errors import UnsupportedModelError
-from zse.kernels.buffers import Partials, Plain, Quantized
+from zse.kernels.layout import Partials, Plain, Quantized
 from zse.kernels.linear.definitions import GEMV_16, MATMUL_STREAM
 from zse.kernels.linear.plan import form_of
 from zse.kernels.linear.variants import STEP_COLUMNS, matmul_forms, widen
 from zse.kernels.linear.weight import EVEN_ROWS, GROUPED_SCHEMES, PLAIN_SCHEMES
 
 if TYPE_CHECKING:
-    from zse.kernels.buffers import Activation
     from zse.kernels.launcher import Launcher
+    from zse.kernels.layout import Activation
     from zse.kernels.linear.plan import LinearPlan
     from zse.kernels.linear.weight import LinearWeight
     from zse.kernels.variant import Variant

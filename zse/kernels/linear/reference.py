@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from zse.kernels.buffers import ACTIVATION_GROUP
+from zse.kernels.layout import ACTIVATION_GROUP
 
 TOLERANCE = 1e-2
 """Largest error over largest value of a kernel that computes in 16 bits."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from zse.kernels.buffers import ACTIVATION_GROUP
+from zse.kernels.layout import ACTIVATION_GROUP
 from zse.records import record
 
 GROUPED_SCHEMES = ("int4", "nf4")

@@ -1,27 +1,16 @@
-"""What sampling reads and writes in device memory: addresses, one entry per row of logits.
-
-The numbers here are also compiled into kernels, which take them from here.
-"""
+"""What sampling reads and writes in device memory: addresses, one entry per row of logits."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from zse.kernels.layout import GREEDY_BELOW
 from zse.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from zse.kernels.lm_head_sample.parameters import SamplingParameters
-
-GREEDY_BELOW = 1e-5
-"""Temperatures below this mean the most likely token."""
-MAX_ALTERNATIVES = 20
-"""Alternatives that are reported for each row when log-probabilities are asked for."""
-NUM_BINS = 16
-"""Bins into which a pass of the search for a threshold sorts a row's logits."""
-STATE_SIZE = 4
-"""Numbers of each type that kernels of the truncation hand on for a row."""
 
 
 @record

@@ -13,13 +13,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from zse.kernels.lm_head_sample.arrays import (
-    GREEDY_BELOW,
-    MAX_ALTERNATIVES,
-    SampledArrays,
-    SamplingArrays,
-    SamplingKind,
-)
 from zse.kernels.lm_head_sample.variants import (
     TILES,
     Tiles,
@@ -30,22 +23,13 @@ from zse.kernels.lm_head_sample.variants import (
     statistics_variant,
     truncation_variants,
 )
-from zse.kernels.lm_head_sample.workspace import num_blocks_of, workspace_at, workspace_bytes
+from zse.kernels.lm_head_sample.workspace import num_blocks_of, workspace_at
 
 if TYPE_CHECKING:
     from zse.kernels.launcher import Launcher, Value
+    from zse.kernels.lm_head_sample.arrays import SampledArrays, SamplingArrays, SamplingKind
     from zse.kernels.lm_head_sample.workspace import Workspace
     from zse.kernels.variant import Variant
-
-__all__ = [
-    "GREEDY_BELOW",
-    "MAX_ALTERNATIVES",
-    "SampledArrays",
-    "SamplingArrays",
-    "SamplingKind",
-    "sample",
-    "workspace_bytes",
-]
 
 
 def sample(

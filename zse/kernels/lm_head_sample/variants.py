@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from zse.kernels.lm_head_sample.arrays import MAX_ALTERNATIVES
+from zse.kernels.layout import MAX_ALTERNATIVES
 from zse.kernels.variant import Argument, Constant, Kernel, Variant, number, pointer, variant
 from zse.records import record
 

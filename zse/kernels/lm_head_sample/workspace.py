@@ -6,7 +6,11 @@ from dataclasses import fields
 from functools import lru_cache
 
 from zse.errors import UnsupportedModelError
-from zse.kernels.lm_head_sample.arrays import MAX_ALTERNATIVES, NUM_BINS, STATE_SIZE
+from zse.kernels.layout import (
+    MAX_ALTERNATIVES,
+    NUM_BINS,
+    STATE_SIZE,
+)
 from zse.kernels.lm_head_sample.variants import TILES, Tiles
 from zse.records import record
 

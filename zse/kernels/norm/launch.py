@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from zse.errors import UnsupportedModelError
-from zse.kernels.buffers import ACTIVATION_GROUP, Partials, Plain, Quantized
+from zse.kernels.layout import ACTIVATION_GROUP, Quantized, activation_addresses
 from zse.kernels.norm.variants import (
     QUANTIZE_GROUPS,
     quantize_variant,
@@ -14,8 +13,8 @@ from zse.kernels.norm.variants import (
 )
 
 if TYPE_CHECKING:
-    from zse.kernels.buffers import Activation
     from zse.kernels.launcher import Launcher
+    from zse.kernels.layout import Activation, Partials, Plain
     from zse.kernels.variant import Variant
 
 
@@ -95,27 +94,3 @@ def quantize(
         output.sums,
         inputs.columns,
     )
-
-
-def summands(inputs: Partials | Plain) -> tuple[int, int]:
-    """Return the rows from a summand to the next, and how many summands there are."""
-    if isinstance(inputs, Partials):
-        return inputs.split_rows, inputs.splits
-    return inputs.rows, 1
-
-
-def activation_addresses(output: Activation) -> tuple[int, int, int]:
-    """Return the addresses of scales, sums (0 where there are none) and values.
-
-    Raises:
-        UnsupportedModelError: Quantized columns do not fill whole groups.
-    """
-    if isinstance(output, Plain):
-        return 0, 0, output.values
-    if output.columns % ACTIVATION_GROUP:
-        raise UnsupportedModelError(
-            f"{output.columns} columns cannot be int8 activations; "
-            f"expected a multiple of {ACTIVATION_GROUP}",
-            hint="Use 16-bit activations for this matrix.",
-        )
-    return output.scales, output.sums, output.codes

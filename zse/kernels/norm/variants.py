@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from zse.errors import UnsupportedModelError
-from zse.kernels.buffers import ACTIVATION_GROUP
+from zse.kernels.layout import ACTIVATION_GROUP
 from zse.kernels.variant import Kernel, Variant, number, pointer, variant
 
 MODULE = "zse.kernels.norm.triton.kernel"

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from zse.errors import UnsupportedModelError
+from zse.kernels.layout import HEAD_DIMS, INT8_HEAD_DIMS, padded
 from zse.kernels.variant import Kernel, Variant, number, pointer, variant
 
 MODULE = "zse.kernels.rope_store.triton.kernel"
-HEAD_DIMS = (64, 80, 96, 128, 256)
-INT8_HEAD_DIMS = (64, 128)
-"""Head widths that an int8 cache takes: their halves are whole groups of 32 channels."""
 TABLE_BLOCK = 4
 """Positions a program of ``rope_table``."""
 HEADS = 8
@@ -52,26 +49,6 @@ ROPE_STORE = Kernel(
         number("epsilon", "fp32"),
     ),
 )
-
-
-def padded(size: int) -> int:
-    """Return the smallest power of two that is not below ``size``."""
-    return 1 << (size - 1).bit_length()
-
-
-def check_head_dim(head_dim: int, *, quantized: bool) -> None:
-    """Refuse a head width that no kernel takes.
-
-    Raises:
-        UnsupportedModelError: No kernel takes it, or none with an int8 cache.
-    """
-    allowed = INT8_HEAD_DIMS if quantized else HEAD_DIMS
-    if head_dim not in allowed:
-        raise UnsupportedModelError(
-            f"head_dim {head_dim} with {'an int8' if quantized else 'a 16-bit'} cache; "
-            f"expected one of {', '.join(map(str, allowed))}",
-            hint="Use a 16-bit cache." if quantized else "",
-        )
 
 
 def rope_table_variant(head_dim: int) -> Variant:

@@ -11,8 +11,8 @@ import torch
 from zse.backends.gpu.launcher import PackLauncher
 from zse.device.cuda import Gpu
 from zse.errors import DeviceError, UnsupportedModelError
-from zse.kernels.buffers import Plain
 from zse.kernels.find import find_pack
+from zse.kernels.layout import Plain
 from zse.kernels.linear.launch import linear, linear_prefill
 from zse.kernels.linear.plan import MAX_ROWS, form_of, plan_linear
 from zse.kernels.linear.weight import LinearWeight

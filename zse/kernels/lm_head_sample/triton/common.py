@@ -7,7 +7,7 @@ from typing import NamedTuple
 import triton
 import triton.language as tl
 
-from zse.kernels.lm_head_sample.arrays import GREEDY_BELOW
+from zse.kernels.layout import GREEDY_BELOW
 
 NOTHING = tl.constexpr(2147483647)
 """An identity that no token has."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from zse.kernels.lm_head_sample.arrays import MAX_ALTERNATIVES
+from zse.kernels.layout import MAX_ALTERNATIVES
 from zse.kernels.lm_head_sample.triton.common import NOTHING, load_logits
 
 ALTERNATIVES = tl.constexpr(MAX_ALTERNATIVES)

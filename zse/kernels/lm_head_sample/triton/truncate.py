@@ -16,7 +16,10 @@ from typing import NamedTuple
 import triton
 import triton.language as tl
 
-from zse.kernels.lm_head_sample.arrays import NUM_BINS, STATE_SIZE
+from zse.kernels.layout import (
+    NUM_BINS,
+    STATE_SIZE,
+)
 from zse.kernels.lm_head_sample.triton.common import (
     GREEDY,
     Scale,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from zse.kernels.buffers import ACTIVATION_GROUP
+from zse.kernels.layout import ACTIVATION_GROUP
 
 GROUP = tl.constexpr(ACTIVATION_GROUP)
 ROUNDING_SHIFT = tl.constexpr(12582912.0)  # 1.5 * 2**23: adding it leaves no bits below the point

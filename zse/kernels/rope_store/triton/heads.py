@@ -10,11 +10,11 @@ from typing import NamedTuple
 import triton
 import triton.language as tl
 
-from zse.kernels import buffers
+from zse.kernels import layout
 from zse.kernels.norm.triton.parts import round_to_even, to_bf16
 
-BLOCK_TOKENS = tl.constexpr(buffers.BLOCK_TOKENS)
-SCALE_CHANNELS = tl.constexpr(buffers.SCALE_CHANNELS)
+BLOCK_TOKENS = tl.constexpr(layout.BLOCK_TOKENS)
+SCALE_CHANNELS = tl.constexpr(layout.SCALE_CHANNELS)
 
 
 class Stored(NamedTuple):

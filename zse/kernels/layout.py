@@ -1,0 +1,217 @@
+"""What kernels and those who launch them agree on: how activations and the KV cache lie in memory.
+
+Addresses and sizes, nothing owned. The numbers are also compiled into kernels, which take them
+from here.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from zse.errors import UnsupportedModelError
+from zse.records import record
+
+ACTIVATION_GROUP = 128
+"""Consecutive activations that share an int8 scale."""
+BLOCK_TOKENS = 32
+"""Tokens of one cache block."""
+SCALE_CHANNELS = 32
+"""Channels of an int8 key or value that share a scale."""
+HEAD_DIMS = (64, 80, 96, 128, 256)
+INT8_HEAD_DIMS = (64, 128)
+"""Head widths that an int8 cache takes: their halves are whole groups of 32 channels."""
+GREEDY_BELOW = 1e-5
+"""Temperatures below this mean the most likely token."""
+MAX_ALTERNATIVES = 20
+"""Alternatives that are reported for each row when log-probabilities are asked for."""
+NUM_BINS = 16
+"""Bins into which a pass of the search for a threshold sorts a row's logits."""
+STATE_SIZE = 4
+"""Numbers of each type that kernels of the truncation hand on for a row."""
+
+
+@record
+class Quantized:
+    """Int8 activations: ``value = code * scale`` of its group of 128 columns."""
+
+    rows: int
+    columns: int
+    codes: int
+    """Address of int8 [rows, columns]."""
+    scales: int
+    """Address of float32 [rows, columns / 128]."""
+    sums: int
+    """Address of float32 [rows, columns / 128]: scale times the sum of the group's codes."""
+
+
+@record
+class Plain:
+    """16-bit activations."""
+
+    rows: int
+    columns: int
+    values: int
+    """Address of bfloat16 [rows, columns]."""
+
+
+@record
+class Partials:
+    """Float32 summands of a matrix product that was split along K; their sum is the result.
+
+    The reader adds them in order of the first dimension, so the result does not depend on which
+    program finished first.
+    """
+
+    rows: int
+    columns: int
+    splits: int
+    values: int
+    """Address of float32 [splits, rows, columns]."""
+    whole_rows: int = 0
+    """Rows of the product that these are a part of, if they are: the distance between splits."""
+
+    @property
+    def split_rows(self) -> int:
+        """Rows from the start of one split to the start of the next."""
+        return self.whole_rows or self.rows
+
+    def part(self, first_row: int, rows: int) -> Partials:
+        """Return some of the rows."""
+        return Partials(
+            rows=rows,
+            columns=self.columns,
+            splits=self.splits,
+            values=self.values + first_row * self.columns * 4,
+            whole_rows=self.split_rows,
+        )
+
+
+Activation: TypeAlias = Quantized | Plain
+
+
+@record
+class HeadShape:
+    """How many heads of which width."""
+
+    num_heads: int
+    kv_heads: int
+    head_dim: int
+
+    @property
+    def qkv_columns(self) -> int:
+        """Columns of the joined q, k and v."""
+        return (self.num_heads + 2 * self.kv_heads) * self.head_dim
+
+
+@record
+class HeadInputs:
+    """Everything that turns the joined product into heads of q, k and v."""
+
+    qkv: Partials | Plain
+    """Summands or bfloat16, [rows, (num_heads + 2 * kv_heads) * head_dim]."""
+    cosines_sines: int
+    """Address of the table that ``rope_table`` made."""
+    positions: int
+    """Address of int32 [rows]."""
+    bias: int = 0
+    """Address of float32 [columns of qkv], 0 for none."""
+    q_norm: int = 0
+    """Address of float32 [head_dim], 0 for no head norm."""
+    k_norm: int = 0
+    """Address of float32 [head_dim], 0 for no head norm."""
+    epsilon: float = 1e-6
+    """Of the head norm."""
+
+    @property
+    def addresses(self) -> tuple[int, ...]:
+        """Addresses as the kernels take them, from the product to the positions."""
+        return (
+            self.qkv.values,
+            self.bias,
+            self.q_norm,
+            self.k_norm,
+            self.cosines_sines,
+            self.positions,
+        )
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """Rows of a summand, summands, and whether there is a bias, as the kernels take them."""
+        return *summands(self.qkv), int(self.bias != 0)
+
+
+@record
+class PagedCache:
+    """Keys and values of one layer, in blocks of 32 tokens."""
+
+    keys: int
+    """Address of [num_blocks, kv_heads, 32, head_dim], bfloat16 or int8."""
+    values: int
+    """Address, likewise."""
+    key_scales: int = 0
+    """Address of float16 [num_blocks, kv_heads, 32, head_dim / 32]; 0 for a bfloat16 cache."""
+    value_scales: int = 0
+    """Address, likewise."""
+
+    @property
+    def quantized(self) -> bool:
+        """Whether keys and values are int8."""
+        return self.key_scales != 0
+
+    @property
+    def addresses(self) -> tuple[int, ...]:
+        """Addresses as the kernels take them."""
+        return self.keys, self.values, self.key_scales, self.value_scales
+
+
+@record
+class BlockTables:
+    """Which block holds which 32 tokens of each sequence."""
+
+    address: int
+    """Address of int32 [sequences, stride]."""
+    stride: int
+
+
+def padded(size: int) -> int:
+    """Return the smallest power of two that is not below ``size``."""
+    return 1 << (size - 1).bit_length()
+
+
+def check_head_dim(head_dim: int, *, quantized: bool) -> None:
+    """Refuse a head width that no kernel takes.
+
+    Raises:
+        UnsupportedModelError: No kernel takes it, or none with an int8 cache.
+    """
+    allowed = INT8_HEAD_DIMS if quantized else HEAD_DIMS
+    if head_dim not in allowed:
+        raise UnsupportedModelError(
+            f"head_dim {head_dim} with {'an int8' if quantized else 'a 16-bit'} cache; "
+            f"expected one of {', '.join(map(str, allowed))}",
+            hint="Use a 16-bit cache." if quantized else "",
+        )
+
+
+def summands(inputs: Partials | Plain) -> tuple[int, int]:
+    """Return the rows from a summand to the next, and how many summands there are."""
+    if isinstance(inputs, Partials):
+        return inputs.split_rows, inputs.splits
+    return inputs.rows, 1
+
+
+def activation_addresses(output: Activation) -> tuple[int, int, int]:
+    """Return the addresses of scales, sums (0 where there are none) and values.
+
+    Raises:
+        UnsupportedModelError: Quantized columns do not fill whole groups.
+    """
+    if isinstance(output, Plain):
+        return 0, 0, output.values
+    if output.columns % ACTIVATION_GROUP:
+        raise UnsupportedModelError(
+            f"{output.columns} columns cannot be int8 activations; "
+            f"expected a multiple of {ACTIVATION_GROUP}",
+            hint="Use 16-bit activations for this matrix.",
+        )
+    return output.scales, output.sums, output.codes
