@@ -40,16 +40,21 @@ def command_page() -> str:
 
 def settings_page() -> str:
     lines = ["# Settings", "", "Generated from `zse/options.py` and `zse/settings.py`.", ""]
-    lines += ["A flag wins over a variable.", ""]
-    lines += ["| variable | default | meaning | flag |", "|---|---|---|---|"]
+    lines += [
+        "A flag wins over a variable, a variable over `zse.toml` of the current folder, that over "
+        "`~/.config/zse/zse.toml`; the [guide](../guides/serve.md#settings) tells more.",
+        "",
+    ]
+    lines += ["| `zse.toml` | variable | flag | default | meaning |", "|---|---|---|---|---|"]
     flags = options_of(ServeOptions)
     for row in options_of(settings.Settings).values():
         if row.variables:
+            key = f"`{row.key}`" if row.by_hand else ""
             variables = ", else ".join(f"`{name}`" for name in row.variables)
-            default = "" if row.default in ("", 0) and row.kind is not bool else f"`{row.default}`"
+            default = f"`{row.default}`" if row.default or row.kind is bool else ""
             flag = f"`{row.flags[0]}`" if row.by_hand and row.key in flags else ""
             flag = "`MODEL`" if row.key == "model" else flag
-            lines.append(f"| {variables} | {default} | {row.meaning} | {flag} |")
+            lines.append(f"| {key} | {variables} | {flag} | {default} | {row.meaning} |")
     return "\n".join([*lines, ""])
 
 

@@ -35,7 +35,13 @@ MAX_THREADS = 1024
 _INFINITE = float("inf")
 _LARGEST = 1.7976931348623157e308
 """No bound, but for infinity, which few options can take."""
-_WANTED = {bool: "yes or no", int: "a whole number", float: "a number"}
+WANTED = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+    Path: "a path",
+}
 
 
 @record
@@ -78,8 +84,9 @@ class Option:
 
     @property
     def help_text(self) -> str:
-        """The meaning, and the variable that holds when the flag is not given."""
-        return f"{self.meaning}  [{', '.join(self.variables)}]"
+        """The meaning, and the variables and the default that hold without the flag."""
+        held = [*self.variables, *([f"else {self.default}"] if self.default else [])]
+        return f"{self.meaning}  [{', '.join(held)}]"
 
     @property
     def expected(self) -> str:
@@ -87,7 +94,7 @@ class Option:
         if self.choices:
             return f"one of {', '.join(self.choices)}"
         if self.kind not in (int, float):
-            return _WANTED.get(self.kind, "a text")
+            return WANTED[self.kind]
         ends = f"{self.least:g} or more" if self.most >= _LARGEST else ""
         return ends or f"{self.least:g} to {self.most:g}"
 
@@ -160,8 +167,7 @@ def described(
         "other_flags": also,
     }
     names = {"key": key, "env": env, "by_hand": by_hand and not secret}
-    made = field(default=default, repr=not secret, metadata={"facts": facts, **names})
-    return made
+    return field(default=default, repr=not secret, metadata={"facts": facts, **names})
 
 
 def own_options(of: type) -> dict[str, Option]:
@@ -315,12 +321,12 @@ class ServeOptions(_Checked):
     """One start of the server."""
 
     model: str = described("tiny", "A .zse file, a checkpoint folder, a hub id or a built-in name")
-    load: LoadOptions = LoadOptions()
     host: str = described("127.0.0.1", "Address to bind; images set 0.0.0.0")
     port: int = described(
         8000, "Port to bind", unset="a free one", most=MAX_PORT, env="PORT ZSE_PORT"
     )
     served_model_name: str = described("", "Name in /v1/models", unset="the model's own")
+    load: LoadOptions = LoadOptions()
     max_queue: int = described(256, "Answers that may wait before new requests get 429")
     drain_seconds: float = described(
         30.0, "How long SIGTERM waits for work in flight", unit="seconds", most=_INFINITE

@@ -1,4 +1,4 @@
-"""What the environment says, read once, frozen. No other module reads it.
+"""What the environment and ``zse.toml`` say, read once, frozen. No other module reads either.
 
 A malformed value is an error that names the variable, the value and what is accepted; nothing falls
 back in silence. Whoever starts something, a command, the server or a call of the Python API, loads
@@ -143,6 +143,9 @@ class Settings:
     hub: HubSettings = HubSettings()
     proxies: ProxySettings = ProxySettings()
     folders: Folders = Folders()
+    config: str = described(
+        "", "A file of settings", unset="zse.toml of the current folder", by_hand=False
+    )
     released_kernels: str = described(
         "", "Repository of released packs; none asks nobody", unset="the package's", by_hand=False
     )
@@ -171,6 +174,7 @@ class Settings:
     debug: bool = described(False, "Show where every error came from, the trace of Python")
 
 
+FILE_NAME = "zse.toml"
 _BELOW = {
     "cache_dir": ("cache_home", "zse"),
     "hub_home": ("cache_home", "huggingface"),
@@ -185,17 +189,22 @@ _SPIN_COUNT = 2000
 
 
 def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
-    """Read the environment into a frozen object.
+    """Read the environment and the files into a frozen object.
+
+    A variable wins over ``zse.toml`` of the current folder, or the file that ZSE_CONFIG names, and
+    that over ``zse/zse.toml`` below XDG_CONFIG_HOME.
 
     Args:
         environ: The variables to read; the process environment when not given.
 
     Raises:
-        BadSettingError: A variable holds a value that cannot be parsed, or is out of range.
+        BadSettingError: A value cannot be parsed, or is out of range, or a file has unknown keys.
     """
     env = os.environ if environ is None else environ
-    values: dict[str, object] = {}
     rows = options_of(Settings)
+    values: dict[str, object] = {}
+    for path in _files(env):
+        values |= _read(path, rows)
     for row in rows.values():
         variable = next((name for name in row.variables if env.get(name)), None)
         if variable is not None:
@@ -205,7 +214,7 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
             values[key] = Path(str(values[folder])) / name
     for row in rows.values():
         if row.kind is Path:
-            values[row.key] = Path(str(values.get(row.key, row.default))).expanduser()
+            values[row.key] = _home_in(str(values.get(row.key, row.default)))
     return with_values(Settings(), values)
 
 
@@ -227,6 +236,31 @@ def wait_briefly_in_openmp() -> None:
     """
     if not any(name in os.environ for name in _OPENMP_WAITING):
         os.environ["GOMP_SPINCOUNT"] = str(_SPIN_COUNT)
+
+
+def _home_in(path: str) -> Path:
+    return Path(os.path.expanduser(path))  # noqa: PTH111 - which fails where a user has no home
+
+
+def _files(env: Mapping[str, str]) -> list[Path]:
+    """Return the files that are there, the weakest first.
+
+    Raises:
+        BadSettingError: The one that ZSE_CONFIG names is not.
+    """
+    named = env.get("ZSE_CONFIG", "")
+    if named and not Path(named).is_file():
+        raise BadSettingError(
+            f"ZSE_CONFIG={named!r} is no file", hint="Name a file, or unset ZSE_CONFIG."
+        )
+    users = _home_in(env.get("XDG_CONFIG_HOME") or "~/.config") / "zse" / FILE_NAME
+    return [path for path in (users, Path(named or FILE_NAME)) if path.is_file()]
+
+
+def _read(path: Path, rows: Mapping[str, Option]) -> dict[str, object]:
+    from zse.settings_file import read_settings_file
+
+    return read_settings_file(path, rows)
 
 
 def _parse(row: Option, name: str, text: str) -> object:
