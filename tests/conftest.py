@@ -64,6 +64,8 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(trylast=True)  # after -m and -k have taken out what was not asked for
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Skip what this machine cannot run, unless it was told that it must."""
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(group_of(item)))
     gpu_items = [item for item in items if item.get_closest_marker("gpu")]
     if gpu_items and not has_gpu():
         if os.environ.get("ZSE_REQUIRE_GPU") == "1":
@@ -78,6 +80,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if system_items and not config.option.collectonly and (reason := prepare_system()):
         for item in system_items:
             item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def group_of(item: pytest.Item) -> str:
+    """Return what runs in one process when several share the suite (``-n``).
+
+    The tests of a file share fixtures; those of the real services share one server of each.
+    """
+    return "system" if item.get_closest_marker("system") else item.path.as_posix()
 
 
 def has_gpu() -> bool:
