@@ -126,7 +126,7 @@ def test_a_gpu_without_a_pack_gets_the_command_that_builds_one(
 ) -> None:
     monkeypatch.setenv("ZSE_STUB_CAPABILITY", "75")
     (gpu,) = read_report(capsys)["gpus"]
-    assert "8.0 or later" in gpu["kernels"]["problem"]["hint"]
+    assert "sm_80" in gpu["kernels"]["problem"]["hint"]
     monkeypatch.setenv("ZSE_STUB_CAPABILITY", "89")
     (gpu,) = read_report(capsys)["gpus"]
     if gpu["kernels"]["problem"]:

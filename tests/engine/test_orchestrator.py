@@ -6,7 +6,7 @@ import pytest
 
 from zse.cli.hardware_models import fits_in
 from zse.deploy.sizing import need_of
-from zse.device.cuda import GpuInfo
+from zse.device.facts import GpuInfo
 from zse.device.survey import CudaSurvey, GpuState, Problem
 from zse.engine import orchestrator
 from zse.engine.orchestrator import IntelligenceOrchestrator, load_model
@@ -114,7 +114,8 @@ def test_an_unknown_mode_is_refused(random_zse):
 def gpu_state(ordinal, free_bytes, problem=None):
     info = GpuInfo(
         name="Little GPU",
-        capability=(9, 0),
+        target="sm_90",
+        warp_threads=32,
         total_bytes=1 << 31,
         free_bytes=free_bytes,
         multiprocessors=1,

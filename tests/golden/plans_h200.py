@@ -7,15 +7,18 @@ from __future__ import annotations
 
 from itertools import product
 
-from zse.kernels.launcher import DeviceFacts
+from zse.device.facts import DeviceFacts
 from zse.kernels.linear.plan import plan_linear
 from zse.kernels.linear.weight import LinearWeight
 from zse.kernels.tuning import Tuning
 
 H200 = DeviceFacts(
     name="NVIDIA H200",
-    capability=(9, 0),
+    target="sm_90",
+    warp_threads=32,
     multiprocessors=132,
+    shared_memory_optin_bytes=227 << 10,
+    l2_bytes=50 << 20,
     bandwidth_bytes_per_second=4.916736e12,
 )
 TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from gpu_facts import A100, H200, L4
 from sample_packs import sample_pack
 
 from zse.errors import NotFoundError
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
 
 DIGEST = "cd" * 32
 CURRENT = {"sources": DIGEST}
-H200: dict[str, Any] = {"capability": (9, 0), "device_name": "NVIDIA H200"}
 
 
 class Model:
@@ -57,7 +58,7 @@ def search(tmp_path: Path, **changes: Any) -> KernelPack:
         "explicit": None,
         "sections": None,
         "cache_dir": tmp_path / "cache",
-        **H200,
+        "device": H200,
     }
     return find_pack(**{**arguments, **changes})
 
@@ -71,10 +72,11 @@ def test_the_users_pack_wins_even_if_it_is_of_other_sources(tmp_path: Path, ship
 def test_a_folder_of_packs_gives_the_best_one_for_the_gpu(tmp_path: Path) -> None:
     for target in ("sm_80", "sm_86", "sm_90"):
         put(tmp_path / "packs" / f"{target}.zkp", sample_pack(target))
-    l4 = search(tmp_path, explicit=tmp_path / "packs", capability=(8, 9), device_name="NVIDIA L4")
+    l4 = search(tmp_path, explicit=tmp_path / "packs", device=L4)
     assert l4.target == "sm_86"
+    rtx = replace(L4, name="RTX", target="sm_120")
     with pytest.raises(NotFoundError, match=r"sm_120\.zkp that RTX can use") as missing:
-        search(tmp_path, explicit=tmp_path / "packs", capability=(12, 0), device_name="RTX")
+        search(tmp_path, explicit=tmp_path / "packs", device=rtx)
     assert "zse kernels build --gpu sm_120" in missing.value.hint
 
 
@@ -133,9 +135,9 @@ def test_no_pack_and_no_triton_is_an_error_that_names_both_remedies(tmp_path: Pa
 
 
 def test_a_gpu_too_old_or_too_new_is_an_error_that_says_so(tmp_path: Path) -> None:
-    for capability in ((7, 5), (13, 0)):
+    for target in ("sm_75", "sm_130", "gfx942"):
         with pytest.raises(KernelPackNotFound, match="has no kernels"):
-            search(tmp_path, capability=capability)
+            search(tmp_path, device=replace(H200, target=target))
 
 
 @pytest.fixture
@@ -167,7 +169,7 @@ def test_with_triton_a_child_process_builds_into_the_cache(
     assert search(builder).name == str(path)
     assert (builder / "calls").read_text().splitlines() == calls
     with pytest.raises(KernelPackNotFound):
-        search(builder, capability=(8, 0), build=False)
+        search(builder, device=A100, build=False)
 
 
 def test_a_pack_of_the_cache_that_was_passed_over_is_replaced(builder: Path) -> None:

@@ -94,7 +94,6 @@ def test_a_pack_read_back_says_what_was_written(tmp_path: Path) -> None:
         opened = KernelPack.open(source)
         opened.verify()
         assert opened.target == "sm_90"
-        assert opened.capability == (9, 0)
         assert opened.provenance == PROVENANCE
         assert opened.size_bytes == len(PACK)
         assert sorted(opened.keys()) == sorted(v.key for v in VARIANTS)
@@ -134,9 +133,9 @@ def test_missing_names_variants_that_are_neither_held_nor_left_out() -> None:
 
 def test_a_pack_for_another_gpu_is_refused_with_both_remedies() -> None:
     opened = KernelPack.open(PACK)
-    opened.require((9, 0), "NVIDIA H200")
+    opened.require("sm_90", "NVIDIA H200")
     with pytest.raises(errors.KernelPackMismatch) as refused:
-        opened.require((8, 9), "NVIDIA L4")
+        opened.require("sm_89", "NVIDIA L4")
     assert "NVIDIA L4 needs sm_89" in refused.value.message
     assert "zse kernels build --gpu sm_89" in refused.value.hint
     assert "build the image with `--gpu sm_89`" in refused.value.hint
@@ -144,8 +143,8 @@ def test_a_pack_for_another_gpu_is_refused_with_both_remedies() -> None:
 
 
 def test_code_before_9_0_runs_on_later_minors_and_newer_code_on_its_own_gpu_alone() -> None:
-    KernelPack.open(sample_pack("sm_80")).require((8, 9))
-    for target, device in (("sm_89", (8, 0)), ("sm_90", (10, 0)), ("sm_120", (12, 1))):
+    KernelPack.open(sample_pack("sm_80")).require("sm_89")
+    for target, device in (("sm_89", "sm_80"), ("sm_90", "sm_100"), ("sm_120", "sm_121")):
         with pytest.raises(errors.KernelPackMismatch):
             KernelPack.open(sample_pack(target)).require(device)
 

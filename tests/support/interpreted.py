@@ -13,10 +13,16 @@ import os
 
 os.environ["TRITON_INTERPRET"] = "1"
 
-import torch
+from typing import TYPE_CHECKING
 
-from zse.kernels.launcher import DeviceFacts, Grid, Value
+import torch
+from gpu_facts import H200
+
 from zse.kernels.variant import TARGET_CONSTANTS, Variant
+
+if TYPE_CHECKING:
+    from zse.device.facts import DeviceFacts
+    from zse.kernels.launcher import Grid, Value
 
 ELEMENTS = {
     "fp32": torch.float32,
@@ -27,12 +33,6 @@ ELEMENTS = {
     "i32": torch.int32,
     "i64": torch.int64,
 }
-H200 = DeviceFacts(
-    name="NVIDIA H200",
-    capability=(9, 0),
-    multiprocessors=132,
-    bandwidth_bytes_per_second=4.3e12,
-)
 
 
 class InterpretedLauncher:

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import ctypes
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
-from interpreted import H200, InterpretedLauncher
+from gpu_facts import H200
+from interpreted import InterpretedLauncher
+
+from zse.device.facts import GpuInfo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -108,20 +111,20 @@ class HostCapture:
     graph: HostGraph
 
 
-@dataclass(frozen=True)
-class HostInfo:
-    name: str = "NVIDIA H200"
-    capability: tuple[int, int] = (9, 0)
-    multiprocessors: int = 132
-    bandwidth_bytes_per_second: float = 4.3e12
-    total_bytes: int = 1 << 30
-    ordinal: int = 0
+INFO = GpuInfo(
+    **asdict(SMALL_GPU),
+    total_bytes=1 << 30,
+    free_bytes=1 << 30,
+    driver_version=12040,
+    ordinal=0,
+    uuid="GPU-0",
+)
 
 
 class InterpretedGpu:
     """Stands for ``zse.device.cuda.Gpu``."""
 
-    info = HostInfo()
+    info = INFO
     new_pool = HostPool
 
     def __init__(self, free_bytes: int = 1 << 30) -> None:

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING
 import torch
 import triton
 
-from zse.kernels.launcher import DeviceFacts, Grid, Value
+from zse.device.facts import DeviceFacts
 
 if TYPE_CHECKING:
     from triton.runtime.jit import JITFunction
 
+    from zse.kernels.launcher import Grid, Value
     from zse.kernels.variant import Variant
 
 ELEMENTS = {
@@ -55,8 +56,11 @@ class JitLauncher:
         facts = torch.cuda.get_device_properties(0)
         self.device = DeviceFacts(
             name=facts.name,
-            capability=(facts.major, facts.minor),
+            target=f"sm_{facts.major}{facts.minor}",
+            warp_threads=facts.warp_size,
             multiprocessors=facts.multi_processor_count,
+            shared_memory_optin_bytes=facts.shared_memory_per_block_optin,
+            l2_bytes=facts.L2_cache_size,
             bandwidth_bytes_per_second=bandwidth_bytes_per_second,
         )
         self._programmatic = facts.major >= 9

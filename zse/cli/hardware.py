@@ -22,7 +22,7 @@ from zse.kernels.targets import targets_for
 from zse.settings import Settings, load_settings
 
 if TYPE_CHECKING:
-    from zse.device.cuda import GpuInfo
+    from zse.device.facts import GpuInfo
     from zse.device.survey import GpuState, Problem
 
 _SHOWN_KEYS = 5
@@ -72,11 +72,13 @@ def build_report(settings: Settings, *, kernels: str) -> dict[str, Any]:
 
 def _describe_gpu(gpu: GpuState, settings: Settings, explicit: str) -> dict[str, Any]:
     info = gpu.info
-    major, minor = info.capability
+    facts = asdict(info)
+    target = facts.pop("target")
+    number = target.removeprefix("sm_")
     return {
-        **asdict(info),
-        "capability": f"{major}.{minor}",
-        "architecture": f"sm_{major}{minor}",
+        **facts,
+        "capability": f"{number[:-1]}.{number[-1]}",
+        "architecture": target,
         "driver_version": f"{info.driver_version // 1000}.{info.driver_version % 1000 // 10}",
         "problem": _as_json(gpu.problem),
         "kernels": _describe_pack(info, settings, explicit),
@@ -91,15 +93,14 @@ def _describe_pack(info: GpuInfo, settings: Settings, explicit: str) -> dict[str
     empty = {"pack": "", "num_kernels": 0, "missing": [], "skipped": {}}
     try:
         pack = find_pack(
-            info.capability,
-            device_name=info.name,
+            info,
             explicit=Path(explicit).expanduser() if explicit else None,
             sections=None,
             cache_dir=settings.cache_dir,
             build=False,
         )
     except KernelPackNotFound as error:
-        targets = targets_for(info.capability)
+        targets = targets_for(info.target)
         if targets and find_spec("triton") is not None:
             name = targets[0].name
             problem = {

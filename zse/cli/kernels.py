@@ -221,8 +221,7 @@ def tune_command(
     wanted = [_parse_shape(text) for text in shapes] or list(SHAPES)
     with Gpu.open(gpu_index) as gpu:
         found = find_pack(
-            gpu.info.capability,
-            device_name=gpu.info.name,
+            gpu.info,
             explicit=Path(named) if named else None,
             sections=None,
             cache_dir=settings.cache_dir,

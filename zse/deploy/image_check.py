@@ -80,7 +80,7 @@ def _check_kernels(plan: Plan, facts: ImageFacts) -> None:
     if plan.machine is None or not (facts.device == "cuda" or facts.kernels):
         return
     for name in plan.machine.architectures:
-        usable = {target.name for target in targets_for(target_named(name).capability)}
+        usable = {target.name for target in targets_for(target_named(name).name)}
         if not usable & set(facts.kernels):
             held = ", ".join(facts.kernels) or "none"
             raise UnfitImageError(

@@ -15,7 +15,7 @@ from zse.device.cuda.library import version_text
 from zse.records import record
 
 if TYPE_CHECKING:
-    from zse.device.cuda import GpuInfo
+    from zse.device.facts import GpuInfo
 
 
 @record

@@ -16,13 +16,14 @@ from zse.errors import NotFoundError
 from zse.kernels.pack import KernelPack
 from zse.kernels.pack_errors import KernelPackError, KernelPackNotFound
 from zse.kernels.sources import source_digest
-from zse.kernels.targets import targets_for
+from zse.kernels.targets import TARGETS, targets_for
 from zse.settings import subprocess_environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from zse.kernels.targets import Capability, Target
+    from zse.device.facts import DeviceFacts
+    from zse.kernels.targets import Target
 
 SHIPPED = Path(__file__).parent / "packs"
 SUFFIX = ".zkp"
@@ -50,9 +51,8 @@ def cached_pack(target: Target, cache_dir: Path) -> Path:
 
 
 def find_pack(
-    capability: Capability,
+    device: DeviceFacts,
     *,
-    device_name: str,
     explicit: Path | None,
     sections: Sections | None,
     cache_dir: Path,
@@ -65,8 +65,7 @@ def find_pack(
     one named by the user may be of other kernel sources than this zse's.
 
     Args:
-        capability: The GPU's compute capability.
-        device_name: The GPU's name, for messages.
+        device: The GPU.
         explicit: A pack, or a folder of packs named after targets; a flag or ZSE_KERNELS.
         sections: The model file.
         cache_dir: ``Settings.cache_dir``.
@@ -78,25 +77,24 @@ def find_pack(
         KernelPackNotFound: There is none, and none can be built.
         KernelPackError: A pack is damaged.
     """
-    targets = targets_for(capability)
+    targets = targets_for(device.target)
     if explicit is not None:
-        pack = KernelPack.open(_inside(explicit, targets, device_name))
-        pack.require(capability, device_name)
+        pack = KernelPack.open(_inside(explicit, targets, device.name))
+        pack.require(device.target, device.name)
         return pack
     found = _find_shipped(targets, sections, cache_dir)
     if found is not None:
         return found
     if not targets:
         raise KernelPackNotFound(
-            f"{device_name} has compute capability {capability[0]}.{capability[1]}, for which zse "
-            "has no kernels",
-            hint="Use a GPU of capability 8.0 or later, or --device cpu.",
+            f"{device.name} is of the architecture {device.target}, for which zse has no kernels",
+            hint=f"Use a GPU of one of {', '.join(TARGETS)}, or --device cpu.",
         )
     if build and find_spec("triton") is not None:
         return _build(targets[0], cache_dir)
     name = targets[0].name
     raise KernelPackNotFound(
-        f"there is no kernel pack for {device_name} ({name}), and none can be built here",
+        f"there is no kernel pack for {device.name} ({name}), and none can be built here",
         hint=f"Build the image with `--gpu {name}`, or build a pack on any machine with zse's "
         f"extra `kernels`: `zse kernels build --gpu {name} -o PACK`, and name it with --kernels "
         "or ZSE_KERNELS.",

@@ -1,47 +1,18 @@
 """What runs a variant.
 
-The CUDA backend has one over a kernel pack, the tests have one over Triton's interpreter.
+The GPU backend has one over a kernel pack, the tests have one over Triton's interpreter.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from zse.records import record
-
 if TYPE_CHECKING:
+    from zse.device.facts import DeviceFacts
     from zse.kernels.variant import Variant
 
 Grid: TypeAlias = tuple[int, int, int]
 Value: TypeAlias = int | float
-
-
-@record
-class DeviceFacts:
-    """What the choice of a variant may depend on."""
-
-    name: str
-    """As the driver says it, for example ``NVIDIA H200``."""
-    capability: tuple[int, int]
-    multiprocessors: int
-    bandwidth_bytes_per_second: float = 0.0
-    """Of device memory; 0 when unknown."""
-
-
-class Rehearsal:
-    """A launcher that launches nothing and remembers which kernels it was asked for."""
-
-    def __init__(self, device: DeviceFacts) -> None:
-        self.device = device
-        self.variants: list[Variant] = []
-
-    def launch(self, variant: Variant, grid: Grid, *arguments: Value) -> None:  # noqa: ARG002
-        """Remember the kernel."""
-        self.variants.append(variant)
-
-    def prepare(self, *variants: Variant) -> None:
-        """Remember the kernels."""
-        self.variants.extend(variants)
 
 
 class Launcher(Protocol):

@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 
     from zse.kernels.pack_fields import Row
     from zse.kernels.pack_header import PackHeader
-    from zse.kernels.targets import Capability
     from zse.kernels.variant import Constant, Variant
 
 __all__ = ["KernelPack", "KernelPackError", "KernelPackMismatch", "PackEntry"]
@@ -101,7 +100,6 @@ class KernelPack:
     ) -> None:
         self.name = name
         self.target = header.target.name
-        self.capability: Capability = header.target.capability
         self.provenance = header.provenance
         """``zse``, ``triton`` and ``ptxas`` versions; ``sources``: digest of the kernel sources."""
         self.skipped = header.skipped
@@ -161,19 +159,18 @@ class KernelPack:
             v.key for v in variants if v.key not in self._rows and v.key not in self.skipped
         )
 
-    def require(self, capability: Capability, device_name: str = "this GPU") -> None:
-        """Check that a device runs this pack's code.
+    def require(self, target: str, device_name: str = "this GPU") -> None:
+        """Check that a device of an architecture runs this pack's code.
 
         Raises:
             KernelPackMismatch: It does not.
         """
-        if runs_on(self.capability, capability):
+        if runs_on(self.target, target):
             return
-        wanted = f"sm_{capability[0]}{capability[1]}"
         raise KernelPackMismatch(
-            f"{self.name} holds kernels for {self.target}, but {device_name} needs {wanted}",
-            hint=f"Build a pack: `zse kernels build --gpu {wanted} -o PACK`, or build the image "
-            f"with `--gpu {wanted}`. Building needs the extra `kernels` of zse.",
+            f"{self.name} holds kernels for {self.target}, but {device_name} needs {target}",
+            hint=f"Build a pack: `zse kernels build --gpu {target} -o PACK`, or build the image "
+            f"with `--gpu {target}`. Building needs the extra `kernels` of zse.",
         )
 
     def verify(self) -> None:

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
-
 from zse.errors import UsageError
 from zse.records import record
-
-Capability: TypeAlias = tuple[int, int]
-"""Compute capability as the driver says it, (9, 0) for H100 and H200."""
 
 
 @record
@@ -17,7 +12,6 @@ class Target:
 
     name: str
     """``sm_90``; the code is made for ``sm_90a`` where the architecture has such a form."""
-    capability: Capability
     shared_limit_bytes: int
     """Shared memory that one block may ask for."""
     programmatic: bool
@@ -26,14 +20,13 @@ class Target:
 
     @property
     def number(self) -> int:
-        """The capability as compilers write it: 90."""
-        return self.capability[0] * 10 + self.capability[1]
+        """The compute capability as compilers write it: 90."""
+        return int(self.name.removeprefix("sm_"))
 
 
 def _target(major: int, minor: int, shared_kib: int, examples: str) -> Target:
     return Target(
         name=f"sm_{major}{minor}",
-        capability=(major, minor),
         shared_limit_bytes=shared_kib * 1024,
         programmatic=major >= 9,
         examples=examples,
@@ -66,18 +59,17 @@ def target_named(name: str) -> Target:
     return TARGETS[name]
 
 
-def runs_on(code: Capability, device: Capability) -> bool:
-    """Whether a device runs code that was compiled for ``code``.
+def runs_on(code: str, device: str) -> bool:
+    """Whether a device of one architecture runs code that was compiled for another.
 
-    Up to capability 8.9, code runs on later minor versions too. From 9.0 on it is compiled for one
+    Up to sm_89, code runs on later minor versions too. From sm_90 on it is compiled for one
     architecture alone (the ``a`` in sm_90a).
     """
-    if code[0] == 8:
-        return device[0] == 8 and code[1] <= device[1]
+    if code[:-1] == device[:-1] == "sm_8":
+        return code <= device
     return code == device
 
 
-def targets_for(device: Capability) -> tuple[Target, ...]:
-    """Return the targets whose code a device runs, the best first."""
-    usable = [target for target in TARGETS.values() if runs_on(target.capability, device)]
-    return tuple(sorted(usable, key=lambda target: target.capability, reverse=True))
+def targets_for(device: str) -> tuple[Target, ...]:
+    """Return the targets whose code a device of an architecture runs, the best first."""
+    return tuple(target for target in reversed(TARGETS.values()) if runs_on(target.name, device))

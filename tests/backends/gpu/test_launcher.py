@@ -154,5 +154,5 @@ def test_scratch_is_allocated_for_every_block_and_never_moves_under_a_graph(
 
 def test_the_device_facts_are_those_of_the_gpu(gpu: Gpu, stream: Stream) -> None:
     device = make_launcher(gpu, stream).device
-    assert (device.name, device.capability, device.multiprocessors) == ("Stub GPU", (9, 0), 132)
+    assert (device.name, device.target, device.multiprocessors) == ("Stub GPU", "sm_90", 132)
     assert device.bandwidth_bytes_per_second == gpu.info.bandwidth_bytes_per_second

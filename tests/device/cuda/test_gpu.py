@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from zse.device.cuda import CudaError, Gpu, PeerLink, ReleasedError
+from zse.device.cuda import CudaError, Gpu, ReleasedError
+from zse.device.facts import PeerLink
 
 if TYPE_CHECKING:
     from stub_libcuda import Stub
@@ -19,7 +20,7 @@ def test_the_facts_of_a_gpu_are_those_of_the_driver(
     monkeypatch.setenv("ZSE_STUB_CAPABILITY", "89")
     with Gpu.open(driver=stub.driver()) as gpu:
         info = gpu.info
-        assert (info.name, info.capability, info.ordinal) == ("Stub GPU", (8, 9), 0)
+        assert (info.name, info.target, info.ordinal) == ("Stub GPU", "sm_89", 0)
         assert info.total_bytes == info.free_bytes == 1 << 30
         assert (info.multiprocessors, info.driver_version) == (132, 12040)
         assert (info.shared_memory_optin_bytes, info.l2_bytes) == (232448, 60 << 20)

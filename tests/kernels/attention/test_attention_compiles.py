@@ -29,9 +29,7 @@ if TYPE_CHECKING:
 def test_kernels_compile_and_fit_the_device(name: str, tmp_path: Path) -> None:
     pytest.importorskip("triton")
     target = target_named(name)
-    prefill = prefill_form(
-        128, target.capability, quantized_cache=False, window=False, softcap=False
-    )
+    prefill = prefill_form(128, name, quantized_cache=False, window=False, softcap=False)
     variants = [
         residual_norm_variant(32, quantized=True, gather=False),
         silu_mul_variant(1, element="fp32", quantized=True, activation="silu"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from gpu_facts import A100
 from interpreted import InterpretedLauncher
 from paged_cache import Pages, Tables, relative_error
 
@@ -11,10 +12,7 @@ from zse.kernels.attention.launch import AttentionRules, PrefillTiles, attention
 from zse.kernels.attention.reference import TOLERANCE, attention
 from zse.kernels.attention.tiles import PrefillChunk, prefill_tiles
 from zse.kernels.attention.variants import PREFILL_QUERIES
-from zse.kernels.launcher import DeviceFacts
 from zse.kernels.layout import HeadShape
-
-AMPERE = DeviceFacts(name="NVIDIA A100", capability=(8, 0), multiprocessors=108)
 
 
 def check(
@@ -96,7 +94,7 @@ def test_scores_are_capped() -> None:
 
 
 def test_the_form_for_older_devices_gives_the_same() -> None:
-    check([(40, 30)], head_dim=128, launcher=InterpretedLauncher(AMPERE))
+    check([(40, 30)], head_dim=128, launcher=InterpretedLauncher(A100))
 
 
 def test_tiles_cover_every_row_once_and_end_with_the_longest_context() -> None:

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
+from gpu_facts import H200, L4
 
-from zse.kernels.launcher import DeviceFacts
 from zse.kernels.linear.plan import LinearPlan, candidates, plan_linear, tile_of
-from zse.kernels.linear.variants import LITTLE_SHARED, dot, gemv
+from zse.kernels.linear.variants import dot, gemv
 from zse.kernels.linear.weight import LinearWeight
 
-H200 = DeviceFacts(
-    name="NVIDIA H200",
-    capability=(9, 0),
-    multiprocessors=132,
-    bandwidth_bytes_per_second=4.3e12,
-)
 WEIGHT = LinearWeight(scheme="int4", rows=4608, columns=3584, weights=0, group_size=128)
 MEASURED = gemv("int4", 128, 1, r=8, t=1, c=32)
 
@@ -76,8 +70,11 @@ def test_the_model_takes_a_candidate_within_the_reader_s_limit(
     assert found.splits <= (max_splits or 16)
 
 
-@pytest.mark.parametrize("capability", LITTLE_SHARED)
-def test_little_shared_memory_gets_small_tiles(capability: tuple[int, int]) -> None:
-    device = DeviceFacts(name="small", capability=capability, multiprocessors=58)
-    found = plan_linear(WEIGHT, 256, quantized=False, device=device)
+def test_little_shared_memory_gets_small_tiles() -> None:
+    found = plan_linear(WEIGHT, 256, quantized=False, device=L4)
     assert tile_of(found.variant)[1] <= 64
+
+
+def test_a_gpu_that_holds_fewer_threads_gets_more_splits_of_a_small_matrix() -> None:
+    few = replace(H200, multiprocessors=16)
+    assert plan_linear(WEIGHT, 1, quantized=True, device=few).splits < plan(None).splits

@@ -10,6 +10,7 @@ from zse.backends.gpu.graphs import (
     ENTRY_ROOMS,
     MAX_BUCKET,
     CapturedStep,
+    Rehearsal,
     bucket_of,
     room_for,
 )
@@ -20,7 +21,6 @@ from zse.backends.gpu.scratch import Scratch
 from zse.backends.gpu.step import StepPlan, plan_step, shape_of, write_inputs
 from zse.backends.gpu.transfers import ResultRing, StagingRing
 from zse.backends.types import DeviceUsed, logit_rows
-from zse.kernels.launcher import Rehearsal
 from zse.kernels.lm_head_sample.arrays import SamplingKind
 
 if TYPE_CHECKING:
@@ -59,11 +59,10 @@ class GPUBackend(GPUOperations):
         memory: DeviceMemory,
     ) -> None:
         self._gpu = gpu
-        major, minor = gpu.info.capability
         self.device = DeviceUsed(
             name=f"cuda:{gpu.info.ordinal}",
             hardware=gpu.info.name,
-            instructions=f"sm_{major}{minor}",
+            instructions=gpu.info.target,
         )
         self._stream = stream
         self._launcher = launcher

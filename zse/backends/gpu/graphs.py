@@ -13,6 +13,9 @@ from zse.records import record
 if TYPE_CHECKING:
     from zse.backends.gpu.inputs import InputShape
     from zse.device.cuda import DeviceBlock, GraphExec
+    from zse.device.facts import DeviceFacts
+    from zse.kernels.launcher import Grid, Value
+    from zse.kernels.variant import Variant
 
 MAX_BUCKET = 256
 ENTRY_ROOMS = (4_096, 16_384, 65_536, 262_144)
@@ -27,6 +30,22 @@ def bucket_of(rows: int) -> int:
 def room_for(entries: int) -> int:
     """Return the smallest room for so many adjusted logits; 0 for none, and for too many."""
     return next((room for room in ENTRY_ROOMS if 0 < entries <= room), 0)
+
+
+class Rehearsal:
+    """A launcher that launches nothing and remembers which kernels it was asked for."""
+
+    def __init__(self, device: DeviceFacts) -> None:
+        self.device = device
+        self.variants: list[Variant] = []
+
+    def launch(self, variant: Variant, grid: Grid, *arguments: Value) -> None:  # noqa: ARG002
+        """Remember the kernel."""
+        self.variants.append(variant)
+
+    def prepare(self, *variants: Variant) -> None:
+        """Remember the kernels."""
+        self.variants.extend(variants)
 
 
 @record

@@ -9,15 +9,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from zse.device.cuda import CudaError, LaunchSite, ParameterBlock
-from zse.kernels.launcher import DeviceFacts
 
 if TYPE_CHECKING:
     from zse.device.cuda import DeviceBlock, Gpu, ParameterArray, Stream
+    from zse.device.facts import DeviceFacts
     from zse.kernels.launcher import Grid, Value
     from zse.kernels.pack import KernelPack, PackEntry
     from zse.kernels.variant import Variant
 
-WARP_THREADS = 32
 _ALIGNMENT_MASK = 15
 
 
@@ -34,17 +33,12 @@ class PackLauncher:
     """
 
     def __init__(self, gpu: Gpu, pack: KernelPack, stream: Stream) -> None:
-        pack.require(gpu.info.capability, gpu.info.name)
+        pack.require(gpu.info.target, gpu.info.name)
         self._gpu = gpu
         self._pack = pack
         self._stream = stream
         self._sites: dict[str, _Site] = {}
-        self.device = DeviceFacts(
-            name=gpu.info.name,
-            capability=gpu.info.capability,
-            multiprocessors=gpu.info.multiprocessors,
-            bandwidth_bytes_per_second=gpu.info.bandwidth_bytes_per_second,
-        )
+        self.device: DeviceFacts = gpu.info
 
     def launch(self, variant: Variant, grid: Grid, *arguments: Value) -> None:
         """Enqueue one kernel; the first time of a variant its code is loaded.
@@ -90,7 +84,7 @@ class _Site:
         self.launch_site = LaunchSite(
             gpu.owner.driver,
             module.function(kernel.entry, kernel.shared_bytes),
-            num_threads=kernel.num_warps * WARP_THREADS,
+            num_threads=kernel.num_warps * gpu.info.warp_threads,
             shared_bytes=kernel.shared_bytes,
             num_ctas=kernel.num_ctas,
             programmatic=kernel.programmatic,

@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from zse.backends.gpu.weights import DeviceWeights
     from zse.backends.options import BackendOptions, ModelShape
     from zse.device.cuda import Gpu, Stream
-    from zse.kernels.launcher import DeviceFacts, Launcher
+    from zse.device.facts import DeviceFacts
+    from zse.kernels.launcher import Launcher
     from zse.kernels.linear.plan import LinearPlan
     from zse.kernels.linear.weight import LinearWeight
 

@@ -79,8 +79,7 @@ def open_gpu_backend(
             settings = load_settings()
             named = options.kernels or settings.serve.load.device.kernels
             pack = find_pack(
-                gpu.info.capability,
-                device_name=gpu.info.name,
+                gpu.info,
                 explicit=Path(named) if named else None,
                 sections=reader,
                 cache_dir=settings.cache_dir,

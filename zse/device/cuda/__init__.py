@@ -22,7 +22,6 @@ from zse.device.cuda.errors import (
 )
 from zse.device.cuda.gpu import Gpu
 from zse.device.cuda.graph import Capture, Graph, GraphExec
-from zse.device.cuda.info import GpuInfo, PeerLink
 from zse.device.cuda.library import Driver
 from zse.device.cuda.memory import DeviceBlock, HostBlock
 from zse.device.cuda.module import Function, LaunchSite, Module
@@ -43,7 +42,6 @@ __all__ = [
     "Event",
     "Function",
     "Gpu",
-    "GpuInfo",
     "Graph",
     "GraphExec",
     "HostBlock",
@@ -55,7 +53,6 @@ __all__ = [
     "OutOfDeviceMemoryError",
     "ParameterArray",
     "ParameterBlock",
-    "PeerLink",
     "ReleasedError",
     "Stream",
     "VirtualPool",

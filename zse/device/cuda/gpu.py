@@ -27,6 +27,8 @@ from zse.device.cuda.stream import Event, Stream
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from zse.device.facts import PeerLink
+
 _LIMIT_STACK_SIZE = 0
 
 
@@ -234,7 +236,7 @@ class Gpu:
         """Whether kernels and copies of this GPU may use the other's memory directly."""
         return facts.can_access_peer(self._driver, self.device, other.device)
 
-    def peer_link(self, other: Gpu) -> facts.PeerLink:
+    def peer_link(self, other: Gpu) -> PeerLink:
         """Return how this GPU reaches the other."""
         return facts.read_peer_link(self._driver, self.device, other.device)
 

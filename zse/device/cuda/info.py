@@ -7,11 +7,12 @@ import uuid
 from typing import TYPE_CHECKING
 
 from zse.device.cuda.errors import NoDeviceError
-from zse.records import record
+from zse.device.facts import GpuInfo, PeerLink
 
 if TYPE_CHECKING:
     from zse.device.cuda.library import Driver
 
+WARP_THREADS = 10
 MULTIPROCESSORS = 16
 COMPUTE_MODE = 20
 _MEMORY_CLOCK_KILOHERTZ = 36
@@ -28,43 +29,6 @@ _P2P_PERFORMANCE_RANK = 1
 _P2P_NATIVE_ATOMICS = 3
 _NAME_BYTES = 256
 _TRANSFERS_PER_CLOCK = 2
-
-
-@record
-class GpuInfo:
-    """One GPU as it was when it was looked at."""
-
-    name: str
-    """As the driver says it, for example ``NVIDIA H200``."""
-    capability: tuple[int, int]
-    """Compute capability: (9, 0) is sm_90."""
-    total_bytes: int
-    free_bytes: int
-    """0 where no context could be made."""
-    multiprocessors: int
-    driver_version: int
-    """The CUDA version that the driver speaks: 12040 is 12.4."""
-    shared_memory_optin_bytes: int
-    """Shared memory that a block may ask for."""
-    l2_bytes: int
-    bandwidth_bytes_per_second: float
-    """Of device memory, from its clock and its width; what kernels reach is 5 to 10% less."""
-    ordinal: int
-    """Its place among the GPUs that this process sees."""
-    uuid: str
-    """As nvidia-smi shows it, for example ``GPU-1b5c...``."""
-
-
-@record
-class PeerLink:
-    """How one GPU reaches another."""
-
-    can_access: bool
-    """Whether kernels and copies may use the other's memory directly."""
-    performance_rank: int
-    """0 is the fastest kind of link in the machine."""
-    native_atomics: bool
-    """Whether atomic operations work across the link, as over NVLink."""
 
 
 def count_devices(driver: Driver) -> int:
@@ -120,7 +84,8 @@ def read_info(driver: Driver, ordinal: int, *, free_bytes: int = 0) -> GpuInfo:
     bus_bytes = attribute(_MEMORY_BUS_BITS) / 8
     return GpuInfo(
         name=name.value.decode("utf-8", "replace"),
-        capability=(attribute(_CAPABILITY_MAJOR), attribute(_CAPABILITY_MINOR)),
+        target=f"sm_{attribute(_CAPABILITY_MAJOR)}{attribute(_CAPABILITY_MINOR)}",
+        warp_threads=attribute(WARP_THREADS),
         total_bytes=total.value,
         free_bytes=free_bytes,
         multiprocessors=attribute(MULTIPROCESSORS),

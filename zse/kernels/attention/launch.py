@@ -26,7 +26,8 @@ from zse.kernels.layout import (
 from zse.records import record
 
 if TYPE_CHECKING:
-    from zse.kernels.launcher import DeviceFacts, Launcher
+    from zse.device.facts import DeviceFacts
+    from zse.kernels.launcher import Launcher
     from zse.kernels.layout import (
         Activation,
         BlockTables,
@@ -240,7 +241,7 @@ def attention_prefill(
     check_head_dim(shape.head_dim, quantized=cache.quantized)
     form = prefill_form(
         shape.head_dim,
-        launcher.device.capability,
+        launcher.device.target,
         quantized_cache=cache.quantized,
         window=rules.window > 0,
         softcap=rules.softcap > 0,

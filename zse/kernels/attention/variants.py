@@ -82,6 +82,9 @@ SOFTCAP_HEAD_DIMS = (128, 256)
 PREFILL_QUERIES = 64
 """Tokens of a query tile: on an H200 a fifth faster than 128, as two programs share a processor."""
 
+NARROW_TARGETS = ("sm_80", "sm_86", "sm_87", "sm_89")
+"""Architectures on which a prefill program of wide heads takes half as many tokens at a time."""
+
 
 @record
 class DecodeForm:
@@ -144,14 +147,14 @@ class PrefillForm:
 
 def prefill_form(
     head_dim: int,
-    capability: tuple[int, int],
+    target: str,
     *,
     quantized_cache: bool,
     window: bool,
     softcap: bool,
 ) -> PrefillForm:
-    """Return the form for a device: what fits its registers and its shared memory."""
-    wide = capability[0] >= 9 and head_dim <= 128
+    """Return the form for an architecture: what fits its registers and its shared memory."""
+    wide = target not in NARROW_TARGETS and head_dim <= 128
     return PrefillForm(
         head_dim=head_dim,
         quantized_cache=quantized_cache,
@@ -199,9 +202,9 @@ def _prefill_forms() -> Iterator[PrefillForm]:
             continue
         if softcap and head_dim not in SOFTCAP_HEAD_DIMS:
             continue
-        for capability in ((8, 0), (9, 0)):
+        for target in ("sm_80", "sm_90"):
             yield prefill_form(
-                head_dim, capability, quantized_cache=cache, window=window, softcap=softcap
+                head_dim, target, quantized_cache=cache, window=window, softcap=softcap
             )
 
 

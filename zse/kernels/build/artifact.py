@@ -17,6 +17,7 @@ from zse.errors import NotFoundError
 from zse.kernels.find import SUFFIX
 from zse.kernels.pack import KernelPack
 from zse.kernels.pack_errors import KernelPackError
+from zse.kernels.targets import target_named
 from zse.oci.errors import LayoutError
 from zse.oci.image.source import open_image
 from zse.oci.layout.folder import ImageLayout
@@ -140,7 +141,9 @@ def push_artifact(
 
 def _checked(packs: Sequence[Path]) -> list[bytes]:
     """Read packs, in the order of their architectures."""
-    opened = sorted((KernelPack.open(path) for path in packs), key=lambda pack: pack.capability)
+    opened = sorted(
+        (KernelPack.open(path) for path in packs), key=lambda pack: target_named(pack.target).number
+    )
     for pack in opened:
         pack.verify()
     found = {pack.provenance["sources"] for pack in opened}

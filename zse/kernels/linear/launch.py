@@ -24,7 +24,7 @@ SLAB_WAVES = 0.3
 """What a slab costs beside its product, in times of a round of tiles of 128 rows."""
 TILE_COSTS = {128: 1.0, 256: 1.83}
 """Time of a tile by the rows of the matrix in it, measured on an H200."""
-STREAM_CAPABILITY = (9, 0)
+STREAM_TARGET = "sm_90"
 """Where the product by programs that stay is the faster one."""
 
 
@@ -124,7 +124,7 @@ def _cut(
     """
     plain = weight.scheme in PLAIN_SCHEMES
     even = weight.rows % EVEN_ROWS == 0
-    stream = launcher.device.capability == STREAM_CAPABILITY
+    stream = launcher.device.target == STREAM_TARGET
     forms = matmul_forms(weight.scheme if plain else "bf16", output_type, even=even, stream=stream)
     processors = launcher.device.multiprocessors
     held_rows = weight.rows if plain else scratch_bytes // (weight.columns * 2)

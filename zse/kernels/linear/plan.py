@@ -3,8 +3,8 @@
 A tuning table that was measured on this very GPU decides where it knows the shape. Elsewhere a
 model of the device does: the product takes as long as the busiest multiprocessor reads its share
 of the matrix, slower where too few bytes are on their way to hide the memory's latency, and works
-on it, plus the sums that each split writes and the next kernel reads. Its numbers are fitted to
-the times of all forms on an H200, where its choices take 1.07 times the best time on average.
+on it, plus the sums that each split writes and the next kernel reads. The numbers for an H200 are
+fitted to the times of all forms there, where the choices take 1.07 times the best time on average.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Protocol
 from zse.errors import UnsupportedModelError
 from zse.kernels.linear.variants import (
     DECODE_ROWS,
-    LITTLE_SHARED,
     STEP_COLUMNS,
     decode_forms,
     dot_forms,
@@ -27,7 +26,8 @@ from zse.records import record
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from zse.kernels.launcher import DeviceFacts, Grid
+    from zse.device.facts import DeviceFacts
+    from zse.kernels.launcher import Grid
     from zse.kernels.linear.weight import LinearWeight
     from zse.kernels.variant import Constant, Variant
 
@@ -35,24 +35,49 @@ __all__ = ["LinearPlan", "candidates", "plan_linear", "supports_quantized", "tab
 MAX_ROWS = 256
 """Most tokens of one product; more go through ``linear_prefill``."""
 SPLITS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
-FLIGHT_BYTES = 50 * 1024
-"""Bytes on their way to one multiprocessor that keep the memory busy."""
-RESIDENT_WARPS = 20
-"""Warps that one multiprocessor holds of the kernels for few tokens, by their registers."""
-RESIDENT_WARPS_BATCH = 40
-"""The same of the kernels on tensor cores."""
-RESIDENT_WARPS_WIDE = 28
-"""The same of those for ``WIDE_TOKENS`` and more."""
-WIDE_TOKENS = 64
-UNPACK_SECONDS = 1e-12
-"""What a weight costs the multiprocessor that unpacks it, once a tile of tokens."""
-PRODUCT_SECONDS = 6.5e-15
-"""What its product with one token costs there."""
-INPUT_SECONDS = 3.4e-11
-"""What bringing a token's value for it costs there, shared by the rows of a tile."""
-SPLIT_SECONDS = 1.4e-7
-"""What one more split costs its reader beside the bytes."""
 DEFAULT_BANDWIDTH = 1e12
+LITTLE_SHARED_BYTES = 99 << 10
+"""Shared memory of a program that holds no tile of more than 64 tokens."""
+
+
+@record
+class CostModel:
+    """What products cost on one kind of GPU, beside the bytes that memory delivers."""
+
+    flight_bytes: int
+    """Bytes on their way to one multiprocessor that keep the memory busy."""
+    resident_warps: int
+    """Warps that one multiprocessor holds of the kernels for few tokens, by their registers."""
+    resident_warps_batch: int
+    """The same of the kernels on tensor cores."""
+    resident_warps_wide: int
+    """The same of those for ``wide_tokens`` and more."""
+    wide_tokens: int
+    unpack_seconds: float
+    """What a weight costs the multiprocessor that unpacks it, once a tile of tokens."""
+    product_seconds: float
+    """What its product with one token costs there."""
+    input_seconds: float
+    """What bringing a token's value for it costs there, shared by the rows of a tile."""
+    split_seconds: float
+    """What one more split costs its reader beside the bytes."""
+
+
+FITTED = "NVIDIA H200"
+COSTS: Mapping[str, CostModel] = {
+    FITTED: CostModel(
+        flight_bytes=50 << 10,
+        resident_warps=20,
+        resident_warps_batch=40,
+        resident_warps_wide=28,
+        wide_tokens=64,
+        unpack_seconds=1e-12,
+        product_seconds=6.5e-15,
+        input_seconds=3.4e-11,
+        split_seconds=1.4e-7,
+    )
+}
+"""By the GPU's name; one of which nothing was measured is planned for with those of ``FITTED``."""
 
 
 class Choices(Protocol):
@@ -216,7 +241,7 @@ def _modelled(
     form: Form, rows: int, quantized: bool, device: DeviceFacts, max_splits: int
 ) -> LinearPlan:
     """Return the plan that the model of the device takes for the fastest."""
-    little_shared = device.capability in LITTLE_SHARED
+    little_shared = device.shared_memory_optin_bytes <= LITTLE_SHARED_BYTES
     plans = [
         (_seconds(plan, form, device), order, plan)
         for order, plan in enumerate(_plans(form, rows, quantized))
@@ -237,28 +262,31 @@ def _plans(form: Form, rows: int, quantized: bool) -> tuple[LinearPlan, ...]:
 
 def _seconds(plan: LinearPlan, form: Form, device: DeviceFacts) -> float:
     """Return the modelled time of a plan, in seconds."""
+    costs = COSTS.get(device.name, COSTS[FITTED])
     multiprocessors = device.multiprocessors
     bandwidth = device.bandwidth_bytes_per_second or DEFAULT_BANDWIDTH
     constants = dict(plan.variant.constants)
     warps = plan.variant.num_warps
     rows, tokens = tile_of(plan.variant)
     few = "R" in constants
-    held = RESIDENT_WARPS if few else RESIDENT_WARPS_BATCH
-    resident = max((RESIDENT_WARPS_WIDE if not few and tokens >= WIDE_TOKENS else held) // warps, 1)
+    held = costs.resident_warps if few else costs.resident_warps_batch
+    if not few and tokens >= costs.wide_tokens:
+        held = costs.resident_warps_wide
+    resident = max(held // warps, 1)
     programs = plan.grid[0] * plan.grid[1] * plan.grid[2]
     each = programs / multiprocessors
     busiest = -(-programs // multiprocessors)
     if busiest > resident:  # later programs fill the gaps of earlier ones, but for the last ones
         busiest = int(each) + 1
     pieces = int(constants.get("R", 4)) * max(plan.variant.num_stages - 1, 1)
-    in_flight = min(each, resident) * warps * 32 * 16 * pieces
-    reads = plan.grid[2] * form.size_bytes / bandwidth / min(1.0, in_flight / FLIGHT_BYTES)
-    work = tokens * PRODUCT_SECONDS
+    in_flight = min(each, resident) * warps * device.warp_threads * 16 * pieces
+    reads = plan.grid[2] * form.size_bytes / bandwidth / min(1.0, in_flight / costs.flight_bytes)
+    work = tokens * costs.product_seconds
     if not few:
-        work += UNPACK_SECONDS + tokens * INPUT_SECONDS / rows
+        work += costs.unpack_seconds + tokens * costs.input_seconds / rows
     reads += plan.grid[2] * form.rows * form.columns * work / multiprocessors
     steps = steps_of(plan.variant, form)
     uneven = -(-steps // plan.splits) * plan.splits / steps
     reads *= busiest / each * (1 + (uneven - 1) / 2)
     sums = plan.output_bytes * 2 / bandwidth
-    return reads + sums + plan.splits * SPLIT_SECONDS
+    return reads + sums + plan.splits * costs.split_seconds

@@ -28,8 +28,6 @@ DECODE_ROWS = 4
 COMMON_FORMATS = (("int4", 128), ("int4", 64), ("nf4", 64), ("int8", 0), ("bf16", 0))
 """Schemes and group sizes that get a form for every batch size."""
 OTHER_FORMATS = (("int4", 32), ("nf4", 128), ("nf4", 32), ("fp16", 0))
-LITTLE_SHARED = ((8, 6), (8, 9), (12, 0), (12, 1))
-"""Compute capabilities with 99 KiB of shared memory for a program; the others have 163 or more."""
 STEP_COLUMNS = 64
 """Columns of a step of a kernel over whole rows; rows are multiples of it."""
 Constants: TypeAlias = tuple[tuple[str, Constant], ...]

@@ -111,8 +111,7 @@ def open_kernels(device: torch.device, reader: ZSEReader) -> TorchLinearKernels 
     try:
         gpu = Gpu.open(device.index or 0)
         pack = find_pack(
-            gpu.info.capability,
-            device_name=gpu.info.name,
+            gpu.info,
             explicit=Path(kernels) if kernels else None,
             sections=CopiedSections(reader),
             cache_dir=load_settings().cache_dir,
