@@ -173,7 +173,7 @@ def activations(launcher, report: Report) -> None:
     from attention_cases import CUDA, make_output, relative_error
     from gpu_timing import graph_us
 
-    from zse.kernels.gate_up.launch import silu_mul
+    from zse.kernels.gate_up.launch import activate
     from zse.kernels.layout import Partials, Plain
 
     def run(rows: int, width: int, quantized: bool) -> dict[str, float]:
@@ -185,7 +185,7 @@ def activations(launcher, report: Report) -> None:
         plain = Plain(rows=rows, columns=2 * width, values=joined.data_ptr())
 
         def call() -> None:
-            silu_mul(launcher, summed if quantized else plain, output.buffer)
+            activate(launcher, summed if quantized else plain, output.buffer)
 
         call()
         gate, up = joined.float().chunk(2, -1)

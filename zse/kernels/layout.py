@@ -20,6 +20,8 @@ SCALE_CHANNELS = 32
 HEAD_DIMS = (64, 80, 96, 128, 256)
 INT8_HEAD_DIMS = (64, 128)
 """Head widths that an int8 cache takes: their halves are whole groups of 32 channels."""
+ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "relu2")
+"""Functions between the matrices of an MLP; kernels know them by number."""
 GREEDY_BELOW = 1e-5
 """Temperatures below this mean the most likely token."""
 MAX_ALTERNATIVES = 20
@@ -107,8 +109,8 @@ class HeadShape:
 class HeadInputs:
     """Everything that turns the joined product into heads of q, k and v."""
 
-    qkv: Partials | Plain
-    """Summands or bfloat16, [rows, (num_heads + 2 * kv_heads) * head_dim]."""
+    qkv: Partials
+    """Summands, [rows, (num_heads + 2 * kv_heads) * head_dim]."""
     cosines_sines: int
     """Address of the table that ``rope_table`` made."""
     positions: int
@@ -137,7 +139,7 @@ class HeadInputs:
     @property
     def numbers(self) -> tuple[int, ...]:
         """Rows of a summand, summands, and whether there is a bias, as the kernels take them."""
-        return *summands(self.qkv), int(self.bias != 0)
+        return self.qkv.split_rows, self.qkv.splits, int(self.bias != 0)
 
 
 @record

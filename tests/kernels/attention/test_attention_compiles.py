@@ -14,8 +14,8 @@ from zse.kernels.attention.variants import (
 )
 from zse.kernels.build.builder import build_pack
 from zse.kernels.embed.variants import embed_variant
-from zse.kernels.gate_up.variants import silu_mul_variant
-from zse.kernels.norm.variants import residual_norm_variant
+from zse.kernels.gate_up.variants import activate_variant, silu_mul_variant
+from zse.kernels.norm.variants import family_norm_variant, residual_norm_variant
 from zse.kernels.pack import KernelPack
 from zse.kernels.rope_store.variants import rope_store_variant
 from zse.kernels.targets import target_named
@@ -32,9 +32,11 @@ def test_kernels_compile_and_fit_the_device(name: str, tmp_path: Path) -> None:
     prefill = prefill_form(128, name, quantized_cache=False, window=False, softcap=False)
     variants = [
         residual_norm_variant(32, quantized=True, gather=False),
-        silu_mul_variant(1, element="fp32", quantized=True, activation="silu"),
+        family_norm_variant(32, quantized=True, layer=True),
+        silu_mul_variant(1, element="fp32", quantized=True),
+        activate_variant(8, element="bf16", quantized=False, gated=True),
         embed_variant("int4", 128),
-        rope_store_variant(128, element="fp32", quantized=True, head_norm=True),
+        rope_store_variant(128, quantized=True, head_norm=True),
         decode_variant(DecodeForm(head_dim=128, quantized_output=True)),
         prefill_variant(prefill),
     ]

@@ -38,7 +38,8 @@ def stored(scheme: str, group: int) -> dict[str, torch.Tensor]:
     ("scheme", "group"),
     [*((name, 0) for name in (*PLAIN, "int8")), ("int4", 128), ("int4", 64), ("nf4", 64)],
 )
-def test_rows_equal_the_dequantized_table(scheme: str, group: int) -> None:
+@pytest.mark.parametrize("scale", [1.0, 12.0])
+def test_rows_equal_the_dequantized_table(scheme: str, group: int, scale: float) -> None:
     parts = stored(scheme, group)
     entry = SimpleNamespace(scheme=Scheme(scheme), shape=(VOCAB, HIDDEN), group_size=group)
     weight = dequantize(entry, parts)  # type: ignore[arg-type]
@@ -55,9 +56,10 @@ def test_rows_equal_the_dequantized_table(scheme: str, group: int) -> None:
         ),
         tokens_address=tokens.data_ptr(), slots_address=slots.data_ptr(),
         last_tokens_address=last_tokens.data_ptr(), rows=3, hidden=HIDDEN,
-        residual_address=residual.data_ptr(),
+        residual_address=residual.data_ptr(), scale=scale,
     )  # fmt: skip
-    torch.testing.assert_close(residual, reference([3, 7, 11], weight), rtol=1e-6, atol=1e-6)
+    expected = reference([3, 7, 11], weight) * scale
+    torch.testing.assert_close(residual, expected, rtol=1e-6, atol=1e-6)
 
 
 def test_a_table_that_no_kernel_reads_is_refused() -> None:

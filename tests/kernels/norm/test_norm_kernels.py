@@ -9,7 +9,7 @@ from interpreted import InterpretedLauncher
 from zse.errors import UnsupportedModelError
 from zse.kernels.layout import Partials, Plain, Quantized
 from zse.kernels.norm import reference
-from zse.kernels.norm.launch import quantize, residual_norm
+from zse.kernels.norm.launch import residual_norm
 from zse.kernels.norm.variants import row_groups_for
 
 EPSILON = 1e-6
@@ -115,16 +115,60 @@ def test_gathered_rows_leave_the_stream_alone(has_added: bool) -> None:
     out.check(expected[index])
 
 
-@pytest.mark.parametrize("element", ["bf16", "fp32"])
-def test_quantize_equals_the_reference_and_survives_a_group_of_zeros(element: str) -> None:
-    torch.manual_seed(4)
-    values = torch.randn(2, 640).to(torch.bfloat16 if element == "bf16" else torch.float32)
-    values[1, 128:256] = 0
-    out = Codes(2, 640)
-    quantize(InterpretedLauncher(), plain(values), out.buffer, element=element)
-    out.check(values.float())
-    assert out.scales[1, 1] == 0
-    assert not out.codes[1, 128:256].any()
+@pytest.mark.parametrize("quantized", [True, False])
+@pytest.mark.parametrize("is_layer_norm", [True, False])
+@pytest.mark.parametrize("has_biases", [True, False])
+def test_biases_factors_and_layer_norm_equal_the_reference(
+    has_biases: bool, is_layer_norm: bool, quantized: bool
+) -> None:
+    torch.manual_seed(7)
+    hidden = 384
+    stream, weight = torch.randn(2, hidden) + 3, torch.randn(hidden)
+    added, added_bias, norm_bias = torch.randn(3, 2, hidden), *torch.randn(2, hidden)
+    has_norm_bias = has_biases and is_layer_norm
+    expected_stream, expected = reference.residual_norm(
+        stream, weight, EPSILON, added, added_bias=added_bias if has_biases else None,
+        added_scale=0.22, is_layer_norm=is_layer_norm,
+        norm_bias=norm_bias if has_norm_bias else None, output_scale=0.125,
+    )  # fmt: skip
+    codes, out = Codes(2, hidden), torch.zeros(2, hidden, dtype=torch.bfloat16)
+    residual_norm(
+        InterpretedLauncher(), stream.data_ptr(), 2, hidden, weight.data_ptr(), EPSILON,
+        codes.buffer if quantized else plain(out), added=partials(added),
+        added_bias_address=added_bias.data_ptr() if has_biases else 0, added_scale=0.22,
+        is_layer_norm=is_layer_norm,
+        norm_bias_address=norm_bias.data_ptr() if has_norm_bias else 0, output_scale=0.125,
+    )  # fmt: skip
+    torch.testing.assert_close(stream, expected_stream, rtol=1e-6, atol=1e-6)
+    if quantized:
+        codes.check(expected)
+    else:
+        assert relative_error(out, expected) <= reference.TOLERANCE
+
+
+def test_a_layer_norm_of_gathered_rows_leaves_the_stream_alone() -> None:
+    torch.manual_seed(8)
+    stream, weight, added = torch.randn(4, 48), torch.randn(48), torch.randn(2, 4, 48)
+    before, index = stream.clone(), torch.tensor([3, 1], dtype=torch.int32)
+    _, expected = reference.residual_norm(stream, weight, EPSILON, added, is_layer_norm=True)
+    out = torch.zeros(2, 48, dtype=torch.bfloat16)
+    residual_norm(
+        InterpretedLauncher(), stream.data_ptr(), 2, 48, weight.data_ptr(), EPSILON, plain(out),
+        added=partials(added), row_index_address=index.data_ptr(), is_layer_norm=True,
+    )  # fmt: skip
+    assert torch.equal(stream, before)
+    assert relative_error(out, expected[index]) <= reference.TOLERANCE
+
+
+def test_a_group_of_zeros_has_codes_of_zero_and_a_scale_of_zero() -> None:
+    stream, weight = torch.randn(1, 256), torch.ones(256)
+    stream[0, 128:] = 0
+    out = Codes(1, 256)
+    residual_norm(
+        InterpretedLauncher(), stream.data_ptr(), 1, 256, weight.data_ptr(), EPSILON, out.buffer
+    )
+    assert out.scales[0, 1] == 0
+    assert not out.codes[0, 128:].any()
 
 
 def test_rows_that_no_kernel_takes_are_refused() -> None:

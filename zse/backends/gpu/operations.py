@@ -8,7 +8,7 @@ from zse.backends.gpu.forward import Deferred, Later, Pass, Projected, Query, Re
 from zse.backends.gpu.model import BATCH_ROWS
 from zse.kernels.attention.launch import attention_decode, attention_prefill
 from zse.kernels.embed.launch import embed
-from zse.kernels.gate_up.launch import silu_mul
+from zse.kernels.gate_up.launch import activate
 from zse.kernels.layout import ACTIVATION_GROUP, Activation, Partials, Plain
 from zse.kernels.linear.launch import linear, linear_prefill
 from zse.kernels.linear.weight import supports_quantized
@@ -143,7 +143,7 @@ class GPUOperations:
         return Later(
             columns=columns,
             can_quantize=columns % ACTIVATION_GROUP == 0,
-            make=lambda output: silu_mul(step.launcher, joined, output),
+            make=lambda output: activate(step.launcher, joined, output),
         )
 
     def write_logits(self, step: Pass, residual: Residual, norm: str, linear: str) -> None:

@@ -18,7 +18,6 @@ from zse.kernels.attention.variants import (
 )
 from zse.kernels.layout import (
     ACTIVATION_GROUP,
-    Partials,
     Quantized,
     activation_addresses,
     check_head_dim,
@@ -175,10 +174,10 @@ def _decode_form(
     check_head_dim(shape.head_dim, quantized=cache.quantized)
     group, rest = divmod(shape.num_heads, shape.kv_heads)
     quantized = isinstance(output, Quantized)
-    if rest or group > MAX_GROUP or not isinstance(inputs.qkv, Partials):
+    if rest or group > MAX_GROUP:
         raise UnsupportedModelError(
             f"{shape.num_heads} query heads over {shape.kv_heads} key-value heads; expected a "
-            f"whole number up to {MAX_GROUP} each, and summands of the product as input"
+            f"whole number up to {MAX_GROUP} each"
         )
     if quantized and not attention_output_can_be_quantized(shape):
         raise UnsupportedModelError(

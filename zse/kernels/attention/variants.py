@@ -212,6 +212,7 @@ _EITHER = (False, True)
 DECODE_FORMS = frozenset(_decode_forms())
 PREFILL_FORMS = frozenset(_prefill_forms())
 VARIANTS: tuple[Variant, ...] = (
-    *(decode_variant(form) for form in sorted(DECODE_FORMS, key=str)),
-    *(prefill_variant(form) for form in sorted(PREFILL_FORMS, key=str)),
+    *(decode_variant(form) for form in sorted(DECODE_FORMS, key=str) if not form.softcap),
+    *(prefill_variant(form) for form in sorted(PREFILL_FORMS, key=str) if not form.softcap),
 )
+"""What goes into a kernel pack: no family caps its scores."""

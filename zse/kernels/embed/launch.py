@@ -37,6 +37,7 @@ def embed(
     rows: int,
     hidden: int,
     residual_address: int,
+    scale: float = 1.0,
 ) -> None:
     """Store the embedding of each row's token as float32.
 
@@ -49,14 +50,16 @@ def embed(
         rows: Tokens.
         hidden: Columns, a multiple of 16.
         residual_address: float32 [rows, hidden].
+        scale: Multiplies the rows.
 
     Raises:
         UnsupportedModelError: No kernel reads such a table.
     """
     if hidden % 16:
         raise UnsupportedModelError(f"hidden size {hidden}; expected a multiple of 16")
+    scaled = scale != 1.0
     launcher.launch(
-        embed_variant(table.scheme, table.group_size),
+        embed_variant(table.scheme, table.group_size, scaled=scaled),
         (rows, -(-hidden // BLOCK), 1),
         table.weights,
         table.scales,
@@ -65,4 +68,5 @@ def embed(
         last_tokens_address,
         residual_address,
         hidden,
+        *((scale,) if scaled else ()),
     )

@@ -5,19 +5,22 @@ from __future__ import annotations
 from zse.errors import UnsupportedModelError
 from zse.kernels.variant import Kernel, Variant, number, pointer, variant
 
-EMBED = Kernel(
-    name="embed.embed",
-    module="zse.kernels.embed.triton.kernel",
-    function="embed",
-    arguments=(
-        pointer("weights", "bf16"),
-        pointer("scales", "fp32"),
-        pointer("tokens", "i32"),
-        pointer("slots", "i32"),
-        pointer("last_tokens", "i32"),
-        pointer("residual", "fp32"),
-        number("hidden", aligned=True),
-    ),
+_MODULE = "zse.kernels.embed.triton.kernel"
+_ARGUMENTS = (
+    pointer("weights", "bf16"),
+    pointer("scales", "fp32"),
+    pointer("tokens", "i32"),
+    pointer("slots", "i32"),
+    pointer("last_tokens", "i32"),
+    pointer("residual", "fp32"),
+    number("hidden", aligned=True),
+)
+EMBED = Kernel(name="embed.embed", module=_MODULE, function="embed", arguments=_ARGUMENTS)
+EMBED_SCALED = Kernel(
+    name="embed.embed_scaled",
+    module=_MODULE,
+    function="embed_scaled",
+    arguments=(*_ARGUMENTS, number("scale", "fp32")),
 )
 BLOCK = 1024
 """Columns a program."""
@@ -27,12 +30,13 @@ GROUPED_SCHEMES = {"int4": ("u8", "i32"), "nf4": ("u8", "fp16")}
 GROUP_SIZES = (128, 64, 32)
 
 
-def embed_variant(scheme: str, group_size: int) -> Variant:
+def embed_variant(scheme: str, group_size: int, *, scaled: bool = False) -> Variant:
     """Return the form for a table.
 
     Args:
         scheme: ``bf16 fp16 fp32 int8 int4 nf4``.
         group_size: Columns that share a scale for int4 and nf4, else 0.
+        scaled: Whether rows are multiplied by a factor.
 
     Raises:
         UnsupportedModelError: No kernel reads such a table.
@@ -49,10 +53,16 @@ def embed_variant(scheme: str, group_size: int) -> Variant:
             f"embedding of scheme {scheme!r} with groups of {group_size}; expected "
             f"{', '.join(PLAIN_SCHEMES)}, int8, or int4 and nf4 with groups of 128, 64 or 32"
         )
-    return variant(EMBED, types=types, SCHEME=form, GROUP_SIZE=group_size, BLOCK=BLOCK)
+    kernel = EMBED_SCALED if scaled else EMBED
+    return variant(kernel, types=types, SCHEME=form, GROUP_SIZE=group_size, BLOCK=BLOCK)
 
 
-VARIANTS: tuple[Variant, ...] = (
-    *(embed_variant(scheme, 0) for scheme in (*PLAIN_SCHEMES, "int8")),
-    *(embed_variant(scheme, size) for scheme in GROUPED_SCHEMES for size in GROUP_SIZES),
+_TABLES = (
+    *((scheme, 0) for scheme in (*PLAIN_SCHEMES, "int8")),
+    *((scheme, size) for scheme in GROUPED_SCHEMES for size in GROUP_SIZES),
+)
+VARIANTS: tuple[Variant, ...] = tuple(
+    embed_variant(scheme, size, scaled=scaled)
+    for scaled in (False, True)
+    for scheme, size in _TABLES
 )

@@ -1,4 +1,4 @@
-"""How to launch ``silu_mul``. Neither torch nor triton is needed here."""
+"""How to launch ``silu_mul`` and ``activate``. Neither torch nor triton is needed here."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING
 
 from zse.errors import UnsupportedModelError
 from zse.kernels.gate_up.variants import (
-    ACTIVATIONS,
     FEW_GROUPS,
     MANY_GROUPS,
+    activate_variant,
     silu_mul_variant,
 )
 from zse.kernels.layout import (
     ACTIVATION_GROUP,
+    ACTIVATIONS,
     Partials,
     Plain,
     Quantized,
@@ -27,39 +28,47 @@ if TYPE_CHECKING:
 PROGRAMS_A_MULTIPROCESSOR = 16
 
 
-def silu_mul(
+def activate(
     launcher: Launcher,
     inputs: Partials | Plain,
     output: Activation,
     *,
     activation: str = "silu",
+    gated: bool = True,
+    bias_address: int = 0,
 ) -> None:
-    """Store activation(gate) * up.
+    """Store activation(gate) * up, or activation(up) where nothing gates.
 
     Args:
         launcher: Where to launch.
-        inputs: [rows, 2 * width]: gate columns, then up columns; summands or bfloat16.
+        inputs: [rows, 2 * width], gate columns, then up columns; or [rows, width]. Summands or
+            bfloat16.
         output: [rows, width]; width a multiple of 16, and of 128 for quantized output.
-        activation: ``silu``, or ``gelu`` for its tanh form.
+        activation: One of ``layout.ACTIVATIONS``.
+        gated: Whether there are gate columns.
+        bias_address: float32 [columns of inputs], added to them first; 0 for none.
 
     Raises:
         UnsupportedModelError: The activation or the width is none that a kernel takes.
     """
     width = output.columns
-    if activation not in ACTIVATIONS or width % 16 or inputs.columns != 2 * width:
+    if activation not in ACTIVATIONS or width % 16 or inputs.columns != (1 + gated) * width:
         raise UnsupportedModelError(
             f"activation {activation!r} of {inputs.columns} columns into {width}; expected one of "
-            f"{', '.join(ACTIVATIONS)}, and twice a multiple of 16 columns"
+            f"{', '.join(ACTIVATIONS)}, and a multiple of 16 columns, twice as many with a gate"
         )
     scales, sums, outputs = activation_addresses(output)
     groups = -(-width // ACTIVATION_GROUP)
     many = inputs.rows * groups > launcher.device.multiprocessors * PROGRAMS_A_MULTIPROCESSOR
     groups_each = MANY_GROUPS if many else FEW_GROUPS
-    chosen = silu_mul_variant(
-        groups_each,
-        element="fp32" if isinstance(inputs, Partials) else "bf16",
-        quantized=isinstance(output, Quantized),
-        activation=activation,
-    )
+    element = "fp32" if isinstance(inputs, Partials) else "bf16"
+    quantized = isinstance(output, Quantized)
     grid = (inputs.rows, -(-groups // groups_each), 1)
-    launcher.launch(chosen, grid, inputs.values, outputs, scales, sums, width, *summands(inputs))
+    targets = (outputs, scales, sums, width, *summands(inputs))
+    if activation == "silu" and gated and not bias_address:
+        form = silu_mul_variant(groups_each, element=element, quantized=quantized)
+        launcher.launch(form, grid, inputs.values, *targets)
+        return
+    form = activate_variant(groups_each, element=element, quantized=quantized, gated=gated)
+    kind = ACTIVATIONS.index(activation)
+    launcher.launch(form, grid, inputs.values, bias_address, *targets, int(bias_address != 0), kind)

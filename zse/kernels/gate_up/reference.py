@@ -17,14 +17,29 @@ def gate_up(
     return activated_product(rms_norm(residual, norm, epsilon) @ weight.float().T)
 
 
-def activated_product(joined: torch.Tensor, activation: str = "silu") -> torch.Tensor:
-    """Return float32 [T, K] of gate and up columns side by side, [T, 2K].
+def activated_product(
+    joined: torch.Tensor,
+    activation: str = "silu",
+    *,
+    gated: bool = True,
+    bias: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Return float32 [T, K] of gate and up columns side by side, [T, 2K]; or of up columns alone.
 
     Args:
-        joined: Gate columns, then up columns.
-        activation: ``silu``, or ``gelu`` for its tanh form.
+        joined: Gate columns, then up columns; or up columns.
+        activation: One of ``layout.ACTIVATIONS``.
+        gated: Whether there are gate columns.
+        bias: float32, added to ``joined`` first.
     """
-    gate, up = joined.float().chunk(2, -1)
-    if activation == "gelu":
-        return torch.nn.functional.gelu(gate, approximate="tanh") * up
-    return gate * torch.sigmoid(gate) * up
+    joined = joined.float() if bias is None else joined.float() + bias
+    gate, up = joined.chunk(2, -1) if gated else (joined, 1.0)
+    return _ACTIVATIONS[activation](gate) * up
+
+
+_ACTIVATIONS = {
+    "silu": torch.nn.functional.silu,
+    "gelu": torch.nn.functional.gelu,
+    "gelu_tanh": lambda gate: torch.nn.functional.gelu(gate, approximate="tanh"),
+    "relu2": lambda gate: torch.relu(gate) ** 2,
+}

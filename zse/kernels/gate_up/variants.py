@@ -1,46 +1,66 @@
-"""The compiled forms of ``silu_mul``."""
+"""The compiled forms of ``silu_mul`` and ``activate``."""
 
 from __future__ import annotations
 
 from zse.kernels.variant import Kernel, Variant, number, pointer, variant
 
+MODULE = "zse.kernels.gate_up.triton.kernel"
+_OUTPUTS = (pointer("outputs", "i8"), pointer("scales", "fp32"), pointer("sums", "fp32"))
+_SIZES = (number("width", aligned=True), number("rows"), number("splits"))
+
 SILU_MUL = Kernel(
     name="gate_up.silu_mul",
-    module="zse.kernels.gate_up.triton.kernel",
+    module=MODULE,
     function="silu_mul",
+    arguments=(pointer("inputs", "fp32"), *_OUTPUTS, *_SIZES),
+)
+ACTIVATE = Kernel(
+    name="gate_up.activate",
+    module=MODULE,
+    function="activate",
     arguments=(
         pointer("inputs", "fp32"),
-        pointer("outputs", "i8"),
-        pointer("scales", "fp32"),
-        pointer("sums", "fp32"),
-        number("width", aligned=True),
-        number("rows"),
-        number("splits"),
+        pointer("bias", "fp32"),
+        *_OUTPUTS,
+        *_SIZES,
+        number("has_bias"),
+        number("activation"),
     ),
 )
-ACTIVATIONS = ("silu", "gelu")
 FEW_GROUPS, MANY_GROUPS = 1, 8
 """Groups of 128 columns a program: one where programs are few, eight where there are plenty."""
 
 
-def silu_mul_variant(groups: int, *, element: str, quantized: bool, activation: str) -> Variant:
+def silu_mul_variant(groups: int, *, element: str, quantized: bool) -> Variant:
     """Return the form that reads ``fp32`` or ``bf16`` and stores int8 or bfloat16."""
+    types = _types(element, quantized=quantized)
+    return variant(SILU_MUL, num_warps=_warps(groups), types=types, GROUPS=groups)
+
+
+def activate_variant(groups: int, *, element: str, quantized: bool, gated: bool) -> Variant:
+    """Return the form for products with an up half (``gated``) or without."""
+    types = _types(element, quantized=quantized)
+    return variant(ACTIVATE, num_warps=_warps(groups), types=types, GATED=gated, GROUPS=groups)
+
+
+def _types(element: str, *, quantized: bool) -> dict[str, str]:
     types = {} if element == "fp32" else {"inputs": f"*{element}"}
-    if not quantized:
-        types["outputs"] = "*bf16"
-    return variant(
-        SILU_MUL,
-        num_warps=1 if groups == FEW_GROUPS else 4,
-        types=types,
-        ACTIVATION=activation,
-        GROUPS=groups,
-    )
+    return types if quantized else types | {"outputs": "*bf16"}
 
 
+def _warps(groups: int) -> int:
+    return 1 if groups == FEW_GROUPS else 4
+
+
+_IN_AND_OUT = (("fp32", True), ("fp32", False), ("bf16", False))
+"""Products in 16 bits are those of many rows, whose activations have 16 bits too."""
 VARIANTS: tuple[Variant, ...] = tuple(
-    silu_mul_variant(groups, element=element, quantized=quantized, activation=activation)
+    form
     for groups in (FEW_GROUPS, MANY_GROUPS)
-    for element in ("fp32", "bf16")
-    for quantized in (True, False)
-    for activation in ACTIVATIONS
+    for element, quantized in _IN_AND_OUT
+    for form in (
+        silu_mul_variant(groups, element=element, quantized=quantized),
+        activate_variant(groups, element=element, quantized=quantized, gated=True),
+        activate_variant(groups, element=element, quantized=quantized, gated=False),
+    )
 )

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from zse.kernels.layout import ACTIVATION_GROUP, Quantized, activation_addresses
+from zse.kernels.layout import Quantized, activation_addresses
 from zse.kernels.norm.variants import (
-    QUANTIZE_GROUPS,
-    quantize_variant,
+    FAMILY_ROW_GROUPS,
+    family_norm_variant,
     residual_norm_variant,
     row_groups_for,
 )
 
 if TYPE_CHECKING:
     from zse.kernels.launcher import Launcher
-    from zse.kernels.layout import Activation, Partials, Plain
+    from zse.kernels.layout import Activation, Partials
     from zse.kernels.variant import Variant
 
 
@@ -29,9 +29,14 @@ def residual_norm(
     *,
     added: Partials | None = None,
     row_index_address: int = 0,
+    added_bias_address: int = 0,
+    added_scale: float = 1.0,
+    is_layer_norm: bool = False,
+    norm_bias_address: int = 0,
+    output_scale: float = 1.0,
     tuned: Variant | None = None,
 ) -> None:
-    """Add pending sums to the residual stream, then store its RMSNorm.
+    """Add pending sums to the residual stream, then store its norm.
 
     Args:
         launcher: Where to launch.
@@ -45,52 +50,31 @@ def residual_norm(
         added: Summands to add to the stream first, [splits, T, hidden].
         row_index_address: int32 [rows]: row i of the output is made of this row of the stream and
             of ``added``, and nothing is written back; 0 for all rows in place.
-        tuned: Another compiled form to use, when forms are compared.
+        added_bias_address: float32 [hidden], added to the sum of ``added``; 0 for none.
+        added_scale: Multiplies that sum, its bias included.
+        is_layer_norm: Whether the mean is subtracted first.
+        norm_bias_address: float32 [hidden], added after a LayerNorm's weight; 0 for none.
+        output_scale: Multiplies the result. Before the head it scales the logits, without a
+            launch of its own and whatever the head's scheme.
+        tuned: Another compiled form of the plain RMSNorm to use, when forms are compared.
 
     Raises:
         UnsupportedModelError: No kernel takes this row length.
     """
     scales, sums, outputs = activation_addresses(output)
-    gather = row_index_address != 0
-    chosen = residual_norm_variant(
-        row_groups_for(hidden), quantized=isinstance(output, Quantized), gather=gather
-    )
-    launcher.launch(
-        tuned or chosen,
-        (rows, 1, 1),
-        residual_address,
-        added.values if added else 0,
-        row_index_address,
-        norm_address,
-        outputs,
-        scales,
-        sums,
-        hidden,
-        added.split_rows if added else rows,
-        added.splits if added else 0,
-        epsilon,
-    )
-
-
-def quantize(
-    launcher: Launcher, inputs: Plain, output: Quantized, *, element: str = "bf16"
-) -> None:
-    """Turn plain activations into int8 codes.
-
-    Args:
-        launcher: Where to launch.
-        inputs: [rows, columns], columns a multiple of 128.
-        output: Where codes, scales and sums go.
-        element: ``bf16``, or ``fp32`` when ``inputs`` points at float32.
-    """
-    activation_addresses(output)
-    chunks = -(-inputs.columns // (ACTIVATION_GROUP * QUANTIZE_GROUPS))
-    launcher.launch(
-        quantize_variant(element),
-        (inputs.rows, chunks, 1),
-        inputs.values,
-        output.codes,
-        output.scales,
-        output.sums,
-        inputs.columns,
-    )
+    quantized, gather = isinstance(output, Quantized), row_index_address != 0
+    sources = (residual_address, added.values if added else 0, row_index_address, norm_address)
+    targets = (outputs, scales, sums, hidden)
+    summands = (added.split_rows, added.splits) if added else (rows, 0)
+    biases, factors = (norm_bias_address, added_bias_address), (added_scale, output_scale)
+    if not (is_layer_norm or any(biases) or factors != (1.0, 1.0)):
+        form = tuned or residual_norm_variant(
+            row_groups_for(hidden), quantized=quantized, gather=gather
+        )
+        launcher.launch(form, (rows, 1, 1), *sources, *targets, *summands, epsilon)
+        return
+    groups = row_groups_for(hidden, FAMILY_ROW_GROUPS)
+    form = family_norm_variant(groups, quantized=quantized, layer=is_layer_norm)
+    flags = (int(gather), *(int(bias != 0) for bias in biases))
+    numbers = (*summands, *flags, *factors, epsilon)
+    launcher.launch(form, (rows, 1, 1), *sources, *biases, *targets, *numbers)

@@ -19,18 +19,34 @@ def residual_norm(
     norm: torch.Tensor,
     epsilon: float,
     added: torch.Tensor | None = None,
+    *,
+    added_bias: torch.Tensor | None = None,
+    added_scale: float = 1.0,
+    is_layer_norm: bool = False,
+    norm_bias: torch.Tensor | None = None,
+    output_scale: float = 1.0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the new residual stream and its RMSNorm, both float32 [T, H].
+    """Return the new residual stream and its norm, both float32 [T, H].
 
     Args:
         residual: float32 [T, H].
         norm: float32 [H].
         epsilon: Added to the mean of squares.
         added: float32 [splits, T, H], added in order of the first dimension.
+        added_bias: float32 [H], added to their sum.
+        added_scale: Multiplies the sum and its bias.
+        is_layer_norm: Whether the mean is subtracted first.
+        norm_bias: float32 [H], added after the weight.
+        output_scale: Multiplies the result.
     """
-    for part in () if added is None else added:
-        residual = residual + part
-    return residual, rms_norm(residual, norm, epsilon)
+    if added is not None:
+        total = added.sum(0) if added_bias is None else added.sum(0) + added_bias
+        residual = residual + total * added_scale
+    centered = residual - residual.mean(-1, keepdim=True) if is_layer_norm else residual
+    normalized = rms_norm(centered, norm, epsilon)
+    if norm_bias is not None:
+        normalized = normalized + norm_bias
+    return residual, normalized * output_scale
 
 
 def quantize(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

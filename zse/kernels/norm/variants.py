@@ -9,7 +9,8 @@ from zse.kernels.variant import Kernel, Variant, number, pointer, variant
 MODULE = "zse.kernels.norm.triton.kernel"
 ROW_GROUPS = (1, 4, 8, 16, 32, 64, 128)
 """Groups of 128 columns that one program can hold."""
-QUANTIZE_GROUPS = 4
+FAMILY_ROW_GROUPS = (16, 32, 64, 128)
+"""The same where a row needs more than RMSNorm."""
 
 RESIDUAL_NORM = Kernel(
     name="norm.residual_norm",
@@ -29,16 +30,29 @@ RESIDUAL_NORM = Kernel(
         number("epsilon", "fp32"),
     ),
 )
-QUANTIZE = Kernel(
-    name="norm.quantize",
+FAMILY_NORM = Kernel(
+    name="norm.family_norm",
     module=MODULE,
-    function="quantize",
+    function="family_norm",
     arguments=(
-        pointer("inputs", "bf16"),
-        pointer("codes", "i8"),
+        pointer("residual", "fp32"),
+        pointer("added", "fp32"),
+        pointer("row_index", "i32"),
+        pointer("norm", "fp32"),
+        pointer("norm_bias", "fp32"),
+        pointer("added_bias", "fp32"),
+        pointer("outputs", "i8"),
         pointer("scales", "fp32"),
         pointer("sums", "fp32"),
-        number("columns", aligned=True),
+        number("hidden", aligned=True),
+        number("added_rows"),
+        number("splits"),
+        number("gathers"),
+        number("has_norm_bias"),
+        number("has_added_bias"),
+        number("added_scale", "fp32"),
+        number("output_scale", "fp32"),
+        number("epsilon", "fp32"),
     ),
 )
 
@@ -56,29 +70,30 @@ def residual_norm_variant(
     )
 
 
-def row_groups_for(hidden: int) -> int:
+def family_norm_variant(groups: int, *, quantized: bool, layer: bool) -> Variant:
+    """Return the form for rows of ``groups`` groups: RMSNorm, or LayerNorm."""
+    return variant(
+        FAMILY_NORM,
+        num_warps=min(groups, 32),
+        types=None if quantized else {"outputs": "*bf16"},
+        GROUPS=groups,
+        LAYER=layer,
+    )
+
+
+def row_groups_for(hidden: int, available: tuple[int, ...] = ROW_GROUPS) -> int:
     """Return the smallest number of groups that holds a row of ``hidden`` columns.
 
     Raises:
         UnsupportedModelError: The row is too long, or its length is not a multiple of 16.
     """
     needed = -(-hidden // ACTIVATION_GROUP)
-    if hidden % 16 or needed > ROW_GROUPS[-1] or hidden < 1:
+    if hidden % 16 or needed > available[-1] or hidden < 1:
         raise UnsupportedModelError(
             f"hidden size {hidden}; the norm kernel takes multiples of 16 up to "
-            f"{ROW_GROUPS[-1] * ACTIVATION_GROUP}"
+            f"{available[-1] * ACTIVATION_GROUP}"
         )
-    return next(groups for groups in ROW_GROUPS if groups >= needed)
-
-
-def quantize_variant(element: str) -> Variant:
-    """Return the form that reads ``bf16`` or ``fp32``."""
-    return variant(
-        QUANTIZE,
-        num_warps=QUANTIZE_GROUPS,
-        types={"inputs": f"*{element}"},
-        GROUPS=QUANTIZE_GROUPS,
-    )
+    return next(groups for groups in available if groups >= needed)
 
 
 VARIANTS: tuple[Variant, ...] = (
@@ -88,5 +103,10 @@ VARIANTS: tuple[Variant, ...] = (
         for quantized in (True, False)
         for gather in (False, True)
     ),
-    *(quantize_variant(element) for element in ("bf16", "fp32")),
+    *(
+        family_norm_variant(groups, quantized=quantized, layer=layer)
+        for groups in FAMILY_ROW_GROUPS
+        for quantized in (True, False)
+        for layer in (False, True)
+    ),
 )

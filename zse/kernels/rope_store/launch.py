@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from zse.kernels.layout import Partials, check_head_dim
+from zse.kernels.layout import check_head_dim
 from zse.kernels.rope_store.variants import (
     HEADS,
     TABLE_BLOCK,
@@ -79,7 +79,6 @@ def rope_store(
     launcher.launch(
         rope_store_variant(
             shape.head_dim,
-            element="fp32" if isinstance(inputs.qkv, Partials) else "bf16",
             quantized=cache.quantized,
             head_norm=inputs.q_norm != 0,
         ),

@@ -57,14 +57,11 @@ def rope_table_variant(head_dim: int) -> Variant:
     return variant(ROPE_TABLE, HALF=half, HALF_PAD=padded(half), BLOCK=TABLE_BLOCK)
 
 
-def rope_store_variant(head_dim: int, *, element: str, quantized: bool, head_norm: bool) -> Variant:
-    """Return the form that reads ``fp32`` or ``bf16`` and writes an int8 or a bfloat16 cache."""
-    types = {} if element == "fp32" else {"qkv": f"*{element}"}
-    if quantized:
-        types |= {"keys": "*i8", "values": "*i8"}
+def rope_store_variant(head_dim: int, *, quantized: bool, head_norm: bool) -> Variant:
+    """Return the form that writes an int8 or a bfloat16 cache."""
     return variant(
         ROPE_STORE,
-        types=types,
+        types={"keys": "*i8", "values": "*i8"} if quantized else None,
         HEAD_DIM=head_dim,
         HALF_PAD=padded(head_dim // 2),
         HEADS=HEADS,
@@ -75,9 +72,8 @@ def rope_store_variant(head_dim: int, *, element: str, quantized: bool, head_nor
 VARIANTS: tuple[Variant, ...] = (
     *(rope_table_variant(head_dim) for head_dim in HEAD_DIMS),
     *(
-        rope_store_variant(head_dim, element=element, quantized=quantized, head_norm=head_norm)
+        rope_store_variant(head_dim, quantized=quantized, head_norm=head_norm)
         for head_dim in HEAD_DIMS
-        for element in ("fp32", "bf16")
         for quantized in (False, True)
         for head_norm in (False, True)
         if not quantized or head_dim in INT8_HEAD_DIMS

@@ -53,6 +53,21 @@ def load_row(weights, scales, token, hidden, columns, mask, SCHEME: tl.constexpr
 
 
 @triton.jit
+def load_token_row(
+    weights, scales, tokens, slots, last_tokens, row, hidden, columns, mask,
+    SCHEME: tl.constexpr, GROUP_SIZE,
+):  # fmt: skip
+    """Return float32 values of some columns of a row's embedding.
+
+    A negative token stands for the last token that was sampled in the row's slot.
+    """
+    token = tl.load(tokens + row)
+    if token < 0:
+        token = tl.load(last_tokens + tl.load(slots + row))
+    return load_row(weights, scales, token.to(tl.int64), hidden, columns, mask, SCHEME, GROUP_SIZE)
+
+
+@triton.jit
 def embed(
     weights,
     scales,
@@ -66,20 +81,42 @@ def embed(
     BLOCK: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """Store one chunk of one embedding row as float32. Program: (row, chunk of BLOCK columns).
-
-    A negative token stands for the last token that was sampled in the row's slot.
-    """
+    """Store one chunk of one embedding row as float32. Program: (row, chunk of BLOCK columns)."""
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     mask = columns < hidden
-    token = tl.load(tokens + row)
-    if token < 0:
-        token = tl.load(last_tokens + tl.load(slots + row))
-    values = load_row(
-        weights, scales, token.to(tl.int64), hidden, columns, mask, SCHEME, GROUP_SIZE
+    values = load_token_row(
+        weights, scales, tokens, slots, last_tokens, row, hidden, columns, mask, SCHEME, GROUP_SIZE
     )
     tl.store(residual + row * hidden + columns, values, mask=mask)
+
+
+@triton.jit
+def embed_scaled(
+    weights,
+    scales,
+    tokens,
+    slots,
+    last_tokens,
+    residual,
+    hidden,
+    scale,
+    SCHEME: tl.constexpr,
+    GROUP_SIZE: tl.constexpr,
+    BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """Store what ``embed`` does, times a factor."""
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
+    row = tl.program_id(0).to(tl.int64)
+    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    mask = columns < hidden
+    values = load_token_row(
+        weights, scales, tokens, slots, last_tokens, row, hidden, columns, mask, SCHEME, GROUP_SIZE
+    )
+    tl.store(residual + row * hidden + columns, values * scale, mask=mask)

@@ -1,22 +1,43 @@
-"""Activation of the gate half times the up half."""
+"""Activation of a matrix's product; where it is gated, of the gate half times the up half."""
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
-from zse.kernels.norm.triton.parts import GROUP, store_activations, sum_two_partials
+from zse.kernels.layout import ACTIVATIONS
+from zse.kernels.norm.triton.parts import (
+    GROUP,
+    load_bias,
+    store_activations,
+    sum_partials,
+    sum_two_partials,
+)
+
+GELU = tl.constexpr(ACTIVATIONS.index("gelu"))
+GELU_TANH = tl.constexpr(ACTIVATIONS.index("gelu_tanh"))
+RELU2 = tl.constexpr(ACTIVATIONS.index("relu2"))
 
 
 @triton.jit
-def activate(gate, ACTIVATION: tl.constexpr):
-    """Return silu, or GELU in its tanh form: both are the input times a sigmoid."""
-    if ACTIVATION == "gelu":
+def times_sigmoid(values, slope):
+    """Return the values times the sigmoid of the slope."""
+    return values * tl.sigmoid(tl.maximum(slope, -80.0))  # keeps exp(-slope) finite
+
+
+@triton.jit
+def activated(values, activation):
+    """Return what ``layout.ACTIVATIONS`` names by this number, of each value."""
+    result = times_sigmoid(values, values)
+    if activation == GELU:
+        result = 0.5 * values * (1.0 + tl.erf(values * 0.7071067811865476))
+    if activation == GELU_TANH:
         # 0.5 * (1 + tanh(y)) is sigmoid(2y), y = sqrt(2 / pi) * (x + 0.044715 x^3)
-        slope = 1.5957691216057308 * gate * (1.0 + 0.044715 * gate * gate)
-    else:
-        slope = gate
-    return gate * tl.sigmoid(tl.maximum(slope, -80.0))  # keeps exp(-slope) finite
+        slope = 1.5957691216057308 * values * (1.0 + 0.044715 * values * values)
+        result = times_sigmoid(values, slope)
+    if activation == RELU2:
+        result = tl.maximum(values, 0.0) * tl.maximum(values, 0.0)
+    return result
 
 
 @triton.jit
@@ -28,11 +49,10 @@ def silu_mul(
     width,
     rows,
     splits,
-    ACTIVATION: tl.constexpr,
     GROUPS: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """Store activation(gate) * up of some groups of one row. Program: (row, chunk of groups)."""
+    """Store silu(gate) * up of some groups of one row. Program: (row, chunk of groups)."""
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
@@ -45,7 +65,44 @@ def silu_mul(
     gate, up = sum_two_partials(line, line + width, columns, inside, splits, stride)
     row_groups = tl.cdiv(width, GROUP)
     store_activations(
-        activate(gate, ACTIVATION) * up,
+        times_sigmoid(gate, gate) * up,
+        outputs + row * width,
+        scales + row * row_groups,
+        sums + row * row_groups,
+        columns,
+        groups,
+        inside,
+        groups < row_groups,
+    )
+
+
+@triton.jit
+def activate(
+    inputs, bias, outputs, scales, sums, width, rows, splits, has_bias, activation,
+    GATED: tl.constexpr, GROUPS: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """Do what ``silu_mul`` does with a bias and any activation, GATED or without an up half."""
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
+    row = tl.program_id(0).to(tl.int64)
+    groups = tl.program_id(1) * GROUPS + tl.arange(0, GROUPS)
+    columns = groups[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
+    inside = columns < width
+    row_width = 2 * width if GATED else width
+    line = inputs + row * row_width
+    stride = rows.to(tl.int64) * row_width
+    own_bias = load_bias(bias, columns, inside, has_bias)
+    if GATED:
+        gate, up = sum_two_partials(line, line + width, columns, inside, splits, stride)
+        up += load_bias(bias + width, columns, inside, has_bias)
+        values = activated(gate + own_bias, activation) * up
+    else:
+        total = sum_partials(line, columns, inside, splits, stride)
+        values = activated(total + own_bias, activation)
+    row_groups = tl.cdiv(width, GROUP)
+    store_activations(
+        values,
         outputs + row * width,
         scales + row * row_groups,
         sums + row * row_groups,

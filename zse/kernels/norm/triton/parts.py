@@ -53,6 +53,13 @@ def sum_two_partials(left, right, offsets, mask, splits, split_stride):
 
 
 @triton.jit
+def load_bias(bias, offsets, mask, has_bias):
+    """Return a tile of the bias, or zeros when there is none."""
+    wanted = (tl.zeros(offsets.shape, tl.int32) + has_bias) > 0
+    return tl.load(bias + offsets, mask=mask & wanted, other=0.0)
+
+
+@triton.jit
 def round_to_even(values):
     """Round float32 of magnitude below 2**22 to the nearest integer, halves to even."""
     return (values + ROUNDING_SHIFT) - ROUNDING_SHIFT

@@ -27,13 +27,6 @@ class Stored(NamedTuple):
 
 
 @triton.jit
-def load_bias(bias, offsets, mask, has_bias):
-    """Return a tile of the bias, or zeros when there is none."""
-    wanted = (tl.zeros(offsets.shape, tl.int32) + has_bias) > 0
-    return tl.load(bias + offsets, mask=mask & wanted, other=0.0)
-
-
-@triton.jit
 def load_halves(weight, HALF: tl.constexpr, HALF_PAD: tl.constexpr):
     """Return both halves of a vector [D] as [1, HALF_PAD], zeros past D / 2."""
     column = tl.arange(0, HALF_PAD)

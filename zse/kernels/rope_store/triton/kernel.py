@@ -5,13 +5,12 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from zse.kernels.norm.triton.parts import sum_two_partials, to_bf16
+from zse.kernels.norm.triton.parts import load_bias, sum_two_partials, to_bf16
 from zse.kernels.rope_store.triton.heads import (
     BLOCK_TOKENS,
     Stored,
     head_norm_factor,
     line_of,
-    load_bias,
     load_halves,
     rotate,
     write_halves,
