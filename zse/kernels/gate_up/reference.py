@@ -33,13 +33,16 @@ def activated_product(
         bias: float32, added to ``joined`` first.
     """
     joined = joined.float() if bias is None else joined.float() + bias
-    gate, up = joined.chunk(2, -1) if gated else (joined, 1.0)
-    return _ACTIVATIONS[activation](gate) * up
+    if not gated:
+        return _activated(joined, activation)
+    gate, up = joined.chunk(2, -1)
+    return _activated(gate, activation) * up
 
 
-_ACTIVATIONS = {
-    "silu": torch.nn.functional.silu,
-    "gelu": torch.nn.functional.gelu,
-    "gelu_tanh": lambda gate: torch.nn.functional.gelu(gate, approximate="tanh"),
-    "relu2": lambda gate: torch.relu(gate) ** 2,
-}
+def _activated(values: torch.Tensor, activation: str) -> torch.Tensor:
+    functional = torch.nn.functional
+    if activation == "relu2":
+        return torch.relu(values) ** 2
+    if activation == "silu":
+        return functional.silu(values)
+    return functional.gelu(values, approximate="tanh" if activation == "gelu_tanh" else "none")
