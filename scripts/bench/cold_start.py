@@ -25,7 +25,7 @@ from pathlib import Path
 
 from machine import machine_facts
 from peers import PeerNotRunError, measure_peer
-from timed_server import ROOT, Start, start_once, zse_subject
+from timed_server import ROOT, Starts, measure_starts, spread, zse_server
 
 sys.path.insert(0, str(ROOT))
 
@@ -67,12 +67,8 @@ def measure(name: str, work: Path, options: argparse.Namespace) -> dict[str, obj
     if kind == "cuda":
         arguments.append(f"--kv-gib={kv_gib(config, kind):.4f}")
     arguments += shlex.split(options.serve_arguments)
-    subject = zse_subject(model, device=options.device, arguments=arguments)
-    starts = [
-        start_once(subject, vocabulary=config.vocab_size, decode=index == options.repeat)
-        for index in range(options.repeat + 1)
-    ][1:]  # the first compiles and caches what a first start does
-    ours = summary(starts)
+    server = zse_server(model, device=options.device, arguments=arguments)
+    ours = summary(measure_starts(server, repeat=options.repeat, vocabulary=config.vocab_size))
     print(f"\n{name}: {model.stat().st_size / 1e9:.2f} GB on {options.device}")
     print_summary("zse", ours)
     peers: dict[str, object] = {}
@@ -124,21 +120,21 @@ def kv_gib(config: ModelConfig, kind: str) -> float:
     return tokens * values * KV_ELEMENT_BYTES[kind] / (1 << 30)
 
 
-def summary(starts: list[Start]) -> dict[str, object]:
+def summary(found: Starts) -> dict[str, object]:
     """Return medians, least and most over the starts."""
     result: dict[str, object] = {}
-    for phase in starts[0].seconds:
-        values = [start.seconds[phase] * 1000 for start in starts]
-        result[f"{phase}_ms_p50"] = round(statistics.median(values), 1)
-        result[f"{phase}_ms_min"] = round(min(values), 1)
-        result[f"{phase}_ms_max"] = round(max(values), 1)
-    names = starts[-1].ledger_ms
+    for phase in found.starts[0].milestones:
+        name = phase.replace("-", "_")
+        for key, value in spread([start.milestones[phase] for start in found.starts]).items():
+            result[f"{name}_ms_{key}"] = value
     result["ledger_end_ms_p50"] = {
-        name: round(statistics.median(start.ledger_ms.get(name, 0.0) for start in starts), 1)
-        for name in names
+        name: round(
+            statistics.median(s.ledger[name].end_ms for s in found.starts if name in s.ledger), 1
+        )
+        for name in found.starts[-1].ledger
     }
-    result["decode_tokens_per_second"] = round(starts[-1].decode_tokens_per_second, 1)
-    result["gpu_bytes"] = max(start.gpu_bytes for start in starts)
+    result["decode_tokens_per_second"] = round(found.decode_tokens_per_second, 1)
+    result["gpu_bytes"] = found.gpu_bytes
     return result
 
 
@@ -166,11 +162,7 @@ def import_torch(repeat: int) -> dict[str, float]:
         values.append((time.perf_counter() - began) * 1000)
         if done.returncode:
             raise PeerNotRunError("torch is not installed")
-    return {
-        "first_token_ms_p50": round(statistics.median(values), 1),
-        "first_token_ms_min": round(min(values), 1),
-        "first_token_ms_max": round(max(values), 1),
-    }
+    return {f"first_token_ms_{key}": value for key, value in spread(values).items()}
 
 
 if __name__ == "__main__":

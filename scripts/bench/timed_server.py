@@ -1,29 +1,28 @@
-"""A server process with a stopwatch: process start, liveness, first streamed token, decode speed.
+"""Servers to start and to ask: ours and llama-server, the same way, with the product's own meter.
 
-Ours and llama-server are asked the same way: one prompt of token ids, over HTTP, on loopback.
+One prompt of token ids, over HTTP, on loopback; then how fast the server decodes.
 """
 
 from __future__ import annotations
 
 import http.client
 import json
-import os
-import socket
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from zse.deploy.measure.start import HOST, Dialogue, Start, Subject, measure_start  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-ROOT = Path(__file__).resolve().parents[2]
-HOST = "127.0.0.1"
-POLL_SECONDS = 0.002
 START_LIMIT_SECONDS = 300
 PROMPT_TOKENS = 32
 DECODE_PROMPT_TOKENS = 128
@@ -35,51 +34,59 @@ BOOT = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Subject:
-    """A server to start."""
+class TimedServer:
+    """A server that completes prompts of token ids."""
 
     name: str
-    command: Sequence[str]
-    """``{port}`` stands for the port."""
+    command: Callable[[int], list[str]]
+    """Port -> command."""
+    live_path: str = ""
     ready_path: str
-    """Answers 200 once requests are served."""
     path: str
     """Takes completions."""
     body: Callable[[list[int], int, bool], dict[str, object]]
     """Prompt ids, number of tokens, streamed -> request body."""
-    live_path: str = ""
-    environment: dict[str, str] = field(default_factory=dict)
-    uses_gpu: bool = False
+
+    def subject(self, vocabulary: int) -> Subject:
+        """Return what the meter starts and asks for one token."""
+        return Subject(
+            name=self.name,
+            how="process",
+            command=self.command,
+            dialogue=Dialogue(
+                live_path=self.live_path,
+                ready_path=self.ready_path,
+                path=self.path,
+                question=self.body(prompt_ids(PROMPT_TOKENS, vocabulary, 0), 1, True),
+                brings_text=bool,  # the first event is the token
+            ),
+            is_told_when=True,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Start:
-    """One start, in seconds from process start, and what was seen of the process."""
+class Starts:
+    """Several starts of a server, and what its last one was used for."""
 
-    seconds: dict[str, float]
-    """``live`` where there is such a path, ``ready``, ``first_token``."""
-    ledger_ms: dict[str, float]
-    """The server's own: when each phase ended, in ms since its process began."""
+    starts: list[Start]
     decode_tokens_per_second: float
-    """Between the first and the last of 256 tokens, over HTTP; 0 when not asked for."""
+    """Between the first and the last of 256 tokens, over HTTP."""
     gpu_bytes: int
     """Growth of the GPU's used memory; 0 without a GPU."""
 
 
-def zse_subject(model: Path, *, device: str, arguments: Sequence[str] = ()) -> Subject:
+def zse_server(model: Path, *, device: str, arguments: Sequence[str] = ()) -> TimedServer:
     """Return our server, started the way an image starts it: no site, no user folder."""
     paths = [str(ROOT), *(path for path in sys.path if path and path != str(ROOT))]
-    return Subject(
+    command = [sys.executable, "-I", "-S", "-c", BOOT.format(paths=paths), str(model)]
+    command += ["--device", device, *arguments]
+    return TimedServer(
         name="zse",
-        command=[
-            *(sys.executable, "-I", "-S", "-c", BOOT.format(paths=paths), str(model)),
-            *("--port", "{port}", "--device", device, *arguments),
-        ],
+        command=lambda port: [*command, "--port", str(port)],
         live_path="/health/live",
         ready_path="/health/ready",
         path="/v1/completions",
         body=_openai_body,
-        uses_gpu=device != "cpu",
     )
 
 
@@ -94,126 +101,76 @@ def _openai_body(prompt: list[int], tokens: int, streamed: bool) -> dict[str, ob
     }
 
 
-def start_once(subject: Subject, *, vocabulary: int, decode: bool) -> Start:
-    """Start the server, ask it, stop it.
+def measure_starts(server: TimedServer, *, repeat: int, vocabulary: int) -> Starts:
+    """Start a server once to warm up what a first start caches, then so many times.
 
     Args:
-        subject: What to start.
+        server: What to start.
+        repeat: Starts that count; the last one also decodes.
         vocabulary: Prompts hold ids below this.
-        decode: Also measure how fast it decodes.
+
+    Raises:
+        ColdStartError: It ended, or did not answer in time.
     """
-    used_before = used_gpu_bytes() if subject.uses_gpu else 0
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        port = probe.getsockname()[1]
-    command = [part.replace("{port}", str(port)) for part in subject.command]
-    with tempfile.TemporaryFile() as log:
-        environment = os.environ | subject.environment
-        environment["ZSE_START_TIME_NS"] = str(time.time_ns())
-        began = time.perf_counter()
-        server = subprocess.Popen(
-            command, stdout=subprocess.DEVNULL, stderr=log, env=environment, cwd=ROOT
-        )
-        try:
-            seconds = {}
-            if subject.live_path:
-                seconds["live"] = wait_for(server, port, subject.live_path, began, log)
-            seconds["ready"] = wait_for(server, port, subject.ready_path, began, log)
-            ask(port, subject, prompt_ids(PROMPT_TOKENS, vocabulary, 0), 1, streamed=True)
-            seconds["first_token"] = time.perf_counter() - began
-            speed = decode_speed(port, subject, vocabulary) if decode else 0.0
-            used_after = used_gpu_bytes() if subject.uses_gpu else 0
-        finally:
-            stop(server)
-        log.seek(0)
-        ledger = ledger_of(log.read())
-    return Start(
-        seconds=seconds,
-        ledger_ms=ledger,
-        decode_tokens_per_second=speed,
-        gpu_bytes=max(used_after - used_before, 0),
+    subject = server.subject(vocabulary)
+    speeds: list[float] = []
+    held: list[int] = []
+
+    def decode(port: int) -> None:
+        speeds.append(decode_speed(port, server, vocabulary))
+
+    starts = []
+    for index in range(repeat + 1):
+        used_before = used_gpu_bytes()
+
+        def use(port: int, is_last: bool = index == repeat, before: int = used_before) -> None:
+            if is_last:
+                decode(port)
+            held.append(used_gpu_bytes() - before)
+
+        starts.append(measure_start(subject, timeout_seconds=START_LIMIT_SECONDS, then=use))
+    return Starts(
+        starts=starts[1:], decode_tokens_per_second=speeds[0], gpu_bytes=max(0, *held[1:])
     )
 
 
-def wait_for(server: subprocess.Popen, port: int, path: str, began: float, log: object) -> float:
-    """Return the seconds until a path answers 200."""
-    while time.perf_counter() - began < START_LIMIT_SECONDS:
-        connection = http.client.HTTPConnection(HOST, port, timeout=10)
-        try:
-            connection.request("GET", path)
-            if connection.getresponse().status == http.HTTPStatus.OK:
-                return time.perf_counter() - began
-        except (OSError, http.client.HTTPException):
-            pass
-        finally:
-            connection.close()
-        if server.poll() is not None:
-            log.seek(0)
-            words = log.read()[-3000:].decode(errors="replace")
-            raise RuntimeError(f"the server ended with code {server.returncode}:\n{words}")
-        time.sleep(POLL_SECONDS)
-    raise RuntimeError(f"{path} did not answer in {START_LIMIT_SECONDS} s")
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """Return median, least and most, in ms as they come."""
+    found = {"p50": statistics.median(values), "min": min(values), "max": max(values)}
+    return {name: round(value, 1) for name, value in found.items()}
 
 
-def ask(port: int, subject: Subject, prompt: list[int], tokens: int, *, streamed: bool) -> float:
-    """Ask for a completion; return the seconds until its first event, or until all of it."""
-    began = time.perf_counter()
-    connection = http.client.HTTPConnection(HOST, port, timeout=START_LIMIT_SECONDS)
-    try:
-        body = json.dumps(subject.body(prompt, tokens, streamed))
-        connection.request("POST", subject.path, body, {"content-type": "application/json"})
-        response = connection.getresponse()
-        if response.status != http.HTTPStatus.OK:
-            raise RuntimeError(f"{subject.path}: {response.status} {response.read()[:500]!r}")
-        if streamed:
-            line = response.readline()
-            while line and not line.startswith(b"data: {"):
-                line = response.readline()
-            seconds = time.perf_counter() - began
-            if not line:
-                raise RuntimeError("the stream ended without an event")
-            response.read()
-            return seconds
-        response.read()
-        return time.perf_counter() - began
-    finally:
-        connection.close()
-
-
-def decode_speed(port: int, subject: Subject, vocabulary: int) -> float:
+def decode_speed(port: int, server: TimedServer, vocabulary: int) -> float:
     """Return tokens per second: what 256 more tokens cost, the median of three differences."""
     rates = []
     for index in range(1, 5):  # the first pair warms up what was not needed before
         short = prompt_ids(DECODE_PROMPT_TOKENS, vocabulary, 2 * index)
         long = prompt_ids(DECODE_PROMPT_TOKENS, vocabulary, 2 * index + 1)
-        first = ask(port, subject, short, 1, streamed=False)
-        whole = ask(port, subject, long, 1 + DECODE_TOKENS, streamed=False)
+        first = _seconds_of(port, server, short, 1)
+        whole = _seconds_of(port, server, long, 1 + DECODE_TOKENS)
         rates.append(DECODE_TOKENS / (whole - first))
     return statistics.median(rates[1:])
+
+
+def _seconds_of(port: int, server: TimedServer, prompt: list[int], tokens: int) -> float:
+    """Return the seconds of a whole completion."""
+    began = time.perf_counter()
+    connection = http.client.HTTPConnection(HOST, port, timeout=START_LIMIT_SECONDS)
+    try:
+        body = json.dumps(server.body(prompt, tokens, False))
+        connection.request("POST", server.path, body, {"content-type": "application/json"})
+        response = connection.getresponse()
+        text = response.read()
+        if response.status != http.HTTPStatus.OK:
+            raise RuntimeError(f"{server.path}: {response.status} {text[:500]!r}")
+        return time.perf_counter() - began
+    finally:
+        connection.close()
 
 
 def prompt_ids(count: int, vocabulary: int, variant: int) -> list[int]:
     """Return a prompt that shares no prefix with those of other variants."""
     return [(300 + 977 * variant + 31 * index) % vocabulary for index in range(count)]
-
-
-def stop(server: subprocess.Popen) -> None:
-    """End a server: politely, then not."""
-    server.terminate()
-    try:
-        server.wait(30)
-    except subprocess.TimeoutExpired:
-        server.kill()
-        server.wait()
-
-
-def ledger_of(log: bytes) -> dict[str, float]:
-    """Return when each phase ended, from the server's ``ready`` line."""
-    for line in log.splitlines():
-        if b'"cold_start_ms"' in line:
-            phases = json.loads(line)["cold_start_ms"]
-            return {name: phase["end_ms"] for name, phase in phases.items()}
-    return {}
 
 
 def used_gpu_bytes() -> int:

@@ -42,13 +42,6 @@ def test_prompts_share_no_prefix_and_stay_in_the_vocabulary() -> None:
     assert all(0 <= token < 2048 for prompt in prompts for token in prompt)
 
 
-def test_the_ledger_is_read_from_the_servers_own_log() -> None:
-    phases = {"ready": {"start_ms": 0.0, "end_ms": 12.5, "duration_ms": 12.5}}
-    log = b'{"message": "listening"}\n' + json.dumps({"cold_start_ms": phases}).encode()
-    assert timed_server.ledger_of(log) == {"ready": 12.5}
-    assert timed_server.ledger_of(b"not a log") == {}
-
-
 def test_the_checkpoint_for_transformers_is_one_that_it_loads(tmp_path: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shutil
-import statistics
 from typing import TYPE_CHECKING
 
-from timed_server import Subject, start_once
+from timed_server import TimedServer, measure_starts, spread
 
 from peers.errors import PeerNotRunError
+from zse.deploy.measure.errors import ColdStartError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,32 +33,25 @@ def measure_llama_server(
     model = work / f"{settings['hidden_size']}x{settings['num_hidden_layers']}-{kind}.gguf"
     if not model.is_file():
         make_gguf(model, settings, kind)  # what was just written is in the page cache
-    subject = Subject(
+    command = [found, "-m", str(model), "-c", "4096", "-np", "1", "-ngl", "99", "-fa", "on"]
+    server = TimedServer(
         name="llama-server",
-        command=[
-            *(found, "-m", str(model), "--port", "{port}", "-c", "4096", "-np", "1"),
-            *("-ngl", "99", "-fa", "on"),
-        ],
+        command=lambda port: [*command, "--port", str(port)],
         ready_path="/health",
         path="/completion",
         body=_body,
-        uses_gpu=True,
     )
     try:
-        starts = [
-            start_once(subject, vocabulary=vocabulary, decode=index == repeat)
-            for index in range(repeat + 1)
-        ][1:]
-    except RuntimeError as error:
+        measured = measure_starts(server, repeat=repeat, vocabulary=vocabulary)
+    except (ColdStartError, RuntimeError) as error:
         raise PeerNotRunError(str(error)) from error
     result: dict = {"model_bytes": model.stat().st_size, "kind": kind}
-    for phase in ("ready", "first_token"):
-        values = [start.seconds[phase] * 1000 for start in starts]
-        result[f"{phase}_ms_p50"] = round(statistics.median(values), 1)
-        result[f"{phase}_ms_min"] = round(min(values), 1)
-        result[f"{phase}_ms_max"] = round(max(values), 1)
-    result["decode_tokens_per_second"] = round(starts[-1].decode_tokens_per_second, 1)
-    result["gpu_bytes"] = max(start.gpu_bytes for start in starts)
+    for phase in ("ready", "first-token"):
+        name = phase.replace("-", "_")
+        for key, value in spread([start.milestones[phase] for start in measured.starts]).items():
+            result[f"{name}_ms_{key}"] = value
+    result["decode_tokens_per_second"] = round(measured.decode_tokens_per_second, 1)
+    result["gpu_bytes"] = measured.gpu_bytes
     return result
 
 

@@ -23,13 +23,34 @@ HOST = "127.0.0.1"
 _POLL_SECONDS = 0.002
 _STOP_SECONDS = 40.0
 _LOG_BYTES = 3000
-_QUESTION = {
+_QUESTION: dict[str, object] = {
     "model": "default",
     "messages": [{"role": "user", "content": "What is the capital of France?"}],
     "max_tokens": 4,
     "temperature": 0,
     "stream": True,
 }
+
+
+def _has_text(event: Mapping[str, Any]) -> bool:
+    """Whether a chat's event brings text: the first names the role only."""
+    choice = (event.get("choices") or [{}])[0]
+    return bool(choice.get("delta", {}).get("content") or choice.get("finish_reason"))
+
+
+@record
+class Dialogue:
+    """How a server is asked whether it is there, and for its first token."""
+
+    live_path: str = "/health/live"
+    """Empty: the server has none."""
+    ready_path: str = "/health/ready"
+    """Answers 200 once questions are served; ours tells its phases there."""
+    path: str = "/v1/chat/completions"
+    question: Mapping[str, object] = field(default_factory=_QUESTION.copy)
+    """Body of a request whose answer is streamed."""
+    brings_text: Callable[[Mapping[str, Any]], bool] = _has_text
+    """Whether an event of the stream holds text, or the end of an answer without any."""
 
 
 @record
@@ -43,6 +64,7 @@ class Subject:
     """Port -> a command that serves there."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables of the command; the port is passed as PORT too."""
+    dialogue: Dialogue = Dialogue()
     is_told_when: bool = False
     """Whether the process hears when it was started, which is finer than what the kernel says."""
 
@@ -61,9 +83,9 @@ class Start:
     """One cold start, in ms since the command was run."""
 
     live_ms: float
-    """``/health/live`` answered."""
+    """It answered that it lives; 0 where it has no such answer."""
     ready_ms: float
-    """``/health/ready`` answered 200."""
+    """It answered that it is ready."""
     first_token_ms: float
     """The first text of a streamed answer arrived."""
     ledger: Mapping[str, LedgerPhase]
@@ -75,12 +97,15 @@ class Start:
         return {"live": self.live_ms, "ready": self.ready_ms, "first-token": self.first_token_ms}
 
 
-def measure_start(subject: Subject, *, timeout_seconds: float) -> Start:
+def measure_start(
+    subject: Subject, *, timeout_seconds: float, then: Callable[[int], None] | None = None
+) -> Start:
     """Start once, wait, ask once, stop.
 
     Args:
         subject: What to start.
         timeout_seconds: Until a start counts as failed.
+        then: What else to do with the server before it is stopped; called with its port.
 
     Raises:
         ColdStartError: The process ended, or did not answer in time; its last words are quoted.
@@ -94,10 +119,13 @@ def measure_start(subject: Subject, *, timeout_seconds: float) -> Start:
         began = time.perf_counter()
         with _running(command, variables, log) as process:
             watch = _Watch(process, port, began, timeout_seconds, log)
-            live_ms = watch.wait("/health/live")
-            ready_ms = watch.wait("/health/ready")
-            first_token_ms = watch.ask()
-            ledger = watch.ledger()
+            dialogue = subject.dialogue
+            live_ms = watch.wait(dialogue.live_path) if dialogue.live_path else 0.0
+            ready_ms = watch.wait(dialogue.ready_path)
+            first_token_ms = watch.ask(dialogue)
+            ledger = watch.ledger(dialogue.ready_path)
+            if then is not None:
+                then(port)
     return Start(live_ms=live_ms, ready_ms=ready_ms, first_token_ms=first_token_ms, ledger=ledger)
 
 
@@ -132,33 +160,30 @@ class _Watch:
             time.sleep(_POLL_SECONDS)
         raise self._failure(f"{path} was not answered with 200 in {self._timeout_seconds:g} s")
 
-    def ask(self) -> float:
+    def ask(self, dialogue: Dialogue) -> float:
         """Return the ms until the first text of a streamed answer."""
-        body = json.dumps(_QUESTION).encode()
+        body = json.dumps(dialogue.question).encode()
         try:
-            with self._request("POST", "/v1/chat/completions", body) as answer:
+            with self._request("POST", dialogue.path, body) as answer:
                 if answer.status != http.HTTPStatus.OK:
                     text = answer.read(500).decode(errors="replace")
                     raise self._failure(f"the question was answered with {answer.status}: {text}")
-                return self._first_text(answer)
+                return self._first_text(answer, dialogue)
         except (OSError, http.client.HTTPException) as error:
             raise self._failure(f"the question was not answered: {error}") from error
 
-    def _first_text(self, answer: http.client.HTTPResponse) -> float:
+    def _first_text(self, answer: http.client.HTTPResponse, dialogue: Dialogue) -> float:
         for line in answer:
-            if line.startswith(b"data: {"):
-                choices = json.loads(line[6:]).get("choices") or [{}]
-                # The first event names the role only; an answer without any text still ends.
-                if choices[0].get("delta", {}).get("content") or choices[0].get("finish_reason"):
-                    elapsed_ms = self._elapsed_ms()
-                    answer.read()
-                    return elapsed_ms
+            if line.startswith(b"data: {") and dialogue.brings_text(json.loads(line[6:])):
+                elapsed_ms = self._elapsed_ms()
+                answer.read()
+                return elapsed_ms
         raise self._failure("the stream ended without a token")
 
-    def ledger(self) -> dict[str, LedgerPhase]:
-        """Return the server's own record of its start."""
+    def ledger(self, path: str) -> dict[str, LedgerPhase]:
+        """Return the server's own record of its start; empty where it keeps none."""
         try:
-            with self._request("GET", "/health/ready") as answer:
+            with self._request("GET", path) as answer:
                 phases: dict[str, Any] = json.loads(answer.read()).get("phases", {})
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise self._failure(f"the ledger could not be read: {error}") from error
