@@ -57,7 +57,8 @@ def written_below_the_cache_folder() -> set[str]:
             elif isinstance(node, ast.BinOp) and isinstance(node.right, ast.Constant):
                 left = getattr(node.left, "attr", getattr(node.left, "id", ""))
                 if left == "cache_dir" and isinstance(node.op, ast.Div):
-                    found.add(INSIDE.get(path.relative_to(SOURCES).parts[0], "") + str(node.right.value))
+                    inside = (INSIDE.get(part, "") for part in path.parent.parts)
+                    found.add("".join(inside) + str(node.right.value))
     return found
 
 
