@@ -29,8 +29,13 @@ from timed_server import ROOT, Starts, measure_starts, spread, zse_server
 
 sys.path.insert(0, str(ROOT))
 
+from typing import TYPE_CHECKING
+
 from zse.format import ZSEReader
-from zse.models.config import ModelConfig
+from zse.models.families import read_header
+
+if TYPE_CHECKING:
+    from zse.models.spec import ModelSpec
 
 PEERS = ("import-torch", "hf-bnb", "llama-server")
 CONTEXT_TOKENS = 4096
@@ -60,15 +65,15 @@ def measure(name: str, work: Path, options: argparse.Namespace) -> dict[str, obj
     model = zse_file(name, work)
     read_through(model)
     with ZSEReader(model) as reader:
-        config = ModelConfig.from_json(reader.header.model_config)
+        spec = read_header(reader.header.model_config)
         settings = json.loads(bytes(reader.section("config.json")))
     kind = options.device.partition(":")[0]
-    arguments = [f"--max-context={min(CONTEXT_TOKENS, config.max_position)}"]
+    arguments = [f"--max-context={min(CONTEXT_TOKENS, spec.max_position)}"]
     if kind == "cuda":
-        arguments.append(f"--kv-gib={kv_gib(config, kind):.4f}")
+        arguments.append(f"--kv-gib={kv_gib(spec, kind):.4f}")
     arguments += shlex.split(options.serve_arguments)
     server = zse_server(model, device=options.device, arguments=arguments)
-    ours = summary(measure_starts(server, repeat=options.repeat, vocabulary=config.vocab_size))
+    ours = summary(measure_starts(server, repeat=options.repeat, vocabulary=spec.vocab_size))
     print(f"\n{name}: {model.stat().st_size / 1e9:.2f} GB on {options.device}")
     print_summary("zse", ours)
     peers: dict[str, object] = {}
@@ -82,7 +87,7 @@ def measure(name: str, work: Path, options: argparse.Namespace) -> dict[str, obj
                     settings,
                     work=work,
                     repeat=options.repeat,
-                    vocabulary=config.vocab_size,
+                    vocabulary=spec.vocab_size,
                     llama_server=options.llama_server,
                     gguf_kind=options.gguf_kind,
                 )
@@ -113,10 +118,10 @@ def read_through(path: Path) -> None:
             pass
 
 
-def kv_gib(config: ModelConfig, kind: str) -> float:
+def kv_gib(spec: ModelSpec, kind: str) -> float:
     """Return the KV memory of one sequence of the context, and a block more."""
     tokens = CONTEXT_TOKENS + 32
-    values = 2 * config.num_layers * config.num_kv_heads * config.head_dim
+    values = 2 * len(spec.layers) * spec.attention.num_kv_heads * spec.attention.head_dim
     return tokens * values * KV_ELEMENT_BYTES[kind] / (1 << 30)
 
 

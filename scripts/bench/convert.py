@@ -23,8 +23,7 @@ from pathlib import Path
 
 from machine import machine_facts
 
-from zse.models.config import ModelConfig
-from zse.models.names import tensor_plan
+from zse.models.families import read_checkpoint
 
 MIB = 1 << 20
 SHARD_BYTES = 1 << 30
@@ -73,7 +72,7 @@ def write_checkpoint(folder: Path, wanted_bytes: int) -> int:
     config = CONFIG | {"num_hidden_layers": num_layers}
     (folder / "config.json").write_text(json.dumps(config))
     block = noise_block(1 << 20)
-    tensors = [tensor for group in plan_for(num_layers) for tensor in group.tensors]
+    tensors = plan_for(num_layers)
     shards: list[list[tuple[str, tuple[int, ...]]]] = [[]]
     filled_bytes = 0
     for name, shape in (piece for tensor in tensors for piece in tensor.sources):
@@ -151,12 +150,11 @@ def describe(runs: list[dict[str, float | str]], largest_bytes: int) -> dict[str
 
 
 def plan_for(num_layers: int) -> list:
-    return tensor_plan(ModelConfig.from_huggingface(CONFIG | {"num_hidden_layers": num_layers}))
+    return list(read_checkpoint(CONFIG | {"num_hidden_layers": num_layers}).weights())
 
 
 def stored_bytes(num_layers: int) -> int:
-    groups = plan_for(num_layers)
-    return sum(nbytes(tensor.shape) for group in groups for tensor in group.tensors)
+    return sum(nbytes(weight.shape) for weight in plan_for(num_layers))
 
 
 def nbytes(shape: tuple[int, ...]) -> int:

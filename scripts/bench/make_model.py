@@ -30,13 +30,13 @@ from zse.format.layout import UNKNOWN_DIGEST, PlannedFile, PlannedTensor, plan_l
 from zse.format.schemes import Scheme
 from zse.format.writer import prefix_for
 from zse.models.builtin import builtin_checkpoint
-from zse.models.config import ModelConfig
-from zse.models.names import TensorSource, tensor_plan
+from zse.models.families import read_checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from zse.format.spec import Group, TensorEntry, TensorPart, ZSEHeader
+    from zse.models.spec import WeightSpec
 
 QUANTS = ("int4", "nf4", "int8", "bf16")
 GROUP_SIZES = {"int4": 128, "nf4": 64}
@@ -112,10 +112,10 @@ def make_model(
 
 
 def plan_file(config_json: dict, quant: str, seed: int, tokenizer: Path) -> PlannedFile:
-    config = ModelConfig.from_huggingface(config_json)
+    spec = read_checkpoint(config_json)
     return PlannedFile(
-        architecture=config.family,
-        model_config=config.to_json(),
+        architecture=spec.family,
+        model_config=spec.header,
         provenance={
             "source": "random weights",
             "tool": f"make_model, zse {__version__}",
@@ -123,13 +123,13 @@ def plan_file(config_json: dict, quant: str, seed: int, tokenizer: Path) -> Plan
         },
         sections=sections_from(tokenizer, config_json),
         groups=[
-            (group.name, [plan_tensor(tensor, quant) for tensor in group.tensors])
-            for group in tensor_plan(config)
+            (group.name, [plan_tensor(tensor, quant) for tensor in group.weights])
+            for group in spec.groups()
         ],
     )
 
 
-def plan_tensor(tensor: TensorSource, quant: str) -> PlannedTensor:
+def plan_tensor(tensor: WeightSpec, quant: str) -> PlannedTensor:
     """Choose schemes as a conversion does; norms and biases are fp32, as the kernels read them."""
     scheme, group_size = Scheme(quant), 0
     if tensor.kind in ("norm", "bias"):

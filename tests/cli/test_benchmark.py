@@ -14,8 +14,8 @@ from zse.errors import UsageError
 from zse.format import Scheme, ZSEWriter
 from zse.format.as_torch import bytes_from
 from zse.format.layout import PlannedTensor
-from zse.models.config import ModelConfig
-from zse.models.names import tensor_plan
+from zse.models.families import read_header
+from zse.models.uniform import UniformDecoder
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def model_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    config = ModelConfig(
+    numbers = UniformDecoder(
         family="llama",
         vocab_size=64,
         hidden_size=32,
@@ -37,18 +37,15 @@ def model_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
         max_position=64,
     )
     path = tmp_path_factory.mktemp("benchmark") / "model.zse"
-    plan = tensor_plan(config)
+    spec = read_header(numbers.to_json())
     groups = [
-        (g.name, [PlannedTensor(name=t.name, scheme=Scheme.FP32, shape=t.shape) for t in g.tensors])
-        for g in plan
+        (g.name, [PlannedTensor(name=t.name, scheme=Scheme.FP32, shape=t.shape) for t in g.weights])
+        for g in spec.groups()
     ]
-    with ZSEWriter(
-        path, architecture="llama", model_config=config.to_json(), provenance={}
-    ) as writer:
+    with ZSEWriter(path, architecture="llama", model_config=spec.header, provenance={}) as writer:
         writer.plan(groups)
-        for group in plan:
-            for tensor in group.tensors:
-                writer.write_part(tensor.name, "data", bytes_from(torch.randn(tensor.shape)))
+        for weight in spec.weights():
+            writer.write_part(weight.name, "data", bytes_from(torch.randn(weight.shape)))
         writer.close()
     return path
 

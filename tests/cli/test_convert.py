@@ -20,8 +20,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch = pytest.importorskip("torch")
     from safetensors.torch import save_file
 
-    from zse.models.config import ModelConfig
-    from zse.models.names import tensor_plan
+    from zse.models.families import read_checkpoint
 
     folder = tmp_path_factory.mktemp("checkpoint")
     config = {
@@ -36,8 +35,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     }
     (folder / "config.json").write_text(json.dumps(config))
     write_tokenizer(folder)
-    plan = tensor_plan(ModelConfig.from_huggingface(config))
-    sources = [piece for group in plan for tensor in group.tensors for piece in tensor.sources]
+    sources = [piece for weight in read_checkpoint(config).weights() for piece in weight.sources]
     tensors = {name: torch.ones(shape, dtype=torch.float16) for name, shape in sources}
     save_file(tensors, folder / "model.safetensors")
     return folder

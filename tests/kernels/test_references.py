@@ -20,6 +20,7 @@ from zse.kernels.gate_up.reference import gate_up
 from zse.kernels.lm_head_sample.reference import lm_head_sample
 from zse.kernels.norm.reference import rms_norm
 from zse.kernels.rope_store.reference import rope_store
+from zse.models.uniform import TensorNames, UniformDecoder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,19 +54,22 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         for name, tensor in tensors.items():
             writer.write_part(name, "data", bytes_from(tensor))
         writer.close()
-    shape = SimpleNamespace(
+    numbers = UniformDecoder(
+        family="llama",
         vocab_size=VOCAB,
         hidden_size=HIDDEN,
+        intermediate_size=WIDE,
         num_layers=1,
         num_heads=HEADS,
         num_kv_heads=KV_HEADS,
         head_dim=HEAD_DIM,
         rms_norm_eps=EPSILON,
+        rope_theta=10000.0,
         max_position=64,
     )
-    options = BackendOptions(inverse_frequencies=FREQUENCIES, block_size=4, num_blocks=8, threads=1)
+    options = BackendOptions(block_size=4, num_blocks=8, threads=1)
     with ZSEReader(path) as reader:
-        backend = CPUBackend(reader, shape, options)
+        backend = CPUBackend(reader, numbers.spec(TensorNames()), options)
         chunks = [
             SequenceChunk(sequence_slot=0, token_ids=[5, 9, 77], start_position=0, block_table=[6]),
             SequenceChunk(sequence_slot=1, token_ids=[31], start_position=0, block_table=[2]),

@@ -9,7 +9,7 @@ import pytest
 from zse.errors import NotFoundError
 from zse.models import builtin
 from zse.models.builtin import BUILTIN_MODELS, builtin_checkpoint, is_builtin
-from zse.models.config import ModelConfig
+from zse.models.families import read_checkpoint
 from zse.text.tokenizer import Tokenizer
 
 
@@ -41,9 +41,9 @@ def test_tiny_is_a_small_llama_with_grouped_queries():
     folder = builtin_checkpoint("tiny")
     config = json.loads((folder / "config.json").read_text())
     generation = json.loads((folder / "generation_config.json").read_text())
-    ours = ModelConfig.from_huggingface(config, generation)
+    ours = read_checkpoint(config, generation)
     assert ours.family == "llama"
-    assert ours.num_kv_heads < ours.num_heads
+    assert ours.attention.num_kv_heads < ours.attention.num_heads
     assert ours.max_position == 2048
     header_bytes = 8192
     weights = (folder / "model.safetensors").stat().st_size - header_bytes

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -14,12 +15,15 @@ from zse.format import Scheme, ZSEWriter
 from zse.format.as_torch import bytes_from
 from zse.format.layout import PlannedTensor
 from zse.format.spec import parts_for
-from zse.models.config import ModelConfig
-from zse.models.names import TensorSource, tensor_plan
+from zse.models.families import read_header
+from zse.models.uniform import UniformDecoder
 from zse.settings import subprocess_environment
 
+if TYPE_CHECKING:
+    from zse.models.spec import WeightSpec
+
 LARGEST_SHARE_OF_FILE = 1.3
-CONFIG = ModelConfig(
+NUMBERS = UniformDecoder(
     family="llama",
     vocab_size=8192,
     hidden_size=2048,
@@ -62,7 +66,7 @@ runner.close()
 """
 
 
-def planned(tensor: TensorSource) -> PlannedTensor:
+def planned(tensor: WeightSpec) -> PlannedTensor:
     schemes = {"norm": (Scheme.BF16, 0), "head": (Scheme.INT8, 0), "linear": (Scheme.INT4, 128)}
     scheme, group_size = schemes[tensor.kind]
     return PlannedTensor(name=tensor.name, scheme=scheme, shape=tensor.shape, group_size=group_size)
@@ -85,10 +89,9 @@ def part_of(role: str, shape: tuple[int, ...], scheme: Scheme) -> torch.Tensor:
 @pytest.fixture(scope="module")
 def big_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("memory") / "big.zse"
-    plan = [(g.name, [planned(tensor) for tensor in g.tensors]) for g in tensor_plan(CONFIG)]
-    with ZSEWriter(
-        path, architecture="llama", model_config=CONFIG.to_json(), provenance={}
-    ) as writer:
+    spec = read_header(NUMBERS.to_json())
+    plan = [(g.name, [planned(tensor) for tensor in g.weights]) for g in spec.groups()]
+    with ZSEWriter(path, architecture="llama", model_config=spec.header, provenance={}) as writer:
         writer.plan(plan)
         for _, tensors in plan:
             for tensor in tensors:

@@ -11,8 +11,7 @@ from logits import as_tensor
 
 from zse.backends.types import SamplingRow, SequenceChunk, StepBatch
 from zse.models import ModelRunner, load_runner
-from zse.models.config import ModelConfig
-from zse.models.decoder import FINAL_NORM, HEAD
+from zse.models.decoder import logits_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,8 +72,7 @@ def logits_in_chunks(
             wants_logits="all",
         )
         step = backend.begin(StepBatch(chunks=[chunk], sampling=[None]))
-        residual = runner._program(backend, runner.config, step)
-        rows.append(backend.lm_head(step, residual, FINAL_NORM, HEAD))
+        rows.append(logits_of(backend, runner.spec, step))
         start += length
     assert start == len(token_ids)
     return torch.cat(rows)
@@ -179,7 +177,6 @@ def test_bfloat16_cache_is_close_and_half_the_size(make_pair: Callable[..., Any]
 def test_configuration_of_the_file_is_the_checkpoints(make_pair: Callable[..., Any]) -> None:
     pair = make_pair("qwen2", "bf16", **WINDOWED["qwen2"])
     with_runner = load_runner(pair.path, num_blocks=1, threads=1)
-    assert isinstance(with_runner.config, ModelConfig)
-    assert with_runner.config.sliding_layers == (1,)
+    assert [layer.mixer.window for layer in with_runner.spec.layers] == [None, 9]
     assert with_runner.vocab_size == 320
     with_runner.close()

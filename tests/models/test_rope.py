@@ -9,7 +9,7 @@ import torch
 import transformers
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from zse.models.rope import inverse_frequencies, read_rope
+from zse.models.rope import RoPESpec, read_rope
 
 SCALINGS: list[dict[str, Any]] = [
     {"rope_type": "linear", "factor": 4.0},
@@ -52,12 +52,23 @@ def test_frequencies_equal_transformers(scaling: dict[str, Any], length: int) ->
     )
     expected, factor = ROPE_INIT_FUNCTIONS[scaling["rope_type"]](config, "cpu", seq_len=length)
     theta, ours = read_rope({"rope_parameters": parameters}, 131072, 128)
-    found, found_factor = inverse_frequencies(128, theta, ours, length=length)
+    rope = RoPESpec(theta=theta, rotary_dim=128, scaling=ours)
+    found = rope.inverse_frequencies(length=length)
     torch.testing.assert_close(torch.tensor(found), expected, rtol=2e-6, atol=0.0)
-    assert found_factor == pytest.approx(factor)
+    assert rope.factor == pytest.approx(factor)
 
 
 def test_default_rope_has_no_scaling() -> None:
     assert read_rope({"rope_scaling": None, "rope_theta": 5.0}, 10, 4) == (5.0, None)
     assert read_rope({"rope_parameters": {"rope_type": "default", "rope_theta": 7}}, 10, 4)[0] == 7
-    assert inverse_frequencies(4, 100.0, None) == ([1.0, 0.1], 1.0)
+    rope = RoPESpec(theta=100.0, rotary_dim=4)
+    assert (rope.inverse_frequencies(), rope.factor) == ([1.0, 0.1], 1.0)
+
+
+def test_equal_ropes_are_one_key_so_that_layers_can_share_a_table() -> None:
+    scaled = {"rope_parameters": {**SCALINGS[2], "rope_theta": 5.0}}
+    ropes = []
+    for _ in range(2):
+        theta, scaling = read_rope(scaled, 10, 4)
+        ropes.append(RoPESpec(theta=theta, rotary_dim=4, scaling=scaling))
+    assert len({*ropes, RoPESpec(theta=5.0, rotary_dim=4)}) == 2

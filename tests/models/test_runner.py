@@ -12,7 +12,7 @@ from zse.backends.types import SamplingRow, SequenceChunk, StepBatch
 from zse.errors import ContextLengthError, DeviceError, EngineError, InvalidParameterError
 from zse.format import ZSEReader
 from zse.models import ModelRunner, load_runner
-from zse.models.decoder import FINAL_NORM, HEAD
+from zse.models.decoder import run_layers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -45,9 +45,10 @@ def run_logits(runner: ModelRunner, chunks: list[SequenceChunk]) -> list[torch.T
     """Return the logits from which each chunk would be sampled."""
     backend = runner._backend
     step = backend.begin(StepBatch(chunks=chunks, sampling=[None] * len(chunks)))
-    residual = runner._program(backend, runner.config, step)
-    rows = backend._norm(residual[step.last_rows], FINAL_NORM)  # type: ignore[attr-defined]
-    return list(backend._weights.linear(HEAD).each_row(rows))  # type: ignore[attr-defined]
+    head = runner.spec.head
+    residual = run_layers(backend, runner.spec, step)
+    rows = backend._norm(residual[step.last_rows], head.norm.weight.name)  # type: ignore[attr-defined]
+    return list(backend._weights.linear(head.weight.name).each_row(rows))  # type: ignore[attr-defined]
 
 
 def prefill(runner: ModelRunner, slots: range) -> None:

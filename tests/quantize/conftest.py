@@ -10,8 +10,7 @@ import torch
 from little_tokenizer import write_tokenizer
 from safetensors.torch import save_file
 
-from zse.models.config import ModelConfig
-from zse.models.names import tensor_plan
+from zse.models.families import read_checkpoint
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,13 +54,11 @@ def make_checkpoint_folder(
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(values))
     write_tokenizer(folder)
-    model = ModelConfig.from_huggingface(values)
     generator = torch.Generator().manual_seed(7)
     tensors = {
         name: (torch.randn(shape, generator=generator) * 0.05).to(_TORCH[values["torch_dtype"]])
-        for group in tensor_plan(model)
-        for tensor in group.tensors
-        for name, shape in tensor.sources
+        for weight in read_checkpoint(values).weights()
+        for name, shape in weight.sources
     }
     if shards == 1:
         save_file(tensors, folder / "model.safetensors")

@@ -4,13 +4,13 @@ import pytest
 
 from zse.errors import UsageError
 from zse.format.spec import Scheme
-from zse.models.names import GroupPlan, Kind, TensorSource
+from zse.models.spec import WeightGroup, WeightKind, WeightSpec
 from zse.quantize.options import QuantizationOptions
 
 
-def make_source(kind: Kind, columns: int = 256) -> TensorSource:
+def make_source(kind: WeightKind, columns: int = 256) -> WeightSpec:
     shape = (columns,) if kind in ("norm", "bias") else (64, columns)
-    return TensorSource(name="a.weight", shape=shape, kind=kind, sources=(("a", shape),))
+    return WeightSpec(name="a.weight", shape=shape, kind=kind, sources=(("a", shape),))
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_untied_embedding_is_int8_beside_quantized_layers(
 
 @pytest.mark.parametrize("kind", ["norm", "bias"])
 @pytest.mark.parametrize("quantization", ["int4", "bf16"])
-def test_norms_and_biases_are_float32(kind: Kind, quantization: str) -> None:
+def test_norms_and_biases_are_float32(kind: WeightKind, quantization: str) -> None:
     options = QuantizationOptions(quantization=quantization)
     assert options.plan_tensor(make_source(kind)).scheme is Scheme.FP32
 
@@ -98,7 +98,7 @@ def test_option_without_meaning_is_a_usage_error(bad: dict[str, object]) -> None
 def test_matrices_that_became_int8_are_counted_with_their_widths() -> None:
     widths = {"linear": (256, 200, 200, 80), "embed": (200,), "norm": (200,)}
     sources = [make_source(kind, width) for kind, found in widths.items() for width in found]
-    plan = [GroupPlan(name="layers.0", tensors=tuple(sources))]
+    plan = [WeightGroup(name="layers.0", weights=tuple(sources))]
     found = QuantizationOptions(quantization="int4", group_size=64).count_int8_instead(plan)
     assert found.matrices == 3
     assert found.warnings == (

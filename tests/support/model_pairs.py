@@ -12,13 +12,14 @@ import transformers
 from zse.format import Scheme, ZSEReader, ZSEWriter
 from zse.format.as_torch import bytes_from
 from zse.format.layout import PlannedTensor
-from zse.models.config import FAMILY_BY_ARCHITECTURE, ModelConfig
-from zse.models.names import TensorSource, tensor_plan
+from zse.models.families import all_families, read_checkpoint, read_header
 from zse.quantize.registry import create_scheme
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from zse.models.spec import ModelSpec, WeightSpec
 
 CONFIG_CLASSES = {
     "llama": transformers.LlamaConfig,
@@ -26,7 +27,7 @@ CONFIG_CLASSES = {
     "qwen2": transformers.Qwen2Config,
     "qwen3": transformers.Qwen3Config,
 }
-ARCHITECTURES = {family: name for name, family in FAMILY_BY_ARCHITECTURE.items()}
+ARCHITECTURES = {name: family.ARCHITECTURES[0] for name, family in all_families().items()}
 SHAPE: dict[str, Any] = {
     "vocab_size": 320,
     "hidden_size": 128,
@@ -56,7 +57,7 @@ class Pair:
             return self.reference(torch.tensor([token_ids])).logits[0]
 
 
-def planned(tensor: TensorSource, quantization: str, plain: Scheme) -> PlannedTensor:
+def planned(tensor: WeightSpec, quantization: str, plain: Scheme) -> PlannedTensor:
     """Return how the test stores a tensor: linears quantized, the head INT8, the rest plain."""
     scheme, group_size = plain, 0
     if quantization not in ("fp16", "bf16", "fp32") and tensor.kind in ("head", "linear"):
@@ -68,18 +69,18 @@ def planned(tensor: TensorSource, quantization: str, plain: Scheme) -> PlannedTe
 
 
 def write_file(
-    path: Path, config: ModelConfig, weights: dict[str, torch.Tensor], quantization: str
+    path: Path, spec: ModelSpec, weights: dict[str, torch.Tensor], quantization: str
 ) -> None:
     """Write a .zse file from a transformers state dict."""
     plain = Scheme(quantization if quantization in ("fp16", "bf16", "fp32") else "bf16")
-    plan = tensor_plan(config)
-    groups = [(g.name, [planned(t, quantization, plain) for t in g.tensors]) for g in plan]
+    plan = list(spec.groups())
+    groups = [(g.name, [planned(t, quantization, plain) for t in g.weights]) for g in plan]
     with ZSEWriter(
-        path, architecture=config.family, model_config=config.to_json(), provenance={}
+        path, architecture=spec.family, model_config=spec.header, provenance={}
     ) as writer:
         writer.plan(groups)
         for group, (_, tensors) in zip(plan, groups, strict=True):
-            for tensor, form in zip(group.tensors, tensors, strict=True):
+            for tensor, form in zip(group.weights, tensors, strict=True):
                 rows = torch.cat([weights[name].float() for name, _ in tensor.sources])
                 matrix = rows.reshape(rows.shape[0], -1)
                 parts = create_scheme(form.scheme, form.group_size).quantize_blocks(matrix)
@@ -93,12 +94,10 @@ def reference_model(path: Path, config: Any) -> Any:
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     state = {}
     with ZSEReader(path) as reader:
-        for group in tensor_plan(ModelConfig.from_json(reader.header.model_config)):
-            for tensor in group.tensors:
-                rows = [shape[0] for _, shape in tensor.sources]
-                pieces = torch.split(reader.tensor(tensor.name).clone(), rows)
-                for (name, _), piece in zip(tensor.sources, pieces, strict=True):
-                    state[name] = piece
+        for weight in read_header(reader.header.model_config).weights():
+            pieces = torch.split(reader.tensor(weight.name).clone(), weight.piece_rows)
+            for (name, _), piece in zip(weight.sources, pieces, strict=True):
+                state[name] = piece
     missing, unexpected = model.load_state_dict(state, strict=False)
     assert not unexpected
     assert all(name == "lm_head.weight" and config.tie_word_embeddings for name in missing)
@@ -124,9 +123,7 @@ def make_pair(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Pair]:
                     elif name.endswith("bias"):
                         parameter.add_(torch.randn_like(parameter) * 0.3)
             path = folder / "model.zse"
-            ours = ModelConfig.from_huggingface(
-                config.to_dict() | {"architectures": [ARCHITECTURES[family]]}
-            )
+            ours = read_checkpoint(config.to_dict() | {"architectures": [ARCHITECTURES[family]]})
             write_file(path, ours, model.state_dict(), quantization)
             made[key] = Pair(path=path, reference=reference_model(path, config))
         return made[key]

@@ -14,9 +14,10 @@ from zse.format import ZSEReader
 
 if TYPE_CHECKING:
     from zse.backends.gpu.arrival import Arrival
-    from zse.backends.options import BackendOptions, ModelShape
+    from zse.backends.options import BackendOptions
     from zse.backends.protocol import Backend, Forward
     from zse.format.model_file import ModelFile
+    from zse.models.spec import ModelSpec
 
 DEVICES = ("auto", "cpu", "cuda")
 
@@ -62,7 +63,7 @@ def begin_arrival(
 def create_backend(
     device: str,
     reader: ModelFile,
-    shape: ModelShape,
+    spec: ModelSpec,
     *,
     options: BackendOptions,
     forward: Forward,
@@ -74,7 +75,7 @@ def create_backend(
     Args:
         device: auto, cpu or cuda[:N].
         reader: The open file; it must stay open while the backend lives.
-        shape: The numbers of the model that the operations need.
+        spec: The model.
         options: Sizes and numbers of threads.
         forward: The pass that steps will make; a GPU prepares it while the weights arrive.
         arrival: The weights, if they are on their way; taken over.
@@ -88,7 +89,7 @@ def create_backend(
     if arrival is not None:
         from zse.backends.gpu.open import open_gpu_backend
 
-        return open_gpu_backend(arrival, reader, shape, options, forward, phases)
+        return open_gpu_backend(arrival, reader, spec, options, forward, phases)
     with needing("cpu", "the cpu backend"):
         from zse.backends.cpu import CPUBackend
     if not isinstance(reader, ZSEReader):
@@ -96,7 +97,7 @@ def create_backend(
             f"a CPU reads its weights from a file of this machine, not from {reader.path}",
             hint="Fetch it first: zse pull URL.",
         )
-    return CPUBackend(reader, shape, options)
+    return CPUBackend(reader, spec, options)
 
 
 def check_device(device: str) -> int:

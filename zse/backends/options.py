@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from zse.records import record
 
 DEFAULT_BLOCK_SIZE = 32
@@ -11,50 +9,10 @@ DEFAULT_BLOCK_SIZE = 32
 KV_DTYPES = ("auto", "fp32", "bf16", "int8")
 
 
-class ModelShape(Protocol):
-    """The numbers of a model that the operations need. ``ModelConfig`` has them."""
-
-    @property
-    def vocab_size(self) -> int:
-        """Rows of the head."""
-
-    @property
-    def hidden_size(self) -> int:
-        """Width of the residual stream."""
-
-    @property
-    def num_layers(self) -> int:
-        """Number of layers."""
-
-    @property
-    def num_heads(self) -> int:
-        """Query heads."""
-
-    @property
-    def num_kv_heads(self) -> int:
-        """Key and value heads; divides the query heads."""
-
-    @property
-    def head_dim(self) -> int:
-        """Width of one head."""
-
-    @property
-    def rms_norm_eps(self) -> float:
-        """Added to the mean square before the root."""
-
-    @property
-    def max_position(self) -> int:
-        """Longest sequence in tokens."""
-
-
 @record
 class BackendOptions:
     """Sizes that the user chooses. 0 means: choose for me."""
 
-    inverse_frequencies: tuple[float, ...]
-    """head_dim / 2 rotary frequencies, radians per token."""
-    rope_factor: float = 1.0
-    """Multiplies the rotary cosines and sines."""
     block_size: int = DEFAULT_BLOCK_SIZE
     """Tokens in a KV block."""
     num_blocks: int = 0

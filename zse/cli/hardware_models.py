@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from zse.engine.requirements import DEFAULT_CONTEXT, ModelFacts, estimate_memory
-from zse.models.config import ModelConfig
+from zse.models.families import read_checkpoint
 from zse.models.well_known import WELL_KNOWN
 from zse.records import record
 
@@ -34,9 +34,9 @@ def fits_in(free_bytes: int, *, on_gpu: bool) -> list[Fit]:
     """
     found = []
     for model, settings in WELL_KNOWN.items():
-        config = ModelConfig.from_huggingface(settings)
+        spec = read_checkpoint(settings)
         for quantization in SCHEMES:
-            facts = ModelFacts(config=config, stored_bytes=None)
+            facts = ModelFacts(spec=spec, stored_bytes=None)
             estimate = estimate_memory(
                 facts, quantization, on_gpu=on_gpu, context_tokens=DEFAULT_CONTEXT
             )

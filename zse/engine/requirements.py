@@ -13,14 +13,14 @@ from zse.errors import DeviceError
 from zse.format.reader import ZSEReader
 from zse.format.spec import GROUP_SIZES, Scheme, bytes_of_shape, parts_for
 from zse.models.builtin import builtin_checkpoint
-from zse.models.config import ModelConfig
-from zse.models.names import TensorSource, tensor_plan
+from zse.models.families import read_checkpoint, read_header
 from zse.models.resolve import Builtin, LocalFile, RemoteFile, resolve_model
 from zse.records import record
 from zse.stream.opening import open_remote
 
 if TYPE_CHECKING:
     from zse.format.spec import ZSEHeader
+    from zse.models.spec import ModelSpec, WeightSpec
 
 DEFAULT_CONTEXT = 4096
 """Tokens of KV cache that an estimate includes when none are asked for."""
@@ -58,7 +58,7 @@ class MemoryEstimate:
 class ModelFacts:
     """What is known of a model without loading it."""
 
-    config: ModelConfig
+    spec: ModelSpec
     stored_bytes: int | None
     """Bytes of tensors when the model is a .zse file, whose schemes are settled; else None."""
     stored_quantization: str = ""
@@ -67,7 +67,7 @@ class ModelFacts:
     @property
     def plain_quantization(self) -> str:
         """The 16-bit scheme that loses least: the checkpoint's own."""
-        return "fp16" if self.config.dtype == "fp16" else "bf16"
+        return "fp16" if self.spec.dtype == "fp16" else "bf16"
 
 
 def read_facts(model: str | Path) -> ModelFacts:
@@ -98,7 +98,7 @@ def read_facts(model: str | Path) -> ModelFacts:
 def facts_of(header: ZSEHeader) -> ModelFacts:
     """Return what the validated header of a .zse file says of its model."""
     return ModelFacts(
-        config=ModelConfig.from_json(header.model_config),
+        spec=read_header(header.model_config),
         stored_bytes=header.bytes_by_scheme().total(),
         stored_quantization=header.main_scheme,
     )
@@ -116,18 +116,15 @@ def estimate_memory(
         context_tokens: Tokens of KV cache, counted in whole blocks; 0 means the model's context,
             at most 4096.
     """
-    config = facts.config
-    context = min(context_tokens or DEFAULT_CONTEXT, config.max_position)
+    spec = facts.spec
+    context = min(context_tokens or DEFAULT_CONTEXT, spec.max_position)
     num_blocks = -(-context // DEFAULT_BLOCK_SIZE)
     weights = facts.stored_bytes
     if weights is None:
-        weights = sum(
-            _stored_bytes(tensor, Scheme(quantization))
-            for group in tensor_plan(config)
-            for tensor in group.tensors
-        )
+        weights = sum(_stored_bytes(weight, Scheme(quantization)) for weight in spec.weights())
     element_bytes = _KV_ELEMENT_BYTES_GPU if on_gpu else _KV_ELEMENT_BYTES_CPU
-    kv_token = 2 * config.num_layers * config.num_kv_heads * config.head_dim * element_bytes
+    heads = spec.attention
+    kv_token = 2 * len(spec.layers) * heads.num_kv_heads * heads.head_dim * element_bytes
     return MemoryEstimate(
         quantization=facts.stored_quantization or quantization,
         context_tokens=context,
@@ -160,27 +157,27 @@ def largest_that_fits(estimates: list[MemoryEstimate], budget_bytes: int) -> Mem
 
 def _facts_of_checkpoint(folder: Path) -> ModelFacts:
     generation = folder / "generation_config.json"
-    config = ModelConfig.from_huggingface(
+    spec = read_checkpoint(
         _read_json(folder / "config.json"),
         _read_json(generation) if generation.is_file() else None,
     )
-    return ModelFacts(config=config, stored_bytes=None)
+    return ModelFacts(spec=spec, stored_bytes=None)
 
 
-def _stored_bytes(tensor: TensorSource, scheme: Scheme) -> int:
+def _stored_bytes(weight: WeightSpec, scheme: Scheme) -> int:
     """Return the bytes that the converter's defaults give a tensor."""
     is_plain = scheme in (Scheme.FP16, Scheme.BF16)
     group_size = 0
-    if tensor.kind in ("norm", "bias"):
+    if weight.kind in ("norm", "bias"):
         scheme = Scheme.FP32
-    elif tensor.kind == "linear" and scheme in _GROUP_SIZES:
-        largest, columns = _GROUP_SIZES[scheme], tensor.shape[1]
+    elif weight.kind == "linear" and scheme in _GROUP_SIZES:
+        largest, columns = _GROUP_SIZES[scheme], weight.shape[1]
         fitting = [size for size in GROUP_SIZES if size <= largest and columns % size == 0]
         group_size = fitting[0] if fitting else 0
         scheme = scheme if group_size else Scheme.INT8
     elif not is_plain:
         scheme = Scheme.INT8
-    parts = parts_for(scheme, tensor.shape, group_size)
+    parts = parts_for(scheme, weight.shape, group_size)
     return sum(bytes_of_shape(dtype, shape) for _, dtype, shape in parts)
 
 

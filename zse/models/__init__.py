@@ -1,4 +1,4 @@
-"""Model families: each is a short program over the operations of a backend.
+"""Models: what they are, as data, and the one program that runs them on a backend.
 
 ``load_runner`` is imported on first use, so that reading a configuration costs no backend.
 """
@@ -9,13 +9,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from zse.models.config import ModelConfig
     from zse.models.runner import ModelRunner, load_runner
 
-__all__ = ["ModelConfig", "ModelRunner", "load_runner"]
+__all__ = ["ModelRunner", "load_runner"]
 
 _LAZY = {
-    "ModelConfig": "zse.models.config",
     "ModelRunner": "zse.models.runner",
     "load_runner": "zse.models.runner",
 }

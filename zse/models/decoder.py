@@ -1,38 +1,60 @@
-"""What the families share: the order of the operations in a decoder-only transformer.
-
-A family's file says what its layers add to it. Tensors are opaque here.
-"""
+"""The program of every model: the order of a decoder's operations. Tensors are opaque here."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
+
+from zse.models.spec import AttentionSpec
 
 if TYPE_CHECKING:
-    from zse.backends.protocol import Handle, Operations, Step
-    from zse.models.config import ModelConfig
-
-EMBED = "embed.weight"
-FINAL_NORM = "final_norm.weight"
-HEAD = "lm_head.weight"
+    from zse.backends.protocol import Forward, Handle, Operations, Sampled, Step
+    from zse.models.spec import LayerSpec, ModelSpec
 
 
-class Program(Protocol):
-    """One forward pass: from the tokens of a step to the residual stream before the head."""
+def forward_of(spec: ModelSpec) -> Forward:
+    """Return the pass of a model: its layers, then the choice of tokens."""
+    head = _head_names(spec)
 
-    def __call__(self, ops: Operations, config: ModelConfig, step: Step) -> Handle:
-        """Return the residual stream [tokens, hidden]."""
+    def forward(ops: Operations, step: Step) -> Sampled:
+        return ops.lm_head_sample(step, run_layers(ops, spec, step), *head)
 
-
-def attention_block(
-    ops: Operations, step: Step, residual: Handle, layer: int, query: Handle, window: int | None
-) -> Handle:
-    """Return the residual stream after attention and its output projection."""
-    attended = ops.attention(step, query, layer, window)
-    return ops.linear_residual(step, attended, f"layers.{layer}.o.weight", residual)
+    return forward
 
 
-def mlp_block(ops: Operations, step: Step, residual: Handle, layer: int) -> Handle:
-    """Return the residual stream after the gated multilayer perceptron."""
-    name = f"layers.{layer}"
-    hidden = ops.gate_up(step, residual, f"{name}.mlp_norm.weight", f"{name}.gate_up.weight")
-    return ops.linear_residual(step, hidden, f"{name}.down.weight", residual)
+def logits_of(ops: Operations, spec: ModelSpec, step: Step) -> Handle:
+    """Return float32 logits [wanted, vocab] of the rows that a step's chunks ask for."""
+    return ops.lm_head(step, run_layers(ops, spec, step), *_head_names(spec))
+
+
+def run_layers(ops: Operations, spec: ModelSpec, step: Step) -> Handle:
+    """Return the residual stream [tokens, hidden] before the final norm and the head."""
+    residual = ops.embed(step, spec.embedding.weight.name)
+    for layer in spec.layers:
+        residual = _run_layer(ops, layer, step, residual)
+    return residual
+
+
+def _head_names(spec: ModelSpec) -> tuple[str, str]:
+    assert spec.head.weight is not None
+    return spec.head.norm.weight.name, spec.head.weight.name
+
+
+def _run_layer(ops: Operations, layer: LayerSpec, step: Step, residual: Handle) -> Handle:
+    attention, mlp = layer.mixer, layer.mlp
+    assert isinstance(attention, AttentionSpec)
+    assert mlp is not None
+    qkv = ops.norm_linear(
+        step,
+        residual,
+        layer.mixer_norm.weight.name,
+        attention.qkv.weight.name,
+        None if attention.qkv.bias is None else attention.qkv.bias.name,
+    )
+    head_norms = [
+        None if norm is None else norm.weight.name for norm in (attention.q_norm, attention.k_norm)
+    ]
+    query = ops.rope_store(step, qkv, layer.index, *head_norms)
+    attended = ops.attention(step, query, layer.index, attention.window)
+    residual = ops.linear_residual(step, attended, attention.output.weight.name, residual)
+    hidden = ops.gate_up(step, residual, layer.mlp_norm.weight.name, mlp.up.weight.name)
+    return ops.linear_residual(step, hidden, mlp.down.weight.name, residual)

@@ -17,7 +17,7 @@ SUPPORTED_KINDS = ("linear", "dynamic", "llama3", "yarn")
 
 
 @record
-class RopeScaling:
+class RoPEScaling:
     """How the rotary frequencies are stretched beyond the length seen in training."""
 
     kind: str
@@ -49,9 +49,45 @@ class RopeScaling:
             )
 
 
+@record
+class RoPESpec:
+    """How positions turn queries and keys. Layers whose ropes are equal share a table."""
+
+    theta: float
+    """The base."""
+    rotary_dim: int
+    """Columns of a head that turn, the first ones."""
+    scaling: RoPEScaling | None = None
+
+    def inverse_frequencies(self, *, length: int = 0) -> list[float]:
+        """Return rotary_dim / 2 frequencies in radians a token.
+
+        Args:
+            length: Tokens in the sequence so far; only ``dynamic`` scaling looks at it.
+        """
+        scaling, dim, theta = self.scaling, self.rotary_dim, self.theta
+        if scaling is not None and scaling.kind == "dynamic":
+            theta = _dynamic_theta(dim, theta, scaling, length)
+        base = [theta ** (-2.0 * i / dim) for i in range(dim // 2)]
+        if scaling is None or scaling.kind == "dynamic":
+            return base
+        if scaling.kind == "linear":
+            return [frequency / scaling.factor for frequency in base]
+        if scaling.kind == "llama3":
+            return [_llama3(frequency, scaling) for frequency in base]
+        return _yarn(base, dim, theta, scaling)
+
+    @property
+    def factor(self) -> float:
+        """What cosines and sines are multiplied by."""
+        if self.scaling is None or self.scaling.kind != "yarn":
+            return 1.0
+        return _yarn_attention_factor(self.scaling)
+
+
 def read_rope(
     config_json: Mapping[str, Any], max_position: int, head_dim: int
-) -> tuple[float, RopeScaling | None]:
+) -> tuple[float, RoPEScaling | None]:
     """Return the base and the scaling from ``rope_parameters`` or the older two fields.
 
     Raises:
@@ -75,7 +111,7 @@ def read_rope(
     if kind == "dynamic":
         original = max_position
     try:
-        scaling = RopeScaling(
+        scaling = RoPEScaling(
             kind=str(kind),
             factor=float(values.get("factor") or 1.0),
             original_max_position=int(original),
@@ -93,36 +129,13 @@ def read_rope(
     return float(theta), scaling
 
 
-def inverse_frequencies(
-    head_dim: int, theta: float, scaling: RopeScaling | None, *, length: int = 0
-) -> tuple[list[float], float]:
-    """Return head_dim / 2 inverse frequencies and the factor on cosines and sines.
-
-    Args:
-        head_dim: Width of one head.
-        theta: The base.
-        scaling: How the frequencies are stretched; None for not at all.
-        length: Tokens in the sequence so far; only ``dynamic`` scaling looks at it.
-    """
-    if scaling is not None and scaling.kind == "dynamic":
-        theta = _dynamic_theta(head_dim, theta, scaling, length)
-    base = [theta ** (-2.0 * i / head_dim) for i in range(head_dim // 2)]
-    if scaling is None or scaling.kind == "dynamic":
-        return base, 1.0
-    if scaling.kind == "linear":
-        return [frequency / scaling.factor for frequency in base], 1.0
-    if scaling.kind == "llama3":
-        return [_llama3(frequency, scaling) for frequency in base], 1.0
-    return _yarn(base, head_dim, theta, scaling)
-
-
-def _dynamic_theta(head_dim: int, theta: float, scaling: RopeScaling, length: int) -> float:
+def _dynamic_theta(head_dim: int, theta: float, scaling: RoPEScaling, length: int) -> float:
     original = scaling.original_max_position
     stretch = scaling.factor * max(length, original) / original - (scaling.factor - 1.0)
     return float(theta * stretch ** (head_dim / (head_dim - 2)))
 
 
-def _llama3(frequency: float, scaling: RopeScaling) -> float:
+def _llama3(frequency: float, scaling: RoPEScaling) -> float:
     wavelength = 2.0 * math.pi / frequency
     turns = scaling.original_max_position / wavelength
     if turns < scaling.low_freq_factor:
@@ -134,9 +147,7 @@ def _llama3(frequency: float, scaling: RopeScaling) -> float:
     return (1.0 - smooth) * frequency / scaling.factor + smooth * frequency
 
 
-def _yarn(
-    base: list[float], head_dim: int, theta: float, scaling: RopeScaling
-) -> tuple[list[float], float]:
+def _yarn(base: list[float], head_dim: int, theta: float, scaling: RoPEScaling) -> list[float]:
     def dimension_of(rotations: float) -> float:
         turns = scaling.original_max_position / (rotations * 2.0 * math.pi)
         return head_dim * math.log(turns) / (2.0 * math.log(theta))
@@ -151,10 +162,10 @@ def _yarn(
     for index, frequency in enumerate(base):
         ramp = min(max((index - low) / (high - low), 0.0), 1.0)
         frequencies.append(frequency / scaling.factor * ramp + frequency * (1.0 - ramp))
-    return frequencies, _yarn_attention_factor(scaling)
+    return frequencies
 
 
-def _yarn_attention_factor(scaling: RopeScaling) -> float:
+def _yarn_attention_factor(scaling: RoPEScaling) -> float:
     def mscale(weight: float) -> float:
         return 0.1 * weight * math.log(scaling.factor) + 1.0 if scaling.factor > 1.0 else 1.0
 

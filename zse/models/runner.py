@@ -1,4 +1,4 @@
-"""A model that runs: a family's program, a backend's operations and a KV pool."""
+"""A model that runs: the decoder, a backend's operations and a KV pool."""
 
 from __future__ import annotations
 
@@ -13,27 +13,17 @@ from zse.backends.types import FinishedStep, SequenceChunk, StepBatch, StepResul
 from zse.device.phases import Phases, no_phases
 from zse.errors import ContextLengthError, FormatError, InvalidParameterError
 from zse.format import ZSEReader
-from zse.models.config import ModelConfig
-from zse.models.decoder import FINAL_NORM, HEAD
-from zse.models.names import tensor_plan
-from zse.models.program import program_for
-from zse.models.rope import inverse_frequencies
+from zse.models.decoder import forward_of, logits_of
+from zse.models.families import read_header
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from zse.backends.gpu.arrival import Arrival
-    from zse.backends.protocol import (
-        Backend,
-        Cache,
-        Forward,
-        Operations,
-        PendingStep,
-        Sampled,
-        Step,
-    )
+    from zse.backends.protocol import Backend, Cache, PendingStep
     from zse.backends.types import DeviceUsed, LogitRows
     from zse.format.model_file import ModelFile
+    from zse.models.spec import ModelSpec
 
 _LOG = logging.getLogger("zse.models")
 _LOGITS_CHUNK = 512
@@ -46,7 +36,7 @@ class ModelRunner:
     Args:
         reader: The open file.
         backend: Its weights and pool on a device.
-        config: The model.
+        spec: The model.
         owns_reader: Close the reader when the runner is closed.
         max_position: Longest sequence accepted, in tokens.
     """
@@ -55,22 +45,21 @@ class ModelRunner:
         self,
         reader: ModelFile,
         backend: Backend,
-        config: ModelConfig,
+        spec: ModelSpec,
         *,
         owns_reader: bool,
         max_position: int,
     ) -> None:
-        self.config = config
+        self.spec = spec
         self.max_position = max_position
-        self.vocab_size = config.vocab_size
+        self.vocab_size = spec.vocab_size
         self.num_blocks = backend.num_blocks
         self.block_size = backend.block_size
         self.device: DeviceUsed = backend.device
         self._reader = reader
         self._owns_reader = owns_reader
         self._backend = backend
-        self._program = program_for(config.family)
-        self._forward = forward_of(config)
+        self._forward = forward_of(spec)
         self._lock = threading.Lock()
         self._closed = False
 
@@ -137,8 +126,7 @@ class ModelRunner:
                 wants_logits="all",
             )
             step = self._backend.begin(StepBatch(chunks=[chunk], sampling=[None]), cache)
-            residual = self._program(self._backend, self.config, step)
-            parts.append(self._backend.lm_head(step, residual, FINAL_NORM, HEAD))
+            parts.append(logits_of(self._backend, self.spec, step))
 
     def copy_block(self, source: int, destination: int) -> None:
         """Copy one KV block of every layer."""
@@ -158,16 +146,6 @@ class ModelRunner:
             self._backend.close()
             if self._owns_reader:
                 self._reader.close()
-
-
-def forward_of(config: ModelConfig) -> Forward:
-    """Return the pass of a model: its family's program, then the choice of tokens."""
-    program = program_for(config.family)
-
-    def forward(ops: Operations, step: Step) -> Sampled:
-        return ops.lm_head_sample(step, program(ops, config, step), FINAL_NORM, HEAD)
-
-    return forward
 
 
 class Sizes(TypedDict, total=False):
@@ -216,30 +194,25 @@ def load_runner(
         else path_or_reader
     )
     try:
-        config = ModelConfig.from_json(reader.header.model_config)
-        forward = forward_of(config)
-        _check_tensors(reader, config)
-        max_position = _context_of(config, max_context)
-        frequencies, factor = inverse_frequencies(
-            config.head_dim, config.rope_theta, config.rope_scaling
-        )
+        spec = read_header(reader.header.model_config)
+        forward = forward_of(spec)
+        _check_tensors(reader, spec)
+        max_position = _context_of(spec, max_context)
         options = BackendOptions(
-            inverse_frequencies=tuple(frequencies),
-            rope_factor=factor,
             max_context=max_position,
             **sizes,
         )
         backend = create_backend(
             device,
             reader,
-            config,
+            spec,
             options=options,
             forward=forward,
             arrival=arrival,
             phases=phases,
         )
         return ModelRunner(
-            reader, backend, config, owns_reader=owns_reader, max_position=max_position
+            reader, backend, spec, owns_reader=owns_reader, max_position=max_position
         )
     except BaseException:
         if owns_reader:
@@ -247,26 +220,25 @@ def load_runner(
         raise
 
 
-def _context_of(config: ModelConfig, wanted_tokens: int) -> int:
+def _context_of(spec: ModelSpec, wanted_tokens: int) -> int:
     """Return the longest sequence in tokens: what was asked for, up to what was trained."""
-    if wanted_tokens > config.max_position:
+    if wanted_tokens > spec.max_position:
         _LOG.warning(
             "the context is %d tokens, as long as the model was trained for; %d were asked for",
-            config.max_position,
+            spec.max_position,
             wanted_tokens,
         )
-    return min(wanted_tokens or config.max_position, config.max_position)
+    return min(wanted_tokens or spec.max_position, spec.max_position)
 
 
-def _check_tensors(reader: ModelFile, config: ModelConfig) -> None:
+def _check_tensors(reader: ModelFile, spec: ModelSpec) -> None:
     """Refuse a file whose tensors are not the ones that its model config calls for."""
     found = {name: reader.entry(name).shape for name in reader.names()}
-    for group in tensor_plan(config):
-        for tensor in group.tensors:
-            if tensor.name not in found:
-                raise FormatError(f"tensor {tensor.name} is missing")
-            if found[tensor.name] != tensor.shape:
-                raise FormatError(
-                    f"tensor {tensor.name} has shape {list(found[tensor.name])}; "
-                    f"the model config calls for {list(tensor.shape)}"
-                )
+    for weight in spec.weights():
+        if weight.name not in found:
+            raise FormatError(f"tensor {weight.name} is missing")
+        if found[weight.name] != weight.shape:
+            raise FormatError(
+                f"tensor {weight.name} has shape {list(found[weight.name])}; "
+                f"the model config calls for {list(weight.shape)}"
+            )

@@ -9,14 +9,15 @@ A spec says more than any backend can do today: a backend refuses by name what i
 
 from __future__ import annotations
 
-from dataclasses import fields, is_dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from dataclasses import field, fields
+from functools import cache
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from zse.errors import UnsupportedModelError
 from zse.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from typing import Any
 
     from zse.models.rope import RoPESpec
 
@@ -218,13 +219,21 @@ class ModelSpec:
     eos_token_ids: tuple[int, ...] = ()
     dtype: str = "bf16"
     """Type of the checkpoint's weights: fp16, bf16 or fp32."""
-    header: Mapping[str, Any]
+    header: Mapping[str, Any] = field(compare=False, repr=False)
     """The same as the file's header writes it."""
 
     @property
     def is_tied(self) -> bool:
         """Whether the head reads the embedding's rows."""
         return self.head.weight is self.embedding.weight
+
+    @property
+    def attention(self) -> AttentionSpec:
+        """What all layers' attention has in common: everything but its weights and its window."""
+        mixer = self.layers[0].mixer
+        if not isinstance(mixer, AttentionSpec):
+            raise UnsupportedModelError(f"the layers of a {self.family} model are not alike")
+        return mixer
 
     def groups(self) -> Iterator[WeightGroup]:
         """Return every stored weight once, in the order of execution."""
@@ -236,11 +245,21 @@ class ModelSpec:
             head.append(self.head.weight)
         yield WeightGroup(name="final", weights=tuple(head))
 
+    def weights(self) -> Iterator[WeightSpec]:
+        """Return the weights of all groups."""
+        return (weight for group in self.groups() for weight in group.weights)
 
-def weights_of(spec: object) -> Iterator[WeightSpec]:
+
+def weights_of(spec: Any) -> Iterator[WeightSpec]:
     """Return the weights of a spec in the order of its fields, which is that of execution."""
     if isinstance(spec, WeightSpec):
         yield spec
-    elif is_dataclass(spec):
-        for entry in fields(spec):
-            yield from weights_of(getattr(spec, entry.name))
+    elif spec is not None:
+        for name in _names_of_specs(spec.__class__):
+            yield from weights_of(getattr(spec, name))
+
+
+@cache
+def _names_of_specs(kind: type) -> tuple[str, ...]:
+    """Return the fields of a record that hold specs; there are a handful of records."""
+    return tuple(entry.name for entry in fields(kind) if "Spec" in str(entry.type))

@@ -10,8 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Self
 
 from zse.errors import CheckpointError, NotFoundError
-from zse.models.config import ModelConfig
-from zse.models.names import GroupPlan, tensor_plan
+from zse.models.families import read_checkpoint
 from zse.quantize.near_miss import near_checkpoint
 from zse.quantize.safetensors_file import SafetensorsFile, StoredTensor, storage_dtype
 from zse.quantize.weight_files import INDEX_NAME, find_weight_files, read_json, read_weight_map
@@ -20,6 +19,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import torch
+
+    from zse.models.spec import WeightGroup
 
 _PREFIX = "model."
 # Tables that older tools saved and that every engine computes.
@@ -51,7 +52,7 @@ class Checkpoint:
         self.config_json = read_json(folder / "config.json")
         generation = folder / "generation_config.json"
         self.generation_config = read_json(generation) if generation.is_file() else None
-        self.model_config = ModelConfig.from_huggingface(self.config_json, self.generation_config)
+        self.spec = read_checkpoint(self.config_json, self.generation_config)
         self._files: list[SafetensorsFile] = []
         self._tensors: dict[str, tuple[SafetensorsFile, StoredTensor]] = {}
         try:
@@ -64,9 +65,9 @@ class Checkpoint:
             raise
 
     @cached_property
-    def plan(self) -> list[GroupPlan]:
+    def plan(self) -> list[WeightGroup]:
         """Our tensors in execution order, as the configuration prescribes them."""
-        return tensor_plan(self.model_config)
+        return list(self.spec.groups())
 
     @property
     def source_bytes(self) -> int:
@@ -127,10 +128,10 @@ class Checkpoint:
                     hint="Download the checkpoint again.",
                 )
 
-    def _check_against(self, plan: list[GroupPlan]) -> None:
+    def _check_against(self, plan: list[WeightGroup]) -> None:
         used = set()
         for source in (
-            item for group in plan for tensor in group.tensors for item in tensor.sources
+            item for group in plan for tensor in group.weights for item in tensor.sources
         ):
             name, shape = source
             stored = self.tensor(name)
@@ -141,7 +142,7 @@ class Checkpoint:
                     hint="Check that config.json belongs to this checkpoint.",
                 )
             used.add(stored.name)
-        ignored = {"lm_head.weight"} if self.model_config.tie_word_embeddings else set()
+        ignored = {"lm_head.weight"} if self.spec.is_tied else set()
         extra = sorted(
             name
             for name in set(self._tensors) - used - ignored
@@ -149,7 +150,7 @@ class Checkpoint:
         )
         if extra:
             raise CheckpointError(
-                f"{len(extra)} tensors have no place in a {self.model_config.family} model, "
+                f"{len(extra)} tensors have no place in a {self.spec.family} model, "
                 f"such as {extra[0]}",
                 hint="Leaving them out would change the answers. Merge adapters before converting.",
             )

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from zse.format.layout import PlannedTensor
-    from zse.models.names import TensorSource
+    from zse.models.spec import WeightSpec
 
 
 def convert_model(
@@ -172,16 +172,16 @@ class _Conversion:
     def run(self, *, resume: bool) -> Written:
         """Write the file."""
         groups = [
-            (group.name, [(tensor, self.options.plan_tensor(tensor)) for tensor in group.tensors])
+            (group.name, [(tensor, self.options.plan_tensor(tensor)) for tensor in group.weights])
             for group in self.checkpoint.plan
         ]
         sections = collect_sections(self.checkpoint, self.texts)
-        warnings = check_texts(dict(sections), self.checkpoint.model_config.vocab_size, self.texts)
+        warnings = check_texts(dict(sections), self.checkpoint.spec.vocab_size, self.texts)
         not_as_asked = self.options.count_int8_instead(self.checkpoint.plan)
         with ZSEWriter(
             self.target,
-            architecture=self.checkpoint.model_config.family,
-            model_config=self.checkpoint.model_config.to_json(),
+            architecture=self.checkpoint.spec.family,
+            model_config=self.checkpoint.spec.header,
             provenance=self._provenance(),
             resume=resume,
         ) as writer:
@@ -203,7 +203,7 @@ class _Conversion:
     def _write_groups(
         self,
         writer: ZSEWriter,
-        groups: list[tuple[str, list[tuple[TensorSource, PlannedTensor]]]],
+        groups: list[tuple[str, list[tuple[WeightSpec, PlannedTensor]]]],
         completed: set[str],
     ) -> None:
         sizes = {
@@ -231,7 +231,7 @@ class _Conversion:
                 for tensor, planned in items:
                     stream.write_tensor(tensor, planned)
 
-    def _stored_bytes(self, tensor: TensorSource) -> int:
+    def _stored_bytes(self, tensor: WeightSpec) -> int:
         return sum(self.checkpoint.tensor(name).length_bytes for name, _ in tensor.sources)
 
     def _provenance(self) -> dict[str, object]:

@@ -18,7 +18,7 @@ from zse.records import record
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from zse.models.names import GroupPlan, TensorSource
+    from zse.models.spec import WeightGroup, WeightSpec
 
 QUANTIZATIONS = ("int4", "nf4", "int8", "fp16", "bf16")
 LM_HEADS = ("auto", "int8", "fp16", "bf16")
@@ -74,7 +74,7 @@ class QuantizationOptions:
             "embedding": self._embedding_scheme().value,
         }
 
-    def plan_tensor(self, source: TensorSource) -> PlannedTensor:
+    def plan_tensor(self, source: WeightSpec) -> PlannedTensor:
         """Choose how one tensor is stored."""
         scheme, group_size = Scheme.FP32, 0
         if source.kind == "linear":
@@ -87,10 +87,10 @@ class QuantizationOptions:
             name=source.name, scheme=scheme, shape=source.shape, group_size=group_size
         )
 
-    def count_int8_instead(self, plan: Sequence[GroupPlan]) -> Int8Instead:
+    def count_int8_instead(self, plan: Sequence[WeightGroup]) -> Int8Instead:
         """Tell which matrices are INT8 because no group divides their width."""
         asked = Scheme(self.quantization)
-        linear = [item for group in plan for item in group.tensors if item.kind == "linear"]
+        linear = [item for group in plan for item in group.weights if item.kind == "linear"]
         widths = [
             item.shape[1] for item in linear if self._linear_scheme(item.shape[1])[0] is not asked
         ]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from zse.format.layout import PlannedTensor
     from zse.format.writer import ZSEWriter
-    from zse.models.names import TensorSource
+    from zse.models.spec import WeightSpec
     from zse.quantize.checkpoint import Checkpoint
     from zse.quantize.scheme import WeightScheme
 
@@ -75,7 +75,7 @@ class TensorStream:
     def __exit__(self, *exception: object) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def write_tensor(self, source: TensorSource, planned: PlannedTensor) -> None:
+    def write_tensor(self, source: WeightSpec, planned: PlannedTensor) -> None:
         """Convert one tensor and write its parts.
 
         Raises:
@@ -97,7 +97,7 @@ class TensorStream:
             self._writer.write_part(source.name, role, bytes_from(torch.cat(pieces)))
 
     def _converted(
-        self, scheme: WeightScheme, source: TensorSource
+        self, scheme: WeightScheme, source: WeightSpec
     ) -> Iterator[tuple[_Chunk, dict[str, torch.Tensor]]]:
         waiting: deque[tuple[_Chunk, Future[dict[str, torch.Tensor]]]] = deque()
         convert = partial(self._convert, scheme, source.name)
@@ -126,7 +126,7 @@ class TensorStream:
             ) from error
 
 
-def _chunks(scheme: WeightScheme, source: TensorSource) -> Iterator[_Chunk]:
+def _chunks(scheme: WeightScheme, source: WeightSpec) -> Iterator[_Chunk]:
     elements = PLAIN_CHUNK_ELEMENTS if scheme.scheme.is_plain else QUANTIZED_CHUNK_ELEMENTS
     first_row = 0
     for name, shape in source.sources:

@@ -19,8 +19,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).res
 
 from model_shapes import CONFIGS  # noqa: E402
 
-from zse.models.config import ModelConfig  # noqa: E402
-from zse.models.names import tensor_plan  # noqa: E402
+from zse.models.families import read_checkpoint  # noqa: E402
 
 SHARD_BYTES = 4 << 30
 PIECE_BYTES = 64 << 20
@@ -55,12 +54,10 @@ def make_hf(folder: Path, settings: dict) -> None:
 
 
 def _tensors(settings: dict) -> list[tuple[str, tuple[int, ...], str]]:
-    groups = tensor_plan(ModelConfig.from_huggingface(settings))
     return [
-        (name, shape, tensor.kind)
-        for group in groups
-        for tensor in group.tensors
-        for name, shape in tensor.sources
+        (name, shape, weight.kind)
+        for weight in read_checkpoint(settings).weights()
+        for name, shape in weight.sources
     ]
 
 

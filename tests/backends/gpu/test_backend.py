@@ -15,9 +15,8 @@ from zse.backends.options import BackendOptions
 from zse.backends.types import PENDING_TOKEN, SamplingRow, SequenceChunk, StepBatch
 from zse.format import ZSEReader
 from zse.models import ModelRunner, load_runner
-from zse.models.config import ModelConfig
-from zse.models.rope import inverse_frequencies
-from zse.models.runner import forward_of
+from zse.models.decoder import forward_of
+from zse.models.families import read_header
 from zse.stream.source import LocalSource
 
 if TYPE_CHECKING:
@@ -41,10 +40,7 @@ PROMPT = [5, 17, 70, 33]
 def open_runner(path: Path, **sizes: object) -> ModelRunner:
     """Return a runner on the interpreted device."""
     reader = ZSEReader(path)
-    config = ModelConfig.from_json(reader.header.model_config)
-    frequencies, factor = inverse_frequencies(
-        config.head_dim, config.rope_theta, config.rope_scaling
-    )
+    spec = read_header(reader.header.model_config)
     gpu = interpreted_gpu.InterpretedGpu()
     stream = gpu.create_stream()
     arrival = Arrival(gpu, LocalSource(path), reader.header)
@@ -54,12 +50,10 @@ def open_runner(path: Path, **sizes: object) -> ModelRunner:
         new_pool=interpreted_gpu.HostPool,
     )
     options = BackendOptions(
-        inverse_frequencies=tuple(frequencies),
-        rope_factor=factor,
         **{"num_blocks": 8, "max_sequences": 2, "max_batch_tokens": 16, **sizes},
     )
-    backend = build_backend(hardware, arrival, reader, config, options, forward_of(config))
-    return ModelRunner(reader, backend, config, owns_reader=True, max_position=config.max_position)
+    backend = build_backend(hardware, arrival, reader, spec, options, forward_of(spec))
+    return ModelRunner(reader, backend, spec, owns_reader=True, max_position=spec.max_position)
 
 
 @pytest.fixture(params=["int4", "int8"])

@@ -17,7 +17,7 @@ SHAPE = SimpleNamespace(max_position=32768)
 
 
 def options(**values: object) -> BackendOptions:
-    return BackendOptions(inverse_frequencies=(), **values)
+    return BackendOptions(**values)
 
 
 def budget(free_gib: float, allowed_gib: float = 0) -> MemoryBudget:

@@ -8,7 +8,7 @@ import torch
 
 from zse.backends.gpu.outliers import outlier_layers
 from zse.format import ZSEReader
-from zse.models.config import ModelConfig
+from zse.models.families import read_header
 from zse.stream.opening import open_source
 
 if TYPE_CHECKING:
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 def layers_of(path: Path) -> set[int]:
     with ZSEReader(path) as reader:
-        config = ModelConfig.from_json(reader.header.model_config)
+        spec = read_header(reader.header.model_config)
         source = open_source(path)
         try:
-            return outlier_layers(source, reader.header, config)
+            return outlier_layers(source, reader.header, spec)
         finally:
             source.close()
 
@@ -36,10 +36,11 @@ def test_a_layer_with_a_huge_key_bias_is_found(make_pair: Callable, tmp_path: Pa
     changed = tmp_path / "changed.zse"
     content = bytearray(pair.path.read_bytes())
     with ZSEReader(pair.path) as reader:
-        config = ModelConfig.from_json(reader.header.model_config)
+        spec = read_header(reader.header.model_config)
+        heads = spec.attention
         part = reader.entry("layers.2.qkv.bias").part("data")
-    first = part.offset_bytes + config.num_heads * config.head_dim * part.dtype.size_bytes
-    huge = torch.full((config.num_kv_heads * config.head_dim,), 900.0)
+    first = part.offset_bytes + heads.num_heads * heads.head_dim * part.dtype.size_bytes
+    huge = torch.full((heads.num_kv_heads * heads.head_dim,), 900.0)
     dtype = torch.float32 if part.dtype.size_bytes == 4 else torch.bfloat16
     raw = huge.to(dtype).view(torch.uint8).numpy().tobytes()
     content[first : first + len(raw)] = raw

@@ -22,11 +22,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from zse.backends.cpu.linear import Linear
-    from zse.backends.options import BackendOptions, ModelShape
+    from zse.backends.options import BackendOptions
     from zse.backends.protocol import Forward
     from zse.backends.types import LogitRows, SampledToken, StepBatch
     from zse.device import DeviceInfo
     from zse.format.reader import ZSEReader
+    from zse.models.spec import ModelSpec
 
 _KV_DTYPES = {"auto": torch.float32, "fp32": torch.float32, "bf16": torch.bfloat16}
 _POOL_SEQUENCES = 16
@@ -40,7 +41,7 @@ class CPUBackend:
 
     looks_ahead = False
 
-    def __init__(self, reader: ZSEReader, shape: ModelShape, options: BackendOptions) -> None:
+    def __init__(self, reader: ZSEReader, spec: ModelSpec, options: BackendOptions) -> None:
         machine = probe()
         weight_bytes = sum(entry.length_bytes for entry in reader.header.tensors)
         torch.set_num_threads(options.threads or choose_threads(machine, weight_bytes))
@@ -50,10 +51,11 @@ class CPUBackend:
             instructions=torch.backends.cpu.get_cpu_capability(),
             threads=torch.get_num_threads(),
         )
-        self._shape = shape
-        self._kv_heads = shape.num_kv_heads
-        self._rotated_heads = shape.num_heads + shape.num_kv_heads
-        self._eps = shape.rms_norm_eps
+        self._spec = spec
+        self._attention = spec.attention
+        self._kv_heads = spec.attention.num_kv_heads
+        self._rotated_heads = spec.attention.num_heads + spec.attention.num_kv_heads
+        self._eps = spec.head.norm.epsilon
         self.block_size = options.block_size
         if options.kv_dtype not in _KV_DTYPES:
             raise DeviceError(
@@ -61,7 +63,8 @@ class CPUBackend:
                 hint=f"Choose one of {', '.join(_KV_DTYPES)}.",
             )
         self._kv_dtype = _KV_DTYPES[options.kv_dtype]
-        self._rotary = RotaryTable(options.inverse_frequencies, options.rope_factor)
+        assert spec.attention.rope is not None
+        self._rotary = RotaryTable(spec.attention.rope)
         self._head_norms: dict[tuple[str, str], torch.Tensor] = {}
         self._weights = Weights(reader)
         self.num_blocks = options.num_blocks or self._choose_num_blocks(options)
@@ -75,7 +78,7 @@ class CPUBackend:
 
     def begin(self, batch: StepBatch, cache: list[torch.Tensor] | None = None) -> CpuStep:
         """Lay out one forward pass."""
-        step = build_step(batch, self._cache if cache is None else cache, self._shape.vocab_size)
+        step = build_step(batch, self._cache if cache is None else cache, self._spec.vocab_size)
         end = max(chunk.start_position + chunk.num_tokens for chunk in step.chunks)
         step.rotary = self._rotary.rows(step.positions, end)
         return step
@@ -100,14 +103,14 @@ class CPUBackend:
         k_norm: str | None = None,
     ) -> torch.Tensor:
         """Normalize heads if asked, rotate q and k, store k and v; return q."""
-        heads = qkv.view(qkv.shape[0], -1, self._shape.head_dim)
+        heads = qkv.view(qkv.shape[0], -1, self._attention.head_dim)
         turning = heads[:, : self._rotated_heads]
         if q_norm is not None and k_norm is not None:
             turning = self._normalize(turning, self._head_norm(q_norm, k_norm))
         cosines, sines = step.rotary  # type: ignore[misc]  # set by begin()
         rotated = rotate(turning, cosines, sines)
-        query, keys = torch.split(rotated, [self._shape.num_heads, self._kv_heads], 1)
-        pool = step.cache[layer].view(-1, 2 * self._kv_heads, self._shape.head_dim)
+        query, keys = torch.split(rotated, [self._attention.num_heads, self._kv_heads], 1)
+        pool = step.cache[layer].view(-1, 2 * self._kv_heads, self._attention.head_dim)
         stored = torch.cat((keys, heads[:, self._rotated_heads :]), 1)
         pool.index_copy_(0, step.slots, stored.to(pool.dtype))
         return query
@@ -165,8 +168,8 @@ class CPUBackend:
 
     def new_cache(self, num_blocks: int) -> list[torch.Tensor]:
         """Return a zeroed cache: [num_blocks, block_size, 2 * kv_heads, head_dim] a layer."""
-        shape = (num_blocks, self.block_size, 2 * self._kv_heads, self._shape.head_dim)
-        return [_untouched_zeros(shape, self._kv_dtype) for _ in range(self._shape.num_layers)]
+        shape = (num_blocks, self.block_size, 2 * self._kv_heads, self._attention.head_dim)
+        return [_untouched_zeros(shape, self._kv_dtype) for _ in range(len(self._spec.layers))]
 
     def release_cache(self, cache: list[torch.Tensor]) -> None:
         """Drop a cache of ``new_cache``."""
@@ -179,7 +182,7 @@ class CPUBackend:
 
     def join_rows(self, parts: Sequence[torch.Tensor]) -> LogitRows:
         """Return the rows of parts [n_i, vocab]."""
-        return logit_rows(bytes_from(torch.cat(list(parts))), self._shape.vocab_size)
+        return logit_rows(bytes_from(torch.cat(list(parts))), self._spec.vocab_size)
 
     def memory_bytes(self) -> dict[str, int]:
         """Return bytes held, by use."""
@@ -217,13 +220,13 @@ class CPUBackend:
         """Return one weight row a head, [heads + kv_heads, head_dim]."""
         joined = self._head_norms.get((q_norm, k_norm))
         if joined is None:
-            query = self._weights.vector(q_norm).expand(self._shape.num_heads, -1)
+            query = self._weights.vector(q_norm).expand(self._attention.num_heads, -1)
             keys = self._weights.vector(k_norm).expand(self._kv_heads, -1)
             joined = self._head_norms[(q_norm, k_norm)] = torch.cat((query, keys))
         return joined
 
     def _block_bytes(self) -> int:
-        values = 2 * self._kv_heads * self._shape.head_dim * self._shape.num_layers
+        values = 2 * self._kv_heads * self._attention.head_dim * len(self._spec.layers)
         return values * self.block_size * self._kv_dtype.itemsize
 
     def _choose_num_blocks(self, options: BackendOptions) -> int:
@@ -239,7 +242,7 @@ class CPUBackend:
         if options.kv_bytes:
             count = options.kv_bytes // block_bytes
         else:
-            full = -(-(options.max_context or self._shape.max_position) // self.block_size)
+            full = -(-(options.max_context or self._spec.max_position) // self.block_size)
             count = min(available // 4 // block_bytes, full * _POOL_SEQUENCES)
         if count < 1:
             raise DeviceError(

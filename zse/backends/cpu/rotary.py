@@ -6,7 +6,12 @@ the last bit, and which one a position gets must not depend on the batch.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
+
+if TYPE_CHECKING:
+    from zse.models.rope import RoPESpec
 
 _POSITIONS_AT_ONCE = 1024
 
@@ -14,10 +19,10 @@ _POSITIONS_AT_ONCE = 1024
 class RotaryTable:
     """Cosines and signed sines of positions, grown as longer sequences appear."""
 
-    def __init__(self, inverse_frequencies: tuple[float, ...], factor: float) -> None:
-        self._inverse_frequencies = torch.tensor(inverse_frequencies, dtype=torch.float32)
-        self._factor = factor
-        width = len(inverse_frequencies)
+    def __init__(self, rope: RoPESpec) -> None:
+        self._inverse_frequencies = torch.tensor(rope.inverse_frequencies(), dtype=torch.float32)
+        self._factor = rope.factor
+        width = rope.rotary_dim // 2
         self._cosines = torch.empty(0, 1, 1, width)
         self._sines = torch.empty(0, 1, 2, width)
 

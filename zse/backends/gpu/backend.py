@@ -176,7 +176,7 @@ class GPUBackend(GPUOperations):
     def lm_head(self, step: Pass, residual: Any, norm: str, linear: str) -> bytes:
         """Return float32 logits of the wanted rows on the host."""
         self.write_logits(step, residual, norm, linear)
-        length = step.shape.wanted * self._model.shape.vocab_size * 4
+        length = step.shape.wanted * self._model.spec.vocab_size * 4
         host = self._gpu.allocate_host(length)
         try:
             self._gpu.copy_to_host(host.address, step.scratch.logits, length, self._stream)
@@ -188,7 +188,7 @@ class GPUBackend(GPUOperations):
     def join_rows(self, parts: Sequence[bytes]) -> LogitRows:
         """Return the rows of parts float32 [n_i, vocab]."""
         joined = bytearray().join(parts)  # not bytes: a view of it may be written to
-        return logit_rows(memoryview(joined), self._model.shape.vocab_size)
+        return logit_rows(memoryview(joined), self._model.spec.vocab_size)
 
     def new_cache(self, num_blocks: int) -> KVPool:
         """Return a separate, empty KV cache; give it back with ``release_cache``."""

@@ -16,8 +16,8 @@ from zse.records import record
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from zse.backends.options import ModelShape
     from zse.device.cuda import DeviceBlock, Gpu, Stream
+    from zse.models.spec import ModelSpec
 
 BLOCK_SIZE = BLOCK_TOKENS
 SCALE_GROUP = SCALE_CHANNELS
@@ -71,12 +71,12 @@ class KVLayout:
         return part, 2 * part, 2 * part + scales, 2 * part + 2 * scales
 
 
-def layout_for(shape: ModelShape, dtype: str, kept_layers: Collection[int] = ()) -> KVLayout:
+def layout_for(spec: ModelSpec, dtype: str, kept_layers: Collection[int] = ()) -> KVLayout:
     """Return the layout for a model."""
     return KVLayout(
-        num_layers=shape.num_layers,
-        kv_heads=shape.num_kv_heads,
-        head_dim=shape.head_dim,
+        num_layers=len(spec.layers),
+        kv_heads=spec.attention.num_kv_heads,
+        head_dim=spec.attention.head_dim,
         dtype=dtype,
         kept_layers=frozenset(kept_layers),
     )

@@ -11,8 +11,9 @@ from zse.records import record
 
 if TYPE_CHECKING:
     from zse.backends.gpu.budget import MemoryBudget
-    from zse.backends.options import BackendOptions, ModelShape
+    from zse.backends.options import BackendOptions
     from zse.device.cuda import VirtualPool
+    from zse.models.spec import ModelSpec
 
 SCRATCH_RANGE_BYTES = 16 * GIB
 """Addresses reserved for scratch memory; memory itself is taken as steps need it."""
@@ -27,14 +28,14 @@ class DeviceMemory:
 
 
 def choose_num_blocks(
-    budget: MemoryBudget, layout: KVLayout, shape: ModelShape, options: BackendOptions
+    budget: MemoryBudget, layout: KVLayout, spec: ModelSpec, options: BackendOptions
 ) -> int:
     """Return the blocks of the KV pool.
 
     Args:
         budget: What is left.
         layout: Bytes of a block.
-        shape: The model.
+        spec: The model.
         options: ``num_blocks`` wins, then ``kv_bytes``; else what is left, as far as sequences of
             full length can use it.
 
@@ -44,7 +45,7 @@ def choose_num_blocks(
     block_bytes = layout.block_bytes()
     if budget.for_cache < block_bytes:
         raise budget.too_small(block_bytes)
-    per_sequence = -(-(options.max_context or shape.max_position) // BLOCK_SIZE)
+    per_sequence = -(-(options.max_context or spec.max_position) // BLOCK_SIZE)
     fitting = budget.for_cache // block_bytes
     wanted = options.num_blocks or options.kv_bytes // block_bytes
     if not wanted:

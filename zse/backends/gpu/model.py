@@ -36,12 +36,13 @@ from zse.kernels.tuning import Tuning
 if TYPE_CHECKING:
     from zse.backends.gpu.forward import Pass, Query
     from zse.backends.gpu.weights import DeviceWeights
-    from zse.backends.options import BackendOptions, ModelShape
+    from zse.backends.options import BackendOptions
     from zse.device.cuda import Gpu, Stream
     from zse.device.facts import DeviceFacts
     from zse.kernels.launcher import Launcher
     from zse.kernels.linear.plan import LinearPlan
     from zse.kernels.linear.weight import LinearWeight
+    from zse.models.spec import ModelSpec
 
 from zse.settings import load_settings
 
@@ -61,7 +62,7 @@ class DeviceModel:
         gpu: The device.
         device: What the choice of kernels may depend on.
         weights: Where the tensors are.
-        shape: The numbers of the model.
+        spec: The model.
         options: Sizes.
     """
 
@@ -70,23 +71,26 @@ class DeviceModel:
         gpu: Gpu,
         device: DeviceFacts,
         weights: DeviceWeights,
-        shape: ModelShape,
+        spec: ModelSpec,
         options: BackendOptions,
     ) -> None:
         self.weights = weights
-        self.shape = shape
+        self.spec = spec
+        attention = spec.attention
         self.heads = HeadShape(
-            num_heads=shape.num_heads, kv_heads=shape.num_kv_heads, head_dim=shape.head_dim
+            num_heads=attention.num_heads,
+            kv_heads=attention.num_kv_heads,
+            head_dim=attention.head_dim,
         )
-        self.query_columns = shape.num_heads * shape.head_dim
+        self.query_columns = attention.num_heads * attention.head_dim
         self.attention_can_be_quantized = attention_output_can_be_quantized(self.heads)
         self._gpu = gpu
         self._device = device
         self._options = options
         self._exact = options.exact_activations
-        self._max_context = options.max_context or shape.max_position
+        self._max_context = options.max_context or spec.max_position
         self.table_stride = -(-self._max_context // BLOCK_SIZE) + 1  # a step ahead of the end
-        self._rotary = gpu.allocate(self._max_context * shape.head_dim * 4)
+        self._rotary = gpu.allocate(self._max_context * attention.head_dim * 4)
         self._counters = gpu.allocate(decode_counters_bytes(self._most_decode_rows(), self.heads))
         self._tuning = Tuning.load(device.name, cache_dir=load_settings().cache_dir)
         self._plans: dict[tuple[object, ...], LinearPlan] = {}
@@ -95,7 +99,7 @@ class DeviceModel:
     def limits(self, num_blocks: int) -> StepLimits:
         """Return what a chunk may ask for."""
         return StepLimits(
-            vocab_size=self.shape.vocab_size,
+            vocab_size=self.spec.vocab_size,
             num_blocks=num_blocks,
             max_slots=self._options.max_sequences,
             tile_queries=PREFILL_QUERIES,
@@ -104,7 +108,9 @@ class DeviceModel:
 
     def make_tables(self, launcher: Launcher, stream: Stream) -> None:
         """Fill the rotary table, and clear the counters by which attention finds its last part."""
-        frequencies = self._options.inverse_frequencies
+        rope = self.spec.attention.rope
+        assert rope is not None
+        frequencies = rope.inverse_frequencies()
         raw = struct.pack(f"<{len(frequencies)}f", *frequencies)
         host, device = self._gpu.allocate_host(len(raw)), self._gpu.allocate(len(raw))
         try:
@@ -115,8 +121,8 @@ class DeviceModel:
                 inverse_frequencies_address=device.address,
                 table_address=self._rotary.address,
                 num_positions=self._max_context,
-                head_dim=self.shape.head_dim,
-                factor=self._options.rope_factor,
+                head_dim=self.heads.head_dim,
+                factor=rope.factor,
             )
             self._gpu.fill(self._counters.address, 0, self._counters.length_bytes, stream)
             stream.synchronize()
@@ -132,7 +138,7 @@ class DeviceModel:
 
     def decode_splits(self, rows: int) -> int:
         """Return along how many programs a sequence is split in a step of so many decode rows."""
-        return decode_splits(rows, self.shape.num_kv_heads, self._device, self._max_context)
+        return decode_splits(rows, self.heads.kv_heads, self._device, self._max_context)
 
     def tiles(self, step: Pass) -> PrefillTiles:
         """Return where the query tiles of the prefill rows are listed."""
@@ -174,7 +180,7 @@ class DeviceModel:
             bias=query.projected.bias,
             q_norm=query.head_norms[0],
             k_norm=query.head_norms[1],
-            epsilon=self.shape.rms_norm_eps,
+            epsilon=self.spec.head.norm.epsilon,
         )
 
     def tables(self, step: Pass) -> BlockTables:
@@ -246,7 +252,7 @@ class DeviceModel:
     def _scratch_sizes(self, shape: InputShape) -> ScratchSizes:
         rows, wanted = shape.rows, shape.wanted
         columns = {weight.columns for weight in self.weights.linears()}
-        model = self.shape
+        model = self.spec
         widened = max(rows, wanted) > BATCH_ROWS
         return ScratchSizes(
             residual=rows * model.hidden_size * 4,
@@ -267,7 +273,7 @@ class DeviceModel:
         if rows > BATCH_ROWS:
             # Gate and up are the widest and are written in 16 bits; what is written in float32
             # is no wider than queries, keys and values.
-            narrow = max(self.heads.qkv_columns, self.shape.hidden_size)
+            narrow = max(self.heads.qkv_columns, self.spec.hidden_size)
             return rows * max(weight.rows * 2, narrow * 4)
         forms = [False]
         if self.reads_quantized(shape) and supports_quantized(weight):

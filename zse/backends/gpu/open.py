@@ -28,11 +28,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from zse.backends.gpu.arrival import Arrival
-    from zse.backends.options import BackendOptions, ModelShape
+    from zse.backends.options import BackendOptions
     from zse.backends.protocol import Forward
     from zse.device.cuda import Gpu, Stream
     from zse.format.model_file import ModelFile
     from zse.kernels.launcher import Launcher
+    from zse.models.spec import ModelSpec
 
 _LOG = logging.getLogger("zse.backends.gpu")
 KV_DTYPES = {"auto": "bf16", "bf16": "bf16", "int8": "int8"}
@@ -50,7 +51,7 @@ class Hardware:
 def open_gpu_backend(
     arrival: Arrival,
     reader: ModelFile,
-    shape: ModelShape,
+    spec: ModelSpec,
     options: BackendOptions,
     forward: Forward,
     phases: Phases = no_phases,
@@ -60,7 +61,7 @@ def open_gpu_backend(
     Args:
         arrival: The GPU and the weights; the backend takes them over, an error gives them back.
         reader: The open file.
-        shape: The numbers of the model.
+        spec: The model.
         options: Sizes.
         forward: The pass that is prepared while the weights arrive.
         phases: Told what takes the time.
@@ -87,7 +88,7 @@ def open_gpu_backend(
             return PackLauncher(gpu, pack, stream)
 
         hardware = Hardware(stream=stream, make_launcher=make_launcher)
-        return build_backend(hardware, arrival, reader, shape, options, forward, phases)
+        return build_backend(hardware, arrival, reader, spec, options, forward, phases)
     except BaseException:
         arrival.abandon()
         raise
@@ -97,7 +98,7 @@ def build_backend(
     hardware: Hardware,
     arrival: Arrival,
     reader: ModelFile,
-    shape: ModelShape,
+    spec: ModelSpec,
     options: BackendOptions,
     forward: Forward,
     phases: Phases = no_phases,
@@ -110,13 +111,13 @@ def build_backend(
     """
     _check_options(options)
     kv_dtype = KV_DTYPES[options.kv_dtype]
-    kept = outlier_layers(arrival.source, reader.header, shape) if kv_dtype == "int8" else ()
-    layout = layout_for(shape, kv_dtype, kept)
+    kept = outlier_layers(arrival.source, reader.header, spec) if kv_dtype == "int8" else ()
+    layout = layout_for(spec, kv_dtype, kept)
     weights = DeviceWeights(arrival.gpu, reader.header, arrival.block)
     with phases("kernels"):
         launcher = hardware.make_launcher()
     with phases("kv-cache"):
-        model = DeviceModel(arrival.gpu, launcher.device, weights, shape, options)
+        model = DeviceModel(arrival.gpu, launcher.device, weights, spec, options)
         memory = _share_out(hardware, arrival, model, layout, options)
         model.make_tables(launcher, hardware.stream)
     backend = GPUBackend(arrival.gpu, hardware.stream, launcher, model, memory)
@@ -143,7 +144,7 @@ def _share_out(
 ) -> DeviceMemory:
     """Take what a backend holds besides its weights; the KV pool gets what is left."""
     budget = arrival.budget.with_scratch(model.largest_scratch_bytes())
-    num_blocks = choose_num_blocks(budget, layout, model.shape, options)
+    num_blocks = choose_num_blocks(budget, layout, model.spec, options)
     return DeviceMemory(
         cache=KVPool(arrival.gpu, layout, num_blocks),
         scratch=hardware.new_pool(arrival.gpu, SCRATCH_RANGE_BYTES),

@@ -43,7 +43,7 @@ class GPUOperations:
             slots_address=step.input("slots"),
             last_tokens_address=self._results.last_tokens,
             rows=step.shape.rows,
-            hidden=self._model.shape.hidden_size,
+            hidden=self._model.spec.hidden_size,
             residual_address=step.scratch.residual,
         )
         return Residual(address=step.scratch.residual)
@@ -148,7 +148,7 @@ class GPUOperations:
 
     def write_logits(self, step: Pass, residual: Residual, norm: str, linear: str) -> None:
         """Write float32 logits of the wanted rows, [wanted, vocab]."""
-        weights, shape = self._model.weights, self._model.shape
+        weights, spec = self._model.weights, self._model.spec
         weight = weights.linear(linear)
         wanted = step.shape.wanted
         output = self._form(step, weight, wanted, can_quantize=True)
@@ -156,9 +156,9 @@ class GPUOperations:
             step.launcher,
             residual.address,
             wanted,
-            shape.hidden_size,
+            spec.hidden_size,
             weights.vector(norm),
-            shape.rms_norm_eps,
+            spec.head.norm.epsilon,
             output,
             added=residual.take_pending(),
             row_index_address=step.input("wanted"),
@@ -174,7 +174,7 @@ class GPUOperations:
             step.launcher,
             step.scratch.logits,
             rows=step.shape.wanted,
-            vocab=self._model.shape.vocab_size,
+            vocab=self._model.spec.vocab_size,
             arrays=self._model.sampling_arrays(step),
             kind=step.kind,
             num_adjustments=step.shape.entries,
@@ -195,15 +195,15 @@ class GPUOperations:
     def _normalized(
         self, step: Pass, residual: Residual, norm: str, weight: LinearWeight
     ) -> Activation:
-        shape = self._model.shape
+        spec = self._model.spec
         output = self._form(step, weight, step.shape.rows, can_quantize=True)
         residual_norm(
             step.launcher,
             residual.address,
             step.shape.rows,
-            shape.hidden_size,
+            spec.hidden_size,
             self._model.weights.vector(norm),
-            shape.rms_norm_eps,
+            spec.head.norm.epsilon,
             output,
             added=residual.take_pending(),
         )

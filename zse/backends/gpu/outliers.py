@@ -11,24 +11,25 @@ from zse.format.schemes import Scheme
 from zse.kernels.attention.outliers import kv_layers_kept_in_16_bits
 
 if TYPE_CHECKING:
-    from zse.backends.options import ModelShape
     from zse.format.spec import ZSEHeader
+    from zse.models.spec import ModelSpec
     from zse.stream.source import ByteSource
 
 
-def outlier_layers(source: ByteSource, header: ZSEHeader, shape: ModelShape) -> set[int]:
+def outlier_layers(source: ByteSource, header: ZSEHeader, spec: ModelSpec) -> set[int]:
     """Return the layers whose key bias is far larger than that of the others.
 
     Args:
         source: The file's bytes.
         header: Its header.
-        shape: The model.
+        spec: The model.
     """
     entries = {entry.name: entry for entry in header.tensors}
-    first = shape.num_heads * shape.head_dim
-    count = shape.num_kv_heads * shape.head_dim
+    attention = spec.attention
+    first = attention.num_heads * attention.head_dim
+    count = attention.num_kv_heads * attention.head_dim
     norms = []
-    for layer in range(shape.num_layers):
+    for layer in range(len(spec.layers)):
         entry = entries.get(f"layers.{layer}.qkv.bias")
         if entry is None:
             return set()

@@ -8,17 +8,15 @@ import torch
 
 from zse.errors import FormatError
 from zse.format.as_torch import stored_parts
-from zse.models.config import ModelConfig
-from zse.models.names import EMBED, TensorSource, tensor_plan
+from zse.models.families import read_header
 from zse.quantize.huggingface.layers import StoredMatrix, frozen
 
 if TYPE_CHECKING:
     from typing import Any
 
     from zse.format.reader import ZSEReader
+    from zse.models.spec import WeightSpec
     from zse.quantize.huggingface.layers import LayerMaker
-
-_HEAD = "lm_head.weight"
 
 
 def fill_model(
@@ -36,12 +34,14 @@ def fill_model(
     Raises:
         FormatError: The file's tensors and its config.json do not belong together.
     """
-    config = ModelConfig.from_json(reader.header.model_config)
-    for group in tensor_plan(config):
-        biases = _biases(reader, group.tensors)
-        for tensor in group.tensors:
-            if tensor.kind in ("linear", "head"):
-                _fill_matrix(model, reader, tensor, layers, biases, device, dtype)
+    spec = read_header(reader.header.model_config)
+    for group in spec.groups():
+        biases = _biases(reader, group.weights)
+        for tensor in group.weights:
+            if tensor is spec.head.weight and spec.is_tied:
+                _fill_tied(model, _stored(reader, tensor), layers, device, dtype)
+            elif tensor.kind in ("linear", "head"):
+                _fill_matrix(model, _stored(reader, tensor), tensor, layers, biases)
             elif tensor.kind != "bias":
                 values = reader.tensor(tensor.name)
                 _set_parameter(model, tensor.sources[0][0], frozen(values, device, dtype))
@@ -53,7 +53,7 @@ def fill_model(
         raise FormatError(f"the file has no values for {', '.join(left[:3])} of its config.json")
 
 
-def _biases(reader: ZSEReader, tensors: tuple[TensorSource, ...]) -> dict[str, torch.Tensor]:
+def _biases(reader: ZSEReader, tensors: tuple[WeightSpec, ...]) -> dict[str, torch.Tensor]:
     """Return float32 biases by the checkpoint name of the weight that each belongs to."""
     found = {}
     for tensor in tensors:
@@ -64,20 +64,18 @@ def _biases(reader: ZSEReader, tensors: tuple[TensorSource, ...]) -> dict[str, t
     return found
 
 
+def _stored(reader: ZSEReader, tensor: WeightSpec) -> StoredMatrix:
+    return StoredMatrix(entry=reader.entry(tensor.name), parts=stored_parts(reader, tensor.name))
+
+
 def _fill_matrix(
     model: Any,
-    reader: ZSEReader,
-    tensor: TensorSource,
+    whole: StoredMatrix,
+    tensor: WeightSpec,
     layers: LayerMaker,
     biases: dict[str, torch.Tensor],
-    device: torch.device,
-    dtype: torch.dtype,
 ) -> None:
     """Cut a joined matrix apart and put a layer where each piece belongs."""
-    whole = StoredMatrix(entry=reader.entry(tensor.name), parts=stored_parts(reader, tensor.name))
-    if tensor.name == EMBED:
-        _fill_tied(model, whole, layers, device, dtype)
-        return
     first = 0
     for name, shape in tensor.sources:
         piece = whole.rows(first, first + shape[0])

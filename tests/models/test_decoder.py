@@ -1,14 +1,11 @@
-"""Programs: which operations a family calls, seen by a recorder in place of a backend."""
+"""The program: which operations a model calls, seen by a recorder in place of a backend."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
-from zse.errors import UnsupportedModelError
-from zse.models.config import ModelConfig
-from zse.models.program import PROGRAMS, program_for
+from zse.models.decoder import run_layers
+from zse.models.uniform import TensorNames, UniformDecoder
 
 
 class Recorder:
@@ -26,9 +23,9 @@ class Recorder:
         return call
 
 
-def calls_of(family: str, **changes: Any) -> list[tuple[str, tuple[Any, ...]]]:
-    config = ModelConfig(
-        family=family,
+def calls_of(**changes: Any) -> list[tuple[str, tuple[Any, ...]]]:
+    numbers = UniformDecoder(
+        family="llama",
         vocab_size=8,
         hidden_size=8,
         intermediate_size=8,
@@ -41,12 +38,12 @@ def calls_of(family: str, **changes: Any) -> list[tuple[str, tuple[Any, ...]]]:
         **changes,
     )
     recorder = Recorder()
-    assert program_for(family)(recorder, config, "step") == "linear_residual"
+    spec = numbers.spec(TensorNames())
+    assert run_layers(recorder, spec, "step") == "linear_residual"
     return recorder.calls
 
 
-@pytest.mark.parametrize("family", list(PROGRAMS))
-def test_every_layer_is_six_operations(family: str) -> None:
+def test_every_layer_is_six_operations() -> None:
     layer = [
         "norm_linear",
         "rope_store",
@@ -55,21 +52,16 @@ def test_every_layer_is_six_operations(family: str) -> None:
         "gate_up",
         "linear_residual",
     ]
-    assert [name for name, _ in calls_of(family)] == ["embed", *layer, *layer]
+    assert [name for name, _ in calls_of()] == ["embed", *layer, *layer]
 
 
-def test_families_differ_in_bias_head_norms_and_window() -> None:
+def test_bias_head_norms_and_window_are_passed_where_the_spec_has_them() -> None:
     windowed = {"sliding_window": 3, "sliding_layers": (1,)}
-    for family in PROGRAMS:
-        calls = calls_of(family, **windowed)
+    for has in (False, True):
+        calls = calls_of(qkv_bias=has, qk_norm=has, **(windowed if has else {}))
         norm_linear = [arguments for name, arguments in calls if name == "norm_linear"]
         rope = [arguments for name, arguments in calls if name == "rope_store"]
         windows = [arguments[-1] for name, arguments in calls if name == "attention"]
-        assert ("layers.0.qkv.bias" in norm_linear[0]) == (family == "qwen2")
-        assert ("layers.1.k_norm.weight" in rope[1]) == (family == "qwen3")
-        assert windows == ([None, None] if family == "llama" else [None, 3])
-
-
-def test_unknown_family_is_refused() -> None:
-    with pytest.raises(UnsupportedModelError, match="'gpt2'"):
-        program_for("gpt2")
+        assert ("layers.0.qkv.bias" in norm_linear[0]) == has
+        assert ("layers.1.k_norm.weight" in rope[1]) == has
+        assert windows == ([None, 3] if has else [None, None])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
+import time
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import transformers
@@ -10,8 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zse.errors import FormatError, UnsupportedModelError
-from zse.models.config import ModelConfig
-from zse.models.rope import RopeScaling
+from zse.models.families import all_families, family_named, read_checkpoint, read_header
+from zse.models.rope import RoPEScaling
+
+if TYPE_CHECKING:
+    from zse.models.spec import ModelSpec
 
 BASE: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
@@ -34,17 +39,23 @@ LLAMA3 = {
 }
 
 
-def read(**changes: Any) -> ModelConfig:
-    return ModelConfig.from_huggingface({**BASE, **changes})
+def read(**changes: Any) -> ModelSpec:
+    return read_checkpoint({**BASE, **changes})
+
+
+def windows_of(spec: ModelSpec) -> list[int | None]:
+    return [layer.mixer.window for layer in spec.layers]
 
 
 def test_plain_llama_is_read() -> None:
-    config = read(rope_theta=500000.0)
-    assert (config.family, config.head_dim, config.dtype) == ("llama", 16, "bf16")
-    assert config.rope_theta == 500000.0
-    assert config.rope_scaling is None
-    assert config.qkv_rows == 128
-    assert not config.tie_word_embeddings
+    spec = read(rope_theta=500000.0)
+    attention = spec.layers[3].mixer
+    assert (spec.family, attention.head_dim, spec.dtype) == ("llama", 16, "bf16")
+    assert attention.rope.theta == 500000.0
+    assert attention.rope.scaling is None
+    assert attention.scale == 0.25
+    assert attention.qkv.weight.shape == (128, 64)
+    assert not spec.is_tied
 
 
 def test_old_and_new_rope_spellings_are_the_same() -> None:
@@ -52,7 +63,7 @@ def test_old_and_new_rope_spellings_are_the_same() -> None:
     new = read(rope_parameters={**LLAMA3, "rope_theta": 500000.0})
     oldest = read(rope_theta=500000.0, rope_scaling={**LLAMA3, "type": "llama3"})
     assert old == new == oldest
-    assert old.rope_scaling == RopeScaling(
+    assert old.attention.rope.scaling == RoPEScaling(
         kind="llama3", factor=8.0, original_max_position=128, high_freq_factor=4.0
     )
 
@@ -61,27 +72,26 @@ def test_old_and_new_rope_spellings_are_the_same() -> None:
 def test_transformers_own_configurations_are_read(name: str) -> None:
     config = getattr(transformers, f"{name}Config")()
     values = {**config.to_dict(), "architectures": [f"{name}ForCausalLM"]}
-    found = ModelConfig.from_huggingface(values)
+    found = read_checkpoint(values)
     assert found.family == name.lower()
-    assert found.num_layers == config.num_hidden_layers
-    assert found.qkv_bias == (name == "Qwen2")
-    assert found.qk_norm == (name == "Qwen3")
-    assert found.sliding_window == (4096 if name == "Mistral" else None)
+    assert len(found.layers) == config.num_hidden_layers
+    assert (found.attention.qkv.bias is not None) == (name == "Qwen2")
+    assert (found.attention.q_norm is not None) == (name == "Qwen3")
+    assert set(windows_of(found)) == {4096 if name == "Mistral" else None}
 
 
 def test_qwen_windows_need_the_switch_and_start_at_a_layer() -> None:
     qwen = {"architectures": ["Qwen2ForCausalLM"], "sliding_window": 9, "max_window_layers": 3}
-    assert read(**qwen).sliding_layers == ()
-    config = read(**qwen, use_sliding_window=True)
-    assert [config.window_of_layer(i) for i in range(4)] == [None, None, None, 9]
+    assert windows_of(read(**qwen)) == [None] * 4
+    assert windows_of(read(**qwen, use_sliding_window=True)) == [None, None, None, 9]
     beyond = read(**{**qwen, "max_window_layers": 4}, use_sliding_window=True)
-    assert beyond.sliding_window is None
+    assert windows_of(beyond) == [None] * 4
 
 
 def test_layer_types_choose_the_windowed_layers() -> None:
     types = ["sliding_attention", "full_attention"] * 2
     qwen = {"architectures": ["Qwen3ForCausalLM"], "sliding_window": 9, "use_sliding_window": True}
-    assert read(**qwen, layer_types=types).sliding_layers == (0, 2)
+    assert windows_of(read(**qwen, layer_types=types)) == [9, None] * 2
     with pytest.raises(UnsupportedModelError, match="layer_types"):
         read(**qwen, layer_types=types[:3])
     with pytest.raises(UnsupportedModelError, match="layer_types"):
@@ -90,7 +100,7 @@ def test_layer_types_choose_the_windowed_layers() -> None:
 
 def test_generation_config_token_ids_win() -> None:
     values = {**BASE, "bos_token_id": 1, "eos_token_id": 2}
-    found = ModelConfig.from_huggingface(values, {"eos_token_id": [7, 8]})
+    found = read_checkpoint(values, {"eos_token_id": [7, 8]})
     assert (found.bos_token_id, found.eos_token_ids) == (1, (7, 8))
 
 
@@ -130,23 +140,55 @@ def test_what_is_not_supported_is_refused_by_name(changes: dict[str, Any], messa
 def test_header_form_round_trips(
     theta: float, window: int | None, eos: list[int], scaled: bool
 ) -> None:
-    config = read(
+    spec = read(
         architectures=["MistralForCausalLM"],
         rope_theta=theta,
         sliding_window=window,
         eos_token_id=eos,
         rope_scaling=LLAMA3 if scaled else None,
     )
-    assert ModelConfig.from_json(config.to_json()) == config
+    assert read_header(json.loads(json.dumps(spec.header))) == spec
 
 
 @pytest.mark.parametrize(
     "change",
     [{"surprise": 1}, {"vocab_size": -5}, {"num_heads": "4"}, {"rope_scaling": {"kind": "linear"}},
-     {"eos_token_ids": ["x"]}, {"family": "other"}, {"sliding_layers": [0]}],
+     {"eos_token_ids": ["x"]}, {"family": "other"}, {"family": "../x"}, {"family": "__init__"},
+     {"sliding_layers": [0]}, {"sliding_layers": [0], "sliding_window": "9"},
+     {"num_layers": 10**9}, {"rope_theta": "x"}, {"activation": "sine"}, {"norm": None}],
 )  # fmt: skip
 def test_damaged_header_form_is_a_format_error(change: dict[str, Any]) -> None:
     with pytest.raises(FormatError):
-        ModelConfig.from_json({**read().to_json(), **change})
+        read_header({**read().header, **change})
     with pytest.raises(FormatError):
-        ModelConfig.from_json({"family": "llama"})
+        read_header({"family": "llama"})
+
+
+def test_a_number_that_is_the_default_is_not_written_to_the_header() -> None:
+    assert set(read().header) == {
+        "family", "vocab_size", "hidden_size", "intermediate_size", "num_layers", "num_heads",
+        "num_kv_heads", "head_dim", "rms_norm_eps", "rope_theta", "rope_scaling", "max_position",
+        "sliding_window", "sliding_layers", "qkv_bias", "qk_norm", "tie_word_embeddings",
+        "bos_token_id", "eos_token_ids", "dtype",
+    }  # fmt: skip
+
+
+def test_an_architecture_that_is_not_supported_is_told_which_are() -> None:
+    with pytest.raises(UnsupportedModelError) as caught:
+        read(architectures=["GPT2LMHeadModel"])
+    for family in all_families().values():
+        assert all(name in caught.value.hint for name in family.ARCHITECTURES)
+
+
+def test_every_module_of_the_folder_is_a_family_under_its_own_name() -> None:
+    for name, family in all_families().items():
+        assert family is family_named(name)
+        assert read(architectures=[family.ARCHITECTURES[0]]).family == name
+
+
+def test_a_large_model_is_described_in_a_few_milliseconds() -> None:
+    header = read(num_hidden_layers=80).header
+    started = time.process_time()
+    spec = read_header(header)
+    sum(1 for _ in spec.weights())
+    assert time.process_time() - started < 0.1

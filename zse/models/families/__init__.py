@@ -1,0 +1,108 @@
+"""Families of models: a module each, which alone reads its ``config.json``.
+
+A family is found by being here. Its module says ``ARCHITECTURES``, as a ``config.json`` calls
+them; ``MODELS``, as people do; ``NAMES``, of the tensors in its checkpoints; and ``read``.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from zse.errors import FormatError, UnsupportedModelError
+from zse.models.uniform import UniformDecoder
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from zse.models.spec import ModelSpec
+    from zse.models.uniform import TensorNames
+
+
+class Family(Protocol):
+    """What a family's module has."""
+
+    ARCHITECTURES: tuple[str, ...]
+    MODELS: str
+    NAMES: TensorNames
+
+    def read(
+        self, config_json: Mapping[str, Any], generation_config: Mapping[str, Any] | None
+    ) -> ModelSpec:
+        """Return the model that a ``config.json`` describes.
+
+        Raises:
+            UnsupportedModelError: An option is not supported, or a value that is needed is missing
+                or has no meaning.
+        """
+
+
+def all_families() -> dict[str, Family]:
+    """Return every family by name."""
+    names = sorted(path.stem for path in Path(__file__).parent.glob("[!_]*.py"))
+    return {name: family_named(name) for name in names}
+
+
+def family_named(name: str) -> Family:
+    """Return a family.
+
+    Raises:
+        UnsupportedModelError: There is none of this name.
+    """
+    try:
+        if str(name).isidentifier() and not name.startswith("_"):  # it may be a file's word
+            return cast("Family", import_module(f"{__name__}.{name}"))
+    except ModuleNotFoundError:
+        pass
+    raise UnsupportedModelError(
+        f"model family {str(name)[:100]!r} is not supported", hint=_supported()
+    )
+
+
+def read_checkpoint(
+    config_json: Mapping[str, Any], generation_config: Mapping[str, Any] | None = None
+) -> ModelSpec:
+    """Return the model that a checkpoint's ``config.json`` describes.
+
+    Args:
+        config_json: The parsed ``config.json``.
+        generation_config: The parsed ``generation_config.json``; its token ids win.
+
+    Raises:
+        UnsupportedModelError: The architecture or one of its options is not supported, or a value
+            that is needed is missing or has no meaning.
+    """
+    architectures = config_json.get("architectures") or []
+    model_type = config_json.get("model_type")
+    for name, family in all_families().items():
+        if set(architectures) & set(family.ARCHITECTURES) or (
+            not architectures and model_type == name
+        ):
+            return family.read(config_json, generation_config)
+    found = ", ".join(map(str, architectures)) or f"model_type {model_type!r}"
+    raise UnsupportedModelError(f"architecture {found} is not supported", hint=_supported())
+
+
+def read_header(values: Mapping[str, Any]) -> ModelSpec:
+    """Return the model that the ``model_config`` of a file's header describes.
+
+    Raises:
+        FormatError: A field is missing, unknown or of the wrong kind.
+    """
+    numbers = UniformDecoder.from_json(values)
+    try:
+        return numbers.spec(family_named(numbers.family).NAMES)
+    except UnsupportedModelError as error:
+        raise FormatError(f"model config cannot be read: {error}") from error
+
+
+def _supported() -> str:
+    families = all_families().values()
+    architectures = ", ".join(name for family in families for name in family.ARCHITECTURES)
+    models = "; ".join(family.MODELS for family in families)
+    return (
+        f"Supported: {architectures}. Choose a model of one of these architectures ({models}; and "
+        "what is tuned from them), or ask for this one in an issue, by the word architectures of "
+        "its config.json."
+    )
