@@ -26,10 +26,10 @@ from gpu_timing import graph_us, pack_launcher
 from machine import machine_facts
 from sampling_calls import SamplingCall
 
-from zse.backends.types import SamplingRow
 from zse.errors import ZSEError
 from zse.kernels.build.builder import build_pack
 from zse.kernels.lm_head_sample.reference import kept_probabilities
+from zse.kernels.lm_head_sample.row import SamplingRow
 from zse.kernels.lm_head_sample.variants import TILES, Tiles, variants_of
 from zse.kernels.targets import target_named
 

@@ -18,7 +18,11 @@ from typing import Any
 from machine import machine_facts
 
 from zse.backends.gpu.backend import GREEDY
-from zse.backends.types import SamplingRow, SequenceChunk, StepBatch
+from zse.backends.types import (
+    SequenceChunk,
+    StepBatch,
+)
+from zse.kernels.lm_head_sample.row import SamplingRow
 from zse.models import load_runner
 
 REPLAYS = 30

@@ -15,9 +15,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from zse.backends.types import PENDING_TOKEN, SampledToken, SamplingRow, StepBatch
+from zse.backends.types import (
+    PENDING_TOKEN,
+    SampledToken,
+    StepBatch,
+)
 from zse.engine.core import EngineCore, EngineOptions
 from zse.engine.request import Request, SamplingParams, TokenEvent
+from zse.kernels.lm_head_sample.row import SamplingRow
 from zse.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:

@@ -11,13 +11,18 @@ from range_server import serving
 from sample_packs import write_stub_pack
 
 from tests.stream.conftest import write_model
-from zse.backends.types import PENDING_TOKEN, SamplingRow, SequenceChunk, StepBatch
+from zse.backends.types import (
+    PENDING_TOKEN,
+    SequenceChunk,
+    StepBatch,
+)
 from zse.device.cuda import Driver, Gpu
 from zse.engine import loading
 from zse.engine.loading import load_model
 from zse.engine.opening import locate_model, open_model
 from zse.errors import DeviceError, FormatError, UsageError
 from zse.format.reader import ZSEReader
+from zse.kernels.lm_head_sample.row import SamplingRow
 from zse.models import runner
 from zse.options import load_options
 from zse.quantize.builtin import ensure_zse

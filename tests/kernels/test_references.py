@@ -10,7 +10,10 @@ import torch
 
 from zse.backends.cpu import CPUBackend
 from zse.backends.options import BackendOptions
-from zse.backends.types import SamplingRow, SequenceChunk, StepBatch
+from zse.backends.types import (
+    SequenceChunk,
+    StepBatch,
+)
 from zse.format import Scheme, ZSEReader, ZSEWriter
 from zse.format.as_torch import bytes_from
 from zse.format.layout import PlannedTensor
@@ -18,6 +21,7 @@ from zse.kernels.attention.reference import attention
 from zse.kernels.embed.reference import embed
 from zse.kernels.gate_up.reference import gate_up
 from zse.kernels.lm_head_sample.reference import lm_head_sample
+from zse.kernels.lm_head_sample.row import SamplingRow
 from zse.kernels.norm.reference import rms_norm
 from zse.kernels.rope_store.reference import rope_store
 from zse.models.uniform import TensorNames, UniformDecoder

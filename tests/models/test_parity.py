@@ -9,7 +9,11 @@ import torch
 import transformers
 from logits import as_tensor
 
-from zse.backends.types import SamplingRow, SequenceChunk, StepBatch
+from zse.backends.types import (
+    SequenceChunk,
+    StepBatch,
+)
+from zse.kernels.lm_head_sample.row import SamplingRow
 from zse.models import ModelRunner, load_runner
 from zse.models.decoder import logits_of
 

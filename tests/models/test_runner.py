@@ -8,9 +8,13 @@ import pytest
 import torch
 from logits import as_tensor
 
-from zse.backends.types import SamplingRow, SequenceChunk, StepBatch
+from zse.backends.types import (
+    SequenceChunk,
+    StepBatch,
+)
 from zse.errors import ContextLengthError, DeviceError, EngineError, InvalidParameterError
 from zse.format import ZSEReader
+from zse.kernels.lm_head_sample.row import SamplingRow
 from zse.models import ModelRunner, load_runner
 from zse.models.decoder import run_layers
 

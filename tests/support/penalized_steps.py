@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from zse.backends.types import PENDING_TOKEN, SamplingRow, SequenceChunk, StepBatch
+from zse.backends.types import (
+    PENDING_TOKEN,
+    SequenceChunk,
+    StepBatch,
+)
+from zse.kernels.lm_head_sample.row import SamplingRow
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,16 +10,15 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from zse.backends.types import SamplingRow
 from zse.kernels.layout import MAX_ALTERNATIVES, STATE_SIZE
 from zse.kernels.lm_head_sample.arrays import (
     SampledArrays,
     SamplingArrays,
     SamplingKind,
 )
-from zse.kernels.lm_head_sample.draws import uniform_single
 from zse.kernels.lm_head_sample.entries import adjustment_entries
 from zse.kernels.lm_head_sample.launch import sample
+from zse.kernels.lm_head_sample.row import SamplingRow, uniform_single
 from zse.kernels.lm_head_sample.variants import Tiles
 from zse.kernels.lm_head_sample.workspace import workspace_at, workspace_bytes
 

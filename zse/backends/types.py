@@ -7,14 +7,14 @@ What is made once a token is a named tuple: it takes half the time of a frozen d
 
 from __future__ import annotations
 
-from dataclasses import field
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
-from zse.kernels.lm_head_sample.entries import AdjustmentHistory
 from zse.records import record
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Sequence
+
+    from zse.kernels.lm_head_sample.row import SamplingRow
 
 WantsLogits = Literal["none", "last", "all"]
 LogitRows: TypeAlias = "list[memoryview[float]]"
@@ -71,47 +71,6 @@ class SequenceChunk(NamedTuple):
     The sequence's own list, which changes later: read it before ``submit`` returns.
     """
     wants_logits: WantsLogits = "last"
-
-
-@record
-class SamplingRow:
-    """How the next token of one sequence is chosen.
-
-    The answer depends on this row and on the sequence alone, never on the rest of the batch.
-    """
-
-    temperature: float = 1.0
-    """0 means greedy: the most likely token, the lowest id on a tie."""
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    seed: int = 0
-    step: int = 0
-    """Number of tokens generated before this one; with ``seed`` it fixes the random draw."""
-    prompt_token_ids: Sequence[int] = ()
-    """With ``output_token_ids``, what penalties look at. Read both before ``submit`` returns: the
-    lists belong to the sequence, which goes on. A pending token is in neither: the device counts
-    it.
-    """
-    output_token_ids: Sequence[int] = ()
-    history: AdjustmentHistory = field(default_factory=AdjustmentHistory, compare=False, repr=False)
-    """Kept from step to step, so that a long text is not counted again for each token."""
-    logprobs: int | None = None
-    """Number of likeliest alternatives to report; None reports no log-probabilities at all."""
-    logit_bias: Mapping[int, float] = field(default_factory=dict)
-    banned_token_ids: Collection[int] = ()
-
-    def at_step(self, step: int, banned_token_ids: Collection[int]) -> SamplingRow:
-        """Return the row of a later token of the same sequence; everything else stays."""
-        row = object.__new__(SamplingRow)  # a fifth of what ``dataclasses.replace`` takes
-        values = row.__dict__
-        values.update(self.__dict__)
-        values["step"] = step
-        values["banned_token_ids"] = banned_token_ids
-        return row
 
 
 @record

@@ -127,7 +127,11 @@ def measure(
     Returns:
         Seconds to the first token, prompt tokens a second, decoded tokens a second.
     """
-    from zse.backends.types import SamplingRow, SequenceChunk, StepBatch
+    from zse.backends.types import (
+        SequenceChunk,
+        StepBatch,
+    )
+    from zse.kernels.lm_head_sample.row import SamplingRow
 
     blocks_each = -(-(prompt_tokens + output_tokens) // runner.block_size)
     usable = max(runner.vocab_size - _FIRST_TOKEN_ID, 1)

@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from zse.backends.types import SamplingRow
+from zse.kernels.lm_head_sample.row import SamplingRow
 
 if TYPE_CHECKING:
     from zse.engine.request import FinishReason, Request

@@ -12,8 +12,13 @@ from penalized_steps import decode_with_penalties
 from zse.backends.gpu.arrival import Arrival
 from zse.backends.gpu.open import Hardware, build_backend
 from zse.backends.options import BackendOptions
-from zse.backends.types import PENDING_TOKEN, SamplingRow, SequenceChunk, StepBatch
+from zse.backends.types import (
+    PENDING_TOKEN,
+    SequenceChunk,
+    StepBatch,
+)
 from zse.format import ZSEReader
+from zse.kernels.lm_head_sample.row import SamplingRow
 from zse.models import ModelRunner, load_runner
 from zse.models.decoder import forward_of
 from zse.models.families import read_header

@@ -9,7 +9,12 @@ import torch
 from logits import as_tensor
 from penalized_steps import decode_with_penalties
 
-from zse.backends.types import PENDING_TOKEN, SamplingRow, SequenceChunk, StepBatch
+from zse.backends.types import (
+    PENDING_TOKEN,
+    SequenceChunk,
+    StepBatch,
+)
+from zse.kernels.lm_head_sample.row import SamplingRow
 from zse.models import ModelRunner, load_runner
 
 if TYPE_CHECKING:

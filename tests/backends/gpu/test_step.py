@@ -7,8 +7,13 @@ import pytest
 from zse.backends.gpu.graphs import room_for
 from zse.backends.gpu.inputs import InputShape
 from zse.backends.gpu.step import StepLimits, plan_step, shape_of, write_inputs
-from zse.backends.types import PENDING_TOKEN, SamplingRow, SequenceChunk, StepBatch
+from zse.backends.types import (
+    PENDING_TOKEN,
+    SequenceChunk,
+    StepBatch,
+)
 from zse.errors import EngineError
+from zse.kernels.lm_head_sample.row import SamplingRow
 
 LIMITS = StepLimits(vocab_size=100, num_blocks=16, max_slots=8, tile_queries=64, table_stride=6)
 GREEDY = SamplingRow(temperature=0.0)

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from zse.backends.types import SamplingRow
 from zse.kernels.lm_head_sample.entries import AdjustmentHistory, adjustment_entries
+from zse.kernels.lm_head_sample.row import SamplingRow
 
 INFINITY = float("inf")
 

@@ -11,10 +11,10 @@ from interpreted import InterpretedLauncher
 from sampling_calls import GREEDY_PADDING, SMALL, UNTOUCHED, Sampled, SamplingCall
 
 from zse.backends.cpu import sampling as cpu_sampling
-from zse.backends.types import SamplingRow
 from zse.errors import UnsupportedModelError
 from zse.kernels.lm_head_sample.arrays import SamplingKind
 from zse.kernels.lm_head_sample.reference import kept_probabilities
+from zse.kernels.lm_head_sample.row import SamplingRow
 from zse.kernels.lm_head_sample.workspace import workspace_bytes
 
 GREEDY = SamplingRow(temperature=0.0)

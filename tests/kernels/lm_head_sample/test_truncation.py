@@ -13,8 +13,8 @@ from interpreted import InterpretedLauncher
 from sampling_calls import SMALL, SamplingCall
 
 from zse.backends.cpu import sampling as cpu_sampling
-from zse.backends.types import SamplingRow
 from zse.kernels.lm_head_sample.reference import kept_probabilities
+from zse.kernels.lm_head_sample.row import SamplingRow
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

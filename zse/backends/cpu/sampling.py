@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING
 import torch
 
 from zse.backends.types import SampledToken
-from zse.kernels.layout import GREEDY_BELOW
-from zse.kernels.lm_head_sample.draws import uniform
+from zse.kernels.lm_head_sample.row import uniform
 
 if TYPE_CHECKING:
-    from zse.backends.types import SamplingRow
+    from zse.kernels.lm_head_sample.row import SamplingRow
 
 
 def sample(logits: torch.Tensor, row: SamplingRow) -> SampledToken:
@@ -30,8 +29,7 @@ def sample(logits: torch.Tensor, row: SamplingRow) -> SampledToken:
         row: How to choose.
     """
     adjusted = _adjust(logits, row)
-    greedy = row.temperature < GREEDY_BELOW
-    token_id = int(adjusted.argmax()) if greedy else _draw(adjusted, row)
+    token_id = int(adjusted.argmax()) if row.is_greedy else _draw(adjusted, row)
     if row.logprobs is None:
         return SampledToken(token_id=token_id)
     return _with_logprobs(logits, token_id, row.logprobs)

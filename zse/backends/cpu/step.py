@@ -17,7 +17,11 @@ from zse.records import record
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from zse.backends.types import SamplingRow, SequenceChunk, StepBatch
+    from zse.backends.types import (
+        SequenceChunk,
+        StepBatch,
+    )
+    from zse.kernels.lm_head_sample.row import SamplingRow
 
 QUERY_TILE = 256
 """Queries of one chunk that attend at a time: bounds the mask's size."""

@@ -17,8 +17,8 @@ from zse.backends.types import PENDING_TOKEN
 from zse.errors import EngineError
 from zse.kernels.attention.tiles import PrefillChunk, TileLists, prefill_tiles
 from zse.kernels.lm_head_sample.arrays import SamplingKind
-from zse.kernels.lm_head_sample.draws import uniform_single
 from zse.kernels.lm_head_sample.entries import NO_TOKEN, adjustment_entries
+from zse.kernels.lm_head_sample.row import uniform_single
 from zse.records import record
 
 if TYPE_CHECKING:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from zse.kernels.layout import GREEDY_BELOW
 from zse.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from zse.kernels.lm_head_sample.parameters import SamplingParameters
+    from zse.kernels.lm_head_sample.row import SamplingRow
 
 
 @record
@@ -26,7 +25,7 @@ class SamplingArrays:
     min_p: int
     """fp32 [rows]; 0 is none."""
     uniform: int
-    """fp32 [rows] in [0, 1), from ``draws.uniform_single``."""
+    """fp32 [rows] in [0, 1), from ``row.uniform_single``."""
     slots: int
     """i32 [rows]: the entry of ``SampledArrays.last_tokens`` that the row's token goes to."""
     entry_row: int = 0
@@ -83,32 +82,13 @@ class SamplingKind:
     """Some row has penalties, biases or bans."""
 
     @classmethod
-    def of(cls, rows: Iterable[SamplingParameters], vocab: int) -> SamplingKind:
+    def of(cls, rows: Iterable[SamplingRow], vocab: int) -> SamplingKind:
         """Return what these rows need, and no more."""
         rows = list(rows)
-        drawn = [row for row in rows if row.temperature >= GREEDY_BELOW]
+        drawn = [row for row in rows if not row.is_greedy]
         return cls(
             random=bool(drawn),
-            truncated=any(
-                0 < row.top_k < vocab or row.top_p < 1.0 or row.min_p > 0.0 for row in drawn
-            ),
+            truncated=any(row.is_truncated(vocab) for row in drawn),
             logprobs=any(row.logprobs is not None for row in rows),
-            adjusted=any(is_adjusted(row) for row in rows),
+            adjusted=any(row.is_adjusted for row in rows),
         )
-
-
-def has_penalty(row: SamplingParameters) -> bool:
-    """Whether the row's tokens are counted."""
-    return (
-        row.repetition_penalty != 1.0 or row.presence_penalty != 0.0 or row.frequency_penalty != 0.0
-    )
-
-
-def is_adjusted(row: SamplingParameters) -> bool:
-    """Whether penalties, biases or bans change the row's logits."""
-    return (
-        row.repetition_penalty != 1.0
-        or (has_penalty(row) and (row.step > 0 or len(row.output_token_ids) > 0))
-        or len(row.logit_bias) > 0
-        or len(row.banned_token_ids) > 0
-    )

@@ -14,12 +14,10 @@ from array import array
 from operator import is_
 from typing import TYPE_CHECKING, NamedTuple
 
-from zse.kernels.lm_head_sample.arrays import has_penalty, is_adjusted
-
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from zse.kernels.lm_head_sample.parameters import SamplingParameters
+    from zse.kernels.lm_head_sample.row import SamplingRow
 
 NO_TOKEN = -1
 _FORBIDDEN = float("-inf")
@@ -72,7 +70,7 @@ class AdjustmentHistory:
         self._of: tuple[object, ...] = ()
         self._clear()
 
-    def advance(self, row: SamplingParameters) -> None:
+    def advance(self, row: SamplingRow) -> None:
         """Count the tokens that have come since the last call.
 
         Args:
@@ -123,7 +121,7 @@ class AdjustmentHistory:
 
 
 def adjustment_entries(
-    rows: Sequence[SamplingParameters | None], pending: Collection[int] = ()
+    rows: Sequence[SamplingRow | None], pending: Collection[int] = ()
 ) -> AdjustmentEntries:
     """Return the merged adjustments of a batch.
 
@@ -133,11 +131,11 @@ def adjustment_entries(
     """
     entries = _no_entries(len(rows))
     for index, row in enumerate(rows):
-        if row is None or not is_adjusted(row):
+        if row is None or not row.is_adjusted:
             continue
         first = len(entries.tokens)
         _add_known(entries, row)
-        if index in pending and has_penalty(row):
+        if index in pending and row.has_penalty:
             _add_entry(entries, NO_TOKEN, 0.0)
             entries.pending.first[index] = first
             entries.pending.length[index] = len(entries.tokens) - first
@@ -167,7 +165,7 @@ def _no_entries(num_rows: int) -> AdjustmentEntries:
     )
 
 
-def _add_known(entries: AdjustmentEntries, row: SamplingParameters) -> None:
+def _add_known(entries: AdjustmentEntries, row: SamplingRow) -> None:
     history, first = row.history, len(entries.tokens)
     history.advance(row)
     entries.tokens.extend(history.tokens)

@@ -10,7 +10,7 @@ from zse.kernels.lm_head_sample.entries import adjustment_entries
 from zse.kernels.norm.reference import rms_norm
 
 if TYPE_CHECKING:
-    from zse.kernels.lm_head_sample.parameters import SamplingParameters
+    from zse.kernels.lm_head_sample.row import SamplingRow
 
 
 def lm_head_sample(
@@ -22,7 +22,7 @@ def lm_head_sample(
     return logits, [row.index(max(row)) for row in rows]
 
 
-def adjusted_logits(logits: torch.Tensor, row: SamplingParameters) -> torch.Tensor:
+def adjusted_logits(logits: torch.Tensor, row: SamplingRow) -> torch.Tensor:
     """Return float32 logits [V] after penalties, biases and bans of one row."""
     adjusted = logits.clone()
     entries = adjustment_entries([row])
