@@ -11,7 +11,8 @@ import difflib
 import sys
 from pathlib import Path
 
-import click
+import typer
+from typer.core import TyperGroup
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ROOT / "docs" / "reference"
@@ -26,16 +27,21 @@ from zse.options import ServeOptions, options_of  # noqa: E402
 
 def command_page() -> str:
     lines = ["# Commands", "", "Generated from the code by `scripts/reference.py`.", ""]
-    context = click.Context(cli.cli, info_name="zse", max_content_width=100, terminal_width=100)
+    context = typer.Context(cli.cli, info_name="zse", max_content_width=100, terminal_width=100)
     lines += ["```", cli.cli.get_help(context), "```", ""]
-    for name in cli.COMMANDS:
-        command = cli.cli.get_command(context, name)
-        assert command is not None
-        child = click.Context(
-            command, info_name=name, parent=context, max_content_width=100, terminal_width=100
-        )
-        lines += [f"## zse {name}", "", "```", command.get_help(child), "```", ""]
-    return "\n".join(lines)
+    return "\n".join([*lines, *helps_below(context)])
+
+
+def helps_below(context: typer.Context) -> list[str]:
+    """Return the help of every command below a group, the groups among them and their own too."""
+    lines = []
+    for name in context.command.list_commands(context):
+        command = context.command.get_command(context, name)
+        child = typer.Context(command, info_name=name, parent=context)
+        lines += [f"## {child.command_path}", "", "```", command.get_help(child), "```", ""]
+        if isinstance(command, TyperGroup):
+            lines += helps_below(child)
+    return lines
 
 
 def settings_page() -> str:

@@ -9,9 +9,10 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
+import typer
 import yaml
+from typer.core import TyperGroup
 
 import zse
 from zse import cli
@@ -51,9 +52,9 @@ def run_step(job: str, name: str, **environment: str) -> subprocess.CompletedPro
 
 def check_arguments(words: list[str]) -> None:
     """Let the command line parse a call; an option that is not there is an error."""
-    command: click.Command = cli.cli
-    context = click.Context(command, info_name="zse")
-    while isinstance(command, click.Group):
+    command: Any = cli.cli
+    context = typer.Context(command, info_name="zse")
+    while isinstance(command, TyperGroup):
         found = command.get_command(context, words.pop(0))
         assert found is not None, words
         command = found

@@ -9,10 +9,11 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import click
 import jsonschema
 import pytest
+import typer
 import yaml
+from typer.core import TyperGroup
 
 from zse import cli
 from zse.install import DISTRIBUTION
@@ -236,10 +237,10 @@ def run_action(folder: Path, inputs: dict[str, str], **environment: str) -> list
 
 def check_arguments(words: list[str]) -> None:
     """Let the command line parse a call; an option that is not there is an error."""
-    command: click.Command = cli.cli
-    context = click.Context(command, info_name="zse")
+    command: Any = cli.cli
+    context = typer.Context(command, info_name="zse")
     rest = list(words)
-    while isinstance(command, click.Group):
+    while isinstance(command, TyperGroup):
         found = command.get_command(context, rest.pop(0))
         assert found is not None, words
         command = found

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
-from click.testing import CliRunner
+from typer.testing import CliRunner
 
-from zse.cli.benchmark import command
+from zse.cli.benchmark import app
 from zse.errors import UsageError
 from zse.format import Scheme, ZSEWriter
 from zse.format.as_torch import bytes_from
@@ -52,7 +52,7 @@ def model_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_json_holds_every_figure(model_file: Path) -> None:
     arguments = [str(model_file), "--json", "--prompt-tokens", "9", "--output-tokens", "4"]
-    result = CliRunner().invoke(command, [*arguments, "--batch", "3", "--threads", "1"])
+    result = CliRunner().invoke(app, [*arguments, "--batch", "3", "--threads", "1"])
     assert result.exit_code == 0, result.output
     figures = json.loads(result.stdout)
     assert (figures["batch"], figures["prompt_tokens"], figures["output_tokens"]) == (3, 9, 4)
@@ -66,13 +66,13 @@ def test_json_holds_every_figure(model_file: Path) -> None:
 
 def test_table_names_what_people_ask_for(model_file: Path) -> None:
     arguments = [str(model_file), "--prompt-tokens", "5", "--output-tokens", "3", "--threads", "1"]
-    result = CliRunner().invoke(command, arguments)
+    result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
     for words in ("first token", "prefill", "decode", "tokens/s", "peak resident", "KV cache"):
         assert words in result.stdout
 
 
 def test_more_tokens_than_the_context_is_a_usage_error(model_file: Path) -> None:
-    result = CliRunner().invoke(command, [str(model_file), "--prompt-tokens", "64"])
+    result = CliRunner().invoke(app, [str(model_file), "--prompt-tokens", "64"])
     assert isinstance(result.exception, UsageError)
     assert "more than the model's 64" in str(result.exception)

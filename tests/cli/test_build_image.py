@@ -6,9 +6,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 from faulty_s3 import faulty_s3
 from sample_packs import sample_pack
+from typer.testing import CliRunner
 
 from zse.cli import build_image as command_module
 from zse.cli import image_kernels, run
@@ -77,7 +77,7 @@ def compiled(monkeypatch, tmp_path):
 
 
 def invoke(*arguments):
-    return CliRunner().invoke(command_module.command, [str(a) for a in arguments])
+    return CliRunner().invoke(command_module.app, [str(a) for a in arguments])
 
 
 def test_digest_is_the_only_word_on_standard_output(model, asked):

@@ -34,7 +34,17 @@ def test_help_imports_no_command() -> None:
         "print(*[m for m in sys.modules if m.startswith('zse.')], file=sys.stderr)"
     )
     child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert set(child.stderr.split()) == {"zse.cli"}
+    assert set(child.stderr.split()) == {"zse.cli", "zse.cli.app"}
+
+
+def test_a_command_runs_without_the_heavy_parts_of_typer(tmp_path: Path) -> None:
+    code = (
+        f"import sys; from zse.cli import run; run(['ls', {str(tmp_path)!r}]); run(['convrt']);"
+        "run(['cache', 'clean', '--dry-run', '--keep', '1d']); run(['serve', '--port', 'x']);"
+        "print({'pydantic', 'rich', 'numpy', 'torch'} & sys.modules.keys())"
+    )
+    child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert child.stdout.splitlines()[-1] == "set()"
 
 
 def test_a_deliberate_error_becomes_its_exit_code_and_a_hint(

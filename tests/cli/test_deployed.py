@@ -2,8 +2,8 @@
 
 import json
 
-import click
 import pytest
+import typer
 
 from zse.cli import run
 from zse.deploy import runpod_api
@@ -90,7 +90,7 @@ def test_logs_can_be_followed(called):
 
 def test_nothing_is_destroyed_without_a_yes(called, monkeypatch, capsys):
     deploy("modal")
-    monkeypatch.setattr(click, "confirm", lambda *_, **__: (_ for _ in ()).throw(click.Abort()))
+    monkeypatch.setattr(typer, "confirm", lambda *_, **__: (_ for _ in ()).throw(typer.Abort()))
     assert run(["deploy", "modal", "destroy"]) == 130
     assert called() == []
     said = capsys.readouterr().err

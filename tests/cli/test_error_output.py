@@ -9,10 +9,10 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-import click
 import pytest
 
 from zse.cli import COMMANDS, cli, run
+from zse.cli.app import App, command_of
 from zse.cli.error_output import as_json, show_error
 from zse.errors import ContextLengthError, NotFoundError, ZSEError
 
@@ -95,11 +95,13 @@ def test_the_code_of_an_error_is_the_name_of_its_class() -> None:
 
 @pytest.fixture
 def broken_command(monkeypatch: pytest.MonkeyPatch) -> str:
-    @click.command()
+    app = App()
+
+    @app.command()
     def command() -> None:
         raise ValueError("first line\nsecond line")
 
-    monkeypatch.setattr(type(cli), "get_command", lambda *_: command)
+    monkeypatch.setattr(type(cli), "get_command", lambda *_: command_of(app))
     return "broken"
 
 

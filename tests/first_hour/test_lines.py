@@ -5,10 +5,12 @@ from __future__ import annotations
 import ast
 import importlib
 import re
+from typing import Any
 
-import click
 import pytest
+import typer
 from documents import NEEDS, Line, lines, need_of, programs, zse_calls
+from typer.core import TyperGroup
 
 from zse.cli import cli
 
@@ -18,15 +20,15 @@ SYNOPSIS = re.compile(r"\s\[|\bTARGET\b|\bIMAGE\|")
 
 def parse(words: list[str]) -> None:
     """Let the command line parse a call: commands, options, values and the number of arguments."""
-    command: click.Command = cli
-    context = click.Context(command, info_name="zse")
+    command: Any = cli
+    context = typer.Context(command, info_name="zse")
     rest = list(words)
-    while isinstance(command, click.Group) and rest:
+    while isinstance(command, TyperGroup) and rest:
         name, found, rest = command.resolve_command(context, rest)
         assert found is not None, name
         command = found
-        if isinstance(command, click.Group):
-            context = click.Context(command, info_name=name, parent=context)
+        if isinstance(command, TyperGroup):
+            context = typer.Context(command, info_name=name, parent=context)
     command.make_context("zse", rest, parent=context)
 
 
@@ -50,10 +52,10 @@ def test_a_line_parses_with_the_real_command(words: list[str]) -> None:
     "words", [pytest.param(w, id=str(line)) for line, w in CALLS if SYNOPSIS.search(line.text)]
 )
 def test_a_synopsis_names_options_that_exist(words: list[str]) -> None:
-    command = cli.get_command(click.Context(cli), words[0])
+    command = cli.get_command(typer.Context(cli), words[0])
     rest = [word.strip("[]") for word in words[1:]]
-    while isinstance(command, click.Group):
-        command = command.get_command(click.Context(command), rest.pop(0))
+    while isinstance(command, TyperGroup):
+        command = command.get_command(typer.Context(command), rest.pop(0))
     assert command is not None
     known = {name for one in command.params for name in one.opts}
     assert {word for word in rest if word.startswith("--")} <= known

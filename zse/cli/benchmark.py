@@ -7,11 +7,12 @@ import resource
 import sys
 import time
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-import click
+import typer
 
-from zse.cli.model_argument import MODEL
+from zse.cli.app import App
+from zse.cli.parameters import Device, Json, Model, Quant
 from zse.cli.transfer_display import size_text
 from zse.errors import UsageError
 from zse.records import record
@@ -45,32 +46,27 @@ class BenchmarkResult:
     """Largest resident memory of the whole process, mapped pages of the file included."""
 
 
-@click.command(help="Measure prefill and decode speed, memory and time to first token.")
-@click.argument("model", default="tiny", type=MODEL)
-@click.option("--prompt-tokens", type=click.IntRange(1), default=128, show_default=True)
-@click.option("--output-tokens", type=click.IntRange(2), default=64, show_default=True)
-@click.option("--batch", type=click.IntRange(1), default=1, show_default=True, help="Sequences.")
-@click.option("--quant", default=None, help="Scheme to convert to, when MODEL is a checkpoint.")
-@click.option("--device", default=None, help="auto, cpu or cuda[:N].")
-@click.option(
-    "--threads",
-    type=click.IntRange(0),
-    default=None,
-    help="CPU threads; 0 is one a core, within the quota.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+app = App()
+
+
+@app.command("benchmark")
 def command(
-    model: str,
-    prompt_tokens: int,
-    output_tokens: int,
-    batch: int,
-    quant: str | None,
-    device: str | None,
-    threads: int | None,
-    *,
-    as_json: bool,
+    model: Model = "tiny",
+    prompt_tokens: Annotated[int, typer.Option(min=1)] = 128,
+    output_tokens: Annotated[int, typer.Option(min=2)] = 64,
+    batch: Annotated[int, typer.Option(min=1, help="Sequences.")] = 1,
+    quant: Quant = None,
+    device: Device = None,
+    threads: Annotated[
+        int | None,
+        typer.Option(min=0, help="CPU threads; 0 is one a core, within the quota."),
+    ] = None,
+    as_json: Json = False,
 ) -> None:
-    """Fetch or convert the model if needed, run one batch and print what was measured."""
+    """Measure prefill and decode speed, memory and time to first token.
+
+    MODEL is fetched or converted if needed; one batch runs.
+    """
     from zse.cli.transfer_display import opening_progress
     from zse.engine.opening import locate_model
     from zse.models import load_runner

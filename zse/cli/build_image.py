@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Literal
 
-import click
+import typer
 
-from zse.cli.model_argument import MODEL
+from zse.cli.app import App
+from zse.cli.parameters import AllowNoTokenizer, Gpus, Json, Model, Quant
 from zse.errors import UsageError
+from zse.records import record
 
 if TYPE_CHECKING:
     from zse.oci.image.options import BuildOptions, BuiltImage
@@ -23,106 +25,172 @@ _RECIPES_TAKEN = {
 }
 
 
-@click.command("build-image")
-@click.argument("model", type=MODEL)
-@click.option("--name", required=True, metavar="NAME[:TAG]", help="Name of the image.")
-@click.option("--output", default="", metavar="oci:DIR|tar:FILE", help="Where to write the image.")
-@click.option("--force", is_flag=True, help="Replace the tar file of --output.")
-@click.option("--push", is_flag=True, help="Send it to the registry that NAME says.")
-@click.option(
-    "--base",
-    default="",
-    metavar="BASE",
-    help="debian[:SUITE] (default), an image reference, oci:DIR[:TAG] or rootfs:TAR.",
-)
-@click.option(
-    "--model",
-    "model_mode",
-    type=click.Choice(["baked", "volume", "url"]),
-    default="baked",
-    show_default=True,
-    help="Put the model in, expect it mounted at /models, or fetch it from MODEL at start.",
-)
-@click.option("--quant", default=None, help="How to quantize a MODEL that is not a .zse file.")
-@click.option(
-    "--recipe",
-    "recipe_name",
-    help="Image recipe: cpu, cuda or cuda-dev.  [cuda with --gpu or --kernels, else cpu]",
-)
-@click.option(
-    "--platform",
-    "platforms",
-    metavar="OS/ARCH[,...]",
-    help="linux/amd64, linux/arm64 or both, in one index; the recipe's first when not given.",
-)
-@click.option(
-    "--kernels",
-    default="",
-    metavar="PLACE",
-    help="Kernel packs: a folder, oci:DIR or REGISTRY/REPOSITORY.  [cache, release, triton]",
-)
-@click.option("--gpu", "gpus", multiple=True, metavar="ARCH", help="Only these of the recipe's.")
-@click.option("--mirror", default="", metavar="URL", help="Debian mirror; apt's when not given.")
-@click.option(
-    "--compression",
-    type=click.Choice(["zstd", "gzip", "none"]),
-    default="zstd",
-    show_default=True,
-    help="How layers are stored; the model is always plain.",
-)
-@click.option("--update-lock", is_flag=True, help="Resolve packages and wheels again.")
-@click.option("--locks", type=click.Path(path_type=Path), help="Folder of the lock files.")
-@click.option("--max-size", default="", metavar="SIZE", help="Fail when larger: 250MB, 2GiB.")
-@click.option(
-    "--secret",
-    "secrets",
-    multiple=True,
-    metavar="NAME=FILE|env:VAR",
-    help="For pip alone, never for the image: index-url, extra-index-url, proxy or netrc.",
-)
-@click.option(
-    "--attest/--no-attest",
-    default=True,
-    show_default=True,
-    help="Store a bill of materials (SPDX) and provenance (SLSA) beside the image.",
-)
-@click.option("--allow-no-tokenizer", is_flag=True, help="Take a model that has no tokenizer.")
-@click.option("--no-cache", is_flag=True, help="Build every layer anew.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-def command(**flags: Any) -> None:
+Name = Annotated[str, typer.Option(metavar="NAME[:TAG]", help="Name of the image.")]
+Output = Annotated[str, typer.Option(metavar="oci:DIR|tar:FILE", help="Where to write the image.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace the tar file of --output.")]
+Push = Annotated[bool, typer.Option("--push", help="Send it to the registry that NAME says.")]
+Base = Annotated[
+    str,
+    typer.Option(
+        metavar="BASE",
+        help="debian[:SUITE] (default), an image reference, oci:DIR[:TAG] or rootfs:TAR.",
+    ),
+]
+Mode = Annotated[
+    Literal["baked", "volume", "url"],
+    typer.Option(
+        "--model",
+        help="Put the model in, expect it mounted at /models, or fetch it from MODEL at start.",
+    ),
+]
+RecipeName = Annotated[
+    str | None,
+    typer.Option(
+        "--recipe",
+        help="Image recipe: cpu, cuda or cuda-dev.  [cuda with --gpu or --kernels, else cpu]",
+    ),
+]
+Platforms = Annotated[
+    str | None,
+    typer.Option(
+        "--platform",
+        metavar="OS/ARCH[,...]",
+        help="linux/amd64, linux/arm64 or both, in one index; the recipe's first when not given.",
+    ),
+]
+Kernels = Annotated[
+    str,
+    typer.Option(
+        metavar="PLACE",
+        help="Kernel packs: a folder, oci:DIR or REGISTRY/REPOSITORY.  [cache, release, triton]",
+    ),
+]
+Mirror = Annotated[str, typer.Option(metavar="URL", help="Debian mirror; apt's when not given.")]
+HowStored = Annotated[
+    Literal["zstd", "gzip", "none"],
+    typer.Option(help="How layers are stored; the model is always plain."),
+]
+UpdateLock = Annotated[
+    bool, typer.Option("--update-lock", help="Resolve packages and wheels again.")
+]
+Locks = Annotated[Path | None, typer.Option(help="Folder of the lock files.")]
+MaxSize = Annotated[str, typer.Option(metavar="SIZE", help="Fail when larger: 250MB, 2GiB.")]
+SecretWords = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--secret",
+        metavar="NAME=FILE|env:VAR",
+        help="For pip alone, never for the image: index-url, extra-index-url, proxy or netrc.",
+    ),
+]
+Attest = Annotated[
+    bool,
+    typer.Option(help="Store a bill of materials (SPDX) and provenance (SLSA) beside the image."),
+]
+NoCache = Annotated[bool, typer.Option("--no-cache", help="Build every layer anew.")]
+
+
+@record
+class _Source:
+    """The MODEL of the command line, which becomes a file and what is said of it."""
+
+    model: str
+    quant: str | None
+    allow_no_tokenizer: bool
+
+    def located(self) -> tuple[Path, dict[str, str]]:
+        """Return the .zse file, and what the bill of materials says of it: its header's words.
+
+        Raises:
+            NoTokenizerError: It holds no tokenizer, and nobody said that it need not.
+        """
+        from zse.cli.transfer_display import opening_progress
+        from zse.engine.opening import locate_model
+        from zse.format.reader import ZSEReader
+        from zse.text.tokenizer import check_tokenizer
+
+        with opening_progress() as progress:
+            path = locate_model(self.model, quant=self.quant, progress=progress)
+        with ZSEReader(path) as reader:
+            if not self.allow_no_tokenizer:
+                check_tokenizer(reader, path.name)
+            provenance = reader.header.provenance
+        source, options = str(provenance.get("source", "")), provenance.get("options") or {}
+        return path, {
+            "name": source or "model",
+            "version": str(provenance.get("revision", "")),
+            "source": source,
+            "quantization": str(options.get("quantization", "")),
+            "converted by": str(provenance.get("tool", "")),
+        }
+
+
+app = App()
+
+
+@app.command("build-image")
+def command(
+    *,
+    model: Model,
+    name: Name,
+    output: Output = "",
+    force: Force = False,
+    push: Push = False,
+    base: Base = "",
+    model_mode: Mode = "baked",
+    quant: Quant = None,
+    recipe_name: RecipeName = None,
+    platforms: Platforms = None,
+    kernels: Kernels = "",
+    gpus: Gpus = None,
+    mirror: Mirror = "",
+    compression: HowStored = "zstd",
+    update_lock: UpdateLock = False,
+    locks: Locks = None,
+    max_size: MaxSize = "",
+    secrets: SecretWords = None,
+    attest: Attest = True,
+    allow_no_tokenizer: AllowNoTokenizer = False,
+    no_cache: NoCache = False,
+    as_json: Json = False,
+) -> None:
     """Write an OCI image that serves MODEL.
 
     MODEL is a .zse file, a checkpoint, "tiny" or an address (s3://, hf://, https://). Nothing runs
     in the image, no daemon and no root are needed, and the same inputs give the same digest.
     """
-    from zse.cli.image_kernels import build_image_packs, find_image_packs
-    from zse.cli.stopping import clean_stop
-    from zse.cli.transfer_display import opening_progress, staged_progress
-    from zse.engine.opening import locate_model
-    from zse.oci.image.build import build_image
-    from zse.oci.image.options import ModelMode
-    from zse.oci.image.preflight import check_model, check_options, check_places
+    from zse.oci.image.options import BuildOptions, ModelMode
+    from zse.oci.layout.layer import Compression
+    from zse.oci.python.secrets import read_secrets
+    from zse.oci.sizes import parse_size
     from zse.settings import load_settings
-    from zse.store.cache_room import filling
 
     settings = load_settings()
-    recipe = _recipe(flags)
-    options = _options(flags, settings)
-    check_options(recipe, options)
-    check_places(recipe, options)
-    packs = find_image_packs(recipe.kernels.gpu, flags["kernels"], settings, _say)
-    with clean_stop(), filling(settings.cache_dir, "images"):
-        if options.model_mode is ModelMode.BAKED:
-            with opening_progress() as told:
-                model = locate_model(flags["model"], quant=flags["quant"], progress=told)
-            facts = _model_facts(model, allow_no_tokenizer=flags["allow_no_tokenizer"])
-            options = replace(options, model=model, model_facts=facts)
-            check_model(options)
-        kernels = build_image_packs(packs, settings.cache_dir, _say)
-        options = replace(options, kernels=kernels)
-        with staged_progress() as progress:
-            built = build_image(recipe, options, _say, progress)
-    click.echo(_as_json(built) if flags["as_json"] else built.digest)
+    recipe = _recipe(recipe_name, gpus or [], has_kernels=bool(kernels))
+    options = BuildOptions(
+        name=name,
+        cache_dir=settings.cache_dir / "images",
+        platforms=_platforms(platforms),
+        model_mode=ModelMode(model_mode),
+        model_url=model if model_mode == "url" else "",
+        base=base,
+        output=output,
+        is_forced=force,
+        is_pushed=push,
+        is_attested=attest,
+        max_size_bytes=parse_size(max_size) if max_size else 0,
+        mirror=mirror or settings.debian_mirror,
+        compression=Compression(compression),
+        is_lock_updated=update_lock,
+        locks=locks,
+        is_cached=not no_cache,
+        epoch_seconds=settings.source_date_epoch,
+        auth_file=Path(settings.registry_auth_file),
+        secrets=read_secrets(secrets or []),
+    )
+    source = _Source(model=model, quant=quant, allow_no_tokenizer=allow_no_tokenizer)
+    built = _build(recipe, options, source, kernels, settings)
+    typer.echo(_as_json(built) if as_json else built.digest)
     _say(_summary(built))
     for words in dict.fromkeys(words for it in built.platforms for words in it.warnings):
         _say(f"warning: {words}")
@@ -130,42 +198,32 @@ def command(**flags: Any) -> None:
         _say(f"{step.purpose}:\n  {step.command}")
 
 
-def _options(flags: dict[str, Any], settings: Settings) -> BuildOptions:
-    """Return what was said, before the model and the kernels are found.
+def _build(
+    recipe: Recipe, options: BuildOptions, source: _Source, kernels: str, settings: Settings
+) -> BuiltImage:
+    """Find what goes in, which comes before anything slow, and build the image."""
+    from zse.cli.image_kernels import build_image_packs, find_image_packs
+    from zse.cli.stopping import clean_stop
+    from zse.cli.transfer_display import staged_progress
+    from zse.oci.image.build import build_image
+    from zse.oci.image.options import ModelMode
+    from zse.oci.image.preflight import check_model, check_options, check_places
+    from zse.store.cache_room import filling
 
-    Raises:
-        UsageError: A size or a secret is malformed.
-    """
-    from zse.oci.image.options import BuildOptions, ModelMode
-    from zse.oci.layout.layer import Compression
-    from zse.oci.python.secrets import read_secrets
-    from zse.oci.sizes import parse_size
-
-    mode = ModelMode(flags["model_mode"])
-    return BuildOptions(
-        name=flags["name"],
-        cache_dir=settings.cache_dir / "images",
-        platforms=_platforms(flags["platforms"]),
-        model_mode=mode,
-        model_url=flags["model"] if mode is ModelMode.URL else "",
-        base=flags["base"],
-        output=flags["output"],
-        is_forced=flags["force"],
-        is_pushed=flags["push"],
-        is_attested=flags["attest"],
-        max_size_bytes=parse_size(flags["max_size"]) if flags["max_size"] else 0,
-        mirror=flags["mirror"] or settings.debian_mirror,
-        compression=Compression(flags["compression"]),
-        is_lock_updated=flags["update_lock"],
-        locks=flags["locks"],
-        is_cached=not flags["no_cache"],
-        epoch_seconds=settings.source_date_epoch,
-        auth_file=Path(settings.registry_auth_file),
-        secrets=read_secrets(flags["secrets"]),
-    )
+    check_options(recipe, options)
+    check_places(recipe, options)
+    packs = find_image_packs(recipe.kernels.gpu, kernels, settings, _say)
+    with clean_stop(), filling(settings.cache_dir, "images"):
+        if options.model_mode is ModelMode.BAKED:
+            model, facts = source.located()
+            options = replace(options, model=model, model_facts=facts)
+            check_model(options)
+        options = replace(options, kernels=build_image_packs(packs, settings.cache_dir, _say))
+        with staged_progress() as progress:
+            return build_image(recipe, options, _say, progress)
 
 
-def _recipe(flags: dict[str, Any]) -> Recipe:
+def _recipe(name: str | None, gpu_names: list[str], *, has_kernels: bool) -> Recipe:
     """Return the recipe, with the GPU architectures that were asked for.
 
     Raises:
@@ -175,15 +233,15 @@ def _recipe(flags: dict[str, Any]) -> Recipe:
     from zse.kernels.targets import target_named
     from zse.oci.recipe import KernelRecipe, load_recipe, recipe_folder
 
-    gpus = tuple(target_named(name).name for name in dict.fromkeys(flags["gpus"]))
-    given = "--gpu" if gpus else "--kernels" if flags["kernels"] else ""
-    recipe = load_recipe(recipe_folder(flags["recipe_name"] or ("cuda" if given else "cpu")))
+    gpus = tuple(target_named(each).name for each in dict.fromkeys(gpu_names))
+    given = "--gpu" if gpus else "--kernels" if has_kernels else ""
+    recipe = load_recipe(recipe_folder(name or ("cuda" if given else "cpu")))
     if given and not recipe.kernels.gpu:
         raise UsageError(
             f"the recipe {recipe.name} carries no kernel packs, which {given} is about",
             hint=f"Leave out {given}, or choose --recipe cuda.",
         )
-    if not flags["recipe_name"]:
+    if not name:
         _say(_RECIPES_TAKEN[recipe.name].format(given=given))
     return replace(recipe, kernels=KernelRecipe(gpu=gpus)) if gpus else recipe
 
@@ -192,31 +250,8 @@ def _platforms(text: str | None) -> tuple[str, ...]:
     return tuple(word.strip() for word in (text or "").split(",") if word.strip())
 
 
-def _model_facts(model: Path, *, allow_no_tokenizer: bool) -> dict[str, str]:
-    """Read from the file's own header what is said of it in the bill of materials.
-
-    Raises:
-        NoTokenizerError: It holds no tokenizer, and nobody said that it need not.
-    """
-    from zse.format.reader import ZSEReader
-    from zse.text.tokenizer import check_tokenizer
-
-    with ZSEReader(model) as reader:
-        if not allow_no_tokenizer:
-            check_tokenizer(reader, model.name)
-        provenance = reader.header.provenance
-    source, options = str(provenance.get("source", "")), provenance.get("options") or {}
-    return {
-        "name": source or "model",
-        "version": str(provenance.get("revision", "")),
-        "source": source,
-        "quantization": str(options.get("quantization", "")),
-        "converted by": str(provenance.get("tool", "")),
-    }
-
-
 def _say(words: str) -> None:
-    click.echo(words, err=True)
+    typer.echo(words, err=True)
 
 
 def _summary(built: BuiltImage) -> str:

@@ -6,10 +6,13 @@ import json
 import time
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
 
-import click
+import typer
 
+from zse.cli.app import App
+from zse.cli.parameters import Json
 from zse.cli.transfer_display import size_text
 from zse.settings import load_settings
 from zse.store.cache_kinds import KINDS, MODELS
@@ -21,22 +24,21 @@ if TYPE_CHECKING:
     from zse.store.cache_items import CacheItem
     from zse.store.cache_kinds import Kind
 
-_NAMES = [kind.name for kind in KINDS]
 _KINDS_TEXT = "\n".join(f"  {kind.name:<10} {kind.what}" for kind in KINDS)
 _EPILOG = f"\b\nKinds:\n{_KINDS_TEXT}"
-_kinds_argument = click.argument("kinds", nargs=-1, type=click.Choice(_NAMES), metavar="[KIND]...")
-_json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+if TYPE_CHECKING:
+    KindName = str
+else:
+    KindName = StrEnum("KindName", {kind.name: kind.name for kind in KINDS})
+Kinds = Annotated[
+    list[KindName] | None, typer.Argument(metavar="KIND", show_choices=False, help="All without.")
+]
+
+app = App(help="Show or empty the cache folder (ZSE_CACHE_DIR, at most ZSE_CACHE_GIB).")
 
 
-@click.group(name="cache")
-def command() -> None:
-    """Show or empty the cache folder (ZSE_CACHE_DIR, at most ZSE_CACHE_GIB)."""
-
-
-@command.command(name="ls", epilog=_EPILOG)
-@_kinds_argument
-@_json_option
-def list_items(kinds: tuple[str, ...], as_json: bool) -> None:
+@app.command("ls", epilog=_EPILOG)
+def list_items(kinds: Kinds = None, as_json: Json = False) -> None:
     """List what the cache holds, used longest ago first.
 
     Models come one by one, other kinds as one line each unless they are named.
@@ -56,39 +58,41 @@ def list_items(kinds: tuple[str, ...], as_json: bool) -> None:
                 _as_json(item) | {"is_in_use": is_item_used(cache_dir, item)} for item in items
             ],
         }
-        click.echo(json.dumps(report, sort_keys=True))
+        typer.echo(json.dumps(report, sort_keys=True))
         return
-    for item, name in _rows(items, kinds):
+    for item, name in _rows(items, kinds or ()):
         used = datetime.fromtimestamp(item.used_seconds, UTC).strftime("%Y-%m-%d %H:%M")
         state = "" if item.is_whole else "unfinished"
         state = "in use" if is_item_used(cache_dir, item) else state
         size = size_text(item.size_bytes)
-        click.echo(f"{item.kind:<10} {size:>10}  {used}  {state:<10}  {name}")
+        typer.echo(f"{item.kind:<10} {size:>10}  {used}  {state:<10}  {name}")
     limit = f" of {size_text(limit_bytes())}" if limit_bytes() else ""
-    click.echo(f"{len(items)} items, {size_text(total_bytes)}{limit} in {cache_dir}", err=True)
+    typer.echo(f"{len(items)} items, {size_text(total_bytes)}{limit} in {cache_dir}", err=True)
 
 
-@command.command(name="clean", epilog=_EPILOG)
-@_kinds_argument
-@click.option("--older-than", metavar="TIME", help="Only what was not used for: 30d, 12h, 90m.")
-@click.option(
-    "--keep",
-    "keeps",
-    multiple=True,
-    metavar="WHAT",
-    help="Keep a KIND, a name (or a part of it), what was used within a time (7d), or the "
-    "latest things up to a size (20GB). May be given again.",
-)
-@click.option("--all", "is_all", is_flag=True, help="Also what cannot be had again: see Kinds.")
-@click.option("--dry-run", is_flag=True, help="Say what would go; remove nothing.")
-@_json_option
+@app.command("clean", epilog=_EPILOG)
 def clean(
-    kinds: tuple[str, ...],
-    older_than: str | None,
-    keeps: tuple[str, ...],
-    is_all: bool,
-    dry_run: bool,
-    as_json: bool,
+    kinds: Kinds = None,
+    older_than: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Only what was not used for: 30d, 12h, 90m."),
+    ] = None,
+    keeps: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--keep",
+            metavar="WHAT",
+            help="Keep a KIND, a name (or a part of it), what was used within a time (7d), or "
+            "the latest things up to a size (20GB). May be given again.",
+        ),
+    ] = None,
+    is_all: Annotated[
+        bool, typer.Option("--all", help="Also what cannot be had again: see Kinds.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would go; remove nothing.")
+    ] = False,
+    as_json: Json = False,
 ) -> None:
     """Remove what is not in use: everything, or what the arguments say.
 
@@ -99,7 +103,7 @@ def clean(
     from zse.store.cache_use import usable
 
     cache_dir, now = load_settings().cache_dir, time.time()
-    rules = [parse_keep(text, now=now) for text in keeps]
+    rules = [parse_keep(text, now=now) for text in keeps or ()]
     if older_than is not None:
         rules.append(Keep(used_since=now - parse_seconds(older_than)))
     chosen = _chosen(kinds) if kinds or is_all else [kind for kind in KINDS if not kind.is_work]
@@ -122,7 +126,7 @@ def clean(
         "is_dry_run": dry_run,
     }
     if as_json:
-        click.echo(json.dumps(report, sort_keys=True))
+        typer.echo(json.dumps(report, sort_keys=True))
         return
     _say_cleaned(removed, used, report)
 
@@ -135,14 +139,14 @@ def _say_cleaned(
         items = [item for item in removed if item.kind == kind.name]
         if items:
             size = size_text(sum(item.size_bytes for item in items))
-            click.echo(f"{word}: {kind.name}, {len(items)} items, {size}")
+            typer.echo(f"{word}: {kind.name}, {len(items)} items, {size}")
     for item, name in _rows(used, ()):
-        click.echo(f"in use, kept: {item.kind}, {name}")
+        typer.echo(f"in use, kept: {item.kind}, {name}")
     freed = size_text(report["freed_bytes"])
-    click.echo(f"{word}: {len(removed)} items, {freed}; kept: {report['kept']}")
+    typer.echo(f"{word}: {len(removed)} items, {freed}; kept: {report['kept']}")
 
 
-def _chosen(names: Sequence[str]) -> list[Kind]:
+def _chosen(names: Sequence[str] | None) -> list[Kind]:
     return [kind for kind in KINDS if not names or kind.name in names]
 
 

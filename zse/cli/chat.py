@@ -3,38 +3,38 @@
 from __future__ import annotations
 
 import sys
+from typing import Annotated
 
-import click
+import typer
 
-from zse.cli.model_argument import MODEL
+from zse.cli.app import App
+from zse.cli.parameters import Device, OptionalModel
 from zse.settings import load_settings
 
+app = App()
 
-@click.command(name="chat", short_help="Chat with a model in the terminal.")
-@click.argument("model", required=False, type=MODEL)
-@click.option("--url", help="Talk to a server, such as http://127.0.0.1:8000, instead.")
-@click.option("--api-key", default="unused", show_default=False, help="Key for --url.")
-@click.option("--system", default="", help="System message to begin with.")
-@click.option("--device", help="auto, cpu, cuda or cuda:N.")
-@click.option("--threads", type=int, help="CPU threads; 0 is one a core, within the quota.")
-@click.option("--max-context", type=int, help="Longest conversation in tokens.")
-@click.option("--max-tokens", type=int, help="Longest answer in tokens.")
-@click.option("--temperature", type=float, help="0 is greedy.  [what the model says]")
-@click.option("--seed", type=int, help="Makes answers repeat.")
+
+@app.command("chat")
 def command(
-    *,
-    model: str | None,
-    url: str | None,
-    api_key: str,
-    system: str,
-    device: str | None,
-    threads: int | None,
-    max_context: int | None,
-    max_tokens: int | None,
-    temperature: float | None,
-    seed: int | None,
+    model: OptionalModel = None,
+    url: Annotated[
+        str | None,
+        typer.Option(help="Talk to a server, such as http://127.0.0.1:8000, instead."),
+    ] = None,
+    api_key: Annotated[str, typer.Option(show_default=False, help="Key for --url.")] = "unused",
+    system: Annotated[str, typer.Option(help="System message to begin with.")] = "",
+    device: Device = None,
+    threads: Annotated[
+        int | None, typer.Option(help="CPU threads; 0 is one a core, within the quota.")
+    ] = None,
+    max_context: Annotated[int | None, typer.Option(help="Longest conversation in tokens.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(help="Longest answer in tokens.")] = None,
+    temperature: Annotated[
+        float | None, typer.Option(help="0 is greedy.  [what the model says]")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Makes answers repeat.")] = None,
 ) -> None:
-    """Chat with MODEL (a .zse file, a checkpoint folder, a hub id or "tiny").
+    """Chat with MODEL; without one, with the model that ZSE_MODEL names.
 
     Without a terminal every line of standard input is one message and only answers are printed.
     """
@@ -51,7 +51,7 @@ def command(
         backend = ServerBackend(url, model=model or "default", api_key=api_key, options=options)
     else:
         if is_terminal:
-            click.echo(f"loading {name} ...", err=True)
+            typer.echo(f"loading {name} ...", err=True)
         with opening_progress() as progress:
             backend = LocalBackend(
                 name,

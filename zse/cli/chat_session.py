@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TextIO
 
-import click
+import typer
 
 from zse.cli.error_output import show_error
 from zse.errors import StoreError, ZSEError
@@ -60,7 +60,7 @@ class Session:
     def run(self, source: TextIO) -> None:
         """Read messages until the end of input or ``/exit``."""
         if self._is_terminal:
-            click.echo("Type a message, or /help.", err=True)
+            typer.echo("Type a message, or /help.", err=True)
         while (line := self._read(source)) is not None:
             text = line.strip()
             if text.lower() in _LEAVE:
@@ -77,17 +77,17 @@ class Session:
         try:
             return _ask_terminal()
         except EOFError:
-            click.echo(err=True)
+            typer.echo(err=True)
             return None
         except KeyboardInterrupt:
-            click.echo("\nType /exit or press Ctrl-D to leave.", err=True)
+            typer.echo("\nType /exit or press Ctrl-D to leave.", err=True)
             return ""
 
     def _command(self, text: str) -> None:
         name, _, argument = text.partition(" ")
         argument = argument.strip()
         if name == "/help":
-            click.echo(HELP)
+            typer.echo(HELP)
         elif name == "/reset":
             self._history.clear()
             self._say("The conversation is forgotten.")
@@ -98,7 +98,7 @@ class Session:
         elif name == "/save" and argument:
             self._save(Path(argument).expanduser())
         else:
-            click.echo(f"{text!r} is no command. /help lists them.", err=True)
+            typer.echo(f"{text!r} is no command. /help lists them.", err=True)
 
     def _ask(self, text: str) -> None:
         self._history.append({"role": "user", "content": text})
@@ -106,7 +106,7 @@ class Session:
         try:
             self._print_answer(pieces)
         except KeyboardInterrupt:
-            click.echo(" [stopped]")
+            typer.echo(" [stopped]")
         except ZSEError as error:
             self._history.pop()  # as if it had not been asked: the next one is not spoiled by it
             if not self._is_terminal:
@@ -122,8 +122,8 @@ class Session:
         try:
             for piece in answer:
                 pieces.append(piece)
-                click.echo(piece, nl=False)
-            click.echo()
+                typer.echo(piece, nl=False)
+            typer.echo()
         finally:
             # Closing cancels the work; a generator that is left alone would go on.
             close = getattr(answer, "close", None)
@@ -142,7 +142,7 @@ class Session:
         self._say(f"Saved to {path}.")
 
     def _say(self, text: str) -> None:
-        click.echo(text, err=True)
+        typer.echo(text, err=True)
 
 
 def _ask_terminal() -> str:

@@ -6,45 +6,46 @@ import json
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-import click
+import typer
 
-from zse.cli.model_argument import MODEL
+from zse.cli.app import App
+from zse.cli.parameters import Json, complete_model
 
 if TYPE_CHECKING:
     from zse.deploy.measure.start import Subject
 
 
-@click.command("cold-start")
-@click.argument("subject", default="tiny", metavar="IMAGE|oci:DIR|MODEL", type=MODEL)
-@click.option(
-    "--budget-ms",
-    type=click.FloatRange(min=0, min_open=True),
-    help="Fail when the median of the first token is later.",
-)
-@click.option(
-    "--repeat", type=click.IntRange(1), default=3, show_default=True, help="Cold starts to measure."
-)
-@click.option("--device", default="", help="auto, cpu or cuda[:N].  [the server's default]")
-@click.option("--runner", default="", help="What starts an image; the first that works here.")
-@click.option(
-    "--timeout-seconds",
-    type=click.FloatRange(min=0, min_open=True),
-    default=300.0,
-    show_default=True,
-    help="Until a start has failed.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+app = App()
+
+
+def _over_zero(value: float | None) -> float | None:
+    if value is not None and value <= 0:
+        raise typer.BadParameter(f"{value} is not in the range x>0.")
+    return value
+
+
+@app.command("cold-start")
 def command(
-    subject: str,
-    budget_ms: float | None,
-    repeat: int,
-    device: str,
-    runner: str,
-    timeout_seconds: float,
-    *,
-    as_json: bool,
+    subject: Annotated[
+        str, typer.Argument(metavar="IMAGE|oci:DIR|MODEL", autocompletion=complete_model)
+    ] = "tiny",
+    budget_ms: Annotated[
+        float | None,
+        typer.Option(callback=_over_zero, help="Fail when the median of the first token is later."),
+    ] = None,
+    repeat: Annotated[int, typer.Option(min=1, help="Cold starts to measure.")] = 3,
+    device: Annotated[
+        str, typer.Option(help="auto, cpu or cuda[:N].  [the server's default]")
+    ] = "",
+    runner: Annotated[
+        str, typer.Option(help="What starts an image; the first that works here.")
+    ] = "",
+    timeout_seconds: Annotated[
+        float, typer.Option(callback=_over_zero, help="Until a start has failed.")
+    ] = 300.0,
+    as_json: Json = False,
 ) -> None:
     """Start it cold, ask it, stop it, and say where the time went.
 
@@ -66,7 +67,7 @@ def command(
             starts.append(start)
     limits_ms = measure_limits() if target.how == "process" else {}
     report = make_report(subject, target.how, starts, limits_ms=limits_ms, budget_ms=budget_ms)
-    click.echo(json.dumps(report.to_json(), indent=2) if as_json else report.to_text())
+    typer.echo(json.dumps(report.to_json(), indent=2) if as_json else report.to_text())
     report.check_budget()
 
 
@@ -109,4 +110,4 @@ def _subject(name: str, device: str, runner: str, stack: ExitStack) -> Subject:
 
 
 def _say(words: str) -> None:
-    click.echo(words, err=True)
+    typer.echo(words, err=True)

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import click
-from click.shell_completion import get_completion_class
+from typing import Annotated, Literal
 
-from zse.errors import UsageError
+import typer
+from typer._completion_shared import get_completion_script
 
-SHELLS = ("bash", "zsh", "fish")
+from zse.cli.app import App
+
+app = App()
 
 
-@click.command("completion", short_help="Print what makes Tab complete zse's words.")
-@click.argument("shell", type=click.Choice(SHELLS))
-@click.pass_context
-def command(context: click.Context, shell: str) -> None:
-    """Print the script for SHELL; your shell reads it when it starts.
+@app.command("completion")
+def command(
+    shell: Annotated[Literal["bash", "zsh", "fish"], typer.Argument(metavar="SHELL")],
+) -> None:
+    """Print the script for SHELL (bash, zsh, fish); your shell reads it when it starts.
 
-    bash: put `eval "$(zse completion bash)"` into ~/.bashrc. zsh: the same with zsh, in ~/.zshrc.
+    `zse --install-completion` puts it where the shell of this terminal looks. By hand it is
+
+    bash: eval "$(zse completion bash)" in ~/.bashrc; zsh: the same with zsh, in ~/.zshrc;
     fish: zse completion fish > ~/.config/fish/completions/zse.fish
     """
-    found = get_completion_class(shell)
-    if found is None:
-        raise UsageError(f"there is no completion for {shell}", hint=f"{', '.join(SHELLS)}.")
-    click.echo(found(context.find_root().command, {}, "zse", "_ZSE_COMPLETE").source())
+    typer.echo(get_completion_script(prog_name="zse", complete_var="_ZSE_COMPLETE", shell=shell))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
 
-import click
+import typer
 
-from zse.cli.model_argument import MODEL
+from zse.cli.app import App
+from zse.cli.parameters import AllowNoTokenizer, Json, Model
 from zse.cli.stopping import clean_stop
 from zse.cli.transfer_display import opening_progress, size_text
 from zse.errors import needing
@@ -16,63 +17,59 @@ from zse.errors import needing
 if TYPE_CHECKING:
     from zse.quantize.report import ConversionReport
 
+app = App()
 
-@click.command()
-@click.argument("model", type=MODEL)
-@click.option(
-    "-o", "--out", required=True, metavar="OUT", help="The file: a path or s3://bucket/key."
-)
-@click.option(
-    "--quant",
-    type=click.Choice(["int4", "nf4", "int8", "fp16", "bf16"], case_sensitive=False),
-    default="int4",
-    show_default=True,
-    help="How linear layers are stored.",
-)
-@click.option(
-    "--group-size",
-    type=click.Choice(["32", "64", "128"]),
-    help="Weights that share a scale (int4: 128 by default, nf4: 64).",
-)
-@click.option(
-    "--lm-head",
-    type=click.Choice(["auto", "int8", "fp16", "bf16"], case_sensitive=False),
-    default="auto",
-    show_default=True,
-    help="How the output head is stored; auto is int8 unless --quant is 16-bit.",
-)
-@click.option("--revision", help="Branch, tag or commit of a hub id.")
-@click.option(
-    "--tokenizer",
-    metavar="FOLDER",
-    help="Take the tokenizer from there, for a checkpoint that was saved without one.",
-)
-@click.option("--chat-template", metavar="FILE", help="Take this Jinja template.")
-@click.option(
-    "--allow-no-tokenizer", is_flag=True, help="Convert a checkpoint that has no tokenizer."
-)
-@click.option(
-    "--resume",
-    is_flag=True,
-    help="Go on with what a killed run left; keep what is done if this run fails.",
-)
-@click.option(
-    "--force", is_flag=True, help="Replace what OUT names; write inside the checkpoint's folder."
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON on stdout.")
+
+@app.command("convert")
 def command(
-    model: str,
-    out: str,
-    quant: str,
-    group_size: str | None,
-    lm_head: str,
-    revision: str | None,
-    tokenizer: str | None,
-    chat_template: str | None,
-    allow_no_tokenizer: bool,
-    resume: bool,
-    force: bool,
-    as_json: bool,
+    model: Model,
+    out: Annotated[
+        str,
+        typer.Option(
+            "-o",
+            "--out",
+            metavar="OUT",
+            help="The file: a path or s3://bucket/key.",
+        ),
+    ],
+    quant: Annotated[
+        Literal["int4", "nf4", "int8", "fp16", "bf16"],
+        typer.Option(help="How linear layers are stored."),
+    ] = "int4",
+    group_size: Annotated[
+        Literal["32", "64", "128"] | None,
+        typer.Option(help="Weights that share a scale (int4: 128 by default, nf4: 64)."),
+    ] = None,
+    lm_head: Annotated[
+        Literal["auto", "int8", "fp16", "bf16"],
+        typer.Option(help="How the output head is stored; auto is int8 unless --quant is 16-bit."),
+    ] = "auto",
+    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub id.")] = None,
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Take the tokenizer from there, for a checkpoint that was saved without one.",
+        ),
+    ] = None,
+    chat_template: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Take this Jinja template.")
+    ] = None,
+    allow_no_tokenizer: AllowNoTokenizer = False,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume",
+            help="Go on with what a killed run left; keep what is done if this run fails.",
+        ),
+    ] = False,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force", help="Replace what OUT names; write inside the checkpoint's folder."
+        ),
+    ] = False,
+    as_json: Json = False,
 ) -> None:
     """Turn MODEL into one .zse file.
 
@@ -99,9 +96,9 @@ def command(
             force=force,
             progress=lambda now: show(now.stage, now.done_bytes, now.total_bytes),
         )
-    click.echo(_summary(report), err=True)
+    typer.echo(_summary(report), err=True)
     if as_json:
-        click.echo(json.dumps(asdict(report), sort_keys=True))
+        typer.echo(json.dumps(asdict(report), sort_keys=True))
 
 
 def _summary(report: ConversionReport) -> str:

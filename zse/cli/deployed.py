@@ -5,30 +5,36 @@ from __future__ import annotations
 import json
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-import click
+import typer
 
-from zse.deploy.registry import TARGETS
+from zse.cli.app import App
+from zse.cli.deploy_target import TargetName
 from zse.deploy.verbs import Verb
 
 if TYPE_CHECKING:
     from zse.deploy.deployed import Action, Deployment
 
 
-@click.command("deploy")
-@click.argument("target", type=click.Choice(list(TARGETS)), metavar="TARGET")
-@click.argument("verb", type=click.Choice([str(verb) for verb in Verb]), metavar="VERB")
-@click.option(
-    "--output",
-    type=click.Path(path_type=Path),
-    help="Folder that zse deploy wrote; found here or one folder below when not given.",
-)
-@click.option("--id", "identifier", default="", help="The platform's own, where it needs one.")
-@click.option("--follow", is_flag=True, help="Go on showing logs.")
-@click.option("--yes", is_flag=True, help="Destroy without asking.")
+app = App()
+
+
+@app.command("deploy")
 def command(
-    target: str, verb: str, output: Path | None, identifier: str, *, follow: bool, yes: bool
+    target: TargetName,
+    verb: Annotated[Verb, typer.Argument(metavar="VERB")],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder that zse deploy wrote; found here or one folder below when not given."
+        ),
+    ] = None,
+    identifier: Annotated[
+        str, typer.Option("--id", help="The platform's own, where it needs one.")
+    ] = "",
+    follow: Annotated[bool, typer.Option("--follow", help="Go on showing logs.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Destroy without asking.")] = False,
 ) -> None:
     """Look after what was deployed to TARGET: status, logs, destroy.
 
@@ -41,7 +47,7 @@ def command(
 
     folder = output or find_folder(Path(), target)
     deployed = recall(folder, target, identifier=identifier)
-    action = make_action(Verb(verb), deployed, follows=follow)
+    action = make_action(verb, deployed, follows=follow)
     if action.instead:
         raise DeployError(f"{target} has no way to do this from here", hint=action.instead)
     if verb == Verb.DESTROY:
@@ -52,11 +58,11 @@ def command(
 def _ask(deployed: Deployment, action: Action, folder: Path, *, is_sure: bool) -> None:
     """Say what is about to be destroyed, where and how; ask unless the user is sure."""
     if action.stays:
-        click.echo(f"what stays: {action.stays}", err=True)
+        typer.echo(f"what stays: {action.stays}", err=True)
     if not is_sure:
         for words in action.commands:
-            click.echo(f"what runs in {folder}: {shlex.join(words)}", err=True)
-        click.confirm(f"Destroy {deployed.name} on {deployed.target}?", abort=True, err=True)
+            typer.echo(f"what runs in {folder}: {shlex.join(words)}", err=True)
+        typer.confirm(f"Destroy {deployed.name} on {deployed.target}?", abort=True, err=True)
 
 
 def _do(action: Action, folder: Path) -> None:
@@ -65,8 +71,8 @@ def _do(action: Action, folder: Path) -> None:
     from zse.settings import load_settings
 
     if action.request is not None:
-        click.echo(f"{action.request.method} {action.request.url}", err=True)
+        typer.echo(f"{action.request.method} {action.request.url}", err=True)
         answer = send(action.request, load_settings().runpod_api_key)
         if answer is not None:
-            click.echo(json.dumps(answer, indent=2))
-    run_commands(action.commands, folder, lambda words: click.echo(words, err=True))
+            typer.echo(json.dumps(answer, indent=2))
+    run_commands(action.commands, folder, lambda words: typer.echo(words, err=True))

@@ -12,7 +12,9 @@ import traceback
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-import click
+import typer
+from typer._click import exceptions as typed
+from typer.core import TyperArgument, TyperGroup
 
 from zse.errors import BadSettingError, UsageError, ZSEError
 from zse.failures import deliberate
@@ -22,18 +24,20 @@ from zse.settings import Settings, load_settings
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from typer._click import Context
+
 
 def end_with(failure: Exception, words: Sequence[str]) -> int:
     """Show a failure of the command that ``words`` are; return the exit code."""
     settings = _settings()
-    if settings.debug and not isinstance(failure, click.ClickException):
+    if settings.debug and not isinstance(failure, typed.ClickException):
         traceback.print_exception(failure)
-    if isinstance(failure, click.ClickException):
+    if isinstance(failure, typed.ClickException):
         error = _typed_wrong(failure, words)
     else:
         error = deliberate(failure)
     if "--json" in words:
-        click.echo(json.dumps({"error": as_json(error)}), err=True)
+        typer.echo(json.dumps({"error": as_json(error)}), err=True)
     else:
         show_error(error)
     return error.exit_code
@@ -44,11 +48,11 @@ def show_error(error: ZSEError) -> None:
 
     It may quote a file, a registry or a label: nothing of that commands the terminal.
     """
-    color = False if _settings().no_color else None  # None: click looks at the stream
-    lines = [click.style("error:", fg="red", bold=True) + f" {_shown(error.message)}"]
+    color = False if _settings().no_color else None  # None: typer looks at the stream
+    lines = [typer.style("error:", fg="red", bold=True) + f" {_shown(error.message)}"]
     if error.hint:
-        lines.append(click.style("hint:", fg="cyan", bold=True) + f" {_shown(error.hint)}")
-    click.echo("\n".join(lines), err=True, color=color)
+        lines.append(typer.style("hint:", fg="cyan", bold=True) + f" {_shown(error.hint)}")
+    typer.echo("\n".join(lines), err=True, color=color)
 
 
 def as_json(error: ZSEError) -> dict[str, str | int]:
@@ -83,28 +87,32 @@ _OTHERS_OPTIONS = {
 """Options that servers of others have, and what leads on here, in commands without them."""
 
 
-def _typed_wrong(failure: click.ClickException, words: Sequence[str]) -> ZSEError:
-    suggested = isinstance(failure, click.NoSuchOption)
-    message = failure.message if suggested else failure.format_message()
-    name = re.match(r"No such command '([^']+)'", message)
-    message = (name[0] if name else message).rstrip(".")
-    message = message[:1].lower() + message[1:]
-    context = failure.ctx if isinstance(failure, click.UsageError) else None
+def _typed_wrong(failure: typed.ClickException, words: Sequence[str]) -> ZSEError:
+    context = failure.ctx if isinstance(failure, typed.UsageError) else None
     if context is None:
-        return UsageError(message)
-    if isinstance(failure, click.NoSuchOption):
-        return UsageError(message, hint=_option_hint(failure, context, words))
-    if name and isinstance(context.command, click.Group):
-        return UsageError(message, hint=_command_hint(name[1], context, context.command))
-    return UsageError(message, hint=f"See `{context.command_path} --help`.")
+        return UsageError(_in_words(failure.format_message()))
+    if isinstance(failure, typed.NoSuchOption):
+        hint = _option_hint(failure, context, words)
+        return UsageError(f"no such option {failure.option_name!r}", hint=hint)
+    name = re.match(r"No such command '([^']+)'", failure.message)
+    if name and isinstance(context.command, TyperGroup):
+        hint = _command_hint(name[1], context, context.command)
+        return UsageError(_in_words(name[0]), hint=hint)
+    return UsageError(
+        _in_words(failure.format_message()), hint=f"See `{context.command_path} --help`."
+    )
 
 
-def _option_hint(failure: click.NoSuchOption, context: click.Context, words: Sequence[str]) -> str:
+def _in_words(message: str) -> str:
+    return message[:1].lower() + message[1:].rstrip(".")
+
+
+def _option_hint(failure: typed.NoSuchOption, context: Context, words: Sequence[str]) -> str:
     name = failure.option_name
     for one in context.command.params:
-        if isinstance(one, click.Argument) and name == f"--{one.name}":
-            value = _value_after(name, words) or one.human_readable_name
-            called = one.human_readable_name
+        if isinstance(one, TyperArgument) and name == f"--{one.name}":
+            called = one.display_name_raw
+            value = _value_after(name, words) or called
             return f"{called} is an argument, not an option: {context.command_path} {value}"
     if name in _OTHERS_OPTIONS:
         return _OTHERS_OPTIONS[name]
@@ -122,7 +130,7 @@ def _value_after(option: str, words: Sequence[str]) -> str:
     return ""
 
 
-def _command_hint(name: str, context: click.Context, group: click.Group) -> str:
+def _command_hint(name: str, context: Context, group: TyperGroup) -> str:
     close = get_close_matches(name, group.list_commands(context), n=2)
     meant = " or ".join(f"`{context.command_path} {each}`" for each in close)
     return f"Did you mean {meant}?" if close else f"See `{context.command_path} --help`."

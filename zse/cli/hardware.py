@@ -6,11 +6,13 @@ import json
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import click
+import typer
 
+from zse.cli.app import App
 from zse.cli.hardware_models import SCHEMES, fits_in
+from zse.cli.parameters import Json
 from zse.deploy.sizing import gib_words
 from zse.device import probe
 from zse.device.survey import survey_cuda
@@ -28,20 +30,25 @@ if TYPE_CHECKING:
 _SHOWN_KEYS = 5
 
 
-@click.command(name="hardware")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option(
-    "--kernels",
-    type=click.Path(),
-    default="",
-    help="Kernel pack, or folder of packs, to check against the GPUs (default: the one that "
-    "serving would use).",
-)
-def command(as_json: bool, kernels: str) -> None:
+app = App()
+
+
+@app.command("hardware")
+def command(
+    as_json: Json = False,
+    kernels: Annotated[
+        str,
+        typer.Option(
+            metavar="PATH",
+            help="Kernel pack, or folder of packs, to check against the GPUs (default: the one "
+            "that serving would use).",
+        ),
+    ] = "",
+) -> None:
     """Show GPUs, memory, which models fit, and what a kernel pack is missing."""
     report = build_report(load_settings(), kernels=kernels)
     if as_json:
-        click.echo(json.dumps(report, indent=2))
+        typer.echo(json.dumps(report, indent=2))
     else:
         _print_report(report)
 
@@ -127,12 +134,12 @@ def _as_json(problem: Problem | None) -> dict[str, str] | None:
 
 def _print_report(report: dict[str, Any]) -> None:
     cpu, memory, cuda = report["cpu"], report["memory"], report["cuda"]
-    click.echo(f"cpu      {cpu['model']}, {cpu['physical_cores']} cores")
-    click.echo(
+    typer.echo(f"cpu      {cpu['model']}, {cpu['physical_cores']} cores")
+    typer.echo(
         f"memory   {gib_words(memory['total_bytes'])}, "
         f"{gib_words(memory['available_bytes'])} available"
     )
-    click.echo(f"driver   {'CUDA ' + cuda['driver_version'] if cuda['driver_version'] else 'none'}")
+    typer.echo(f"driver   {'CUDA ' + cuda['driver_version'] if cuda['driver_version'] else 'none'}")
     _print_problem(cuda["problem"])
     for gpu in report["gpus"]:
         _print_gpu(gpu)
@@ -142,7 +149,7 @@ def _print_report(report: dict[str, Any]) -> None:
 
 def _print_gpu(gpu: dict[str, Any]) -> None:
     free = "free unknown" if gpu["problem"] else f"{gib_words(gpu['free_bytes'])} free"
-    click.echo(
+    typer.echo(
         f"gpu {gpu['ordinal']}    {gpu['name']}, {gpu['architecture']}, "
         f"{gib_words(gpu['total_bytes'])}, {free}, {gpu['multiprocessors']} multiprocessors, "
         f"{gpu['bandwidth_bytes_per_second'] / 1e12:.2f} TB/s"
@@ -150,10 +157,10 @@ def _print_gpu(gpu: dict[str, Any]) -> None:
     _print_problem(gpu["problem"])
     kernels = gpu["kernels"]
     if kernels["problem"]:
-        click.echo("kernels  none")
+        typer.echo("kernels  none")
         _print_problem(kernels["problem"])
     else:
-        click.echo(f"kernels  {kernels['pack']}: {kernels['num_kernels']}, {_missing(kernels)}")
+        typer.echo(f"kernels  {kernels['pack']}: {kernels['num_kernels']}, {_missing(kernels)}")
     if not gpu["problem"]:
         _print_models(f"the free memory of GPU {gpu['ordinal']}", gpu["models"])
 
@@ -168,15 +175,15 @@ def _missing(kernels: dict[str, Any]) -> str:
 
 def _print_problem(problem: dict[str, str] | None) -> None:
     if problem:
-        click.echo(f"         {problem['message']}")
-        click.echo(f"         {problem['hint']}")
+        typer.echo(f"         {problem['message']}")
+        typer.echo(f"         {problem['hint']}")
 
 
 def _print_models(where: str, fits: list[dict[str, Any]]) -> None:
     context = fits[0]["context_tokens"]
-    click.echo(f"\nmodels in {where}, with {context} tokens of context (- does not fit):")
-    click.echo(f"  {'':<14}" + "".join(f"{scheme:>11}" for scheme in SCHEMES))
+    typer.echo(f"\nmodels in {where}, with {context} tokens of context (- does not fit):")
+    typer.echo(f"  {'':<14}" + "".join(f"{scheme:>11}" for scheme in SCHEMES))
     for model in dict.fromkeys(fit["model"] for fit in fits):
         row = [fit for fit in fits if fit["model"] == model]
         cells = (f"{gib_words(fit['total_bytes']) if fit['fits'] else '-':>11}" for fit in row)
-        click.echo(f"  {model:<14}" + "".join(cells))
+        typer.echo(f"  {model:<14}" + "".join(cells))

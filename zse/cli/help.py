@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
-import click
+from typing import Annotated
+
+import typer
+from typer.core import TyperGroup
+
+from zse.cli.app import App
+from zse.errors import UsageError
+
+app = App()
 
 
-@click.command("help", short_help="Show the help of a command.")
-@click.argument("names", metavar="[COMMAND]...", nargs=-1)
-@click.pass_context
-def command(context: click.Context, names: tuple[str, ...]) -> None:
+@app.command("help")
+def command(
+    context: typer.Context,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="COMMAND", help="All without.")
+    ] = None,
+) -> None:
     """Show what zse can do, or how one of its commands is used."""
     place = context.find_root()
-    for name in names:
-        if not isinstance(place.command, click.Group):
-            raise click.UsageError(f"`{place.command_path}` has no commands", ctx=place)
+    for name in names or ():
+        if not isinstance(place.command, TyperGroup):
+            path = place.command_path
+            raise UsageError(f"`{path}` has no commands", hint=f"See `{path} --help`.")
         _, found, _ = place.command.resolve_command(place, [name])
         if found is not None:
-            place = click.Context(found, info_name=name, parent=place)
-    click.echo(place.get_help())
+            place = typer.Context(found, info_name=name, parent=place)
+    typer.echo(place.get_help())

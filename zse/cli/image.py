@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-import click
+import typer
 
-from zse.errors import UsageError
+from zse.cli.app import App
+from zse.cli.parameters import Json
+from zse.errors import NotFoundError, UsageError
 from zse.oci.image.facts import NO_BYTE_CODE
 from zse.printable import printable
 from zse.settings import load_settings
@@ -21,51 +23,58 @@ if TYPE_CHECKING:
     from zse.oci.image.inspect import PlatformReport
     from zse.oci.image.verify import Expectations, Verification
 
-_REFERENCE = "REF is an image reference, oci:DIR[:TAG] or tar:FILE[:TAG]."
+Reference = Annotated[
+    str,
+    typer.Argument(metavar="REF", help="An image reference, oci:DIR[:TAG] or tar:FILE[:TAG]."),
+]
+
+app = App(help="Look into an image and check it, in a registry, a layout or a tar file.")
 
 
-@click.group(name="image")
-def command() -> None:
-    """Look into an image and check it, in a registry, a layout or a tar file."""
+@app.command("inspect")
+def inspect(
+    reference: Reference,
+    platform: Annotated[str, typer.Option(metavar="OS/ARCH", help="Only this platform.")] = "",
+    as_json: Json = False,
+) -> None:
+    """Show what an image says of itself; pull no layer.
 
-
-@command.command(name="inspect", help=f"Show what an image says of itself. {_REFERENCE}")
-@click.argument("reference", metavar="REF")
-@click.option("--platform", default="", metavar="OS/ARCH", help="Only this platform.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def inspect(reference: str, platform: str, as_json: bool) -> None:
-    """Show labels, layers, sizes, how it starts and what is stated about it; pull no layer."""
+    That is its labels, layers, sizes, how it starts and what is stated about it.
+    """
     from zse.oci.image.inspect import inspect_image
     from zse.oci.image.source import open_image
 
     with open_image(reference, auth_file=_auth_file()) as source:
         report = inspect_image(source, platform=platform)
     if as_json:
-        click.echo(json.dumps(asdict(report), indent=2, sort_keys=True))
+        typer.echo(json.dumps(asdict(report), indent=2, sort_keys=True))
         return
-    click.echo(f"digest      {report.digest}")
+    typer.echo(f"digest      {report.digest}")
     for item in report.platforms:
-        click.echo("")
+        typer.echo("")
         _print_platform(item)
 
 
-@command.command(name="verify", help=f"Check every byte of an image. {_REFERENCE}")
-@click.argument("reference", metavar="REF")
-@click.option(
-    "--base",
-    default="",
-    metavar="DIGEST|REF",
-    help="The base it must stand on: a digest, or where the base is.",
-)
-@click.option(
-    "--locks",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="Folder of lock files that every dependency must be in.",
-)
-@click.option("--recipe", default="", metavar="NAME", help="Use the locks of this recipe.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def verify(reference: str, base: str, locks: Path | None, recipe: str, as_json: bool) -> None:
-    """Check digests, statements, and on request the base and the dependencies.
+@app.command("verify")
+def verify(
+    reference: Reference,
+    base: Annotated[
+        str,
+        typer.Option(
+            metavar="DIGEST|REF",
+            help="The base it must stand on: a digest, or where the base is.",
+        ),
+    ] = "",
+    locks: Annotated[
+        Path | None,
+        typer.Option(help="Folder of lock files that every dependency must be in."),
+    ] = None,
+    recipe: Annotated[str, typer.Option(metavar="NAME", help="Use the locks of this recipe.")] = "",
+    as_json: Json = False,
+) -> None:
+    """Check every byte of an image.
+
+    That is digests, statements, and on request the base and the dependencies.
 
     The exit code is 9 when anything is not what it should be; every problem is named.
     """
@@ -76,11 +85,13 @@ def verify(reference: str, base: str, locks: Path | None, recipe: str, as_json: 
 
     if recipe and locks:
         raise UsageError("--recipe and --locks both name locks", hint="Leave one of them out.")
+    if locks and not locks.is_dir():
+        raise NotFoundError(f"{locks} is not a folder", hint="Name a folder of lock files.")
     expected = _expectations(base, recipe_folder(recipe) if recipe else locks)
     with open_image(reference, auth_file=_auth_file()) as source:
-        found = verify_image(source, expected, lambda words: click.echo(words, err=True))
+        found = verify_image(source, expected, lambda words: typer.echo(words, err=True))
     if as_json:
-        click.echo(json.dumps({**asdict(found), "ok": not found.problems}, indent=2))
+        typer.echo(json.dumps({**asdict(found), "ok": not found.problems}, indent=2))
     if found.problems:
         raise VerificationError(
             f"{reference} has {len(found.problems)} problems:\n  " + "\n  ".join(found.problems)
@@ -136,7 +147,7 @@ def _print_platform(item: PlatformReport) -> None:
         counts = ", ".join(f"{count} {kind}" for kind, count in item.sbom.items())
         lines.append(("materials", counts))
     for name, value in lines:  # an image may say anything
-        click.echo(f"{name:11} {printable(value)}")
+        typer.echo(f"{name:11} {printable(value)}")
 
 
 def _told(facts: ImageFacts) -> list[tuple[str, str]]:
@@ -169,9 +180,9 @@ def _pairs(values: Mapping[str, str]) -> list[str]:
 
 
 def _print_verification(found: Verification) -> None:
-    click.echo(
+    typer.echo(
         f"{found.digest}: {found.checked_blobs} layers, {found.checked_bytes / 1e6:.1f} MB, "
         "every digest agrees"
     )
     for check in found.checks:
-        click.echo(f"  {check}: agrees")
+        typer.echo(f"  {check}: agrees")

@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import click
+import typer
 
-from zse.cli.model_argument import MODEL
+from zse.cli.app import App
+from zse.cli.parameters import Json, Model
 from zse.cli.transfer_display import size_text
 from zse.format.reader import ZSEReader
 from zse.models.resolve import HubRepository, LocalFolder, RemoteFile, not_a_file, resolve_model
@@ -37,11 +38,17 @@ class Table:
 Reader = ZSEReader | RemoteReader
 
 
-@click.command(name="inspect")
-@click.argument("model", metavar="MODEL", type=MODEL)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option("--verify", is_flag=True, help="Read every byte: digests, padding, scales.")
-def command(model: str, as_json: bool, verify: bool) -> None:
+app = App()
+
+
+@app.command("inspect")
+def command(
+    model: Model,
+    as_json: Json = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Read every byte: digests, padding, scales.")
+    ] = False,
+) -> None:
     """Show what a .zse file holds: header, tensors, groups, sections, digests, provenance.
 
     MODEL is a path, an address (s3://, hf://, https://) or "tiny". Of a file behind an address
@@ -50,13 +57,13 @@ def command(model: str, as_json: bool, verify: bool) -> None:
     with _opened(model) as reader:
         if verify:
             if isinstance(reader, RemoteReader):
-                click.echo(f"reading all {size_text(reader.size_bytes)} of {reader.path}", err=True)
+                typer.echo(f"reading all {size_text(reader.size_bytes)} of {reader.path}", err=True)
             reader.verify()
         # A second pass over a file that is in the page cache now; nothing is fetched twice.
         sha256 = _sha256(reader.path) if verify and isinstance(reader, ZSEReader) else ""
         if as_json:
             report = describe(reader, verified=verify, sha256=sha256)
-            click.echo(json.dumps(report, indent=2, sort_keys=True))
+            typer.echo(json.dumps(report, indent=2, sort_keys=True))
             return
         tables = build_tables(reader, verified=verify, sha256=sha256)
     if sys.stdout.isatty() and not load_settings().no_color:
@@ -184,14 +191,14 @@ def _print_plain(tables: Sequence[Table]) -> None:
     for table in tables:
         if not table.rows:
             continue
-        click.echo(f"[{table.title}]")
+        typer.echo(f"[{table.title}]")
         rows = [tuple(printable(cell) for cell in row) for row in (table.columns, *table.rows)]
         widths = [max(len(row[column]) for row in rows) for column in range(len(table.columns))]
         # The heading of two-column tables says nothing that the rows do not.
         for row in rows[1:] if table.columns == ("field", "value") else rows:
             cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-            click.echo("  ".join(cells).rstrip())
-        click.echo()
+            typer.echo("  ".join(cells).rstrip())
+        typer.echo()
 
 
 def _print_rich(tables: Sequence[Table]) -> None:

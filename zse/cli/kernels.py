@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-import click
+import typer
 
+from zse.cli.app import App
 from zse.cli.kernels_show import (
     build_progress,
     describe_build,
@@ -15,6 +17,7 @@ from zse.cli.kernels_show import (
     print_build,
     print_pack,
 )
+from zse.cli.parameters import Gpus, Json
 from zse.cli.stopping import clean_stop
 from zse.errors import UsageError
 from zse.kernels.catalog import all_variants
@@ -30,29 +33,37 @@ if TYPE_CHECKING:
     from zse.kernels.targets import Target
 
 
-@click.group(name="kernels")
-def command() -> None:
-    """Build kernel packs for GPUs, look into them, ship them; tune on the GPU at hand."""
+Pack = Annotated[str, typer.Argument(metavar="PACK", help="A .zkp file.")]
+Place = Annotated[
+    str, typer.Argument(metavar="PLACE", help="An artifact: oci:DIR or REGISTRY/REPOSITORY.")
+]
+ForcePacks = Annotated[bool, typer.Option("--force", help="Replace packs that are there.")]
+
+Scheme = StrEnum("Scheme", ["int4", "nf4", "int8", "bf16", "fp16"])
+
+app = App(help="Build kernel packs for GPUs, look into them, ship them; tune on the GPU at hand.")
 
 
-@command.command(name="build")
-@click.option(
-    "--gpu",
-    "gpus",
-    multiple=True,
-    required=True,
-    metavar="ARCH",
-    help=f"Architecture to build for, again and again: {', '.join(TARGETS)}.",
-)
-@click.option(
-    "-o", "--out", required=True, type=click.Path(), help="A .zkp file, or a folder for ARCH.zkp."
-)
-@click.option("--jobs", type=click.IntRange(min=0), default=0, help="Compilers at a time.")
-@click.option("--keep-going", is_flag=True, help="Leave out kernels that do not compile.")
-@click.option("--force", is_flag=True, help="Replace packs that are there.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@app.command("build")
 def build(
-    gpus: tuple[str, ...], out: str, jobs: int, keep_going: bool, force: bool, as_json: bool
+    gpus: Annotated[
+        list[str],
+        typer.Option(
+            "--gpu",
+            metavar="ARCH",
+            help=f"Architecture to build for, again and again: {', '.join(TARGETS)}.",
+        ),
+    ],
+    out: Annotated[
+        Path,
+        typer.Option("-o", "--out", help="A .zkp file, or a folder for ARCH.zkp."),
+    ],
+    jobs: Annotated[int, typer.Option(min=0, show_default=False, help="Compilers at a time.")] = 0,
+    keep_going: Annotated[
+        bool, typer.Option("--keep-going", help="Leave out kernels that do not compile.")
+    ] = False,
+    force: ForcePacks = False,
+    as_json: Json = False,
 ) -> None:
     """Compile every kernel ahead of time. Needs triton, but no GPU.
 
@@ -63,7 +74,7 @@ def build(
     from zse.store.cache_room import filling
 
     targets = [target_named(name) for name in dict.fromkeys(gpus)]
-    paths = _output_paths(Path(out), targets)
+    paths = _output_paths(out, targets)
     for path in paths:
         check_output(path, force=force)
     variants = all_variants()
@@ -88,38 +99,38 @@ def build(
         if not as_json:
             print_build(path, built)
     if as_json:
-        click.echo(json.dumps({"packs": reports}, indent=2, sort_keys=True))
+        typer.echo(json.dumps({"packs": reports}, indent=2, sort_keys=True))
 
 
-@command.command(name="list")
-@click.argument("pack", type=click.Path())
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def list_command(pack: str, as_json: bool) -> None:
+@app.command("list")
+def list_command(pack: Pack, as_json: Json = False) -> None:
     """Show what PACK holds, and whether it is of this version's kernels."""
     opened = KernelPack.open(pack)
     report = describe_pack(opened, all_variants())
     if as_json:
-        click.echo(json.dumps(report, indent=2, sort_keys=True))
+        typer.echo(json.dumps(report, indent=2, sort_keys=True))
         return
     print_pack(report)
 
 
-@command.command(name="verify")
-@click.argument("pack", type=click.Path())
-def verify(pack: str) -> None:
+@app.command("verify")
+def verify(pack: Pack) -> None:
     """Check every byte of PACK."""
     opened = KernelPack.open(pack)
     opened.verify()
-    click.echo(f"{pack}: {len(opened)} kernels for {opened.target}, every digest agrees")
+    typer.echo(f"{pack}: {len(opened)} kernels for {opened.target}, every digest agrees")
 
 
-@command.command(name="push")
-@click.argument("place")
-@click.argument("packs", nargs=-1, required=True, type=click.Path(path_type=Path))
-def push(place: str, packs: tuple[Path, ...]) -> None:
-    """Store PACKS as one artifact in PLACE: oci:DIR or REGISTRY/REPOSITORY.
+@app.command("push")
+def push(
+    place: Place,
+    packs: Annotated[
+        list[Path], typer.Argument(metavar="PACKS", help="Files, or folders of packs.")
+    ],
+) -> None:
+    """Store PACKS as one artifact in PLACE.
 
-    PACKS are files or folders of packs. The tag is the digest of the kernels' sources unless PLACE
+    The tag is the digest of the kernels' sources unless PLACE
     names another, so that `zse build-image` of the same zse finds them there.
     """
     from zse.kernels.build.artifact import push_artifact
@@ -133,20 +144,19 @@ def push(place: str, packs: tuple[Path, ...]) -> None:
         raise UsageError(f"no pack (*{SUFFIX}) in {', '.join(map(str, packs))}")
     auth_file = Path(load_settings().registry_auth_file)
     digest = push_artifact(
-        place, paths, auth_file=auth_file, report=lambda words: click.echo(words, err=True)
+        place, paths, auth_file=auth_file, report=lambda words: typer.echo(words, err=True)
     )
-    click.echo(digest)
+    typer.echo(digest)
 
 
-@command.command(name="pull")
-@click.argument("place")
-@click.option("--gpu", "gpus", multiple=True, metavar="ARCH", help="Only these.  [all]")
-@click.option(
-    "-o", "--out", required=True, type=click.Path(path_type=Path), help="Folder for ARCH.zkp."
-)
-@click.option("--force", is_flag=True, help="Replace packs that are there.")
-def pull(place: str, gpus: tuple[str, ...], out: Path, force: bool) -> None:
-    """Fetch packs for this zse from PLACE, an artifact: oci:DIR or REGISTRY/REPOSITORY."""
+@app.command("pull")
+def pull(
+    place: Place,
+    out: Annotated[Path, typer.Option("-o", "--out", help="Folder for ARCH.zkp.")],
+    gpus: Gpus = None,
+    force: ForcePacks = False,
+) -> None:
+    """Fetch packs for this zse from PLACE."""
     from zse.kernels.build.artifact import open_artifact
     from zse.kernels.build.writer import write_whole
 
@@ -158,13 +168,13 @@ def pull(place: str, gpus: tuple[str, ...], out: Path, force: bool) -> None:
             check_output(path, force=force)
         for gpu, path in paths.items():
             write_whole(path, artifact.read(gpu))
-            click.echo(path)
+            typer.echo(path)
 
 
-@command.command(name="add")
-@click.argument("file", type=click.Path())
-@click.argument("pack", type=click.Path())
-def add(file: str, pack: str) -> None:
+@app.command("add")
+def add(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A .zse file.")], pack: Pack
+) -> None:
     """Put PACK into the .zse FILE, in place, as its section for that architecture."""
     from zse.format.append import append_section
 
@@ -172,39 +182,33 @@ def add(file: str, pack: str) -> None:
     opened.verify()
     name = section_name(target_named(opened.target))
     section = append_section(file, name, Path(pack).read_bytes())
-    click.echo(f"{file}: section {section.name}, {section.length_bytes} bytes")
+    typer.echo(f"{file}: section {section.name}, {section.length_bytes} bytes")
 
 
-@command.command(name="tune")
-@click.option("-o", "--out", required=True, type=click.Path(), help="The table, a JSON file.")
-@click.option("--gpu-index", type=click.IntRange(min=0), default=0, help="Which GPU.  [0]")
-@click.option("--kernels", "pack", type=click.Path(), help="Kernel pack.  [image, cache]")
-@click.option(
-    "--scheme",
-    "schemes",
-    multiple=True,
-    type=click.Choice(["int4", "nf4", "int8", "bf16", "fp16"]),
-    help="Scheme of the matrices, again and again.  [int4, int8]",
-)
-@click.option(
-    "--shape",
-    "shapes",
-    multiple=True,
-    metavar="CxR",
-    help="Columns and rows of a matrix.  [those of Qwen2.5 7B to 72B and Llama 3 8B]",
-)
-@click.option(
-    "--rows", type=click.IntRange(1, 256), multiple=True, help="Tokens.  [1, 2, 4, ... 256]"
-)
-@click.option("--force", is_flag=True, help="Replace a table that is there.")
+@app.command("tune")
 def tune_command(
-    out: str,
-    gpu_index: int,
-    pack: str | None,
-    schemes: tuple[str, ...],
-    shapes: tuple[str, ...],
-    rows: tuple[int, ...],
-    force: bool,
+    out: Annotated[Path, typer.Option("-o", "--out", help="The table, a JSON file.")],
+    gpu_index: Annotated[int, typer.Option(min=0, help="Which GPU.")] = 0,
+    pack: Annotated[
+        str | None,
+        typer.Option("--kernels", metavar="PATH", help="Kernel pack.  [image, cache]"),
+    ] = None,
+    schemes: Annotated[
+        list[Scheme] | None,
+        typer.Option("--scheme", help="Of the matrices, again and again.  [int4, int8]"),
+    ] = None,
+    shapes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--shape",
+            metavar="CxR",
+            help="Columns and rows of a matrix.  [those of Qwen2.5 7B to 72B and Llama 3 8B]",
+        ),
+    ] = None,
+    rows: Annotated[
+        list[int] | None, typer.Option(min=1, max=256, help="Tokens.  [1, 2, 4, ... 256]")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace a table that is there.")] = False,
 ) -> None:
     """Time the forms of matrix products on the GPU at hand.
 
@@ -215,10 +219,10 @@ def tune_command(
     from zse.kernels.build.writer import write_whole
     from zse.kernels.tuning import slug
 
-    check_output(Path(out), force=force)
+    check_output(out, force=force)
     settings = load_settings()
     named = pack or settings.serve.load.device.kernels
-    wanted = [_parse_shape(text) for text in shapes] or list(SHAPES)
+    wanted = [_parse_shape(text) for text in shapes or ()] or list(SHAPES)
     with Gpu.open(gpu_index) as gpu:
         found = find_pack(
             gpu.info,
@@ -238,14 +242,14 @@ def tune_command(
             )
         finally:
             bench.close()
-    write_whole(Path(out), tuning.to_json())
-    click.echo(f"wrote: {out}")
-    click.echo(f"used when it lies in: {settings.cache_dir / 'tuned'}/{slug(gpu.info.name)}.json")
+    write_whole(out, tuning.to_json())
+    typer.echo(f"wrote: {out}")
+    typer.echo(f"used when it lies in: {settings.cache_dir / 'tuned'}/{slug(gpu.info.name)}.json")
 
 
 def _print_timing(timing: Timing) -> None:
     change = timing.best_seconds / timing.planned_seconds - 1
-    click.echo(
+    typer.echo(
         f"{timing.table:32} {timing.shape:>14} {timing.best_seconds * 1e6:9.2f} us "
         f"{change:+7.1%}  splits {timing.best.splits:2}  {timing.best.variant.key}"
     )

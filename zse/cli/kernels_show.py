@@ -7,7 +7,7 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-import click
+import typer
 
 from zse.kernels.sources import source_digest
 from zse.settings import load_settings
@@ -78,19 +78,19 @@ def print_build(path: Path, built: BuiltPack) -> None:
     for kernel in built.kernels:
         function = kernel.key.partition("[")[0]
         groups.setdefault(function, []).append((len(kernel.cubin), dict(kernel.facts)))
-    click.echo(f"{'kernel':32} {'variants':>8} {'bytes':>8} {'registers':>9} {'shared':>7} stack")
+    typer.echo(f"{'kernel':32} {'variants':>8} {'bytes':>8} {'registers':>9} {'shared':>7} stack")
     for function, items in sorted(groups.items()):
-        click.echo(
+        typer.echo(
             f"{function:32} {len(items):8} {sum(size for size, _ in items):8} "
             f"{max(facts['registers'] for _, facts in items):9} "
             f"{max(facts['shared_bytes'] for _, facts in items):7} "
             f"{max(facts['stack_bytes'] for _, facts in items):5}"
         )
     for key, reason in built.skipped.items():
-        click.echo(f"left out: {key}: {reason}")
+        typer.echo(f"left out: {key}: {reason}")
     for key, text in built.failed.items():
-        click.echo(f"failed: {key}: {text}", err=True)
-    click.echo(
+        typer.echo(f"failed: {key}: {text}", err=True)
+    typer.echo(
         f"{path}: {len(built.kernels)} kernels for {built.target.name}, {len(built.data)} bytes, "
         f"{built.seconds:.1f} s; {built.found} kernels were compiled before"
     )
@@ -136,16 +136,16 @@ def describe_pack(pack: KernelPack, wanted: Iterable[Variant]) -> dict[str, Any]
 def print_pack(report: Mapping[str, Any]) -> None:
     """Print what ``describe_pack`` returned: one line for each kernel."""
     for name in ("path", "target", "bytes", "zse", "triton", "ptxas", "sources", "current"):
-        click.echo(f"{name:9}{report[name]}")
-    click.echo(f"{'missing':9}{len(report['missing'])} kernels of this version")
-    click.echo(f"\n{'bytes':>7} {'registers':>9} {'shared':>7} {'stack':>6}  kernel")
+        typer.echo(f"{name:9}{report[name]}")
+    typer.echo(f"{'missing':9}{len(report['missing'])} kernels of this version")
+    typer.echo(f"\n{'bytes':>7} {'registers':>9} {'shared':>7} {'stack':>6}  kernel")
     for kernel in report["kernels"]:
-        click.echo(
+        typer.echo(
             f"{kernel['bytes']:7} {kernel['registers']:9} {kernel['shared_bytes']:7} "
             f"{kernel['stack_bytes']:6}  {kernel['key']}"
         )
     for key, reason in report["skipped"].items():
-        click.echo(f"{'-':>7} {'-':>9} {'-':>7} {'-':>6}  {key}: {reason}")
+        typer.echo(f"{'-':>7} {'-':>9} {'-':>7} {'-':>6}  {key}: {reason}")
 
 
 class PlainLines:
@@ -160,8 +160,8 @@ class PlainLines:
         """Show a step, unless the last line is recent."""
         now = self._clock()
         if not step.key:
-            click.echo(f"{self._what}: {step.total} kernels, {step.found} found", err=True)
+            typer.echo(f"{self._what}: {step.total} kernels, {step.found} found", err=True)
         elif now - self._printed >= _LINE_SECONDS:
             self._printed = now
             left = _time_left(step, now - self._started)
-            click.echo(f"{self._what}: {step.done} of {step.total} kernels, {left}", err=True)
+            typer.echo(f"{self._what}: {step.done} of {step.total} kernels, {left}", err=True)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-import click
+import typer
 
+from zse.cli.app import App
+from zse.cli.parameters import Json, Url
 from zse.cli.transfer_display import size_text
 from zse.errors import NotFoundError, UsageError
 
@@ -14,13 +16,18 @@ if TYPE_CHECKING:
     from zse.store import Location
 
 
-@click.command(name="ls")
-@click.argument("url")
-@click.option(
-    "--unfinished", is_flag=True, help="Show uploads to s3:// that nobody finished, instead."
-)
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
-def command(url: str, unfinished: bool, as_json: bool) -> None:
+app = App()
+
+
+@app.command("ls")
+def command(
+    url: Url,
+    unfinished: Annotated[
+        bool,
+        typer.Option("--unfinished", help="Show uploads to s3:// that nobody finished, instead."),
+    ] = False,
+    as_json: Json = False,
+) -> None:
     """List the object at URL, or those below it.
 
     URL is s3://bucket[/prefix], hf://owner/name[@revision][/folder], https://host/file, or a path;
@@ -41,12 +48,12 @@ def command(url: str, unfinished: bool, as_json: bool) -> None:
         raise NotFoundError(f"{location} does not exist", hint="List the folder above it.")
     if as_json:
         rows = [{"url": str(e.location), "size_bytes": e.size_bytes} for e in entries]
-        click.echo(json.dumps(rows))
+        typer.echo(json.dumps(rows))
         return
     for entry in entries:
-        click.echo(f"{entry.size_bytes:>15}  {entry.location}")
+        typer.echo(f"{entry.size_bytes:>15}  {entry.location}")
     total_bytes = sum(entry.size_bytes for entry in entries)
-    click.echo(f"{len(entries)} objects, {size_text(total_bytes)}", err=True)
+    typer.echo(f"{len(entries)} objects, {size_text(total_bytes)}", err=True)
 
 
 def _list_buckets(*, as_json: bool) -> None:
@@ -54,11 +61,11 @@ def _list_buckets(*, as_json: bool) -> None:
 
     names = list_buckets(default_client())
     if as_json:
-        click.echo(json.dumps([{"url": f"s3://{name}/"} for name in names]))
+        typer.echo(json.dumps([{"url": f"s3://{name}/"} for name in names]))
         return
     for name in names:
-        click.echo(f"s3://{name}/")
-    click.echo(f"{len(names)} buckets", err=True)
+        typer.echo(f"s3://{name}/")
+    typer.echo(f"{len(names)} buckets", err=True)
 
 
 def _list_unfinished(location: Location, *, as_json: bool) -> None:
@@ -79,8 +86,8 @@ def _list_unfinished(location: Location, *, as_json: bool) -> None:
         for upload in list_unfinished(default_client(), location)
     ]
     if as_json:
-        click.echo(json.dumps(uploads))
+        typer.echo(json.dumps(uploads))
         return
     for upload in uploads:
-        click.echo(f"{upload['started'] or '-':<25}  {upload['url']}  {upload['upload_id']}")
-    click.echo(f"{len(uploads)} unfinished uploads", err=True)
+        typer.echo(f"{upload['started'] or '-':<25}  {upload['url']}  {upload['upload_id']}")
+    typer.echo(f"{len(uploads)} unfinished uploads", err=True)

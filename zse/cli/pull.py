@@ -6,27 +6,40 @@ import json
 import time
 from dataclasses import asdict
 from pathlib import Path
+from typing import Annotated
 
-import click
+import typer
 
+from zse.cli.app import App
+from zse.cli.parameters import Json, Url
 from zse.cli.stopping import clean_stop
 from zse.cli.transfer_display import summary, transfer_progress
 from zse.errors import UsageError
 
+app = App()
 
-@click.command()
-@click.argument("url")
-@click.option("-o", "--out", metavar="PATH", help="The file or folder; by default ./NAME.")
-@click.option("--sha256", metavar="HEX", help="The digest that the file must have.")
-@click.option(
-    "--resume",
-    is_flag=True,
-    help="Go on with what a killed pull left; keep what has come if this one fails.",
-)
-@click.option("--force", is_flag=True, help="Replace a file that holds something else.")
-@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON on stdout.")
+
+@app.command("pull")
 def command(
-    url: str, out: str | None, sha256: str | None, resume: bool, force: bool, as_json: bool
+    url: Url,
+    out: Annotated[
+        str | None,
+        typer.Option("-o", "--out", metavar="PATH", help="The file or folder; by default ./NAME."),
+    ] = None,
+    sha256: Annotated[
+        str | None, typer.Option(metavar="HEX", help="The digest that the file must have.")
+    ] = None,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume",
+            help="Go on with what a killed pull left; keep what has come if this one fails.",
+        ),
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace a file that holds something else.")
+    ] = False,
+    as_json: Json = False,
 ) -> None:
     """Copy URL to a local file.
 
@@ -47,10 +60,10 @@ def command(
             open_store(location), open_store(path), force=force, progress=progress, sha256=digest
         ) or fetch(location, path, progress=progress, resume=resume, sha256=digest)
     seconds = time.monotonic() - started
-    click.echo(summary("pulled", transfer, str(path), seconds), err=True)
+    typer.echo(summary("pulled", transfer, str(path), seconds), err=True)
     if as_json:
         report = {"path": str(path), "url": str(location), "seconds": seconds, **asdict(transfer)}
-        click.echo(json.dumps(report, sort_keys=True))
+        typer.echo(json.dumps(report, sort_keys=True))
 
 
 def _target(name: str, out: str | None) -> Path:

@@ -6,11 +6,12 @@ import json
 import time
 from dataclasses import asdict
 from shlex import quote
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-import click
+import typer
 
-from zse.cli.model_argument import MODEL
+from zse.cli.app import App
+from zse.cli.parameters import Json, Url, complete_model
 from zse.cli.stopping import clean_stop
 from zse.cli.transfer_display import summary, transfer_progress
 from zse.errors import UsageError
@@ -29,20 +30,33 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@click.command()
-@click.argument("model", metavar="FILE", type=MODEL)
-@click.argument("url")
-@click.option(
-    "--resume",
-    is_flag=True,
-    help="Go on with what a killed push left; keep what is sent if this one fails.",
-)
-@click.option("--force", is_flag=True, help="Replace an object that holds something else.")
-@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON on stdout.")
-def command(model: str, url: str, resume: bool, force: bool, as_json: bool) -> None:
-    """Copy FILE to URL: s3://bucket/key, or a path. A URL that ends in / gets FILE's name.
+app = App()
 
-    FILE is a path, or "tiny" for the built-in model.
+
+@app.command("push")
+def command(
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE",
+            help='A path, or "tiny", the built-in one.',
+            autocompletion=complete_model,
+        ),
+    ],
+    url: Url,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume",
+            help="Go on with what a killed push left; keep what is sent if this one fails.",
+        ),
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace an object that holds something else.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Copy FILE to URL: s3://bucket/key, or a path. A URL that ends in / gets FILE's name.
 
     Nothing appears under the name before every byte has arrived and was checked. A push that fails
     or is stopped leaves nothing; after one that was killed, `zse ls --unfinished` shows what is
@@ -61,10 +75,10 @@ def command(model: str, url: str, resume: bool, force: bool, as_json: bool) -> N
             open_store(file), open_writable(location), force=force, progress=progress
         ) or put_file(file, location, progress=progress, resume=resume)
     seconds = time.monotonic() - started
-    click.echo(summary("pushed", transfer, str(location), seconds), err=True)
+    typer.echo(summary("pushed", transfer, str(location), seconds), err=True)
     if as_json:
         report = {"url": location.url, "seconds": seconds, **asdict(transfer)}
-        click.echo(json.dumps(report, sort_keys=True))
+        typer.echo(json.dumps(report, sort_keys=True))
 
 
 def _local_file(model: str) -> tuple[Path, str]:

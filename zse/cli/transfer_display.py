@@ -7,7 +7,7 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-import click
+import typer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -127,7 +127,7 @@ class PlainLines:
         self._printed = now
         rate = (done_bytes - self._first_bytes) / (now - self._started)
         left = f", {(total_bytes - done_bytes) / rate:.0f} s left" if rate else ""
-        click.echo(
+        typer.echo(
             f"{self._word}: {done_bytes / total_bytes:.0%}, {size_text(done_bytes)} of "
             f"{size_text(total_bytes)}, {size_text(rate)}/s{left}",
             err=True,

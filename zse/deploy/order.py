@@ -13,7 +13,7 @@ from zse.records import record
 from zse.store.location import is_address, parse_location
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from zse.deploy.sizing import MemoryNeed
     from zse.oci.image.facts import ImageFacts
@@ -219,7 +219,7 @@ class Order:
         return self if self.form else replace(self, form=forms[0])
 
 
-def parse_pairs(texts: tuple[str, ...], option: str) -> dict[str, str]:
+def parse_pairs(texts: Sequence[str], option: str) -> dict[str, str]:
     """Parse ``NAME=VALUE`` options.
 
     Raises:
@@ -236,7 +236,7 @@ def parse_pairs(texts: tuple[str, ...], option: str) -> dict[str, str]:
     return found
 
 
-def parse_secrets(texts: tuple[str, ...]) -> tuple[SecretUse, ...]:
+def parse_secrets(texts: Sequence[str]) -> tuple[SecretUse, ...]:
     """Parse ``VARIABLE=SECRET[:KEY]`` options.
 
     Raises:
