@@ -26,20 +26,18 @@ from random_parts import Patterns
 
 from zse import __version__
 from zse.errors import ZSEError
-from zse.format.layout import UNKNOWN_DIGEST, PlannedFile, PlannedTensor, plan_layout
-from zse.format.schemes import Scheme
+from zse.format.layout import UNKNOWN_DIGEST, PlannedFile, plan_layout
 from zse.format.writer import prefix_for
 from zse.models.builtin import builtin_checkpoint
 from zse.models.families import read_checkpoint
+from zse.models.storage import Storage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from zse.format.spec import Group, TensorEntry, TensorPart, ZSEHeader
-    from zse.models.spec import WeightSpec
 
 QUANTS = ("int4", "nf4", "int8", "bf16")
-GROUP_SIZES = {"int4": 128, "nf4": 64}
 PIECE_BYTES = 8 << 20
 
 
@@ -112,7 +110,7 @@ def make_model(
 
 
 def plan_file(config_json: dict, quant: str, seed: int, tokenizer: Path) -> PlannedFile:
-    spec = read_checkpoint(config_json)
+    spec, storage = read_checkpoint(config_json), Storage(quantization=quant)
     return PlannedFile(
         architecture=spec.family,
         model_config=spec.header,
@@ -123,22 +121,10 @@ def plan_file(config_json: dict, quant: str, seed: int, tokenizer: Path) -> Plan
         },
         sections=sections_from(tokenizer, config_json),
         groups=[
-            (group.name, [plan_tensor(tensor, quant) for tensor in group.weights])
+            (group.name, [storage.plan_tensor(weight) for weight in group.weights])
             for group in spec.groups()
         ],
     )
-
-
-def plan_tensor(tensor: WeightSpec, quant: str) -> PlannedTensor:
-    """Choose schemes as a conversion does; norms and biases are fp32, as the kernels read them."""
-    scheme, group_size = Scheme(quant), 0
-    if tensor.kind in ("norm", "bias"):
-        scheme = Scheme.FP32
-    elif tensor.kind in ("embed", "head"):
-        scheme = Scheme.BF16 if quant == "bf16" else Scheme.INT8
-    else:
-        group_size = GROUP_SIZES.get(quant, 0)
-    return PlannedTensor(name=tensor.name, scheme=scheme, shape=tensor.shape, group_size=group_size)
 
 
 def sections_from(folder: Path, config_json: dict) -> list[tuple[str, bytes]]:

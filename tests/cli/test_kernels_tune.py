@@ -65,7 +65,7 @@ def test_every_candidate_is_timed_over_copies_and_all_is_given_back(
         rows=ROWS,
         columns=COLUMNS,
         weights=0,
-        group_size=kernels_tune.GROUP_SIZES.get(scheme, 0),
+        group_size=kernels_tune.DEFAULT_GROUP_SIZE.get(scheme, 0),
     )
     for quantized in [False, True][:kinds]:
         for plan in candidates(form, 1, quantized=quantized):

@@ -15,6 +15,7 @@ from zse.kernels.linear.launch import linear
 from zse.kernels.linear.plan import candidates, plan_linear, table_name
 from zse.kernels.linear.weight import LinearWeight, supports_quantized
 from zse.kernels.tuning import Tuning
+from zse.models.storage import DEFAULT_GROUP_SIZE
 from zse.records import record
 
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ SHAPES = (
 )  # fmt: skip
 """Columns and rows of the matrices of Qwen2.5 7B, 14B, 32B and 72B, and of Llama 3 8B."""
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-GROUP_SIZES = {"int4": 128, "nf4": 64}
 SPLIT_SECONDS = 2e-7
 """What the reader of the sums pays for one more split, beside the bytes."""
 WORTH_NOTING = 0.98
@@ -106,7 +106,7 @@ class Bench:
             rows=rows,
             columns=columns,
             weights=0,
-            group_size=GROUP_SIZES.get(scheme, 0),
+            group_size=DEFAULT_GROUP_SIZE.get(scheme, 0),
         )
         code_bytes = _aligned(_code_bytes(form))
         stride = code_bytes + _aligned(form.size_bytes - _code_bytes(form))
@@ -225,7 +225,7 @@ def tune(
 
 def _code_bytes(form: LinearWeight) -> int:
     elements = form.rows * form.columns
-    if form.scheme in GROUP_SIZES:
+    if form.scheme in DEFAULT_GROUP_SIZE:
         return elements // 2
     return elements if form.scheme == "int8" else elements * 2
 

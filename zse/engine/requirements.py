@@ -11,21 +11,20 @@ from typing import TYPE_CHECKING, Any
 from zse.backends.options import DEFAULT_BLOCK_SIZE
 from zse.errors import DeviceError
 from zse.format.reader import ZSEReader
-from zse.format.spec import GROUP_SIZES, Scheme, bytes_of_shape, parts_for
 from zse.models.builtin import builtin_checkpoint
 from zse.models.families import read_checkpoint, read_header
 from zse.models.resolve import Builtin, LocalFile, RemoteFile, resolve_model
+from zse.models.storage import Storage
 from zse.records import record
 from zse.stream.opening import open_remote
 
 if TYPE_CHECKING:
     from zse.format.spec import ZSEHeader
-    from zse.models.spec import ModelSpec, WeightSpec
+    from zse.models.spec import ModelSpec
 
 DEFAULT_CONTEXT = 4096
 """Tokens of KV cache that an estimate includes when none are asked for."""
 
-_GROUP_SIZES = {Scheme.INT4: 128, Scheme.NF4: 64}
 _OVERHEAD_SHARE = 0.05
 _OVERHEAD_BYTES = 256 << 20  # interpreter, libraries, activations
 _KV_ELEMENT_BYTES_CPU = 4  # float32
@@ -121,7 +120,7 @@ def estimate_memory(
     num_blocks = -(-context // DEFAULT_BLOCK_SIZE)
     weights = facts.stored_bytes
     if weights is None:
-        weights = sum(_stored_bytes(weight, Scheme(quantization)) for weight in spec.weights())
+        weights = sum(map(Storage(quantization=quantization).stored_bytes, spec.weights()))
     element_bytes = _KV_ELEMENT_BYTES_GPU if on_gpu else _KV_ELEMENT_BYTES_CPU
     heads = spec.attention
     kv_token = 2 * len(spec.layers) * heads.num_kv_heads * heads.head_dim * element_bytes
@@ -162,23 +161,6 @@ def _facts_of_checkpoint(folder: Path) -> ModelFacts:
         _read_json(generation) if generation.is_file() else None,
     )
     return ModelFacts(spec=spec, stored_bytes=None)
-
-
-def _stored_bytes(weight: WeightSpec, scheme: Scheme) -> int:
-    """Return the bytes that the converter's defaults give a tensor."""
-    is_plain = scheme in (Scheme.FP16, Scheme.BF16)
-    group_size = 0
-    if weight.kind in ("norm", "bias"):
-        scheme = Scheme.FP32
-    elif weight.kind == "linear" and scheme in _GROUP_SIZES:
-        largest, columns = _GROUP_SIZES[scheme], weight.shape[1]
-        fitting = [size for size in GROUP_SIZES if size <= largest and columns % size == 0]
-        group_size = fitting[0] if fitting else 0
-        scheme = scheme if group_size else Scheme.INT8
-    elif not is_plain:
-        scheme = Scheme.INT8
-    parts = parts_for(scheme, weight.shape, group_size)
-    return sum(bytes_of_shape(dtype, shape) for _, dtype, shape in parts)
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from zse import __version__
 from zse.errors import needing
 from zse.format.spec import VERSION
 from zse.models.resolve import Builtin, LocalFile, resolve_model
-from zse.quantize.options import QuantizationOptions
+from zse.models.storage import Storage
 from zse.quantize.source import fingerprint, resolve_source
 from zse.quantize.text_files import TextOptions
 from zse.settings import load_settings
@@ -60,7 +60,7 @@ def ensure_zse(
     is_builtin = isinstance(named, Builtin)
     quant = quant or (_BUILTIN_QUANTIZATION if is_builtin else _OTHER_QUANTIZATION)
     quant = quant.lower()
-    options = QuantizationOptions(quantization=quant)
+    options = Storage(quantization=quant)
     source = resolve_source(model, check=TextOptions().check_names)
     key = {
         "checkpoint": fingerprint(source.folder),

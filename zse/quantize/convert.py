@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 from zse import __version__
 from zse.errors import UsageError
 from zse.format.writer import ZSEWriter
+from zse.models.storage import Storage
 from zse.quantize.checkpoint import Checkpoint
-from zse.quantize.options import QuantizationOptions
 from zse.quantize.report import ConversionProgress as ConversionProgress
 from zse.quantize.report import ConversionReport as ConversionReport
 from zse.quantize.report import stage
@@ -87,7 +87,7 @@ def convert_model(
     """
     started = time.monotonic()
     notify = progress or _ignore
-    options = QuantizationOptions(
+    options = Storage(
         quantization=quantization.lower(), group_size=group_size, lm_head=lm_head.lower()
     )
     texts = TextOptions(
@@ -125,7 +125,7 @@ def convert_model(
 def convert_source(
     source: Source,
     target: Path,
-    options: QuantizationOptions,
+    options: Storage,
     *,
     texts: TextOptions = TextOptions(),  # noqa: B008 - frozen
     resume: bool = False,
@@ -164,7 +164,7 @@ class _Conversion:
 
     checkpoint: Checkpoint
     source: Source
-    options: QuantizationOptions
+    options: Storage
     texts: TextOptions
     target: Path
     notify: Callable[[ConversionProgress], None]

@@ -1,4 +1,4 @@
-"""Which scheme each tensor gets: the rules of ``--quant``, ``--group-size`` and ``--lm-head``.
+"""Which scheme each weight gets: the rules of ``--quant``, ``--group-size`` and ``--lm-head``.
 
 Linear layers follow ``--quant``. The head is INT8 by default, since it is read once a token and
 INT8 costs nothing measurable. The embedding is INT8 beside quantized layers: it is the largest
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from zse.errors import UsageError
 from zse.format.layout import PlannedTensor
-from zse.format.spec import GROUP_SIZES, Scheme
+from zse.format.spec import GROUP_SIZES, Scheme, bytes_of_shape, parts_for
 from zse.records import record
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 QUANTIZATIONS = ("int4", "nf4", "int8", "fp16", "bf16")
 LM_HEADS = ("auto", "int8", "fp16", "bf16")
-_DEFAULT_GROUP_SIZE = {"int4": 128, "nf4": 64}
+DEFAULT_GROUP_SIZE = {"int4": 128, "nf4": 64}
 _PLAIN = ("fp16", "bf16")
 
 
@@ -35,7 +35,7 @@ class Int8Instead:
 
 
 @record
-class QuantizationOptions:
+class Storage:
     """What the user asked for.
 
     Raises:
@@ -59,7 +59,7 @@ class QuantizationOptions:
                 f"group size {self.group_size} is not supported",
                 hint=f"Use one of {', '.join(map(str, GROUP_SIZES))}.",
             )
-        if self.quantization not in _DEFAULT_GROUP_SIZE:
+        if self.quantization not in DEFAULT_GROUP_SIZE:
             raise UsageError(
                 f"{self.quantization} has no groups, but a group size of {self.group_size} is set",
                 hint="Leave the group size out, or use int4 or nf4.",
@@ -77,7 +77,7 @@ class QuantizationOptions:
     def plan_tensor(self, source: WeightSpec) -> PlannedTensor:
         """Choose how one tensor is stored."""
         scheme, group_size = Scheme.FP32, 0
-        if source.kind == "linear":
+        if source.kind in ("linear", "experts"):
             scheme, group_size = self._linear_scheme(source.shape[1])
         elif source.kind == "head":
             scheme = self._head_scheme()
@@ -86,6 +86,12 @@ class QuantizationOptions:
         return PlannedTensor(
             name=source.name, scheme=scheme, shape=source.shape, group_size=group_size
         )
+
+    def stored_bytes(self, source: WeightSpec) -> int:
+        """Return the bytes of one tensor as it is stored."""
+        planned = self.plan_tensor(source)
+        parts = parts_for(planned.scheme, planned.shape, planned.group_size)
+        return sum(bytes_of_shape(dtype, shape) for _, dtype, shape in parts)
 
     def count_int8_instead(self, plan: Sequence[WeightGroup]) -> Int8Instead:
         """Tell which matrices are INT8 because no group divides their width."""
@@ -110,7 +116,7 @@ class QuantizationOptions:
         return tuple(size for size in GROUP_SIZES if size <= self._group_size())
 
     def _group_size(self) -> int:
-        return self.group_size or _DEFAULT_GROUP_SIZE.get(self.quantization, 0)
+        return self.group_size or DEFAULT_GROUP_SIZE.get(self.quantization, 0)
 
     def _linear_scheme(self, columns: int) -> tuple[Scheme, int]:
         scheme = Scheme(self.quantization)

@@ -5,7 +5,7 @@ import pytest
 from zse.errors import UsageError
 from zse.format.spec import Scheme
 from zse.models.spec import WeightGroup, WeightKind, WeightSpec
-from zse.quantize.options import QuantizationOptions
+from zse.models.storage import Storage
 
 
 def make_source(kind: WeightKind, columns: int = 256) -> WeightSpec:
@@ -30,13 +30,13 @@ def make_source(kind: WeightKind, columns: int = 256) -> WeightSpec:
 def test_linear_takes_the_largest_group_that_divides_it(
     quantization: str, columns: int, expected: tuple[Scheme, int]
 ) -> None:
-    options = QuantizationOptions(quantization=quantization)
+    options = Storage(quantization=quantization)
     planned = options.plan_tensor(make_source("linear", columns))
     assert (planned.scheme, planned.group_size) == expected
 
 
 def test_group_size_asked_for_is_an_upper_bound() -> None:
-    options = QuantizationOptions(quantization="int4", group_size=32)
+    options = Storage(quantization="int4", group_size=32)
     assert options.plan_tensor(make_source("linear")).group_size == 32
 
 
@@ -53,7 +53,7 @@ def test_group_size_asked_for_is_an_upper_bound() -> None:
     ],
 )
 def test_head_scheme(quantization: str, lm_head: str, expected: Scheme) -> None:
-    options = QuantizationOptions(quantization=quantization, lm_head=lm_head)
+    options = Storage(quantization=quantization, lm_head=lm_head)
     assert options.plan_tensor(make_source("head")).scheme is expected
 
 
@@ -70,14 +70,14 @@ def test_head_scheme(quantization: str, lm_head: str, expected: Scheme) -> None:
 def test_untied_embedding_is_int8_beside_quantized_layers(
     quantization: str, expected: Scheme
 ) -> None:
-    options = QuantizationOptions(quantization=quantization, lm_head="bf16")
+    options = Storage(quantization=quantization, lm_head="bf16")
     assert options.plan_tensor(make_source("embed")).scheme is expected
 
 
 @pytest.mark.parametrize("kind", ["norm", "bias"])
 @pytest.mark.parametrize("quantization", ["int4", "bf16"])
 def test_norms_and_biases_are_float32(kind: WeightKind, quantization: str) -> None:
-    options = QuantizationOptions(quantization=quantization)
+    options = Storage(quantization=quantization)
     assert options.plan_tensor(make_source(kind)).scheme is Scheme.FP32
 
 
@@ -92,17 +92,17 @@ def test_norms_and_biases_are_float32(kind: WeightKind, quantization: str) -> No
 )
 def test_option_without_meaning_is_a_usage_error(bad: dict[str, object]) -> None:
     with pytest.raises(UsageError):
-        QuantizationOptions(**bad)  # type: ignore[arg-type]
+        Storage(**bad)  # type: ignore[arg-type]
 
 
 def test_matrices_that_became_int8_are_counted_with_their_widths() -> None:
     widths = {"linear": (256, 200, 200, 80), "embed": (200,), "norm": (200,)}
     sources = [make_source(kind, width) for kind, found in widths.items() for width in found]
     plan = [WeightGroup(name="layers.0", weights=tuple(sources))]
-    found = QuantizationOptions(quantization="int4", group_size=64).count_int8_instead(plan)
+    found = Storage(quantization="int4", group_size=64).count_int8_instead(plan)
     assert found.matrices == 3
     assert found.warnings == (
         "3 of 4 matrices are INT8, not INT4: no group (64, 32) divides their width (80, 200).",
     )
     for quantization in ("int8", "bf16"):
-        assert not QuantizationOptions(quantization=quantization).count_int8_instead(plan).matrices
+        assert not Storage(quantization=quantization).count_int8_instead(plan).matrices
