@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from zse.device import DeviceInfo, probe
 from zse.device.cgroup import MemoryLimit, cpu_quota, memory_limits
+from zse.device.probe import DeviceInfo, probe
 
 
 def tree(root: Path, files: dict[str, str]) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from zse.device import probe
+from zse.device.probe import probe
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,7 +14,7 @@ COLD_MODULES = [
     "zse.cli",
     "zse.backends.gpu.open",
     "zse.deploy.registry",
-    "zse.device",
+    "zse.device.open",
     "zse.device.cuda",
     "zse.engine.llm",
     "zse.engine.core",

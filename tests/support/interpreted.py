@@ -22,7 +22,8 @@ from zse.kernels.variant import TARGET_CONSTANTS, Variant
 
 if TYPE_CHECKING:
     from zse.device.facts import DeviceFacts
-    from zse.kernels.launcher import Grid, Value
+    from zse.device.gpu import Grid
+    from zse.kernels.launcher import Value
 
 ELEMENTS = {
     "fp32": torch.float32,

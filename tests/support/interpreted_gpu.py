@@ -1,6 +1,6 @@
 """A GPU made of host memory and Triton's interpreter: the GPU backend runs on it, slowly.
 
-It has the surface of ``zse.device.cuda.Gpu`` that the backend uses. Work is done at once, except
+It has the surface of ``zse.device.gpu.Gpu`` that the backend uses. Work is done at once, except
 while a stream is captured: then it is written down, and done each time the graph is launched. New
 memory is filled with a pattern, so that what reads memory nobody wrote does not go unnoticed.
 """
@@ -20,7 +20,8 @@ from zse.device.facts import GpuInfo
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from zse.kernels.launcher import Grid, Value
+    from zse.device.gpu import Grid
+    from zse.kernels.launcher import Value
     from zse.kernels.variant import Variant
 
 POISON = 0xC7
@@ -46,9 +47,9 @@ class HostMemory:
 
 
 class HostPool(HostMemory):
-    """Stands for ``VirtualPool``."""
+    """Memory that is all there from the start."""
 
-    def __init__(self, gpu: object, reserve_bytes: int) -> None:
+    def __init__(self, reserve_bytes: int) -> None:
         super().__init__(min(reserve_bytes, 64 << 20))
 
     def grow(self, to_bytes: int) -> int:
@@ -122,10 +123,10 @@ INFO = GpuInfo(
 
 
 class InterpretedGpu:
-    """Stands for ``zse.device.cuda.Gpu``."""
+    """Stands for ``zse.device.gpu.Gpu``."""
 
     info = INFO
-    new_pool = HostPool
+    name = "cuda:0"
 
     def __init__(self, free_bytes: int = 1 << 30) -> None:
         self.free_bytes = free_bytes
@@ -141,6 +142,9 @@ class InterpretedGpu:
 
     def allocate_host(self, length_bytes: int) -> HostMemory:
         return HostMemory(length_bytes)
+
+    def create_pool(self, reserve_bytes: int) -> HostPool:
+        return HostPool(reserve_bytes)
 
     def create_stream(self) -> HostStream:
         return HostStream()

@@ -20,7 +20,8 @@ from zse.device.facts import DeviceFacts
 if TYPE_CHECKING:
     from triton.runtime.jit import JITFunction
 
-    from zse.kernels.launcher import Grid, Value
+    from zse.device.gpu import Grid
+    from zse.kernels.launcher import Value
     from zse.kernels.variant import Variant
 
 ELEMENTS = {

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from zse.device import cuda_device_present
+from zse.device.open import check_device, runs_on_gpu
 from zse.device.phases import Phases, no_phases
 from zse.errors import DeviceError, needing
 from zse.format import ZSEReader
@@ -18,14 +18,6 @@ if TYPE_CHECKING:
     from zse.backends.protocol import Backend, Forward
     from zse.format.model_file import ModelFile
     from zse.models.spec import ModelSpec
-
-DEVICES = ("auto", "cpu", "cuda")
-
-
-def runs_on_gpu(device: str) -> bool:
-    """Return whether ``create_backend`` takes a GPU for this name."""
-    kind = device.partition(":")[0]
-    return kind == "cuda" or (kind == "auto" and cuda_device_present())
 
 
 def preload(device: str) -> None:
@@ -52,12 +44,12 @@ def begin_arrival(
         DeviceError: The device is unknown, absent or has too little memory.
         StreamError: The file cannot be read.
     """
-    ordinal = check_device(device)
+    check_device(device)
     if not runs_on_gpu(device):
         return None
     from zse.backends.gpu.arrival import Arrival
 
-    return Arrival.begin(ordinal, reader, allowed_bytes=vram_bytes, phases=phases)
+    return Arrival.begin(device, reader, allowed_bytes=vram_bytes, phases=phases)
 
 
 def create_backend(
@@ -98,17 +90,3 @@ def create_backend(
             hint="Fetch it first: zse pull URL.",
         )
     return CPUBackend(reader, spec, options)
-
-
-def check_device(device: str) -> int:
-    """Return which GPU a device's name means, 0 where it names none.
-
-    Raises:
-        DeviceError: It is no device's name.
-    """
-    kind, _, ordinal = device.partition(":")
-    if kind not in DEVICES or (ordinal and not (kind == "cuda" and ordinal.isdecimal())):
-        raise DeviceError(
-            f"device {device!r} is not known", hint=f"Known devices: {', '.join(DEVICES)}, cuda:N."
-        )
-    return int(ordinal or 0)

@@ -14,7 +14,7 @@ from zse.cli.app import App
 from zse.cli.hardware_models import SCHEMES, fits_in
 from zse.cli.parameters import Json
 from zse.deploy.sizing import gib_words
-from zse.device import probe
+from zse.device.probe import probe
 from zse.device.survey import survey_cuda
 from zse.errors import NotFoundError
 from zse.kernels.catalog import all_variants

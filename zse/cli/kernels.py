@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -215,7 +216,7 @@ def tune_command(
     The table holds the shapes for which a form beats the one that the planner takes by itself.
     """
     from zse.cli.kernels_tune import ROWS, SHAPES, Bench, tune
-    from zse.device.cuda import Gpu
+    from zse.device.open import open_gpu
     from zse.kernels.build.writer import write_whole
     from zse.kernels.tuning import slug
 
@@ -223,7 +224,7 @@ def tune_command(
     settings = load_settings()
     named = pack or settings.serve.load.device.kernels
     wanted = [_parse_shape(text) for text in shapes or ()] or list(SHAPES)
-    with Gpu.open(gpu_index) as gpu:
+    with closing(open_gpu(f"cuda:{gpu_index}")) as gpu:
         found = find_pack(
             gpu.info,
             explicit=Path(named) if named else None,

@@ -21,7 +21,7 @@ from zse.records import record
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from zse.device.cuda import Event, Gpu, Stream
+    from zse.device.gpu import Event, Gpu, Stream
     from zse.kernels.layout import Activation
     from zse.kernels.linear.plan import LinearPlan
     from zse.kernels.pack import KernelPack

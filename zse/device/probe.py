@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
 import os
 import platform
 from pathlib import Path
 
+from zse.device.open import cuda_driver_present
 from zse.records import record
 
 _KIB = 1024
@@ -57,22 +57,6 @@ def probe(root: Path = Path("/")) -> DeviceInfo:
         available_memory_bytes=available,
         cuda_driver=cuda_driver_present(),
     )
-
-
-def cuda_driver_present() -> bool:
-    """Return whether the CUDA driver library can be loaded."""
-    try:
-        ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return False
-    return True
-
-
-def cuda_device_present(root: Path = Path("/")) -> bool:
-    """Return whether there is a GPU and a driver for it; neither is started by asking."""
-    dev = root / "dev"
-    nodes = any(dev.glob("nvidia[0-9]*")) or (dev / "dxg").exists()  # the latter is Windows' own
-    return nodes and cuda_driver_present()
 
 
 def _read(path: Path) -> str:

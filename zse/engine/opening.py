@@ -11,7 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zse.backends import begin_arrival, check_device, runs_on_gpu
+from zse.backends import begin_arrival
+from zse.device.open import check_device, runs_on_gpu
 from zse.device.phases import Phases, no_phases
 from zse.engine.remote import fetch_model
 from zse.format.reader import ZSEReader

@@ -13,8 +13,8 @@ import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
-from zse.backends import runs_on_gpu
-from zse.device import cuda_driver_present, probe
+from zse.device.open import cuda_driver_present, runs_on_gpu
+from zse.device.probe import probe
 from zse.device.survey import survey_cuda
 from zse.engine.llm import LLM
 from zse.engine.request import SamplingParams

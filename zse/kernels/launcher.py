@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     from zse.device.facts import DeviceFacts
+    from zse.device.gpu import Grid
     from zse.kernels.variant import Variant
 
-Grid: TypeAlias = tuple[int, int, int]
 Value: TypeAlias = int | float
 
 

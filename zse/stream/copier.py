@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from zse.device.gpu import Gpu, HostBlock, Stream
     from zse.stream.plan import Chunk
     from zse.stream.source import ByteSource
-    from zse.stream.target import CopyDevice, CopyStream, HostBuffer
 
 
 class _Slot:
@@ -21,7 +21,7 @@ class _Slot:
     With a stream of its own no event need be recorded to know when the buffer is free.
     """
 
-    def __init__(self, buffer: HostBuffer, stream: CopyStream) -> None:
+    def __init__(self, buffer: HostBlock, stream: Stream) -> None:
         self.buffer = buffer
         self.stream = stream
         self.chunk: Chunk | None = None
@@ -47,7 +47,7 @@ class ChunkCopier:
 
     def __init__(
         self,
-        gpu: CopyDevice,
+        gpu: Gpu,
         source: ByteSource,
         destination_address: int,
         *,

@@ -25,10 +25,10 @@ from zse.stream.verify import verify_groups
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from zse.device.gpu import Gpu
     from zse.format.spec import ZSEHeader
     from zse.stream.plan import Chunk
     from zse.stream.source import ByteSource
-    from zse.stream.target import CopyDevice
 
 __all__ = ["LoadReport", "LoaderOptions", "RegionLoad", "load_region", "start_load"]
 
@@ -48,7 +48,7 @@ class RegionLoad:
 
     def __init__(
         self,
-        gpu: CopyDevice,
+        gpu: Gpu,
         source: ByteSource,
         plan: ReadPlan,
         destination_address: int,
@@ -192,7 +192,7 @@ class RegionLoad:
 
 
 def start_load(
-    gpu: CopyDevice,
+    gpu: Gpu,
     source: ByteSource,
     header: ZSEHeader,
     destination_address: int,
@@ -213,7 +213,7 @@ def start_load(
 
 
 def load_region(
-    gpu: CopyDevice,
+    gpu: Gpu,
     source: ByteSource,
     header: ZSEHeader,
     destination_address: int,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from zse.backends.cpu.backend import choose_threads
-from zse.device import DeviceInfo
+from zse.device.probe import DeviceInfo
 
 MIB = 1 << 20
 

@@ -52,7 +52,6 @@ def open_runner(path: Path, **sizes: object) -> ModelRunner:
     hardware = Hardware(
         stream=stream,
         make_launcher=lambda: interpreted_gpu.StreamLauncher(stream),
-        new_pool=interpreted_gpu.HostPool,
     )
     options = BackendOptions(
         **{"num_blocks": 8, "max_sequences": 2, "max_batch_tokens": 16, **sizes},

@@ -9,7 +9,8 @@ from sample_packs import PROVENANCE, stub_kernel
 from stub_libcuda import DEVICE_KIND, Stub, gpu, stub
 
 from zse.backends.gpu.launcher import PackLauncher
-from zse.device.cuda import CudaError, Gpu, Stream
+from zse.device.cuda import Gpu, Stream
+from zse.errors import DeviceError
 from zse.kernels.build.writer import pack_bytes
 from zse.kernels.pack import KernelPack, KernelPackMismatch
 from zse.kernels.pack_errors import KernelVariantMissing
@@ -121,14 +122,14 @@ def test_a_pack_for_another_gpu_is_refused_before_anything_is_launched(
 def test_arguments_that_break_a_promise_never_reach_the_driver(
     gpu: Gpu, stub: Stub, stream: Stream, arguments: tuple[float, ...], words: str
 ) -> None:
-    with pytest.raises(CudaError, match=words):
+    with pytest.raises(DeviceError, match=words):
         make_launcher(gpu, stream).launch(SCALE, (1, 1, 1), *arguments)
     assert stub.launches() == []
 
 
 def test_a_pack_that_describes_other_arguments_is_refused(gpu: Gpu, stream: Stream) -> None:
     launcher = make_launcher(gpu, stream, arguments=[["values", "*fp16"]], aligned=["values"])
-    with pytest.raises(CudaError, match="the pack's kernel takes") as caught:
+    with pytest.raises(DeviceError, match="the pack's kernel takes") as caught:
         launcher.launch(SCALE, (1, 1, 1), 0, 1, 64, 0.5)
     assert "build it again" in caught.value.hint
 

@@ -5,19 +5,18 @@ from __future__ import annotations
 import pytest
 from stub_libcuda import Stub, image
 
-from zse.device.cuda import CaptureError, DeviceFault, Gpu, ParameterBlock, ReleasedError
+from zse.device.cuda import CaptureError, DeviceFault, Gpu, ReleasedError
 
 
 def test_a_graph_does_again_what_was_recorded(gpu: Gpu, stub: Stub) -> None:
     stream = gpu.create_stream()
     block, host = gpu.allocate(64), gpu.allocate_host(64)
     gpu.fill(block.address, 1, 64, stream)
-    function = gpu.load_module(image("k=4")).function("k")
-    parameters = ParameterBlock(["i32"])
+    kernel = gpu.load_module(image("k=4")).kernel("k", ["i32"], num_threads=32)
     with gpu.capture(stream) as capture:
         gpu.fill(block.address, 9, 32, stream)
         for number in (11, 12):
-            gpu.launch(function, (1, 1, 1), 32, 0, stream, parameters.pack(number))
+            kernel.launch((1, 1, 1), stream, number)
         gpu.copy_to_host(host.address, block.address, 64, stream)
     assert stub.launches() == []
     assert capture.graph.num_nodes == 4

@@ -11,17 +11,16 @@ from zse.device.cuda import (
     CudaError,
     Gpu,
     InvalidImageError,
-    ParameterBlock,
     ReleasedError,
     WrongArchitectureError,
 )
 
 
 def test_a_launch_hands_over_grid_block_and_every_parameter(gpu: Gpu, stub: Stub) -> None:
-    function = gpu.load_module(image("mix=8,4,8,4,8")).function("mix")
-    block = ParameterBlock(["*fp32", "i32", "i64", "fp32", "*u8"])
-    parameters = block.pack(2**47 + 16, -3, -(2**40), 0.5, 0)
-    gpu.launch(function, (5, 6, 7), 128, 1024, gpu.create_stream(), parameters)
+    types = ["*fp32", "i32", "i64", "fp32", "*u8"]
+    module = gpu.load_module(image("mix=8,4,8,4,8"))
+    kernel = module.kernel("mix", types, num_threads=128, shared_bytes=1024)
+    kernel.launch((5, 6, 7), gpu.create_stream(), 2**47 + 16, -3, -(2**40), 0.5, 0)
     (launch,) = stub.launches()
     assert (launch.name, launch.grid, launch.block) == ("mix", (5, 6, 7), (128, 1, 1))
     assert launch.shared_bytes == 1024
@@ -31,13 +30,13 @@ def test_a_launch_hands_over_grid_block_and_every_parameter(gpu: Gpu, stub: Stub
 
 
 def test_launch_attributes_are_those_that_were_asked_for(gpu: Gpu, stub: Stub) -> None:
-    function = gpu.load_module(image("none=")).function("none")
-    parameters = ParameterBlock([]).pack()
-    stream = gpu.create_stream()
-    gpu.launch(function, (3, 1, 1), 32, 0, stream, parameters, programmatic=True)
-    gpu.launch(function, (3, 1, 1), 32, 0, stream, parameters, cooperative=True)
-    gpu.launch(function, (3, 2, 1), 32, 0, stream, parameters, num_ctas=4, programmatic=True)
-    gpu.launch(function, (9, 1, 1), 32, 0, stream, parameters, programmatic=True)
+    module, stream = gpu.load_module(image("none=")), gpu.create_stream()
+    overlapping = module.kernel("none", [], num_threads=32, programmatic=True)
+    overlapping.launch((3, 1, 1), stream)
+    module.kernel("none", [], num_threads=32, cooperative=True).launch((3, 1, 1), stream)
+    clusters = module.kernel("none", [], num_threads=32, num_ctas=4, programmatic=True)
+    clusters.launch((3, 2, 1), stream)
+    overlapping.launch((9, 1, 1), stream)
     pdl, cooperative, cluster, again = stub.launches()
     assert (pdl.programmatic, pdl.cooperative, pdl.cluster) == (1, 0, (0, 0, 0))
     assert (cooperative.programmatic, cooperative.cooperative) == (0, 1)
@@ -48,12 +47,11 @@ def test_launch_attributes_are_those_that_were_asked_for(gpu: Gpu, stub: Stub) -
 
 def test_more_shared_memory_than_usual_is_asked_for(gpu: Gpu, stub: Stub) -> None:
     module = gpu.load_module(image("big=8"))
-    parameters = ParameterBlock(["*u8"]).pack(0)
-    stream = gpu.create_stream()
-    gpu.launch(module.function("big", 100_000), (1, 1, 1), 32, 100_000, stream, parameters)
+    kernel = module.kernel("big", ["*u8"], num_threads=32, shared_bytes=100_000)
+    kernel.launch((1, 1, 1), gpu.create_stream(), 0)
     assert stub.launches()[0].shared_bytes == 100_000
     with pytest.raises(CudaError, match=r"needs 300000 bytes of shared memory.* block 232448"):
-        module.function("big", 300_000)
+        module.kernel("big", ["*u8"], num_threads=32, shared_bytes=300_000)
 
 
 def test_an_image_for_another_gpu_names_the_remedy(gpu: Gpu) -> None:
@@ -70,23 +68,22 @@ def test_a_damaged_image_is_refused(gpu: Gpu) -> None:
 def test_a_kernel_that_is_not_in_the_image_is_named(gpu: Gpu) -> None:
     module = gpu.load_module(image("there=8"))
     with pytest.raises(CudaError, match=r"CUDA_ERROR_NOT_FOUND \(500\): no elsewhere"):
-        module.function("elsewhere")
+        module.kernel("elsewhere", [], num_threads=32)
 
 
-def test_an_unloaded_module_takes_its_functions_with_it(gpu: Gpu) -> None:
-    module = gpu.load_module(image("k="))
-    function = module.function("k")
-    parameters = ParameterBlock([]).pack()
-    gpu.launch(function, (1, 1, 1), 32, 0, gpu.create_stream(), parameters)
+def test_an_unloaded_module_takes_its_kernels_with_it(gpu: Gpu) -> None:
+    module, stream = gpu.load_module(image("k=")), gpu.create_stream()
+    kernel = module.kernel("k", [], num_threads=32)
+    kernel.launch((1, 1, 1), stream)
     module.destroy()
     with pytest.raises(ReleasedError, match="kernel k was launched after its unloading"):
-        gpu.launch(function, (1, 1, 1), 32, 0, gpu.create_stream(), parameters)
+        kernel.launch((1, 1, 1), stream)
 
 
 def test_a_refused_launch_is_the_drivers_error(gpu: Gpu) -> None:
-    function = gpu.load_module(image("k=")).function("k")
+    kernel = gpu.load_module(image("k=")).kernel("k", [], num_threads=32)
     with pytest.raises(CudaError, match="cuLaunchKernelEx: CUDA_ERROR_INVALID_VALUE"):
-        gpu.launch(function, (0, 1, 1), 32, 0, gpu.create_stream(), ParameterBlock([]).pack())
+        kernel.launch((0, 1, 1), gpu.create_stream())
 
 
 @pytest.mark.parametrize(
@@ -100,13 +97,15 @@ def test_a_refused_launch_is_the_drivers_error(gpu: Gpu) -> None:
         (["fp32"], ("word",)),
     ],
 )
-def test_a_value_that_does_not_fit_its_parameter_is_refused(
-    types: list[str], values: tuple[float, ...]
+def test_a_value_that_does_not_fit_its_parameter_never_reaches_the_driver(
+    gpu: Gpu, stub: Stub, types: list[str], values: tuple[float, ...]
 ) -> None:
+    kernel = gpu.load_module(image("k=8")).kernel("k", types, num_threads=32)
     with pytest.raises(CudaError, match="cannot be packed"):
-        ParameterBlock(types).pack(*values)
+        kernel.launch((1, 1, 1), gpu.create_stream(), *values)
+    assert stub.launches() == []
 
 
-def test_a_type_that_cannot_be_passed_is_refused() -> None:
+def test_a_type_that_cannot_be_passed_is_refused(gpu: Gpu) -> None:
     with pytest.raises(CudaError, match="type 'tensordesc'"):
-        ParameterBlock(["tensordesc"])
+        gpu.load_module(image("k=8")).kernel("k", ["tensordesc"], num_threads=32)

@@ -18,9 +18,7 @@ from zse.device.cuda import (
     Gpu,
     InvalidImageError,
     OutOfDeviceMemoryError,
-    ParameterBlock,
     Stream,
-    VirtualPool,
     WrongArchitectureError,
 )
 from zse.device.survey import survey_cuda
@@ -52,6 +50,7 @@ done:
 """
 PTX = TEMPLATE.format(target="sm_80", wait="")
 OVERLAPPING_PTX = TEMPLATE.format(target="sm_90", wait="griddepcontrol.wait;")
+TYPES = ["*fp32", "i32", "fp32"]
 COUNT = 1000
 LENGTH = 4 * COUNT
 
@@ -184,12 +183,10 @@ def test_a_kernel_gets_its_parameters(
         pytest.skip("programmatic dependent launch needs sm_90")
     code = OVERLAPPING_PTX if "programmatic" in attributes else PTX
     module = gpu.load_module(code.encode())
-    function = module.function("ramp")
+    kernel = module.kernel("ramp", TYPES, num_threads=128, **attributes)
     block = gpu.allocate(LENGTH)
-    parameters = ParameterBlock(["*fp32", "i32", "fp32"])
     for factor in (0.25, 0.5):  # the second overwrites the block that the first was packed into
-        packed = parameters.pack(block.address, COUNT, factor)
-        gpu.launch(function, (8, 1, 1), 128, 0, stream, packed, **attributes)
+        kernel.launch((8, 1, 1), stream, block.address, COUNT, factor)
     assert read(gpu, block.address, LENGTH, stream) == ramp(0.5)
     block.free()
     module.destroy()
@@ -202,16 +199,14 @@ def test_a_graph_repeats_kernels_copies_and_fills(
     if programmatic and is_before_sm_90(gpu):
         pytest.skip("programmatic dependent launch needs sm_90")
     module = gpu.load_module((OVERLAPPING_PTX if programmatic else PTX).encode())
-    function = module.function("ramp")
+    kernel = module.kernel("ramp", TYPES, num_threads=128, programmatic=programmatic)
     first, second = gpu.allocate(LENGTH), gpu.allocate(LENGTH)
     gpu.fill(first.address, 1, LENGTH, stream)
-    parameters = ParameterBlock(["*fp32", "i32", "fp32"])
     with gpu.capture(stream) as capture:
         gpu.fill(second.address, 0, LENGTH, stream)
         gpu.copy_on_device(first.address, second.address, LENGTH, stream)
         for factor in (2.0, 0.5):
-            packed = parameters.pack(first.address, COUNT, factor)
-            gpu.launch(function, (8, 1, 1), 128, 0, stream, packed, programmatic=programmatic)
+            kernel.launch((8, 1, 1), stream, first.address, COUNT, factor)
     assert read(gpu, first.address, 4, stream) == b"\1\1\1\1"
     assert capture.graph.num_nodes == 4
     ready = capture.graph.instantiate()
@@ -239,7 +234,7 @@ def test_waiting_for_a_recorded_stream_spoils_the_recording_and_not_the_stream(
 
 
 def test_a_pool_grows_in_place(gpu: Gpu, stream: Stream) -> None:
-    pool = VirtualPool(gpu, gpu.info.total_bytes * 2)
+    pool = gpu.create_pool(gpu.info.total_bytes * 2)
     address, piece = pool.address, pool.granularity_bytes
     free = gpu.memory()[0]
     assert pool.grow(1) == piece
@@ -286,12 +281,11 @@ def test_code_for_another_architecture_is_told_apart(gpu: Gpu, tmp_path: Path) -
 
 
 FAULT = f"""
-from zse.device.cuda import DeviceFault, Gpu, ParameterBlock
+from zse.device.cuda import DeviceFault, Gpu
 with Gpu.open() as gpu:
     stream, block = gpu.create_stream(), gpu.allocate(64)
-    function = gpu.load_module({PTX!r}.encode()).function("ramp")
-    packed = ParameterBlock(["*fp32", "i32", "fp32"]).pack(4096, {COUNT}, 1.0)
-    gpu.launch(function, (8, 1, 1), 128, 0, stream, packed)
+    kernel = gpu.load_module({PTX!r}.encode()).kernel("ramp", {TYPES}, num_threads=128)
+    kernel.launch((8, 1, 1), stream, 4096, {COUNT}, 1.0)
     try:
         stream.synchronize()
     except DeviceFault as fault:

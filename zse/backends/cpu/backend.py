@@ -14,7 +14,7 @@ from zse.backends.cpu.sampling import sample
 from zse.backends.cpu.step import CpuStep, build_step
 from zse.backends.cpu.weights import Weights
 from zse.backends.types import DeviceUsed, FinishedStep, logit_rows
-from zse.device import probe
+from zse.device.probe import probe
 from zse.errors import DeviceError
 from zse.format.as_torch import bytes_from
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from zse.backends.options import BackendOptions
     from zse.backends.protocol import Forward
     from zse.backends.types import LogitRows, SampledToken, StepBatch
-    from zse.device import DeviceInfo
+    from zse.device.probe import DeviceInfo
     from zse.format.reader import ZSEReader
     from zse.models.spec import ModelSpec
 

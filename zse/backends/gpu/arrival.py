@@ -11,15 +11,16 @@ import logging
 from typing import TYPE_CHECKING
 
 from zse.backends.gpu.budget import MemoryBudget
-from zse.device.cuda import CudaError, Gpu
+from zse.device.open import open_gpu
 from zse.device.phases import Phases, no_phases
-from zse.errors import ZSEError
+from zse.errors import DeviceError, ZSEError
 from zse.stream.ahead import AheadSource
 from zse.stream.loader import start_load
 from zse.stream.opening import source_of
 from zse.stream.plan import region_span
 
 if TYPE_CHECKING:
+    from zse.device.gpu import Gpu
     from zse.format.model_file import ModelFile
     from zse.format.spec import ZSEHeader
     from zse.stream.loader import LoadReport
@@ -59,7 +60,7 @@ class Arrival:
     @classmethod
     def begin(
         cls,
-        ordinal: int,
+        device: str,
         reader: ModelFile,
         *,
         allowed_bytes: int = 0,
@@ -68,7 +69,7 @@ class Arrival:
         """Open a GPU and send a file's weights on their way; return while they are moving.
 
         Args:
-            ordinal: Which GPU.
+            device: Which GPU: ``cuda:1``.
             reader: The open file.
             allowed_bytes: GPU memory that everything may take; 0 is all.
             phases: Told what takes the time.
@@ -83,10 +84,11 @@ class Arrival:
             source = AheadSource(plain, reader.header)
             undo.callback(source.close)
             with phases("context"):
-                gpu = undo.enter_context(Gpu.open(ordinal))
+                gpu = open_gpu(device)
+            undo.callback(gpu.close)
             try:
                 gpu.limit_stack(STACK_BYTES)
-            except CudaError as error:  # memory is all that is at stake
+            except DeviceError as error:  # memory is all that is at stake
                 _LOG.warning("GPU threads keep their usual stack: %s", error)
             arrival = cls(gpu, source, reader.header, allowed_bytes=allowed_bytes)
             undo.pop_all()
@@ -119,5 +121,5 @@ class Arrival:
             with contextlib.suppress(ZSEError):
                 self._loading.wait()
             self.source.close()
-        with contextlib.suppress(CudaError):
+        with contextlib.suppress(DeviceError):
             self.gpu.close()

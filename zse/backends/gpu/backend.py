@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from zse.backends.gpu.model import DeviceModel
     from zse.backends.protocol import Forward, PendingStep
     from zse.backends.types import LogitRows, StepBatch
-    from zse.device.cuda import DeviceBlock, Gpu, Stream
+    from zse.device.gpu import Block, Gpu, Stream
     from zse.kernels.launcher import Launcher
 
 GREEDY = SamplingKind()
@@ -60,7 +60,7 @@ class GPUBackend(GPUOperations):
     ) -> None:
         self._gpu = gpu
         self.device = DeviceUsed(
-            name=f"cuda:{gpu.info.ordinal}",
+            name=gpu.name,
             hardware=gpu.info.name,
             instructions=gpu.info.target,
         )
@@ -74,7 +74,7 @@ class GPUBackend(GPUOperations):
             gpu, max_rows=max(bucket_of(slots), 1), max_slots=slots, stream=stream
         )
         self._graphs: dict[tuple[int, SamplingKind, int], CapturedStep] = {}
-        self._eager_inputs: DeviceBlock | None = None
+        self._eager_inputs: Block | None = None
         self.num_blocks = memory.cache.num_blocks
         super().__init__(model, self._result_ring.arrays)
 

@@ -12,9 +12,9 @@ from zse.records import record
 
 if TYPE_CHECKING:
     from zse.backends.gpu.inputs import InputShape
-    from zse.device.cuda import DeviceBlock, GraphExec
     from zse.device.facts import DeviceFacts
-    from zse.kernels.launcher import Grid, Value
+    from zse.device.gpu import Block, GraphExec, Grid
+    from zse.kernels.launcher import Value
     from zse.kernels.variant import Variant
 
 MAX_BUCKET = 256
@@ -53,7 +53,7 @@ class CapturedStep:
     """A decode step that can be repeated."""
 
     graph: GraphExec
-    inputs: DeviceBlock
+    inputs: Block
     """Where it reads its inputs."""
     shape: InputShape
 

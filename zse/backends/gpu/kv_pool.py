@@ -16,7 +16,7 @@ from zse.records import record
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from zse.device.cuda import DeviceBlock, Gpu, Stream
+    from zse.device.gpu import Block, Gpu, Stream
     from zse.models.spec import ModelSpec
 
 BLOCK_SIZE = BLOCK_TOKENS
@@ -95,7 +95,7 @@ class KVPool:
         self._gpu = gpu
         count = num_blocks + 1
         sizes = [layout.layer_bytes(layer, count) for layer in range(layout.num_layers)]
-        self._block: DeviceBlock = gpu.allocate(sum(sizes))
+        self._block: Block = gpu.allocate(sum(sizes))
         self.layers: list[PagedCache] = []
         address = self._block.address
         for layer, size in enumerate(sizes):

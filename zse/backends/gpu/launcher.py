@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from zse.device.cuda import CudaError, LaunchSite, ParameterBlock
+from zse.errors import DeviceError
 
 if TYPE_CHECKING:
-    from zse.device.cuda import DeviceBlock, Gpu, ParameterArray, Stream
     from zse.device.facts import DeviceFacts
-    from zse.kernels.launcher import Grid, Value
+    from zse.device.gpu import Block, Gpu, Grid, Stream
+    from zse.kernels.launcher import Value
     from zse.kernels.pack import KernelPack, PackEntry
     from zse.kernels.variant import Variant
 
@@ -45,20 +45,19 @@ class PackLauncher:
 
         Raises:
             KernelPackError: The pack holds no such variant.
-            CudaError: An argument breaks the variant's promise, or the driver refused the launch.
+            DeviceError: An argument breaks the variant's promise, or the driver refused the launch.
         """
         site = self._sites.get(variant.key)
         if site is None:
             site = self._load(variant)
-        pointers = site.pack(arguments, grid)
-        site.launch_site.launch(grid, self._stream.handle, pointers)
+        site.launch(grid, self._stream, arguments)
 
     def prepare(self, *variants: Variant) -> None:
         """Load the code of variants before their first launch.
 
         Raises:
             KernelPackError: The pack holds no such variant.
-            CudaError: The driver refused the code, or the pack describes other arguments.
+            DeviceError: The driver refused the code, or the pack describes other arguments.
         """
         for variant in variants:
             if variant.key not in self._sites:
@@ -76,14 +75,15 @@ class _Site:
     def __init__(self, gpu: Gpu, kernel: PackEntry, variant: Variant) -> None:
         expected = tuple((argument.name, argument.type) for argument in variant.arguments)
         if kernel.arguments != expected:
-            raise CudaError(
+            raise DeviceError(
                 f"{variant.key}: the pack's kernel takes {kernel.arguments}; expected {expected}",
                 hint="The pack was built by another version of zse: build it again.",
             )
-        module = gpu.load_module(bytes(kernel.image))
-        self.launch_site = LaunchSite(
-            gpu.owner.driver,
-            module.function(kernel.entry, kernel.shared_bytes),
+        # Triton appends addresses of scratch memory to a signature, scratch or no scratch.
+        self._num_trailing = kernel.trailing_pointers
+        self._kernel = gpu.load_module(bytes(kernel.image)).kernel(
+            kernel.entry,
+            [kind for _, kind in expected] + ["*u8"] * self._num_trailing,
             num_threads=kernel.num_warps * gpu.info.warp_threads,
             shared_bytes=kernel.shared_bytes,
             num_ctas=kernel.num_ctas,
@@ -93,35 +93,32 @@ class _Site:
         self._gpu = gpu
         self._variant = variant
         self._aligned = tuple(i for i, a in enumerate(variant.arguments) if a.aligned)
-        # Triton appends addresses of scratch memory to a signature, scratch or no scratch.
-        self._num_trailing = kernel.trailing_pointers
-        self._block = ParameterBlock([kind for _, kind in expected] + ["*u8"] * self._num_trailing)
         self._zeros = (0,) * self._num_trailing
         self._scratch_bytes = tuple(
             size * kernel.num_ctas
             for size in (kernel.global_scratch_bytes, kernel.profile_scratch_bytes)
         )
         self._needs_scratch = any(self._scratch_bytes)
-        self._scratch: tuple[list[DeviceBlock], list[DeviceBlock]] = ([], [])
+        self._scratch: tuple[list[Block], list[Block]] = ([], [])
 
-    def pack(self, arguments: tuple[Value, ...], grid: Grid) -> ParameterArray:
-        """Write the arguments where the driver reads them; return what a launch takes."""
+    def launch(self, grid: Grid, stream: Stream, arguments: tuple[Value, ...]) -> None:
+        """Check what the kernel relies on, and put it into a stream."""
         try:
             for index in self._aligned:
                 if arguments[index] & _ALIGNMENT_MASK:  # type: ignore[operator]
                     self._refuse(index, arguments[index])
         except (IndexError, TypeError) as error:
-            raise CudaError(
+            raise DeviceError(
                 f"{self._variant.key}: {arguments} are no arguments for "
                 f"{', '.join(a.name for a in self._variant.arguments)}"
             ) from error
         trailing = self._zeros
         if self._needs_scratch:
             trailing = self._find_scratch(grid)[: self._num_trailing]
-        return self._block.pack(*arguments, *trailing)
+        self._kernel.launch(grid, stream, *arguments, *trailing)
 
     def _refuse(self, index: int, value: Value) -> None:
-        raise CudaError(
+        raise DeviceError(
             f"{self._variant.key}: {self._variant.arguments[index].name} = {value} is not a "
             "multiple of 16, which the kernel relies on"
         )
@@ -133,7 +130,7 @@ class _Site:
             for blocks, size in zip(self._scratch, self._scratch_bytes, strict=True)
         )
 
-    def _scratch_address(self, blocks: list[DeviceBlock], length_bytes: int) -> int:
+    def _scratch_address(self, blocks: list[Block], length_bytes: int) -> int:
         if not length_bytes:
             return 0
         if not blocks or blocks[-1].length_bytes < length_bytes:

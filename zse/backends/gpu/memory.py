@@ -12,7 +12,7 @@ from zse.records import record
 if TYPE_CHECKING:
     from zse.backends.gpu.budget import MemoryBudget
     from zse.backends.options import BackendOptions
-    from zse.device.cuda import VirtualPool
+    from zse.device.gpu import Pool
     from zse.models.spec import ModelSpec
 
 SCRATCH_RANGE_BYTES = 16 * GIB
@@ -24,7 +24,7 @@ class DeviceMemory:
     """What one backend holds besides its weights."""
 
     cache: KVPool
-    scratch: VirtualPool
+    scratch: Pool
 
 
 def choose_num_blocks(

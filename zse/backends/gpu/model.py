@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from zse.backends.gpu.forward import Pass, Query
     from zse.backends.gpu.weights import DeviceWeights
     from zse.backends.options import BackendOptions
-    from zse.device.cuda import Gpu, Stream
     from zse.device.facts import DeviceFacts
+    from zse.device.gpu import Gpu, Stream
     from zse.kernels.launcher import Launcher
     from zse.kernels.linear.plan import LinearPlan
     from zse.kernels.linear.weight import LinearWeight

@@ -17,7 +17,6 @@ from zse.backends.gpu.memory import (
 from zse.backends.gpu.model import DeviceModel
 from zse.backends.gpu.outliers import outlier_layers
 from zse.backends.gpu.weights import DeviceWeights
-from zse.device.cuda import VirtualPool
 from zse.device.phases import Phases, no_phases
 from zse.errors import DeviceError
 from zse.kernels.find import find_pack
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from zse.backends.gpu.arrival import Arrival
     from zse.backends.options import BackendOptions
     from zse.backends.protocol import Forward
-    from zse.device.cuda import Gpu, Stream
+    from zse.device.gpu import Stream
     from zse.format.model_file import ModelFile
     from zse.kernels.launcher import Launcher
     from zse.models.spec import ModelSpec
@@ -45,7 +44,6 @@ class Hardware:
 
     stream: Stream
     make_launcher: Callable[[], Launcher]
-    new_pool: Callable[[Gpu, int], VirtualPool] = VirtualPool
 
 
 def open_gpu_backend(
@@ -118,7 +116,7 @@ def build_backend(
         launcher = hardware.make_launcher()
     with phases("kv-cache"):
         model = DeviceModel(arrival.gpu, launcher.device, weights, spec, options)
-        memory = _share_out(hardware, arrival, model, layout, options)
+        memory = _share_out(arrival, model, layout, options)
         model.make_tables(launcher, hardware.stream)
     backend = GPUBackend(arrival.gpu, hardware.stream, launcher, model, memory)
     with phases("warm-up"):
@@ -136,7 +134,6 @@ def build_backend(
 
 
 def _share_out(
-    hardware: Hardware,
     arrival: Arrival,
     model: DeviceModel,
     layout: KVLayout,
@@ -147,7 +144,7 @@ def _share_out(
     num_blocks = choose_num_blocks(budget, layout, model.spec, options)
     return DeviceMemory(
         cache=KVPool(arrival.gpu, layout, num_blocks),
-        scratch=hardware.new_pool(arrival.gpu, SCRATCH_RANGE_BYTES),
+        scratch=arrival.gpu.create_pool(SCRATCH_RANGE_BYTES),
     )
 
 

@@ -15,7 +15,7 @@ from zse.records import record
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from zse.device.cuda import VirtualPool
+    from zse.device.gpu import Pool
 
 _ALIGNMENT = 256
 
@@ -56,7 +56,7 @@ class Scratch:
         sizes: How large they are.
     """
 
-    def __init__(self, pool: VirtualPool, sizes: ScratchSizes) -> None:
+    def __init__(self, pool: Pool, sizes: ScratchSizes) -> None:
         offsets, total = sizes.offsets()
         pool.grow(total)
         address = pool.address

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from zse.backends.gpu.step import StepPlan
-    from zse.device.cuda import DeviceBlock, Event, Gpu, HostBlock, Stream
+    from zse.device.gpu import Block, Event, Gpu, HostBlock, Stream
 
 RING = 3
 """Two steps in flight, and one that is being written or read."""
@@ -82,7 +82,7 @@ class ResultRing:
         for count in sizes:
             self._offsets.append(self._offsets[-1] + _aligned(count * 4))
         last_tokens_bytes = _aligned((max_slots + 1) * 4)
-        self._device: DeviceBlock = gpu.allocate(self._offsets[-1] + last_tokens_bytes)
+        self._device: Block = gpu.allocate(self._offsets[-1] + last_tokens_bytes)
         gpu.fill(self._device.address, 0, self._device.length_bytes, stream)
         tokens, logprobs, top_tokens, top_logprobs, last = (
             self._device.address + offset for offset in self._offsets

@@ -18,7 +18,7 @@ from zse.stream.plan import region_span
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from zse.device.cuda import DeviceBlock, Gpu, Stream
+    from zse.device.gpu import Block, Gpu, Stream
     from zse.format.spec import TensorEntry, ZSEHeader
 
 EMBED = "embed.weight"
@@ -35,7 +35,7 @@ class DeviceWeights:
         block: Device memory that holds the tensor region.
     """
 
-    def __init__(self, gpu: Gpu, header: ZSEHeader, block: DeviceBlock) -> None:
+    def __init__(self, gpu: Gpu, header: ZSEHeader, block: Block) -> None:
         self._gpu = gpu
         self._block = block
         self._shift = block.address - region_span(header)[0]
@@ -119,7 +119,7 @@ class DeviceWeights:
             scales=0 if plain else self._address(entry, _SCALES[entry.scheme]),
         )
 
-    def _place_widened(self) -> DeviceBlock:
+    def _place_widened(self) -> Block:
         """Take a block for float32 copies of the narrow vectors, each 256-byte aligned."""
         offsets, total = [], 0
         for entry in self._narrow:
@@ -130,7 +130,7 @@ class DeviceWeights:
             self._vectors[entry.name] = block.address + offset
         return block
 
-    def _widen(self, block: DeviceBlock, stream: Stream) -> None:
+    def _widen(self, block: Block, stream: Stream) -> None:
         host = self._gpu.allocate_host(block.length_bytes)
         offsets = {entry.name: self.vector(entry.name) - block.address for entry in self._narrow}
         try:

@@ -24,8 +24,7 @@ from zse.device.cuda.gpu import Gpu
 from zse.device.cuda.graph import Capture, Graph, GraphExec
 from zse.device.cuda.library import Driver
 from zse.device.cuda.memory import DeviceBlock, HostBlock
-from zse.device.cuda.module import Function, LaunchSite, Module
-from zse.device.cuda.parameters import ParameterArray, ParameterBlock
+from zse.device.cuda.module import Kernel, Module
 from zse.device.cuda.pool import VirtualPool
 from zse.device.cuda.stream import Event, Stream
 
@@ -40,19 +39,16 @@ __all__ = [
     "DriverMismatchError",
     "DriverTooOldError",
     "Event",
-    "Function",
     "Gpu",
     "Graph",
     "GraphExec",
     "HostBlock",
     "InvalidImageError",
-    "LaunchSite",
+    "Kernel",
     "Module",
     "NoDeviceError",
     "NoDriverError",
     "OutOfDeviceMemoryError",
-    "ParameterArray",
-    "ParameterBlock",
     "ReleasedError",
     "Stream",
     "VirtualPool",

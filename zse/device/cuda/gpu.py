@@ -20,7 +20,8 @@ from zse.device.cuda.errors import (
 from zse.device.cuda.graph import Capture
 from zse.device.cuda.library import Driver
 from zse.device.cuda.memory import DeviceBlock, HostBlock, read_memory
-from zse.device.cuda.module import Function, LaunchSite, Module
+from zse.device.cuda.module import Module
+from zse.device.cuda.pool import VirtualPool
 from zse.device.cuda.resource import Owner
 from zse.device.cuda.stream import Event, Stream
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from zse.device.facts import PeerLink
+    from zse.device.gpu import Stream as AnyStream
 
 _LIMIT_STACK_SIZE = 0
 
@@ -44,6 +46,7 @@ class Gpu:
         self._copy_to_device = driver.raw("cuMemcpyHtoDAsync_v2")
         self._copy_to_host = driver.raw("cuMemcpyDtoHAsync_v2")
         self.make_current()
+        self.name = f"cuda:{ordinal}"
         self.info = facts.read_info(driver, ordinal, free_bytes=read_memory(driver)[0])
 
     @classmethod
@@ -141,6 +144,10 @@ class Gpu:
         """Return a block of pinned host memory."""
         return HostBlock(self.owner, length_bytes)
 
+    def create_pool(self, reserve_bytes: int) -> VirtualPool:
+        """Return device memory that grows in place, up to ``reserve_bytes``; it holds none yet."""
+        return VirtualPool(self, reserve_bytes)
+
     def create_stream(self) -> Stream:
         """Return a new stream."""
         return Stream(self.owner)
@@ -158,14 +165,14 @@ class Gpu:
         """
         return Module(self.owner, image, self.info.shared_memory_optin_bytes)
 
-    def capture(self, stream: Stream) -> Capture:
+    def capture(self, stream: AnyStream) -> Capture:
         """Return a context manager that records what is put into a stream."""
         return Capture(self.owner, stream)
 
     # --- putting work into a stream --------------------------------------------------------------
 
     def copy_to_device(
-        self, destination: int, source: int, length_bytes: int, stream: Stream
+        self, destination: int, source: int, length_bytes: int, stream: AnyStream
     ) -> None:
         """Copy from the host; asynchronous when the source is pinned memory."""
         code = self._copy_to_device(destination, source, length_bytes, stream.handle)
@@ -173,7 +180,7 @@ class Gpu:
             self._driver.fail("cuMemcpyHtoDAsync_v2", code)
 
     def copy_to_host(
-        self, destination: int, source: int, length_bytes: int, stream: Stream
+        self, destination: int, source: int, length_bytes: int, stream: AnyStream
     ) -> None:
         """Copy to the host; asynchronous when the destination is pinned memory."""
         code = self._copy_to_host(destination, source, length_bytes, stream.handle)
@@ -181,54 +188,14 @@ class Gpu:
             self._driver.fail("cuMemcpyDtoHAsync_v2", code)
 
     def copy_on_device(
-        self, destination: int, source: int, length_bytes: int, stream: Stream
+        self, destination: int, source: int, length_bytes: int, stream: AnyStream
     ) -> None:
         """Copy from device memory to device memory, asynchronously."""
         self._driver.call("cuMemcpyDtoDAsync_v2", destination, source, length_bytes, stream.handle)
 
-    def fill(self, address: int, byte: int, length_bytes: int, stream: Stream) -> None:
+    def fill(self, address: int, byte: int, length_bytes: int, stream: AnyStream) -> None:
         """Set every byte of a range of device memory, asynchronously."""
         self._driver.call("cuMemsetD8Async", address, byte, length_bytes, stream.handle)
-
-    def launch(
-        self,
-        function: Function,
-        grid: tuple[int, int, int],
-        num_threads: int,
-        shared_bytes: int,
-        stream: Stream,
-        parameters: ctypes.Array[ctypes.c_void_p],
-        *,
-        num_ctas: int = 1,
-        programmatic: bool = False,
-        cooperative: bool = False,
-    ) -> None:
-        """Put a kernel into a stream; one thread at a time for a function.
-
-        Args:
-            function: Which kernel.
-            grid: Programs along x, y and z.
-            num_threads: Threads of a block.
-            shared_bytes: Dynamic shared memory of a block.
-            stream: Where.
-            parameters: Where each parameter is, see ``zse.device.cuda.parameters``.
-            num_ctas: Blocks of a cluster; a program is one cluster.
-            programmatic: May start while the kernel before it still runs.
-            cooperative: All blocks must be resident at once.
-        """
-        key = (num_threads, shared_bytes, num_ctas, programmatic, cooperative)
-        site = function.sites.get(key)
-        if site is None:
-            site = function.sites[key] = LaunchSite(
-                self._driver,
-                function,
-                num_threads=num_threads,
-                shared_bytes=shared_bytes,
-                num_ctas=num_ctas,
-                programmatic=programmatic,
-                cooperative=cooperative,
-            )
-        site.launch(grid, stream.handle, parameters)
 
     # --- other GPUs ------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from zse.device.cuda.resource import Owner
-    from zse.device.cuda.stream import Stream
+    from zse.device.gpu import Stream
 
 _CAPTURE_RELAXED = 2
 

@@ -1,12 +1,13 @@
 """Compiled kernels on the GPU, and the prepared call that launches one.
 
 A launch is on the path of every layer of a prefill, so everything about it that does not change is
-laid out once; a call writes three grid sizes and a stream.
+laid out once; a call packs the arguments and writes three grid sizes and a stream.
 """
 
 from __future__ import annotations
 
 import ctypes
+import struct
 from typing import TYPE_CHECKING
 
 from zse.device.cuda import structs
@@ -14,29 +15,19 @@ from zse.device.cuda.errors import CudaError, ReleasedError, error_for
 from zse.device.cuda.resource import Resource
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from zse.device.cuda.library import Driver
     from zse.device.cuda.resource import Owner
+    from zse.device.gpu import Grid, Stream
 
 _MAX_DYNAMIC_SHARED_BYTES = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _SHARED_WITHOUT_ASKING = 48 * 1024
 _NOT_FOUND = 500
-
-
-class Function:
-    """One kernel of a module; it lives as long as the module.
-
-    Args:
-        handle: The driver's number for it.
-        entry: Its symbol.
-        shared_bytes: Dynamic shared memory that its launches use.
-    """
-
-    def __init__(self, handle: int, entry: str, shared_bytes: int) -> None:
-        self.handle: int | None = handle
-        """The driver's number for it; None once its module is gone."""
-        self.entry = entry
-        self.shared_bytes = shared_bytes
-        self.sites: dict[tuple[int, int, int, bool, bool], LaunchSite] = {}
+_CODES = {
+    "i1": "b", "i8": "b", "u8": "B", "i16": "h", "u16": "H", "i32": "i", "u32": "I",
+    "i64": "q", "u64": "Q", "fp32": "f", "fp64": "d",
+}  # fmt: skip
 
 
 class Module(Resource):
@@ -59,14 +50,41 @@ class Module(Resource):
         owner.driver.call("cuModuleLoadData", ctypes.byref(handle), image)
         super().__init__(owner, handle.value or 0)
         self._shared_limit_bytes = shared_limit_bytes
-        self._functions: list[Function] = []
+        self._kernels: list[Kernel] = []
 
-    def function(self, entry: str, shared_bytes: int = 0) -> Function:
-        """Return a kernel, allowed to use its shared memory.
+    def kernel(
+        self,
+        entry: str,
+        types: Sequence[str],
+        *,
+        num_threads: int,
+        shared_bytes: int = 0,
+        num_ctas: int = 1,
+        programmatic: bool = False,
+        cooperative: bool = False,
+    ) -> Kernel:
+        """Return a kernel, allowed to use its shared memory; see ``zse.device.gpu.Module``.
 
         Raises:
-            CudaError: There is no such kernel, or the GPU has less shared memory.
+            CudaError: There is no such kernel, the GPU has less shared memory, or a type is not
+                known.
         """
+        kernel = Kernel(
+            self._driver,
+            entry,
+            self._find(entry, shared_bytes),
+            types,
+            structs.LaunchConfig(
+                block_x=num_threads, block_y=1, block_z=1, shared_bytes=shared_bytes
+            ),
+            _attributes(num_ctas, programmatic, cooperative),
+            num_ctas,
+        )
+        self._kernels.append(kernel)
+        return kernel
+
+    def _find(self, entry: str, shared_bytes: int) -> int:
+        """Return the driver's number of a kernel."""
         if shared_bytes > self._shared_limit_bytes:
             raise CudaError(
                 f"kernel {entry} needs {shared_bytes} bytes of shared memory; this GPU gives a "
@@ -85,86 +103,94 @@ class Module(Resource):
             self._driver.call(
                 "cuFuncSetAttribute", found.value, _MAX_DYNAMIC_SHARED_BYTES, shared_bytes
             )
-        function = Function(found.value or 0, entry, shared_bytes)
-        self._functions.append(function)
-        return function
+        return found.value or 0
 
     def destroy(self) -> None:
-        """Unload it; its functions are invalid from then on."""
+        """Unload it; its kernels are invalid from then on."""
         self.release()
 
     def _give_back(self, handle: int) -> None:
-        for function in self._functions:
-            function.handle = None
+        for kernel in self._kernels:
+            kernel.handle = None
         self._driver.release("cuModuleUnload", handle)
 
 
-class LaunchSite:
-    """A prepared launch: everything but the grid, the stream and the parameters is fixed.
+class Kernel:
+    """One kernel of a module, of whose launches only grid, stream and values are open.
 
-    Not for two threads at once: a call writes into structures that the driver reads.
+    Not for two threads at once: a call writes into memory that the driver reads. The driver copies
+    the values during the call, so one kernel serves any number of launches and captures.
 
     Args:
         driver: The driver.
-        function: What to launch.
-        num_threads: Threads of a block.
-        shared_bytes: Dynamic shared memory of a block.
-        num_ctas: Blocks of a cluster along x; a program of the grid is one cluster.
-        programmatic: May start while the kernel before it in the stream still runs.
-        cooperative: All blocks must be resident at once.
+        entry: Its symbol.
+        handle: The driver's number for it.
+        types: Of its arguments.
+        config: Threads and shared memory of a block.
+        attributes: What else its launches ask for.
+        num_ctas: Blocks of a cluster.
+
+    Raises:
+        CudaError: A type is not known.
     """
 
     def __init__(
         self,
         driver: Driver,
-        function: Function,
-        *,
-        num_threads: int,
-        shared_bytes: int,
-        num_ctas: int = 1,
-        programmatic: bool = False,
-        cooperative: bool = False,
+        entry: str,
+        handle: int,
+        types: Sequence[str],
+        config: structs.LaunchConfig,
+        attributes: ctypes.Array[structs.LaunchAttribute],
+        num_ctas: int,
     ) -> None:
+        self.handle: int | None = handle
+        """None once its module is gone."""
         self._driver = driver
-        self._function = function
+        self._entry = entry
         self._num_ctas = num_ctas
-        self._attributes = _attributes(num_ctas, programmatic, cooperative)
-        self._config = structs.LaunchConfig(
-            block_x=num_threads,
-            block_y=1,
-            block_z=1,
-            shared_bytes=shared_bytes,
-            attributes=ctypes.addressof(self._attributes),
-            num_attributes=len(self._attributes),
-        )
-        self._reference = ctypes.byref(self._config)
+        self._attributes = attributes
+        self._config = config
+        config.attributes = ctypes.addressof(attributes)
+        config.num_attributes = len(attributes)
+        self._reference = ctypes.byref(config)
         self._grid = (0, 0, 0)
         self._raw = driver.raw("cuLaunchKernelEx")
+        codes = [_code(kind) for kind in types]
+        self._values = struct.Struct("@" + "".join(codes))
+        self._buffer = ctypes.create_string_buffer(max(self._values.size, 1))
+        base = ctypes.addressof(self._buffer)
+        ends = (struct.calcsize("@" + "".join(codes[: n + 1])) for n in range(len(codes)))
+        starts = (end - struct.calcsize(code) for end, code in zip(ends, codes, strict=True))
+        self._pointers = (ctypes.c_void_p * len(codes))(*(base + start for start in starts))
 
-    def launch(
-        self, grid: tuple[int, int, int], stream: int, parameters: ctypes.Array[ctypes.c_void_p]
-    ) -> None:
-        """Put the kernel into a stream.
+    def launch(self, grid: Grid, stream: Stream, *values: float) -> None:
+        """Put it into a stream.
 
         Args:
             grid: Programs along x, y and z.
-            stream: Handle of the stream.
-            parameters: Where each parameter is; the driver copies them before this returns.
+            stream: Where.
+            values: One for each of its types.
 
         Raises:
-            CudaError: The driver refused it.
+            CudaError: Too many values or too few, one does not fit its type, or the driver
+                refused the launch.
         """
+        try:
+            self._values.pack_into(self._buffer, 0, *values)
+        except struct.error as error:
+            raise CudaError(f"kernel parameters {values} cannot be packed: {error}") from error
         config = self._config
         if grid != self._grid:
             config.grid_x = grid[0] * self._num_ctas
             config.grid_y = grid[1]
             config.grid_z = grid[2]
             self._grid = grid
-        config.stream = stream
-        handle = self._function.handle
+        config.stream = stream.handle
+        handle = self.handle
         if handle is None:
-            raise ReleasedError(f"kernel {self._function.entry} was launched after its unloading")
-        code = self._raw(self._reference, handle, parameters, None)
+            raise ReleasedError(f"kernel {self._entry} was launched after its unloading")
+        code = self._raw(self._reference, handle, self._pointers, None)
         if code:
             self._driver.fail("cuLaunchKernelEx", code)
 
@@ -188,3 +214,11 @@ def _attributes(
         else:
             attribute.value.number = number
     return attributes
+
+
+def _code(kind: str) -> str:
+    if kind.startswith("*"):
+        return "Q"
+    if kind not in _CODES:
+        raise CudaError(f"a kernel parameter of type {kind!r} cannot be passed")
+    return _CODES[kind]

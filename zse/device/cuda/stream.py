@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from zse.device.cuda.errors import NOT_READY
 from zse.device.cuda.resource import Resource
 
 if TYPE_CHECKING:
     from zse.device.cuda.resource import Owner
+    from zse.device.gpu import Stream as AnyStream
 
 _STREAM_NON_BLOCKING = 1
 _EVENT_DISABLE_TIMING = 2
@@ -57,7 +58,7 @@ class Event(Resource):
         super().__init__(owner, handle.value or 0)
         self._query = owner.driver.raw("cuEventQuery")
 
-    def record(self, stream: Stream) -> None:
+    def record(self, stream: AnyStream) -> None:
         """Put the mark at the end of the stream."""
         self._driver.call("cuEventRecord", self.handle, stream.handle)
 
@@ -78,7 +79,7 @@ class Event(Resource):
             self._driver.fail("cuEventQuery", code)
         return True
 
-    def elapsed_ms(self, since: Event) -> float:
+    def elapsed_ms(self, since: Self) -> float:
         """Return the milliseconds between two marks that were reached; both with timing."""
         milliseconds = ctypes.c_float()
         self._driver.call(

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from zse.device.facts import DeviceFacts
-    from zse.kernels.launcher import Grid
+    from zse.device.gpu import Grid
     from zse.kernels.linear.weight import LinearWeight
     from zse.kernels.variant import Constant, Variant
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 import torch
 
 from zse.backends.gpu.launcher import PackLauncher
-from zse.device.cuda import Gpu
+from zse.device.open import open_gpu
 from zse.errors import DeviceError, UnsupportedModelError
 from zse.kernels.find import find_pack
 from zse.kernels.layout import Plain
@@ -20,7 +20,7 @@ from zse.kernels.pack_errors import KernelPackNotFound
 from zse.settings import load_settings
 
 if TYPE_CHECKING:
-    from zse.device.cuda import Stream
+    from zse.device.gpu import Stream
     from zse.format.reader import ZSEReader
     from zse.kernels.launcher import Launcher
     from zse.quantize.huggingface.layers import StoredMatrix
@@ -109,7 +109,7 @@ def open_kernels(device: torch.device, reader: ZSEReader) -> TorchLinearKernels 
         return None
     kernels = load_settings().serve.load.device.kernels
     try:
-        gpu = Gpu.open(device.index or 0)
+        gpu = open_gpu(f"cuda:{device.index or 0}")
         pack = find_pack(
             gpu.info,
             explicit=Path(kernels) if kernels else None,

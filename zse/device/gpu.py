@@ -1,0 +1,216 @@
+"""What a GPU does here, whoever made it: memory, streams, events, graphs, kernels. Types alone.
+
+``zse.device.open`` opens one; ``zse.device.cuda`` has this shape, and so have the tests' own.
+Everything that a GPU hands out is given back by its own ``free`` or ``destroy``, or by ``close``
+of the GPU. What goes wrong is a ``DeviceError``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, Self, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+
+    from zse.device.facts import GpuInfo
+
+Grid: TypeAlias = tuple[int, int, int]
+"""Programs along x, y and z."""
+
+
+class Block(Protocol):
+    """Device memory."""
+
+    @property
+    def address(self) -> int:
+        """Where it starts, 256-byte aligned."""
+
+    @property
+    def length_bytes(self) -> int:
+        """How much it holds."""
+
+    def free(self) -> None:
+        """Give it back; work in flight that may use it ends first."""
+
+
+class Pool(Block, Protocol):
+    """Device memory that grows in place: its address never changes."""
+
+    def grow(self, to_bytes: int) -> int:
+        """Make it hold at least so many bytes; return how many it holds."""
+
+
+class HostBlock(Block, Protocol):
+    """Pinned host memory; its address is a multiple of 4096."""
+
+    @property
+    def view(self) -> memoryview:
+        """Its bytes, writable; invalid after ``free``, which no copy may outlive."""
+
+
+class Stream(Protocol):
+    """Work that is done in order."""
+
+    @property
+    def handle(self) -> int:
+        """The driver's number for it."""
+
+    def synchronize(self) -> None:
+        """Wait until everything put into it is done; other threads run meanwhile."""
+
+    def destroy(self) -> None:
+        """Give it back; work in flight goes on."""
+
+
+class Event(Protocol):
+    """A mark in a stream."""
+
+    def record(self, stream: Stream) -> None:
+        """Put the mark at the end of a stream."""
+
+    def synchronize(self) -> None:
+        """Wait until the mark is reached; other threads run meanwhile."""
+
+    def elapsed_ms(self, since: Self) -> float:
+        """Return the milliseconds between two marks that were reached; both with timing."""
+
+    def destroy(self) -> None:
+        """Give it back."""
+
+
+class GraphExec(Protocol):
+    """Recorded work, ready to be repeated."""
+
+    def launch(self, stream: Stream) -> None:
+        """Put one run of it into a stream."""
+
+    def upload(self, stream: Stream) -> None:
+        """Bring it to the GPU before its first launch."""
+
+    def destroy(self) -> None:
+        """Give it back after it has run."""
+
+
+class Graph(Protocol):
+    """Recorded work, described."""
+
+    def instantiate(self) -> GraphExec:
+        """Return the form of it that runs."""
+
+    def destroy(self) -> None:
+        """Give the description back; what was instantiated stays."""
+
+
+class Capture(Protocol):
+    """Records a stream while its ``with`` block runs; nothing of it is executed."""
+
+    @property
+    def graph(self) -> Graph:
+        """What was recorded, once the block has ended."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...
+
+
+class Kernel(Protocol):
+    """A kernel of which only the grid and the arguments are open. For one thread at a time."""
+
+    def launch(self, grid: Grid, stream: Stream, *values: float) -> None:
+        """Put it into a stream; the values are copied before this returns."""
+
+
+class Module(Protocol):
+    """Code on the GPU."""
+
+    def kernel(
+        self,
+        entry: str,
+        types: Sequence[str],
+        *,
+        num_threads: int,
+        shared_bytes: int = 0,
+        num_ctas: int = 1,
+        programmatic: bool = False,
+        cooperative: bool = False,
+    ) -> Kernel:
+        """Return a kernel; it lives as long as the module.
+
+        Args:
+            entry: Its symbol.
+            types: Of its arguments: ``*fp32`` and the like for addresses, ``i32 i64 fp32``.
+            num_threads: Threads of a block.
+            shared_bytes: Dynamic shared memory of a block.
+            num_ctas: Blocks of a cluster along x; a program of the grid is one cluster.
+            programmatic: May start while the kernel before it in the stream still runs.
+            cooperative: All blocks must be resident at once.
+        """
+
+
+class Gpu(Protocol):
+    """An open GPU. Any thread may use it that has called ``make_current``."""
+
+    @property
+    def name(self) -> str:
+        """As it is asked for: ``cuda:0``."""
+
+    @property
+    def info(self) -> GpuInfo:
+        """What it is."""
+
+    def close(self) -> None:
+        """Give everything back that is still held; twice does nothing."""
+
+    def make_current(self) -> None:
+        """Let the calling thread use it."""
+
+    def memory(self) -> tuple[int, int]:
+        """Return free and total bytes, now."""
+
+    def limit_stack(self, length_bytes: int) -> None:
+        """Set the stack that is kept for every thread that can be resident."""
+
+    def allocate(self, length_bytes: int) -> Block:
+        """Return device memory; its bytes are undefined."""
+
+    def allocate_host(self, length_bytes: int) -> HostBlock:
+        """Return pinned host memory."""
+
+    def create_pool(self, reserve_bytes: int) -> Pool:
+        """Return device memory that grows, up to ``reserve_bytes``; it holds none yet."""
+
+    def create_stream(self) -> Stream:
+        """Return a new stream."""
+
+    def create_event(self, timing: bool = False) -> Event:
+        """Return a new event."""
+
+    def load_module(self, image: bytes) -> Module:
+        """Return loaded code."""
+
+    def capture(self, stream: Stream) -> Capture:
+        """Return a context manager that records what is put into a stream."""
+
+    def copy_to_device(
+        self, destination: int, source: int, length_bytes: int, stream: Stream
+    ) -> None:
+        """Copy from the host; asynchronous when the source is pinned memory."""
+
+    def copy_to_host(
+        self, destination: int, source: int, length_bytes: int, stream: Stream
+    ) -> None:
+        """Copy to the host; asynchronous when the destination is pinned memory."""
+
+    def copy_on_device(
+        self, destination: int, source: int, length_bytes: int, stream: Stream
+    ) -> None:
+        """Copy from device memory to device memory, asynchronously."""
+
+    def fill(self, address: int, byte: int, length_bytes: int, stream: Stream) -> None:
+        """Set every byte of a range of device memory, asynchronously."""
