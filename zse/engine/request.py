@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 FinishReason = Literal["stop", "length", "abort"]
 
+SET_BY_MODEL = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+"""What a model's generation_config.json may set where a request does not."""
 MAX_CHOICES = 128
 MAX_TOP_LOGPROBS = MAX_ALTERNATIVES
 MAX_STOP_STRINGS = 64

@@ -14,8 +14,8 @@ from zse.serve.toolcalls import CallPiece, ToolReader, read_whole_answer
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator
 
+    from zse.engine.output import Delta
     from zse.serve.generation import Generation, WholeChoice
-    from zse.serve.ports import Delta
 
 
 @record

@@ -19,8 +19,8 @@ from zse.records import record
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
+    from zse.engine.output import Delta, TokenLogprob
     from zse.engine.request import SamplingParams
-    from zse.serve.ports import Delta, TokenLogprob
     from zse.serve.state import AppState, LoadedModel
 
 LOG = logging.getLogger("zse.serve.request")

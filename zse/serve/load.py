@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from zse import __version__
 from zse.backends import preload
-from zse.engine.request import SamplingParams
+from zse.engine.request import SET_BY_MODEL, SamplingParams
 from zse.errors import InvalidParameterError, TemplateError
 from zse.serve.state import LoadedModel
 
@@ -22,13 +22,12 @@ if TYPE_CHECKING:
     from zse.engine.opening import OpenedModel
     from zse.options import ServeOptions
     from zse.serve.head_start import HeadStart
-    from zse.serve.ports import Template
     from zse.serve.state import AppState
+    from zse.text.template import ChatTemplate
     from zse.text.tokenizer import SectionReader
 
 LOG = logging.getLogger("zse.serve")
 
-_DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
 
 def load_served_model(options: ServeOptions, state: AppState, head_start: HeadStart) -> LoadedModel:
@@ -90,7 +89,7 @@ def _tell(opened: OpenedModel, state: AppState) -> None:
     LOG.info("model opened", extra={**model, **facts, **size})
 
 
-def _template_of(reader: SectionReader) -> Template | None:
+def _template_of(reader: SectionReader) -> ChatTemplate | None:
     from zse.text.template import load_chat_template
 
     try:
@@ -134,7 +133,7 @@ def sampling_defaults(reader: SectionReader) -> Mapping[str, float]:
         return {}
     if config.get("do_sample") is False:
         return {"temperature": 0.0}
-    given = {name: config[name] for name in _DEFAULTS if config.get(name) is not None}
+    given = {name: config[name] for name in SET_BY_MODEL if config.get(name) is not None}
     usable = {name: value for name, value in given.items() if _is_usable(name, value)}
     if len(usable) < len(given):
         left_out = {name: value for name, value in given.items() if name not in usable}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from zse.serve.ports import TokenLogprob
+    from zse.engine.output import TokenLogprob
 
 MINIMUM = -9999.0
 """Stands for minus infinity, which JSON cannot say."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from zse.engine import admission
-from zse.engine.request import SamplingParams
+from zse.engine.request import SET_BY_MODEL, SamplingParams
 from zse.errors import ContextLengthError, InvalidParameterError
 from zse.serve.errors import BadRequestError
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 MAX_PRIORITY = 100
 MAX_SALT_CHARACTERS = 128
-_DEFAULTABLE = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 _OPTIONAL = ("presence_penalty", "frequency_penalty", "min_tokens", "ignore_eos", "n", "seed")
 
 
@@ -40,7 +39,7 @@ def build_params(
         InvalidParameterError: A value is out of range; ``param`` names it.
     """
     values: dict[str, Any] = {"max_tokens": max_tokens, "logprobs": logprobs}
-    for name in _DEFAULTABLE:
+    for name in SET_BY_MODEL:
         value = getattr(request, name)
         value = model.sampling_defaults.get(name) if value is None else value
         if value is not None:

@@ -24,8 +24,11 @@ from zse.serve.metrics import Metrics
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from zse.engine.async_engine import AsyncEngine
+    from zse.format.model_file import ModelFile
     from zse.serve.ledger import Ledger
-    from zse.serve.ports import Closable, Engine, Template, Tokenizer
+    from zse.text.template import ChatTemplate
+    from zse.text.tokenizer import Tokenizer
 
 DEFAULT_ALIAS = "default"
 MAX_RETRY_SECONDS = 60
@@ -48,9 +51,9 @@ class LoadedModel:
     """A model that answers."""
 
     name: str
-    engine: Engine
+    engine: AsyncEngine
     tokenizer: Tokenizer
-    template: Template | None
+    template: ChatTemplate | None
     max_context: int
     """Longest sequence in tokens, prompt and answer together, that can be served."""
     vocab_size: int
@@ -62,7 +65,7 @@ class LoadedModel:
     """From the model's generation_config.json; a request's own values win."""
     details: Mapping[str, Any] = field(default_factory=dict)
     """Facts for /version: device, scheme, sizes."""
-    resources: tuple[Closable, ...] = ()
+    resources: tuple[ModelFile, ...] = ()
     """What the engine reads from; closed after it."""
 
     def close(self) -> None:
