@@ -162,6 +162,16 @@ class StoreError(ZSEError):
     http_status = 502
 
 
+class SourceChangedError(StoreError):
+    """A file or object was replaced or written to while it was read."""
+
+    default_hint = "Start again, when nothing writes to it."
+
+
+class LoadCancelledError(StoreError):
+    """A read was stopped before its end."""
+
+
 class ImageError(ZSEError):
     """An OCI image or registry operation failed."""
 

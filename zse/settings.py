@@ -53,6 +53,9 @@ class AWSSettings:
     role_session_name: str = described(
         "", "What that session is called", unset="zse", env="AWS_ROLE_SESSION_NAME"
     )
+    sts_endpoint_url: str = described(
+        "", "Where it is exchanged", unset="AWS", env="AWS_ENDPOINT_URL_STS"
+    )
     web_identity_token_file: str = described(
         "", "File of the web identity's token", env="AWS_WEB_IDENTITY_TOKEN_FILE"
     )
@@ -84,9 +87,6 @@ class AWSSettings:
     )
     ca_bundle: str = described(
         "", "File of certificates that S3 is held to", unset="the system's", env="AWS_CA_BUNDLE"
-    )
-    max_attempts: int = described(
-        0, "Attempts at a request", unset="zse's own number", env="AWS_MAX_ATTEMPTS"
     )
 
 

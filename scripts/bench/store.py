@@ -31,7 +31,7 @@ from machine import machine_facts
 
 from zse.store import fetch, open_store, put_file
 from zse.store.base import CHUNK_BYTES
-from zse.store.ranged import READERS
+from zse.store.remote import READERS
 from zse.store.s3_client import default_client
 
 if TYPE_CHECKING:

@@ -118,4 +118,4 @@ def test_a_file_of_the_users_stays_and_one_that_is_the_object_is_not_fetched_aga
     capsys.readouterr()
     assert run(command) == 0
     assert json.loads(capsys.readouterr().out)["sha256"] == digest
-    assert faulty_s3.seen("GET /bucket/a") == []
+    assert faulty_s3.seen("^GET /bucket/a") == []

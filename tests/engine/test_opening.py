@@ -20,13 +20,12 @@ from zse.device.cuda import Driver, Gpu
 from zse.engine import loading
 from zse.engine.loading import load_model
 from zse.engine.opening import locate_model, open_model
-from zse.errors import DeviceError, FormatError, UsageError
+from zse.errors import DeviceError, FormatError, SourceChangedError, UsageError
 from zse.format.reader import ZSEReader
 from zse.kernels.lm_head_sample.row import SamplingRow
 from zse.models import runner
 from zse.options import load_options
 from zse.quantize.builtin import ensure_zse
-from zse.stream.errors import SourceChangedError
 from zse.stream.plan import region_span
 
 OPTIONS = load_options(device="cuda")

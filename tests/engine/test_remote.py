@@ -38,9 +38,9 @@ def test_what_is_fetched_is_fetched_once(faulty_s3: FaultyS3, tmp_path: Path) ->
     put(faulty_s3, OLD)
     first = fetch_model(URL, tmp_path)
     assert first.read_bytes() == OLD
-    reads = len(faulty_s3.seen("GET"))
+    reads = len(faulty_s3.seen("^GET"))
     assert fetch_model(URL, tmp_path) == first
-    assert len(faulty_s3.seen("GET")) == reads
+    assert len(faulty_s3.seen("^GET")) == reads
     assert names(tmp_path) == [first.name]
 
 
@@ -83,7 +83,7 @@ def test_those_who_ask_at_the_same_time_share_one_transfer(
     all_have_looked = threading.Barrier(4, timeout=30)
 
     def meet(request: Handler) -> bool:
-        if request.command == "HEAD":
+        if request.kind == "LOOK":
             all_have_looked.wait()
         return False
 
@@ -92,7 +92,7 @@ def test_those_who_ask_at_the_same_time_share_one_transfer(
         found = list(pool.map(lambda _: fetch_model(URL, tmp_path), range(4)))
     assert len(set(found)) == 1
     assert found[0].read_bytes() == OLD
-    assert len(faulty_s3.seen("GET")) == 1
+    assert len(faulty_s3.seen("^GET")) == 1
     assert names(tmp_path) == [found[0].name]
 
 

@@ -26,7 +26,7 @@ def listed(faulty_s3: FaultyS3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("ZSE_CACHE_DIR", str(tmp_path / "cache"))
 
     def list_objects(request: Handler) -> bool:
-        if request.command != "GET" or "list-type=2" not in request.path:
+        if request.kind != "GET" or "list-type=2" not in request.path:
             return False
         items = "".join(
             f"<Contents><Key>{path.split('/', 2)[2]}</Key><Size>{len(data)}</Size></Contents>"

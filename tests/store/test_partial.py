@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from zse.errors import StoreError
-from zse.store import base, fetch, ranged
+from zse.store import base, fetch, remote
 from zse.store.s3_upload import SHA256_KEY
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ DATA = bytes(range(256)) * 40
 @pytest.fixture
 def stored(faulty_s3: FaultyS3, monkeypatch: pytest.MonkeyPatch) -> FaultyS3:
     """The server, holding one object that is read in small chunks by one thread."""
-    monkeypatch.setattr(ranged, "CHUNK_BYTES", CHUNK)
-    monkeypatch.setattr(ranged, "READERS", 1)
+    monkeypatch.setattr(remote, "CHUNK_BYTES", CHUNK)
+    monkeypatch.setattr(remote, "READERS", 1)
     put(faulty_s3, DATA)
     return faulty_s3
 

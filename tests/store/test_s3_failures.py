@@ -11,8 +11,7 @@ import pytest
 
 from zse.errors import NotFoundError, StoreError, UsageError
 from zse.store import fetch, open_store, put_file, s3_upload
-from zse.store.retry import ATTEMPTS
-from zse.store.s3 import S3Store
+from zse.store.http.retry import ATTEMPTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,9 +50,9 @@ def test_a_good_answer_is_fetched_and_verified(stored: FaultyS3, tmp_path: Path)
 
 def test_a_server_that_answers_200_to_a_range_is_refused(stored: FaultyS3, tmp_path: Path) -> None:
     def ignore_range(request: Handler) -> bool:
-        if request.command == "GET":
+        if request.kind == "GET":
             request.answer(200, DATA)
-        return request.command == "GET"
+        return request.kind == "GET"
 
     stored.fault = ignore_range
     with pytest.raises(StoreError, match="the server answered 200"):
@@ -63,9 +62,9 @@ def test_a_server_that_answers_200_to_a_range_is_refused(stored: FaultyS3, tmp_p
 
 def test_a_content_range_other_than_asked_is_refused(stored: FaultyS3) -> None:
     def shifted(request: Handler) -> bool:
-        if request.command == "GET":
+        if request.kind == "GET":
             request.answer(206, DATA[:4], {"Content-Range": f"bytes 0-3/{len(DATA)}"})
-        return request.command == "GET"
+        return request.kind == "GET"
 
     stored.fault = shifted
     with pytest.raises(StoreError, match="bytes 4-7/10240"):
@@ -77,7 +76,7 @@ def cut_after(count: int, times: int) -> Callable[[Handler], bool]:
     left = [times]
 
     def fault(request: Handler) -> bool:
-        if request.command != "GET" or not left[0]:
+        if request.kind != "GET" or not left[0]:
             return False
         left[0] -= 1
         first, last = map(int, request.headers["Range"].removeprefix("bytes=").split("-"))
@@ -101,7 +100,7 @@ def test_a_cut_connection_goes_on_where_it_stopped(stored: FaultyS3) -> None:
 
 def test_a_connection_that_is_always_cut_is_an_error(stored: FaultyS3, tmp_path: Path) -> None:
     stored.fault = cut_after(100, times=1000)
-    with pytest.raises(StoreError, match=f"cut {ATTEMPTS} times, the last time at byte 500"):
+    with pytest.raises(StoreError, match=f"{ATTEMPTS} attempts failed, the last one at byte 500"):
         fetch(URL, tmp_path / "a")
     assert list(tmp_path.iterdir()) == []
 
@@ -110,7 +109,7 @@ def fail_times(method: str, status: int, code: str, times: int) -> Callable[[Han
     left = [times]
 
     def fault(request: Handler) -> bool:
-        if request.command != method or not left[0]:
+        if request.kind != method or not left[0]:
             return False
         left[0] -= 1
         return request.refuse(status, code)
@@ -118,7 +117,7 @@ def fail_times(method: str, status: int, code: str, times: int) -> Callable[[Han
     return fault
 
 
-@pytest.mark.parametrize("method", ["HEAD", "GET"])
+@pytest.mark.parametrize("method", ["LOOK", "GET"])
 def test_two_server_errors_are_tried_again(stored: FaultyS3, method: str) -> None:
     stored.fault = fail_times(method, 500, "InternalError", times=2)
     assert open_store(URL).read_range(0, 10) == DATA[:10]
@@ -172,9 +171,9 @@ def test_a_refusal_says_what_to_do(
     assert hint in caught.value.hint
 
 
-def test_a_head_that_is_refused_says_so(faulty_s3: FaultyS3) -> None:
+def test_a_question_that_is_refused_says_so(faulty_s3: FaultyS3) -> None:
     faulty_s3.fault = lambda request: request.refuse(403, "AccessDenied")
-    with pytest.raises(StoreError, match="refused: 403"):
+    with pytest.raises(StoreError, match="refused: AccessDenied: told to"):
         open_store(URL).exists()
 
 
@@ -208,10 +207,29 @@ def test_missing_credentials_are_an_error(
 ) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
-    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", faulty_s3.endpoint_url + "/")
+    faulty_s3.objects[PATH] = (DATA, {})
+    faulty_s3.fault = lambda request: (
+        "Authorization" not in request.headers and request.refuse(403, "AccessDenied")
+    )
     with pytest.raises(StoreError, match="no S3 credentials") as caught:
         open_store(URL).size()
     assert "AWS_ACCESS_KEY_ID" in caught.value.hint
+
+
+def test_what_is_for_everybody_is_read_without_credentials(
+    monkeypatch: pytest.MonkeyPatch, stored: FaultyS3
+) -> None:
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    shown: list[str] = []
+
+    def note(request: Handler) -> bool:
+        shown.append(request.headers.get("Authorization", ""))
+        return False
+
+    stored.fault = note
+    assert open_store(URL).read_range(0, 4) == DATA[:4]
+    assert shown == ["", ""]
 
 
 def test_an_endpoint_that_is_no_url_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,8 +279,8 @@ def test_the_first_error_is_reported_even_when_the_abort_fails_too(
     faulty_s3: FaultyS3, source: Path
 ) -> None:
     faulty_s3.fault = lambda request: (
-        request.command in {"PUT", "DELETE"}
-        and request.refuse(403, "AccessDenied" if request.command == "PUT" else "Other")
+        request.kind in {"PUT", "DELETE"}
+        and request.refuse(403, "AccessDenied" if request.kind == "PUT" else "Other")
     )
     with pytest.raises(StoreError, match="AccessDenied"):
         put_file(source, URL)
@@ -283,9 +301,9 @@ def test_an_object_that_reads_back_differently_is_an_error(
     faulty_s3: FaultyS3, source: Path
 ) -> None:
     def lose_metadata(request: Handler) -> bool:
-        if request.command == "HEAD":
+        if request.kind == "HEAD":
             request.answer(200, headers={"Content-Length": "5", "ETag": '"x"'})
-        return request.command == "HEAD"
+        return request.kind == "HEAD"
 
     faulty_s3.fault = lose_metadata
     with pytest.raises(StoreError, match="reads back as 5 bytes"):
@@ -296,7 +314,7 @@ def test_another_etag_than_that_of_the_bytes_is_an_error(faulty_s3: FaultyS3, so
     wrong = {"ETag": f'"{"0" * 32}-3"'}
 
     def other_etag(request: Handler) -> bool:
-        if request.command != "HEAD":
+        if request.kind != "HEAD":
             return False
         data, metadata = faulty_s3.objects[PATH]
         request.answer(200, headers={**metadata, **wrong, "Content-Length": str(len(data))})
@@ -328,7 +346,7 @@ def test_a_file_that_is_not_there_is_not_uploaded(faulty_s3: FaultyS3, tmp_path:
 
 
 def test_a_writer_uploads_only_when_its_block_ends_well(faulty_s3: FaultyS3) -> None:
-    store = S3Store(open_store(URL).location)
+    store = open_store(URL)
     with store.open_writer() as writer:
         writer.write(DATA)
         assert faulty_s3.objects == {}

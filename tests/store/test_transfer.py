@@ -14,11 +14,13 @@ from zse.store.checksum import Checksum
 from zse.store.copying import copy_object
 from zse.store.local import LocalStore
 from zse.store.location import parse_location
-from zse.store.s3_client import shared_client
+from zse.store.s3_client import client_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from faulty_s3 import FaultyS3
 
 CONTENT = b"0123456789" * 1000
 
@@ -89,11 +91,17 @@ def test_importing_the_store_imports_no_boto3() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_without_boto3_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    shared_client.cache_clear()
-    monkeypatch.setitem(sys.modules, "boto3", None)
+def test_without_boto3_an_object_is_read_and_only_a_listing_names_the_extra(
+    monkeypatch: pytest.MonkeyPatch, faulty_s3: FaultyS3, tmp_path: Path
+) -> None:
+    client_of.cache_clear()
+    faulty_s3.objects["/bucket/key"] = (CONTENT, {})
+    for name in ("boto3", "botocore"):
+        monkeypatch.setitem(sys.modules, name, None)
+    fetch("s3://bucket/key", tmp_path / "a")
+    assert (tmp_path / "a").read_bytes() == CONTENT
     with pytest.raises(MissingDependencyError) as caught:
-        open_store("s3://bucket/key")
+        list(open_store("s3://bucket/").list())
     assert "[s3]" in caught.value.hint
 
 

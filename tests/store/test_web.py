@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import http.client
-import socket
 from typing import TYPE_CHECKING
 
 import pytest
 from range_server import serving
 
-from zse.errors import NotFoundError, RefusedError, StoreError, UsageError
+from zse.errors import NotFoundError, StoreError, UsageError
 from zse.store import fetch, open_store
 from zse.store.base import CHUNK_BYTES
-from zse.store.http_client import CONNECT_SECONDS
-from zse.store.retry import ATTEMPTS, FIRST_ATTEMPTS
+from zse.store.http.retry import ATTEMPTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -193,51 +190,3 @@ def test_the_web_is_read_only(url: str, tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="can be read, not written"):
             action()
     assert [entry.size_bytes for entry in store.list()] == [len(DATA)]
-
-
-def redirecting(target: str) -> object:
-    return lambda request: request.answer(302, headers={"Location": target}) is None
-
-
-@pytest.mark.parametrize(
-    ("target", "error", "words"),
-    [
-        ("http://example.com/a", RefusedError, "not encrypted"),
-        ("ftp://example.com/a", RefusedError, "not encrypted"),
-        ("/folder/file.zse?again", StoreError, "redirects"),
-    ],
-)
-def test_a_redirect_that_leads_astray_is_not_followed(
-    url: str, server: RangeServer, target: str, error: type[Exception], words: str
-) -> None:
-    server.fault = redirecting(target)
-    with pytest.raises(error, match=words):
-        open_store(url).size()
-
-
-def test_the_internet_cannot_redirect_to_this_machine() -> None:
-    from urllib.parse import urlsplit
-
-    from zse.store.http_client import _check_redirect
-
-    with pytest.raises(RefusedError, match="this machine"):
-        _check_redirect(urlsplit("https://example.com/a"), urlsplit("http://127.0.0.1:8000/admin"))
-
-
-def test_a_server_that_cannot_be_reached_is_tried_twice(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    attempts: list[float | None] = []
-    connect = http.client.HTTPConnection.connect
-
-    def counting(connection: http.client.HTTPConnection) -> None:
-        attempts.append(connection.timeout)
-        connect(connection)
-
-    monkeypatch.setattr(http.client.HTTPConnection, "connect", counting)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{free.getsockname()[1]}/a"
-    with pytest.raises(StoreError, match="cannot be reached: Connection refused"):
-        open_store(url).size()
-    assert attempts == [CONNECT_SECONDS] * FIRST_ATTEMPTS

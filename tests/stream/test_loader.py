@@ -12,15 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.stream.conftest import write_model
-from zse.errors import UsageError
+from zse.errors import LoadCancelledError, SourceChangedError, UsageError
 from zse.format.errors import ChecksumMismatch
 from zse.format.reader import ZSEReader
-from zse.stream.errors import (
-    FileShrankError,
-    LoadCancelledError,
-    SourceChangedError,
-    StreamError,
-)
+from zse.stream.errors import FileShrankError, StreamError
 from zse.stream.loader import LoaderOptions, LoadReport, load_region, start_load
 from zse.stream.plan import region_span
 from zse.stream.source import LocalSource

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import fake_hub
 import pytest
 from range_server import serving
 
 from tests.stream.conftest import write_model
-from zse.errors import FormatError, NotFoundError, StoreError, UsageError
+from zse.errors import FormatError, NotFoundError, SourceChangedError, StoreError, UsageError
 from zse.format.errors import ChecksumMismatch, ReaderClosedError, UnknownNameError
 from zse.format.reader import ZSEReader
+from zse.settings import load_settings
 from zse.store import put_file
 from zse.store.location import parse_location
-from zse.stream import http_source
-from zse.stream.errors import SourceChangedError, StreamError
+from zse.store.objects import open_object
 from zse.stream.loader import LoaderOptions, load_region
-from zse.stream.opening import open_source
+from zse.stream.opening import open_remote, open_source
 from zse.stream.plan import region_span
 from zse.stream.remote import RemoteReader
 from zse.stream.source import LocalSource
@@ -41,7 +42,7 @@ def model(tmp_path: Path) -> Path:
 @pytest.fixture
 def server(model: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RangeServer]:
     """An S3 look-alike that holds the model, with the AWS variables pointing at it."""
-    monkeypatch.setattr(http_source, "FIRST_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr("time.sleep", lambda _seconds: None)
     with serving(PATH, model.read_bytes()) as found:
         monkeypatch.setenv("AWS_ENDPOINT_URL_S3", found.url)
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
@@ -86,11 +87,10 @@ def test_a_request_is_signed(server: RangeServer) -> None:
     assert server.headers_seen[0]["authorization"].startswith("AWS4-HMAC-SHA256 Credential=key/")
 
 
-def test_a_large_header_takes_a_second_request(
-    server: RangeServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(http_source, "PREFIX_BYTES", 256)
-    RemoteReader(open_source(URL)).close()
+def test_a_large_header_takes_a_second_request(server: RangeServer, model: Path) -> None:
+    source = open_object(parse_location(URL), load_settings(), prefix_bytes=256)
+    assert source.prefix == model.read_bytes()[:256]
+    RemoteReader(source).close()
     assert len(server.requests) == 2
 
 
@@ -129,7 +129,7 @@ def test_a_server_that_stops_in_the_middle_is_an_error(server: RangeServer, gpu:
             return True
 
         server.fault = die
-        with pytest.raises(StreamError, match="attempts failed"):
+        with pytest.raises(StoreError, match="attempts failed"):
             load(gpu, remote)
 
 
@@ -192,27 +192,25 @@ def test_an_endpoint_that_is_no_url_is_an_error(
         open_source(URL)
 
 
-def test_missing_credentials_are_an_error(
-    server: RangeServer, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("kind", ["https", "hf"])
+def test_a_file_of_the_web_or_a_hub_is_streamed_like_one_in_s3(
+    kind: str, model: Path, gpu: HostGpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
-    with pytest.raises(StoreError, match=r"no S3 credentials") as caught:
-        open_source(URL)
-    assert "AWS_SECRET_ACCESS_KEY" in caught.value.hint
-
-
-@pytest.mark.parametrize(
-    ("url", "region", "host"),
-    [
-        ("s3://models/a.zse", "eu-west-1", "https://models.s3.eu-west-1.amazonaws.com /a.zse"),
-        ("s3://my.models/a", "eu-west-1", "https://s3.eu-west-1.amazonaws.com /my.models/a"),
-        ("s3://models/a", "cn-north-1", "https://models.s3.cn-north-1.amazonaws.com.cn /a"),
-    ],
-)
-def test_aws_is_addressed_by_bucket_and_region(url: str, region: str, host: str) -> None:
-    from zse.stream.s3 import _address
-
-    assert " ".join(_address(parse_location(url), region)) == host
+    if kind == "https":
+        with serving("/folder/model.zse", model.read_bytes()) as server:
+            with open_remote(f"{server.url}/folder/model.zse") as remote:
+                assert load(gpu, remote) == region_of(model)
+            assert server.requests[0] == "bytes=0-262143"
+        return
+    with fake_hub.serving() as hub:
+        monkeypatch.setattr(fake_hub, "LARGE", model.read_bytes())
+        monkeypatch.setitem(fake_hub.FILES, "model.zse", fake_hub.LARGE)
+        monkeypatch.setenv("HF_ENDPOINT", hub.endpoint)
+        monkeypatch.setenv("HF_TOKEN", "hf_secret")
+        with open_remote("hf://owner/gated/model.zse") as remote:
+            assert load(gpu, remote) == region_of(model)
+        assert [line.split()[0] for line in hub.requests].count("GET") == 1
+        assert hub.leaked_tokens == []
 
 
 def test_a_path_opens_a_file(model: Path) -> None:

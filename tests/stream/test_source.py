@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from zse.errors import NotFoundError, UsageError
+from zse.errors import NotFoundError, SourceChangedError, UsageError
 from zse.stream import residency
-from zse.stream.errors import FileShrankError, SourceChangedError
+from zse.stream.errors import FileShrankError
 from zse.stream.residency import PageCacheMap
 from zse.stream.source import LocalSource
 

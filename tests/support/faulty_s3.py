@@ -37,7 +37,7 @@ class FaultyS3(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_port}"
 
     def seen(self, pattern: str) -> list[str]:
-        """Return the requests (``METHOD path range``) that match."""
+        """Return the requests (``METHOD path range``, ``LOOK`` for a GET that opens) that match."""
         return [line for line in self.requests if re.search(pattern, line)]
 
 
@@ -51,8 +51,10 @@ class Handler(BaseHTTPRequestHandler):
     def handle_any(self) -> None:
         length = int(self.headers.get("Content-Length", 0))
         self.body = self.rfile.read(length)
-        self.path = self.path.partition("?X-Amz-")[0]  # signatures are not checked here
-        self.server.requests.append(f"{self.command} {self.path} {self.headers.get('Range', '')}")
+        wanted = self.headers.get("Range", "")
+        # The store opens an object by its first byte.
+        self.kind = "LOOK" if wanted == "bytes=0-0" else self.command
+        self.server.requests.append(f"{self.kind} {self.path} {wanted}")
         if not self.server.fault(self):
             getattr(self, "on_" + self.command.lower())()
 
@@ -100,8 +102,17 @@ class Handler(BaseHTTPRequestHandler):
             )
             self.answer(200, f"<ListPartsResult>{items}</ListPartsResult>".encode())
             return
+        if self.path not in self.server.objects:
+            self.refuse(404, "NoSuchKey")
+            return
         data, metadata = self.server.objects[self.path]
+        if "Range" not in self.headers:
+            self.answer(200, data, self.described(data, metadata))
+            return
         first, last = map(int, self.headers["Range"].removeprefix("bytes=").split("-"))
+        if first >= len(data):
+            self.refuse(416, "InvalidRange")
+            return
         where = {"Content-Range": f"bytes {first}-{last}/{len(data)}"}
         self.answer(206, data[first : last + 1], {**self.described(data, metadata), **where})
 
@@ -157,6 +168,7 @@ def faulty_s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyS3]:
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", server.endpoint_url)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setattr("time.sleep", lambda _seconds: None)
     yield server
     server.shutdown()

@@ -129,12 +129,14 @@ def locate_model(
 def _open_file(
     model: str | Path, options: LoadOptions, progress: StageProgress | None
 ) -> ModelFile:
-    if str(model).startswith("s3://") and runs_on_gpu(options.device.name):
-        # By name, as in ``fetch_model``.
-        remote = importlib.import_module("zse.stream.remote")
-        opening = importlib.import_module("zse.stream.opening")
-        reader: ModelFile = remote.RemoteReader(opening.open_source(str(model)))
-        return reader
+    if "://" in str(model) and runs_on_gpu(options.device.name):
+        # By name, as in ``locate_model``.
+        resolve = importlib.import_module("zse.models.resolve")
+        named = resolve.resolve_model(model)
+        if isinstance(named, resolve.RemoteFile):
+            opening = importlib.import_module("zse.stream.opening")
+            reader: ModelFile = opening.open_remote(named.location)
+            return reader
     return ZSEReader(locate_model(model, quant=options.quant, progress=progress))
 
 

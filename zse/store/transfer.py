@@ -3,42 +3,50 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zse.errors import UsageError
+from zse.settings import load_settings
 from zse.store.copying import copy_object, resume_copy
 from zse.store.local import LocalStore
 from zse.store.location import Location, parse_location
 from zse.store.partial import PartialWriter, identity_of
-from zse.store.ranged import READERS
-from zse.store.s3 import S3Store
+from zse.store.remote import READERS, RemoteStore
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from zse.settings import Settings
     from zse.store.base import Progress, Store, Transfer
 
 
-def open_store(url: str | Path | Location) -> Store:
+def open_store(url: str | Path | Location, settings: Settings | None = None) -> Store:
     """Return the store for a path or an address; nothing is read yet.
+
+    Args:
+        url: The path or the address.
+        settings: Who asks, and by which way; as the environment says when not given.
 
     Raises:
         UsageError: The location is not well formed.
         RefusedError: It is a web address that is not encrypted.
-        MissingDependencyError: It is on S3 and boto3 is not installed.
+        StoreError: The endpoint or the profile of S3 is not usable.
     """
     location = parse_location(url)
     if location.is_local:
         return LocalStore(location)
+    settings = settings or load_settings()
+    # Here: who reads one kind of place needs no client of another.
     if location.scheme == "s3":
-        return S3Store(location)
-    # By name: who reads S3 or a disk needs no web client.
-    name = "HubStore" if location.scheme == "hf" else "WebStore"
-    module = import_module("zse.store.hub" if location.scheme == "hf" else "zse.store.web")
-    store: Store = getattr(module, name)(location)
-    return store
+        from zse.store.s3 import S3Store
+
+        return S3Store(location, settings)
+    if location.scheme == "hf":
+        from zse.store.hub import HubStore
+
+        return HubStore(location, settings)
+    return RemoteStore(location, settings)
 
 
 def open_writable(url: str | Path | Location) -> Store:
@@ -46,7 +54,6 @@ def open_writable(url: str | Path | Location) -> Store:
 
     Raises:
         UsageError: The location is not well formed, names a folder, or can only be read.
-        MissingDependencyError: It is on S3 and boto3 is not installed.
     """
     location = parse_location(url)
     if not location.is_writable:

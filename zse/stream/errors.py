@@ -13,13 +13,3 @@ class FileShrankError(FormatError):
     """A file has fewer bytes than it had when it was opened."""
 
     default_hint = "Something cut the file short while it was read: copy or convert it again."
-
-
-class SourceChangedError(StreamError):
-    """A file or object was replaced or written to while it was read."""
-
-    default_hint = "Load it again, when nothing writes to it."
-
-
-class LoadCancelledError(StreamError):
-    """A load was stopped before its end."""

@@ -13,9 +13,10 @@ import time
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from zse.errors import LoadCancelledError
 from zse.format.errors import ChecksumMismatch
 from zse.stream.copier import ChunkCopier
-from zse.stream.errors import FileShrankError, LoadCancelledError, StreamError
+from zse.stream.errors import FileShrankError, StreamError
 from zse.stream.options import LoaderOptions, LoadReport, options_for
 from zse.stream.plan import ReadPlan, plan_reads
 from zse.stream.progress import LoadProgress

@@ -7,17 +7,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from zse.format.reader import ZSEReader
+from zse.settings import load_settings
 from zse.stream.source import LocalSource
 
 if TYPE_CHECKING:
     from zse.format.model_file import ModelFile
+    from zse.settings import Settings
     from zse.store.location import Location
     from zse.stream.remote import RemoteReader
     from zse.stream.source import ByteSource
 
 
-def open_source(url: str | Path | Location) -> ByteSource:
+def open_source(url: str | Path | Location, settings: Settings | None = None) -> ByteSource:
     """Open a local file or an object behind s3://, hf:// or https:// for reading in ranges.
+
+    Args:
+        url: The path or the address.
+        settings: Who asks, and by which way; as the environment says when not given.
 
     Raises:
         UsageError: The location is not well formed.
@@ -30,16 +36,12 @@ def open_source(url: str | Path | Location) -> ByteSource:
     location = importlib.import_module("zse.store.location").parse_location(url)
     if location.is_local:
         return LocalSource(location.path)
-    source: ByteSource
-    if location.scheme == "s3":
-        source = importlib.import_module("zse.stream.s3").open_s3(location)
-    else:
-        store = importlib.import_module("zse.store.transfer").open_store(location)
-        source = importlib.import_module("zse.stream.store_source").StoreSource(store)
+    objects = importlib.import_module("zse.store.objects")
+    source: ByteSource = objects.open_object(location, settings or load_settings())
     return source
 
 
-def open_remote(location: Location) -> RemoteReader:
+def open_remote(url: str | Location, settings: Settings | None = None) -> RemoteReader:
     """Open a .zse file behind an address: a few small requests, whatever its size.
 
     Raises:
@@ -48,7 +50,7 @@ def open_remote(location: Location) -> RemoteReader:
         StoreError: The storage refuses or cannot be reached.
     """
     reader: RemoteReader = importlib.import_module("zse.stream.remote").RemoteReader(
-        open_source(location)
+        open_source(url, settings)
     )
     return reader
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from zse.stream.errors import LoadCancelledError
+from zse.errors import LoadCancelledError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

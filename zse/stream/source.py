@@ -12,9 +12,10 @@ import threading
 from pathlib import Path
 from typing import Literal, Protocol
 
+from zse.errors import SourceChangedError
 from zse.format.reader import OpenFile, open_file
 from zse.format.spec import PAGE
-from zse.stream.errors import FileShrankError, SourceChangedError, StreamError
+from zse.stream.errors import FileShrankError, StreamError
 from zse.stream.residency import PageCacheMap
 
 DirectMode = Literal["auto", "always", "never"]

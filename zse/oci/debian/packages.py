@@ -27,8 +27,8 @@ from zse.oci.errors import DebianError, DigestMismatchError, LockError
 from zse.oci.layout.tar import Entry, Kind, directory, file_of_bytes, symlink
 from zse.oci.recipe import DebianRecipe, load_lock, lock_name, write_lock
 from zse.records import record
+from zse.store.http.retry import BUSY_STATUSES, BusyServerError, patiently
 from zse.store.local import LocalWriter
-from zse.store.retry import BUSY_STATUSES, BusyServerError, patiently
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

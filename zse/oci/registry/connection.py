@@ -20,7 +20,7 @@ from zse.oci.errors import RegistryAuthError, RegistryError
 from zse.oci.registry.address import check_address, join_address
 from zse.oci.registry.sign_in import Scope
 from zse.records import record
-from zse.store.retry import BUSY_STATUSES, BusyServerError, doubled_seconds
+from zse.store.http.retry import BUSY_STATUSES, BusyServerError, doubled_seconds
 
 if TYPE_CHECKING:
     from zse.oci.registry.reference import Reference

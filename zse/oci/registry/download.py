@@ -11,7 +11,7 @@ from zse.oci.errors import DigestMismatchError, RegistryError
 from zse.oci.layout.layer import blob_file
 from zse.oci.layout.manifest import hex_of
 from zse.oci.registry.connection import Call
-from zse.store.retry import doubled_seconds
+from zse.store.http.retry import doubled_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from zse.oci.errors import RegistryAuthError
 from zse.oci.registry.address import check_address, join_address
-from zse.store.retry import BUSY_STATUSES, BusyServerError
+from zse.store.http.retry import BUSY_STATUSES, BusyServerError
 
 if TYPE_CHECKING:
     import httpx

@@ -17,7 +17,7 @@ from zse.oci.errors import RegistryAuthError, RegistryError
 from zse.oci.registry.connection import Call
 from zse.oci.registry.sign_in import Scope
 from zse.records import record
-from zse.store.retry import doubled_seconds
+from zse.store.http.retry import doubled_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

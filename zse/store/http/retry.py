@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import email.utils
+import calendar
 import math
 import random
 import time
@@ -20,13 +20,15 @@ BUSY_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
 MAX_PAUSE_SECONDS = 60.0
 _FIRST_PAUSE_SECONDS = 0.2
 _SLICE_SECONDS = 0.1
+_DATE = "%a, %d %b %Y %H:%M:%S GMT"
 
 
 class BusyServerError(Exception):
     """The server asks to try again, perhaps after a time. Never leaves the client that waits."""
 
-    def __init__(self, message: str, retry_after: str | None = None) -> None:
+    def __init__(self, message: str, retry_after: str | None = None, *, hint: str = "") -> None:
         super().__init__(message)
+        self.hint = hint
         self.pause_seconds = retry_after_seconds(retry_after)
 
 
@@ -40,10 +42,11 @@ def retry_after_seconds(header: str | None, *, now: float | None = None) -> floa
     if text.isascii() and text.isdigit():
         seconds = float(text[:9])
     else:
-        moment = email.utils.parsedate_tz(text) if text else None
-        if moment is None:
+        try:
+            moment = calendar.timegm(time.strptime(text, _DATE))
+        except ValueError:
             return 0.0
-        seconds = email.utils.mktime_tz(moment) - (time.time() if now is None else now)
+        seconds = moment - (time.time() if now is None else now)
     return min(max(seconds, 0.0), MAX_PAUSE_SECONDS)
 
 

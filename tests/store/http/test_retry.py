@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from zse.store.retry import (
+from zse.store.http.retry import (
     MAX_PAUSE_SECONDS,
     BusyServerError,
     backoff_seconds,

@@ -1,8 +1,4 @@
-"""Signs GET requests for S3 (AWS Signature Version 4) with the standard library alone.
-
-Importing boto3 and making a client takes 0.7 s, longer than a model takes to load. It is asked
-only for credentials that are not in the environment.
-"""
+"""Signatures of requests to AWS, and to what speaks its protocol (Signature Version 4)."""
 
 from __future__ import annotations
 
@@ -28,20 +24,8 @@ class Credentials:
     access_key: str
     secret_key: str = field(repr=False)
     token: str = field(default="", repr=False)
-
-
-def credentials_from(environ: Mapping[str, str]) -> Credentials | None:
-    """Return the credentials that stand in the environment, if they do.
-
-    A profile that is named wins over keys, as it does for the AWS tools.
-    """
-    access_key = environ.get("AWS_ACCESS_KEY_ID", "")
-    secret_key = environ.get("AWS_SECRET_ACCESS_KEY", "")
-    if environ.get("AWS_PROFILE") or not access_key or not secret_key:
-        return None
-    return Credentials(
-        access_key=access_key, secret_key=secret_key, token=environ.get("AWS_SESSION_TOKEN", "")
-    )
+    expires_at: float = 0.0
+    """Seconds since 1970; 0 means never."""
 
 
 class Signatures:
@@ -63,36 +47,46 @@ class Signatures:
         return made[1]
 
 
-def sign_get(
-    credentials: Credentials, *, host: str, path: str, region: str, seconds: float | None = None
+def sign(
+    credentials: Credentials,
+    *,
+    host: str,
+    path: str,
+    region: str,
+    method: str = "GET",
+    query: str = "",
+    headers: Mapping[str, str] | None = None,
+    seconds: float | None = None,
 ) -> dict[str, str]:
-    """Return the headers that make a GET an authorized one; others may be added unsigned.
+    """Return the headers that authorize a request to S3 without a body.
 
     Args:
         credentials: Who asks.
         host: As in the Host header.
         path: Percent-encoded, without a query.
         region: Of the bucket.
+        method: Of the request.
+        query: Percent-encoded, its parts sorted, each with a ``=``.
+        headers: Others to sign; those that are not signed may be added to what is returned.
         seconds: The time, since 1970; now when not given.
     """
     moment = time.gmtime(time.time() if seconds is None else seconds)
     stamp = time.strftime("%Y%m%dT%H%M%SZ", moment)
-    headers = {"host": host, "x-amz-content-sha256": _EMPTY_SHA256, "x-amz-date": stamp}
+    sent = {name.lower(): value for name, value in (headers or {}).items()}
+    sent |= {"x-amz-content-sha256": _EMPTY_SHA256, "x-amz-date": stamp}
     if credentials.token:
-        headers["x-amz-security-token"] = credentials.token
-    names = ";".join(sorted(headers))
-    canonical = "".join(f"{name}:{headers[name]}\n" for name in sorted(headers))
-    request = f"GET\n{path}\n\n{canonical}\n{names}\n{_EMPTY_SHA256}"
+        sent["x-amz-security-token"] = credentials.token
+    signed = {**sent, "host": host}
+    names = ";".join(sorted(signed))
+    canonical = "".join(f"{name}:{signed[name]}\n" for name in sorted(signed))
+    request = f"{method}\n{path}\n{query}\n{canonical}\n{names}\n{_EMPTY_SHA256}"
     scope = f"{stamp[:8]}/{region}/s3/aws4_request"
     digest = hashlib.sha256(request.encode()).hexdigest()
-    text = f"AWS4-HMAC-SHA256\n{stamp}\n{scope}\n{digest}"
     key = f"AWS4{credentials.secret_key}".encode()
-    for part in scope.split("/"):
+    for part in (*scope.split("/"), f"AWS4-HMAC-SHA256\n{stamp}\n{scope}\n{digest}"):
         key = hmac.new(key, part.encode(), hashlib.sha256).digest()
-    signature = hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
-    del headers["host"]  # the client sends it
-    headers["authorization"] = (
+    sent["authorization"] = (
         f"AWS4-HMAC-SHA256 Credential={credentials.access_key}/{scope}, "
-        f"SignedHeaders={names}, Signature={signature}"
+        f"SignedHeaders={names}, Signature={key.hex()}"
     )
-    return headers
+    return sent

@@ -1,0 +1,139 @@
+"""One file of a model hub: how it is asked for.
+
+A branch is turned into its commit by the first answer, and everything is read at that commit.
+Large files come with their SHA-256, small ones with git's digest of a blob.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+from urllib.parse import quote, urlsplit
+
+from zse.errors import NotFoundError, StoreError, UsageError
+from zse.store.http.ranged import Facts, Request
+from zse.store.http.retry import BUSY_STATUSES, BusyServerError
+from zse.store.location import parse_location
+
+if TYPE_CHECKING:
+    from zse.errors import ZSEError
+    from zse.settings import HubSettings
+    from zse.store.http.answer import Answer
+    from zse.store.http.pool import HttpPool
+    from zse.store.location import Location
+
+DIGEST_HEADER = "x-linked-etag"
+COMMIT = re.compile(r"[0-9a-f]{40}")
+_TOKEN_HINT = "Accept the licence on the repository's page, then set HF_TOKEN to your token."
+
+
+class HubPlace:
+    """See ``Place``.
+
+    Args:
+        location: The file; a folder of it may be listed, not asked for.
+        hub: Which hub, and who asks.
+
+    Raises:
+        RefusedError: The hub's address is not encrypted.
+    """
+
+    def __init__(self, location: Location, hub: HubSettings) -> None:
+        self._location, self._hub = location, hub
+        self.endpoint = hub.endpoint.rstrip("/")
+        parse_location(self.endpoint)  # refuses what is not encrypted
+        self._commit = ""
+        self.name = str(location)
+
+    @property
+    def private_headers(self) -> dict[str, str]:
+        """Headers for the hub alone."""
+        token = self._hub.token or self._saved_token()
+        return {"Authorization": f"Bearer {token}"} if token else {}
+
+    def request(self) -> Request:
+        """Return how the file is asked for.
+
+        Raises:
+            UsageError: It is a folder.
+        """
+        location = self._location
+        if location.is_prefix:
+            raise UsageError(
+                f"{location} names a folder, not a file",
+                hint=f"Add a name: {location.url.rstrip('/')}/NAME",
+            )
+        revision = quote(self._commit or location.revision or "main", safe="")
+        path = quote(location.key, safe="/-_.~")
+        url = f"{self.endpoint}/{location.repository}/resolve/{revision}/{path}"
+        return Request(url=url, private=self.private_headers)
+
+    def describe(self, pool: HttpPool) -> Facts:
+        """Ask the hub, whose own answer has the digest; the server that it redirects to does not.
+
+        Raises:
+            OSError, BusyServerError: It should be asked again.
+            NotFoundError: There is no such file.
+            StoreError: The hub refuses, or this is none.
+        """
+        asked = self.request()
+        with pool.ask(asked.url, {}, private=asked.private, method="HEAD", follow="home") as answer:
+            self.check(answer)
+            commit = answer.header("X-Repo-Commit")
+            etag = (answer.header(DIGEST_HEADER) or answer.header("ETag")).removeprefix("W/")
+            size = answer.header("X-Linked-Size") or answer.header("Content-Length")
+        if not COMMIT.fullmatch(commit) or not size.isdecimal():
+            raise StoreError(
+                f"{self.name}: the answer of {urlsplit(self.endpoint).netloc} has no "
+                f"commit or no size, so it is not a hub's",
+                hint="Check HF_ENDPOINT.",
+            )
+        self._commit = commit
+        return Facts(size_bytes=int(size), headers={DIGEST_HEADER: etag.strip('"')})
+
+    def check(self, answer: Answer) -> None:
+        """Do nothing if the hub answers what it was asked.
+
+        Raises:
+            BusyServerError: It should be asked again.
+            NotFoundError, StoreError: It refuses.
+        """
+        if answer.status in BUSY_STATUSES:
+            raise BusyServerError(f"the hub answered {answer.status}", answer.header("Retry-After"))
+        if answer.status >= 400:
+            raise self.refusal(answer)
+
+    def refusal(self, answer: Answer) -> ZSEError:
+        """Return what an answer means."""
+        repository, code = self._location.repository, answer.header("X-Error-Code")
+        if code == "GatedRepo":
+            return StoreError(
+                f"{repository} is gated: the hub wants an account that accepted its licence",
+                hint=_TOKEN_HINT,
+            )
+        if code == "RevisionNotFound":
+            return NotFoundError(
+                f"{repository} has no revision {self._location.revision or 'main'!r}",
+                hint="Check the name of the branch, tag or commit.",
+            )
+        if code == "EntryNotFound":
+            return NotFoundError(
+                f"{self._location} does not exist",
+                hint=f"See what there is: zse ls hf://{repository}",
+            )
+        if code == "RepoNotFound" or answer.status in (401, 404):
+            return NotFoundError(
+                f"{repository} does not exist on the hub, or is private",
+                hint="Check the name; for a private repository set HF_TOKEN.",
+            )
+        return StoreError(
+            f"{self._location}: the hub answered {answer.status} {answer.reason}",
+            hint="Check the name and HF_TOKEN, then try again.",
+        )
+
+    def _saved_token(self) -> str:
+        """Return the token that ``hf auth login`` saved."""
+        try:
+            return self._hub.token_path.read_text().strip()
+        except OSError:
+            return ""
