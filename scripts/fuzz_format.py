@@ -1,4 +1,6 @@
-"""Feed damaged files to the reader until the time is up; anything but a FormatError is a bug.
+"""Feed damaged .zse files and kernel packs to their readers until the time is up.
+
+Anything but the error of a broken rule is a bug. Odd rounds are of packs, the same container.
 
     .venv/bin/python scripts/fuzz_format.py [--minutes 5] [--start 0]
 
@@ -10,7 +12,6 @@ digest would ever be reached.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import random
 import struct
@@ -22,12 +23,18 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "golden")]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "golden"), str(ROOT / "tests" / "support")]
 
+import sample_packs  # noqa: E402
 import small_file  # noqa: E402
 
 from zse.errors import FormatError  # noqa: E402
+from zse.format import spec  # noqa: E402
+from zse.format.container import PREFIX_BYTES, Container  # noqa: E402
 from zse.format.reader import ZSEReader  # noqa: E402
+from zse.kernels import pack_header  # noqa: E402
+from zse.kernels.errors import KernelPackError  # noqa: E402
+from zse.kernels.pack import KernelPack  # noqa: E402
 
 NUMBERS = (0, 1, -1, 63, 255, 256, 4095, 4096, 2**21, 2**31, 2**32, 2**62, 2**63, 2**64, 10**30)
 STRINGS = ("", ".", "..", "/", "a/../b", "\0", "\n", "é", "int4", "fp16", "u8", "f" * 64, "x" * 999)
@@ -97,17 +104,18 @@ def _replace(place: Any, key: Any, choose: random.Random) -> None:
         place[key] = choose.choice((None, True, 1.5, [], {}, "x", 7))
 
 
-def build(data: bytes, number: int) -> bytes:
+def build(data: bytes, number: int, container: Container) -> bytes:
     """Return the damaged file of one round."""
     choose = random.Random(number)
     kind = choose.randrange(3)
     if kind == 0:
         return damage_bytes(data, choose)
     length = struct.unpack_from("<Q", data, 8)[0]
+    end = PREFIX_BYTES + length
+    rest = end + len(data[end:]) - len(data[end:].lstrip(b"\0"))
     damage = damage_header_text if kind == 1 else damage_header_values
-    raw = damage(data[64 : 64 + length], choose)
-    prefix = struct.pack("<4sIQ32s16x", b"ZSE\0", 1, len(raw), hashlib.sha256(raw).digest())
-    return (prefix + raw).ljust(8192, b"\0") + data[8192:]
+    raw = damage(data[PREFIX_BYTES:end], choose)
+    return container.seal(raw).ljust(rest, b"\0") + data[rest:]
 
 
 def try_file(path: Path) -> str:
@@ -119,13 +127,21 @@ def try_file(path: Path) -> str:
                     assert len(reader.part(entry.name, part.role)) == part.length_bytes
             reader.verify()
     except FormatError as error:
-        str(error)
-        return type(error).__name__
-    return "accepted"
+        return f"zse: {error.rule}"
+    return "zse: accepted"
+
+
+def try_pack(path: Path) -> str:
+    """Open and verify a pack; return how it ended."""
+    try:
+        KernelPack.open(path).verify()
+    except KernelPackError as error:
+        return f"pack: {error.rule}"
+    return "pack: accepted"
 
 
 def main() -> int:
-    """Run rounds; return 1 at the first one that ends in anything but a FormatError."""
+    """Run rounds; return 1 at the first one that ends in anything but a broken rule."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--minutes", type=float, default=1.0)
     parser.add_argument("--rounds", type=int, default=0, help="stop after so many (0: by time)")
@@ -137,14 +153,17 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "fuzz.zse"
         small_file.write(path)
-        data = path.read_bytes()
-        assert min(section["offset"] for section in _sections(data)) == 8192
+        kinds = (
+            (path.read_bytes(), spec.CONTAINER, try_file),
+            (sample_packs.sample_pack(), pack_header.CONTAINER, try_pack),
+        )
         while time.monotonic() < until and (
             not options.rounds or number < options.start + options.rounds
         ):
-            path.write_bytes(build(data, number))
+            data, container, attempt = kinds[number % 2]
+            path.write_bytes(build(data, number, container))
             try:
-                ends[try_file(path)] += 1
+                ends[attempt(path)] += 1
             except Exception as error:  # noqa: BLE001
                 kept = Path(tempfile.gettempdir()) / f"zse-fuzz-{number}.zse"
                 kept.write_bytes(path.read_bytes())
@@ -155,12 +174,6 @@ def main() -> int:
         print(f"{count:8} {name}")
     print(json.dumps({"rounds": number - options.start, "classes": len(ends)}))
     return 0
-
-
-def _sections(data: bytes) -> list[dict[str, int]]:
-    length = struct.unpack_from("<Q", data, 8)[0]
-    sections: list[dict[str, int]] = json.loads(data[64 : 64 + length])["sections"]
-    return sections
 
 
 if __name__ == "__main__":

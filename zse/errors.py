@@ -1,18 +1,35 @@
 """Every deliberate error of zse, one tree.
 
-A class is a broken rule. It carries the exit code the command line ends with, the HTTP status the
-server answers with, and the OpenAI error code. The message says what happened, with values; the
-hint says what to do next. Packages define their own subclasses next to the code that raises them
-only when nobody else needs to catch them; shared ones live here.
+A class carries the exit code the command line ends with, the HTTP status the server answers with,
+and the OpenAI error code. The message says what happened, with values; the hint says what to do
+next; the rule, where there is one, says which of a class's rules was broken. A class of its own is
+for what is caught, answered or documented apart from its parent.
 """
 
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from enum import StrEnum
+from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+
+class BrokenRule(StrEnum):
+    """Says which rule was broken where one class stands for many; packages list their own.
+
+    A member is its word for programs, and what to do about it where the error's class does not say.
+    """
+
+    hint: str
+
+    def __new__(cls, word: str, hint: str = "") -> Self:
+        """Make the member."""
+        rule = str.__new__(cls, word)
+        rule._value_ = word
+        rule.hint = hint
+        return rule
 
 
 class ZSEError(Exception):
@@ -20,8 +37,9 @@ class ZSEError(Exception):
 
     Args:
         message: What happened, with the values found and expected.
-        hint: What the reader should do next.
+        hint: What the reader should do next; by default what the rule or the class says.
         param: The request parameter at fault, for API errors.
+        rule: Which rule was broken, of a class that stands for several.
     """
 
     exit_code: int = 1
@@ -30,11 +48,19 @@ class ZSEError(Exception):
     error_code: str | None = None
     default_hint: str = ""
 
-    def __init__(self, message: str, *, hint: str = "", param: str | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str = "",
+        param: str | None = None,
+        rule: BrokenRule | None = None,
+    ) -> None:
         super().__init__(message)
         self.message = message
-        self.hint = hint or self.default_hint
+        self.hint = hint or (rule.hint if rule else "") or self.default_hint
         self.param = param
+        self.rule = rule
 
     def __str__(self) -> str:
         """Return the message alone; the hint is shown on its own line by the command line."""
@@ -124,7 +150,7 @@ class DiskFullError(ZSEError):
 
 
 class FormatError(ZSEError):
-    """A .zse file breaks a rule of the format. One subclass a rule (see zse/format/SPEC.md)."""
+    """A .zse file breaks a rule of the format; ``rule`` says which (see zse/format/SPEC.md)."""
 
     exit_code = 6
     http_status = 500

@@ -27,7 +27,7 @@ from random_parts import Patterns
 from zse import __version__
 from zse.errors import ZSEError
 from zse.format.layout import UNKNOWN_DIGEST, PlannedFile, plan_layout
-from zse.format.writer import prefix_for
+from zse.format.spec import CONTAINER
 from zse.models.builtin import builtin_checkpoint
 from zse.models.families import read_checkpoint
 from zse.models.storage import Storage
@@ -99,7 +99,7 @@ def make_model(
             write_all(fd, memoryview(data), section.offset_bytes)
         header = write_groups(fd, layout.header, layout.members, seed, threads, digest=digest)
         raw = header.to_bytes()
-        write_all(fd, memoryview(prefix_for(raw) + raw), 0)
+        write_all(fd, memoryview(CONTAINER.seal(raw)), 0)
         draft.replace(out)
     except BaseException:
         draft.unlink(missing_ok=True)

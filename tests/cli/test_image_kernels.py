@@ -10,8 +10,8 @@ from zse.cli import image_kernels
 from zse.cli.image_kernels import ImagePacks, build_image_packs, find_image_packs
 from zse.errors import NotFoundError, UsageError
 from zse.kernels.build.artifact import push_artifact
+from zse.kernels.errors import KernelPackError
 from zse.kernels.find import cached_pack
-from zse.kernels.pack_errors import KernelPackError
 from zse.kernels.sources import source_digest
 from zse.kernels.targets import target_named
 from zse.settings import Settings

@@ -10,7 +10,7 @@ from faulty_s3 import faulty_s3
 from stopped_commands import SEND_PART, WRITE_PLAIN_CHUNK, run_stopped
 
 from zse.cli import run
-from zse.format.spec import MAGIC
+from zse.format.spec import CONTAINER
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,7 +47,7 @@ def test_a_folder_gets_the_files_name(faulty_s3: FaultyS3, file: Path) -> None:
 
 def test_the_built_in_model_has_a_name_of_its_own(faulty_s3: FaultyS3) -> None:
     assert run(["push", "tiny", "s3://bucket/models/"]) == 0
-    assert faulty_s3.objects["/bucket/models/tiny.zse"][0].startswith(MAGIC)
+    assert faulty_s3.objects["/bucket/models/tiny.zse"][0].startswith(CONTAINER.magic)
 
 
 @pytest.mark.parametrize(

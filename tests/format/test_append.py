@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from broken_rules import breaks
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "golden"))
 
@@ -17,7 +18,7 @@ import small_file
 from zse.errors import DiskFullError, NotFoundError, UsageError
 from zse.format import append
 from zse.format.append import append_section
-from zse.format.errors import BadMagic, HeaderTooLarge, UnsafeSectionName, WriterBusyError
+from zse.format.errors import Misuse, Rule
 from zse.format.reader import ZSEReader
 
 DATA = bytes(range(256)) * 40
@@ -75,7 +76,7 @@ def test_a_header_without_room_is_an_error_and_the_file_stays(path: Path) -> Non
             states.append(path.read_bytes())
             append_section(path, f"kernels/{len(states)}{'x' * 100}", b"a")
 
-    with pytest.raises(HeaderTooLarge, match="are kept for it"):
+    with breaks(Rule.HEADER_TOO_LARGE, match="are kept for it"):
         add_for_ever()
     assert len(states) > 6  # one pack for each architecture fits
     assert path.read_bytes() == states[-1]
@@ -106,17 +107,17 @@ def test_a_write_in_small_pieces_arrives_whole(path: Path, monkeypatch: pytest.M
 def test_another_writer_is_waited_for_by_nobody(path: Path) -> None:
     with path.open("rb") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
-        with pytest.raises(WriterBusyError):
+        with breaks(Misuse.WRITER_BUSY):
             append_section(path, NAME, DATA)
 
 
 def test_bad_names_and_bad_files_are_refused(path: Path, tmp_path: Path) -> None:
-    with pytest.raises(UnsafeSectionName):
+    with breaks(Rule.UNSAFE_SECTION_NAME):
         append_section(path, "../up", DATA)
     with pytest.raises(NotFoundError):
         append_section(tmp_path / "none.zse", NAME, DATA)
     with pytest.raises((NotFoundError, UsageError)):
         append_section(tmp_path, NAME, DATA)
     (tmp_path / "other").write_bytes(b"not a zse file at all")
-    with pytest.raises(BadMagic):
+    with breaks(Rule.BAD_MAGIC):
         append_section(tmp_path / "other", NAME, DATA)

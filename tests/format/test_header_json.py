@@ -6,10 +6,11 @@ import json
 from typing import Any
 
 import pytest
+from broken_rules import breaks
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zse.format.errors import BadHeaderEncoding, BadHeaderJSON, HeaderTooDeep
+from zse.format.errors import Rule
 from zse.format.header_json import MAX_DEPTH, dump_canonical, parse_object
 
 VALUES: st.SearchStrategy[Any] = st.recursive(
@@ -31,7 +32,7 @@ def nested(levels: int) -> bytes:
 
 def test_deepest_allowed_nesting_is_accepted_and_one_more_is_not() -> None:
     parse_object(nested(MAX_DEPTH))
-    with pytest.raises(HeaderTooDeep):
+    with breaks(Rule.HEADER_TOO_DEEP):
         parse_object(nested(MAX_DEPTH + 1))
 
 
@@ -42,17 +43,17 @@ def test_brackets_inside_strings_do_not_count_as_depth() -> None:
 
 def test_surrogate_pairs_are_accepted_and_lone_ones_are_not() -> None:
     assert parse_object(b'{"a":"\\ud83d\\ude00"}') == {"a": "\U0001f600"}
-    with pytest.raises(BadHeaderEncoding):
+    with breaks(Rule.BAD_HEADER_ENCODING):
         parse_object(b'{"a":"\\ude00"}')
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), {1, 2}, b"x"], ids=repr)
 def test_values_without_a_json_form_are_not_written(value: object) -> None:
-    with pytest.raises(BadHeaderJSON):
+    with breaks(Rule.BAD_HEADER_JSON):
         dump_canonical({"a": value})
 
 
 @pytest.mark.parametrize("content", [b'"' + b'\\"' * 200_000, b'"a\\' * 100_000, b"\\" * 99])
 def test_unfinished_strings_are_scanned_once(content: bytes) -> None:
-    with pytest.raises(BadHeaderJSON):
+    with breaks(Rule.BAD_HEADER_JSON):
         parse_object(b'{"a":' + content)

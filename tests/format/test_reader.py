@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 import small_file
+from broken_rules import breaks
 
 from zse.errors import NotFoundError
 from zse.format import ZSEReader
-from zse.format.errors import ReaderClosedError, UnknownNameError
+from zse.format.errors import Misuse
 
 
 def test_names_stand_in_file_order(small_path: Path) -> None:
@@ -50,13 +51,13 @@ def test_groups_know_their_tensors(small_path: Path) -> None:
 
 def test_unknown_names_say_what_there_is(small_path: Path) -> None:
     with ZSEReader(small_path) as reader:
-        with pytest.raises(UnknownNameError, match="no tensor 'x'"):
+        with breaks(Misuse.UNKNOWN_NAME, match="no tensor 'x'"):
             reader.entry("x")
-        with pytest.raises(UnknownNameError, match=r"chat_template\.jinja"):
+        with breaks(Misuse.UNKNOWN_NAME, match=r"chat_template\.jinja"):
             reader.section("x")
-        with pytest.raises(UnknownNameError, match="no group 'x'"):
+        with breaks(Misuse.UNKNOWN_NAME, match="no group 'x'"):
             reader.group("x")
-        with pytest.raises(UnknownNameError, match="has parts \\['data'\\], not scale"):
+        with breaks(Misuse.UNKNOWN_NAME, match="has parts \\['data'\\], not scale"):
             reader.part("embed.weight", "scale")
 
 
@@ -120,7 +121,7 @@ def test_closed_reader_refuses_and_close_may_be_repeated(small_path: Path) -> No
         reader.verify,
         reader.share_file,
     ):
-        with pytest.raises(ReaderClosedError):
+        with breaks(Misuse.READER_CLOSED):
             use()
     assert reader.names()
 

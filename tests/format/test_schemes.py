@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from broken_rules import breaks
 
-from zse.format.errors import BadGroupSize, BadShape
+from zse.format.errors import Rule
 from zse.format.schemes import DType, Scheme, bytes_of_shape, parts_for
 
 
@@ -38,11 +39,11 @@ def test_plain_schemes_have_one_part_of_the_logical_shape(scheme: Scheme) -> Non
 
 @pytest.mark.parametrize("shape", [(), (0,), (-1, 4), (1,) * 9, (2**40, 2**40)])
 def test_shapes_without_meaning_are_refused(shape: tuple[int, ...]) -> None:
-    with pytest.raises(BadShape):
+    with breaks(Rule.BAD_SHAPE):
         parts_for(Scheme.FP16, shape)
 
 
 @pytest.mark.parametrize("group_size", [0, 16, 48, 256, -64])
 def test_group_sizes_other_than_three_are_refused(group_size: int) -> None:
-    with pytest.raises(BadGroupSize):
+    with breaks(Rule.BAD_GROUP_SIZE):
         parts_for(Scheme.INT4, (4, 768), group_size)

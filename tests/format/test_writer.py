@@ -12,17 +12,11 @@ from typing import Any
 
 import pytest
 import small_file
+from broken_rules import breaks
 
 from zse.errors import DiskFullError, NotFoundError
 from zse.format import Scheme, ZSEReader, ZSEWriter
-from zse.format.errors import (
-    DuplicateName,
-    EmptyGroup,
-    UnsafeSectionName,
-    UnsafeTensorName,
-    WriterBusyError,
-    WriterStageError,
-)
+from zse.format.errors import Misuse, Rule
 from zse.format.writer import PlannedTensor
 
 PLAIN = PlannedTensor(name="a", scheme=Scheme.FP32, shape=(4, 2))
@@ -90,7 +84,7 @@ def test_leaving_the_block_with_a_part_missing_is_an_error_and_leaves_nothing(
     tmp_path: Path,
 ) -> None:
     with (
-        pytest.raises(WriterStageError, match=r"final_norm\.weight/data has 0 of 128 rows"),
+        breaks(Misuse.WRITER_STAGE, match=r"final_norm\.weight/data has 0 of 128 rows"),
         start(new_writer(tmp_path / "m.zse")) as writer,
     ):
         small_file.fill(writer, stop_before="final")
@@ -109,20 +103,20 @@ def test_existing_file_is_replaced_only_by_a_finished_one(tmp_path: Path) -> Non
 
 def test_calls_out_of_stage_name_both_stages(tmp_path: Path) -> None:
     writer = new_writer(tmp_path / "m.zse")
-    with pytest.raises(WriterStageError, match="belongs to stage tensors, but the stage is sec"):
+    with breaks(Misuse.WRITER_STAGE, match="belongs to stage tensors, but the stage is sec"):
         writer.write_part("a", "data", b"")
     writer.plan([("embed", [PLAIN])])
-    with pytest.raises(WriterStageError, match="belongs to stage sections, but the stage is tens"):
+    with breaks(Misuse.WRITER_STAGE, match="belongs to stage sections, but the stage is tens"):
         writer.add_section("x", b"")
     writer.write_part("a", "data", bytes(32))
     writer.close()
-    with pytest.raises(WriterStageError, match="the stage is closed"):
+    with breaks(Misuse.WRITER_STAGE, match="the stage is closed"):
         writer.close()
 
 
 def test_parts_out_of_order_are_refused(tmp_path: Path) -> None:
     with (
-        pytest.raises(WriterStageError, match=r"expected embed\.weight/data"),
+        breaks(Misuse.WRITER_STAGE, match=r"expected embed\.weight/data"),
         start(new_writer(tmp_path / "m.zse")) as writer,
     ):
         writer.write_part("final_norm.weight", "data", b"")
@@ -132,12 +126,12 @@ def test_parts_out_of_order_are_refused(tmp_path: Path) -> None:
     "chunk", [(7, 0), (8, 1), (40, 0)], ids=["half a row", "a gap", "too many rows"]
 )
 def test_rows_that_do_not_fit_are_refused(tmp_path: Path, chunk: tuple[int, int]) -> None:
-    with pytest.raises(WriterStageError, match="4 rows in all"):
+    with breaks(Misuse.WRITER_STAGE, match="4 rows in all"):
         write_plain(tmp_path / "m.zse", chunk)
 
 
 def test_part_after_the_last_one_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(WriterStageError, match="every planned part"):
+    with breaks(Misuse.WRITER_STAGE, match="every planned part"):
         write_plain(tmp_path / "m.zse", (16, 0), (16, 2), (32, 0))
 
 
@@ -165,18 +159,18 @@ def writer_parts(tensor: PlannedTensor) -> list[str]:
 
 def test_unsafe_and_duplicate_names_are_refused_before_anything_is_written(tmp_path: Path) -> None:
     with new_writer(tmp_path / "m.zse") as writer:
-        with pytest.raises(UnsafeSectionName):
+        with breaks(Rule.UNSAFE_SECTION_NAME):
             writer.add_section("../x", b"")
         writer.plan([("embed", [PLAIN])])
         writer.write_part("a", "data", bytes(32))
     slash = PlannedTensor(name="a/b", scheme=Scheme.FP32, shape=(1,))
-    for groups, error in (
-        ([("embed", [PLAIN, PLAIN])], DuplicateName),
-        ([("embed", [PLAIN]), ("embed", [])], DuplicateName),
-        ([("embed", [])], EmptyGroup),
-        ([("embed", [slash])], UnsafeTensorName),
+    for groups, rule in (
+        ([("embed", [PLAIN, PLAIN])], Rule.DUPLICATE_NAME),
+        ([("embed", [PLAIN]), ("embed", [])], Rule.DUPLICATE_NAME),
+        ([("embed", [])], Rule.EMPTY_GROUP),
+        ([("embed", [slash])], Rule.UNSAFE_TENSOR_NAME),
     ):
-        with pytest.raises(error), new_writer(tmp_path / "n.zse") as writer:
+        with breaks(rule), new_writer(tmp_path / "n.zse") as writer:
             writer.plan(groups)
     assert files_in(tmp_path) == ["m.zse"]
 
@@ -196,7 +190,7 @@ def test_folder_that_does_not_exist_is_named(tmp_path: Path) -> None:
 
 def test_second_writer_of_one_file_is_refused(tmp_path: Path) -> None:
     with start(new_writer(tmp_path / "m.zse")) as writer:
-        with pytest.raises(WriterBusyError):
+        with breaks(Misuse.WRITER_BUSY):
             new_writer(tmp_path / "m.zse")
         small_file.fill(writer)
 

@@ -7,13 +7,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from broken_rules import breaks
 from gpu_facts import A100, H200, L4
 from sample_packs import sample_pack
 
 from zse.errors import NotFoundError
 from zse.kernels import find
+from zse.kernels.errors import KernelPackError, KernelPackNotFound, KernelRule
 from zse.kernels.find import cached_pack, find_pack
-from zse.kernels.pack_errors import KernelPackError, KernelPackMismatch, KernelPackNotFound
 from zse.kernels.targets import TARGETS
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def test_a_folder_of_packs_gives_the_best_one_for_the_gpu(tmp_path: Path) -> Non
 
 def test_the_users_pack_for_another_gpu_is_an_error(tmp_path: Path) -> None:
     path = put(tmp_path / "own.zkp", sample_pack("sm_80"))
-    with pytest.raises(KernelPackMismatch, match="NVIDIA H200 needs sm_90"):
+    with breaks(KernelRule.PACK_MISMATCH, match="NVIDIA H200 needs sm_90"):
         search(tmp_path, explicit=path)
     with pytest.raises(NotFoundError):
         search(tmp_path, explicit=tmp_path / "none.zkp")

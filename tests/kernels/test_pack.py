@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from broken_rules import breaks
 from sample_packs import (
     PROVENANCE,
     VARIANTS,
@@ -18,11 +19,13 @@ from sample_packs import (
     split,
 )
 
-from zse.errors import NotFoundError, ZSEError
-from zse.kernels import pack_errors as errors
+from zse.errors import NotFoundError
+from zse.format.errors import Rule
+from zse.format.header_json import dump_canonical
 from zse.kernels.build.writer import assemble, write_whole
+from zse.kernels.errors import KernelPackError, KernelRule
 from zse.kernels.pack import KernelPack, PackEntry
-from zse.kernels.pack_header import MAX_HEADER_BYTES, canonical
+from zse.kernels.pack_header import CONTAINER
 from zse.kernels.variant import variant
 
 if TYPE_CHECKING:
@@ -124,17 +127,17 @@ def test_missing_names_variants_that_are_neither_held_nor_left_out() -> None:
     large = variant(VARIANTS[0].kernel, BLOCK=65536)
     opened = KernelPack.open(sample_pack(skipped={large.key: "needs too much shared memory"}))
     assert opened.missing([*VARIANTS, other, large]) == (other.key,)
-    with pytest.raises(errors.KernelVariantMissing, match="BLOCK=2048") as missing:
+    with breaks(KernelRule.VARIANT_MISSING, match="BLOCK=2048") as missing:
         opened.entry(other.key)
     assert "build it again" in missing.value.hint
-    with pytest.raises(errors.KernelVariantMissing, match="needs too much shared memory"):
+    with breaks(KernelRule.VARIANT_MISSING, match="needs too much shared memory"):
         opened.entry(large.key)
 
 
 def test_a_pack_for_another_gpu_is_refused_with_both_remedies() -> None:
     opened = KernelPack.open(PACK)
     opened.require("sm_90", "NVIDIA H200")
-    with pytest.raises(errors.KernelPackMismatch) as refused:
+    with breaks(KernelRule.PACK_MISMATCH) as refused:
         opened.require("sm_89", "NVIDIA L4")
     assert "NVIDIA L4 needs sm_89" in refused.value.message
     assert "zse kernels build --gpu sm_89" in refused.value.hint
@@ -145,7 +148,7 @@ def test_a_pack_for_another_gpu_is_refused_with_both_remedies() -> None:
 def test_code_before_9_0_runs_on_later_minors_and_newer_code_on_its_own_gpu_alone() -> None:
     KernelPack.open(sample_pack("sm_80")).require("sm_89")
     for target, device in (("sm_89", "sm_80"), ("sm_90", "sm_100"), ("sm_120", "sm_121")):
-        with pytest.raises(errors.KernelPackMismatch):
+        with breaks(KernelRule.PACK_MISMATCH):
             KernelPack.open(sample_pack(target)).require(device)
 
 
@@ -159,35 +162,33 @@ def test_no_pack_at_a_path_is_not_found(tmp_path: Path) -> None:
 # --- damaged and hostile ------------------------------------------------------------------------
 
 DAMAGED = {
-    "empty": (b"", errors.BadPackMagic),
-    "another file": (b"\x7fELF" + PACK[4:], errors.BadPackMagic),
-    "another version": (PACK[:4] + b"\2" + PACK[5:], errors.UnsupportedPackVersion),
-    "cut in the prefix": (PACK[:40], errors.TruncatedPack),
-    "cut in the header": (PACK[:200], errors.TruncatedPack),
-    "cut in the code": (PACK[:-256], errors.TruncatedPack),
-    "reserved bytes": (PACK[:50] + b"\1" + PACK[51:], errors.PackReservedBytesSet),
+    "empty": (b"", Rule.TRUNCATED_HEADER),
+    "another file": (b"\x7fELF" + PACK[4:], Rule.BAD_MAGIC),
+    "another version": (PACK[:4] + b"\2" + PACK[5:], Rule.UNSUPPORTED_VERSION),
+    "cut in the prefix": (PACK[:40], Rule.TRUNCATED_HEADER),
+    "cut in the header": (PACK[:200], Rule.TRUNCATED_HEADER),
+    "cut in the code": (PACK[:-256], Rule.TRUNCATED_KERNEL),
+    "reserved bytes": (PACK[:50] + b"\1" + PACK[51:], Rule.RESERVED_BYTES_SET),
     "huge header": (
-        PACK[:8] + (MAX_HEADER_BYTES + 1).to_bytes(8, "little") + PACK[16:],
-        errors.PackHeaderTooLarge,
+        PACK[:8] + (CONTAINER.max_header_bytes + 1).to_bytes(8, "little") + PACK[16:],
+        Rule.HEADER_TOO_LARGE,
     ),
-    "header of 2**64-1": (PACK[:8] + b"\xff" * 8 + PACK[16:], errors.PackHeaderTooLarge),
-    "header changed": (PACK[:70] + b"X" + PACK[71:], errors.PackHeaderChecksumMismatch),
-    "not JSON": (assemble(b"{" * 9, b""), errors.BadPackHeader),
-    "not ASCII": (assemble('{"ä":1}'.encode(), b""), errors.BadPackHeader),
-    "nested a million times": (assemble(b"[" * 1_000_000, b""), errors.BadPackHeader),
-    "a list": (assemble(b"[]", b""), errors.BadPackHeader),
-    "more after the end": (PACK + bytes(256), errors.PackTrailingBytes),
+    "header of 2**64-1": (PACK[:8] + b"\xff" * 8 + PACK[16:], Rule.HEADER_TOO_LARGE),
+    "header changed": (PACK[:70] + b"X" + PACK[71:], Rule.HEADER_CHECKSUM_MISMATCH),
+    "not JSON": (assemble(b"{" * 9, b""), Rule.BAD_HEADER_JSON),
+    "not UTF-8": (assemble(b'{"\xff":1}', b""), Rule.BAD_HEADER_ENCODING),
+    "nested a million times": (assemble(b"[" * 1_000_000, b""), Rule.HEADER_TOO_DEEP),
+    "a list": (assemble(b"[]", b""), Rule.BAD_HEADER_JSON),
+    "more after the end": (PACK + bytes(256), Rule.TRAILING_BYTES),
 }
 
 
 @pytest.mark.parametrize("name", DAMAGED)
 def test_a_damaged_pack_is_refused_when_it_is_opened(name: str) -> None:
-    data, error = DAMAGED[name]
-    with pytest.raises(error) as refused:
+    data, rule = DAMAGED[name]
+    with breaks(rule, error=KernelPackError) as refused:
         KernelPack.open(data)
-    assert isinstance(refused.value, errors.KernelPackError)
-    assert isinstance(refused.value, ZSEError)
-    assert refused.value.hint
+    assert "pack" in refused.value.hint
 
 
 def edited(change: Any) -> bytes:
@@ -195,51 +196,51 @@ def edited(change: Any) -> bytes:
 
 
 HOSTILE_HEADERS = {
-    "unknown field": (edited(lambda d: d.update(more=1)), errors.BadPackHeader),
-    "unknown target": (edited(lambda d: d.update(target="sm_35")), errors.UnknownPackTarget),
-    "target of a wrong type": (edited(lambda d: d.update(target=[])), errors.UnknownPackTarget),
-    "entries no list": (edited(lambda d: d.update(entries={})), errors.BadPackField),
-    "entry no object": (edited(lambda d: d.update(entries=[1])), errors.BadPackField),
-    "entry without fields": (edited(lambda d: d.update(entries=[{}])), errors.BadPackField),
-    "provenance no text": (edited(lambda d: d["provenance"].update(zse=1)), errors.BadPackField),
+    "unknown field": (edited(lambda d: d.update(more=1)), Rule.BAD_HEADER_FIELD),
+    "unknown target": (edited(lambda d: d.update(target="sm_35")), Rule.UNKNOWN_TARGET),
+    "target of a wrong type": (edited(lambda d: d.update(target=[])), Rule.BAD_HEADER_FIELD),
+    "entries no list": (edited(lambda d: d.update(entries={})), Rule.BAD_HEADER_FIELD),
+    "entry no object": (edited(lambda d: d.update(entries=[1])), Rule.BAD_HEADER_FIELD),
+    "entry without fields": (edited(lambda d: d.update(entries=[{}])), Rule.BAD_HEADER_FIELD),
+    "provenance no text": (edited(lambda d: d["provenance"].update(zse=1)), Rule.BAD_HEADER_FIELD),
     "provenance with an escape": (
         edited(lambda d: d["provenance"].update(zse="\x1b]0;title\x07")),
-        errors.BadPackField,
+        Rule.BAD_HEADER_FIELD,
     ),
     "a reason with an escape": (
         edited(lambda d: d.update(skipped=[["a", "\x1b[2J"]])),
-        errors.BadPackField,
+        Rule.BAD_HEADER_FIELD,
     ),
     "a reason with half a character": (
         edited(lambda d: d.update(skipped=[["a", "\ud800"]])),
-        errors.BadPackField,
+        Rule.BAD_HEADER_ENCODING,
     ),
-    "skipped no pairs": (edited(lambda d: d.update(skipped=[["a"]])), errors.BadPackField),
+    "skipped no pairs": (edited(lambda d: d.update(skipped=[["a"]])), Rule.BAD_HEADER_FIELD),
     "one key twice": (
         edited(lambda d: d["entries"][1].update(key=d["entries"][0]["key"])),
-        errors.DuplicatePackKey,
+        Rule.DUPLICATE_NAME,
     ),
-    "overlap": (edited(entry_edit(offset_bytes=256)), errors.OverlappingKernels),
-    "misaligned": (edited(entry_edit(offset_bytes=1281)), errors.MisalignedKernel),
-    "negative offset": (edited(entry_edit(offset_bytes=-256)), errors.BadPackField),
-    "offset behind the end": (edited(entry_edit(offset_bytes=2**39)), errors.TruncatedPack),
-    "offset over every limit": (edited(entry_edit(offset_bytes=2**80)), errors.BadPackField),
-    "offset true": (edited(entry_edit(offset_bytes=True)), errors.BadPackField),
-    "huge length": (edited(entry_edit(code_bytes=2**62)), errors.BadPackField),
-    "length behind the end": (edited(entry_edit(code_bytes=4096)), errors.TruncatedPack),
-    "no length": (edited(entry_edit(code_bytes=0)), errors.BadPackField),
-    "no facts": (edited(entry_edit(facts_bytes=0)), errors.BadPackField),
-    "facts of a gigabyte": (edited(entry_edit(facts_bytes=2**30)), errors.BadPackField),
-    "short digest": (edited(entry_edit(sha256="ab")), errors.BadPackField),
-    "empty key": (edited(entry_edit(key="")), errors.BadPackField),
-    "key with a newline": (edited(entry_edit(key="a\nb")), errors.BadPackField),
+    "overlap": (edited(entry_edit(offset_bytes=256)), Rule.OVERLAPPING_KERNELS),
+    "misaligned": (edited(entry_edit(offset_bytes=1281)), Rule.MISALIGNED_KERNEL),
+    "negative offset": (edited(entry_edit(offset_bytes=-256)), Rule.NEGATIVE_OFFSET),
+    "offset behind the end": (edited(entry_edit(offset_bytes=2**39)), Rule.TRUNCATED_KERNEL),
+    "offset over every limit": (edited(entry_edit(offset_bytes=2**80)), Rule.OFFSET_OVERFLOW),
+    "offset true": (edited(entry_edit(offset_bytes=True)), Rule.BAD_HEADER_FIELD),
+    "huge length": (edited(entry_edit(code_bytes=2**62)), Rule.TRUNCATED_KERNEL),
+    "length behind the end": (edited(entry_edit(code_bytes=4096)), Rule.TRUNCATED_KERNEL),
+    "no length": (edited(entry_edit(code_bytes=0)), Rule.BAD_HEADER_FIELD),
+    "no facts": (edited(entry_edit(facts_bytes=0)), Rule.BAD_HEADER_FIELD),
+    "facts of a gigabyte": (edited(entry_edit(facts_bytes=2**30)), Rule.BAD_HEADER_FIELD),
+    "short digest": (edited(entry_edit(sha256="ab")), Rule.BAD_DIGEST),
+    "empty key": (edited(entry_edit(key="")), Rule.BAD_HEADER_FIELD),
+    "key with a newline": (edited(entry_edit(key="a\nb")), Rule.BAD_HEADER_FIELD),
 }
 
 
 @pytest.mark.parametrize("name", HOSTILE_HEADERS)
 def test_a_hostile_header_is_refused_when_the_pack_is_opened(name: str) -> None:
-    data, error = HOSTILE_HEADERS[name]
-    with pytest.raises(error):
+    data, rule = HOSTILE_HEADERS[name]
+    with breaks(rule, error=KernelPackError):
         KernelPack.open(data)
 
 
@@ -265,44 +266,52 @@ def test_a_hostile_description_is_refused_when_its_kernel_is_asked_for(name: str
     data = edit_facts(PACK, 1, lambda facts: facts.update(HOSTILE_ENTRIES[name]))
     opened = KernelPack.open(data)
     opened.entry(VARIANTS[1].key)
-    with pytest.raises(errors.BadPackField):
+    with breaks(Rule.BAD_HEADER_FIELD, error=KernelPackError):
         opened.entry(VARIANTS[0].key)
-    with pytest.raises(errors.BadPackField):
+    with breaks(Rule.BAD_HEADER_FIELD, error=KernelPackError):
         opened.verify()
 
 
 def test_changed_code_is_refused_when_its_kernel_is_asked_for() -> None:
     opened = KernelPack.open(PACK[:-200] + b"\xff" + PACK[-199:])
     opened.entry(VARIANTS[1].key)
-    with pytest.raises(errors.KernelChecksumMismatch, match="BLOCK=128"):
+    with breaks(Rule.CHECKSUM_MISMATCH, match="BLOCK=128", error=KernelPackError):
         opened.entry(VARIANTS[0].key)
 
 
-@pytest.mark.parametrize("raw", [b"{", b"[]", b"[" * 60_000, b"\xff"])
-def test_facts_that_are_no_object_are_refused(raw: bytes) -> None:
-    with pytest.raises(errors.BadPackField):
+@pytest.mark.parametrize(
+    ("raw", "rule"),
+    [
+        (b"{", Rule.BAD_HEADER_JSON),
+        (b"[]", Rule.BAD_HEADER_JSON),
+        (b"[" * 60_000, Rule.HEADER_TOO_DEEP),
+        (b"\xff", Rule.BAD_HEADER_ENCODING),
+    ],
+)
+def test_facts_that_are_no_object_are_refused(raw: bytes, rule: Rule) -> None:
+    with breaks(rule, r"the description of sample\.scale", error=KernelPackError):
         KernelPack.open(replace_facts(PACK, 1, raw)).entry(VARIANTS[0].key)
 
 
 def test_code_that_is_no_elf_is_refused() -> None:
     text = PACK.replace(b"\x7fELF\x01", b"#!/bi")
-    data = replace_facts(text, 1, canonical(facts(VARIANTS[0])))
-    with pytest.raises(errors.NotACubin, match="ELF"):
+    data = replace_facts(text, 1, dump_canonical(facts(VARIANTS[0])))
+    with breaks(Rule.NOT_A_CUBIN, match="ELF", error=KernelPackError):
         KernelPack.open(data).entry(VARIANTS[0].key)
 
 
 def test_verify_sees_bytes_between_kernels() -> None:
     opened = KernelPack.open(PACK[:-1] + b"\1")
     assert len([opened.entry(key) for key in opened]) == 2
-    with pytest.raises(errors.PackPaddingSet):
+    with breaks(Rule.NON_ZERO_PADDING, error=KernelPackError):
         opened.verify()
 
 
 def test_verify_refuses_another_spelling_of_the_header_or_of_facts() -> None:
     header = PACK[64 : 64 + HEADER_LENGTH].replace(b'"skipped":[]', b'"skipped": []')
     data = assemble(header, split(PACK)[1])
-    with pytest.raises(errors.BadPackHeader, match="canonical"):
+    with breaks(Rule.NOT_CANONICAL, match="canonical", error=KernelPackError):
         KernelPack.open(data).verify()
-    spaced = canonical(facts(VARIANTS[0])).replace(b",", b", ")
-    with pytest.raises(errors.BadPackHeader, match="canonical"):
+    spaced = dump_canonical(facts(VARIANTS[0])).replace(b",", b", ")
+    with breaks(Rule.NOT_CANONICAL, match="canonical", error=KernelPackError):
         KernelPack.open(replace_facts(PACK, 1, spaced)).verify()

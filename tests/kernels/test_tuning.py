@@ -6,10 +6,11 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from broken_rules import breaks
 
 from zse.kernels import tuning
 from zse.kernels.catalog import all_variants
-from zse.kernels.pack_errors import BadTuning
+from zse.kernels.errors import KernelRule
 from zse.kernels.tuning import Tuning, read_tuning, slug
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ def test_a_broken_file_of_the_user_is_an_error_that_names_it(
     name: str, shipped: Path, tmp_path: Path
 ) -> None:
     write(tmp_path / "tuned", BROKEN[name])
-    with pytest.raises(BadTuning, match=r"nvidia-h200\.json") as broken:
+    with breaks(KernelRule.BAD_TUNING, match=r"nvidia-h200\.json") as broken:
         Tuning.load("NVIDIA H200", cache_dir=tmp_path)
     assert "Delete the file" in broken.value.hint
 

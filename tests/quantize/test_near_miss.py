@@ -7,11 +7,12 @@ import shlex
 from typing import TYPE_CHECKING
 
 import pytest
+from broken_rules import breaks
 from safetensors.torch import save_file
 
 from zse.cli import run
 from zse.errors import CheckpointError, NotFoundError, UsageError, ZSEError
-from zse.format.errors import BadMagic
+from zse.format.errors import Rule
 from zse.format.reader import ZSEReader
 from zse.quantize.convert import convert_model
 from zse.quantize.hub import check_names
@@ -100,10 +101,10 @@ def test_files_that_are_given_for_a_folder_lead_on(llama_folder: Path, tmp_path:
 def test_a_reader_of_zse_files_knows_the_other_formats(tmp_path: Path, capsys) -> None:
     (tmp_path / "m.gguf").write_bytes(b"GGUF\3\0\0\0" + bytes(100))
     save_file({}, tmp_path / "model.safetensors")
-    with pytest.raises(BadMagic, match="GGUF") as caught:
+    with breaks(Rule.BAD_MAGIC, match="GGUF") as caught:
         ZSEReader(tmp_path / "m.gguf")
     assert "without -GGUF" in caught.value.hint
-    with pytest.raises(BadMagic, match="safetensors"):
+    with breaks(Rule.BAD_MAGIC, match="safetensors"):
         ZSEReader(tmp_path / "model.safetensors")
     assert run(["inspect", str(tmp_path / "m.gguf")]) == 6
     assert "llama.cpp" in capsys.readouterr().err

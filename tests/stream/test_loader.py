@@ -7,13 +7,14 @@ import threading
 from typing import TYPE_CHECKING
 
 import pytest
+from broken_rules import breaks
 from host_gpu import DeviceLostError, HostGpu
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.stream.conftest import write_model
 from zse.errors import LoadCancelledError, SourceChangedError, UsageError
-from zse.format.errors import ChecksumMismatch
+from zse.format.errors import Rule
 from zse.format.reader import ZSEReader
 from zse.stream.errors import FileShrankError, StreamError
 from zse.stream.loader import LoaderOptions, LoadReport, load_region, start_load
@@ -240,7 +241,7 @@ def test_damaged_bytes_are_found_when_asked(gpu: HostGpu, make_file: MakeFile, v
         file.seek(header_of(path).groups[1].offset_bytes + 7)
         file.write(b"x")
     load(gpu, path, SMALL)
-    with pytest.raises(ChecksumMismatch, match=r"group layers\.1 of .*model\.zse has SHA-256"):
+    with breaks(Rule.CHECKSUM_MISMATCH, match=r"group layers\.1 of .*model\.zse has SHA-256"):
         load(gpu, path, LoaderOptions(chunk_bytes=8192, verify=verify))
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from broken_rules import breaks
 from hypothesis import given
 from hypothesis import strategies as st
 
 from zse.errors import UsageError
-from zse.format.errors import UnknownNameError
+from zse.format.errors import Misuse
 from zse.format.layout import PlannedFile, PlannedTensor, plan_layout
 from zse.format.schemes import Scheme
 from zse.stream.plan import plan_reads, region_span
@@ -69,7 +70,7 @@ def test_a_file_without_tensors_needs_no_reads() -> None:
 
 
 def test_an_unknown_group_is_an_error() -> None:
-    with pytest.raises(UnknownNameError, match="no group g9"):
+    with breaks(Misuse.UNKNOWN_NAME, match="no group g9"):
         plan_reads(header_of([1]), groups=["g0", "g9"])
 
 

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 import fake_hub
 import pytest
+from broken_rules import breaks
 from range_server import serving
 
 from tests.stream.conftest import write_model
 from zse.errors import FormatError, NotFoundError, SourceChangedError, StoreError, UsageError
-from zse.format.errors import ChecksumMismatch, ReaderClosedError, UnknownNameError
+from zse.format.errors import Misuse, Rule
 from zse.format.reader import ZSEReader
 from zse.settings import load_settings
 from zse.store import put_file
@@ -162,15 +163,15 @@ def test_a_damaged_section_is_found(server: RangeServer) -> None:
     data[place.offset_bytes] ^= 1
     server.data = bytes(data)
     with RemoteReader(open_source(URL)) as remote:
-        with pytest.raises(ChecksumMismatch, match=r"section large\.bin of s3://"):
+        with breaks(Rule.CHECKSUM_MISMATCH, match=r"section large\.bin of s3://"):
             remote.section("large.bin")
-        with pytest.raises(UnknownNameError):
+        with breaks(Misuse.UNKNOWN_NAME):
             remote.section("absent")
-        with pytest.raises(UnknownNameError):
+        with breaks(Misuse.UNKNOWN_NAME):
             remote.entry("absent")
-        with pytest.raises(UnknownNameError):
+        with breaks(Misuse.UNKNOWN_NAME):
             remote.group("absent")
-    with pytest.raises(ReaderClosedError):
+    with breaks(Misuse.READER_CLOSED):
         remote.section("notes.txt")
 
 

@@ -6,10 +6,11 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Any
 
-from zse.kernels.build.writer import CompiledKernel, assemble, pack_bytes
+from zse.format.container import PREFIX_BYTES, align_up
+from zse.format.header_json import dump_canonical
+from zse.kernels.build.writer import CompiledKernel, assemble, pack_bytes, padded
 from zse.kernels.catalog import all_variants
-from zse.kernels.pack_fields import align_up
-from zse.kernels.pack_header import PREFIX_BYTES, canonical
+from zse.kernels.pack_header import ALIGN
 from zse.kernels.targets import TARGETS
 from zse.kernels.variant import Kernel, Variant, number, pointer, variant
 
@@ -104,8 +105,9 @@ def write_stub_pack(path: Path) -> Path:
 def edit_header(pack: bytes, change: Callable[[dict[str, Any]], object]) -> bytes:
     """Return a pack whose header a function changed in place, with a digest that agrees."""
     document, code = split(pack)
-    change(document)
-    return assemble(canonical(document), code)
+    change(document)  # to what no writer would write, such as half a character
+    header = json.dumps(document, sort_keys=True, separators=(",", ":"))
+    return assemble(header.encode(), code)
 
 
 def edit_facts(pack: bytes, index: int, change: Callable[[dict[str, Any]], object]) -> bytes:
@@ -114,7 +116,7 @@ def edit_facts(pack: bytes, index: int, change: Callable[[dict[str, Any]], objec
     row = document["entries"][index]
     record = json.loads(code[row["offset_bytes"] :][: row["facts_bytes"]])
     change(record)
-    return replace_facts(pack, index, canonical(record))
+    return replace_facts(pack, index, dump_canonical(record))
 
 
 def replace_facts(pack: bytes, index: int, raw: bytes) -> bytes:
@@ -125,19 +127,18 @@ def replace_facts(pack: bytes, index: int, raw: bytes) -> bytes:
         slot = code[row["offset_bytes"] :]
         facts_bytes, code_bytes = row["facts_bytes"], row["code_bytes"]
         own = raw if number_of == index else slot[:facts_bytes]
-        cubin = slot[align_up(facts_bytes) :][:code_bytes]
-        slots.append(own.ljust(align_up(len(own)), b"\0") + cubin)
+        cubin = slot[align_up(facts_bytes, ALIGN) :][:code_bytes]
+        slots.append(padded(own) + cubin)
         row.update(
             facts_bytes=len(own),
             sha256=hashlib.sha256(slots[-1]).hexdigest(),
-            offset_bytes=sum(align_up(len(before)) for before in slots[:-1]),
+            offset_bytes=sum(len(padded(before)) for before in slots[:-1]),
         )
-    padded = b"".join(slot.ljust(align_up(len(slot)), b"\0") for slot in slots)
-    return assemble(canonical(document), padded)
+    return assemble(dump_canonical(document), b"".join(map(padded, slots)))
 
 
 def split(pack: bytes) -> tuple[dict[str, Any], bytes]:
     """Return the header's document and everything behind it."""
     length = int.from_bytes(pack[8:16], "little")
     document = json.loads(pack[PREFIX_BYTES : PREFIX_BYTES + length])
-    return document, pack[align_up(PREFIX_BYTES + length) :]
+    return document, pack[align_up(PREFIX_BYTES + length, ALIGN) :]

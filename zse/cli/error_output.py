@@ -56,9 +56,9 @@ def show_error(error: ZSEError) -> None:
 
 
 def as_json(error: ZSEError) -> dict[str, str | int]:
-    """Return what a program reads of an error; ``code`` is its class, in lower case."""
+    """Return what a program reads of an error; ``code`` is its rule or class, in lower case."""
     name = type(error).__name__.removesuffix("Error")
-    code = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower() or "error"
+    code = error.rule or re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower() or "error"
     return {
         "code": code,
         "exit_code": error.exit_code,

@@ -18,8 +18,8 @@ from zse.device.probe import probe
 from zse.device.survey import survey_cuda
 from zse.errors import NotFoundError
 from zse.kernels.catalog import all_variants
+from zse.kernels.errors import KernelPackError, KernelPackNotFound
 from zse.kernels.find import find_pack
-from zse.kernels.pack_errors import KernelPackError, KernelPackNotFound
 from zse.kernels.targets import targets_for
 from zse.settings import Settings, load_settings
 

@@ -14,17 +14,16 @@ from hashlib import sha256
 from pathlib import Path
 
 from zse.errors import DiskFullError, NotFoundError, UsageError
-from zse.format.errors import HeaderTooLarge, WriterBusyError
+from zse.format.container import PREFIX_BYTES, align_up
+from zse.format.errors import Misuse, Rule
 from zse.format.reader import read_header
 from zse.format.spec import (
+    CONTAINER,
     PAGE,
-    PREFIX_BYTES,
     Section,
-    align_up,
     check_section_name,
 )
 from zse.format.validate import validate
-from zse.format.writer import prefix_for
 
 
 def append_section(path: str | os.PathLike[str], name: str, data: bytes) -> Section:
@@ -40,11 +39,10 @@ def append_section(path: str | os.PathLike[str], name: str, data: bytes) -> Sect
 
     Raises:
         NotFoundError: There is no such file.
-        UsageError: The file cannot be written.
-        WriterBusyError: Another process is adding a section.
+        UsageError: The file cannot be written. Another process is adding a section.
         DiskFullError: No room is left; the file is what it was.
-        HeaderTooLarge: The header has no room left for another section.
-        FormatError: The file or the name breaks a rule.
+        FormatError: The header has no room left for another section. The file or the name breaks a
+            rule.
     """
     check_section_name(name)
     fd = _open(Path(path))
@@ -52,7 +50,7 @@ def append_section(path: str | os.PathLike[str], name: str, data: bytes) -> Sect
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise WriterBusyError(f"another process is writing {path}") from None
+            raise Misuse.WRITER_BUSY(f"another process is writing {path}") from None
         return _append(fd, str(path), name, data)
     finally:
         os.close(fd)
@@ -87,14 +85,14 @@ def _append(fd: int, path: str, name: str, data: bytes) -> Section:
     raw = replace(header, sections=(*others, section)).to_bytes()
     room_bytes = min(region.offset_bytes for region in regions) - PREFIX_BYTES
     if len(raw) > room_bytes:
-        raise HeaderTooLarge(
+        raise Rule.HEADER_TOO_LARGE(
             f"{path}: the header would take {len(raw)} bytes, {room_bytes} are kept for it",
             hint="Convert the checkpoint again, or keep the data in a file of its own.",
         )
     _write_data(fd, section, data, size_bytes)
     # Zeros after the JSON wipe what a longer header left.
     padding = bytes(max(0, header_end_bytes - PREFIX_BYTES - len(raw)))
-    _write_all(fd, prefix_for(raw) + raw + padding, 0)
+    _write_all(fd, CONTAINER.seal(raw) + padding, 0)
     os.fdatasync(fd)
     if old is not None:
         _write_all(fd, bytes(old.length_bytes), old.offset_bytes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from zse.format.errors import UnknownNameError
+from zse.format.errors import Misuse
 from zse.format.validate import validate
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ class Contents:
         size_bytes: Size of the file.
 
     Raises:
-        FormatError: A subclass that names the broken rule.
+        FormatError: Its ``rule`` says what is broken.
     """
 
     def __init__(
@@ -47,23 +47,23 @@ class Contents:
         """Return a tensor's entry.
 
         Raises:
-            UnknownNameError: The file holds no such tensor.
+            UsageError: The file holds no such tensor.
         """
         try:
             return self._entries[name]
         except KeyError:
-            raise UnknownNameError(f"{self._where} holds no tensor {name!r}") from None
+            raise Misuse.UNKNOWN_NAME(f"{self._where} holds no tensor {name!r}") from None
 
     def group(self, name: str) -> Group:
         """Return a group.
 
         Raises:
-            UnknownNameError: The file holds no such group.
+            UsageError: The file holds no such group.
         """
         try:
             return self._groups[name]
         except KeyError:
-            raise UnknownNameError(f"{self._where} holds no group {name!r}") from None
+            raise Misuse.UNKNOWN_NAME(f"{self._where} holds no group {name!r}") from None
 
     def tensors_of(self, group_name: str) -> tuple[TensorEntry, ...]:
         """Return the entries of the tensors in a group, in file order."""
@@ -77,11 +77,11 @@ class Contents:
         """Return where a section lies.
 
         Raises:
-            UnknownNameError: The file carries no such section.
+            UsageError: The file carries no such section.
         """
         try:
             return self._sections[name]
         except KeyError:
-            raise UnknownNameError(
+            raise Misuse.UNKNOWN_NAME(
                 f"{self._where} carries no section {name!r}; it has {sorted(self._sections)}"
             ) from None

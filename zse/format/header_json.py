@@ -11,16 +11,7 @@ import math
 import re
 from typing import Any, NoReturn, TypeVar
 
-from zse.format.errors import (
-    BadHeaderEncoding,
-    BadHeaderField,
-    BadHeaderJSON,
-    DuplicateKey,
-    HeaderTooComplex,
-    HeaderTooDeep,
-    NegativeOffset,
-    OffsetOverflow,
-)
+from zse.format.errors import Rule
 
 MAX_DEPTH = 32
 MAX_TOKENS = 8_000_000
@@ -38,8 +29,8 @@ def dump_canonical(document: Any) -> bytes:
     """Return UTF-8 JSON with sorted keys and no spaces: one document, one byte string.
 
     Raises:
-        BadHeaderEncoding: A string cannot be encoded in UTF-8.
-        BadHeaderJSON: A value has no JSON form (NaN, an object of another type).
+        FormatError: A string cannot be encoded in UTF-8. A value has no JSON form (NaN, an object
+            of another type).
     """
     try:
         text = json.dumps(
@@ -47,57 +38,56 @@ def dump_canonical(document: Any) -> bytes:
         )
         return text.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise BadHeaderEncoding(f"the header holds a lone surrogate: {error.reason}") from None
+        raise Rule.BAD_HEADER_ENCODING(
+            f"the header holds a lone surrogate: {error.reason}"
+        ) from None
     except (TypeError, ValueError) as error:
-        raise BadHeaderJSON(f"the header cannot be written as JSON: {error}") from None
+        raise Rule.BAD_HEADER_JSON(f"the header cannot be written as JSON: {error}") from None
 
 
-def parse_object(raw: bytes) -> dict[str, Any]:
+def parse_object(raw: bytes, where: str = "the header") -> dict[str, Any]:
     """Parse one JSON object, refusing what is deep, huge, ambiguous or not strict JSON.
 
+    Args:
+        raw: What should be UTF-8 JSON.
+        where: What it is, for messages.
+
     Raises:
-        BadHeaderEncoding: Not UTF-8, or lone surrogates.
-        HeaderTooComplex: More than ``MAX_TOKENS`` tokens.
-        HeaderTooDeep: Nested deeper than ``MAX_DEPTH``.
-        DuplicateKey: One object has a key twice.
-        BadHeaderJSON: Not JSON, NaN or infinite numbers, or not an object.
+        FormatError: Its ``rule`` says what is broken.
     """
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise BadHeaderEncoding(
-            f"the header is not UTF-8: byte {error.start} ({error.reason})"
+        raise Rule.BAD_HEADER_ENCODING(
+            f"{where} is not UTF-8: byte {error.start} ({error.reason})"
         ) from None
-    tokens = sum(raw.count(mark) for mark in (b",", b":", b'"', b"[", b"{"))
+    openings = raw.count(b"[") + raw.count(b"{")
+    tokens = openings + raw.count(b",") + raw.count(b":") + raw.count(b'"')
     if tokens > MAX_TOKENS:
-        raise HeaderTooComplex(f"the header holds {tokens} tokens, the limit is {MAX_TOKENS}")
-    _check_depth(raw)
+        raise Rule.HEADER_TOO_COMPLEX(f"{where} holds {tokens} tokens, the limit is {MAX_TOKENS}")
+    if openings > MAX_DEPTH and _is_too_deep(raw):
+        raise Rule.HEADER_TOO_DEEP(f"{where} nests deeper than {MAX_DEPTH} levels")
     try:
-        document = json.loads(
-            text,
-            object_pairs_hook=_unique_pairs,
-            parse_constant=_refuse_constant,
-            parse_float=_finite_float,
-        )
+        document = _STRICT.decode(text)
     except ValueError as error:
-        raise BadHeaderJSON(f"the header is not JSON: {error}") from None
+        raise Rule.BAD_HEADER_JSON(f"{where} is not JSON: {error}") from None
     if not isinstance(document, dict):
-        raise BadHeaderJSON(f"the header is a {type(document).__name__}, not an object")
+        raise Rule.BAD_HEADER_JSON(f"{where} is a {type(document).__name__}, not an object")
     if _SURROGATE_ESCAPE.search(text):
         dump_canonical(document)
     return document
 
 
-def _check_depth(raw: bytes) -> None:
+def _is_too_deep(raw: bytes) -> bool:
     brackets = _STRING.sub(b"", raw).translate(None, _NOT_BRACKETS)
-    depth = 0
+    for _ in range(4):  # what is as shallow as most headers needs no look at each bracket
+        brackets = brackets.replace(b"[]", b"").replace(b"{}", b"")
+    depth = 4
     for bracket in brackets:
-        if bracket in b"[{":
-            depth += 1
-            if depth > MAX_DEPTH:
-                raise HeaderTooDeep(f"the header nests deeper than {MAX_DEPTH} levels")
-        else:
-            depth -= 1
+        depth += 1 if bracket in b"[{" else -1
+        if depth > MAX_DEPTH:
+            return True
+    return False
 
 
 def _unique_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -106,20 +96,25 @@ def _unique_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         seen: set[str] = set()
         for key, _ in pairs:
             if key in seen:
-                raise DuplicateKey(f"the key {key[:80]!r} stands twice in one object")
+                raise Rule.DUPLICATE_KEY(f"the key {key[:80]!r} stands twice in one object")
             seen.add(key)
     return record
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise BadHeaderJSON(f"the header holds {name}, which is not JSON")
+    raise ValueError(f"it holds {name}")
 
 
 def _finite_float(text: str) -> float:
     number = float(text)
     if not math.isfinite(number):
-        raise BadHeaderJSON(f"the header holds the number {text[:40]}, which is not finite")
+        raise ValueError(f"it holds the number {text[:40]}, which is not finite")
     return number
+
+
+_STRICT = json.JSONDecoder(
+    object_pairs_hook=_unique_pairs, parse_constant=_refuse_constant, parse_float=_finite_float
+)
 
 
 class Fields:
@@ -131,16 +126,18 @@ class Fields:
         keys: The exact set of keys that the object must have.
 
     Raises:
-        BadHeaderField: Not an object, or a key is missing or unknown.
+        FormatError: Not an object, or a key is missing or unknown.
     """
 
     def __init__(self, value: object, where: str, keys: frozenset[str]) -> None:
         if not isinstance(value, dict):
-            raise BadHeaderField(f"{where} is a {type(value).__name__}, not an object")
+            raise Rule.BAD_HEADER_FIELD(f"{where} is a {type(value).__name__}, not an object")
         if value.keys() != keys:
             missing = sorted(keys - value.keys())
             unknown = sorted(key[:80] for key in value.keys() - keys)
-            raise BadHeaderField(f"{where}: missing fields {missing}, unknown fields {unknown}")
+            raise Rule.BAD_HEADER_FIELD(
+                f"{where}: missing fields {missing}, unknown fields {unknown}"
+            )
         self._record: dict[str, Any] = value
         self._where = where
 
@@ -156,9 +153,17 @@ class Fields:
         """Return an object field."""
         return self._typed(key, dict)
 
-    def count(self, key: str) -> int:
-        """Return a whole number in 0 .. 2**63-1."""
-        return as_count(self._record[key], f"{self._where}: {key}")
+    def flag(self, key: str) -> bool:
+        """Return a field that is true or false."""
+        return self._typed(key, bool)
+
+    def count(self, key: str, low: int = 0, high: int = INT63_MAX) -> int:
+        """Return a whole number in ``low .. high``."""
+        number = self._record[key]
+        if type(number) is int and low <= number <= high:
+            return number
+        as_count(number, f"{self._where}: {key}")
+        raise Rule.BAD_HEADER_FIELD(f"{self._where}: {key} is {number}, not in {low} .. {high}")
 
     def counts(self, key: str) -> tuple[int, ...]:
         """Return a list of whole numbers in 0 .. 2**63-1."""
@@ -167,7 +172,7 @@ class Fields:
     def _typed(self, key: str, kind: type[_Kind]) -> _Kind:
         value = self._record[key]
         if not isinstance(value, kind):
-            raise BadHeaderField(
+            raise Rule.BAD_HEADER_FIELD(
                 f"{self._where}: {key} is a {type(value).__name__}, not a {kind.__name__}"
             )
         return value
@@ -177,14 +182,12 @@ def as_count(value: object, where: str) -> int:
     """Check that a JSON value is a whole number in 0 .. 2**63-1.
 
     Raises:
-        BadHeaderField: Not a whole number.
-        NegativeOffset: Below zero.
-        OffsetOverflow: Over 63 bits.
+        FormatError: Not a whole number. Below zero. Over 63 bits.
     """
     if type(value) is not int:
-        raise BadHeaderField(f"{where} is a {type(value).__name__}, not a whole number")
+        raise Rule.BAD_HEADER_FIELD(f"{where} is a {type(value).__name__}, not a whole number")
     if value < 0:
-        raise NegativeOffset(f"{where} is {value}, below zero")
+        raise Rule.NEGATIVE_OFFSET(f"{where} is {value}, below zero")
     if value > INT63_MAX:
-        raise OffsetOverflow(f"{where} is about 2**{value.bit_length()}, over 63 bits")
+        raise Rule.OFFSET_OVERFLOW(f"{where} is about 2**{value.bit_length()}, over 63 bits")
     return value

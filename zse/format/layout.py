@@ -10,12 +10,12 @@ from dataclasses import field
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-from zse.format.errors import DuplicateName, EmptyGroup, HeaderTooLarge
+from zse.format.container import PREFIX_BYTES, align_up, check_unique
+from zse.format.errors import Rule
 from zse.format.spec import (
+    CONTAINER,
     HEADER_SLACK,
-    MAX_HEADER,
     PAGE,
-    PREFIX_BYTES,
     REGION_ALIGN,
     TENSOR_ALIGN,
     Group,
@@ -24,7 +24,6 @@ from zse.format.spec import (
     TensorEntry,
     TensorPart,
     ZSEHeader,
-    align_up,
     bytes_of_shape,
     check_tensor_name,
     parts_for,
@@ -71,18 +70,18 @@ def plan_layout(planned: PlannedFile) -> Layout:
     """Lay a file out: header space, sections, then the tensor region.
 
     Raises:
-        DuplicateName: Two tensors, groups or sections have one name.
-        EmptyGroup: A group holds no tensor.
-        HeaderTooLarge: The header would be over the limit.
-        FormatError: A name, shape or group size is not allowed.
+        FormatError: Two tensors, groups or sections have one name. A group holds no tensor. The
+            header would be over the limit. A name, shape or group size is not allowed.
     """
     _check_names(planned)
     header_space = PAGE
     while True:
         layout = _place(planned, header_space)
         length = len(layout.header.to_bytes())
-        if length > MAX_HEADER:
-            raise HeaderTooLarge(f"the header takes {length} bytes, the limit is {MAX_HEADER}")
+        if length > CONTAINER.max_header_bytes:
+            raise Rule.HEADER_TOO_LARGE(
+                f"the header takes {length} bytes, the limit is {CONTAINER.max_header_bytes}"
+            )
         needed = align_up(PREFIX_BYTES + length + HEADER_SLACK, PAGE)
         if needed <= header_space:
             return layout
@@ -92,19 +91,14 @@ def plan_layout(planned: PlannedFile) -> Layout:
 def _check_names(planned: PlannedFile) -> None:
     tensors = [tensor.name for _, members in planned.groups for tensor in members]
     groups = [name for name, _ in planned.groups]
-    for kind, names in (
-        ("tensor", tensors),
-        ("group", groups),
-        ("section", [name for name, _ in planned.sections]),
-    ):
-        if len(set(names)) != len(names):
-            twice = sorted({name for name in names if names.count(name) > 1})
-            raise DuplicateName(f"{kind} names planned twice: {twice}")
+    check_unique("tensor", tensors)
+    check_unique("group", groups)
+    check_unique("section", (name for name, _ in planned.sections))
     for name in (*groups, *tensors):
         check_tensor_name(name)
     for name, members in planned.groups:
         if not members:
-            raise EmptyGroup(f"group {name} is planned without a tensor")
+            raise Rule.EMPTY_GROUP(f"group {name} is planned without a tensor")
 
 
 def _place(planned: PlannedFile, header_space: int) -> Layout:

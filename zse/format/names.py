@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from zse.format.errors import BadDigest, UnsafeSectionName, UnsafeTensorName
+from zse.format.errors import Rule
 
 MAX_NAME_BYTES = 255
 
@@ -14,24 +14,26 @@ _DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 
 
 def check_tensor_name(name: str) -> None:
-    """Raise UnsafeTensorName unless ``name`` is letters, digits, ``.``, ``_`` and ``-``."""
+    """Raise unless ``name`` is letters, digits, ``.``, ``_`` and ``-``."""
     if len(name) > MAX_NAME_BYTES or not _TENSOR_NAME.match(name):
-        raise UnsafeTensorName(f"the name {name[:80]!r} is not letters, digits, '.', '_' and '-'")
+        raise Rule.UNSAFE_TENSOR_NAME(
+            f"the name {name[:80]!r} is not letters, digits, '.', '_' and '-'"
+        )
 
 
 def check_section_name(name: str) -> None:
-    """Raise UnsafeSectionName unless ``name`` is a plain relative path without ``.`` or ``..``."""
+    """Raise unless ``name`` is a plain relative path without ``.`` or ``..``."""
     pieces = name.split("/")
     safe = all(_SECTION_PIECE.match(piece) and piece not in (".", "..") for piece in pieces)
     if len(name) > MAX_NAME_BYTES or not safe:
-        raise UnsafeSectionName(
+        raise Rule.UNSAFE_SECTION_NAME(
             f"the section name {name[:80]!r} is not a plain relative path",
             hint="The file may be hostile: do not unpack it.",
         )
 
 
 def check_digest(digest: str, where: str) -> str:
-    """Return ``digest``, or raise BadDigest unless it is 64 lowercase hexadecimal digits."""
+    """Return ``digest``, or raise unless it is 64 lowercase hexadecimal digits."""
     if not _DIGEST.match(digest):
-        raise BadDigest(f"{where}: {digest[:80]!r} is not 64 lowercase hexadecimal digits")
+        raise Rule.BAD_DIGEST(f"{where}: {digest[:80]!r} is not 64 lowercase hexadecimal digits")
     return digest

@@ -14,7 +14,7 @@ import os
 from typing import TYPE_CHECKING
 
 from zse.errors import DiskFullError, NotFoundError
-from zse.format.errors import WriterBusyError
+from zse.format.errors import Misuse
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,7 +31,7 @@ class PartialFile:
 
     Raises:
         NotFoundError: The folder does not exist.
-        WriterBusyError: Another process holds the partial file.
+        UsageError: Another process holds the partial file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -49,7 +49,7 @@ class PartialFile:
             fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(self.fd)
-            raise WriterBusyError(f"another process is writing {path}") from None
+            raise Misuse.WRITER_BUSY(f"another process is writing {path}") from None
 
     def read_journal(self, plan_digest: str) -> list[tuple[str, str]] | None:
         """Return ``(group, sha256)`` of the groups written so far.

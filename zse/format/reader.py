@@ -7,34 +7,18 @@ the file must not be cut short by others while it is open, as with every mapping
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import importlib
 import mmap
 import os
 import stat
-import struct
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from zse.errors import NotFoundError, UsageError
+from zse.format.container import PREFIX_BYTES, checked_header
 from zse.format.contents import Contents
-from zse.format.errors import (
-    GGUF_HINT,
-    BadMagic,
-    HeaderChecksumMismatch,
-    HeaderTooLarge,
-    ReaderClosedError,
-    ReservedBytesSet,
-    TruncatedHeader,
-    UnsupportedVersion,
-)
-from zse.format.spec import (
-    MAGIC,
-    MAX_HEADER,
-    PREFIX_BYTES,
-    VERSION,
-    ZSEHeader,
-)
+from zse.format.errors import GGUF_HINT, Misuse, Rule
+from zse.format.spec import CONTAINER, ZSEHeader
 from zse.format.verify import verify_contents
 
 if TYPE_CHECKING:
@@ -55,7 +39,7 @@ def read_header(fd: int, file_size_bytes: int) -> tuple[ZSEHeader, int]:
         The header, and the offset of the first byte after its JSON.
 
     Raises:
-        FormatError: A subclass that names the broken rule.
+        FormatError: Its ``rule`` says what is broken.
     """
     prefix = os.pread(fd, PREFIX_BYTES, 0)
     length, digest = parse_prefix(prefix, file_size_bytes)
@@ -63,55 +47,30 @@ def read_header(fd: int, file_size_bytes: int) -> tuple[ZSEHeader, int]:
     return parse_header(raw, digest), PREFIX_BYTES + length
 
 
-def _not_ours(prefix: bytes) -> BadMagic:
-    """Say what a file is, by its first bytes, that was given for a .zse file."""
-    if prefix[:4] == b"GGUF":
-        return BadMagic("the file is GGUF, llama.cpp's format, and no .zse file", hint=GGUF_HINT)
-    if prefix[8:9] == b"{":  # after the length of its header
-        return BadMagic(
-            "the file is safetensors, one file of a checkpoint, and no .zse file",
-            hint="Name the folder that holds it and config.json; zse convert reads that.",
-        )
-    return BadMagic(f"the file starts with {prefix[:4]!r}, expected {MAGIC!r}")
-
-
 def parse_prefix(prefix: bytes, file_size_bytes: int) -> tuple[int, bytes]:
     """Return the header's length in bytes and its SHA-256 from the first 64 bytes of a file.
 
     Raises:
-        BadMagic, UnsupportedVersion, ReservedBytesSet, HeaderTooLarge, TruncatedHeader: As named.
+        FormatError: Its ``rule`` says what is broken.
     """
-    if prefix[:4] != MAGIC[: len(prefix)]:
-        raise _not_ours(prefix)
-    if len(prefix) < PREFIX_BYTES:
-        raise TruncatedHeader(f"the file has {len(prefix)} bytes, the prefix alone {PREFIX_BYTES}")
-    version, length, digest, reserved = struct.unpack("<4xIQ32s16s", prefix)
-    if version != VERSION:
-        raise UnsupportedVersion(f"the file has version {version}, expected {VERSION}")
-    if any(reserved):
-        raise ReservedBytesSet(f"reserved bytes 48 to 63 are {reserved.hex()}, expected zeros")
-    if length > MAX_HEADER:
-        raise HeaderTooLarge(f"the header claims {length} bytes, the limit is {MAX_HEADER}")
-    if PREFIX_BYTES + length > file_size_bytes:
-        raise TruncatedHeader(
-            f"the header ends at byte {PREFIX_BYTES + length}, but the file has {file_size_bytes}"
+    if prefix[:4] == b"GGUF":
+        message = "the file is GGUF, llama.cpp's format, and no .zse file"
+        raise Rule.BAD_MAGIC(message, hint=GGUF_HINT)
+    if prefix[8:9] == b"{" and prefix[:4] != CONTAINER.magic:  # after the length of its header
+        raise Rule.BAD_MAGIC(
+            "the file is safetensors, one file of a checkpoint, and no .zse file",
+            hint="Name the folder that holds it and config.json; zse convert reads that.",
         )
-    return length, digest
+    return CONTAINER.parse_prefix(prefix, file_size_bytes)
 
 
 def parse_header(raw: bytes, digest: bytes) -> ZSEHeader:
     """Check the header's SHA-256 and parse it.
 
     Raises:
-        HeaderChecksumMismatch: The digest differs.
-        FormatError: A subclass that names the broken rule.
+        FormatError: Its ``rule`` says what is broken.
     """
-    found = hashlib.sha256(raw).digest()
-    if found != digest:
-        raise HeaderChecksumMismatch(
-            f"the header has SHA-256 {found.hex()}, the prefix claims {digest.hex()}"
-        )
-    return ZSEHeader.from_bytes(raw)
+    return ZSEHeader.from_bytes(checked_header(raw, digest))
 
 
 class OpenFile:
@@ -191,7 +150,7 @@ class ZSEReader(Contents):
     Raises:
         NotFoundError: There is no such file, or it is a folder.
         UsageError: The file cannot be opened.
-        FormatError: A subclass that names the broken rule.
+        FormatError: Its ``rule`` says what is broken.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -214,7 +173,7 @@ class ZSEReader(Contents):
         """Return a section's bytes, read-only, without a copy.
 
         Raises:
-            UnknownNameError: The file carries no such section.
+            UsageError: The file carries no such section.
         """
         found = self.section_entry(name)
         return self._open_view()[found.offset_bytes : found.end_bytes]
@@ -236,7 +195,7 @@ class ZSEReader(Contents):
         """Check every byte: digests, padding, and that quantization scales are finite.
 
         Raises:
-            ChecksumMismatch, NonZeroPadding, NonFiniteScale: As named.
+            FormatError: Its ``rule`` says what is broken.
         """
         verify_contents(self.header, self._open_view(), header_end_bytes=self._header_end_bytes)
 
@@ -296,7 +255,7 @@ class ZSEReader(Contents):
 
     def _open_view(self) -> memoryview:
         if self._view is None:
-            raise ReaderClosedError(f"{self.path} was closed")
+            raise Misuse.READER_CLOSED(f"{self.path} was closed")
         return self._view
 
     @staticmethod

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from enum import StrEnum
 
-from zse.format.errors import BadGroupSize, BadShape
+from zse.format.errors import Rule
 
 MAX_RANK = 8
 MAX_ELEMENTS = 2**60
@@ -71,25 +71,27 @@ def parts_for(
         group_size: Elements along K that share a scale: 128, 64 or 32; 0 for other schemes.
 
     Raises:
-        BadShape: The shape has no meaning for the scheme.
-        BadGroupSize: The group size is not allowed or does not divide K.
+        FormatError: The shape has no meaning for the scheme. The group size is not allowed or does
+            not divide K.
     """
     if not 1 <= len(shape) <= MAX_RANK or any(size < 1 for size in shape):
-        raise BadShape(f"shape {list(shape)}: wanted 1 to {MAX_RANK} dimensions, each at least 1")
+        raise Rule.BAD_SHAPE(
+            f"shape {list(shape)}: wanted 1 to {MAX_RANK} dimensions, each at least 1"
+        )
     if math.prod(shape) > MAX_ELEMENTS:
-        raise BadShape(f"shape {list(shape)} holds more than 2**60 elements")
+        raise Rule.BAD_SHAPE(f"shape {list(shape)} holds more than 2**60 elements")
     grouped = scheme in (Scheme.INT4, Scheme.NF4)
     if not grouped and group_size != 0:
-        raise BadGroupSize(f"scheme {scheme} has no groups, but group_size is {group_size}")
+        raise Rule.BAD_GROUP_SIZE(f"scheme {scheme} has no groups, but group_size is {group_size}")
     if scheme in _PLAIN:
         return (("data", _PLAIN[scheme], shape),)
     if len(shape) != 2:
-        raise BadShape(f"scheme {scheme} stores matrices, but the shape is {list(shape)}")
+        raise Rule.BAD_SHAPE(f"scheme {scheme} stores matrices, but the shape is {list(shape)}")
     rows, columns = shape
     if not grouped:
         return (("qweight", DType.I8, (rows, columns)), ("scale", DType.F32, (rows,)))
     if group_size not in GROUP_SIZES or columns % group_size:
-        raise BadGroupSize(
+        raise Rule.BAD_GROUP_SIZE(
             f"group_size {group_size} for rows of {columns}: "
             f"wanted one of {list(GROUP_SIZES)} that divides the row"
         )

@@ -10,16 +10,8 @@ from collections import Counter
 from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
-from zse.format.errors import (
-    BadHeaderField,
-    LengthMismatch,
-    OffsetOverflow,
-    PartsMismatch,
-    UnknownDType,
-    UnknownNameError,
-    UnknownScheme,
-    UnsupportedVersion,
-)
+from zse.format.container import Container
+from zse.format.errors import Misuse, Rule
 from zse.format.header_json import INT63_MAX, Fields, dump_canonical, parse_object
 from zse.format.names import check_digest, check_section_name, check_tensor_name
 from zse.format.schemes import GROUP_SIZES, DType, Scheme, bytes_of_shape, parts_for
@@ -29,12 +21,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 __all__ = [
+    "CONTAINER",
     "GROUP_SIZES",
     "HEADER_SLACK",
-    "MAGIC",
-    "MAX_HEADER",
     "PAGE",
-    "PREFIX_BYTES",
     "REGION_ALIGN",
     "TENSOR_ALIGN",
     "VERSION",
@@ -47,33 +37,26 @@ __all__ = [
     "TensorInfo",
     "TensorPart",
     "ZSEHeader",
-    "align_up",
     "bytes_of_shape",
     "check_section_name",
     "check_tensor_name",
     "parts_for",
 ]
 
-MAGIC = b"ZSE\0"
 VERSION = 1
-PREFIX_BYTES = 64
-"""Magic (4), version u32 (4), header length u64 (8), header SHA-256 (32), zero (16)."""
+CONTAINER = Container(magic=b"ZSE\0", version=VERSION, max_header_bytes=64 * 1024 * 1024)
 PAGE = 4096
 TENSOR_ALIGN = 256
 REGION_ALIGN = 2 * 1024 * 1024
-MAX_HEADER = 64 * 1024 * 1024
 HEADER_SLACK = 2048
 """Zero bytes kept after the header, so that sections can be added at the end later."""
 
 
-def align_up(offset_bytes: int, alignment: int) -> int:
-    """Return the smallest multiple of ``alignment`` that is not below ``offset_bytes``."""
-    return -(-offset_bytes // alignment) * alignment
-
-
 def _check_end(offset_bytes: int, length_bytes: int, where: str) -> None:
     if offset_bytes + length_bytes > INT63_MAX:
-        raise OffsetOverflow(f"{where}: offset {offset_bytes} + length {length_bytes} > 2**63-1")
+        raise Rule.OFFSET_OVERFLOW(
+            f"{where}: offset {offset_bytes} + length {length_bytes} > 2**63-1"
+        )
 
 
 @record
@@ -108,7 +91,9 @@ class TensorPart:
         try:
             dtype = DType(fields.text("dtype"))
         except ValueError:
-            raise UnknownDType(f"{where}: unknown dtype {fields.text('dtype')[:40]!r}") from None
+            raise Rule.UNKNOWN_DTYPE(
+                f"{where}: unknown dtype {fields.text('dtype')[:40]!r}"
+            ) from None
         part = cls(
             role=fields.text("role"),
             dtype=dtype,
@@ -142,13 +127,15 @@ class TensorEntry:
         """Return the part with this role.
 
         Raises:
-            UnknownNameError: The scheme has no such part.
+            UsageError: The scheme has no such part.
         """
         for part in self.parts:
             if part.role == role:
                 return part
         roles = [part.role for part in self.parts]
-        raise UnknownNameError(f"tensor {self.name} ({self.scheme}) has parts {roles}, not {role}")
+        raise Misuse.UNKNOWN_NAME(
+            f"tensor {self.name} ({self.scheme}) has parts {roles}, not {role}"
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return the header's form."""
@@ -170,7 +157,7 @@ class TensorEntry:
             scheme = Scheme(fields.text("scheme"))
         except ValueError:
             unknown = fields.text("scheme")[:40]
-            raise UnknownScheme(f"tensor {name}: unknown scheme {unknown!r}") from None
+            raise Rule.UNKNOWN_SCHEME(f"tensor {name}: unknown scheme {unknown!r}") from None
         where = f"tensor {name}"
         entry = cls(
             name=name,
@@ -186,14 +173,14 @@ class TensorEntry:
         wanted = parts_for(self.scheme, self.shape, self.group_size)
         found = tuple((part.role, part.dtype, part.shape) for part in self.parts)
         if found != wanted:
-            raise PartsMismatch(
+            raise Rule.PARTS_MISMATCH(
                 f"tensor {self.name} ({self.scheme}): found parts {_describe(found)}, "
                 f"expected {_describe(wanted)}"
             )
         for part in self.parts:
             length = bytes_of_shape(part.dtype, part.shape)
             if part.length_bytes != length:
-                raise LengthMismatch(
+                raise Rule.LENGTH_MISMATCH(
                     f"tensor {self.name}, part {part.role}: length {part.length_bytes}, "
                     f"but {part.dtype} {list(part.shape)} takes {length} bytes"
                 )
@@ -327,14 +314,14 @@ class ZSEHeader:
         """Parse a header. Offsets are checked against a file by ``validate``, not here.
 
         Raises:
-            FormatError: A subclass that names the broken rule.
+            FormatError: Its ``rule`` says what is broken.
         """
         fields = Fields(parse_object(raw), "the header", _HEADER_KEYS)
         version = fields.count("format_version")
         if version != VERSION:
-            raise UnsupportedVersion(f"the header says version {version}, expected {VERSION}")
+            raise Rule.UNSUPPORTED_VERSION(f"the header says version {version}, expected {VERSION}")
         if not fields.text("architecture"):
-            raise BadHeaderField("the header: architecture is empty")
+            raise Rule.BAD_HEADER_FIELD("the header: architecture is empty")
         return cls(
             format_version=version,
             architecture=fields.text("architecture"),

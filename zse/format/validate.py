@@ -9,21 +9,8 @@ from bisect import bisect_right
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from zse.format.errors import (
-    DuplicateName,
-    EmptyGroup,
-    GroupGap,
-    MisalignedGroup,
-    MisalignedSection,
-    MisalignedTensor,
-    OverlappingRegions,
-    OverlappingTensors,
-    TensorOutsideGroup,
-    TrailingBytes,
-    TruncatedGroup,
-    TruncatedSection,
-    TruncatedTensor,
-)
+from zse.format.container import align_up, check_aligned, check_end, check_inside, check_unique
+from zse.format.errors import Rule
 from zse.format.spec import (
     HEADER_SLACK,
     PAGE,
@@ -34,13 +21,10 @@ from zse.format.spec import (
     TensorEntry,
     TensorPart,
     ZSEHeader,
-    align_up,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-    from zse.errors import FormatError
 
 
 def validate(
@@ -57,11 +41,11 @@ def validate(
         The tensors of each group, by group name.
 
     Raises:
-        FormatError: A subclass that names the broken rule.
+        FormatError: Its ``rule`` says what is broken.
     """
-    _check_unique("tensor", (tensor.name for tensor in header.tensors))
-    _check_unique("group", (group.name for group in header.groups))
-    _check_unique("section", (section.name for section in header.sections))
+    check_unique("tensor", (tensor.name for tensor in header.tensors))
+    check_unique("group", (group.name for group in header.groups))
+    check_unique("section", (section.name for section in header.sections))
     _check_alignment(header)
     _check_bounds(header, file_size_bytes)
     _check_parts(header)
@@ -71,55 +55,38 @@ def validate(
     return members
 
 
-def _check_unique(kind: str, names: Iterable[str]) -> None:
-    seen: set[str] = set()
-    for name in names:
-        if name in seen:
-            raise DuplicateName(f"the {kind} name {name[:80]!r} stands twice")
-        seen.add(name)
-
-
 def _check_alignment(header: ZSEHeader) -> None:
     for section in header.sections:
-        if section.offset_bytes % PAGE:
-            raise MisalignedSection(
-                f"section {section.name}: offset {section.offset_bytes} is not a multiple of {PAGE}"
-            )
+        check_aligned(
+            Rule.MISALIGNED_SECTION, f"section {section.name}", section.offset_bytes, PAGE
+        )
     for tensor, part in _all_parts(header):
-        if part.offset_bytes % TENSOR_ALIGN:
-            raise MisalignedTensor(
-                f"tensor {tensor.name}, part {part.role}: offset {part.offset_bytes} "
-                f"is not a multiple of {TENSOR_ALIGN}"
-            )
+        where = f"tensor {tensor.name}, part {part.role}"
+        check_aligned(Rule.MISALIGNED_TENSOR, where, part.offset_bytes, TENSOR_ALIGN)
     for index, group in enumerate(header.groups):
-        alignment = REGION_ALIGN if index == 0 else PAGE
-        if group.offset_bytes % alignment:
-            raise MisalignedGroup(
-                f"group {group.name}: offset {group.offset_bytes} is not a multiple of {alignment}"
-            )
+        where, alignment = f"group {group.name}", PAGE if index else REGION_ALIGN
+        check_aligned(Rule.MISALIGNED_GROUP, where, group.offset_bytes, alignment)
         if group.length_bytes % PAGE:
-            raise MisalignedGroup(
-                f"group {group.name}: length {group.length_bytes} is not a multiple of {PAGE}"
+            raise Rule.MISALIGNED_GROUP(
+                f"{where}: length {group.length_bytes} is not a multiple of {PAGE}"
             )
 
 
-def _check_bounds(header: ZSEHeader, file_size_bytes: int) -> None:
-    def check(error: type[FormatError], what: str, end_bytes: int) -> None:
-        if end_bytes > file_size_bytes:
-            raise error(f"{what} ends at byte {end_bytes}, but the file has {file_size_bytes}")
-
+def _check_bounds(header: ZSEHeader, size_bytes: int) -> None:
     for section in header.sections:
-        check(TruncatedSection, f"section {section.name}", section.end_bytes)
+        where = f"section {section.name}"
+        check_inside(Rule.TRUNCATED_SECTION, where, section.end_bytes, size_bytes)
     for tensor, part in _all_parts(header):
-        check(TruncatedTensor, f"tensor {tensor.name}, part {part.role},", part.end_bytes)
+        where = f"tensor {tensor.name}, part {part.role},"
+        check_inside(Rule.TRUNCATED_TENSOR, where, part.end_bytes, size_bytes)
     for group in header.groups:
-        check(TruncatedGroup, f"group {group.name}", group.end_bytes)
+        check_inside(Rule.TRUNCATED_GROUP, f"group {group.name}", group.end_bytes, size_bytes)
 
 
 def _check_regions(header: ZSEHeader, header_end_bytes: int) -> None:
     for before, after in pairwise(header.groups):
         if after.offset_bytes > before.end_bytes or after.offset_bytes < before.offset_bytes:
-            raise GroupGap(
+            raise Rule.GROUP_GAP(
                 f"group {after.name} starts at {after.offset_bytes}, expected {before.end_bytes}, "
                 f"where group {before.name} ends"
             )
@@ -131,7 +98,7 @@ def _check_regions(header: ZSEHeader, header_end_bytes: int) -> None:
         if region.length_bytes == 0:
             continue
         if region.offset_bytes < end_bytes:
-            raise OverlappingRegions(
+            raise Rule.OVERLAPPING_REGIONS(
                 f"{region.name} starts at {region.offset_bytes}, inside {owner}, "
                 f"which ends at {end_bytes}"
             )
@@ -145,7 +112,7 @@ def _check_parts(header: ZSEHeader) -> None:
     )
     for before, after in pairwise(spans):
         if after[0] < before[1]:
-            raise OverlappingTensors(
+            raise Rule.OVERLAPPING_TENSORS(
                 f"tensor {after[2]}, part {after[3]}, starts at {after[0]}, inside "
                 f"tensor {before[2]}, part {before[3]}, which ends at {before[1]}"
             )
@@ -158,11 +125,11 @@ def _tensors_by_group(header: ZSEHeader) -> dict[str, tuple[TensorEntry, ...]]:
         found = {_group_of(part, starts, header.groups) for part in tensor.parts}
         name = found.pop()
         if name is None or found:
-            raise TensorOutsideGroup(f"tensor {tensor.name} does not lie inside one group")
+            raise Rule.TENSOR_OUTSIDE_GROUP(f"tensor {tensor.name} does not lie inside one group")
         members[name].append(tensor)
     for group_name, tensors in members.items():
         if not tensors:
-            raise EmptyGroup(f"group {group_name} holds no tensor")
+            raise Rule.EMPTY_GROUP(f"group {group_name} holds no tensor")
     return {group_name: tuple(tensors) for group_name, tensors in members.items()}
 
 
@@ -176,11 +143,8 @@ def _group_of(part: TensorPart, starts: list[int], groups: tuple[Group, ...]) ->
 def _check_file_end(header: ZSEHeader, header_end_bytes: int, file_size_bytes: int) -> None:
     # Without sections and groups, only the padding after the header is left.
     ends = [region.end_bytes for region in (*header.sections, *header.groups)]
-    end_bytes = align_up(max(ends, default=header_end_bytes + HEADER_SLACK), PAGE)
-    if file_size_bytes > end_bytes:
-        raise TrailingBytes(
-            f"the file has {file_size_bytes} bytes, but everything listed ends at {end_bytes}"
-        )
+    end_bytes = max(ends, default=header_end_bytes + HEADER_SLACK)
+    check_end(align_up(end_bytes, PAGE), file_size_bytes)
 
 
 def _all_parts(header: ZSEHeader) -> Iterable[tuple[TensorEntry, TensorPart]]:

@@ -6,28 +6,21 @@ memory speed without numpy.
 
 from __future__ import annotations
 
-import hashlib
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from zse.format.errors import ChecksumMismatch, NonFiniteScale, NonZeroPadding
+from zse.format.container import check_digest, check_zeros, chunks
+from zse.format.errors import Rule
 from zse.format.spec import DType, Region, TensorPart, ZSEHeader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
-_CHUNK = 4 * 1024 * 1024
+    from zse.format.container import Sliceable
+
 # Bytes that stay after deleting these belong to a float16 whose exponent is all ones.
 _FINITE_F16_HIGH = bytes(byte for byte in range(256) if byte & 0x7C != 0x7C)
 _F32_HIGH_ONES = bytes(byte & 0x7F == 0x7F for byte in range(256))
 _F32_LOW_ONE = bytes(byte >> 7 for byte in range(256))
-
-
-class Sliceable(Protocol):
-    """The bytes of a file, in memory or elsewhere."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, part: slice, /) -> memoryview: ...
 
 
 def verify_contents(header: ZSEHeader, data: Sliceable, *, header_end_bytes: int) -> None:
@@ -39,14 +32,13 @@ def verify_contents(header: ZSEHeader, data: Sliceable, *, header_end_bytes: int
         header_end_bytes: Offset of the first byte after the header's JSON.
 
     Raises:
-        ChecksumMismatch: A section or group differs from its digest.
-        NonZeroPadding: A byte between the regions is not zero.
-        NonFiniteScale: A scale is infinite or NaN.
+        FormatError: A section or group differs from its digest. A byte between the regions is not
+            zero. A scale is infinite or NaN.
     """
-    for section in header.sections:
-        _check_digest("section", section, data)
-    for group in header.groups:
-        _check_digest("group", group, data)
+    for kind, regions in (("section", header.sections), ("group", header.groups)):
+        for region in regions:
+            where = f"{kind} {region.name}"
+            check_digest(where, data, region.offset_bytes, region.end_bytes, region.sha256)
     _check_padding(header, data, header_end_bytes)
     for tensor in header.tensors:
         for part in tensor.parts:
@@ -54,37 +46,22 @@ def verify_contents(header: ZSEHeader, data: Sliceable, *, header_end_bytes: int
                 _check_finite(tensor.name, part, data)
 
 
-def _chunks(data: Sliceable, start: int, end: int) -> Iterator[memoryview]:
-    for offset in range(start, end, _CHUNK):
-        yield data[offset : min(end, offset + _CHUNK)]
-
-
-def _check_digest(kind: str, region: Region, data: Sliceable) -> None:
-    digest = hashlib.sha256()
-    for chunk in _chunks(data, region.offset_bytes, region.end_bytes):
-        digest.update(chunk)
-    if digest.hexdigest() != region.sha256:
-        raise ChecksumMismatch(
-            f"{kind} {region.name} has SHA-256 {digest.hexdigest()}, expected {region.sha256}"
-        )
-
-
 def _check_padding(header: ZSEHeader, data: Sliceable, header_end_bytes: int) -> None:
     regions: list[Region] = [*header.sections, *header.groups]
     position = header_end_bytes
     spans = [(region.offset_bytes, region.end_bytes) for region in regions if region.length_bytes]
     for start, end in (*sorted(spans), (len(data), len(data))):
-        for chunk in _chunks(data, position, start):
-            if bytes(chunk).count(0) != len(chunk):
-                raise NonZeroPadding(f"the padding from byte {position} to {start} is not all zero")
+        check_zeros(data, position, start)
         position = end
 
 
 def _check_finite(name: str, part: TensorPart, data: Sliceable) -> None:
     has_non_finite = _NON_FINITE[part.dtype]
-    for chunk in _chunks(data, part.offset_bytes, part.end_bytes):
+    for chunk in chunks(data, part.offset_bytes, part.end_bytes):
         if has_non_finite(bytes(chunk)):
-            raise NonFiniteScale(f"tensor {name}, part {part.role}, holds an infinite or NaN scale")
+            raise Rule.NON_FINITE_SCALE(
+                f"tensor {name}, part {part.role}, holds an infinite or NaN scale"
+            )
 
 
 def _non_finite_f16(raw: bytes) -> bool:

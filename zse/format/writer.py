@@ -9,19 +9,17 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import struct
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from zse.errors import DiskFullError
-from zse.format.errors import WriterStageError
+from zse.format.errors import Misuse
 from zse.format.layout import Layout, PlannedFile, PlannedTensor, plan_layout
 from zse.format.partial import PartialFile
 from zse.format.spec import (
-    MAGIC,
-    VERSION,
+    CONTAINER,
     Group,
     TensorEntry,
     TensorPart,
@@ -29,7 +27,7 @@ from zse.format.spec import (
     check_section_name,
 )
 
-__all__ = ["PlannedTensor", "Stage", "ZSEWriter", "prefix_for"]
+__all__ = ["PlannedTensor", "Stage", "ZSEWriter"]
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -49,12 +47,6 @@ class Stage(StrEnum):
     CLOSED = "closed"
 
 
-def prefix_for(header: bytes) -> bytes:
-    """Return the 64 bytes that stand before the header's JSON."""
-    digest = hashlib.sha256(header).digest()
-    return struct.pack("<4sIQ32s16x", MAGIC, VERSION, len(header), digest)
-
-
 class ZSEWriter:
     """Writes one file: sections, then a plan, then the tensors in planned order.
 
@@ -72,7 +64,7 @@ class ZSEWriter:
 
     Raises:
         NotFoundError: The folder does not exist.
-        WriterBusyError: Another process is writing the same file.
+        UsageError: Another process is writing the same file.
     """
 
     def __init__(
@@ -107,7 +99,7 @@ class ZSEWriter:
 
         Raises:
             UnsafeSectionName: The name is not a plain relative path.
-            WriterStageError: The plan was made already.
+            UsageError: The plan was made already.
         """
         self._expect(Stage.SECTIONS, "add_section")
         check_section_name(name)
@@ -178,22 +170,22 @@ class ZSEWriter:
             row_offset: The first of these rows; rows come in order without a gap.
 
         Raises:
-            WriterStageError: Another part or row is due, or the rows do not fit.
+            UsageError: Another part or row is due, or the rows do not fit.
             DiskFullError: No room is left.
         """
         self._expect(Stage.TENSORS, f"write_part({name!r}, {role!r})")
         if self._current is None:
-            raise WriterStageError(f"{name}/{role}: every planned part is written already")
+            raise Misuse.WRITER_STAGE(f"{name}/{role}: every planned part is written already")
         group, entry, part = self._current
         if (name, role) != (entry.name, part.role):
-            raise WriterStageError(
+            raise Misuse.WRITER_STAGE(
                 f"{name}/{role} is out of order: expected {entry.name}/{part.role}"
             )
         view = memoryview(data).cast("B")
         row_bytes = part.length_bytes // part.shape[0]
         rows, rest = divmod(len(view), row_bytes)
         if row_offset != self._rows_written or rest or row_offset + rows > part.shape[0]:
-            raise WriterStageError(
+            raise Misuse.WRITER_STAGE(
                 f"{name}/{role}: got {len(view)} bytes at row {row_offset}; expected rows of "
                 f"{row_bytes} bytes from row {self._rows_written}, {part.shape[0]} rows in all"
             )
@@ -213,17 +205,17 @@ class ZSEWriter:
             The header as written.
 
         Raises:
-            WriterStageError: No plan was made, or a planned part is missing.
+            UsageError: No plan was made, or a planned part is missing.
         """
         self._expect(Stage.TENSORS, "close")
         if self._current is not None:
             _, entry, part = self._current
-            raise WriterStageError(
+            raise Misuse.WRITER_STAGE(
                 f"close: {entry.name}/{part.role} has {self._rows_written} of {part.shape[0]} rows"
             )
         header = self._final_header(self._planned())
         raw = header.to_bytes()
-        self._file.write_at_start(prefix_for(raw) + raw)
+        self._file.write_at_start(CONTAINER.seal(raw))
         self._file.publish()
         self.stage = Stage.CLOSED
         return header
@@ -255,13 +247,13 @@ class ZSEWriter:
 
     def _expect(self, stage: Stage, call: str) -> None:
         if self.stage is not stage:
-            raise WriterStageError(
+            raise Misuse.WRITER_STAGE(
                 f"{call} belongs to stage {stage}, but the stage is {self.stage}"
             )
 
     def _planned(self) -> Layout:
         if self._layout is None:
-            raise WriterStageError("no plan was made")
+            raise Misuse.WRITER_STAGE("no plan was made")
         return self._layout
 
     def _check_room(self, needed_bytes: int) -> None:

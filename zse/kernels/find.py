@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from zse.errors import NotFoundError
+from zse.kernels.errors import KernelPackError, KernelPackNotFound
 from zse.kernels.pack import KernelPack
-from zse.kernels.pack_errors import KernelPackError, KernelPackNotFound
 from zse.kernels.sources import source_digest
 from zse.kernels.targets import TARGETS, targets_for
 from zse.settings import subprocess_environment
@@ -73,7 +73,7 @@ def find_pack(
 
     Raises:
         NotFoundError: The explicit path does not exist.
-        KernelPackMismatch: The explicit pack is for another architecture.
+        KernelPackError: The explicit pack is for another architecture.
         KernelPackNotFound: There is none, and none can be built.
         KernelPackError: A pack is damaged.
     """

@@ -1,14 +1,8 @@
 r"""Reads kernel packs: compiled kernels of one GPU architecture in one file, ``.zkp``.
 
-::
-
-    0    8   magic: b"ZKP\0" + u32 little-endian version (1)
-    8    8   u64 header length in bytes
-    16  32   SHA-256 of the header bytes
-    48  16   reserved, zero
-    64   -   header: canonical JSON, then zeros to a multiple of 256
-         -   kernels in the header's order, each: its facts as canonical JSON, zeros to a multiple
-             of 256, its cubin, zeros to a multiple of 256
+A pack is a container (``zse.format.container``) with the magic ``ZKP\0``. Behind its header, and
+zeros to a multiple of 256, lie the kernels in the header's order, each: its facts as canonical
+JSON, zeros to a multiple of 256, its cubin, zeros to a multiple of 256.
 
 The header lists where each kernel lies, from the first byte after the header's zeros. Opening a
 pack checks the header and these places; a kernel's facts and code are hashed and read when it is
@@ -17,23 +11,19 @@ first asked for, so that the few that a server uses cost microseconds. ``verify`
 
 from __future__ import annotations
 
-import hashlib
 import json
+import mmap
 from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from zse.kernels.pack_errors import (
-    BadPackHeader,
-    KernelChecksumMismatch,
-    KernelPackError,
-    KernelPackMismatch,
-    KernelVariantMissing,
-    NotACubin,
-    PackPaddingSet,
-)
-from zse.kernels.pack_fields import ELF_MAGIC, read_facts
-from zse.kernels.pack_header import PREFIX_BYTES, canonical, map_file, read_header
+from zse.errors import NotFoundError
+from zse.format.container import PREFIX_BYTES, check_digest, check_zeros
+from zse.format.errors import Rule
+from zse.format.header_json import dump_canonical
+from zse.format.reader import open_file
+from zse.kernels.errors import KernelRule, in_pack
+from zse.kernels.pack_header import ELF_MAGIC, read_facts, read_header
 from zse.kernels.targets import runs_on
 from zse.records import record
 
@@ -41,11 +31,8 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Iterator
 
-    from zse.kernels.pack_fields import Row
-    from zse.kernels.pack_header import PackHeader
+    from zse.kernels.pack_header import PackHeader, Row
     from zse.kernels.variant import Constant, Variant
-
-__all__ = ["KernelPack", "KernelPackError", "KernelPackMismatch", "PackEntry"]
 
 
 @record
@@ -116,13 +103,14 @@ class KernelPack:
 
         Raises:
             NotFoundError: There is no such file.
-            KernelPackError: A subclass that names the broken rule.
+            KernelPackError: Its ``rule`` says what is broken.
         """
         if isinstance(source, bytes | memoryview):
             view, name = memoryview(source).cast("B").toreadonly(), "the pack"
         else:
-            view, name = map_file(Path(source)), str(source)
-        return cls(view, name=name, header=read_header(view, name))
+            view, name = _map_file(Path(source)), str(source)
+        with in_pack(name):
+            return cls(view, name=name, header=read_header(view))
 
     def keys(self) -> tuple[str, ...]:
         """Return the keys in the order in which the kernels lie."""
@@ -141,16 +129,15 @@ class KernelPack:
         """Return a kernel; its code is checked the first time.
 
         Raises:
-            KernelVariantMissing: The pack holds no such kernel.
-            BadPackField: A field of its description is wrong.
-            KernelChecksumMismatch, NotACubin: Its code is damaged.
+            KernelPackError: The pack holds no such kernel, or it is damaged.
         """
         known = self._entries.get(key)
         if known is None:
             row = self._rows.get(key)
             if row is None:
                 self._refuse_key(key)
-            known = self._entries[key] = self._read(row)
+            with in_pack(self.name):
+                known = self._entries[key] = self._read(row)
         return known
 
     def missing(self, variants: Iterable[Variant]) -> tuple[str, ...]:
@@ -163,11 +150,11 @@ class KernelPack:
         """Check that a device of an architecture runs this pack's code.
 
         Raises:
-            KernelPackMismatch: It does not.
+            KernelPackError: It does not.
         """
         if runs_on(self.target, target):
             return
-        raise KernelPackMismatch(
+        raise KernelRule.PACK_MISMATCH(
             f"{self.name} holds kernels for {self.target}, but {device_name} needs {target}",
             hint=f"Build a pack: `zse kernels build --gpu {target} -o PACK`, or build the image "
             f"with `--gpu {target}`. Building needs the extra `kernels` of zse.",
@@ -177,49 +164,53 @@ class KernelPack:
         """Check every byte: canonical header, each description, each kernel's code, padding.
 
         Raises:
-            KernelPackError: A subclass that names the broken rule.
+            KernelPackError: Its ``rule`` says what is broken.
         """
-        self._check_spelling("the header", self._header.raw)
-        end = PREFIX_BYTES + len(self._header.raw)
-        for row in self._rows.values():
-            start = self._header.end_bytes + row.offset_bytes
-            self.entry(row.key)
-            self._check_zeros(end, start)
-            end = start + row.facts_bytes
-            self._check_spelling(row.key, bytes(self._view[start:end]))
-            self._check_zeros(end, start + row.code_offset)
-            end = start + row.length_bytes
-        self._check_zeros(end, self.size_bytes)
-
-    def _check_spelling(self, what: str, raw: bytes) -> None:
-        if canonical(json.loads(raw)) != raw:
-            raise BadPackHeader(f"{self.name}: {what} is not in its canonical spelling")
-
-    def _check_zeros(self, start: int, end: int) -> None:
-        if any(self._view[start:end]):
-            raise PackPaddingSet(f"{self.name}: bytes {start} to {end - 1} are not all zero")
+        with in_pack(self.name):
+            _check_spelling("the header", self._header.raw)
+            end = PREFIX_BYTES + len(self._header.raw)
+            for row in self._rows.values():
+                start = self._header.end_bytes + row.offset_bytes
+                self.entry(row.key)
+                check_zeros(self._view, end, start)
+                end = start + row.facts_bytes
+                _check_spelling(row.key, bytes(self._view[start:end]))
+                check_zeros(self._view, end, start + row.code_offset)
+                end = start + row.length_bytes
+            check_zeros(self._view, end, self.size_bytes)
 
     def _read(self, row: Row) -> PackEntry:
         start = self._header.end_bytes + row.offset_bytes
-        slot = self._view[start : start + row.length_bytes]
-        found = hashlib.sha256(slot).hexdigest()
-        if found != row.sha256:
-            raise KernelChecksumMismatch(
-                f"{self.name}: {row.key} has SHA-256 {found}, the header claims {row.sha256}"
-            )
-        image = slot[row.code_offset :]
+        check_digest(row.key, self._view, start, start + row.length_bytes, row.sha256)
+        image = self._view[start + row.code_offset : start + row.length_bytes]
         if image[:4] != ELF_MAGIC:
-            raise NotACubin(f"{self.name}: {row.key} starts with {bytes(image[:4])!r}, not an ELF")
-        facts = read_facts(row.key, bytes(slot[: row.facts_bytes]))
+            raise Rule.NOT_A_CUBIN(f"{row.key} starts with {bytes(image[:4])!r}, not an ELF")
+        facts = read_facts(row.key, bytes(self._view[start : start + row.facts_bytes]))
         return PackEntry(key=row.key, image=image, sha256=row.sha256, **facts)
 
     def _refuse_key(self, key: str) -> NoReturn:
         reason = self.skipped.get(key)
         if reason:
-            raise KernelVariantMissing(
+            raise KernelRule.VARIANT_MISSING(
                 f"{self.name} leaves {key} out: {reason}",
                 hint=f"{self.target} cannot run this variant; another one has to be chosen.",
             )
-        raise KernelVariantMissing(
+        raise KernelRule.VARIANT_MISSING(
             f"{self.name} ({self.target}, zse {self.provenance['zse']}) holds no kernel {key}"
         )
+
+
+def _map_file(path: Path) -> memoryview:
+    try:
+        file = open_file(path)
+    except NotFoundError as error:
+        raise NotFoundError(error.message, hint="Build one with `zse kernels build`.") from None
+    size_bytes, _ = file.opened_state
+    if size_bytes == 0:
+        return memoryview(b"")
+    return memoryview(mmap.mmap(file.fd, size_bytes, access=mmap.ACCESS_READ))
+
+
+def _check_spelling(what: str, raw: bytes) -> None:
+    if dump_canonical(json.loads(raw)) != raw:
+        raise Rule.NOT_CANONICAL(f"{what} is not in its canonical spelling")

@@ -16,7 +16,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from zse.kernels.pack_errors import BadTuning
+from zse.kernels.errors import KernelRule
 from zse.records import record
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Tuning:
             cache_dir: ``Settings.cache_dir``; None leaves the user's tables out.
 
         Raises:
-            BadTuning: A file is broken, or is about another GPU.
+            KernelPackError: A file is broken, or is about another GPU.
         """
         folders = [SHIPPED] if cache_dir is None else [SHIPPED, cache_dir / "tuned"]
         tables: dict[str, dict[str, Choice]] = {}
@@ -85,21 +85,23 @@ def read_tuning(path: Path, device_name: str) -> Tuning:
     """Read and check one file.
 
     Raises:
-        BadTuning: It breaks a rule, or is about another GPU than ``device_name``.
+        KernelPackError: It breaks a rule, or is about another GPU than ``device_name``.
     """
     size_bytes = path.stat().st_size
     if size_bytes > MAX_FILE_BYTES:
-        raise BadTuning(f"{path} has {size_bytes} bytes, the limit is {MAX_FILE_BYTES}")
+        raise KernelRule.BAD_TUNING(f"{path} has {size_bytes} bytes, the limit is {MAX_FILE_BYTES}")
     try:
         document = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
-        raise BadTuning(f"{path} is not JSON: {error}") from None
+        raise KernelRule.BAD_TUNING(f"{path} is not JSON: {error}") from None
     if not isinstance(document, dict) or document.keys() != {"device", "tables"}:
-        raise BadTuning(f"{path} is not an object with the fields device and tables")
+        raise KernelRule.BAD_TUNING(f"{path} is not an object with the fields device and tables")
     if document["device"] != device_name:
-        raise BadTuning(f"{path} is about {document['device']!r:.80}, expected {device_name!r}")
+        raise KernelRule.BAD_TUNING(
+            f"{path} is about {document['device']!r:.80}, expected {device_name!r}"
+        )
     if not isinstance(document["tables"], dict):
-        raise BadTuning(f"{path}: tables is not an object")
+        raise KernelRule.BAD_TUNING(f"{path}: tables is not an object")
     for table, choices in document["tables"].items():
         _check_table(path, table, choices)
     return Tuning(device_name=device_name, tables=document["tables"])
@@ -107,14 +109,18 @@ def read_tuning(path: Path, device_name: str) -> Tuning:
 
 def _check_table(path: Path, table: str, choices: Any) -> None:
     if not _NAME.match(table) or not isinstance(choices, dict):
-        raise BadTuning(f"{path}: {table!r:.80} is not the name of an object of choices")
+        raise KernelRule.BAD_TUNING(
+            f"{path}: {table!r:.80} is not the name of an object of choices"
+        )
     for shape, choice in choices.items():
         where = f"{path}: {table}, {shape!r:.80}"
         if not _SHAPE.match(shape):
-            raise BadTuning(f"{where} is not a shape such as 3584x37888")
+            raise KernelRule.BAD_TUNING(f"{where} is not a shape such as 3584x37888")
         if not isinstance(choice, dict) or not isinstance(choice.get("variant"), str):
-            raise BadTuning(f"{where} names no variant")
+            raise KernelRule.BAD_TUNING(f"{where} names no variant")
         for name, value in choice.items():
             number = type(value) is int and 0 < value < 2**31
             if name != "variant" and not number:
-                raise BadTuning(f"{where}: {name} is {value!r:.40}, not a whole number above 0")
+                raise KernelRule.BAD_TUNING(
+                    f"{where}: {name} is {value!r:.40}, not a whole number above 0"
+                )

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("zse.serve")
 
 
-
 def load_served_model(options: ServeOptions, state: AppState, head_start: HeadStart) -> LoadedModel:
     """Load a model; the caller puts it into the state.
 

@@ -14,7 +14,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from zse.errors import LoadCancelledError
-from zse.format.errors import ChecksumMismatch
+from zse.format.errors import Rule
 from zse.stream.copier import ChunkCopier
 from zse.stream.errors import FileShrankError, StreamError
 from zse.stream.options import LoaderOptions, LoadReport, options_for
@@ -111,7 +111,7 @@ class RegionLoad:
 
         Raises:
             FileShrankError, SourceChangedError, StreamError: The source changed or failed.
-            ChecksumMismatch: A group differs from its digest.
+            FormatError: A group differs from its digest.
             DeviceError: The device failed.
             LoadCancelledError: ``cancel`` was called.
         """
@@ -182,7 +182,7 @@ class RegionLoad:
                 return
             copier.copy(chunk, digest.update)
         if digest.hexdigest() != group.sha256:
-            raise ChecksumMismatch(
+            raise Rule.CHECKSUM_MISMATCH(
                 f"group {group.name} of {self._source.name} has SHA-256 {digest.hexdigest()}, "
                 f"expected {group.sha256}"
             )
@@ -236,7 +236,7 @@ def load_region(
 
     Raises:
         FileShrankError, SourceChangedError, StreamError: The source changed or failed.
-        ChecksumMismatch: A group differs from its digest.
+        FormatError: A group differs from its digest.
         DeviceError: The device failed.
     """
     return start_load(

@@ -62,7 +62,7 @@ def source_of(model: ModelFile) -> ByteSource:
     closes the source; the model still answers then.
 
     Raises:
-        ReaderClosedError: The model was closed.
+        UsageError: The model was closed.
     """
     if isinstance(model, ZSEReader):
         return LocalSource(model.share_file())

@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from zse.errors import UsageError
-from zse.format.errors import UnknownNameError
-from zse.format.spec import PAGE, align_up
+from zse.format.container import align_up
+from zse.format.errors import Misuse
+from zse.format.spec import PAGE
 from zse.records import record
 
 if TYPE_CHECKING:
@@ -89,8 +90,7 @@ def plan_reads(
         chunk_bytes: Largest chunk; a multiple of 4096.
 
     Raises:
-        UsageError: The chunk size is not a positive multiple of 4096.
-        UnknownNameError: The file holds no such group.
+        UsageError: The chunk size is not a positive multiple of 4096. The file holds no such group.
     """
     if chunk_bytes <= 0 or chunk_bytes % PAGE:
         raise UsageError(f"chunk_bytes is {chunk_bytes}, expected a positive multiple of {PAGE}")
@@ -113,7 +113,7 @@ def _named(header: ZSEHeader, names: Sequence[str]) -> list[Group]:
     known = {group.name: group for group in header.groups}
     unknown = [name for name in names if name not in known]
     if unknown:
-        raise UnknownNameError(f"the file holds no group {', '.join(unknown)}")
+        raise Misuse.UNKNOWN_NAME(f"the file holds no group {', '.join(unknown)}")
     return [known[name] for name in names]
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Self
 
+from zse.format.container import PREFIX_BYTES
 from zse.format.contents import Contents
-from zse.format.errors import ChecksumMismatch, ReaderClosedError
+from zse.format.errors import Misuse, Rule
 from zse.format.reader import parse_header, parse_prefix
-from zse.format.spec import PREFIX_BYTES
 from zse.format.verify import verify_contents
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class RemoteReader(Contents):
         source: Where the bytes are; the header is read from it at once.
 
     Raises:
-        FormatError: A subclass that names the broken rule.
+        FormatError: Its ``rule`` says what is broken.
         StoreError: The source failed.
     """
 
@@ -58,13 +58,13 @@ class RemoteReader(Contents):
         """Return a section's bytes; they are fetched and checked once.
 
         Raises:
-            UnknownNameError: The file carries no such section.
-            ChecksumMismatch: The bytes differ from their digest.
+            UsageError: The file carries no such section.
+            FormatError: The bytes differ from their digest.
             StoreError: The source failed.
         """
         entry = self.section_entry(name)
         if self._closed:
-            raise ReaderClosedError(f"{self.path} was closed")
+            raise Misuse.READER_CLOSED(f"{self.path} was closed")
         if name not in self._held:
             self._held[name] = self._fetch(entry)
         return memoryview(self._held[name])
@@ -73,7 +73,7 @@ class RemoteReader(Contents):
         """Check every byte, as ``ZSEReader.verify`` does: all of the file is read.
 
         Raises:
-            ChecksumMismatch, NonZeroPadding, NonFiniteScale: As named.
+            FormatError: Its ``rule`` says what is broken.
             StoreError: The source failed.
         """
         verify_contents(
@@ -101,7 +101,7 @@ class RemoteReader(Contents):
         data = self._read(section.offset_bytes, section.length_bytes)
         found = hashlib.sha256(data).hexdigest()
         if found != section.sha256:
-            raise ChecksumMismatch(
+            raise Rule.CHECKSUM_MISMATCH(
                 f"section {section.name} of {self.path} has SHA-256 {found}, "
                 f"expected {section.sha256}"
             )

@@ -7,7 +7,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from zse.format.errors import ChecksumMismatch
+from zse.format.errors import Rule
 
 if TYPE_CHECKING:
     from zse.stream.plan import GroupReads, ReadPlan
@@ -18,7 +18,7 @@ def verify_groups(source: ByteSource, plan: ReadPlan, threads: int) -> float:
     """Check every group of a plan; return the seconds it took.
 
     Raises:
-        ChecksumMismatch: A group differs from its digest.
+        FormatError: A group differs from its digest.
         StoreError: The source failed.
     """
     started = time.perf_counter()
@@ -42,7 +42,7 @@ def _check(source: ByteSource, group: GroupReads) -> None:
         source.read_into(chunk.offset_bytes, view)
         digest.update(view)
     if digest.hexdigest() != group.sha256:
-        raise ChecksumMismatch(
+        raise Rule.CHECKSUM_MISMATCH(
             f"group {group.name} of {source.name} has SHA-256 {digest.hexdigest()}, "
             f"expected {group.sha256}"
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 
 import pytest
+from broken_rules import breaks
 from sample_packs import PROVENANCE, stub_kernel
 from stub_libcuda import DEVICE_KIND, Stub, gpu, stub
 
@@ -12,8 +13,8 @@ from zse.backends.gpu.launcher import PackLauncher
 from zse.device.cuda import Gpu, Stream
 from zse.errors import DeviceError
 from zse.kernels.build.writer import pack_bytes
-from zse.kernels.pack import KernelPack, KernelPackMismatch
-from zse.kernels.pack_errors import KernelVariantMissing
+from zse.kernels.errors import KernelRule
+from zse.kernels.pack import KernelPack
 from zse.kernels.targets import TARGETS
 from zse.kernels.variant import Kernel, Variant, number, pointer, variant
 
@@ -92,7 +93,7 @@ def test_code_is_loaded_once_and_only_when_it_is_used(gpu: Gpu, stub: Stub, stre
 
 
 def test_a_variant_that_the_pack_lacks_is_the_packs_error(gpu: Gpu, stream: Stream) -> None:
-    with pytest.raises(KernelVariantMissing):
+    with breaks(KernelRule.VARIANT_MISSING):
         make_launcher(gpu, stream).launch(variant(KERNEL, BLOCK=1), (1, 1, 1), 0, 1, 64, 0.5)
 
 
@@ -102,7 +103,7 @@ def test_a_pack_for_another_gpu_is_refused_before_anything_is_launched(
     monkeypatch.setenv("ZSE_STUB_CAPABILITY", "89")
     with (
         Gpu.open(driver=stub.driver()) as other,
-        pytest.raises(KernelPackMismatch, match="Stub GPU"),
+        breaks(KernelRule.PACK_MISMATCH, match="Stub GPU"),
     ):
         make_launcher(other, other.create_stream())
 

@@ -13,7 +13,7 @@ from zse.cli import run
 from zse.errors import NotFoundError
 from zse.kernels.build.artifact import ARTIFACT_TYPE, PACK_TYPE, is_artifact, open_artifact
 from zse.kernels.build.artifact import push_artifact as push
-from zse.kernels.pack_errors import KernelPackError
+from zse.kernels.errors import KernelPackError
 from zse.kernels.sources import source_digest
 from zse.oci.errors import DigestMismatchError, LayoutError
 from zse.oci.layout.folder import ImageLayout

@@ -29,7 +29,7 @@ class PackLauncher:
         stream: Where launches go.
 
     Raises:
-        KernelPackMismatch: The pack is for another GPU.
+        KernelPackError: The pack is for another GPU.
     """
 
     def __init__(self, gpu: Gpu, pack: KernelPack, stream: Stream) -> None:

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zse.errors import NotFoundError
+from zse.kernels.errors import KernelPackError
 from zse.kernels.find import SUFFIX
 from zse.kernels.pack import KernelPack
-from zse.kernels.pack_errors import KernelPackError
 from zse.kernels.targets import target_named
 from zse.oci.errors import LayoutError
 from zse.oci.image.source import open_image

@@ -12,7 +12,7 @@ import zse
 from zse.kernels.build.finished import FinishedKernels
 from zse.kernels.build.pool import Answer, ask_versions, compiler_environment, run_jobs
 from zse.kernels.build.writer import CompiledKernel, pack_bytes
-from zse.kernels.pack_errors import KernelPackError
+from zse.kernels.errors import KernelPackError, KernelRule
 from zse.records import record
 
 if TYPE_CHECKING:
@@ -22,12 +22,6 @@ if TYPE_CHECKING:
     from zse.kernels.variant import Variant
 
 _ROOT = Path(zse.__file__).parent.parent
-
-
-class KernelBuildFailed(KernelPackError):  # noqa: N818 - says what happened, as its siblings do
-    """Kernels do not compile."""
-
-    default_hint = "Fix them, or leave them out of the pack with --keep-going."
 
 
 @record
@@ -93,7 +87,7 @@ def build_pack(
 
     Raises:
         MissingDependencyError: Triton is not installed.
-        KernelBuildFailed: Variants do not compile, and ``keep_going`` is off.
+        KernelPackError: Variants do not compile, and ``keep_going`` is off.
     """
     started = time.monotonic()
     environment = compiler_environment(cache_dir, import_paths)
@@ -128,9 +122,9 @@ def build_pack(
     )
 
 
-def _failure(failed: dict[str, str], total: int, target: Target) -> KernelBuildFailed:
+def _failure(failed: dict[str, str], total: int, target: Target) -> KernelPackError:
     key, text = next(iter(failed.items()))
-    return KernelBuildFailed(
+    return KernelRule.BUILD_FAILED(
         f"{len(failed)} of {total} kernels do not compile for {target.name}; the first is "
         f"{key}: {text[:2000]}"
     )

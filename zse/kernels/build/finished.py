@@ -12,7 +12,7 @@ import json
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from zse.kernels.pack_header import canonical
+from zse.format.header_json import dump_canonical
 from zse.records import record
 from zse.store.local import LocalWriter
 
@@ -52,7 +52,7 @@ class FinishedKernels:
 
     def keep(self, job: Mapping[str, Any], facts: Mapping[str, Any], code: bytes) -> None:
         """Remember what came of a job."""
-        rest = canonical(facts) + b"\n" + code
+        rest = dump_canonical(facts) + b"\n" + code
         with LocalWriter(self._path(job)) as file:
             file.write(hashlib.sha256(rest).hexdigest().encode() + b"\n" + rest)
 
@@ -63,7 +63,7 @@ class FinishedKernels:
             "sources": sources_digest(job["module"], self.roots),
             **{name: value for name, value in job.items() if name not in _NO_INPUTS},
         }
-        return self.folder / hashlib.sha256(canonical(inputs)).hexdigest()
+        return self.folder / hashlib.sha256(dump_canonical(inputs)).hexdigest()
 
 
 @cache

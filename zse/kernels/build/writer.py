@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import os
-import struct
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from zse.format.container import align_up
+from zse.format.header_json import dump_canonical
 from zse.kernels.pack import KernelPack
-from zse.kernels.pack_fields import align_up
-from zse.kernels.pack_header import MAGIC, PREFIX_BYTES, VERSION, canonical
+from zse.kernels.pack_header import ALIGN, CONTAINER
 from zse.records import record
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class CompiledKernel:
     key: str
     """The variant's key."""
     facts: Mapping[str, Any]
-    """What a launch needs; see ``zse.kernels.pack_fields``."""
+    """What a launch needs; see ``zse.kernels.pack_header``."""
     cubin: bytes
 
 
@@ -51,8 +51,8 @@ def pack_bytes(
     """
     entries, pieces, offset = [], [], 0
     for kernel in sorted(kernels, key=lambda kernel: kernel.key):
-        facts = canonical(kernel.facts)
-        slot = facts.ljust(align_up(len(facts)), b"\0") + kernel.cubin
+        facts = dump_canonical(kernel.facts)
+        slot = padded(facts) + kernel.cubin
         entries.append(
             {
                 "key": kernel.key,
@@ -62,7 +62,7 @@ def pack_bytes(
                 "sha256": hashlib.sha256(slot).hexdigest(),
             }
         )
-        pieces.append(slot.ljust(align_up(len(slot)), b"\0"))
+        pieces.append(padded(slot))
         offset += len(pieces[-1])
     document = {
         "entries": entries,
@@ -70,17 +70,19 @@ def pack_bytes(
         "skipped": sorted([key, reason] for key, reason in skipped.items()),
         "target": target.name,
     }
-    pack = assemble(canonical(document), b"".join(pieces))
+    pack = assemble(dump_canonical(document), b"".join(pieces))
     KernelPack.open(pack).verify()
     return pack
 
 
 def assemble(header: bytes, code: bytes) -> bytes:
     """Return prefix, header, zeros and code as one byte string."""
-    digest = hashlib.sha256(header).digest()
-    prefix = struct.pack("<4sIQ32s16x", MAGIC, VERSION, len(header), digest)
-    padding = bytes(align_up(PREFIX_BYTES + len(header)) - PREFIX_BYTES - len(header))
-    return prefix + header + padding + code
+    return padded(CONTAINER.seal(header)) + code
+
+
+def padded(piece: bytes) -> bytes:
+    """Return bytes with zeros to a multiple of 256."""
+    return piece.ljust(align_up(len(piece), ALIGN), b"\0")
 
 
 def write_whole(path: Path, data: bytes) -> None:

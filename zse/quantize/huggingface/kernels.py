@@ -11,12 +11,12 @@ import torch
 from zse.backends.gpu.launcher import PackLauncher
 from zse.device.open import open_gpu
 from zse.errors import DeviceError, UnsupportedModelError
+from zse.kernels.errors import KernelPackNotFound
 from zse.kernels.find import find_pack
 from zse.kernels.layout import Plain
 from zse.kernels.linear.launch import linear, linear_prefill
 from zse.kernels.linear.plan import MAX_ROWS, form_of, plan_linear
 from zse.kernels.linear.weight import LinearWeight
-from zse.kernels.pack_errors import KernelPackNotFound
 from zse.settings import load_settings
 
 if TYPE_CHECKING:
