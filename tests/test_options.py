@@ -7,7 +7,15 @@ from typing import get_type_hints
 import pytest
 
 from zse.errors import UsageError
-from zse.options import LoadFields, LoadOptions, ServeOptions, load_options, options_of, with_flags
+from zse.options import (
+    LoadFields,
+    LoadOptions,
+    ServeOptions,
+    load_fields,
+    load_options,
+    options_of,
+    with_flags,
+)
 
 
 def test_the_keywords_of_a_load_are_its_options_with_their_types() -> None:
@@ -53,3 +61,9 @@ def test_a_value_out_of_range_is_refused_under_the_name_it_was_given(values, wor
 
 def test_a_level_may_be_written_in_capitals() -> None:
     assert ServeOptions(log_level="INFO").log_level == "INFO"
+
+
+def test_load_fields_are_the_keywords_of_load_options() -> None:
+    options = load_options(device="cpu", max_sequences=3, kv_dtype="int8", prefix_cache=False)
+    assert load_options(**load_fields(options)) == options
+    assert load_fields(options).keys() == LoadFields.__annotations__.keys()

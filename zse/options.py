@@ -361,3 +361,14 @@ def load_options(**values: Unpack[LoadFields]) -> LoadOptions:
     if unknown:
         raise TypeError(f"a model is loaded with no option {', '.join(sorted(unknown))}")
     return with_values(LoadOptions(), values)
+
+
+def load_fields(options: LoadOptions) -> LoadFields:
+    """Return the keywords of ``load_options`` that make these options."""
+    values: Any = {
+        row.key if row.key in LoadFields.__annotations__ else name: getattr(one, name)
+        for one in (options, options.device, options.cache, options.batch)
+        for name, row in own_options(type(one)).items()
+    }
+    fields_given: LoadFields = values
+    return fields_given

@@ -21,17 +21,17 @@ from engine_runs import (
     milliseconds,
     open_core,
     quantile,
-    random_prompts,
-    run_batch,
     whole_numbers,
 )
 from http_runs import HttpServer
 from machine import machine_facts
 
+from zse.engine.meter import random_prompts, run_batch
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from engine_runs import TimedRun
+    from zse.engine.meter import TimedRun
 
 WARM_TOKENS = 8
 

@@ -13,8 +13,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
-from engine_runs import TimedRun
-
+from zse.engine.meter import TimedRun
 from zse.format.reader import ZSEReader
 from zse.text.tokenizer import load_tokenizer
 

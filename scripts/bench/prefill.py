@@ -15,11 +15,11 @@ from engine_runs import (
     median_of,
     milliseconds,
     open_core,
-    random_prompts,
-    run_batch,
     whole_numbers,
 )
 from machine import machine_facts
+
+from zse.engine.meter import random_prompts, run_batch
 
 
 def main() -> None:

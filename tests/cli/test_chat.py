@@ -7,6 +7,7 @@ import pytest
 
 from zse.cli.chat_session import Session
 from zse.errors import ContextLengthError
+from zse.options import load_options
 
 
 class Echo:
@@ -127,9 +128,7 @@ def test_a_model_that_is_converted_first_tells_how_far_it_is(tmp_path, monkeypat
     told = []
     with LocalBackend(
         "tiny",
-        device="cpu",
-        threads=1,
-        max_context=64,
+        load_options(device="cpu", threads=1, max_context=64),
         options=AnswerOptions(),
         progress=lambda *values: told.append(values),
     ):

@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any, Self
 
 from zse.errors import ZSEError
+from zse.options import load_fields
 from zse.records import record
 
 if TYPE_CHECKING:
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     import httpx
 
     from zse.engine.opening import StageProgress
+    from zse.options import LoadOptions
 
 Message = dict[str, str]
 
@@ -42,9 +44,7 @@ class LocalBackend:
 
     Args:
         model: A .zse file, a checkpoint folder, a hub id or a built-in name.
-        device: auto, cpu, cuda or cuda:N.
-        threads: CPU threads; 0 means one a core, within the container's quota.
-        max_context: Longest conversation in tokens; 0 means what the model says.
+        load: Where it runs, and how.
         options: How to generate.
         progress: Called while a checkpoint is converted or a file is fetched.
     """
@@ -52,19 +52,15 @@ class LocalBackend:
     def __init__(
         self,
         model: str,
+        load: LoadOptions,
         *,
-        device: str,
-        threads: int,
-        max_context: int,
         options: AnswerOptions,
         progress: StageProgress,
     ) -> None:
         from zse.engine.llm import LLM
         from zse.serve.load import sampling_defaults
 
-        self._llm = LLM(
-            model, device=device, threads=threads, max_context=max_context, progress=progress
-        )
+        self._llm = LLM(model, progress=progress, **load_fields(load))
         self._values = {**sampling_defaults(self._llm.file), **options.given()}
 
     def answer(self, messages: Sequence[Message]) -> Iterator[str]:

@@ -6,12 +6,13 @@ import json
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from zse.cli.app import App
 from zse.cli.parameters import Json, complete_model
+from zse.cli.table_flags import with_flags_of
 
 if TYPE_CHECKING:
     from zse.deploy.measure.start import Subject
@@ -27,7 +28,9 @@ def _over_zero(value: float | None) -> float | None:
 
 
 @app.command("cold-start")
+@with_flags_of(["device"])
 def command(
+    *,
     subject: Annotated[
         str, typer.Argument(metavar="IMAGE|oci:DIR|MODEL", autocompletion=complete_model)
     ] = "tiny",
@@ -36,9 +39,6 @@ def command(
         typer.Option(callback=_over_zero, help="Fail when the median of the first token is later."),
     ] = None,
     repeat: Annotated[int, typer.Option(min=1, help="Cold starts to measure.")] = 3,
-    device: Annotated[
-        str, typer.Option(help="auto, cpu or cuda[:N].  [the server's default]")
-    ] = "",
     runner: Annotated[
         str, typer.Option(help="What starts an image; the first that works here.")
     ] = "",
@@ -46,6 +46,7 @@ def command(
         float, typer.Option(callback=_over_zero, help="Until a start has failed.")
     ] = 300.0,
     as_json: Json = False,
+    given: dict[str, Any],
 ) -> None:
     """Start it cold, ask it, stop it, and say where the time went.
 
@@ -59,7 +60,7 @@ def command(
     from zse.deploy.measure.start import measure_start
 
     with ExitStack() as stack:
-        target = _subject(subject, device, runner, stack)
+        target = _subject(subject, given["device"] or "", runner, stack)
         starts = []
         for number in range(1, repeat + 1):
             start = measure_start(target, timeout_seconds=timeout_seconds)

@@ -30,6 +30,5 @@ AllowNoTokenizer = Annotated[
     bool, typer.Option("--allow-no-tokenizer", help="Take a model that has no tokenizer.")
 ]
 Gpus = Annotated[list[str] | None, typer.Option("--gpu", metavar="ARCH", help="Only these.  [all]")]
-Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 Quant = Annotated[str | None, typer.Option(help="How to quantize a MODEL that is not a .zse file.")]

@@ -17,6 +17,7 @@ from zse.text.tokenizer import load_tokenizer
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from zse.backends.gpu.arrival import Arrival
     from zse.backends.types import DeviceUsed
     from zse.format.model_file import ModelFile
     from zse.models.runner import ModelRunner
@@ -72,7 +73,7 @@ def load_model(
         # The tokenizer is parsed while the weights are on their way.
         with ThreadPoolExecutor(1, "zse-tokenizer") as beside:
             loading = beside.submit(_load_tokenizer, reader, phases)
-            runner = _load_runner(opened, options, phases)
+            runner = load_runner_for(reader, options, arrival=opened.arrival, phases=phases)
             tokenizer = loading.result()
         engine_options = EngineOptions(
             max_batch_tokens=options.batch.max_batch_tokens,
@@ -94,11 +95,28 @@ def _load_tokenizer(reader: ModelFile, phases: Phases) -> Tokenizer:
         return load_tokenizer(reader)
 
 
-def _load_runner(opened: OpenedModel, options: LoadOptions, phases: Phases) -> ModelRunner:
+def load_runner_for(
+    model: str | Path | ModelFile,
+    options: LoadOptions,
+    *,
+    arrival: Arrival | None = None,
+    phases: Phases = no_phases,
+) -> ModelRunner:
+    """Place a model on a device, as the options say.
+
+    Args:
+        model: A .zse file, or an open one.
+        options: Where and how.
+        arrival: Its weights, when they are on their way already.
+        phases: Told what takes the time.
+
+    Raises:
+        DeviceError: The device is absent or too small.
+    """
     return load_runner(
-        opened.reader,
+        model,
         device=options.device.name,
-        arrival=opened.arrival,
+        arrival=arrival,
         phases=phases,
         num_blocks=options.cache.num_blocks,
         kv_bytes=int(options.cache.kv_gib * GIB),

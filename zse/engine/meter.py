@@ -1,0 +1,143 @@
+"""How fast the engine answers: batches of requests that arrive together, every answer as long."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import time
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from zse.engine.core import EngineCore, EngineOptions
+from zse.engine.loading import load_runner_for
+from zse.engine.request import Request, SamplingParams
+from zse.errors import UsageError
+from zse.options import with_values
+from zse.records import record
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from zse.models.runner import ModelRunner
+    from zse.options import LoadOptions
+
+_request_ids = itertools.count()
+
+
+@record
+class TimedRun:
+    """A batch of requests that arrived together and ended together."""
+
+    prompt_tokens: int
+    output_tokens: int
+    seconds: float
+    """From the first arrival to the last token."""
+    first_token_seconds: list[float]
+    """From arrival to the first token, each request's."""
+    decode_tokens: int
+    """Output tokens after every request had its first."""
+    decode_seconds: float
+    step_seconds: list[float]
+    """Each step of that phase."""
+
+    @property
+    def decode_rate(self) -> float:
+        """Output tokens a second once every request decodes."""
+        return self.decode_tokens / self.decode_seconds if self.decode_seconds else 0.0
+
+    @property
+    def output_rate(self) -> float:
+        """Output tokens a second, prefill included."""
+        return self.output_tokens / self.seconds
+
+    @property
+    def prompt_rate(self) -> float:
+        """Prompt tokens a second until the last request had its first token."""
+        return self.prompt_tokens / max(self.first_token_seconds)
+
+
+def open_runner(path: str | Path, options: LoadOptions, *, num_tokens: int) -> ModelRunner:
+    """Place a model whose KV cache holds ``max_sequences`` of ``num_tokens`` each.
+
+    Args:
+        path: A .zse file; one without a tokenizer will do.
+        options: Where and how; how large the KV cache is follows from the batch.
+        num_tokens: Prompt and answer together.
+
+    Raises:
+        UsageError: The model takes no sequence that long.
+        DeviceError: The device is absent or too small.
+    """
+    blocks_each = -(-num_tokens // options.cache.block_size) + 1
+    num_blocks = blocks_each * options.batch.max_sequences
+    runner = load_runner_for(path, with_values(options, {"num_blocks": num_blocks}))
+    if num_tokens > runner.max_position:
+        runner.close()
+        raise UsageError(
+            f"{num_tokens} tokens are more than the model's {runner.max_position}",
+            hint="Ask for shorter prompts or answers.",
+        )
+    return runner
+
+
+def core_over(runner: ModelRunner, options: LoadOptions) -> EngineCore:
+    """Return an engine over a runner, which it closes; no prompt is found in a cache."""
+    limits = EngineOptions(
+        max_batch_tokens=options.batch.max_batch_tokens,
+        max_sequences=options.batch.max_sequences,
+        prefix_cache=False,
+    )
+    return EngineCore(runner, limits)
+
+
+def random_prompts(vocab_size: int, count: int, length: int, seed: int) -> list[list[int]]:
+    """Return ``count`` prompts of ``length`` tokens; the same seed gives the same."""
+    draw = random.Random(seed)
+    return [[draw.randrange(vocab_size) for _ in range(length)] for _ in range(count)]
+
+
+def run_batch(
+    core: EngineCore,
+    prompts: Sequence[list[int]],
+    num_output: int,
+    *,
+    repetition_penalty: float = 1.0,
+) -> TimedRun:
+    """Answer all prompts greedily with exactly ``num_output`` tokens each."""
+    params = SamplingParams(
+        max_tokens=num_output,
+        temperature=0.0,
+        repetition_penalty=repetition_penalty,
+        ignore_eos=True,
+    )
+    began = time.perf_counter()
+    for prompt in prompts:
+        core.add_request(
+            Request(request_id=str(next(_request_ids)), prompt_token_ids=prompt, params=params)
+        )
+    first: dict[str, float] = {}
+    counts: Counter[str] = Counter()
+    steps: list[tuple[float, int]] = []  # (end, tokens so far) once every request decodes
+    num_tokens = 0
+    while core.has_work:
+        events = core.step()
+        now = time.perf_counter()
+        for event in events:
+            first.setdefault(event.request_id, now - began)
+            counts[event.request_id] += 1
+        num_tokens += len(events)
+        if len(first) == len(prompts) and events:
+            steps.append((now, num_tokens))
+    short = [count for count in counts.values() if count != num_output]
+    if short or len(counts) != len(prompts):
+        raise AssertionError(f"{len(prompts)} requests gave {dict(counts)} tokens")
+    return TimedRun(
+        prompt_tokens=sum(map(len, prompts)),
+        output_tokens=num_tokens,
+        seconds=steps[-1][0] - began,
+        first_token_seconds=sorted(first.values()),
+        decode_tokens=steps[-1][1] - steps[0][1],
+        decode_seconds=steps[-1][0] - steps[0][0],
+        step_seconds=[after[0] - before[0] for before, after in itertools.pairwise(steps)],
+    )
