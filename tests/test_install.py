@@ -119,7 +119,7 @@ def test_what_uv_installed_uv_adds_to(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("extra", "wanted"),
-    [("cpu", "--recipe cpu"), ("s3", "--model url"), ("kernels", "--recipe cuda-dev")],
+    [("cpu", "--recipe cpu"), ("s3", "--recipe cuda-dev"), ("kernels", "--recipe cuda-dev")],
 )
 def test_in_an_image_the_hint_is_to_build_it_again(extra: str, wanted: str) -> None:
     hint = find_installation(Path("/", IMAGE_FOLDER), found=[]).hint(extra)

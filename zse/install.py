@@ -43,7 +43,7 @@ EXTRA_OF_PACKAGE: Mapping[str, str] = {
 _WITH_TORCH = frozenset({"cpu", "convert"})
 _RECIPES = {
     "cpu": "--recipe cpu",
-    "s3": "--model url",
+    "s3": "--recipe cuda-dev",
     "convert": "--recipe cuda-dev",
     "kernels": "--recipe cuda-dev",
 }

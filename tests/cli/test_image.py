@@ -55,7 +55,7 @@ def test_inspect_says_first_which_model_and_how_its_weights_come(built, tmp_path
     lines = capsys.readouterr().out.splitlines()
     shown = dict(line.split(maxsplit=1) for line in lines[2:6])
     assert shown["sha256"] == sha256_hex(b"model")
-    assert shown["weights"] == "in the image; without the packages for s3://"
+    assert shown["weights"] == "in the image"
     assert "byte code   none: the image starts twice as slowly" in lines
 
 

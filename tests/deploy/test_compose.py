@@ -9,7 +9,7 @@ from zse.deploy.order import ImageLook
 from zse.deploy.registry import make_plan
 from zse.oci.image.facts import ImageFacts
 
-GPU = ImageFacts(recipe="cuda", device="cuda", kernels=("sm_90",), weights="baked", stores=("s3",))
+GPU = ImageFacts(recipe="cuda", device="cuda", kernels=("sm_90",), weights="baked")
 CPU = replace(GPU, recipe="cpu", device="cpu", kernels=())
 
 

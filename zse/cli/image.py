@@ -160,14 +160,13 @@ def _told(facts: ImageFacts) -> list[tuple[str, str]]:
         "volume": "mounted at /models",
         "url": f"fetched from {facts.model_url} at start",
     }.get(facts.weights, facts.weights)
-    able = "with" if "s3" in facts.stores else "without"
     byte_code = facts.byte_code
     if byte_code == NO_BYTE_CODE:
         byte_code = "none: the image starts twice as slowly"
     lines = [
         ("model", model),
         ("sha256", facts.model_sha256),
-        ("weights", f"{weights}; {able} the packages for s3://"),
+        ("weights", weights),
         ("recipe", f"{facts.recipe}, zse {facts.version}"),
         ("device", " ".join(filter(None, (facts.device, *facts.kernels)))),
         ("byte code", byte_code),

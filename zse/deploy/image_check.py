@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from zse.deploy.registry import Target
     from zse.oci.image.facts import ImageFacts
 
-_S3_NOTE = "an s3:// model needs an image made by `zse build-image s3://... --model url`"
-
 
 def check_image(plan: Plan, target: Target) -> tuple[str, ...]:
     """Refuse a plan whose image cannot do it; return what is to be said otherwise.
@@ -49,8 +47,6 @@ def _notes_of_unread(order: Order) -> Iterator[str]:
             f"the image was not looked into: {order.look.why_not}; "
             "--image-labels oci:DIR or tar:FILE reads it from here"
         )
-    if order.reads_s3:
-        yield _S3_NOTE
 
 
 def _notes_of_read(order: Order, facts: ImageFacts) -> Iterator[str]:
@@ -91,12 +87,6 @@ def _check_kernels(plan: Plan, facts: ImageFacts) -> None:
 
 
 def _check_source(order: Order, facts: ImageFacts) -> None:
-    if order.reads_s3 and "s3" not in facts.stores:
-        raise UnfitImageError(
-            f"{order.image} cannot read s3://: it was built with --model {facts.weights}, without"
-            " the packages for it",
-            hint=f"Build it with: {_build_line(order, facts, mode='url')}",
-        )
     if facts.weights == "baked" and order.is_mounted:
         raise UnfitImageError(
             f"{order.image} holds its model, {facts.model_name}, and the mount would hide it",
@@ -133,10 +123,10 @@ def _another_model(order: Order, facts: ImageFacts, asked: str) -> UnfitImageErr
     )
 
 
-def _build_line(order: Order, facts: ImageFacts, *, recipe: str = "", mode: str = "") -> str:
+def _build_line(order: Order, facts: ImageFacts, *, recipe: str = "") -> str:
     """Return the command that builds an image that does what is asked."""
     model = str(order.address) if order.address else order.model or facts.model_url or "MODEL"
     words = ["zse", "build-image", model, "--recipe", recipe or facts.recipe]
-    mode = mode or ("url" if order.address else facts.weights)
+    mode = "url" if order.address else facts.weights
     words += ["--model", mode] if mode != "baked" else []
     return shlex.join([*words, "--name", order.image, "--push"])

@@ -42,8 +42,6 @@ class WheelRecipe:
     requirements: tuple[str, ...] = ()
     platforms: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Requirements of one platform only: ``linux/arm64`` -> ``name==version`` each."""
-    storage: tuple[str, ...] = ()
-    """What only images need that fetch their model from object storage."""
     prune: tuple[str, ...] = ()
     extra_index: str = ""
 
@@ -120,9 +118,8 @@ class Recipe:
 
     @property
     def requirements(self) -> tuple[str, ...]:
-        """Every Python requirement of the platform, those for object storage included."""
-        own = self.wheels.platforms.get(self.platform, ())
-        return (*self.wheels.requirements, *own, *self.wheels.storage)
+        """Every Python requirement of the platform."""
+        return (*self.wheels.requirements, *self.wheels.platforms.get(self.platform, ()))
 
 
 def recipe_names() -> list[str]:

@@ -3,14 +3,10 @@ from __future__ import annotations
 import pytest
 from oci_builders import MODEL, sha256_hex
 
-from zse.cli import run
 from zse.errors import NotFoundError
 from zse.oci.image.facts import ImageFacts
 from zse.oci.image.inspect import read_image_facts
-from zse.oci.image.options import BuildOptions, ModelMode
-from zse.oci.image.settings import image_facts
-from zse.oci.recipe import load_recipe
-from zse.oci.statements.materials import Material, MaterialKind
+from zse.oci.image.options import ModelMode
 
 KNOWN = {"name": "org/tiny", "version": "r1", "quantization": "int4"}
 
@@ -32,7 +28,7 @@ def test_image_says_its_model_and_how_it_gets_the_weights(build, read, project, 
         "int4",
     )
     assert facts.model_sha256 == sha256_hex(MODEL)
-    assert (facts.weights, facts.stores, facts.recipe) == ("baked", (), "small")
+    assert (facts.weights, facts.recipe) == ("baked", "small")
 
 
 def test_image_that_fetches_its_model_says_from_where_without_the_signature(build, read, project):
@@ -43,26 +39,9 @@ def test_image_that_fetches_its_model_says_from_where_without_the_signature(buil
     assert facts.model_sha256 == ""
 
 
-def test_packages_for_object_storage_are_told(project, recipe_files):
-    wheel = Material(kind=MaterialKind.WHEEL, name="boto3")
-    options = BuildOptions(name="zse:1", cache_dir=project)
-    facts = image_facts(load_recipe(recipe_files), options, [wheel], None, cpython="3.11.2")
-    assert (facts.stores, facts.byte_code) == (("s3",), "3.11.2")
-
-
 def test_labels_read_back_what_was_written():
-    facts = ImageFacts(recipe="cuda", kernels=("sm_80", "sm_90"), stores=("s3",), weights="url")
+    facts = ImageFacts(recipe="cuda", kernels=("sm_80", "sm_90"), weights="url")
     assert ImageFacts.from_labels(facts.to_labels()) == facts
-
-
-def test_deployment_of_an_image_that_cannot_read_the_model_is_refused(build, project, capsys):
-    build(output=f"oci:{project / 'image'}", model_facts=KNOWN)
-    labels = ["--image", "ghcr.io/acme/tiny:1", "--image-labels", f"oci:{project / 'image'}"]
-    order = ["deploy", "modal", "s3://models/tiny.zse", "--memory-gib", "1", "--dry-run"]
-    assert run([*order, *labels]) == 2
-    said = capsys.readouterr().err
-    assert "cannot read s3://: it was built with --model baked" in said
-    assert "zse build-image s3://models/tiny.zse --recipe small --model url" in said
 
 
 def test_image_of_others_says_nothing():

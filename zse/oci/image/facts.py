@@ -1,7 +1,7 @@
 """What an image says of itself in its labels: which model, how it gets its weights, which device.
 
 The builder writes them, `zse image inspect` shows them, and whoever is about to run the image reads
-them: an image without the packages of object storage cannot fetch a model from there.
+them: an image for CPUs is of no use on a machine with a GPU.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ _LABELS = {
     "device": "device",
     "kernels": "kernels",
     "weights": "weights",
-    "stores": "stores",
     "model_name": "model.name",
     "model_revision": "model.revision",
     "model_scheme": "model.scheme",
@@ -30,7 +29,6 @@ _LABELS = {
     "byte_code": "byte-code",
 }
 """Field -> label, without the prefix."""
-_LISTS = frozenset({"kernels", "stores"})
 NO_BYTE_CODE = "none"
 
 
@@ -47,8 +45,6 @@ class ImageFacts:
     """GPU architectures that the image carries kernels for: ``sm_90``."""
     weights: str = ""
     """``baked``: the model is in the image; ``volume``: it is mounted; ``url``: it is fetched."""
-    stores: tuple[str, ...] = ()
-    """Stores beside ``https`` and ``hf`` that the image has the packages for: ``s3``."""
     model_name: str = ""
     model_revision: str = ""
     model_scheme: str = ""
@@ -68,7 +64,7 @@ class ImageFacts:
     def to_labels(self) -> dict[str, str]:
         """Write what is known as labels."""
         words = {
-            field: ",".join(getattr(self, field)) if field in _LISTS else getattr(self, field)
+            field: ",".join(getattr(self, field)) if field == "kernels" else getattr(self, field)
             for field in _LABELS
         }
         return {f"{_PREFIX}{_LABELS[field]}": text for field, text in words.items() if text}
@@ -79,5 +75,5 @@ class ImageFacts:
         found: dict[str, Any] = {}
         for field, name in _LABELS.items():
             text = printable(str(labels.get(f"{_PREFIX}{name}", "")))
-            found[field] = tuple(filter(None, text.split(","))) if field in _LISTS else text
+            found[field] = tuple(filter(None, text.split(","))) if field == "kernels" else text
         return cls(**found)

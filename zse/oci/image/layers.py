@@ -37,7 +37,6 @@ from zse.oci.python.wheels import (
     read_wheel_lock,
     sha256_of,
     update_wheel_lock,
-    wheels_for_storage,
 )
 from zse.oci.statements.materials import (
     Material,
@@ -160,8 +159,8 @@ class LayerBuilder:
             lambda: debian_entries(archive, packages, recipe),
         )
 
-    def dependencies(self, *, with_storage: bool) -> list[Layer]:
-        """Build the layers that hold Python packages; those for object storage when asked for."""
+    def dependencies(self) -> list[Layer]:
+        """Build the layers that hold Python packages."""
         if self.is_update:
             self.report(f"resolving wheels for {self.recipe.platform}")
             wheels = update_wheel_lock(
@@ -169,17 +168,13 @@ class LayerBuilder:
             )
         else:
             wheels = read_wheel_lock(self.locks, self.recipe)
-        storage = wheels_for_storage(self.recipe, wheels)
-        if not with_storage:
-            wheels = [wheel for wheel in wheels if wheel not in storage]
         files = fetch_wheels(
             self.recipe, wheels, self.downloads / "wheels", self.secrets, self.report
         )
         groups: dict[str, list[tuple[Path, str]]] = {}
         for wheel, file in zip(wheels, files, strict=True):
             is_large = file.stat().st_size >= OWN_LAYER_BYTES
-            group = "object storage" if wheel in storage else wheel.name if is_large else ""
-            groups.setdefault(group, []).append((file, wheel.sha256))
+            groups.setdefault(wheel.name if is_large else "", []).append((file, wheel.sha256))
             self.materials.append(wheel_material(wheel, file))
         # Named groups first: they change least often.
         return [self._wheels(name, groups[name]) for name in sorted(groups, reverse=True)]

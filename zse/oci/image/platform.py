@@ -108,7 +108,7 @@ def build_platform(
     builder = _builder(stack, recipe, options, archive, report, progress)
     base, layers = _base(stack, recipe, options, builder, archive)
     is_fetched = options.model_mode is ModelMode.URL
-    layers += builder.dependencies(with_storage=is_fetched)
+    layers += builder.dependencies()
     if recipe.kernels.gpu:
         layers.append(builder.kernels(_packs(recipe, options)))
     layers.append(builder.code())
@@ -122,7 +122,7 @@ def build_platform(
         builder.materials.append(model_material(model.sha256 if model else "", facts))
     for words in _warnings(builder):
         report(f"warning: {words}")
-    said = image_facts(recipe, options, builder.materials, model, cpython=builder.python.version)
+    said = image_facts(recipe, options, model, cpython=builder.python.version)
     settings = image_settings(recipe, options, said)
     return _assemble(recipe, options, settings, builder, layout, base, layers)
 

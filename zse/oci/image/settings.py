@@ -11,27 +11,20 @@ from zse.oci.image.options import ModelMode
 from zse.oci.layout.cache import IMAGE_FORMAT
 from zse.oci.layout.layer import LIBZSTD_VERSION, Compression
 from zse.oci.layout.manifest import ImageSettings
-from zse.oci.statements.materials import MaterialKind
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from zse.oci.image.base import Base
     from zse.oci.image.layers import ModelLayer
     from zse.oci.image.options import BuildOptions
     from zse.oci.recipe import Healthcheck, Recipe
-    from zse.oci.statements.materials import Material
 
 _NANOSECONDS = 1_000_000_000
 _TITLE = "org.opencontainers.image.title"
-_STORES = {"boto3": "s3"}
-"""Python package -> the store that it opens."""
 
 
 def image_facts(
     recipe: Recipe,
     options: BuildOptions,
-    materials: Sequence[Material],
     model: ModelLayer | None,
     *,
     cpython: str,
@@ -41,11 +34,9 @@ def image_facts(
     Args:
         recipe: What the image is built from.
         options: What it is built with.
-        materials: What went in.
         model: The model's layer; None when it is not baked in.
         cpython: Version that compiled the byte code; empty when there is none.
     """
-    packages = {material.name for material in materials if material.kind is MaterialKind.WHEEL}
     known = options.model_facts
     return ImageFacts(
         version=zse.__version__,
@@ -53,7 +44,6 @@ def image_facts(
         device=recipe.env.get("ZSE_DEVICE", ""),
         kernels=tuple(sorted(recipe.kernels.gpu)),
         weights=str(options.model_mode),
-        stores=tuple(sorted(store for name, store in _STORES.items() if name in packages)),
         model_name=known.get("name", ""),
         model_revision=known.get("version", ""),
         model_scheme=known.get("quantization", ""),

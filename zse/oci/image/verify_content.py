@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from zse.install import DISTRIBUTION
-from zse.oci.python.wheels import canonical_name
-from zse.oci.recipe import load_lock, load_recipe, lock_name
+from zse.oci.recipe import load_lock, lock_name
 from zse.oci.statements.provenance import BUILDER
 from zse.oci.statements.sbom import package_sha256, package_url
 
@@ -82,7 +81,6 @@ def check_locks(sbom: Document | None, locks: Path, platform: str) -> list[str]:
     if sbom is None:
         return [f"{platform}: there is no bill of materials to compare with the locks"]
     architecture = platform.partition("/")[2]
-    optional = _optional(locks)
     problems = []
     for prefix, kind, table in _LOCKS:
         path = locks / lock_name(kind, architecture)
@@ -96,7 +94,7 @@ def check_locks(sbom: Document | None, locks: Path, platform: str) -> list[str]:
             if package_url(package).startswith(prefix)
         }
         if names:
-            absent = sorted(set(locked) - names - optional)
+            absent = sorted(set(locked) - names)
             problems += [f"{platform}: {name} of {path.name} is absent" for name in absent]
         for package in sbom.get("packages", ()):
             if not package_url(package).startswith(prefix) or package.get("name") == DISTRIBUTION:
@@ -112,11 +110,3 @@ def check_locks(sbom: Document | None, locks: Path, platform: str) -> list[str]:
                     f"{path.name} has {version} (sha256:{sha256[:12]})"
                 )
     return problems
-
-
-def _optional(locks: Path) -> set[str]:
-    """Return what only some images of a recipe hold, where the recipe lies beside its locks."""
-    if not (locks / "image.toml").is_file():
-        return set()
-    storage = load_recipe(locks).wheels.storage
-    return {canonical_name(text.partition("==")[0]) for text in storage}

@@ -85,12 +85,6 @@ def update_wheel_lock(
     return wheels
 
 
-def wheels_for_storage(recipe: Recipe, wheels: Sequence[LockedWheel]) -> list[LockedWheel]:
-    """Return the wheels that only images need that fetch their model from object storage."""
-    names = {_canonical_requirement(text) for text in recipe.wheels.storage}
-    return [wheel for wheel in wheels if f"{canonical_name(wheel.name)}=={wheel.version}" in names]
-
-
 def fetch_wheels(
     recipe: Recipe,
     wheels: Sequence[LockedWheel],
