@@ -159,10 +159,10 @@ class GPUBackend(GPUOperations):
             launcher=self._launcher,
             shape=shape,
             inputs=inputs,
-            scratch=Scratch(self._memory.scratch, self._model.scratch_sizes(shape)),
+            scratch=Scratch(self._memory.scratch, self._model.plans.scratch(shape)),
             cache=cache,
             kind=kind,
-            quantized=self._model.reads_quantized(shape),
+            quantized=self._model.plans.reads_quantized(shape),
         )
 
     def _send(self, plan: StepPlan, shape: InputShape, address: int) -> None:

@@ -1,35 +1,25 @@
-"""What the operations know of one model: weights, tables, numbers, and the sizes that follow."""
+"""What the operations know of one model: weights, tables and numbers."""
 
 from __future__ import annotations
 
 import struct
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from zse.backends.gpu.graphs import MAX_BUCKET
-from zse.backends.gpu.inputs import InputShape
 from zse.backends.gpu.kv_pool import BLOCK_SIZE
-from zse.backends.gpu.scratch import ScratchSizes, activation_bytes
+from zse.backends.gpu.plans import StepPlans
 from zse.backends.gpu.step import StepLimits
 from zse.kernels.attention.launch import (
     AttentionRules,
     DecodeWorkspace,
     PrefillTiles,
     attention_output_can_be_quantized,
-    decode_counters_bytes,
-    decode_partials_bytes,
-    decode_splits,
 )
 from zse.kernels.attention.variants import PREFILL_QUERIES
 from zse.kernels.layout import (
     BlockTables,
     HeadInputs,
-    HeadShape,
 )
-from zse.kernels.linear.plan import plan_linear
-from zse.kernels.linear.weight import supports_quantized
 from zse.kernels.lm_head_sample.arrays import SamplingArrays
-from zse.kernels.lm_head_sample.workspace import workspace_bytes
 from zse.kernels.rope_store.launch import rope_table
 from zse.kernels.tuning import Tuning
 
@@ -40,19 +30,9 @@ if TYPE_CHECKING:
     from zse.device.facts import DeviceFacts
     from zse.device.gpu import Gpu, Stream
     from zse.kernels.launcher import Launcher
-    from zse.kernels.linear.plan import LinearPlan
-    from zse.kernels.linear.weight import LinearWeight
     from zse.models.spec import ModelSpec
 
 from zse.settings import load_settings
-
-BATCH_ROWS = 256
-"""Rows above which weights are widened once and multiplied as 16-bit matrices."""
-QUANTIZED_ROWS = 128
-"""Most decode rows that are computed with int8 activations."""
-WIDENED_BYTES = 128 << 20
-"""Weights that are widened at a time. More than the second-level cache holds: fewer, larger
-products gain more than a stay in the cache."""
 
 
 class DeviceModel:
@@ -76,25 +56,17 @@ class DeviceModel:
     ) -> None:
         self.weights = weights
         self.spec = spec
-        attention = spec.attention
-        self.heads = HeadShape(
-            num_heads=attention.num_heads,
-            kv_heads=attention.num_kv_heads,
-            head_dim=attention.head_dim,
-        )
-        self.query_columns = attention.num_heads * attention.head_dim
+        tuning = Tuning.load(device.name, cache_dir=load_settings().cache_dir)
+        self.plans = StepPlans(spec, weights.linears, device, options, tuning)
+        self.heads = self.plans.heads
+        self.query_columns = self.plans.query_columns
         self.attention_can_be_quantized = attention_output_can_be_quantized(self.heads)
         self._gpu = gpu
-        self._device = device
         self._options = options
-        self._exact = options.exact_activations
-        self._max_context = options.max_context or spec.max_position
+        self._max_context = self.plans.max_context
         self.table_stride = -(-self._max_context // BLOCK_SIZE) + 1  # a step ahead of the end
-        self._rotary = gpu.allocate(self._max_context * attention.head_dim * 4)
-        self._counters = gpu.allocate(decode_counters_bytes(self._most_decode_rows(), self.heads))
-        self._tuning = Tuning.load(device.name, cache_dir=load_settings().cache_dir)
-        self._plans: dict[tuple[object, ...], LinearPlan] = {}
-        self.scratch_sizes = lru_cache(maxsize=256)(self._scratch_sizes)
+        self._rotary = gpu.allocate(self.plans.rotary_bytes)
+        self._counters = gpu.allocate(self.plans.counters_bytes)
 
     def limits(self, num_blocks: int) -> StepLimits:
         """Return what a chunk may ask for."""
@@ -135,10 +107,6 @@ class DeviceModel:
     def decode_workspace(self, step: Pass) -> DecodeWorkspace:
         """Return where the parts of a split sequence meet."""
         return DecodeWorkspace(partials=step.scratch.attention, counters=self._counters.address)
-
-    def decode_splits(self, rows: int) -> int:
-        """Return along how many programs a sequence is split in a step of so many decode rows."""
-        return decode_splits(rows, self.heads.kv_heads, self._device, self._max_context)
 
     def tiles(self, step: Pass) -> PrefillTiles:
         """Return where the query tiles of the prefill rows are listed."""
@@ -207,83 +175,3 @@ class DeviceModel:
             presence=step.input("presence"),
             frequency=step.input("frequency"),
         )
-
-    def plan(
-        self, weight: LinearWeight, rows: int, *, quantized: bool, max_splits: int | None = None
-    ) -> LinearPlan:
-        """Return how a matrix is multiplied with so many rows; looked up once for each form."""
-        form = (weight.scheme, weight.rows, weight.columns, weight.group_size)
-        key = (*form, rows, quantized, max_splits)
-        if key not in self._plans:
-            self._plans[key] = plan_linear(
-                weight,
-                rows,
-                quantized=quantized,
-                device=self._device,
-                max_splits=max_splits,
-                tuning=self._tuning,
-            )
-        return self._plans[key]
-
-    # --- sizes ---------------------------------------------------------------------------------
-
-    def reads_quantized(self, shape: InputShape) -> bool:
-        """Whether the matrices of a step may read int8 activations."""
-        return not (shape.prefill_rows or self._exact) and shape.rows <= QUANTIZED_ROWS
-
-    def largest_scratch_bytes(self) -> int:
-        """Return the scratch memory of the largest step: prefill, or the widest decode."""
-        options = self._options
-        prefill = InputShape(
-            decode_rows=0,
-            prefill_rows=options.max_batch_tokens,
-            sequences=1,
-            table_stride=1,
-            wanted=options.max_sequences,
-        )
-        rows = self._most_decode_rows()
-        decode = InputShape(decode_rows=rows, sequences=rows, table_stride=1, wanted=rows)
-        return max(self.scratch_sizes(shape).offsets()[1] for shape in (prefill, decode))
-
-    def _most_decode_rows(self) -> int:
-        bucket = 1 << (self._options.max_sequences - 1).bit_length()
-        return bucket if bucket <= MAX_BUCKET else self._options.max_sequences
-
-    def _scratch_sizes(self, shape: InputShape) -> ScratchSizes:
-        rows, wanted = shape.rows, shape.wanted
-        columns = {weight.columns for weight in self.weights.linears()}
-        model = self.spec
-        widened = max(rows, wanted) > BATCH_ROWS
-        return ScratchSizes(
-            residual=rows * model.hidden_size * 4,
-            activations=max(activation_bytes(max(rows, wanted), count) for count in columns),
-            sums=max(self._sums_bytes(weight, shape) for weight in self._distinct_linears()),
-            query=shape.prefill_rows * self.query_columns * 2,
-            attention=self._attention_bytes(shape.decode_rows),
-            weights=WIDENED_BYTES if widened else 0,
-            logits=wanted * model.vocab_size * 4,
-            sampling=workspace_bytes(wanted, model.vocab_size) if wanted else 0,
-        )
-
-    def _attention_bytes(self, rows: int) -> int:
-        return decode_partials_bytes(rows, self.heads, self.decode_splits(rows)) if rows else 0
-
-    def _sums_bytes(self, weight: LinearWeight, shape: InputShape) -> int:
-        rows = shape.rows
-        if rows > BATCH_ROWS:
-            # Gate and up are the widest and are written in 16 bits; what is written in float32
-            # is no wider than queries, keys and values.
-            narrow = max(self.heads.qkv_columns, self.spec.hidden_size)
-            return rows * max(weight.rows * 2, narrow * 4)
-        forms = [False]
-        if self.reads_quantized(shape) and supports_quantized(weight):
-            forms.append(True)
-        return max(self.plan(weight, rows, quantized=form).output_bytes for form in forms)
-
-    def _distinct_linears(self) -> list[LinearWeight]:
-        """Return one matrix of each form, the head left out: its product has a place of its own."""
-        seen = {
-            (weight.scheme, weight.rows, weight.columns, weight.group_size): weight
-            for weight in self.weights.layer_linears()
-        }
-        return list(seen.values())

@@ -140,7 +140,7 @@ def _share_out(
     options: BackendOptions,
 ) -> DeviceMemory:
     """Take what a backend holds besides its weights; the KV pool gets what is left."""
-    budget = arrival.budget.with_scratch(model.largest_scratch_bytes())
+    budget = arrival.budget.with_scratch(model.plans.largest_scratch_bytes())
     num_blocks = choose_num_blocks(budget, layout, model.spec, options)
     return DeviceMemory(
         cache=KVPool(arrival.gpu, layout, num_blocks),

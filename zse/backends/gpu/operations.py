@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from zse.backends.gpu.forward import Deferred, Later, Pass, Projected, Query, Residual
-from zse.backends.gpu.model import BATCH_ROWS
+from zse.backends.gpu.plans import BATCH_ROWS
 from zse.kernels.attention.launch import attention_decode, attention_prefill
 from zse.kernels.embed.launch import embed
 from zse.kernels.gate_up.launch import activate
@@ -98,7 +98,7 @@ class GPUOperations:
                     model.decode_workspace(step),
                     output,
                     rules=model.rules(window),
-                    splits=model.decode_splits(rows),
+                    splits=model.plans.decode_splits(rows),
                 )
             if step.shape.prefill_rows:
                 attention_prefill(
@@ -215,7 +215,7 @@ class GPUOperations:
             return Partials(
                 rows=inputs.rows, columns=weight.rows, splits=1, values=step.scratch.sums
             )
-        plan = self._model.plan(weight, inputs.rows, quantized=not isinstance(inputs, Plain))
+        plan = self._model.plans.plan(weight, inputs.rows, quantized=not isinstance(inputs, Plain))
         return linear(step.launcher, weight, inputs, step.scratch.sums, plan)
 
     def _multiply_into(
@@ -226,7 +226,7 @@ class GPUOperations:
             self._multiply_widened(step, weight, inputs, address, "fp32")
             return
         quantized = not isinstance(inputs, Plain)
-        plan = self._model.plan(weight, inputs.rows, quantized=quantized, max_splits=1)
+        plan = self._model.plans.plan(weight, inputs.rows, quantized=quantized, max_splits=1)
         linear(step.launcher, weight, inputs, address, plan)
 
     def _multiply_widened(

@@ -16,7 +16,7 @@ from zse.kernels.linear.weight import LinearWeight
 from zse.stream.plan import region_span
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Mapping
 
     from zse.device.gpu import Block, Gpu, Stream
     from zse.format.spec import TensorEntry, ZSEHeader
@@ -67,13 +67,10 @@ class DeviceWeights:
                 hint="Convert the model to int4, nf4, int8, fp16 or bf16.",
             ) from None
 
-    def linears(self) -> Iterable[LinearWeight]:
-        """Return every matrix."""
-        return self._linears.values()
-
-    def layer_linears(self) -> list[LinearWeight]:
-        """Return the matrices of the layers, without embedding and head."""
-        return [weight for name, weight in self._linears.items() if name.startswith("layers.")]
+    @property
+    def linears(self) -> Mapping[str, LinearWeight]:
+        """Every matrix by name."""
+        return self._linears
 
     def vector(self, name: str) -> int:
         """Return the address of a float32 norm weight or bias."""

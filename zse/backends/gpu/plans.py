@@ -1,0 +1,169 @@
+"""How the steps of a model are computed on one kind of GPU, and the memory that this takes.
+
+It follows from shapes alone, so it is known before there is a GPU.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from zse.backends.gpu.graphs import MAX_BUCKET, bucket_of
+from zse.backends.gpu.inputs import InputShape
+from zse.backends.gpu.scratch import ScratchSizes, activation_bytes
+from zse.kernels.attention.launch import (
+    decode_counters_bytes,
+    decode_partials_bytes,
+    decode_splits,
+)
+from zse.kernels.layout import HeadShape
+from zse.kernels.linear.plan import plan_linear
+from zse.kernels.linear.weight import supports_quantized
+from zse.kernels.lm_head_sample.workspace import workspace_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from zse.backends.options import BackendOptions
+    from zse.device.facts import DeviceFacts
+    from zse.kernels.linear.plan import Choices, LinearPlan
+    from zse.kernels.linear.weight import LinearWeight
+    from zse.models.spec import ModelSpec
+
+BATCH_ROWS = 256
+"""Rows above which weights are widened once and multiplied as 16-bit matrices."""
+QUANTIZED_ROWS = 128
+"""Most decode rows that are computed with int8 activations."""
+WIDENED_BYTES = 128 << 20
+"""Weights that are widened at a time. More than the second-level cache holds: fewer, larger
+products gain more than a stay in the cache."""
+
+
+class StepPlans:
+    """What is chosen for each shape of a step.
+
+    Args:
+        spec: The model.
+        linears: Its matrices by name; addresses are not looked at.
+        facts: What the choice of kernels may depend on.
+        options: Sizes.
+        tuning: Measured choices of this GPU.
+    """
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        linears: Mapping[str, LinearWeight],
+        facts: DeviceFacts,
+        options: BackendOptions,
+        tuning: Choices | None = None,
+    ) -> None:
+        attention = spec.attention
+        self.heads = HeadShape(
+            num_heads=attention.num_heads,
+            kv_heads=attention.num_kv_heads,
+            head_dim=attention.head_dim,
+        )
+        self.query_columns = attention.num_heads * attention.head_dim
+        self.max_context = options.max_context or spec.max_position
+        self._spec = spec
+        self._linears = linears
+        self._facts = facts
+        self._options = options
+        self._tuning = tuning
+        self._plans: dict[tuple[object, ...], LinearPlan] = {}
+        self.scratch = lru_cache(maxsize=256)(self._scratch)
+
+    @property
+    def rotary_bytes(self) -> int:
+        """Bytes of the table of cosines and sines."""
+        return self.max_context * self.heads.head_dim * 4
+
+    @property
+    def counters_bytes(self) -> int:
+        """Bytes of the counters by which attention finds its last part."""
+        return decode_counters_bytes(self._most_decode_rows(), self.heads)
+
+    def decode_splits(self, rows: int) -> int:
+        """Return along how many programs a sequence is split in a step of so many decode rows."""
+        return decode_splits(rows, self.heads.kv_heads, self._facts, self.max_context)
+
+    def plan(
+        self, weight: LinearWeight, rows: int, *, quantized: bool, max_splits: int | None = None
+    ) -> LinearPlan:
+        """Return how a matrix is multiplied with so many rows; looked up once for each form."""
+        form = (weight.scheme, weight.rows, weight.columns, weight.group_size)
+        key = (*form, rows, quantized, max_splits)
+        if key not in self._plans:
+            self._plans[key] = plan_linear(
+                weight,
+                rows,
+                quantized=quantized,
+                device=self._facts,
+                max_splits=max_splits,
+                tuning=self._tuning,
+            )
+        return self._plans[key]
+
+    def reads_quantized(self, shape: InputShape) -> bool:
+        """Whether the matrices of a step may read int8 activations."""
+        exact = self._options.exact_activations
+        return not (shape.prefill_rows or exact) and shape.rows <= QUANTIZED_ROWS
+
+    def largest_scratch_bytes(self) -> int:
+        """Return the scratch memory of the largest step: prefill, or the widest decode."""
+        options = self._options
+        prefill = InputShape(
+            decode_rows=0,
+            prefill_rows=options.max_batch_tokens,
+            sequences=1,
+            table_stride=1,
+            wanted=options.max_sequences,
+        )
+        rows = self._most_decode_rows()
+        decode = InputShape(decode_rows=rows, sequences=rows, table_stride=1, wanted=rows)
+        return max(self.scratch(shape).offsets()[1] for shape in (prefill, decode))
+
+    def _most_decode_rows(self) -> int:
+        bucket = bucket_of(self._options.max_sequences)
+        return bucket if bucket <= MAX_BUCKET else self._options.max_sequences
+
+    def _scratch(self, shape: InputShape) -> ScratchSizes:
+        rows, wanted = shape.rows, shape.wanted
+        columns = {weight.columns for weight in self._linears.values()}
+        model = self._spec
+        widened = max(rows, wanted) > BATCH_ROWS
+        return ScratchSizes(
+            residual=rows * model.hidden_size * 4,
+            activations=max(activation_bytes(max(rows, wanted), count) for count in columns),
+            sums=max(self._sums_bytes(weight, shape) for weight in self._distinct_linears()),
+            query=shape.prefill_rows * self.query_columns * 2,
+            attention=self._attention_bytes(shape.decode_rows),
+            weights=WIDENED_BYTES if widened else 0,
+            logits=wanted * model.vocab_size * 4,
+            sampling=workspace_bytes(wanted, model.vocab_size) if wanted else 0,
+        )
+
+    def _attention_bytes(self, rows: int) -> int:
+        return decode_partials_bytes(rows, self.heads, self.decode_splits(rows)) if rows else 0
+
+    def _sums_bytes(self, weight: LinearWeight, shape: InputShape) -> int:
+        rows = shape.rows
+        if rows > BATCH_ROWS:
+            # Gate and up are the widest and are written in 16 bits; what is written in float32
+            # is no wider than queries, keys and values.
+            narrow = max(self.heads.qkv_columns, self._spec.hidden_size)
+            return rows * max(weight.rows * 2, narrow * 4)
+        forms = [False]
+        if self.reads_quantized(shape) and supports_quantized(weight):
+            forms.append(True)
+        return max(self.plan(weight, rows, quantized=form).output_bytes for form in forms)
+
+    def _distinct_linears(self) -> list[LinearWeight]:
+        """Return one matrix of each form, the head left out: its product has a place of its own."""
+        seen = {
+            (weight.scheme, weight.rows, weight.columns, weight.group_size): weight
+            for name, weight in self._linears.items()
+            if name.startswith("layers.")
+        }
+        return list(seen.values())
