@@ -12,7 +12,7 @@ SOURCE_PATTERNS = (
     "kernels/variant.py",
     "kernels/*/definitions.py",
     "kernels/*/nf4.py",
-    "kernels/*/triton/*.py",
+    "kernels/**/triton/*.py",
     "kernels/*/variants.py",
     "kernels/*/weight.py",
 )

@@ -86,12 +86,12 @@ def test_bytes_of_codes_become_bfloat16_of_their_low_and_high_halves(word: int) 
 
 
 def test_every_table_of_values_in_a_kernel_is_the_one_of_the_format() -> None:
-    root = Path(zse.kernels.__file__).parent
+    root = Path(zse.kernels.__file__).parents[2]
     tables = [
         value.value
-        for path in sorted(root.glob("*/triton/*.py"))
+        for path in sorted(root.glob("zse/kernels/**/triton/*.py"))
         for value in vars(
-            import_module(f"zse.kernels.{path.parent.parent.name}.triton.{path.stem}")
+            import_module(".".join(path.relative_to(root).with_suffix("").parts))
         ).values()
         if isinstance(value, tl.constexpr)
         and isinstance(value.value, tuple)

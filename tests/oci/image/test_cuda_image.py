@@ -97,7 +97,7 @@ def test_it_imports_all_that_it_holds_and_neither_torch_nor_numpy(built):
 def test_it_holds_no_source_of_a_kernel_and_no_command(built):
     code = built[1].rootfs / "opt" / "zse" / "app" / "zse"
     assert (code / "kernels" / "packs" / "sm_90.zkp").is_file()
-    assert not list(code.glob("kernels/*/triton/*"))
+    assert not list(code.glob("kernels/**/triton/*"))
     assert not (code / "cli").exists()
 
 

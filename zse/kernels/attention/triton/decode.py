@@ -36,13 +36,13 @@ from zse.kernels.attention.triton.token import (
     token_places,
     write_token,
 )
-from zse.kernels.norm.triton.parts import to_bf16
 from zse.kernels.rope_store.triton.heads import (
     BLOCK_TOKENS,
     Stored,
     line_of,
     load_halves,
 )
+from zse.kernels.triton.parts import to_bf16
 
 
 class Tile(NamedTuple):

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 
 from zse.kernels.attention.triton.parts import NOTHING, Softmax
-from zse.kernels.norm.triton.parts import GROUP, store_activations, to_bf16
+from zse.kernels.triton.parts import GROUP, store_activations, to_bf16
 
 
 class Parts(NamedTuple):

@@ -19,8 +19,8 @@ from zse.kernels.attention.triton.parts import (
     dot,
     load_stored,
 )
-from zse.kernels.norm.triton.parts import to_bf16
 from zse.kernels.rope_store.triton.heads import Stored
+from zse.kernels.triton.parts import to_bf16, wait_for_inputs
 
 
 class Rules(NamedTuple):
@@ -95,9 +95,7 @@ def attention_prefill(
 
     Tiles are taken from the last, where sequences are longest, so that no long one starts late.
     """
-    if PDL:
-        tl.extra.cuda.gdc_launch_dependents()
-        tl.extra.cuda.gdc_wait()
+    wait_for_inputs(PDL)
     head = tl.program_id(0)
     tile = tl.num_programs(1) - 1 - tl.program_id(1)
     first_row = tl.load(tile_first_rows + tile).to(tl.int64)

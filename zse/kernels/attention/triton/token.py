@@ -11,7 +11,6 @@ from typing import NamedTuple
 import triton
 import triton.language as tl
 
-from zse.kernels.norm.triton.parts import to_bf16
 from zse.kernels.rope_store.triton.heads import (
     head_norm_factor,
     line_of,
@@ -20,6 +19,7 @@ from zse.kernels.rope_store.triton.heads import (
     write_columns,
     write_halves,
 )
+from zse.kernels.triton.parts import to_bf16
 
 
 class Token(NamedTuple):

@@ -5,9 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from zse.format.nf4 import NF4_CODES
-
-CODES = tl.constexpr(NF4_CODES)
+from zse.kernels.triton.parts import NF4_VALUES, high_half, look_up, low_half, wait_for_inputs
 
 
 @triton.jit
@@ -18,15 +16,6 @@ def load_packed_codes(line, columns, mask, GROUP_SIZE: tl.constexpr):
     byte = columns // GROUP_SIZE * half + within % half
     packed = tl.load(line + byte, mask=mask, other=0).to(tl.int32)
     return tl.where(within >= half, packed >> 4, packed & 15)
-
-
-@triton.jit
-def decode_nf4(codes):
-    """Return the normal-float value of each code."""
-    values = tl.zeros(codes.shape, tl.float32)
-    for index in tl.static_range(16):
-        values = tl.where(codes == index, CODES[index], values)
-    return values
 
 
 @triton.jit
@@ -44,11 +33,11 @@ def load_row(weights, scales, token, hidden, columns, mask, SCHEME: tl.constexpr
         at = token * (hidden // GROUP_SIZE) + columns // GROUP_SIZE
         scale = tl.load(scales + at, mask=mask, other=0)
         if SCHEME == "int4":
-            low = (scale & 0xFFFF).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
-            high = (scale >> 16).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
+            low = low_half(scale)
+            high = high_half(scale)
             values = codes.to(tl.float32) * low + high
         else:
-            values = decode_nf4(codes) * scale.to(tl.float32)
+            values = look_up(codes, NF4_VALUES) * scale.to(tl.float32)
     return values
 
 
@@ -82,9 +71,7 @@ def embed(
     PDL: tl.constexpr,
 ):
     """Store one chunk of one embedding row as float32. Program: (row, chunk of BLOCK columns)."""
-    if PDL:
-        tl.extra.cuda.gdc_launch_dependents()
-        tl.extra.cuda.gdc_wait()
+    wait_for_inputs(PDL)
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     mask = columns < hidden
@@ -110,9 +97,7 @@ def embed_scaled(
     PDL: tl.constexpr,
 ):
     """Store what ``embed`` does, times a factor."""
-    if PDL:
-        tl.extra.cuda.gdc_launch_dependents()
-        tl.extra.cuda.gdc_wait()
+    wait_for_inputs(PDL)
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     mask = columns < hidden

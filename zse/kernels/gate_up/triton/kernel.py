@@ -6,12 +6,13 @@ import triton
 import triton.language as tl
 
 from zse.kernels.layout import ACTIVATIONS
-from zse.kernels.norm.triton.parts import (
+from zse.kernels.triton.parts import (
     GROUP,
     load_bias,
     store_activations,
     sum_partials,
     sum_two_partials,
+    wait_for_inputs,
 )
 
 GELU = tl.constexpr(ACTIVATIONS.index("gelu"))
@@ -53,9 +54,7 @@ def silu_mul(
     PDL: tl.constexpr,
 ):
     """Store silu(gate) * up of some groups of one row. Program: (row, chunk of groups)."""
-    if PDL:
-        tl.extra.cuda.gdc_launch_dependents()
-        tl.extra.cuda.gdc_wait()
+    wait_for_inputs(PDL)
     row = tl.program_id(0).to(tl.int64)
     groups = tl.program_id(1) * GROUPS + tl.arange(0, GROUPS)
     columns = groups[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
@@ -82,9 +81,7 @@ def activate(
     GATED: tl.constexpr, GROUPS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Do what ``silu_mul`` does with a bias and any activation, GATED or without an up half."""
-    if PDL:
-        tl.extra.cuda.gdc_launch_dependents()
-        tl.extra.cuda.gdc_wait()
+    wait_for_inputs(PDL)
     row = tl.program_id(0).to(tl.int64)
     groups = tl.program_id(1) * GROUPS + tl.arange(0, GROUPS)
     columns = groups[:, None] * GROUP + tl.arange(0, GROUP)[None, :]

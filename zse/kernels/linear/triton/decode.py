@@ -18,9 +18,7 @@ import triton.language as tl
 from zse.kernels.linear.triton.parts import (
     dot4_signed,
     dot4_unsigned,
-    high_half,
     interleave,
-    low_half,
     opaque,
     split_of_pieces,
     store_totals,
@@ -29,6 +27,7 @@ from zse.kernels.linear.triton.parts import (
     zero_totals,
 )
 from zse.kernels.linear.triton.unpack import NF4_STEP, nf4_bytes
+from zse.kernels.triton.parts import high_half, low_half
 
 
 @triton.jit

@@ -120,18 +120,6 @@ def dot_16(left, right, total, PLAIN: tl.constexpr):
 
 
 @triton.jit
-def low_half(pair):
-    """Return the float16 in the low 16 bits of int32 words, as float32."""
-    return (pair & 0xFFFF).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
-
-
-@triton.jit
-def high_half(pair):
-    """Return the float16 in the high 16 bits of int32 words, as float32."""
-    return (pair >> 16).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
-
-
-@triton.jit
 def split_of_pieces(pieces, C: tl.constexpr):
     """Return the first and last piece of this program's split; splits differ by one step of C."""
     steps = tl.cdiv(pieces, C)

@@ -8,6 +8,7 @@ import triton.language as tl
 from zse.kernels.linear import weight as layout
 from zse.kernels.linear.triton.parts import dot_16
 from zse.kernels.linear.triton.unpack import unpack_four_bit
+from zse.kernels.triton.parts import wait_for_inputs
 
 EVEN_ROWS = tl.constexpr(layout.EVEN_ROWS)
 
@@ -108,9 +109,7 @@ def matmul(values, weights, outputs, tokens, rows, steps, stride, BM: tl.constex
         steps: K / BK.
         stride: Columns of the whole output; divided by EVEN_ROWS if EVEN.
     """
-    if PDL:
-        tl.extra.cuda.gdc_launch_dependents()
-        tl.extra.cuda.gdc_wait()
+    wait_for_inputs(PDL)
     rows = in_elements(rows, EVEN)
     stride = in_elements(stride, EVEN)
     tile_m, tile_n = grouped_tile(tl.program_id(0), tokens, rows, BM, BN, GROUPED)
@@ -152,9 +151,7 @@ def matmul_stream(values, weights, outputs, tokens, rows, steps, stride, BM: tl.
     The copy engine brings the tiles, the first ones of the next product while this one is stored,
     and takes the result away: in halves, which need half the shared memory.
     """
-    if PDL:
-        tl.extra.cuda.gdc_launch_dependents()
-        tl.extra.cuda.gdc_wait()
+    wait_for_inputs(PDL)
     rows = in_elements(rows, EVEN)
     stride = in_elements(stride, EVEN)
     columns = steps * BK

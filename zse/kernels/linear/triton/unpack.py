@@ -9,11 +9,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from zse.format.nf4 import NF4_CODES
 from zse.kernels.linear import nf4
-from zse.kernels.linear.triton.parts import high_half, low_half
+from zse.kernels.triton.parts import NF4_VALUES, high_half, look_up, low_half
 
-NF4_VALUES = tl.constexpr(NF4_CODES)
 NF4_INT8 = tl.constexpr(nf4.NF4_INT8)
 NF4_STEP = tl.constexpr(1 / nf4.NF4_INT8_SCALE)
 """What one step of the int8 values of NF4 codes stands for."""
@@ -66,15 +64,6 @@ def unpack_int4(packed, scale, minus_zero, PLAIN: tl.constexpr):
         is_pure=True,
         pack=4,
     )
-
-
-@triton.jit
-def look_up(code, TABLE: tl.constexpr):
-    """Return the entries of a table of sixteen for codes 0..15, float32."""
-    value = tl.zeros(code.shape, tl.float32)
-    for index in tl.static_range(16):
-        value = tl.where(code == index, TABLE[index], value)
-    return value
 
 
 @triton.jit

@@ -31,6 +31,7 @@ from zse.kernels.lm_head_sample.triton.truncate import (
     store_threshold,
     truncation_of,
 )
+from zse.kernels.triton.parts import wait_for_inputs
 
 
 class Pool(NamedTuple):
@@ -243,9 +244,7 @@ def draw_tokens(
     PDL: tl.constexpr,
 ):  # fmt: skip
     """Choose a row's token. Program: (row)."""
-    if PDL:
-        tl.extra.cuda.gdc_launch_dependents()
-        tl.extra.cuda.gdc_wait()
+    wait_for_inputs(PDL)
     row = tl.program_id(0)
     largest, token = row_maximum(block_max, block_arg, row, num_blocks, MAX_BLOCKS)
     degrees = tl.load(temperature + row)

@@ -28,6 +28,7 @@ from zse.kernels.lm_head_sample.triton.truncate import (
     store_cut,
     truncation_of,
 )
+from zse.kernels.triton.parts import wait_for_inputs
 
 
 class Statistics(NamedTuple):
@@ -161,9 +162,7 @@ def second_bins(
     The list is the bracket's tokens; with top_k and top_p together it is all from its lower edge
     up, because top_p's threshold depends on what top_k keeps.
     """
-    if PDL:
-        tl.extra.cuda.gdc_launch_dependents()
-        tl.extra.cuda.gdc_wait()
+    wait_for_inputs(PDL)
     row = tl.program_id(0)
     block = tl.program_id(1)
     degrees = tl.load(temperature + row)
@@ -240,9 +239,7 @@ def gather_candidates(
 
     A row without a threshold has an empty bracket at its floor, everything else above it.
     """
-    if PDL:
-        tl.extra.cuda.gdc_launch_dependents()
-        tl.extra.cuda.gdc_wait()
+    wait_for_inputs(PDL)
     row = tl.program_id(0)
     block = tl.program_id(1)
     degrees = tl.load(temperature + row)

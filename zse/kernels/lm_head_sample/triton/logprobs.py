@@ -7,6 +7,7 @@ import triton.language as tl
 
 from zse.kernels.layout import MAX_ALTERNATIVES
 from zse.kernels.lm_head_sample.triton.common import NOTHING, load_logits
+from zse.kernels.triton.parts import wait_for_inputs
 
 ALTERNATIVES = tl.constexpr(MAX_ALTERNATIVES)
 
@@ -34,9 +35,7 @@ def block_alternatives(
 
     A token that was taken is replaced by -inf with no identity; so is what lies past the end.
     """
-    if PDL:
-        tl.extra.cuda.gdc_launch_dependents()
-        tl.extra.cuda.gdc_wait()
+    wait_for_inputs(PDL)
     row = tl.program_id(0)
     block = tl.program_id(1)
     place = row * num_blocks + block
@@ -74,9 +73,7 @@ def row_logprobs(
     PDL: tl.constexpr,
 ):
     """Store a row's log-probabilities. Program: (row)."""
-    if PDL:
-        tl.extra.cuda.gdc_launch_dependents()
-        tl.extra.cuda.gdc_wait()
+    wait_for_inputs(PDL)
     row = tl.program_id(0)
     blocks = tl.arange(0, MAX_BLOCKS)
     inside = blocks < num_blocks

@@ -5,6 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from zse.kernels.triton.parts import wait_for_inputs
+
 
 @triton.jit
 def count_pending(
@@ -27,9 +29,7 @@ def count_pending(
     The token has an entry if it stood in the text before or is biased; else it takes the spare
     one, the last of the row's run.
     """
-    if PDL:
-        tl.extra.cuda.gdc_launch_dependents()
-        tl.extra.cuda.gdc_wait()
+    wait_for_inputs(PDL)
     row = tl.program_id(0)
     length = tl.load(run_length + row)
     if length > 0:

@@ -14,6 +14,7 @@ from zse.kernels.lm_head_sample.triton.common import (
     scaled_masses,
     store_token,
 )
+from zse.kernels.triton.parts import wait_for_inputs
 
 
 @triton.jit
@@ -33,9 +34,7 @@ def adjust_logits(
 
     Applying leaves the original logit in ``entry_add``; RESTORE writes it back.
     """
-    if PDL:
-        tl.extra.cuda.gdc_launch_dependents()
-        tl.extra.cuda.gdc_wait()
+    wait_for_inputs(PDL)
     entries = tl.program_id(0) * ENTRIES + tl.arange(0, ENTRIES)
     inside = entries < num_entries
     tokens = tl.load(entry_token + entries, mask=inside, other=-1)
@@ -74,9 +73,7 @@ def block_statistics(
     Maximum and the lowest token that has it; RANDOM: sum of exp((logit - maximum) / temperature);
     TRUNCATED: smallest logit above -inf, and how many are.
     """
-    if PDL:
-        tl.extra.cuda.gdc_launch_dependents()
-        tl.extra.cuda.gdc_wait()
+    wait_for_inputs(PDL)
     row = tl.program_id(0)
     block = tl.program_id(1)
     place = row * num_blocks + block
@@ -119,9 +116,7 @@ def pick_tokens(
 
     The draw walks the running mass in order of token identity, first over blocks, then inside one.
     """
-    if PDL:
-        tl.extra.cuda.gdc_launch_dependents()
-        tl.extra.cuda.gdc_wait()
+    wait_for_inputs(PDL)
     row = tl.program_id(0)
     largest, token = row_maximum(block_max, block_arg, row, num_blocks, MAX_BLOCKS)
     if RANDOM:

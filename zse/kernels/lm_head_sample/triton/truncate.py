@@ -27,6 +27,7 @@ from zse.kernels.lm_head_sample.triton.common import (
     mass_of,
     row_maximum,
 )
+from zse.kernels.triton.parts import wait_for_inputs
 
 BINS = tl.constexpr(NUM_BINS)
 REACH = tl.constexpr(32.0)
@@ -251,9 +252,7 @@ def first_bins(
 
     With min_p the lowest edge is its floor, so that bin 0 counts all that min_p leaves.
     """
-    if PDL:
-        tl.extra.cuda.gdc_launch_dependents()
-        tl.extra.cuda.gdc_wait()
+    wait_for_inputs(PDL)
     row = tl.program_id(0)
     block = tl.program_id(1)
     degrees = tl.load(temperature + row)

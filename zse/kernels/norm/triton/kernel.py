@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from zse.kernels.norm.triton.parts import GROUP, load_bias, store_activations, sum_partials
+from zse.kernels.triton.parts import GROUP, load_bias, store_activations, sum_partials
 
 
 @triton.jit

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from zse.kernels import layout
-from zse.kernels.norm.triton.parts import round_to_even, to_bf16
+from zse.kernels.triton.parts import round_to_even, to_bf16
 
 BLOCK_TOKENS = tl.constexpr(layout.BLOCK_TOKENS)
 SCALE_CHANNELS = tl.constexpr(layout.SCALE_CHANNELS)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from zse.kernels.norm.triton.parts import load_bias, sum_two_partials, to_bf16
 from zse.kernels.rope_store.triton.heads import (
     BLOCK_TOKENS,
     Stored,
@@ -15,6 +14,7 @@ from zse.kernels.rope_store.triton.heads import (
     rotate,
     write_halves,
 )
+from zse.kernels.triton.parts import load_bias, sum_two_partials, to_bf16, wait_for_inputs
 
 
 @triton.jit
@@ -33,9 +33,7 @@ def rope_table(
     ``tl.cos`` and ``tl.sin`` are the accurate ones of libdevice, with the long reduction of large
     angles; the angle itself is the float32 product that transformers takes.
     """
-    if PDL:
-        tl.extra.cuda.gdc_launch_dependents()
-        tl.extra.cuda.gdc_wait()
+    wait_for_inputs(PDL)
     position = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     column = tl.arange(0, HALF_PAD)
     frequency = tl.load(inverse_frequencies + column, mask=column < HALF, other=0.0)
@@ -79,9 +77,7 @@ def rope_store(
 
     Program: (row, chunk of HEADS heads). Queries are stored rotated and not scaled.
     """
-    if PDL:
-        tl.extra.cuda.gdc_launch_dependents()
-        tl.extra.cuda.gdc_wait()
+    wait_for_inputs(PDL)
     half: tl.constexpr = HEAD_DIM // 2
     row = tl.program_id(0).to(tl.int64)
     all_heads = num_heads + 2 * kv_heads

@@ -5,10 +5,20 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from zse.format.nf4 import NF4_CODES
 from zse.kernels.layout import ACTIVATION_GROUP
 
 GROUP = tl.constexpr(ACTIVATION_GROUP)
+NF4_VALUES = tl.constexpr(NF4_CODES)
 ROUNDING_SHIFT = tl.constexpr(12582912.0)  # 1.5 * 2**23: adding it leaves no bits below the point
+
+
+@triton.jit
+def wait_for_inputs(PDL: tl.constexpr):
+    """Where kernels overlap, let the next one start, and wait for what the one before wrote."""
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
 
 
 @triton.jit
@@ -57,6 +67,27 @@ def load_bias(bias, offsets, mask, has_bias):
     """Return a tile of the bias, or zeros when there is none."""
     wanted = (tl.zeros(offsets.shape, tl.int32) + has_bias) > 0
     return tl.load(bias + offsets, mask=mask & wanted, other=0.0)
+
+
+@triton.jit
+def low_half(pair):
+    """Return the float16 in the low 16 bits of int32 words, as float32."""
+    return (pair & 0xFFFF).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
+
+
+@triton.jit
+def high_half(pair):
+    """Return the float16 in the high 16 bits of int32 words, as float32."""
+    return (pair >> 16).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
+
+
+@triton.jit
+def look_up(code, TABLE: tl.constexpr):
+    """Return the entries of a table of sixteen for codes 0..15, float32."""
+    value = tl.zeros(code.shape, tl.float32)
+    for index in tl.static_range(16):
+        value = tl.where(code == index, TABLE[index], value)
+    return value
 
 
 @triton.jit

@@ -1,0 +1,1 @@
+"""What the kernels of several operations share, in Triton."""
