@@ -58,7 +58,7 @@ GEMV_INT8 = _kernel(
     number("blocks"),
 )
 GEMV_16 = _kernel(
-    "plain",
+    "decode",
     "gemv_16",
     pointer("values", "bf16"),
     pointer("weights", "bf16"),

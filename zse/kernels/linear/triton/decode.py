@@ -1,4 +1,4 @@
-"""A matrix times one, two or four tokens whose activations are int8: the weights pass once.
+"""A matrix times one, two or four tokens: the weights pass once.
 
 A piece is 16 bytes of a row of the matrix, what a thread loads at once. A program takes R * T rows
 and one split of their columns; its threads lie T along the rows and C along the pieces of a row,
@@ -110,62 +110,118 @@ def int8_token(total, words, inputs, m, blocks, piece, inside,
 
 
 @triton.jit
-def four_bit_step(totals, words, scale, inputs, tokens, blocks, piece, inside,
-                  SCHEME: tl.constexpr, GROUP: tl.constexpr, ROWS: tl.constexpr,
-                  T: tl.constexpr, PLAIN: tl.constexpr):  # fmt: skip
-    """Return ``totals`` plus the products of one step with each token."""
-    added: tl.tuple = ()
-    if SCHEME == "int4":
-        nibbles = (words & 0x0F0F0F0F, (words >> 4) & 0x0F0F0F0F)
-        for index in tl.static_range(ROWS):
-            added += (int4_token(totals[index], nibbles, scale, inputs, tokens[index], blocks,
-                                 piece, inside, GROUP, T, PLAIN),)  # fmt: skip
-    else:
-        values = nf4_bytes(words, PLAIN)
-        for index in tl.static_range(ROWS):
-            added += (nf4_token(totals[index], values, scale, inputs, tokens[index], blocks,
-                                piece, inside, GROUP, T, PLAIN),)  # fmt: skip
-    return added
+def plain_token(total, weight, inputs, m, eighths, piece, inside, T: tl.constexpr):
+    """Return ``total`` [R, T, C] plus the products of one step with token m, in 16 bits."""
+    (values,) = inputs
+    same = tl.zeros((1, T, 1, 1), tl.int32)
+    at = values + m * eighths * 8 + same + piece[None, None, :, None] * 8
+    at += tl.arange(0, 8)[None, None, None, :]
+    x = tl.load(at, mask=inside[None, None, :, None] & (same == 0), other=0.0)
+    return total + tl.sum(weight * x.to(tl.float32), 3)
 
 
 @triton.jit
-def gemv_four_bit(inputs, weights, weight_scales, outputs, rows, N, blocks,
-                  SCHEME: tl.constexpr, GROUP: tl.constexpr, ROWS: tl.constexpr,
-                  R: tl.constexpr, T: tl.constexpr, C: tl.constexpr, PDL: tl.constexpr,
-                  PLAIN: tl.constexpr):  # fmt: skip
-    """Write float32 [splits, rows, N]: ``gemv_int4`` and ``gemv_nf4`` differ in the scales.
+def operands(loaded, SCHEME: tl.constexpr, PLAIN: tl.constexpr):
+    """Return what each token of a step is multiplied with, made once of the loaded pieces."""
+    if SCHEME == "int4":
+        made = (loaded & 0x0F0F0F0F, (loaded >> 4) & 0x0F0F0F0F)
+    elif SCHEME == "nf4":
+        made = nf4_bytes(loaded, PLAIN)
+    elif SCHEME == "int8":
+        made = loaded
+    else:
+        made = loaded.to(tl.float32)
+    return made
 
-    ``inputs`` are codes and scales of the activations, for int4 their sums too.
+
+@triton.jit
+def add_token(total, weights, scale, inputs, m, units, piece, inside, SCHEME: tl.constexpr,
+              GROUP: tl.constexpr, T: tl.constexpr, PLAIN: tl.constexpr):  # fmt: skip
+    """Return ``total`` [R, T, C] plus the products of one step with token m."""
+    if SCHEME == "int4":
+        total = int4_token(total, weights, scale, inputs, m, units, piece, inside, GROUP, T, PLAIN)
+    elif SCHEME == "nf4":
+        total = nf4_token(total, weights, scale, inputs, m, units, piece, inside, GROUP, T, PLAIN)
+    elif SCHEME == "int8":
+        total = int8_token(total, weights, inputs, m, units, piece, inside, T, PLAIN)
+    else:
+        total = plain_token(total, weights, inputs, m, units, piece, inside, T)
+    return total
+
+
+@triton.jit
+def gemv(inputs, weights, weight_scales, outputs, rows, N, units, SCHEME: tl.constexpr,
+         GROUP: tl.constexpr, PIECES: tl.constexpr, ROWS: tl.constexpr, R: tl.constexpr,
+         T: tl.constexpr, C: tl.constexpr, PDL: tl.constexpr, PLAIN: tl.constexpr):  # fmt: skip
+    """Write float32 [splits, rows, N]: what the kernels below have in common.
+
+    Args:
+        inputs: Addresses of the activations, of their scales and of their sums, as far as there
+            are any.
+        weights: Address of words or of 16-bit numbers.
+        weight_scales: One for each GROUP of columns, or one for each row (int8); else not read.
+        outputs: Address of the result.
+        rows: Tokens.
+        N: Rows of the matrix.
+        units: Units of a row of the matrix: blocks of 128 columns, or eighths of 16-bit numbers.
+        SCHEME: int4, nf4, int8 or 16 bits.
+        GROUP: Columns that share a scale; 0 for none.
+        PIECES: Pieces of a unit.
+        ROWS: Tokens of a program.
+        R: Rows of the matrix that a thread works on.
+        T: Threads along the rows.
+        C: Threads along the columns.
+        PDL: Whether kernels overlap.
+        PLAIN: Whether plain arithmetic stands in for inline assembly.
     """
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
+    each: tl.constexpr = 8 if SCHEME == "16-bit" else 4
+    nothing: tl.constexpr = 0.0 if SCHEME == "16-bit" else None
     per_group: tl.constexpr = GROUP // 32
-    begin, end = split_of_pieces(blocks * 4, C)
+    begin, end = split_of_pieces(units * PIECES, C)
     n, row = tile_rows(N, R, T)
+    if SCHEME == "16-bit":
+        row = row.to(tl.int64)
     piece = begin + tl.arange(0, C)
     inside = piece < end
-    at = weights + row[:, :, None, None] * (blocks * 16) + piece[:, None] * 4 + tl.arange(0, 4)
-    scale_at = weight_scales + row[:, :, None] * (blocks * (4 // per_group))
-    scale_at += opaque(piece // per_group, PLAIN)
-    words = tl.load(at, mask=inside[:, None], eviction_policy="evict_first")
-    scale = tl.load(scale_at, mask=inside, other=0)
+    at = weights + row[:, :, None, None] * (units * (PIECES * each)) + piece[:, None] * each
+    at += tl.arange(0, each)
+    if GROUP:
+        scale_at = weight_scales + row[:, :, None] * (units * (4 // per_group))
+        scale_at += opaque(piece // per_group, PLAIN)
+    loaded = tl.load(at, mask=inside[:, None], other=nothing, eviction_policy="evict_first")
+    scale = 1.0
+    if GROUP:
+        scale = tl.load(scale_at, mask=inside, other=0)
+    elif SCHEME == "int8":
+        scale = tl.load(weight_scales + row)[:, :, None]
     if PDL:
         tl.extra.cuda.gdc_wait()
     tokens = tile_tokens(rows, ROWS)
     totals = zero_totals(ROWS, R, T, C)
     for _ in range(begin, end, C):
-        at += C * 4
-        scale_at += C // per_group
+        at += C * each
         following = (piece + C) < end
-        next_words = tl.load(at, mask=following[:, None], eviction_policy="evict_first")
-        next_scale = tl.load(scale_at, mask=following, other=0)
-        totals = four_bit_step(totals, words, scale, inputs, tokens, blocks, piece, inside,
-                               SCHEME, GROUP, ROWS, T, PLAIN)  # fmt: skip
-        words = next_words
-        scale = next_scale
+        if GROUP:
+            scale_at += C // per_group
+        next_loaded = tl.load(
+            at, mask=following[:, None], other=nothing, eviction_policy="evict_first"
+        )
+        if GROUP:
+            next_scale = tl.load(scale_at, mask=following, other=0)
+        multiplied = operands(loaded, SCHEME, PLAIN)
+        added: tl.tuple = ()
+        for index in tl.static_range(ROWS):
+            added += (add_token(totals[index], multiplied, scale, inputs, tokens[index], units,
+                                piece, inside, SCHEME, GROUP, T, PLAIN),)  # fmt: skip
+        totals = added
+        loaded = next_loaded
+        if GROUP:
+            scale = next_scale
         piece += C
         inside = following
-    store_totals(outputs, totals, 1.0, n, rows, N, ROWS)
+    store_totals(outputs, totals, 1.0 if GROUP else scale, n, rows, N, ROWS)
 
 
 @triton.jit
@@ -185,8 +241,8 @@ def gemv_int4(codes, scales, sums, weights, scale_zeros, outputs, rows, N, block
         N: Rows of the matrix.
         blocks: K / 128.
     """
-    gemv_four_bit((codes, scales, sums), weights, scale_zeros, outputs, rows, N, blocks,
-                  "int4", GROUP, ROWS, R, T, C, PDL, PLAIN)  # fmt: skip
+    gemv((codes, scales, sums), weights, scale_zeros, outputs, rows, N, blocks,
+         "int4", GROUP, 4, ROWS, R, T, C, PDL, PLAIN)  # fmt: skip
 
 
 @triton.jit
@@ -195,18 +251,10 @@ def gemv_nf4(codes, scales, weights, absmaxes, outputs, rows, N, blocks,
              C: tl.constexpr, PDL: tl.constexpr, PLAIN: tl.constexpr):  # fmt: skip
     """As ``gemv_int4`` for nf4 weights, whose values are rounded to int8 (``NF4_STEP`` apart).
 
-    Operands:
-        codes: int32 words of int8 [rows, K].
-        scales: float32 [rows, K / 128].
-        weights: int32 words of packed weights [N, K / 8].
-        absmaxes: float16 [N, K / GROUP].
-        outputs: float32 [splits, rows, N].
-        rows: Tokens; a program takes ROWS of them.
-        N: Rows of the matrix.
-        blocks: K / 128.
+    ``absmaxes`` are float16 [N, K / GROUP].
     """
-    gemv_four_bit((codes, scales), weights, absmaxes, outputs, rows, N, blocks,
-                  "nf4", GROUP, ROWS, R, T, C, PDL, PLAIN)  # fmt: skip
+    gemv((codes, scales), weights, absmaxes, outputs, rows, N, blocks,
+         "nf4", GROUP, 4, ROWS, R, T, C, PDL, PLAIN)  # fmt: skip
 
 
 @triton.jit
@@ -215,39 +263,19 @@ def gemv_int8(codes, scales, weights, row_scales, outputs, rows, N, blocks,
               PDL: tl.constexpr, PLAIN: tl.constexpr):  # fmt: skip
     """As ``gemv_int4`` for int8 weights; a piece is 16 of them.
 
-    Operands:
-        codes: int32 words of int8 [rows, K].
-        scales: float32 [rows, K / 128].
-        weights: int32 words of int8 [N, K].
-        row_scales: float32 [N].
-        outputs: float32 [splits, rows, N].
-        rows: Tokens; a program takes ROWS of them.
-        N: Rows of the matrix.
-        blocks: K / 128.
+    ``weights`` are int32 words of int8 [N, K], ``row_scales`` float32 [N].
     """
-    if PDL:
-        tl.extra.cuda.gdc_launch_dependents()
-    begin, end = split_of_pieces(blocks * 8, C)
-    n, row = tile_rows(N, R, T)
-    piece = begin + tl.arange(0, C)
-    inside = piece < end
-    at = weights + row[:, :, None, None] * (blocks * 32) + piece[:, None] * 4 + tl.arange(0, 4)
-    words = tl.load(at, mask=inside[:, None], eviction_policy="evict_first")
-    row_scale = tl.load(row_scales + row)[:, :, None]
-    if PDL:
-        tl.extra.cuda.gdc_wait()
-    tokens = tile_tokens(rows, ROWS)
-    totals = zero_totals(ROWS, R, T, C)
-    for _ in range(begin, end, C):
-        at += C * 4
-        following = (piece + C) < end
-        next_words = tl.load(at, mask=following[:, None], eviction_policy="evict_first")
-        added: tl.tuple = ()
-        for index in tl.static_range(ROWS):
-            added += (int8_token(totals[index], words, (codes, scales), tokens[index], blocks,
-                                 piece, inside, T, PLAIN),)  # fmt: skip
-        totals = added
-        words = next_words
-        piece += C
-        inside = following
-    store_totals(outputs, totals, row_scale, n, rows, N, ROWS)
+    gemv((codes, scales), weights, row_scales, outputs, rows, N, blocks,
+         "int8", 0, 8, ROWS, R, T, C, PDL, PLAIN)  # fmt: skip
+
+
+@triton.jit
+def gemv_16(values, weights, outputs, rows, N, eighths,
+            ROWS: tl.constexpr, R: tl.constexpr, T: tl.constexpr, C: tl.constexpr,
+            PDL: tl.constexpr):  # fmt: skip
+    """As ``gemv_int4`` for 16-bit weights and activations; a piece is 8 weights.
+
+    ``values`` are bfloat16 [rows, K], ``weights`` bfloat16 or float16 [N, K]; ``eighths`` is K / 8.
+    """
+    gemv((values,), weights, weights, outputs, rows, N, eighths,
+         "16-bit", 0, 1, ROWS, R, T, C, PDL, False)  # fmt: skip
