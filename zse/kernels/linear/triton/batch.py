@@ -63,95 +63,6 @@ def load_scales(at, inside):
 
 
 @triton.jit
-def dot_four_bit(values, weights, scales, outputs, rows, N, groups, SCHEME: tl.constexpr,
-                 GROUP: tl.constexpr, BN: tl.constexpr, BM: tl.constexpr,
-                 STAGES: tl.constexpr, PDL: tl.constexpr, PLAIN: tl.constexpr):  # fmt: skip
-    """Write float32 [splits, rows, N]: bfloat16 [rows, K] times int4 or nf4 weights [N, K].
-
-    Operands:
-        values: bfloat16 [rows, K].
-        weights: uint8 [N, K / 2].
-        scales: int4: int32 pairs [N, K / GROUP]; nf4: float16 of the same shape.
-        outputs: float32 [splits, rows, N].
-        rows: Tokens.
-        N: Rows of the matrix.
-        groups: K / GROUP.
-    """
-    if PDL:
-        tl.extra.cuda.gdc_launch_dependents()
-    half: tl.constexpr = GROUP // 2
-    begin, end = split_of_groups(groups)
-    n, row, m, token = tile_of(rows, N, BN, BM)
-    k = tl.arange(0, half)
-    start = weights + row * (groups * half) + begin * half
-    at = start[:, None] + k[None, :]
-    x_at = values + token[:, None] * (groups * GROUP) + begin * GROUP + k[None, :]
-    scale_at = scales + row * groups + begin
-    if PDL:
-        request(start, (end - begin) * half)
-    scale = load_scales(scale_at, begin + row * 0 < end)
-    if PDL:
-        tl.extra.cuda.gdc_wait()
-    total = tl.zeros((BN, BM), tl.float32)
-    for group in tl.range(begin, end, num_stages=STAGES):
-        packed = tl.load(at, eviction_policy="evict_first")
-        x_low = tl.load(x_at)
-        x_high = tl.load(x_at + half)
-        scale_at += 1
-        next_scale = load_scales(scale_at, group + 1 + row * 0 < end)
-        low, high = unpack_four_bit(packed, scale, SCHEME, PLAIN)
-        total = dot_16(low, tl.trans(x_low), total, PLAIN)
-        total = dot_16(high, tl.trans(x_high), total, PLAIN)
-        at += half
-        x_at += GROUP
-        scale = next_scale
-    store_tile(outputs, total, n, m, rows, N)
-
-
-@triton.jit
-def dot_whole(values, weights, row_scales, outputs, rows, N, steps, SCHEME: tl.constexpr,
-              BN: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr,
-              PDL: tl.constexpr, PLAIN: tl.constexpr):  # fmt: skip
-    """As ``dot_four_bit`` for int8, bf16 and fp16 weights.
-
-    Operands:
-        values: bfloat16 [rows, K].
-        weights: int8, bfloat16 or float16 [N, K].
-        row_scales: float32 [N]; not read unless SCHEME is int8.
-        outputs: float32 [splits, rows, N].
-        rows: Tokens.
-        N: Rows of the matrix.
-        steps: K / BK.
-    """
-    if PDL:
-        tl.extra.cuda.gdc_launch_dependents()
-    begin, end = split_of_groups(steps)
-    n, row, m, token = tile_of(rows, N, BN, BM)
-    k = tl.arange(0, BK)
-    start = weights + row.to(tl.int64) * (steps * BK) + begin * BK
-    at = start[:, None] + k[None, :]
-    if PDL:
-        each: tl.constexpr = weights.dtype.element_ty.primitive_bitwidth // 8
-        request(start, (end - begin) * (BK * each))
-        tl.extra.cuda.gdc_wait()
-    x_at = values + token[:, None] * (steps * BK) + begin * BK + k[None, :]
-    total = tl.zeros((BN, BM), tl.float32)
-    for _ in tl.range(begin, end, num_stages=STAGES):
-        weight = tl.load(at, eviction_policy="evict_first")
-        x = tl.load(x_at)
-        if SCHEME == "int8":
-            weight = unpack_int8(weight, PLAIN)
-        if SCHEME == "fp16":
-            x = x.to(tl.float16)
-        total = dot_16(weight, tl.trans(x), total, PLAIN)
-        at += BK
-        x_at += BK
-    if SCHEME == "int8":
-        total *= tl.load(row_scales + row)[:, None]
-    store_tile(outputs, total, n, m, rows, N)
-
-
-@triton.jit
 def add_group(total, product, scale, x_low, x_high, x_scale, sum_at, SCHEME: tl.constexpr,
               GROUP: tl.constexpr):  # fmt: skip
     """Return ``total`` [BN, BM] plus the products of one group, scaled.
@@ -182,34 +93,25 @@ def add_group(total, product, scale, x_low, x_high, x_scale, sum_at, SCHEME: tl.
 
 
 @triton.jit
-def imma_four_bit(codes, x_scales, x_sums, weights, scales, outputs, rows, N, blocks,
-                  SCHEME: tl.constexpr, GROUP: tl.constexpr, BN: tl.constexpr,
-                  BM: tl.constexpr, STAGES: tl.constexpr, PDL: tl.constexpr,
+def four_bit_tile(values, x_scales, x_sums, weights, scales, outputs, rows, N, units,
+                  UNIT: tl.constexpr, SCHEME: tl.constexpr, GROUP: tl.constexpr,
+                  BN: tl.constexpr, BM: tl.constexpr, STAGES: tl.constexpr, PDL: tl.constexpr,
                   PLAIN: tl.constexpr):  # fmt: skip
-    """As ``dot_four_bit`` with int8 activations; nf4 values are rounded to int8.
+    """Write one tile of one split for int4 and nf4 weights; K is ``units`` times UNIT columns.
 
-    Operands:
-        codes: int8 [rows, K].
-        x_scales: float32 [rows, K / 128].
-        x_sums: float32 [rows, K / 128].
-        weights: uint8 [N, K / 2].
-        scales: int4: int32 pairs [N, K / GROUP]; nf4: float16 of the same shape.
-        outputs: float32 [splits, rows, N].
-        rows: Tokens.
-        N: Rows of the matrix.
-        blocks: K / 128.
+    ``values`` are bfloat16, or int8 with ``x_scales`` and ``x_sums``.
     """
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
     half: tl.constexpr = GROUP // 2
-    per_block: tl.constexpr = 128 // GROUP
-    begin, end = split_of_groups(blocks * per_block)
+    per_unit: tl.constexpr = UNIT // GROUP
+    begin, end = split_of_groups(units * per_unit)
     n, row, m, token = tile_of(rows, N, BN, BM)
     k = tl.arange(0, half)
-    start = weights + row * (blocks * 64) + begin * half
+    start = weights + row * (units * (UNIT // 2)) + begin * half
     at = start[:, None] + k[None, :]
-    x_at = codes + token[:, None] * (blocks * 128) + begin * GROUP + k[None, :]
-    scale_at = scales + row * (blocks * per_block) + begin
+    x_at = values + token[:, None] * (units * UNIT) + begin * GROUP + k[None, :]
+    scale_at = scales + row * (units * per_unit) + begin
     if PDL:
         request(start, (end - begin) * half)
     scale = load_scales(scale_at, begin + row * 0 < end)
@@ -220,15 +122,21 @@ def imma_four_bit(codes, x_scales, x_sums, weights, scales, outputs, rows, N, bl
         packed = tl.load(at, eviction_policy="evict_first")
         x_low = tl.load(x_at)
         x_high = tl.load(x_at + half)
-        block = group // per_block
-        x_scale = tl.load(x_scales + token * blocks + block)
+        if values.dtype.element_ty == tl.int8:
+            block = group // per_unit
+            x_scale = tl.load(x_scales + token * units + block)
         scale_at += 1
         next_scale = load_scales(scale_at, group + 1 + row * 0 < end)
-        low, high = four_bit_codes(packed, SCHEME, PLAIN)
-        product = tl.dot(low, tl.trans(x_low), out_dtype=tl.int32)
-        product = tl.dot(high, tl.trans(x_high), product, out_dtype=tl.int32)
-        sum_at = x_sums + token * blocks + block
-        total = add_group(total, product, scale, x_low, x_high, x_scale, sum_at, SCHEME, GROUP)
+        if values.dtype.element_ty == tl.int8:
+            low, high = four_bit_codes(packed, SCHEME, PLAIN)
+            product = tl.dot(low, tl.trans(x_low), out_dtype=tl.int32)
+            product = tl.dot(high, tl.trans(x_high), product, out_dtype=tl.int32)
+            sum_at = x_sums + token * units + block
+            total = add_group(total, product, scale, x_low, x_high, x_scale, sum_at, SCHEME, GROUP)
+        else:
+            low, high = unpack_four_bit(packed, scale, SCHEME, PLAIN)
+            total = dot_16(low, tl.trans(x_low), total, PLAIN)
+            total = dot_16(high, tl.trans(x_high), total, PLAIN)
         at += half
         x_at += GROUP
         scale = next_scale
@@ -236,38 +144,92 @@ def imma_four_bit(codes, x_scales, x_sums, weights, scales, outputs, rows, N, bl
 
 
 @triton.jit
-def imma_int8(codes, x_scales, weights, row_scales, outputs, rows, N, blocks,
-              BN: tl.constexpr, BM: tl.constexpr, STAGES: tl.constexpr,
-              PDL: tl.constexpr):  # fmt: skip
-    """As ``dot_four_bit`` for int8 weights and activations.
+def whole_tile(values, x_scales, weights, row_scales, outputs, rows, N, steps,
+               SCHEME: tl.constexpr, BN: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr,
+               STAGES: tl.constexpr, PDL: tl.constexpr, PLAIN: tl.constexpr):  # fmt: skip
+    """As ``four_bit_tile`` for int8, bf16 and fp16 weights; K is ``steps`` times BK columns."""
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
+    begin, end = split_of_groups(steps)
+    n, row, m, token = tile_of(rows, N, BN, BM)
+    k = tl.arange(0, BK)
+    start = weights + row.to(tl.int64) * (steps * BK) + begin * BK
+    at = start[:, None] + k[None, :]
+    if PDL:
+        each: tl.constexpr = weights.dtype.element_ty.primitive_bitwidth // 8
+        request(start, (end - begin) * (BK * each))
+        tl.extra.cuda.gdc_wait()
+    x_at = values + token[:, None] * (steps * BK) + begin * BK + k[None, :]
+    total = tl.zeros((BN, BM), tl.float32)
+    for step in tl.range(begin, end, num_stages=STAGES):
+        if values.dtype.element_ty == tl.int8:
+            x_scale = tl.load(x_scales + token * steps + step)
+        weight = tl.load(at, eviction_policy="evict_first")
+        x = tl.load(x_at)
+        if values.dtype.element_ty == tl.int8:
+            product = tl.dot(weight, tl.trans(x), out_dtype=tl.int32)
+            total += product.to(tl.float32) * x_scale[None, :]
+        else:
+            if SCHEME == "int8":
+                weight = unpack_int8(weight, PLAIN)
+            if SCHEME == "fp16":
+                x = x.to(tl.float16)
+            total = dot_16(weight, tl.trans(x), total, PLAIN)
+        at += BK
+        x_at += BK
+    if SCHEME == "int8":
+        total *= tl.load(row_scales + row)[:, None]
+    store_tile(outputs, total, n, m, rows, N)
+
+
+@triton.jit
+def dot_four_bit(values, weights, scales, outputs, rows, N, groups, SCHEME: tl.constexpr,
+                 GROUP: tl.constexpr, BN: tl.constexpr, BM: tl.constexpr,
+                 STAGES: tl.constexpr, PDL: tl.constexpr, PLAIN: tl.constexpr):  # fmt: skip
+    """Write float32 [splits, rows, N]: bfloat16 [rows, K] times int4 or nf4 weights [N, K].
 
     Operands:
-        codes: int8 [rows, K].
-        x_scales: float32 [rows, K / 128].
-        weights: int8 [N, K].
-        row_scales: float32 [N].
+        values: bfloat16 [rows, K].
+        weights: uint8 [N, K / 2].
+        scales: int4: int32 pairs [N, K / GROUP]; nf4: float16 of the same shape.
         outputs: float32 [splits, rows, N].
         rows: Tokens.
         N: Rows of the matrix.
-        blocks: K / 128.
+        groups: K / GROUP.
     """
-    if PDL:
-        tl.extra.cuda.gdc_launch_dependents()
-    begin, end = split_of_groups(blocks)
-    n, row, m, token = tile_of(rows, N, BN, BM)
-    k = tl.arange(0, 128)
-    start = weights + row.to(tl.int64) * (blocks * 128) + begin * 128
-    at = start[:, None] + k[None, :]
-    if PDL:
-        request(start, (end - begin) * 128)
-        tl.extra.cuda.gdc_wait()
-    x_at = codes + token[:, None] * (blocks * 128) + begin * 128 + k[None, :]
-    total = tl.zeros((BN, BM), tl.float32)
-    for block in tl.range(begin, end, num_stages=STAGES):
-        x_scale = tl.load(x_scales + token * blocks + block)
-        weight = tl.load(at, eviction_policy="evict_first")
-        product = tl.dot(weight, tl.trans(tl.load(x_at)), out_dtype=tl.int32)
-        total += product.to(tl.float32) * x_scale[None, :]
-        at += 128
-        x_at += 128
-    store_tile(outputs, total * tl.load(row_scales + row)[:, None], n, m, rows, N)
+    four_bit_tile(values, scales, scales, weights, scales, outputs, rows, N, groups,
+                  GROUP, SCHEME, GROUP, BN, BM, STAGES, PDL, PLAIN)  # fmt: skip
+
+
+@triton.jit
+def dot_whole(values, weights, row_scales, outputs, rows, N, steps, SCHEME: tl.constexpr,
+              BN: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr,
+              PDL: tl.constexpr, PLAIN: tl.constexpr):  # fmt: skip
+    """As ``dot_four_bit`` for int8, bf16 and fp16 weights; K is ``steps`` times BK.
+
+    ``row_scales`` are float32 [N], read only for int8.
+    """
+    whole_tile(values, row_scales, weights, row_scales, outputs, rows, N, steps,
+               SCHEME, BN, BM, BK, STAGES, PDL, PLAIN)  # fmt: skip
+
+
+@triton.jit
+def imma_four_bit(codes, x_scales, x_sums, weights, scales, outputs, rows, N, blocks,
+                  SCHEME: tl.constexpr, GROUP: tl.constexpr, BN: tl.constexpr,
+                  BM: tl.constexpr, STAGES: tl.constexpr, PDL: tl.constexpr,
+                  PLAIN: tl.constexpr):  # fmt: skip
+    """As ``dot_four_bit`` with int8 activations; nf4 values are rounded to int8.
+
+    ``x_scales`` and ``x_sums`` are float32 [rows, K / 128]; ``blocks`` is K / 128.
+    """
+    four_bit_tile(codes, x_scales, x_sums, weights, scales, outputs, rows, N, blocks,
+                  128, SCHEME, GROUP, BN, BM, STAGES, PDL, PLAIN)  # fmt: skip
+
+
+@triton.jit
+def imma_int8(codes, x_scales, weights, row_scales, outputs, rows, N, blocks,
+              BN: tl.constexpr, BM: tl.constexpr, STAGES: tl.constexpr,
+              PDL: tl.constexpr):  # fmt: skip
+    """As ``imma_four_bit`` for int8 weights; ``row_scales`` are float32 [N]."""
+    whole_tile(codes, x_scales, weights, row_scales, outputs, rows, N, blocks,
+               "int8", BN, BM, 128, STAGES, PDL, False)  # fmt: skip
