@@ -21,6 +21,7 @@ from zse.oci.debian.packages import (
     update_debian_lock,
 )
 from zse.oci.image.code import APPLICATION, code_entries, entries_digest
+from zse.oci.layout.cache import LayerCache
 from zse.oci.layout.layer import (
     LIBRARY_VERSIONS,
     Compression,
@@ -52,10 +53,9 @@ if TYPE_CHECKING:
     from hashlib import _Hash as Hash
     from pathlib import Path
 
+    from zse.oci.image.options import BuildOptions
     from zse.oci.image.python import ImagePython
-    from zse.oci.layout.cache import LayerCache
     from zse.oci.layout.tar import Entry
-    from zse.oci.python.secrets import Secrets
     from zse.oci.recipe import Recipe
 
 MODEL_PATH = "models/model.zse"
@@ -112,36 +112,34 @@ class LayerBuilder:
 
     Attributes:
         recipe: What goes in.
-        locks: Folder of the lock files.
-        cache: Layers built before.
+        options: How it is built.
         python: Compiles the byte code.
-        downloads: Folder for wheels and packages.
-        compression: How layers are stored.
-        mtime: Time stamp of every file, seconds since 1970.
-        is_update: Resolve again and write the locks first.
         report: Told what happens.
         progress: Told how far a layer is.
-        secrets: Credentials for the package indexes.
         materials: Grows by what goes into the layers.
     """
 
     recipe: Recipe
-    locks: Path
-    cache: LayerCache
+    options: BuildOptions
     python: ImagePython
-    downloads: Path
-    compression: Compression
-    mtime: int
-    is_update: bool
     report: Callable[[str], None]
     progress: StageProgress
-    secrets: Secrets | None = None
     materials: list[Material] = field(default_factory=list)
+
+    @property
+    def cache(self) -> LayerCache:
+        """Layers built before."""
+        return LayerCache(self.options.cache_dir / "layers", is_enabled=self.options.is_cached)
+
+    @property
+    def locks(self) -> Path:
+        """Folder of the lock files."""
+        return self.options.locks_of(self.recipe)
 
     def debian(self, archive: Archive, suite: str) -> Layer:
         """Build the base layer from Debian packages."""
         recipe = replace(self.recipe.debian, suite=suite)
-        if self.is_update:
+        if self.options.is_lock_updated:
             self.report(f"resolving Debian packages of {suite} for {recipe.architecture}")
             packages = update_debian_lock(archive, recipe, self.locks)
         else:
@@ -161,15 +159,19 @@ class LayerBuilder:
 
     def dependencies(self) -> list[Layer]:
         """Build the layers that hold Python packages."""
-        if self.is_update:
+        if self.options.is_lock_updated:
             self.report(f"resolving wheels for {self.recipe.platform}")
             wheels = update_wheel_lock(
-                self.recipe, self.locks, self.downloads / "wheels", self.secrets
+                self.recipe, self.locks, self.options.downloads / "wheels", self.options.secrets
             )
         else:
             wheels = read_wheel_lock(self.locks, self.recipe)
         files = fetch_wheels(
-            self.recipe, wheels, self.downloads / "wheels", self.secrets, self.report
+            self.recipe,
+            wheels,
+            self.options.downloads / "wheels",
+            self.options.secrets,
+            self.report,
         )
         groups: dict[str, list[tuple[Path, str]]] = {}
         for wheel, file in zip(wheels, files, strict=True):
@@ -210,8 +212,15 @@ class LayerBuilder:
     def _layer(
         self, title: str, inputs: Sequence[object], entries: Callable[[], Iterable[Entry]]
     ) -> Layer:
-        library = LIBRARY_VERSIONS[self.compression]
-        key = [inputs, title, self.compression, library, self.mtime, self.python.version]
+        library = LIBRARY_VERSIONS[self.options.compression]
+        key = [
+            inputs,
+            title,
+            self.options.compression,
+            library,
+            self.options.epoch_seconds,
+            self.python.version,
+        ]
 
         def build(blobs: Path) -> Layer:
             files = entries()
@@ -226,8 +235,8 @@ class LayerBuilder:
             return write_layer(
                 files,
                 blobs,
-                compression=self.compression,
-                mtime=self.mtime,
+                compression=self.options.compression,
+                mtime=self.options.epoch_seconds,
                 comment=title,
                 progress=self.progress,
             )

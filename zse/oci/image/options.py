@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from zse.oci.image.next_steps import NextStep
     from zse.oci.python.secrets import Secrets
+    from zse.oci.recipe import Recipe
 
 
 class ModelMode(StrEnum):
@@ -77,6 +78,15 @@ class BuildOptions:
     epoch_seconds: int = 0
     auth_file: Path = Path("~/.docker/config.json")
     secrets: Secrets | None = None
+
+    @property
+    def downloads(self) -> Path:
+        """Folder of wheels, packages and bases."""
+        return self.cache_dir / "downloads"
+
+    def locks_of(self, recipe: Recipe) -> Path:
+        """Return the folder of a recipe's lock files."""
+        return self.locks or recipe.folder
 
     @property
     def shown_model_url(self) -> str:

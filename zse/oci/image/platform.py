@@ -22,7 +22,6 @@ from zse.oci.image.layers import LayerBuilder
 from zse.oci.image.options import BuildOptions, BuiltPlatform, ModelMode
 from zse.oci.image.python import ImagePython
 from zse.oci.image.settings import image_annotations, image_facts, image_settings
-from zse.oci.layout.cache import LayerCache
 from zse.oci.layout.layer import LIBZSTD_VERSION, PINNED_LIBZSTD_VERSION, Compression
 from zse.oci.layout.manifest import (
     MEDIA_TYPE_CONFIG,
@@ -105,8 +104,13 @@ def build_platform(
         ImageError: Any of its subclasses: a lock, wheel, package or base at fault.
     """
     archive = _archive(options, report)
-    builder = _builder(stack, recipe, options, archive, report, progress)
-    base, layers = _base(stack, recipe, options, builder, archive)
+    python = stack.enter_context(
+        ImagePython(recipe, options.locks_of(recipe), archive, options.cache_dir)
+    )
+    builder = LayerBuilder(
+        recipe=recipe, options=options, python=python, report=report, progress=progress
+    )
+    base, layers = _base(stack, builder, archive)
     is_fetched = options.model_mode is ModelMode.URL
     layers += builder.dependencies()
     if recipe.kernels.gpu:
@@ -124,39 +128,15 @@ def build_platform(
         report(f"warning: {words}")
     said = image_facts(recipe, options, model, cpython=builder.python.version)
     settings = image_settings(recipe, options, said)
-    return _assemble(recipe, options, settings, builder, layout, base, layers)
+    return _assemble(settings, builder, layout, base, layers)
 
 
 def _archive(options: BuildOptions, report: Callable[[str], None]) -> Callable[[], Archive]:
     """Return what opens the Debian mirror: only who needs packages asks where there is one."""
     return lambda: Archive(
         mirrors=find_mirrors(options.mirror),
-        cache=options.cache_dir / "downloads" / "debian",
+        cache=options.downloads / "debian",
         report=report,
-    )
-
-
-def _builder(
-    stack: ExitStack,
-    recipe: Recipe,
-    options: BuildOptions,
-    archive: Callable[[], Archive],
-    report: Callable[[str], None],
-    progress: StageProgress,
-) -> LayerBuilder:
-    locks = options.locks or recipe.folder
-    return LayerBuilder(
-        recipe=recipe,
-        locks=locks,
-        cache=LayerCache(options.cache_dir / "layers", is_enabled=options.is_cached),
-        python=stack.enter_context(ImagePython(recipe, locks, archive, options.cache_dir)),
-        downloads=options.cache_dir / "downloads",
-        compression=options.compression,
-        mtime=options.epoch_seconds,
-        is_update=options.is_lock_updated,
-        report=report,
-        progress=progress,
-        secrets=options.secrets,
     )
 
 
@@ -168,7 +148,8 @@ def _warnings(builder: LayerBuilder) -> tuple[str, ...]:
             f"no byte code goes into the image, so it starts twice as slowly: "
             f"{builder.python.reason}"
         )
-    if builder.compression is Compression.ZSTD and LIBZSTD_VERSION != PINNED_LIBZSTD_VERSION:
+    is_zstd = builder.options.compression is Compression.ZSTD
+    if is_zstd and LIBZSTD_VERSION != PINNED_LIBZSTD_VERSION:
         found.append(
             f"this machine's libzstd is {LIBZSTD_VERSION}: the digest differs from those that "
             f"{PINNED_LIBZSTD_VERSION} gives"
@@ -188,20 +169,17 @@ def _packs(recipe: Recipe, options: BuildOptions) -> dict[str, Path]:
 
 
 def _base(
-    stack: ExitStack,
-    recipe: Recipe,
-    options: BuildOptions,
-    builder: LayerBuilder,
-    archive: Callable[[], Archive],
+    stack: ExitStack, builder: LayerBuilder, archive: Callable[[], Archive]
 ) -> tuple[Base, list[Layer]]:
     """Return the base, and the layers that were built for it."""
+    recipe, options = builder.recipe, builder.options
     name = parse_base(options.base or recipe.base)
     if name.kind == "debian":
         suite = suite_of(name.value, recipe.debian.suite, python=recipe.python, known=SUITE_PYTHON)
         return Base(name=f"debian:{suite}"), [builder.debian(archive(), suite)]
     if name.kind == "rootfs":
         path = Path(name.value)
-        layer = layer_from_rootfs(path, builder.cache.blobs, compression=builder.compression)
+        layer = layer_from_rootfs(path, builder.cache.blobs, compression=options.compression)
         base = Base(name=f"rootfs:{path.name}", digest=layer.diff_id)
         builder.materials.append(base_material(base.name, hex_of(layer.diff_id)))
         return replace(base, digest=""), [layer]
@@ -210,7 +188,7 @@ def _base(
     else:
         reference = parse_reference(name.value)
         registry = stack.enter_context(open_registry(reference, options.auth_file))
-        cache = builder.downloads / "bases"
+        cache = options.downloads / "bases"
         base = base_from_registry(registry, platform=recipe.platform, cache=cache)
         if not reference.digest:
             builder.report(f"the base {base.name} is {base.digest}; a tag may move, a digest not")
@@ -220,8 +198,6 @@ def _base(
 
 
 def _assemble(
-    recipe: Recipe,
-    options: BuildOptions,
     settings: ImageSettings,
     builder: LayerBuilder,
     layout: ImageLayout,
@@ -229,6 +205,7 @@ def _assemble(
     layers: list[Layer],
 ) -> PlatformImage:
     """Write config and manifest into the layout."""
+    recipe, options = builder.recipe, builder.options
     content = build_config(
         base.config,
         layers,

@@ -193,5 +193,5 @@ def _check_base(recipe: Recipe, options: BuildOptions) -> None:
         check_can_carry(base_from_layout(name.value, platform=recipe.platform))
     else:
         with open_registry(parse_reference(name.value), options.auth_file) as registry:
-            cache = options.cache_dir / "downloads" / "bases"
+            cache = options.downloads / "bases"
             check_can_carry(base_from_registry(registry, platform=recipe.platform, cache=cache))
