@@ -22,11 +22,12 @@ from sample_packs import (
 from zse.errors import NotFoundError
 from zse.format.errors import Rule
 from zse.format.header_json import dump_canonical
-from zse.kernels.build.writer import assemble, write_whole
+from zse.kernels.build.writer import assemble
 from zse.kernels.errors import KernelPackError, KernelRule
 from zse.kernels.pack import KernelPack, PackEntry
 from zse.kernels.pack_header import CONTAINER
 from zse.kernels.variant import variant
+from zse.store.whole import write_whole
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,13 +15,13 @@ from zse.errors import NotFoundError, UsageError, ZSEError
 from zse.install import install_hint
 from zse.kernels.build.artifact import PackArtifact, is_artifact, open_artifact
 from zse.kernels.build.released import release_address
-from zse.kernels.build.writer import write_whole
 from zse.kernels.errors import KernelPackError
 from zse.kernels.find import SUFFIX, build_in_child, cached_pack
 from zse.kernels.pack import KernelPack
 from zse.kernels.sources import source_digest
 from zse.kernels.targets import target_named
 from zse.records import record
+from zse.store.whole import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

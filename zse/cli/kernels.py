@@ -71,8 +71,8 @@ def build(
     The same sources and the same triton give the same bytes.
     """
     from zse.kernels.build.builder import build_pack
-    from zse.kernels.build.writer import write_whole
     from zse.store.cache_room import filling
+    from zse.store.whole import write_whole
 
     targets = [target_named(name) for name in dict.fromkeys(gpus)]
     paths = _output_paths(out, targets)
@@ -159,7 +159,7 @@ def pull(
 ) -> None:
     """Fetch packs for this zse from PLACE."""
     from zse.kernels.build.artifact import open_artifact
-    from zse.kernels.build.writer import write_whole
+    from zse.store.whole import write_whole
 
     auth_file = Path(load_settings().registry_auth_file)
     with open_artifact(place, source_digest(), auth_file=auth_file) as artifact:
@@ -217,8 +217,8 @@ def tune_command(
     """
     from zse.cli.kernels_tune import ROWS, SHAPES, Bench, tune
     from zse.device.open import open_gpu
-    from zse.kernels.build.writer import write_whole
     from zse.kernels.tuning import slug
+    from zse.store.whole import write_whole
 
     check_output(out, force=force)
     settings = load_settings()

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import shutil
 import subprocess
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zse.deploy.errors import DeployError
 from zse.errors import MissingDependencyError, RefusedError
+from zse.store.whole import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from pathlib import Path
 
     from zse.deploy.plan import Plan
 
@@ -44,8 +43,7 @@ def write_files(plan: Plan, folder: Path, *, is_forced: bool = False) -> list[Pa
         )
     for path, text in changed.items():
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(path, text)
+            write_whole(path, text, mode=0o755 if path.suffix == ".sh" else 0o644)
         except OSError as error:
             raise DeployError(
                 f"{path} cannot be written: {error.strerror}", hint="Choose another --output."
@@ -82,16 +80,3 @@ def _text_of(path: Path) -> str | None:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         return None
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a text file under another name, then give it its own."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        Path(name).chmod(0o755 if path.suffix == ".sh" else 0o644)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise

@@ -11,10 +11,10 @@ import re
 from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
-from zse.deploy.carry_out import write_whole
 from zse.deploy.errors import DeployError
 from zse.errors import NotFoundError, UsageError
 from zse.records import record
+from zse.store.whole import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

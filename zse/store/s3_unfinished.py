@@ -9,13 +9,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from zse.records import record
 from zse.settings import load_settings
 from zse.store.s3_client import translated_errors
+from zse.store.whole import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -95,11 +95,8 @@ def abort_upload(client: Any, bucket: str, key: str, upload_id: str) -> None:
 def save_record(record: UploadRecord) -> None:
     """Remember an upload that has begun. Where nothing can be written, it cannot be resumed."""
     path = _record_path(record.url, record.endpoint)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.new")
     with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(json.dumps(asdict(record), sort_keys=True))
-        temporary.replace(path)
+        write_whole(path, json.dumps(asdict(record), sort_keys=True))
 
 
 def load_record(location: Location, endpoint: str) -> UploadRecord | None:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zse.format.container import align_up
@@ -83,20 +80,3 @@ def assemble(header: bytes, code: bytes) -> bytes:
 def padded(piece: bytes) -> bytes:
     """Return bytes with zeros to a multiple of 256."""
     return piece.ljust(align_up(len(piece), ALIGN), b"\0")
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a file under a temporary name, then give it its own."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fd, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    temporary = Path(name)
-    try:
-        with os.fdopen(fd, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.chmod(0o644)
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
