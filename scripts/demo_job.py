@@ -31,6 +31,7 @@ from zse.deploy.measure.runners import RUNNERS, first_that_works  # noqa: E402
 from zse.errors import ZSEError  # noqa: E402
 from zse.format.reader import ZSEReader  # noqa: E402
 from zse.oci.image.unpacked import UnpackedImage  # noqa: E402
+from zse.settings import load_settings  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -105,7 +106,7 @@ def store_model(work: Workplace) -> Path:
         say(f"    {shown(work.model)} is there from an earlier run")
     elif zse("convert", "tiny", "-o", str(work.model), "--quant", "int8", "--force").returncode:
         raise DemoError("the conversion failed")
-    put_file(work.model, str(stored))
+    put_file(work.model, str(stored), load_settings())
     return stored
 
 

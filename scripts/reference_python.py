@@ -47,8 +47,9 @@ def find(name: str, module: str) -> Definition:
     for node in tree.body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == name:
             return Definition(node=node, module=tree)
-    if origin := imported_from(name, tree):
-        return find(name, origin)
+    origin, there = imported_from(name, tree)
+    if origin:
+        return find(there, origin)
     raise LookupError(f"{module} does not define {name}")
 
 
@@ -83,20 +84,21 @@ def members(found: Definition) -> list[ast.stmt]:
     """Return what a class and the classes that it is made from define, its own last."""
     inherited: list[ast.stmt] = []
     for base in found.node.bases:
-        origin = imported_from(ast.unparse(base), found.module)
+        origin, there = imported_from(ast.unparse(base), found.module)
         if origin.startswith("zse."):
-            inherited += members(find(ast.unparse(base), origin))
+            inherited += members(find(there, origin))
     own = {item.name for item in found.node.body if isinstance(item, ast.FunctionDef)}
     kept = [item for item in inherited if getattr(item, "name", "") not in own]
     return [*kept, *found.node.body]
 
 
-def imported_from(name: str, module: ast.Module) -> str:
-    """Return the module that a name comes from; empty where it is not imported."""
+def imported_from(name: str, module: ast.Module) -> tuple[str, str]:
+    """Return the module that a name comes from, empty where none, and what it is called there."""
     for item in module.body:
-        if isinstance(item, ast.ImportFrom) and name in [alias.name for alias in item.names]:
-            return item.module or ""
-    return ""
+        for alias in item.names if isinstance(item, ast.ImportFrom) else ():
+            if (alias.asname or alias.name) == name:
+                return item.module or "", alias.name
+    return "", name
 
 
 def signature(node: ast.FunctionDef, owner: str = "") -> str:

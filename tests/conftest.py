@@ -129,7 +129,7 @@ def s3_bucket(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> str:
     """An empty bucket; the AWS variables of this test point at its server."""
     import secrets
 
-    from zse.store.s3_client import default_client
+    from s3_clients import default_client
 
     for name, value in s3_server.environment().items():
         monkeypatch.setenv(name, value)

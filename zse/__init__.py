@@ -45,7 +45,7 @@ _LAZY = {
     "IntelligenceOrchestrator": "zse.engine.orchestrator",
     "convert_model": "zse.quantize.convert",
     "ConversionReport": "zse.quantize.report",
-    "ZSEReader": "zse.format.reader",
+    "ZSEReader": "zse.quantize.locate",
     "load_zse_model": "zse.quantize.huggingface.load",
     "ZSEError": "zse.errors",
 }

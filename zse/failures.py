@@ -12,7 +12,6 @@ from pathlib import Path
 
 from zse.errors import DeviceError, DiskFullError, MissingDependencyError, StoreError, ZSEError
 from zse.install import EXTRA_OF_PACKAGE, find_strangers, strangers_warning
-from zse.settings import load_settings
 from zse.store.cache_use import usable
 from zse.store.local import FULL_ERRORS, translated_os_error
 
@@ -32,7 +31,7 @@ class UnforeseenError(ZSEError):
     )
 
 
-def as_error(failure: BaseException) -> ZSEError | None:
+def as_error(failure: BaseException, cache_dir: Path) -> ZSEError | None:
     """Return the deliberate error that says what ``failure`` means; None when it has no words."""
     if isinstance(failure, ZSEError):
         return failure
@@ -41,7 +40,7 @@ def as_error(failure: BaseException) -> ZSEError | None:
     if isinstance(failure, MemoryError):
         return DeviceError("the machine has no memory left for this", hint=_LESS_MEMORY)
     if isinstance(failure, OSError):
-        return _of_system(failure)
+        return _of_system(failure, cache_dir)
     refused = _TORCH_REFUSED.search(str(failure)) if isinstance(failure, RuntimeError) else None
     if refused is not None:
         return DeviceError(
@@ -51,9 +50,9 @@ def as_error(failure: BaseException) -> ZSEError | None:
     return None
 
 
-def deliberate(failure: BaseException) -> ZSEError:
+def deliberate(failure: BaseException, cache_dir: Path) -> ZSEError:
     """Return the deliberate error that says what ``failure`` means, a defect where it has none."""
-    return as_error(failure) or _unforeseen(failure)
+    return as_error(failure, cache_dir) or _unforeseen(failure)
 
 
 def _unforeseen(failure: BaseException) -> UnforeseenError:
@@ -73,7 +72,7 @@ def _of_import(failure: ImportError) -> ZSEError | None:
     return MissingDependencyError(f"{package} cannot be imported: {failure}", extra=extra)
 
 
-def _of_system(failure: OSError) -> ZSEError | None:
+def _of_system(failure: OSError, cache_dir: Path) -> ZSEError | None:
     if failure.errno == errno.ENOMEM:
         return DeviceError("the machine has no memory left for this", hint=_LESS_MEMORY)
     if failure.errno in _TOO_MANY_FILES:
@@ -82,7 +81,7 @@ def _of_system(failure: OSError) -> ZSEError | None:
         full = failure.errno in FULL_ERRORS
         return DiskFullError(f"the disk is full: {failure.strerror}") if full else None
     try:
-        with usable(load_settings().cache_dir):
+        with usable(cache_dir):
             raise failure
     except ZSEError as error:  # it was about the cache
         return error

@@ -29,6 +29,7 @@ Record = TypeVar("Record")
 KV_DTYPES = ("auto", "fp32", "bf16", "int8")
 LOG_FORMATS = ("auto", "text", "json")
 LOG_LEVELS = ("debug", "info", "warning", "error")
+GIB = 1 << 30
 MAX_PORT = 65535
 MAX_THREADS = 1024
 """Far more than any machine has cores; the runtime below crashes where it cannot start them all."""
@@ -258,6 +259,11 @@ class DeviceOptions(_Checked):
         "", "Kernel pack for the GPU", unset="the one in the model file, the image or the cache"
     )
 
+    @property
+    def vram_bytes(self) -> int:
+        """GPU memory for everything; 0 means all that is free."""
+        return int(self.vram_gib * GIB)
+
 
 @record
 class CacheOptions(_Checked):
@@ -272,6 +278,11 @@ class CacheOptions(_Checked):
     )
     block_size: int = described(32, "Tokens in a block of the KV cache", least=1, env="")
     prefix_cache: bool = described(True, "Reuse the KV of equal prompt prefixes", env="")
+
+    @property
+    def kv_bytes(self) -> int:
+        """Memory for the KV cache; 0 means chosen from what is free."""
+        return int(self.kv_gib * GIB)
 
 
 @record

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zse.errors import BadSettingError
-from zse.options import Option, ServeOptions, described, options_of, with_values
+from zse.options import GIB, Option, ServeOptions, described, options_of, with_values
 from zse.records import record
 
 if TYPE_CHECKING:
@@ -172,6 +172,11 @@ class Settings:
     )
     no_color: bool = described(False, "Plain output", env="NO_COLOR")
     debug: bool = described(False, "Show where every error came from, the trace of Python")
+
+    @property
+    def cache_bytes(self) -> int:
+        """Most that the whole cache may take; 0 means what the disk has."""
+        return int(self.cache_gib * GIB)
 
 
 FILE_NAME = "zse.toml"

@@ -105,9 +105,10 @@ def zse_file(name: str, work: Path) -> Path:
     """Return a .zse file; a built-in is converted."""
     if Path(name).is_file():
         return Path(name)
-    from zse.quantize.builtin import ensure_zse
+    from zse.quantize.locate import locate_model
+    from zse.settings import Settings
 
-    return ensure_zse(name, quant="int8", cache_dir=work)
+    return locate_model(name, Settings(cache_dir=work), quant="int8")
 
 
 def read_through(path: Path) -> None:

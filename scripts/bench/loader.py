@@ -28,6 +28,7 @@ from make_model import make_model
 from object_server import serving
 
 from zse.format.reader import ZSEReader
+from zse.settings import load_settings
 from zse.stream.loader import LoaderOptions, LoadReport, load_region
 from zse.stream.opening import open_source
 from zse.stream.options import LOCAL_OPTIONS, NETWORK_OPTIONS
@@ -60,7 +61,7 @@ class Bench:
         self.rows: list[dict[str, Any]] = []
 
     def load(self, url: str | Path, loader: LoaderOptions | None = None) -> LoadReport:
-        source = open_source(url)
+        source = open_source(url, load_settings())
         try:
             return load_region(self.gpu, source, self.header, self.address, loader or self.loader())
         finally:

@@ -55,9 +55,10 @@ def model_path(model: str | Path, quant: str, cache_dir: Path) -> Path:
     """Return the .zse file of a model at one quantization; a .zse file is taken as it is."""
     if str(model).endswith(".zse"):
         return Path(model)
-    from zse.quantize.builtin import ensure_zse
+    from zse.quantize.locate import locate_model
+    from zse.settings import Settings
 
-    return ensure_zse(model, quant=quant, cache_dir=cache_dir)
+    return locate_model(model, Settings(cache_dir=cache_dir), quant=quant)
 
 
 def ask(path: Path, rows: list[dict], device: str) -> list[Completion]:

@@ -26,6 +26,7 @@ from zse.engine.async_engine import AsyncEngine
 from zse.engine.loading import load_model
 from zse.engine.request import SamplingParams
 from zse.options import load_options
+from zse.settings import load_settings
 
 if TYPE_CHECKING:
     from zse.engine.loading import LoadedModel
@@ -78,6 +79,7 @@ def open_model(options: argparse.Namespace) -> LoadedModel:
             max_context=options.longest,
             max_batch_tokens=max(512, options.concurrency),
         ),
+        load_settings(),
     )
 
 

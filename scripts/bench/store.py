@@ -29,10 +29,11 @@ from urllib.parse import urlsplit
 
 from machine import machine_facts
 
+from zse.settings import load_settings
 from zse.store import fetch, open_store, put_file
 from zse.store.base import CHUNK_BYTES
 from zse.store.remote import READERS
-from zse.store.s3_client import default_client
+from zse.store.s3_client import client_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -90,7 +91,7 @@ def main() -> None:
         stack.enter_context(serving(options, folder))
         bucket = options.bucket or f"bench-{secrets.token_hex(4)}"
         if not options.bucket:
-            default_client().create_bucket(Bucket=bucket)
+            client_of(load_settings().aws, load_settings().proxies).create_bucket(Bucket=bucket)
         report = measure(folder, f"s3://{bucket}/bench.zse", options)
     print(json.dumps(report))
 
@@ -116,14 +117,14 @@ def measure(folder: Path, url: str, options: argparse.Namespace) -> dict[str, An
         for _ in range(0, size_bytes, CHUNK_BYTES):
             file.write(os.urandom(CHUNK_BYTES))
         file.truncate(size_bytes)
-    client = default_client()
+    client = client_of(load_settings().aws, load_settings().proxies)
     bucket, _, key = url.removeprefix("s3://").partition("/")
-    put_file(source, url)
+    put_file(source, url, load_settings())
     signed = client.generate_presigned_url("get_object", {"Bucket": bucket, "Key": key})
     plain = PlainDownload(signed, size_bytes, target)
 
     def drain(place: str) -> None:
-        assert sum(map(len, open_store(place).read_chunks())) == size_bytes
+        assert sum(map(len, open_store(place, load_settings()).read_chunks())) == size_bytes
 
     cases: dict[str, dict[str, Callable[[], object]]] = {
         "to memory": {
@@ -134,12 +135,12 @@ def measure(folder: Path, url: str, options: argparse.Namespace) -> dict[str, An
         "to file": {
             "plain": plain.to_file,
             "plain, checked": plain.to_file_checked,
-            "s3": lambda: fetch(url, target),
-            "https": lambda: fetch(signed, target),
+            "s3": lambda: fetch(url, target, load_settings()),
+            "https": lambda: fetch(signed, target, load_settings()),
         },
         "from file": {
             "plain": lambda: client.upload_file(str(source), bucket, "other"),
-            "s3": lambda: put_file(source, url),
+            "s3": lambda: put_file(source, url, load_settings()),
         },
     }
     rows = {

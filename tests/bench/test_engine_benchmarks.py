@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from zse.settings import subprocess_environment
+from zse.settings import Settings, subprocess_environment
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -19,9 +19,9 @@ BENCH = ROOT / "scripts" / "bench"
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from zse.quantize.builtin import ensure_zse
+    from zse.quantize.locate import locate_model
 
-    return ensure_zse("tiny", quant="int8", cache_dir=tmp_path_factory.mktemp("models"))
+    return locate_model("tiny", Settings(cache_dir=tmp_path_factory.mktemp("models")), quant="int8")
 
 
 def run(script: str, *arguments: str) -> dict:

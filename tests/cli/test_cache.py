@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 from faulty_s3 import faulty_s3
 
 from zse.cli import run
+from zse.settings import load_settings
 from zse.store import cache as cache_module
 from zse.store.cache import Cache
 
@@ -26,7 +28,9 @@ def filled(faulty_s3: FaultyS3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     paths = []
     for name in ("a.zse", "b.zse", "c.zse"):
         faulty_s3.objects[f"/bucket/{name}"] = (name.encode() * 200, {})
-        paths.append(Cache(tmp_path).fetch(f"s3://bucket/{name}"))
+        paths.append(
+            Cache(replace(load_settings(), cache_dir=tmp_path)).fetch(f"s3://bucket/{name}")
+        )
     for path in paths:
         os.close(cache_module._held.pop(path))
     for age_days, path in zip((9, 5, 0), paths, strict=True):

@@ -6,10 +6,11 @@ import signal
 from typing import TYPE_CHECKING
 
 import pytest
+from s3_clients import default_client
 from stopped_commands import SEND_PART, WRITE_TENSOR, run_stopped
 
+from zse.settings import load_settings
 from zse.store import open_store
-from zse.store.s3_client import default_client
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,7 +32,7 @@ def test_sigterm_leaves_no_object_no_parts_and_no_file(
         environment={"ZSE_CACHE_DIR": str(cache), "TMPDIR": str(temporary)},
     )
     assert result.returncode == 128 + signal.SIGTERM, result.stderr
-    assert list(open_store(f"s3://{s3_bucket}").list()) == []
+    assert list(open_store(f"s3://{s3_bucket}", load_settings()).list()) == []
     assert "Uploads" not in default_client().list_multipart_uploads(Bucket=s3_bucket)
     left = [path for folder in (cache, temporary) for path in folder.rglob("*") if path.is_file()]
     assert left == []

@@ -13,7 +13,8 @@ from zse.deploy.sizing import MemoryNeed, measure, need_of
 from zse.engine.requirements import read_facts
 from zse.errors import NotFoundError, UsageError, ZSEError
 from zse.kernels.targets import TARGETS
-from zse.quantize.builtin import ensure_zse
+from zse.quantize.locate import locate_model
+from zse.settings import Settings, load_settings
 
 PLATFORMS = sorted(
     entry.name.removesuffix(".toml")
@@ -72,46 +73,49 @@ def test_of_equal_prices_the_smaller_machine_is_taken():
 
 
 def test_a_file_is_sized_from_its_header(tmp_path):
-    path = ensure_zse("tiny", quant="int8", cache_dir=tmp_path)
-    found = measure(str(path), on_gpu=True)
-    facts = read_facts(path)
+    path = locate_model("tiny", Settings(cache_dir=tmp_path), quant="int8")
+    found = measure(str(path), load_settings(), on_gpu=True)
+    facts = read_facts(path, load_settings())
     assert found.weights_bytes == facts.stored_bytes
     assert found.quantization == "int8"
     on_cpu = need_of(facts, on_gpu=False)
     assert on_cpu.kv_bytes == 2 * found.kv_bytes
-    assert measure(str(path), on_gpu=True, context_tokens=64).kv_bytes < found.kv_bytes
+    assert (
+        measure(str(path), load_settings(), on_gpu=True, context_tokens=64).kv_bytes
+        < found.kv_bytes
+    )
 
 
 def test_what_cannot_be_read_here_is_not_guessed(tmp_path):
-    assert measure("", on_gpu=True) is None
-    assert measure("s3://models/qwen.zse", on_gpu=True, is_needed=False) is None
-    assert measure("org/model", on_gpu=True) is None
-    assert measure("qwen.zse", on_gpu=True, is_needed=False) is None
-    assert measure("", on_gpu=True, memory_gib=2).total_bytes == 2 * 2**30
+    assert measure("", load_settings(), on_gpu=True) is None
+    assert measure("s3://models/qwen.zse", load_settings(), on_gpu=True, is_needed=False) is None
+    assert measure("org/model", load_settings(), on_gpu=True) is None
+    assert measure("qwen.zse", load_settings(), on_gpu=True, is_needed=False) is None
+    assert measure("", load_settings(), on_gpu=True, memory_gib=2).total_bytes == 2 * 2**30
     with pytest.raises(NotFoundError):
-        measure(str(tmp_path / "absent.zse"), on_gpu=True)
+        measure(str(tmp_path / "absent.zse"), load_settings(), on_gpu=True)
 
 
 def test_an_object_is_sized_from_its_header_alone(tmp_path, monkeypatch):
-    path = ensure_zse("tiny", quant="int4", cache_dir=tmp_path)
+    path = locate_model("tiny", Settings(cache_dir=tmp_path), quant="int4")
     with serving("/models/tiny.zse", path.read_bytes()) as server:
         monkeypatch.setenv("AWS_ENDPOINT_URL_S3", server.url)
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-        found = measure("s3://models/tiny.zse", on_gpu=True)
+        found = measure("s3://models/tiny.zse", load_settings(), on_gpu=True)
         assert len(server.requests) <= 4
-        assert measure(f"{server.url}/models/tiny.zse", on_gpu=True) == found
-    assert found == measure(str(path), on_gpu=True)
-    assert found == measure(path.as_uri(), on_gpu=True)
+        assert measure(f"{server.url}/models/tiny.zse", load_settings(), on_gpu=True) == found
+    assert found == measure(str(path), load_settings(), on_gpu=True)
+    assert found == measure(path.as_uri(), load_settings(), on_gpu=True)
 
 
 @pytest.mark.parametrize("model", ["gs://models/x.zse", "s3://B/x.zse", "http://models.example/x"])
 def test_an_address_that_no_server_could_read_is_refused(model):
     with pytest.raises(ZSEError, match=re.escape(model.partition("://")[0])):
-        measure(model, on_gpu=True, is_needed=False)
+        measure(model, load_settings(), on_gpu=True, is_needed=False)
 
 
 @pytest.mark.parametrize("memory_gib", [-1.0, math.nan, math.inf])
 def test_memory_is_a_number(memory_gib):
     with pytest.raises(UsageError, match="not negative"):
-        measure("", on_gpu=True, memory_gib=memory_gib)
+        measure("", load_settings(), on_gpu=True, memory_gib=memory_gib)

@@ -45,7 +45,8 @@ def test_the_questions_are_three_hundred_different_ones_of_seven_kinds(quality):
 def test_tiny_answers_well_at_the_end_of_a_long_conversation(quality, cache_dir):
     from zse.engine.llm import LLM
     from zse.engine.request import SamplingParams
-    from zse.quantize.builtin import ensure_zse
+    from zse.quantize.locate import locate_model
+    from zse.settings import Settings
 
     rows = [row for row in quality.load_questions() if row["category"] == "opposites"][:20]
     messages = []
@@ -53,7 +54,9 @@ def test_tiny_answers_well_at_the_end_of_a_long_conversation(quality, cache_dir)
         answer = {"role": "assistant", "content": row["answer"]}
         messages += [*row["messages"], answer]
     question = {"role": "user", "content": "What is the capital of France?"}
-    with LLM(ensure_zse("tiny", quant="int8", cache_dir=cache_dir), device="cpu") as llm:
+    with LLM(
+        locate_model("tiny", Settings(cache_dir=cache_dir), quant="int8"), device="cpu"
+    ) as llm:
         greedy = SamplingParams(max_tokens=32, temperature=0.0)
         output = llm.chat([*messages, question], greedy)
     assert output.outputs[0].text == "The capital of France is Paris."

@@ -11,6 +11,7 @@ from zse.engine.llm import LLM
 from zse.engine.loading import load_model
 from zse.engine.request import SamplingParams
 from zse.options import load_options
+from zse.settings import load_settings
 
 CAPITAL = [{"role": "user", "content": "What is the capital of France?"}]
 GREEDY = SamplingParams(temperature=0.0, max_tokens=40)
@@ -70,7 +71,9 @@ def test_a_batch_of_chats_answers_each_as_if_alone(llm):
 
 
 def test_the_asynchronous_engine_gives_the_same_answer(llm, cache_dir):
-    loaded = load_model("tiny", load_options(device="cpu", num_blocks=64, threads=1))
+    loaded = load_model(
+        "tiny", load_options(device="cpu", num_blocks=64, threads=1), load_settings()
+    )
     engine = AsyncEngine(loaded.core, loaded.tokenizer)
 
     async def collect():

@@ -19,13 +19,14 @@ from zse.backends.types import (
 from zse.device.cuda import Driver, Gpu
 from zse.engine import loading
 from zse.engine.loading import load_model
-from zse.engine.opening import locate_model, open_model
+from zse.engine.opening import open_model
 from zse.errors import DeviceError, FormatError, SourceChangedError, UsageError
 from zse.format.reader import ZSEReader
 from zse.kernels.lm_head_sample.row import SamplingRow
 from zse.models import runner
 from zse.options import load_options
-from zse.quantize.builtin import ensure_zse
+from zse.quantize.locate import locate_model
+from zse.settings import Settings, load_settings
 from zse.stream.plan import region_span
 
 OPTIONS = load_options(device="cuda")
@@ -42,7 +43,7 @@ def gpu(monkeypatch):
 
 @pytest.fixture
 def model(tmp_path, gpu):
-    return ensure_zse("tiny", cache_dir=tmp_path)
+    return locate_model("tiny", Settings(cache_dir=tmp_path))
 
 
 def free_bytes() -> int:
@@ -52,7 +53,7 @@ def free_bytes() -> int:
 
 def test_weights_that_nobody_waits_for_are_given_back(model):
     before = free_bytes()
-    opened = open_model(model, OPTIONS)
+    opened = open_model(model, OPTIONS, load_settings())
     assert opened.arrival.gpu.memory()[0] < before
     opened.abandon()
     opened.arrival.abandon()
@@ -61,7 +62,7 @@ def test_weights_that_nobody_waits_for_are_given_back(model):
 
 def test_a_driver_that_keeps_its_stack_is_no_reason_not_to_start(model, monkeypatch, caplog):
     monkeypatch.setenv("ZSE_STUB_FAIL", "cuCtxSetLimit:1")
-    open_model(model, OPTIONS).abandon()
+    open_model(model, OPTIONS, load_settings()).abandon()
     assert "cuCtxSetLimit: CUDA_ERROR_INVALID_VALUE (1)" in caplog.text
 
 
@@ -73,14 +74,14 @@ def test_an_error_before_the_backend_gives_the_weights_back(model, monkeypatch):
 
     monkeypatch.setattr(runner, "_check_tensors", refuse)
     with pytest.raises(FormatError, match="missing"):
-        load_model(model, OPTIONS)
+        load_model(model, OPTIONS, load_settings())
     assert free_bytes() == before
 
 
 def test_a_model_that_the_allowed_memory_does_not_hold_is_refused_before_it_is_sent(model):
     before = free_bytes()
     with pytest.raises(DeviceError, match=r"0\.10 GiB are allowed"):
-        open_model(model, load_options(device="cuda", vram_gib=0.1))
+        open_model(model, load_options(device="cuda", vram_gib=0.1), load_settings())
     assert free_bytes() == before
 
 
@@ -93,13 +94,13 @@ def test_an_error_after_the_backend_gives_everything_back(model, pack, monkeypat
     before = free_bytes()
     monkeypatch.setattr(loading, "EngineCore", lambda runner, options: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        load_model(model, load_options(device="cuda", kernels=str(pack)))
+        load_model(model, load_options(device="cuda", kernels=str(pack)), load_settings())
     assert free_bytes() == before
 
 
 def test_a_model_is_used_and_closed_by_other_threads_than_the_one_that_loaded_it(model, pack):
     before = free_bytes()
-    loaded = load_model(model, load_options(device="cuda", kernels=str(pack)))
+    loaded = load_model(model, load_options(device="cuda", kernels=str(pack)), load_settings())
     runner, failures = loaded.core.runner, []
 
     def use():
@@ -137,18 +138,18 @@ def test_a_model_is_used_and_closed_by_other_threads_than_the_one_that_loaded_it
 )
 def test_options_that_mean_nothing_are_refused_before_a_model_is_looked_for(options, error):
     with pytest.raises(error):
-        open_model("/no/such", load_options(**options))
+        open_model("/no/such", load_options(**options), load_settings())
 
 
 def test_a_conversion_on_the_way_tells_how_far_it_is(tmp_path, monkeypatch):
     monkeypatch.setenv("ZSE_CACHE_DIR", str(tmp_path))
     seen = []
-    path = locate_model("tiny", progress=lambda *now: seen.append(now))
+    path = locate_model("tiny", load_settings(), progress=lambda *now: seen.append(now))
     assert {stage for stage, _, _ in seen} == {"convert"}
     assert seen[0][1] == 0
     assert seen[-1][1] == seen[-1][2]
     seen.clear()
-    assert locate_model("tiny", progress=lambda *now: seen.append(now)) == path
+    assert locate_model("tiny", load_settings(), progress=lambda *now: seen.append(now)) == path
     assert seen == []
 
 
@@ -200,7 +201,11 @@ def test_a_file_replaced_after_its_header_was_read_gives_the_weights_of_that_hea
     other = write_model(tmp_path / "other.zse", [20, 3], seed=1)
     expected = region_of(path)
     replace = once_the_header_was_read(lambda: other.replace(path))
-    assert arrived(open_model(path, OPTIONS, phases=replace)) == expected != region_of(path)
+    assert (
+        arrived(open_model(path, OPTIONS, load_settings(), phases=replace))
+        == expected
+        != region_of(path)
+    )
 
 
 def test_a_file_written_to_after_its_header_was_read_is_an_error(gpu, tmp_path):
@@ -208,7 +213,7 @@ def test_a_file_written_to_after_its_header_was_read_is_an_error(gpu, tmp_path):
     os.utime(path, ns=(0, 0))
     replace = once_the_header_was_read(lambda: path.write_bytes(path.read_bytes()))
     with pytest.raises(SourceChangedError, match="was written to"):
-        arrived(open_model(path, OPTIONS, phases=replace))
+        arrived(open_model(path, OPTIONS, load_settings(), phases=replace))
 
 
 def test_an_object_is_opened_by_one_request_on_the_connection_that_its_weights_take(
@@ -216,7 +221,7 @@ def test_an_object_is_opened_by_one_request_on_the_connection_that_its_weights_t
 ):
     path = write_model(tmp_path / "model.zse", [90])
     with bucket(path.read_bytes()) as server:
-        assert arrived(open_model("s3://models/a.zse", OPTIONS)) == region_of(path)
+        assert arrived(open_model("s3://models/a.zse", OPTIONS, load_settings())) == region_of(path)
     header, weights = server.requests
     assert header == "bytes=0-262143" != weights
     assert server.num_connections == 1
@@ -232,14 +237,19 @@ def test_an_object_replaced_after_its_header_was_read_is_an_error(bucket, tmp_pa
 
         with pytest.raises(SourceChangedError, match="was replaced"):
             arrived(
-                open_model("s3://models/a.zse", OPTIONS, phases=once_the_header_was_read(replace))
+                open_model(
+                    "s3://models/a.zse",
+                    OPTIONS,
+                    load_settings(),
+                    phases=once_the_header_was_read(replace),
+                )
             )
 
 
 def test_sections_are_read_from_an_object_after_its_weights_arrived(bucket, tmp_path):
     path = write_model(tmp_path / "model.zse", [90])
     with bucket(path.read_bytes()), ZSEReader(path) as local:
-        opened = open_model("s3://models/a.zse", OPTIONS)
+        opened = open_model("s3://models/a.zse", OPTIONS, load_settings())
         opened.arrival.wait()
         assert opened.reader.section("large.bin") == local.section("large.bin")
         opened.arrival.abandon()

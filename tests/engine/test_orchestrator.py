@@ -13,6 +13,7 @@ from zse.engine.orchestrator import IntelligenceOrchestrator, load_model
 from zse.engine.requirements import read_facts
 from zse.errors import ContextLengthError, DeviceError, UsageError
 from zse.models.well_known import WELL_KNOWN
+from zse.settings import load_settings
 
 
 @pytest.fixture(autouse=True)
@@ -169,7 +170,9 @@ def test_one_model_needs_the_same_of_a_gpu_whoever_asks(tmp_path):
     made = IntelligenceOrchestrator.auto(tmp_path, device="cuda", max_context=32768)
     assert (made.quantization, made.estimate.context_tokens) == ("int4", 32768)
     assert made.estimate.kv_bytes == 32768 * 2 * 48 * 8 * 128 * 2
-    asked_by_deploy = need_of(read_facts(tmp_path), on_gpu=True, context_tokens=32768)
+    asked_by_deploy = need_of(
+        read_facts(tmp_path, load_settings()), on_gpu=True, context_tokens=32768
+    )
     assert made.estimate.total_bytes == asked_by_deploy.total_bytes < 16 * 10**9
     short = IntelligenceOrchestrator.min_memory(tmp_path, device="cuda")
     fits = {(fit.model, fit.quantization): fit for fit in fits_in(24 * 10**9, on_gpu=True)}

@@ -367,7 +367,9 @@ class _Upload:
         self.fails = fails
         self.objects: dict[str, bytes] = {}
 
-    def __call__(self, local_path: Path, url: object, *, progress: object) -> Transfer:
+    def __call__(
+        self, local_path: Path, url: object, settings: object, *, progress: object
+    ) -> Transfer:
         if self.fails:
             raise DiskFullError("the bucket is full")
         data = self.objects[str(url)] = Path(local_path).read_bytes()

@@ -7,30 +7,31 @@ import pytest
 from zse.errors import NotFoundError, UsageError
 from zse.quantize.hub import Hub, Snapshot
 from zse.quantize.source import fingerprint, resolve_source
+from zse.settings import load_settings
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
 def test_folder_is_known_by_its_own_name(llama_folder: Path) -> None:
-    source = resolve_source(llama_folder)
+    source = resolve_source(llama_folder, load_settings())
     assert (source.name, source.revision) == ("little-llama", "")
 
 
 def test_unknown_name_lists_what_is_accepted() -> None:
     with pytest.raises(NotFoundError) as caught:
-        resolve_source("no-such-model")
+        resolve_source("no-such-model", load_settings())
     assert "tiny" in caught.value.hint
 
 
 def test_file_is_not_a_checkpoint(llama_folder: Path) -> None:
     with pytest.raises(UsageError, match="is one file of a checkpoint"):
-        resolve_source(llama_folder / "model.safetensors")
+        resolve_source(llama_folder / "model.safetensors", load_settings())
 
 
 def test_folder_has_no_revisions(llama_folder: Path) -> None:
     with pytest.raises(UsageError, match="no revisions"):
-        resolve_source(llama_folder, revision="main")
+        resolve_source(llama_folder, load_settings(), revision="main")
 
 
 def test_fingerprint_changes_with_content_and_not_with_time(
@@ -56,9 +57,9 @@ def test_a_hub_address_is_a_hub_id_with_its_revision(
         return Snapshot(folder=tmp_path, revision="0" * 40)
 
     monkeypatch.setattr(Hub, "fetch_snapshot", fetch)
-    assert resolve_source("hf://owner/name@v1").name == "owner/name"
-    resolve_source("hf://owner/name", revision="v2")
-    resolve_source("hf://owner/name/")
+    assert resolve_source("hf://owner/name@v1", load_settings()).name == "owner/name"
+    resolve_source("hf://owner/name", load_settings(), revision="v2")
+    resolve_source("hf://owner/name/", load_settings())
     assert asked == [("owner/name", "v1"), ("owner/name", "v2"), ("owner/name", None)]
 
 
@@ -74,4 +75,4 @@ def test_a_hub_address_that_is_no_repository_is_refused(
     url: str, revision: str | None, words: str
 ) -> None:
     with pytest.raises(UsageError, match=words):
-        resolve_source(url, revision=revision)
+        resolve_source(url, load_settings(), revision=revision)

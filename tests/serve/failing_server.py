@@ -3,16 +3,17 @@
 import sys
 
 from zse.errors import DeviceError
-from zse.options import ServeOptions, with_flags
+from zse.options import with_flags
 from zse.serve.head_start import HeadStart
 from zse.serve.load import load_served_model
 from zse.serve.start import start
+from zse.settings import load_settings
 
-OPTIONS = with_flags(ServeOptions(), {"model": "tiny", "device": "cpu", "port": 0})
+SETTINGS = with_flags(load_settings(), {"model": "tiny", "device": "cpu", "port": 0})
 
 
 def load(state):
-    loaded = load_served_model(OPTIONS, state, HeadStart(OPTIONS))
+    loaded = load_served_model(SETTINGS, state, HeadStart(SETTINGS))
     runner = loaded.engine._core.runner
     submit, left = runner.submit, int(sys.argv[1])
 
@@ -28,4 +29,4 @@ def load(state):
 
 
 if __name__ == "__main__":
-    sys.exit(start(OPTIONS, load))
+    sys.exit(start(SETTINGS, load))

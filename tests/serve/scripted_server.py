@@ -20,6 +20,7 @@ from zse.errors import ContextLengthError, DeviceError, EngineError, TemplateErr
 from zse.options import ServeOptions, load_options
 from zse.serve.start import start
 from zse.serve.state import AppState, LoadedModel
+from zse.settings import Settings
 
 MAX_CONTEXT = 512
 VOCAB_SIZE = 256
@@ -177,7 +178,7 @@ def main() -> int:
         max_queue=arguments.max_queue,
         load=load_options(max_sequences=arguments.max_running),
     )
-    return start(options, load)
+    return start(Settings(serve=options), load)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,8 @@ import pytest
 import stub_libcuda
 from sample_packs import write_stub_pack
 
-from zse.quantize.builtin import ensure_zse
+from zse.quantize.locate import locate_model
+from zse.settings import Settings
 
 HEAVY = {"torch", "triton", "transformers", "bitsandbytes", "numpy", "fastapi", "pydantic"}
 WORDY = {"rich", "httpx", "boto3", "huggingface_hub", "safetensors"}
@@ -34,7 +35,7 @@ def pack(tmp_path_factory):
 
 
 def test_a_server_on_a_gpu_is_ready_without_anything_heavy(pack, start_command, tmp_path):
-    model = ensure_zse("tiny", quant="int4", cache_dir=tmp_path)
+    model = locate_model("tiny", Settings(cache_dir=tmp_path), quant="int4")
     noted = tmp_path / "imported"
     server = start_command(
         "-c", SERVER, str(model), "--device", "cuda", "--kernels", str(pack), "--port", "0",

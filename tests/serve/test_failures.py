@@ -8,6 +8,7 @@ import pytest
 from zse.errors import StoreError
 from zse.serve.failures import report_failure
 from zse.serve.logs import configure_logging
+from zse.settings import Settings
 
 
 @pytest.fixture
@@ -30,7 +31,7 @@ def fail() -> BaseException:
 
 def test_in_a_container_a_failure_is_one_json_line_without_a_traceback(log):
     configure_logging("info", "json")
-    assert report_failure("the model could not be loaded", fail()) == 1
+    assert report_failure("the model could not be loaded", fail(), Settings()) == 1
     (line,) = log().splitlines()
     assert json.loads(line)["message"] == (
         "the model could not be loaded: RuntimeError: [enforce fail] no memory"
@@ -41,12 +42,14 @@ def test_in_a_container_a_failure_is_one_json_line_without_a_traceback(log):
 
 def test_debugging_shows_the_traceback(log):
     configure_logging("debug", "json")
-    report_failure("the model could not be loaded", fail())
+    report_failure("the model could not be loaded", fail(), Settings())
     assert "Traceback" in json.loads(log())["exception"]
 
 
 def test_for_a_person_it_is_a_sentence_and_a_hint(log):
     configure_logging("info", "text")
     error = StoreError("the cache is full", hint="empty it")
-    assert report_failure("the model could not be loaded", error) == StoreError.exit_code
+    assert (
+        report_failure("the model could not be loaded", error, Settings()) == StoreError.exit_code
+    )
     assert log() == "error: the model could not be loaded: the cache is full\nhint: empty it\n"

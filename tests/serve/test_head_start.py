@@ -4,13 +4,16 @@ import pytest
 
 from zse.errors import DeviceError, NotFoundError
 from zse.options import ServeOptions, load_options
-from zse.quantize.builtin import ensure_zse
+from zse.quantize.locate import locate_model
 from zse.serve.head_start import HeadStart
+from zse.settings import Settings
 
 
 def test_the_model_is_opened_and_taken_once(tmp_path):
-    model = ensure_zse("tiny", cache_dir=tmp_path)
-    head_start = HeadStart(ServeOptions(model=str(model), load=load_options(device="cpu")))
+    model = locate_model("tiny", Settings(cache_dir=tmp_path))
+    head_start = HeadStart(
+        Settings(serve=ServeOptions(model=str(model), load=load_options(device="cpu")))
+    )
     opened = head_start.take()
     assert opened.reader.header.architecture
     assert opened.arrival is None
@@ -26,4 +29,4 @@ def test_the_model_is_opened_and_taken_once(tmp_path):
 def test_an_error_is_raised_to_who_takes_the_model(model, device, error):
     options = ServeOptions(model=model, load=load_options(device=device))
     with pytest.raises(error):
-        HeadStart(options).take()
+        HeadStart(Settings(serve=options)).take()

@@ -15,7 +15,9 @@ from zse.serve.__main__ import main
 def options_of(monkeypatch):
     """Return the options that a command line starts the server with."""
     seen = []
-    monkeypatch.setattr(zse.serve.__main__, "start", lambda options: seen.append(options) or 0)
+    monkeypatch.setattr(
+        zse.serve.__main__, "start", lambda settings: seen.append(settings.serve) or 0
+    )
 
     def start(*arguments: str):
         assert main([*arguments, "--port", "0"]) == 0
@@ -32,7 +34,9 @@ def test_the_word_that_sagemaker_adds_is_no_model_and_makes_loading_unhealthy(op
 @pytest.mark.parametrize(("port", "bound"), [(None, 8080), ("9000", 9000)])
 def test_with_that_word_the_port_is_sagemakers_unless_one_is_named(monkeypatch, port, bound):
     ports = []
-    monkeypatch.setattr(zse.serve.__main__, "start", lambda options: ports.append(options.port))
+    monkeypatch.setattr(
+        zse.serve.__main__, "start", lambda settings: ports.append(settings.serve.port)
+    )
     if port:
         monkeypatch.setenv("PORT", port)
     main(["serve", "my.zse", "--device", "cpu"])

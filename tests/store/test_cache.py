@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from zse.errors import DiskFullError, StoreError
+from zse.settings import load_settings
 from zse.store import cache as cache_module
 from zse.store.cache import Cache
 from zse.store.cache_items import (
@@ -61,7 +63,7 @@ def urls(cache_dir: Path) -> list[str]:
 
 
 def test_what_was_used_longest_ago_makes_room(faulty_s3: FaultyS3, tmp_path: Path) -> None:
-    cache = Cache(tmp_path, limit_bytes=3500)
+    cache = Cache(replace(load_settings(), cache_dir=tmp_path), limit_bytes=3500)
     fetch_in_order(cache, faulty_s3, "a.zse", "b.zse", "c.zse")
     cache.fetch("s3://bucket/a.zse")  # used again: b is the oldest now
     release_all()
@@ -73,7 +75,7 @@ def test_what_was_used_longest_ago_makes_room(faulty_s3: FaultyS3, tmp_path: Pat
 
 
 def test_what_this_process_fetched_is_not_evicted(faulty_s3: FaultyS3, tmp_path: Path) -> None:
-    cache = Cache(tmp_path, limit_bytes=2000)
+    cache = Cache(replace(load_settings(), cache_dir=tmp_path), limit_bytes=2000)
     first = cache.fetch(put(faulty_s3, "a.zse"))
     second = cache.fetch(put(faulty_s3, "b.zse"))
     third = cache.fetch(put(faulty_s3, "c.zse"))
@@ -81,7 +83,7 @@ def test_what_this_process_fetched_is_not_evicted(faulty_s3: FaultyS3, tmp_path:
 
 
 def test_what_another_process_has_open_is_not_evicted(faulty_s3: FaultyS3, tmp_path: Path) -> None:
-    cache = Cache(tmp_path)
+    cache = Cache(replace(load_settings(), cache_dir=tmp_path))
     old, new = fetch_in_order(cache, faulty_s3, "a.zse", "b.zse")
     code = "import sys; file = open(sys.argv[1], 'rb'); print('open', flush=True); sys.stdin.read()"
     with subprocess.Popen(
@@ -100,7 +102,7 @@ def test_what_another_process_has_open_is_not_evicted(faulty_s3: FaultyS3, tmp_p
 def test_an_object_over_the_limit_is_refused_and_evicts_nothing(
     faulty_s3: FaultyS3, tmp_path: Path
 ) -> None:
-    cache = Cache(tmp_path, limit_bytes=1500)
+    cache = Cache(replace(load_settings(), cache_dir=tmp_path), limit_bytes=1500)
     fetch_in_order(cache, faulty_s3, "a.zse")
     with pytest.raises(DiskFullError, match="the cache may hold 1500") as caught:
         cache.fetch(put(faulty_s3, "b.zse", 1501))
@@ -114,7 +116,7 @@ def test_an_object_over_the_limit_is_refused_and_evicts_nothing(
 def test_a_full_disk_evicts_and_then_is_an_error(
     faulty_s3: FaultyS3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cache = Cache(tmp_path)
+    cache = Cache(replace(load_settings(), cache_dir=tmp_path))
     fetch_in_order(cache, faulty_s3, "a.zse", "b.zse")
     monkeypatch.setattr(
         "shutil.disk_usage", lambda _: type("Usage", (), {"free": cache_module._SPARE_BYTES - 1})
@@ -129,7 +131,7 @@ def test_a_full_disk_evicts_and_then_is_an_error(
 def test_a_download_that_stopped_is_listed_and_taken_up(
     faulty_s3: FaultyS3, tmp_path: Path
 ) -> None:
-    cache = Cache(tmp_path)
+    cache = Cache(replace(load_settings(), cache_dir=tmp_path))
 
     def stop(_done: int, _total: int) -> None:
         raise KeyboardInterrupt
@@ -146,7 +148,7 @@ def test_a_download_that_stopped_is_listed_and_taken_up(
 
 
 def test_what_is_being_fetched_is_not_removed(faulty_s3: FaultyS3, tmp_path: Path) -> None:
-    cache = Cache(tmp_path)
+    cache = Cache(replace(load_settings(), cache_dir=tmp_path))
     seen: list[tuple[CacheItem, bool]] = []
 
     def look(_done: int, _total: int) -> None:
@@ -160,7 +162,7 @@ def test_what_is_being_fetched_is_not_removed(faulty_s3: FaultyS3, tmp_path: Pat
 def test_files_with_names_that_zse_does_not_give_are_left_alone(
     faulty_s3: FaultyS3, tmp_path: Path
 ) -> None:
-    cache = Cache(tmp_path)
+    cache = Cache(replace(load_settings(), cache_dir=tmp_path))
     fetch_in_order(cache, faulty_s3, "a.zse")
     (cache.folder / "my-model-int8.zse").write_bytes(b"put here by its owner")
     assert len(shrink(tmp_path, 0)) == 1
@@ -170,7 +172,7 @@ def test_files_with_names_that_zse_does_not_give_are_left_alone(
 def test_a_model_that_is_made_is_made_once_and_counts_like_one_that_is_fetched(
     faulty_s3: FaultyS3, tmp_path: Path
 ) -> None:
-    cache = Cache(tmp_path, limit_bytes=3500)
+    cache = Cache(replace(load_settings(), cache_dir=tmp_path), limit_bytes=3500)
     made = []
 
     def write(path: Path) -> None:
@@ -189,7 +191,7 @@ def test_a_model_that_is_made_is_made_once_and_counts_like_one_that_is_fetched(
 
 
 def test_making_a_model_makes_room_for_it(tmp_path: Path, faulty_s3: FaultyS3) -> None:
-    cache = Cache(tmp_path, limit_bytes=2500)
+    cache = Cache(replace(load_settings(), cache_dir=tmp_path), limit_bytes=2500)
     fetch_in_order(cache, faulty_s3, "a.zse", "b.zse")
     path = cache.make(
         f"m-int4-{'1' * 20}.zse", "m as int4", lambda path: path.write_bytes(bytes(1000))
@@ -213,7 +215,7 @@ def test_what_a_stopped_conversion_left_is_one_unfinished_item_and_goes(tmp_path
 def test_an_entry_that_was_deleted_by_hand_is_fetched_again(
     faulty_s3: FaultyS3, tmp_path: Path
 ) -> None:
-    cache = Cache(tmp_path)
+    cache = Cache(replace(load_settings(), cache_dir=tmp_path))
     path = cache.fetch(put(faulty_s3, "a.zse"))
     path.unlink()
     assert cache.fetch("s3://bucket/a.zse").read_bytes() == b"a" * 1000
@@ -228,6 +230,6 @@ def test_a_cache_folder_that_cannot_be_made_is_an_error_with_words(
     faulty_s3: FaultyS3, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("")
-    cache = Cache(tmp_path / "file")
+    cache = Cache(replace(load_settings(), cache_dir=tmp_path / "file"))
     with pytest.raises(StoreError, match=r"/file \(ZSE_CACHE_DIR\) cannot be used: "):
         cache.fetch(put(faulty_s3, "a.zse"))

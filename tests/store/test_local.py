@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from zse.errors import DiskFullError, NotFoundError, StoreError
+from zse.settings import load_settings
 from zse.store import open_store, read_ranges
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ def names(folder: Path) -> list[str]:
 def test_ranges_are_read_from_their_offset(tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.write_bytes(bytes(range(100)))
-    store = open_store(path)
+    store = open_store(path, load_settings())
     assert store.size() == 100
     assert store.read_range(10, 3) == b"\x0a\x0b\x0c"
     assert store.read_range(100, 0) == b""
@@ -35,11 +36,11 @@ def test_ranges_are_read_from_their_offset(tmp_path: Path) -> None:
 def test_a_range_past_the_end_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"1234")
     with pytest.raises(StoreError, match="ends at byte 4"):
-        open_store(tmp_path / "a").read_range(2, 3)
+        open_store(tmp_path / "a", load_settings()).read_range(2, 3)
 
 
 def test_a_file_that_is_not_there_is_not_found(tmp_path: Path) -> None:
-    store = open_store(tmp_path / "a")
+    store = open_store(tmp_path / "a", load_settings())
     assert not store.exists()
     for action in (store.size, lambda: store.read_range(0, 1), lambda: list(store.list())):
         with pytest.raises(NotFoundError, match="does not exist"):
@@ -49,11 +50,11 @@ def test_a_file_that_is_not_there_is_not_found(tmp_path: Path) -> None:
 
 def test_a_folder_is_not_readable_as_a_file(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="cannot read"):
-        open_store(tmp_path).read_range(0, 1)
+        open_store(tmp_path, load_settings()).read_range(0, 1)
 
 
 def test_a_writer_publishes_only_at_the_end(tmp_path: Path) -> None:
-    store = open_store(tmp_path / "new" / "a")
+    store = open_store(tmp_path / "new" / "a", load_settings())
     with store.open_writer() as writer:
         assert writer.write(b"one") == 3
         writer.write(memoryview(b"two"))
@@ -65,7 +66,7 @@ def test_a_writer_publishes_only_at_the_end(tmp_path: Path) -> None:
 def test_a_published_file_has_ordinary_permissions(tmp_path: Path) -> None:
     before = os.umask(0o027)
     try:
-        with open_store(tmp_path / "a").open_writer() as writer:
+        with open_store(tmp_path / "a", load_settings()).open_writer() as writer:
             writer.write(b"x")
     finally:
         os.umask(before)
@@ -77,7 +78,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> 
     path.write_bytes(b"old")
 
     def interrupted() -> None:
-        with open_store(path).open_writer() as writer:
+        with open_store(path, load_settings()).open_writer() as writer:
             writer.write(b"new")
             raise KeyboardInterrupt
 
@@ -92,7 +93,10 @@ def test_a_full_disk_is_its_own_error(tmp_path: Path, monkeypatch: pytest.Monkey
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "write", no_room)
-    with pytest.raises(DiskFullError), open_store(tmp_path / "a").open_writer() as writer:
+    with (
+        pytest.raises(DiskFullError),
+        open_store(tmp_path / "a", load_settings()).open_writer() as writer,
+    ):
         writer.write(b"x")
     monkeypatch.undo()
     assert names(tmp_path) == []
@@ -102,7 +106,7 @@ def test_a_parent_that_is_a_file_is_reported(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"")
     with (
         pytest.raises(StoreError, match="cannot write"),
-        open_store(tmp_path / "a/b").open_writer(),
+        open_store(tmp_path / "a/b", load_settings()).open_writer(),
     ):
         pass
 
@@ -111,24 +115,29 @@ def test_listing_walks_folders_in_order(tmp_path: Path) -> None:
     for name in ("b/2", "a", "b/1"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(name.encode())
-    found = [(str(entry.location), entry.size_bytes) for entry in open_store(tmp_path).list()]
+    found = [
+        (str(entry.location), entry.size_bytes)
+        for entry in open_store(tmp_path, load_settings()).list()
+    ]
     assert found == [(f"{tmp_path}/a", 1), (f"{tmp_path}/b/1", 3), (f"{tmp_path}/b/2", 3)]
-    assert [entry.size_bytes for entry in open_store(tmp_path / "b/2").list()] == [3]
+    assert [entry.size_bytes for entry in open_store(tmp_path / "b/2", load_settings()).list()] == [
+        3
+    ]
 
 
 def test_delete_removes_the_file(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"")
-    open_store(tmp_path / "a").delete()
+    open_store(tmp_path / "a", load_settings()).delete()
     assert names(tmp_path) == []
 
 
 def test_a_replaced_file_has_another_version(tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.write_bytes(b"1234")
-    before = open_store(path).version()
-    assert open_store(path).version() == before
+    before = open_store(path, load_settings()).version()
+    assert open_store(path, load_settings()).version() == before
     (tmp_path / "b").write_bytes(b"5678")
     (tmp_path / "b").replace(path)
-    assert open_store(path).version() != before
+    assert open_store(path, load_settings()).version() != before
     with pytest.raises(NotFoundError):
-        open_store(tmp_path / "absent").version()
+        open_store(tmp_path / "absent", load_settings()).version()

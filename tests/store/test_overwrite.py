@@ -10,6 +10,7 @@ import pytest
 from faulty_s3 import faulty_s3
 
 from zse.errors import NotFoundError, UsageError
+from zse.settings import load_settings
 from zse.store import open_store
 from zse.store.overwrite import WouldReplaceError, check_output, existing_copy
 
@@ -79,14 +80,25 @@ def test_an_object_of_the_same_bytes_needs_no_copy(
     faulty_s3.objects["/bucket/a"] = (DATA, metadata)
     faulty_s3.etags["/bucket/a"] = hashlib.md5(DATA).hexdigest()
     for source, target in ((file, "s3://bucket/a"), ("s3://bucket/a", file)):
-        found = existing_copy(open_store(source), open_store(target), force=False)
+        found = existing_copy(
+            open_store(source, load_settings()), open_store(target, load_settings()), force=False
+        )
         assert found is not None
         assert (found.sha256, found.resumed_bytes) == (digest, len(DATA))
     file.write_bytes(DATA[::-1])
     for source, target in ((file, "s3://bucket/a"), ("s3://bucket/a", file)):
         with pytest.raises(WouldReplaceError, match="exists already and is not"):
-            existing_copy(open_store(source), open_store(target), force=False)
-        assert existing_copy(open_store(source), open_store(target), force=True) is None
+            existing_copy(
+                open_store(source, load_settings()),
+                open_store(target, load_settings()),
+                force=False,
+            )
+        assert (
+            existing_copy(
+                open_store(source, load_settings()), open_store(target, load_settings()), force=True
+            )
+            is None
+        )
 
 
 def test_a_digest_that_is_given_decides_where_the_store_knows_none(
@@ -94,7 +106,7 @@ def test_a_digest_that_is_given_decides_where_the_store_knows_none(
 ) -> None:
     faulty_s3.objects["/bucket/a"] = (DATA, {})
     faulty_s3.etags["/bucket/a"] = '"opaque"'
-    source, target = open_store("s3://bucket/a"), open_store(file)
+    source, target = open_store("s3://bucket/a", load_settings()), open_store(file, load_settings())
     with pytest.raises(WouldReplaceError):
         existing_copy(source, target, force=False)
     digest = hashlib.sha256(DATA).hexdigest()
@@ -103,9 +115,24 @@ def test_a_digest_that_is_given_decides_where_the_store_knows_none(
 
 def test_two_files_are_compared_byte_for_byte(tmp_path: Path, file: Path) -> None:
     (tmp_path / "b").write_bytes(DATA)
-    assert existing_copy(open_store(file), open_store(tmp_path / "b"), force=False) is not None
+    assert (
+        existing_copy(
+            open_store(file, load_settings()),
+            open_store(tmp_path / "b", load_settings()),
+            force=False,
+        )
+        is not None
+    )
     (tmp_path / "b").write_bytes(DATA[::-1])
     with pytest.raises(WouldReplaceError):
-        existing_copy(open_store(file), open_store(tmp_path / "b"), force=False)
+        existing_copy(
+            open_store(file, load_settings()),
+            open_store(tmp_path / "b", load_settings()),
+            force=False,
+        )
     with pytest.raises(NotFoundError):
-        existing_copy(open_store(tmp_path / "absent"), open_store(file), force=True)
+        existing_copy(
+            open_store(tmp_path / "absent", load_settings()),
+            open_store(file, load_settings()),
+            force=True,
+        )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from zse.errors import StoreError
+from zse.settings import load_settings
 from zse.store import base, fetch, remote
 from zse.store.s3_upload import SHA256_KEY
 
@@ -44,7 +45,7 @@ def stop_after(count: int) -> base.Progress:
 
 def stop_at(server: FaultyS3, target: Path, count: int) -> None:
     with pytest.raises(KeyboardInterrupt):
-        fetch(URL, target, progress=stop_after(count), resume=True)
+        fetch(URL, target, load_settings(), progress=stop_after(count), resume=True)
     server.requests.clear()
 
 
@@ -55,7 +56,7 @@ def hidden(folder: Path) -> list[str]:
 def test_a_download_goes_on_where_it_stopped(stored: FaultyS3, tmp_path: Path) -> None:
     stop_at(stored, tmp_path / "a", 3000)
     assert not (tmp_path / "a").exists()
-    transfer = fetch(URL, tmp_path / "a", resume=True)
+    transfer = fetch(URL, tmp_path / "a", load_settings(), resume=True)
     assert transfer.resumed_bytes == 3000
     assert transfer.verified
     assert (tmp_path / "a").read_bytes() == DATA
@@ -67,7 +68,7 @@ def test_a_download_goes_on_where_it_stopped(stored: FaultyS3, tmp_path: Path) -
 def test_what_is_left_of_another_version_is_dropped(stored: FaultyS3, tmp_path: Path) -> None:
     stop_at(stored, tmp_path / "a", 3000)
     put(stored, DATA[::-1])
-    transfer = fetch(URL, tmp_path / "a", resume=True)
+    transfer = fetch(URL, tmp_path / "a", load_settings(), resume=True)
     assert transfer.resumed_bytes == 0
     assert (tmp_path / "a").read_bytes() == DATA[::-1]
     assert hidden(tmp_path) == []
@@ -78,16 +79,16 @@ def test_what_is_left_but_damaged_is_found_and_not_kept(stored: FaultyS3, tmp_pa
     part = tmp_path / hidden(tmp_path)[0]
     part.write_bytes(b"\0" * 3000)
     with pytest.raises(StoreError, match="does not hold what was stored"):
-        fetch(URL, tmp_path / "a", resume=True)
+        fetch(URL, tmp_path / "a", load_settings(), resume=True)
     assert list(tmp_path.iterdir()) == []
-    assert fetch(URL, tmp_path / "a", resume=True).resumed_bytes == 0
+    assert fetch(URL, tmp_path / "a", load_settings(), resume=True).resumed_bytes == 0
 
 
 def test_more_than_the_object_has_is_not_taken_up(stored: FaultyS3, tmp_path: Path) -> None:
     stop_at(stored, tmp_path / "a", 3000)
     part = tmp_path / hidden(tmp_path)[0]
     part.write_bytes(b"\0" * (len(DATA) + 1))
-    assert fetch(URL, tmp_path / "a", resume=True).resumed_bytes == 0
+    assert fetch(URL, tmp_path / "a", load_settings(), resume=True).resumed_bytes == 0
     assert (tmp_path / "a").read_bytes() == DATA
 
 
@@ -98,5 +99,5 @@ def test_a_failure_keeps_what_came_only_when_asked_to(stored: FaultyS3, tmp_path
     stored.fault = fault
     for resume in (False, True):
         with pytest.raises(StoreError):
-            fetch(URL, tmp_path / "a", resume=resume)
+            fetch(URL, tmp_path / "a", load_settings(), resume=resume)
         assert len(hidden(tmp_path)) == resume

@@ -7,10 +7,11 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
+from s3_clients import default_client
 
 from zse.errors import NotFoundError, StoreError
+from zse.settings import load_settings
 from zse.store import fetch, open_store, put_file, read_ranges
-from zse.store.s3_client import default_client
 from zse.store.s3_upload import PART_BYTES
 
 if TYPE_CHECKING:
@@ -38,8 +39,8 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_small_file_comes_back_as_it_was(s3_bucket: str, tmp_path: Path, size_bytes: int) -> None:
     url = f"s3://{s3_bucket}/folder/näme with space+%.zse"
     (tmp_path / "a").write_bytes(os.urandom(size_bytes))
-    put = put_file(tmp_path / "a", url)
-    fetched = fetch(url, tmp_path / "b")
+    put = put_file(tmp_path / "a", url, load_settings())
+    fetched = fetch(url, tmp_path / "b", load_settings())
     assert (tmp_path / "b").read_bytes() == (tmp_path / "a").read_bytes()
     assert put == fetched
     assert fetched.verified
@@ -51,8 +52,10 @@ def test_a_large_file_goes_in_parts_and_comes_back_in_ranges(
     url = f"s3://{s3_bucket}/large"
     uploaded: list[int] = []
     fetched: list[int] = []
-    put_file(large, url, progress=lambda done, _total: uploaded.append(done))
-    result = fetch(url, tmp_path / "b", progress=lambda done, _total: fetched.append(done))
+    put_file(large, url, load_settings(), progress=lambda done, _total: uploaded.append(done))
+    result = fetch(
+        url, tmp_path / "b", load_settings(), progress=lambda done, _total: fetched.append(done)
+    )
     data = large.read_bytes()
     assert (tmp_path / "b").read_bytes() == data
     assert result.sha256 == hashlib.sha256(data).hexdigest()
@@ -64,8 +67,8 @@ def test_a_large_file_goes_in_parts_and_comes_back_in_ranges(
 
 
 def test_ranges_of_an_object_are_exact(s3_bucket: str, large: Path) -> None:
-    put_file(large, f"s3://{s3_bucket}/large")
-    store = open_store(f"s3://{s3_bucket}/large")
+    put_file(large, f"s3://{s3_bucket}/large", load_settings())
+    store = open_store(f"s3://{s3_bucket}/large", load_settings())
     data = large.read_bytes()
     assert store.size() == len(data)
     edge = PART_BYTES - 5
@@ -79,7 +82,7 @@ def test_ranges_of_an_object_are_exact(s3_bucket: str, large: Path) -> None:
 
 
 def test_an_object_replaced_between_two_reads_is_noticed(s3_bucket: str) -> None:
-    store, other = (open_store(f"s3://{s3_bucket}/a") for _ in range(2))
+    store, other = (open_store(f"s3://{s3_bucket}/a", load_settings()) for _ in range(2))
     with store.open_writer() as writer:
         writer.write(b"first")
     assert store.read_range(0, 5) == b"first"
@@ -96,18 +99,20 @@ def test_an_interrupted_upload_leaves_no_parts_and_no_object(s3_bucket: str, lar
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        put_file(large, f"s3://{s3_bucket}/large", progress=stop)
+        put_file(large, f"s3://{s3_bucket}/large", load_settings(), progress=stop)
     assert open_uploads(s3_bucket) == []
-    assert list(open_store(f"s3://{s3_bucket}").list()) == []
+    assert list(open_store(f"s3://{s3_bucket}", load_settings()).list()) == []
 
 
 def test_listing_shows_an_object_or_what_lies_below_a_prefix(s3_bucket: str) -> None:
     for key in ("a/1", "a/2", "ab", "b"):
-        with open_store(f"s3://{s3_bucket}/{key}").open_writer() as writer:
+        with open_store(f"s3://{s3_bucket}/{key}", load_settings()).open_writer() as writer:
             writer.write(key.encode())
 
     def keys(rest: str) -> list[str]:
-        return [e.location.key for e in open_store(f"s3://{s3_bucket}{rest}").list()]
+        return [
+            e.location.key for e in open_store(f"s3://{s3_bucket}{rest}", load_settings()).list()
+        ]
 
     assert keys("") == ["a/1", "a/2", "ab", "b"]
     assert keys("/a") == keys("/a/") == ["a/1", "a/2"]
@@ -116,7 +121,7 @@ def test_listing_shows_an_object_or_what_lies_below_a_prefix(s3_bucket: str) -> 
 
 
 def test_delete_removes_the_object_and_may_be_repeated(s3_bucket: str) -> None:
-    store = open_store(f"s3://{s3_bucket}/a")
+    store = open_store(f"s3://{s3_bucket}/a", load_settings())
     with store.open_writer() as writer:
         writer.write(b"x")
     assert store.exists()
@@ -127,13 +132,13 @@ def test_delete_removes_the_object_and_may_be_repeated(s3_bucket: str) -> None:
 
 def test_what_does_not_exist_is_not_found(s3_bucket: str, tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="/nothing does not exist"):
-        fetch(f"s3://{s3_bucket}/nothing", tmp_path / "a")
+        fetch(f"s3://{s3_bucket}/nothing", tmp_path / "a", load_settings())
     (tmp_path / "a").write_bytes(b"x")
     actions = [
-        lambda: fetch("s3://no-such-bucket/a", tmp_path / "b"),
-        lambda: put_file(tmp_path / "a", "s3://no-such-bucket/a"),
-        lambda: open_store("s3://no-such-bucket/a").exists(),
-        lambda: list(open_store("s3://no-such-bucket").list()),
+        lambda: fetch("s3://no-such-bucket/a", tmp_path / "b", load_settings()),
+        lambda: put_file(tmp_path / "a", "s3://no-such-bucket/a", load_settings()),
+        lambda: open_store("s3://no-such-bucket/a", load_settings()).exists(),
+        lambda: list(open_store("s3://no-such-bucket", load_settings()).list()),
     ]
     for action in actions:
         with pytest.raises(NotFoundError, match="bucket 'no-such-bucket' does not exist"):
@@ -148,7 +153,7 @@ def test_a_wrong_key_is_refused(
     # Another spelling of the address makes a client of its own.
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", s3_server.endpoint_url + "/")
     with pytest.raises(StoreError, match="refused: SignatureDoesNotMatch") as caught:
-        put_file(tmp_path / "a", f"s3://{s3_bucket}/a")
+        put_file(tmp_path / "a", f"s3://{s3_bucket}/a", load_settings())
     assert "AWS_SECRET_ACCESS_KEY" in caught.value.hint
 
 
@@ -157,8 +162,8 @@ def test_an_object_that_another_tool_stored_is_checked_by_its_etag(
 ) -> None:
     client = default_client()
     client.put_object(Bucket=s3_bucket, Key="a", Body=b"data")
-    assert fetch(f"s3://{s3_bucket}/a", tmp_path / "a").verified
-    checksum = open_store(f"s3://{s3_bucket}/a").checksum()
+    assert fetch(f"s3://{s3_bucket}/a", tmp_path / "a", load_settings()).verified
+    checksum = open_store(f"s3://{s3_bucket}/a", load_settings()).checksum()
     assert checksum is not None
     assert str(checksum) == f"md5 {hashlib.md5(b'data').hexdigest()}"
 
@@ -170,8 +175,8 @@ def test_an_object_that_another_tool_stored_in_parts_is_fetched(
 
     config = TransferConfig(multipart_threshold=6 << 20, multipart_chunksize=6 << 20)
     default_client().upload_file(str(large), s3_bucket, "large", Config=config)
-    store = open_store(f"s3://{s3_bucket}/large")
-    transfer = fetch(f"s3://{s3_bucket}/large", tmp_path / "a")
+    store = open_store(f"s3://{s3_bucket}/large", load_settings())
+    transfer = fetch(f"s3://{s3_bucket}/large", tmp_path / "a", load_settings())
     assert (tmp_path / "a").read_bytes() == large.read_bytes()
     # A server that does not tell where parts end leaves nothing to check against.
     assert transfer.verified is (store.checksum() is not None)
@@ -180,8 +185,8 @@ def test_an_object_that_another_tool_stored_in_parts_is_fetched(
 def test_a_presigned_address_is_fetched_and_checked(
     s3_bucket: str, large: Path, tmp_path: Path
 ) -> None:
-    put_file(large, f"s3://{s3_bucket}/large")
+    put_file(large, f"s3://{s3_bucket}/large", load_settings())
     parameters = {"Bucket": s3_bucket, "Key": "large"}
     url = default_client().generate_presigned_url("get_object", parameters)
-    assert fetch(url, tmp_path / "a").verified
+    assert fetch(url, tmp_path / "a", load_settings()).verified
     assert (tmp_path / "a").read_bytes() == large.read_bytes()

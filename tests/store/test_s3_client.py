@@ -7,12 +7,13 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
+from s3_clients import default_client
 
 from zse.errors import StoreError
 from zse.settings import load_settings
 from zse.store import open_store, s3_client
 from zse.store.http.retry import ATTEMPTS, FIRST_ATTEMPTS
-from zse.store.s3_client import client_of, default_client
+from zse.store.s3_client import client_of
 from zse.store.s3_object import account_of
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ def test_uploads_carry_no_checksum_but_the_md5_that_every_server_knows(faulty_s3
         return False
 
     faulty_s3.fault = note
-    with open_store("s3://bucket/a").open_writer() as writer:
+    with open_store("s3://bucket/a", load_settings()).open_writer() as writer:
         writer.write(b"data")
     put = next(headers for headers in seen if "content-md5" in headers)
     assert not [name for name in put if "checksum" in name or name in ("trailer", "x-amz-trailer")]
@@ -101,7 +102,7 @@ def test_uploads_carry_no_checksum_but_the_md5_that_every_server_knows(faulty_s3
 
 
 def list_bucket() -> None:
-    list(open_store("s3://bucket/").list())
+    list(open_store("s3://bucket/", load_settings()).list())
 
 
 @pytest.mark.parametrize("status", [429, 503])

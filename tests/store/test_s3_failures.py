@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from zse.errors import NotFoundError, StoreError, UsageError
+from zse.settings import load_settings
 from zse.store import fetch, open_store, put_file, s3_upload
 from zse.store.http.retry import ATTEMPTS
 
@@ -44,7 +45,7 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_good_answer_is_fetched_and_verified(stored: FaultyS3, tmp_path: Path) -> None:
-    assert fetch(URL, tmp_path / "a").verified
+    assert fetch(URL, tmp_path / "a", load_settings()).verified
     assert (tmp_path / "a").read_bytes() == DATA
 
 
@@ -56,7 +57,7 @@ def test_a_server_that_answers_200_to_a_range_is_refused(stored: FaultyS3, tmp_p
 
     stored.fault = ignore_range
     with pytest.raises(StoreError, match="the server answered 200"):
-        fetch(URL, tmp_path / "a")
+        fetch(URL, tmp_path / "a", load_settings())
     assert list(tmp_path.iterdir()) == []
 
 
@@ -68,7 +69,7 @@ def test_a_content_range_other_than_asked_is_refused(stored: FaultyS3) -> None:
 
     stored.fault = shifted
     with pytest.raises(StoreError, match="bytes 4-7/10240"):
-        open_store(URL).read_range(4, 4)
+        open_store(URL, load_settings()).read_range(4, 4)
 
 
 def cut_after(count: int, times: int) -> Callable[[Handler], bool]:
@@ -93,7 +94,7 @@ def cut_after(count: int, times: int) -> Callable[[Handler], bool]:
 
 def test_a_cut_connection_goes_on_where_it_stopped(stored: FaultyS3) -> None:
     stored.fault = cut_after(100, times=2)
-    assert open_store(URL).read_range(1000, 5000) == DATA[1000:6000]
+    assert open_store(URL, load_settings()).read_range(1000, 5000) == DATA[1000:6000]
     asked = [line.split("bytes=")[1] for line in stored.seen("^GET")]
     assert asked == ["1000-5999", "1100-5999", "1200-5999"]
 
@@ -101,7 +102,7 @@ def test_a_cut_connection_goes_on_where_it_stopped(stored: FaultyS3) -> None:
 def test_a_connection_that_is_always_cut_is_an_error(stored: FaultyS3, tmp_path: Path) -> None:
     stored.fault = cut_after(100, times=1000)
     with pytest.raises(StoreError, match=f"{ATTEMPTS} attempts failed, the last one at byte 500"):
-        fetch(URL, tmp_path / "a")
+        fetch(URL, tmp_path / "a", load_settings())
     assert list(tmp_path.iterdir()) == []
 
 
@@ -120,19 +121,19 @@ def fail_times(method: str, status: int, code: str, times: int) -> Callable[[Han
 @pytest.mark.parametrize("method", ["LOOK", "GET"])
 def test_two_server_errors_are_tried_again(stored: FaultyS3, method: str) -> None:
     stored.fault = fail_times(method, 500, "InternalError", times=2)
-    assert open_store(URL).read_range(0, 10) == DATA[:10]
+    assert open_store(URL, load_settings()).read_range(0, 10) == DATA[:10]
     assert len(stored.seen(f"^{method}")) == 3
 
 
 def test_a_server_that_keeps_failing_is_an_error(stored: FaultyS3) -> None:
     stored.fault = fail_times("GET", 503, "SlowDown", times=1000)
     with pytest.raises(StoreError, match="SlowDown") as caught:
-        open_store(URL).read_range(0, 10)
+        open_store(URL, load_settings()).read_range(0, 10)
     assert "fewer requests" in caught.value.hint
 
 
 def test_an_object_replaced_during_the_read_is_an_error(stored: FaultyS3) -> None:
-    store = open_store(URL)
+    store = open_store(URL, load_settings())
     store.size()
     stored.fault = fail_times("GET", 412, "PreconditionFailed", times=2)
     with pytest.raises(StoreError, match="was replaced while it was read"):
@@ -142,7 +143,7 @@ def test_an_object_replaced_during_the_read_is_an_error(stored: FaultyS3) -> Non
 def test_damaged_bytes_are_not_published(stored: FaultyS3, tmp_path: Path) -> None:
     stored.objects[PATH] = (DATA[::-1], stored.objects[PATH][1])
     with pytest.raises(StoreError, match="does not hold what was stored"):
-        fetch(URL, tmp_path / "a")
+        fetch(URL, tmp_path / "a", load_settings())
     assert list(tmp_path.iterdir()) == []
 
 
@@ -150,7 +151,7 @@ def test_an_object_without_a_recorded_digest_is_fetched_unverified(
     stored: FaultyS3, tmp_path: Path
 ) -> None:
     stored.objects[PATH] = (DATA, {})
-    assert not fetch(URL, tmp_path / "a").verified
+    assert not fetch(URL, tmp_path / "a", load_settings()).verified
 
 
 @pytest.mark.parametrize(
@@ -167,25 +168,25 @@ def test_a_refusal_says_what_to_do(
 ) -> None:
     faulty_s3.fault = lambda request: request.refuse(status, code)
     with pytest.raises(StoreError, match=words) as caught:
-        put_file(source, URL)
+        put_file(source, URL, load_settings())
     assert hint in caught.value.hint
 
 
 def test_a_question_that_is_refused_says_so(faulty_s3: FaultyS3) -> None:
     faulty_s3.fault = lambda request: request.refuse(403, "AccessDenied")
     with pytest.raises(StoreError, match="refused: AccessDenied: told to"):
-        open_store(URL).exists()
+        open_store(URL, load_settings()).exists()
 
 
 def test_a_missing_bucket_is_told_from_a_missing_object(faulty_s3: FaultyS3) -> None:
     with pytest.raises(NotFoundError, match=f"{URL} does not exist"):
-        open_store(URL).size()
-    assert not open_store(URL).exists()
+        open_store(URL, load_settings()).size()
+    assert not open_store(URL, load_settings()).exists()
     faulty_s3.fault = lambda request: request.refuse(404, "NoSuchBucket")
     for action in (
-        open_store(URL).size,
-        open_store(URL).exists,
-        lambda: list(open_store(URL).list()),
+        open_store(URL, load_settings()).size,
+        open_store(URL, load_settings()).exists,
+        lambda: list(open_store(URL, load_settings()).list()),
     ):
         with pytest.raises(NotFoundError, match="the bucket 'bucket' does not exist"):
             action()
@@ -198,7 +199,7 @@ def test_an_endpoint_that_is_down_is_an_error(
         unused.bind(("127.0.0.1", 0))
         monkeypatch.setenv("AWS_ENDPOINT_URL_S3", f"http://127.0.0.1:{unused.getsockname()[1]}")
         with pytest.raises(StoreError, match="cannot be reached") as caught:
-            open_store(URL).size()
+            open_store(URL, load_settings()).size()
     assert "AWS_ENDPOINT_URL_S3" in caught.value.hint
 
 
@@ -212,7 +213,7 @@ def test_missing_credentials_are_an_error(
         "Authorization" not in request.headers and request.refuse(403, "AccessDenied")
     )
     with pytest.raises(StoreError, match="no S3 credentials") as caught:
-        open_store(URL).size()
+        open_store(URL, load_settings()).size()
     assert "AWS_ACCESS_KEY_ID" in caught.value.hint
 
 
@@ -228,26 +229,28 @@ def test_what_is_for_everybody_is_read_without_credentials(
         return False
 
     stored.fault = note
-    assert open_store(URL).read_range(0, 4) == DATA[:4]
+    assert open_store(URL, load_settings()).read_range(0, 4) == DATA[:4]
     assert shown == ["", ""]
 
 
 def test_an_endpoint_that_is_no_url_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "not a url")
     with pytest.raises(StoreError, match="'not a url' is not usable"):
-        open_store(URL)
+        open_store(URL, load_settings())
 
 
 def test_a_profile_that_does_not_exist_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:1")
     monkeypatch.setenv("AWS_PROFILE", "nobody")
     with pytest.raises(StoreError, match="nobody"):
-        open_store(URL)
+        open_store(URL, load_settings())
 
 
 def test_parts_are_sent_and_published_once(faulty_s3: FaultyS3, source: Path) -> None:
     done: list[int] = []
-    result = put_file(source, URL, progress=lambda so_far, _total: done.append(so_far))
+    result = put_file(
+        source, URL, load_settings(), progress=lambda so_far, _total: done.append(so_far)
+    )
     assert result.sha256 == hashlib.sha256(DATA).hexdigest()
     assert faulty_s3.objects[PATH][0] == DATA
     assert len(done) == 3
@@ -260,7 +263,7 @@ def test_a_part_that_fails_aborts_the_upload(faulty_s3: FaultyS3, source: Path) 
         "partNumber=2" in request.path and request.refuse(500, "InternalError")
     )
     with pytest.raises(StoreError, match="InternalError"):
-        put_file(source, URL)
+        put_file(source, URL, load_settings())
     assert faulty_s3.seen("DELETE .*uploadId=u1")
     assert faulty_s3.objects == {}
 
@@ -270,7 +273,7 @@ def test_an_interrupted_upload_is_aborted(faulty_s3: FaultyS3, source: Path) -> 
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        put_file(source, URL, progress=stop)
+        put_file(source, URL, load_settings(), progress=stop)
     assert faulty_s3.seen("DELETE .*uploadId=u1")
     assert faulty_s3.objects == {}
 
@@ -283,7 +286,7 @@ def test_the_first_error_is_reported_even_when_the_abort_fails_too(
         and request.refuse(403, "AccessDenied" if request.kind == "PUT" else "Other")
     )
     with pytest.raises(StoreError, match="AccessDenied"):
-        put_file(source, URL)
+        put_file(source, URL, load_settings())
 
 
 def test_a_file_that_changes_during_the_upload_is_not_published(
@@ -293,7 +296,7 @@ def test_a_file_that_changes_during_the_upload_is_not_published(
         os.utime(source, ns=(1, 1))
 
     with pytest.raises(StoreError, match="changed while it was uploaded"):
-        put_file(source, URL, progress=touch)
+        put_file(source, URL, load_settings(), progress=touch)
     assert faulty_s3.objects == {}
 
 
@@ -307,7 +310,7 @@ def test_an_object_that_reads_back_differently_is_an_error(
 
     faulty_s3.fault = lose_metadata
     with pytest.raises(StoreError, match="reads back as 5 bytes"):
-        put_file(source, URL)
+        put_file(source, URL, load_settings())
 
 
 def test_another_etag_than_that_of_the_bytes_is_an_error(faulty_s3: FaultyS3, source: Path) -> None:
@@ -322,15 +325,15 @@ def test_another_etag_than_that_of_the_bytes_is_an_error(faulty_s3: FaultyS3, so
 
     faulty_s3.fault = other_etag
     with pytest.raises(StoreError, match="has the ETag"):
-        put_file(source, URL)
+        put_file(source, URL, load_settings())
 
 
 def test_a_prefix_cannot_be_read_or_written(faulty_s3: FaultyS3, source: Path) -> None:
     for action in (
-        open_store("s3://bucket/folder/").size,
-        open_store("s3://bucket").delete,
-        open_store("s3://bucket").open_writer,
-        lambda: put_file(source, "s3://bucket/folder/"),
+        open_store("s3://bucket/folder/", load_settings()).size,
+        open_store("s3://bucket", load_settings()).delete,
+        open_store("s3://bucket", load_settings()).open_writer,
+        lambda: put_file(source, "s3://bucket/folder/", load_settings()),
     ):
         with pytest.raises(UsageError, match="names a folder") as caught:
             action()
@@ -339,14 +342,14 @@ def test_a_prefix_cannot_be_read_or_written(faulty_s3: FaultyS3, source: Path) -
 
 def test_a_file_that_is_not_there_is_not_uploaded(faulty_s3: FaultyS3, tmp_path: Path) -> None:
     with pytest.raises(NotFoundError):
-        put_file(tmp_path / "a", URL)
+        put_file(tmp_path / "a", URL, load_settings())
     with pytest.raises(StoreError):
-        put_file(tmp_path, URL)
+        put_file(tmp_path, URL, load_settings())
     assert faulty_s3.requests == []
 
 
 def test_a_writer_uploads_only_when_its_block_ends_well(faulty_s3: FaultyS3) -> None:
-    store = open_store(URL)
+    store = open_store(URL, load_settings())
     with store.open_writer() as writer:
         writer.write(DATA)
         assert faulty_s3.objects == {}

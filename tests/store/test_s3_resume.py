@@ -6,10 +6,11 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
+from s3_clients import default_client
 
 from zse.errors import StoreError
+from zse.settings import load_settings
 from zse.store import Transfer, parse_location, put_file, s3_upload
-from zse.store.s3_client import default_client
 from zse.store.s3_unfinished import list_unfinished
 
 if TYPE_CHECKING:
@@ -41,13 +42,13 @@ def fail_at_part(server: FaultyS3, number: int, source: Path) -> None:
         f"partNumber={number}" in request.path and request.refuse(403, "AccessDenied")
     )
     with pytest.raises(StoreError):
-        put_file(source, URL, resume=True)
+        put_file(source, URL, load_settings(), resume=True)
     server.fault = lambda _request: False
     server.requests.clear()
 
 
 def resumed(server: FaultyS3, source: Path) -> Transfer:
-    transfer = put_file(source, URL, resume=True)
+    transfer = put_file(source, URL, load_settings(), resume=True)
     assert server.objects[PATH][0] == source.read_bytes()
     assert server.uploads == {}
     return transfer
@@ -84,7 +85,7 @@ def test_without_a_record_what_is_there_is_removed(faulty_s3: FaultyS3, source: 
 
 def test_uploads_to_other_keys_are_left_alone(faulty_s3: FaultyS3, source: Path) -> None:
     faulty_s3.uploads = {"other": "/bucket/folder/object/below", "same": PATH}
-    put_file(source, URL, resume=True)
+    put_file(source, URL, load_settings(), resume=True)
     assert list(faulty_s3.uploads) == ["other"]
 
 
@@ -98,7 +99,7 @@ def test_where_no_record_can_be_written_a_push_still_works(
     faulty_s3: FaultyS3, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ZSE_CACHE_DIR", os.devnull)
-    assert put_file(source, URL).size_bytes == len(DATA)
+    assert put_file(source, URL, load_settings()).size_bytes == len(DATA)
 
 
 def test_what_is_left_is_listed_with_its_time(faulty_s3: FaultyS3, source: Path) -> None:
@@ -122,6 +123,6 @@ def test_a_failed_push_is_removed_even_when_a_part_lands_after_the_abort(
 
     faulty_s3.fault = late
     with pytest.raises(StoreError):
-        put_file(source, URL)
+        put_file(source, URL, load_settings())
     assert faulty_s3.uploads == {}
     assert len(faulty_s3.seen("DELETE .*uploadId=u1")) == 2

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from zse.errors import MissingDependencyError, NotFoundError, StoreError
+from zse.settings import load_settings
 from zse.store import base as store_base
 from zse.store import fetch, open_store, put_file
 from zse.store.checksum import Checksum
@@ -28,8 +29,10 @@ CONTENT = b"0123456789" * 1000
 def test_fetch_and_put_copy_local_files_and_tell_the_digest(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(CONTENT)
     steps: list[tuple[int, int]] = []
-    put = put_file(tmp_path / "a", tmp_path / "b", progress=lambda *step: steps.append(step))
-    fetched = fetch(str(tmp_path / "b"), tmp_path / "c")
+    put = put_file(
+        tmp_path / "a", tmp_path / "b", load_settings(), progress=lambda *step: steps.append(step)
+    )
+    fetched = fetch(str(tmp_path / "b"), tmp_path / "c", load_settings())
     assert (tmp_path / "c").read_bytes() == CONTENT
     assert put == fetched
     assert put.sha256 == hashlib.sha256(CONTENT).hexdigest()
@@ -40,13 +43,13 @@ def test_fetch_and_put_copy_local_files_and_tell_the_digest(tmp_path: Path) -> N
 
 def test_an_empty_file_is_copied(tmp_path: Path) -> None:
     (tmp_path / "a").touch()
-    assert fetch(tmp_path / "a", tmp_path / "b").size_bytes == 0
+    assert fetch(tmp_path / "a", tmp_path / "b", load_settings()).size_bytes == 0
     assert (tmp_path / "b").read_bytes() == b""
 
 
 def test_fetching_what_is_not_there_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError):
-        fetch(tmp_path / "a", tmp_path / "b")
+        fetch(tmp_path / "a", tmp_path / "b", load_settings())
     assert list(tmp_path.iterdir()) == []
 
 
@@ -57,7 +60,7 @@ def test_progress_may_stop_a_copy(tmp_path: Path) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        fetch(tmp_path / "a", tmp_path / "b", progress=stop)
+        fetch(tmp_path / "a", tmp_path / "b", load_settings(), progress=stop)
     assert [item.name for item in tmp_path.iterdir()] == ["a"]
 
 
@@ -98,10 +101,10 @@ def test_without_boto3_an_object_is_read_and_only_a_listing_names_the_extra(
     faulty_s3.objects["/bucket/key"] = (CONTENT, {})
     for name in ("boto3", "botocore"):
         monkeypatch.setitem(sys.modules, name, None)
-    fetch("s3://bucket/key", tmp_path / "a")
+    fetch("s3://bucket/key", tmp_path / "a", load_settings())
     assert (tmp_path / "a").read_bytes() == CONTENT
     with pytest.raises(MissingDependencyError) as caught:
-        list(open_store("s3://bucket/").list())
+        list(open_store("s3://bucket/", load_settings()).list())
     assert "[s3]" in caught.value.hint
 
 

@@ -10,6 +10,7 @@ import pytest
 from range_server import serving
 
 from zse.errors import NotFoundError, StoreError, UsageError
+from zse.settings import load_settings
 from zse.store import fetch, open_store
 from zse.store.base import CHUNK_BYTES
 from zse.store.http.retry import ATTEMPTS
@@ -38,7 +39,7 @@ def url(server: RangeServer) -> str:
 def test_a_file_is_fetched_in_ranges_of_one_version(
     url: str, server: RangeServer, tmp_path: Path
 ) -> None:
-    transfer = fetch(url, tmp_path / "a")
+    transfer = fetch(url, tmp_path / "a", load_settings())
     assert (tmp_path / "a").read_bytes() == DATA
     assert not transfer.verified
     assert server.requests == ["bytes=0-0", f"bytes=0-{len(DATA) - 1}"]
@@ -48,7 +49,7 @@ def test_a_file_is_fetched_in_ranges_of_one_version(
 def test_a_large_file_is_read_in_parallel_and_comes_in_order(tmp_path: Path) -> None:
     data = DATA * 24
     with serving("/a", data) as server:
-        fetch(f"{server.url}/a", tmp_path / "a")
+        fetch(f"{server.url}/a", tmp_path / "a", load_settings())
         assert len(server.requests) == 1 + -(-len(data) // CHUNK_BYTES)
     assert hashlib.sha256((tmp_path / "a").read_bytes()).digest() == hashlib.sha256(data).digest()
 
@@ -58,7 +59,7 @@ def test_an_empty_file_is_fetched(tmp_path: Path) -> None:
         server.fault = lambda request: (
             request.answer(416, headers={"Content-Range": "bytes */0"}) is None
         )
-        assert fetch(f"{server.url}/a", tmp_path / "a").size_bytes == 0
+        assert fetch(f"{server.url}/a", tmp_path / "a", load_settings()).size_bytes == 0
     assert (tmp_path / "a").read_bytes() == b""
 
 
@@ -80,25 +81,27 @@ def test_a_digest_that_the_server_tells_is_checked(
 ) -> None:
     good = hashlib.sha256(DATA)
     told(server, Repr_Digest=f"md5=:AAAA:, sha-256=:{base64.b64encode(good.digest()).decode()}:")
-    assert fetch(url, tmp_path / "a").verified
+    assert fetch(url, tmp_path / "a", load_settings()).verified
     told(server, X_Amz_Meta_Zse_Sha256=good.hexdigest())
-    assert fetch(url, tmp_path / "a").verified
+    assert fetch(url, tmp_path / "a", load_settings()).verified
     told(server, X_Amz_Meta_Zse_Sha256="0" * 64)
     with pytest.raises(StoreError, match="does not hold what was stored"):
-        fetch(url, tmp_path / "b")
+        fetch(url, tmp_path / "b", load_settings())
     told(server, Repr_Digest="sha-256=:???:")
-    assert not fetch(url, tmp_path / "b").verified
+    assert not fetch(url, tmp_path / "b", load_settings()).verified
 
 
 def test_a_digest_that_the_caller_knows_is_checked(url: str, tmp_path: Path) -> None:
-    assert fetch(url, tmp_path / "a", sha256=hashlib.sha256(DATA).hexdigest()).verified
+    assert fetch(
+        url, tmp_path / "a", load_settings(), sha256=hashlib.sha256(DATA).hexdigest()
+    ).verified
     with pytest.raises(StoreError, match=r"expected .* sha256 0000"):
-        fetch(url, tmp_path / "b", sha256="0" * 64)
+        fetch(url, tmp_path / "b", load_settings(), sha256="0" * 64)
     assert not (tmp_path / "b").exists()
 
 
 def test_a_file_replaced_during_the_copy_is_an_error(url: str, server: RangeServer) -> None:
-    store = open_store(url)
+    store = open_store(url, load_settings())
     assert store.version() == '"first"'
     server.etag = '"second"'
     with pytest.raises(StoreError, match="was replaced"):
@@ -108,7 +111,7 @@ def test_a_file_replaced_during_the_copy_is_an_error(url: str, server: RangeServ
 def test_without_a_strong_tag_the_date_holds_the_version(url: str, server: RangeServer) -> None:
     date = "Fri, 02 Jan 2026 03:04:05 GMT"
     told(server, ETag='W/"x"', Last_Modified=date)
-    assert open_store(url).read_range(0, 4) == DATA[:4]
+    assert open_store(url, load_settings()).read_range(0, 4) == DATA[:4]
     assert server.headers_seen[-1]["if-unmodified-since"] == date
     assert "if-match" not in server.headers_seen[-1]
 
@@ -127,19 +130,19 @@ def test_a_busy_server_is_asked_again_after_the_time_it_names(
         return True
 
     server.fault = busy
-    assert open_store(url).read_range(0, 4) == DATA[:4]
+    assert open_store(url, load_settings()).read_range(0, 4) == DATA[:4]
     assert sum(waited) == pytest.approx(6.0)
 
 
 def test_a_server_that_stays_busy_is_an_error(url: str, server: RangeServer) -> None:
     server.fault = lambda request: request.answer(500) is None
     with pytest.raises(StoreError, match=f"{ATTEMPTS} attempts failed.*500"):
-        open_store(url).size()
+        open_store(url, load_settings()).size()
     assert len(server.requests) == ATTEMPTS
 
 
 def test_a_cut_connection_goes_on_where_it_stopped(url: str, server: RangeServer) -> None:
-    store = open_store(url)
+    store = open_store(url, load_settings())
     store.size()
     left = [1, 1]
 
@@ -167,7 +170,7 @@ def test_a_cut_connection_goes_on_where_it_stopped(url: str, server: RangeServer
 def test_an_answer_that_is_not_the_range_is_refused(
     url: str, server: RangeServer, answer: tuple[int, dict[str, str]], words: str
 ) -> None:
-    store = open_store(url)
+    store = open_store(url, load_settings())
     if "5-9" in words:
         store.size()
     server.fault = lambda request: request.answer(answer[0], b"x", answer[1]) is None
@@ -178,14 +181,14 @@ def test_an_answer_that_is_not_the_range_is_refused(
 def test_messages_never_show_the_query_of_a_signed_address(url: str, server: RangeServer) -> None:
     server.fault = lambda request: request.answer(404) is None
     with pytest.raises(NotFoundError) as caught:
-        open_store(url).size()
+        open_store(url, load_settings()).size()
     assert "secret" not in caught.value.message + caught.value.hint
     assert "file.zse?..." in caught.value.message
-    assert not open_store(url).exists()
+    assert not open_store(url, load_settings()).exists()
 
 
 def test_the_web_is_read_only(url: str, tmp_path: Path) -> None:
-    store = open_store(url)
+    store = open_store(url, load_settings())
     for action in (store.open_writer, store.delete, lambda: store.put_file(tmp_path)):
         with pytest.raises(UsageError, match="can be read, not written"):
             action()

@@ -67,7 +67,7 @@ def region_of(path: Path) -> bytes:
 def test_opening_is_one_request_and_answers_like_a_local_reader(
     server: RangeServer, model: Path
 ) -> None:
-    with RemoteReader(open_source(URL)) as remote, ZSEReader(model) as local:
+    with RemoteReader(open_source(URL, load_settings())) as remote, ZSEReader(model) as local:
         assert server.requests == ["bytes=0-262143"]
         assert remote.header == local.header
         assert remote.size_bytes == local.size_bytes
@@ -84,7 +84,7 @@ def test_opening_is_one_request_and_answers_like_a_local_reader(
 
 
 def test_a_request_is_signed(server: RangeServer) -> None:
-    RemoteReader(open_source(URL)).close()
+    RemoteReader(open_source(URL, load_settings())).close()
     assert server.headers_seen[0]["authorization"].startswith("AWS4-HMAC-SHA256 Credential=key/")
 
 
@@ -98,7 +98,7 @@ def test_a_large_header_takes_a_second_request(server: RangeServer, model: Path)
 def test_the_device_holds_the_region_and_no_file_was_made(
     server: RangeServer, model: Path, gpu: HostGpu
 ) -> None:
-    with RemoteReader(open_source(URL)) as remote:
+    with RemoteReader(open_source(URL, load_settings())) as remote:
         assert load(gpu, remote) == region_of(model)
 
 
@@ -115,13 +115,13 @@ def test_connections_that_are_cut_in_the_middle_do_not_matter(
         request.answer_cut(5000)
         return True
 
-    with RemoteReader(open_source(URL)) as remote:
+    with RemoteReader(open_source(URL, load_settings())) as remote:
         server.fault = cut_every_third
         assert load(gpu, remote) == region_of(model)
 
 
 def test_a_server_that_stops_in_the_middle_is_an_error(server: RangeServer, gpu: HostGpu) -> None:
-    with RemoteReader(open_source(URL)) as remote:
+    with RemoteReader(open_source(URL, load_settings())) as remote:
 
         def die(request: Handler) -> bool:
             if len(server.requests) < 4:
@@ -135,7 +135,7 @@ def test_a_server_that_stops_in_the_middle_is_an_error(server: RangeServer, gpu:
 
 
 def test_an_object_replaced_in_the_middle_is_an_error(server: RangeServer, gpu: HostGpu) -> None:
-    with RemoteReader(open_source(URL)) as remote:
+    with RemoteReader(open_source(URL, load_settings())) as remote:
 
         def replace(request: Handler) -> bool:
             if len(server.requests) == 4:
@@ -150,19 +150,19 @@ def test_an_object_replaced_in_the_middle_is_an_error(server: RangeServer, gpu: 
 def test_what_is_no_zse_file_is_refused(server: RangeServer) -> None:
     server.data = b"PK\3\4" + bytes(5000)
     with pytest.raises(FormatError):
-        RemoteReader(open_source(URL))
+        RemoteReader(open_source(URL, load_settings()))
     server.data = b"ZS"
     with pytest.raises(FormatError):
-        RemoteReader(open_source(URL))
+        RemoteReader(open_source(URL, load_settings()))
 
 
 def test_a_damaged_section_is_found(server: RangeServer) -> None:
-    with RemoteReader(open_source(URL)) as remote:
+    with RemoteReader(open_source(URL, load_settings())) as remote:
         place = next(item for item in remote.header.sections if item.name == "large.bin")
     data = bytearray(server.data)
     data[place.offset_bytes] ^= 1
     server.data = bytes(data)
-    with RemoteReader(open_source(URL)) as remote:
+    with RemoteReader(open_source(URL, load_settings())) as remote:
         with breaks(Rule.CHECKSUM_MISMATCH, match=r"section large\.bin of s3://"):
             remote.section("large.bin")
         with breaks(Misuse.UNKNOWN_NAME):
@@ -177,12 +177,12 @@ def test_a_damaged_section_is_found(server: RangeServer) -> None:
 
 def test_an_object_that_is_not_there_is_not_found(server: RangeServer) -> None:
     with pytest.raises(NotFoundError, match="s3://models/other does not exist"):
-        open_source("s3://models/other")
+        open_source("s3://models/other", load_settings())
 
 
 def test_a_folder_is_no_object(server: RangeServer) -> None:
     with pytest.raises(UsageError, match="names a folder"):
-        open_source("s3://models/folder/")
+        open_source("s3://models/folder/", load_settings())
 
 
 def test_an_endpoint_that_is_no_url_is_an_error(
@@ -190,7 +190,7 @@ def test_an_endpoint_that_is_no_url_is_an_error(
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "not a url")
     with pytest.raises(StoreError, match="is not usable"):
-        open_source(URL)
+        open_source(URL, load_settings())
 
 
 @pytest.mark.parametrize("kind", ["https", "hf"])
@@ -199,7 +199,7 @@ def test_a_file_of_the_web_or_a_hub_is_streamed_like_one_in_s3(
 ) -> None:
     if kind == "https":
         with serving("/folder/model.zse", model.read_bytes()) as server:
-            with open_remote(f"{server.url}/folder/model.zse") as remote:
+            with open_remote(f"{server.url}/folder/model.zse", load_settings()) as remote:
                 assert load(gpu, remote) == region_of(model)
             assert server.requests[0] == "bytes=0-262143"
         return
@@ -208,14 +208,14 @@ def test_a_file_of_the_web_or_a_hub_is_streamed_like_one_in_s3(
         monkeypatch.setitem(fake_hub.FILES, "model.zse", fake_hub.LARGE)
         monkeypatch.setenv("HF_ENDPOINT", hub.endpoint)
         monkeypatch.setenv("HF_TOKEN", "hf_secret")
-        with open_remote("hf://owner/gated/model.zse") as remote:
+        with open_remote("hf://owner/gated/model.zse", load_settings()) as remote:
             assert load(gpu, remote) == region_of(model)
         assert [line.split()[0] for line in hub.requests].count("GET") == 1
         assert hub.leaked_tokens == []
 
 
 def test_a_path_opens_a_file(model: Path) -> None:
-    source = open_source(model)
+    source = open_source(model, load_settings())
     assert isinstance(source, LocalSource)
     with RemoteReader(source) as reader:
         assert reader.section("notes.txt") == b"hello"
@@ -224,13 +224,13 @@ def test_a_path_opens_a_file(model: Path) -> None:
 @pytest.mark.system
 def test_a_real_server_gives_the_same_bytes(s3_bucket: str, model: Path, gpu: HostGpu) -> None:
     url = f"s3://{s3_bucket}/földer/name with space+%.zse"
-    put_file(model, url)
-    with RemoteReader(open_source(url)) as remote:
+    put_file(model, url, load_settings())
+    with RemoteReader(open_source(url, load_settings())) as remote:
         assert load(gpu, remote) == region_of(model)
-        put_file(write_model(model, [20, 3, 90], seed=1), url)
+        put_file(write_model(model, [20, 3, 90], seed=1), url, load_settings())
         with pytest.raises(SourceChangedError):
             load(gpu, remote)
     with pytest.raises(NotFoundError, match="does not exist"):
-        open_source(f"s3://{s3_bucket}/absent")
+        open_source(f"s3://{s3_bucket}/absent", load_settings())
     with pytest.raises(NotFoundError, match="bucket 'absent-bucket' does not exist"):
-        open_source("s3://absent-bucket/absent")
+        open_source("s3://absent-bucket/absent", load_settings())

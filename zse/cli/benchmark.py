@@ -65,13 +65,14 @@ def command(
     """
     from zse.cli.transfer_display import opening_progress
     from zse.engine.meter import core_over, open_runner, random_prompts, run_batch
-    from zse.engine.opening import locate_model
     from zse.options import with_flags, with_values
+    from zse.quantize.locate import locate_model
     from zse.settings import load_settings
 
+    settings = load_settings()
     with opening_progress() as progress:
-        path = locate_model(model, quant=quant, progress=progress)
-    options = with_flags(load_settings().serve.load, given)
+        path = locate_model(model, settings, quant=quant, progress=progress)
+    options = with_flags(settings.serve.load, given)
     options = with_values(options, {"max_running": batch})
     started = time.perf_counter()
     runner = open_runner(path, options, num_tokens=prompt_tokens + output_tokens)

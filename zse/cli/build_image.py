@@ -98,19 +98,19 @@ class _Source:
     quant: str | None
     allow_no_tokenizer: bool
 
-    def located(self) -> tuple[Path, dict[str, str]]:
+    def located(self, settings: Settings) -> tuple[Path, dict[str, str]]:
         """Return the .zse file, and what the bill of materials says of it: its header's words.
 
         Raises:
             NoTokenizerError: It holds no tokenizer, and nobody said that it need not.
         """
         from zse.cli.transfer_display import opening_progress
-        from zse.engine.opening import locate_model
         from zse.format.reader import ZSEReader
+        from zse.quantize.locate import locate_model
         from zse.text.tokenizer import check_tokenizer
 
         with opening_progress() as progress:
-            path = locate_model(self.model, quant=self.quant, progress=progress)
+            path = locate_model(self.model, settings, quant=self.quant, progress=progress)
         with ZSEReader(path) as reader:
             if not self.allow_no_tokenizer:
                 check_tokenizer(reader, path.name)
@@ -163,7 +163,7 @@ def command(
     from zse.oci.layout.layer import Compression
     from zse.oci.python.secrets import read_secrets
     from zse.oci.sizes import parse_size
-    from zse.settings import load_settings
+    from zse.settings import load_settings, subprocess_environment
 
     settings = load_settings()
     recipe = _recipe(recipe_name, gpus or [], has_kernels=bool(kernels))
@@ -185,8 +185,8 @@ def command(
         locks=locks,
         is_cached=not no_cache,
         epoch_seconds=settings.source_date_epoch,
-        auth_file=Path(settings.registry_auth_file),
-        secrets=read_secrets(secrets or []),
+        auth_file=settings.registry_auth_file,
+        secrets=read_secrets(secrets or [], subprocess_environment()),
     )
     source = _Source(model=model, quant=quant, allow_no_tokenizer=allow_no_tokenizer)
     built = _build(recipe, options, source, kernels, settings)
@@ -213,9 +213,9 @@ def _build(
     check_options(recipe, options)
     check_places(recipe, options)
     packs = find_image_packs(recipe.kernels.gpu, kernels, settings, _say)
-    with clean_stop(), filling(settings.cache_dir, "images"):
+    with clean_stop(), filling(settings, "images"):
         if options.model_mode is ModelMode.BAKED:
-            model, facts = source.located()
+            model, facts = source.located(settings)
             options = replace(options, model=model, model_facts=facts)
             check_model(options)
         options = replace(options, kernels=build_image_packs(packs, settings.cache_dir, _say))

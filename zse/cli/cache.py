@@ -44,15 +44,15 @@ def list_items(kinds: Kinds = None, as_json: Json = False) -> None:
     Models come one by one, other kinds as one line each unless they are named.
     """
     from zse.store.cache_items import find_items, is_item_used
-    from zse.store.cache_room import limit_bytes
 
-    cache_dir = load_settings().cache_dir
+    settings = load_settings()
+    cache_dir, limit_bytes = settings.cache_dir, settings.cache_bytes
     items = find_items(cache_dir, _chosen(kinds))
     total_bytes = sum(item.size_bytes for item in items)
     if as_json:
         report = {
             "folder": str(cache_dir),
-            "limit_bytes": limit_bytes(),
+            "limit_bytes": limit_bytes,
             "size_bytes": total_bytes,
             "items": [
                 _as_json(item) | {"is_in_use": is_item_used(cache_dir, item)} for item in items
@@ -66,7 +66,7 @@ def list_items(kinds: Kinds = None, as_json: Json = False) -> None:
         state = "in use" if is_item_used(cache_dir, item) else state
         size = size_text(item.size_bytes)
         typer.echo(f"{item.kind:<10} {size:>10}  {used}  {state:<10}  {name}")
-    limit = f" of {size_text(limit_bytes())}" if limit_bytes() else ""
+    limit = f" of {size_text(limit_bytes)}" if limit_bytes else ""
     typer.echo(f"{len(items)} items, {size_text(total_bytes)}{limit} in {cache_dir}", err=True)
 
 

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     import httpx
 
-    from zse.engine.opening import StageProgress
     from zse.options import LoadOptions
+    from zse.quantize.locate import StageProgress
 
 Message = dict[str, str]
 

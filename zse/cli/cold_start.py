@@ -80,9 +80,9 @@ def _subject(name: str, device: str, runner: str, stack: ExitStack) -> Subject:
         model_subject,
         opened_image,
     )
-    from zse.engine.opening import locate_model
     from zse.errors import UsageError
     from zse.models.resolve import RemoteFile, resolve_model
+    from zse.quantize.locate import locate_model
     from zse.settings import load_settings
 
     if runner and runner not in RUNNER_ORDER:
@@ -97,7 +97,7 @@ def _subject(name: str, device: str, runner: str, stack: ExitStack) -> Subject:
                 Path(folder),
                 device=device,
                 runner=runner,
-                auth_file=Path(settings.registry_auth_file),
+                auth_file=settings.registry_auth_file,
                 say=_say,
             )
         )
@@ -106,7 +106,7 @@ def _subject(name: str, device: str, runner: str, stack: ExitStack) -> Subject:
     if not isinstance(resolve_model(name), RemoteFile):
         # Converted before, or the first start would be the conversion.
         with opening_progress() as progress:
-            name = str(locate_model(name, progress=progress))
+            name = str(locate_model(name, settings, progress=progress))
     return model_subject(name, device=device)
 
 

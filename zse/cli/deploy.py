@@ -187,14 +187,15 @@ def command(
     from zse.deploy.sizing import measure
     from zse.settings import load_settings
 
-    auth_file = Path(load_settings().registry_auth_file)
+    settings = load_settings()
     order = Order(
-        look=look_at(image, image_labels, auth_file=auth_file),
+        look=look_at(image, image_labels, auth_file=settings.registry_auth_file),
         image=image,
         name=name,
         model=model,
         need=measure(
             _checked_model(target, model),
+            settings,
             on_gpu=TARGETS[target].has_gpus and gpu != NO_GPU,
             context_tokens=context_tokens,
             memory_gib=memory_gib,

@@ -35,7 +35,7 @@ def end_with(failure: Exception, words: Sequence[str]) -> int:
     if isinstance(failure, typed.ClickException):
         error = _typed_wrong(failure, words)
     else:
-        error = deliberate(failure)
+        error = deliberate(failure, settings.cache_dir)
     if "--json" in words:
         typer.echo(json.dumps({"error": as_json(error)}), err=True)
     else:

@@ -121,7 +121,7 @@ def _expectations(base: str, locks: Path | None) -> Expectations:
 
 
 def _auth_file() -> Path:
-    return Path(load_settings().registry_auth_file)
+    return load_settings().registry_auth_file
 
 
 def _print_platform(item: PlatformReport) -> None:

@@ -102,7 +102,7 @@ def _in_folder(gpus: Sequence[str], given: str, _: Settings) -> dict[str, Path]:
 
 
 def _fetched(gpus: Sequence[str], given: str, settings: Settings) -> dict[str, Path]:
-    auth_file = Path(settings.registry_auth_file)
+    auth_file = settings.registry_auth_file
     with open_artifact(given, source_digest(), auth_file=auth_file) as artifact:
         return {gpu: _kept(artifact, gpu, settings.cache_dir) for gpu in gpus}
 
@@ -112,7 +112,7 @@ def _released(
 ) -> dict[str, Path]:
     """Return what the release has; that it has nothing, or is not reached, is no error."""
     found: dict[str, Path] = {}
-    auth_file = Path(settings.registry_auth_file)
+    auth_file = settings.registry_auth_file
     try:
         with open_artifact(
             place, source_digest(), auth_file=auth_file, is_hurried=True

@@ -73,16 +73,16 @@ def command(
 
 
 def _opened(model: str) -> Reader:
-    from zse.engine.opening import locate_model
+    from zse.quantize.locate import locate_model
     from zse.stream.opening import open_remote
 
     match resolve_model(model):
         case RemoteFile(location=location):
-            return open_remote(location)
+            return open_remote(location, load_settings())
         case LocalFolder() | HubRepository() as checkpoint:
             raise not_a_file(checkpoint)
         case _:
-            return ZSEReader(locate_model(model))
+            return ZSEReader(locate_model(model, load_settings()))
 
 
 def describe(reader: Reader, *, verified: bool, sha256: str = "") -> dict[str, Any]:

@@ -84,7 +84,7 @@ def build(
         with (
             clean_stop(),
             build_progress(target) as progress,
-            filling(load_settings().cache_dir, "triton") as triton_folder,
+            filling(load_settings(), "triton") as triton_folder,
         ):
             built = build_pack(
                 target,
@@ -143,7 +143,7 @@ def push(
     ]
     if not paths:
         raise UsageError(f"no pack (*{SUFFIX}) in {', '.join(map(str, packs))}")
-    auth_file = Path(load_settings().registry_auth_file)
+    auth_file = load_settings().registry_auth_file
     digest = push_artifact(
         place, paths, auth_file=auth_file, report=lambda words: typer.echo(words, err=True)
     )
@@ -161,7 +161,7 @@ def pull(
     from zse.kernels.build.artifact import open_artifact
     from zse.store.whole import write_whole
 
-    auth_file = Path(load_settings().registry_auth_file)
+    auth_file = load_settings().registry_auth_file
     with open_artifact(place, source_digest(), auth_file=auth_file) as artifact:
         targets = [target_named(gpu) for gpu in dict.fromkeys(gpus or artifact.layers)]
         paths = {target.name: out / f"{target.name}{SUFFIX}" for target in targets}

@@ -11,6 +11,7 @@ from zse.cli.app import App
 from zse.cli.parameters import Json, Url
 from zse.cli.transfer_display import size_text
 from zse.errors import NotFoundError, UsageError
+from zse.settings import load_settings
 
 if TYPE_CHECKING:
     from zse.store import Location
@@ -42,7 +43,7 @@ def command(
     if unfinished:
         _list_unfinished(location, as_json=as_json)
         return
-    entries = list(open_store(location).list())
+    entries = list(open_store(location, load_settings()).list())
     # An empty bucket or folder is an answer; an object that was named and is not there is none.
     if not entries and not location.is_prefix and not location.is_local:
         raise NotFoundError(f"{location} does not exist", hint="List the folder above it.")
@@ -57,9 +58,10 @@ def command(
 
 
 def _list_buckets(*, as_json: bool) -> None:
-    from zse.store.s3_client import default_client, list_buckets
+    from zse.store.s3_client import client_of, list_buckets
 
-    names = list_buckets(default_client())
+    settings = load_settings()
+    names = list_buckets(client_of(settings.aws, settings.proxies))
     if as_json:
         typer.echo(json.dumps([{"url": f"s3://{name}/"} for name in names]))
         return
@@ -74,16 +76,18 @@ def _list_unfinished(location: Location, *, as_json: bool) -> None:
             f"{location} is not on S3: only uploads there can be left unfinished",
             hint="Give s3://bucket or s3://bucket/prefix.",
         )
-    from zse.store.s3_client import default_client
+    from zse.store.s3_client import client_of
     from zse.store.s3_unfinished import list_unfinished
 
+    settings = load_settings()
+    client = client_of(settings.aws, settings.proxies)
     uploads = [
         {
             "url": f"s3://{location.bucket}/{upload.key}",
             "upload_id": upload.upload_id,
             "started": upload.started,
         }
-        for upload in list_unfinished(default_client(), location)
+        for upload in list_unfinished(client, location)
     ]
     if as_json:
         typer.echo(json.dumps(uploads))

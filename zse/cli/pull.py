@@ -15,6 +15,7 @@ from zse.cli.parameters import Json, Url
 from zse.cli.stopping import clean_stop
 from zse.cli.transfer_display import summary, transfer_progress
 from zse.errors import UsageError
+from zse.settings import load_settings
 
 app = App()
 
@@ -51,14 +52,19 @@ def command(
     from zse.store import fetch, open_store, parse_location
     from zse.store.overwrite import existing_copy
 
+    settings = load_settings()
     location = parse_location(url)
     path = _target(location.name, out)
     digest = _digest(sha256)
     started = time.monotonic()
     with clean_stop(), transfer_progress("pulling") as progress:
         transfer = existing_copy(
-            open_store(location), open_store(path), force=force, progress=progress, sha256=digest
-        ) or fetch(location, path, progress=progress, resume=resume, sha256=digest)
+            open_store(location, settings),
+            open_store(path, settings),
+            force=force,
+            progress=progress,
+            sha256=digest,
+        ) or fetch(location, path, settings, progress=progress, resume=resume, sha256=digest)
     seconds = time.monotonic() - started
     typer.echo(summary("pulled", transfer, str(path), seconds), err=True)
     if as_json:

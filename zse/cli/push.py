@@ -25,6 +25,7 @@ from zse.models.resolve import (
     not_a_file,
     resolve_model,
 )
+from zse.settings import Settings, load_settings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -66,14 +67,18 @@ def command(
     from zse.store import open_store, open_writable, parse_location, put_file
     from zse.store.overwrite import existing_copy
 
-    file, name = _local_file(model)
+    settings = load_settings()
+    file, name = _local_file(model, settings)
     target = url + name if url.endswith("/") else url
     location = parse_location(target)
     started = time.monotonic()
     with clean_stop(), transfer_progress("pushing") as progress:
         transfer = existing_copy(
-            open_store(file), open_writable(location), force=force, progress=progress
-        ) or put_file(file, location, progress=progress, resume=resume)
+            open_store(file, settings),
+            open_writable(location, settings),
+            force=force,
+            progress=progress,
+        ) or put_file(file, location, settings, progress=progress, resume=resume)
     seconds = time.monotonic() - started
     typer.echo(summary("pushed", transfer, str(location), seconds), err=True)
     if as_json:
@@ -81,15 +86,15 @@ def command(
         typer.echo(json.dumps(report, sort_keys=True))
 
 
-def _local_file(model: str) -> tuple[Path, str]:
+def _local_file(model: str, settings: Settings) -> tuple[Path, str]:
     """Return the file to send and the name that it gets in a folder."""
-    from zse.engine.opening import locate_model
+    from zse.quantize.locate import locate_model
 
     match resolve_model(model):
         case LocalFile(path=path):
             return path, path.name
         case Builtin(name=name):
-            return locate_model(name), f"{name}{SUFFIX}"
+            return locate_model(name, settings), f"{name}{SUFFIX}"
         case RemoteFile(location=location):
             raise UsageError(
                 f"{location} is not on this machine",

@@ -26,4 +26,4 @@ def command(*, model: OptionalModel = None, given: dict[str, Any]) -> int:
     """
     from zse.serve.start import start
 
-    return start(with_flags(load_settings().serve, {"model": model, **given}))
+    return start(with_flags(load_settings(), {"model": model, **given}))

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 from zse.engine.requirements import ModelFacts, estimate_memory, read_facts
 from zse.errors import NotFoundError, UsageError
 from zse.models.resolve import SUFFIX, HubRepository, RemoteFile, resolve_model
 from zse.records import record
+
+if TYPE_CHECKING:
+    from zse.settings import Settings
 
 _GIB = 1 << 30
 
@@ -43,6 +47,7 @@ class MemoryNeed:
 
 def measure(
     model: str,
+    settings: Settings,
     *,
     on_gpu: bool,
     context_tokens: int = 0,
@@ -53,6 +58,7 @@ def measure(
 
     Args:
         model: A .zse file, a checkpoint folder, ``tiny``, an address, or nothing.
+        settings: How an address is reached.
         on_gpu: Keys and values in bf16, as on a GPU; else in float32, as on a CPU.
         context_tokens: Tokens of KV cache that must fit; 0 means 4096, or what the model has.
         memory_gib: Memory as the caller knows it; wins.
@@ -68,7 +74,7 @@ def measure(
         raise UsageError("memory and context are numbers that are not negative")
     if memory_gib:
         return MemoryNeed(weights_bytes=int(memory_gib * _GIB), kv_bytes=0, overhead_bytes=0)
-    facts = _facts_of(model, is_needed=is_needed)
+    facts = _facts_of(model, settings, is_needed=is_needed)
     return need_of(facts, on_gpu=on_gpu, context_tokens=context_tokens) if facts else None
 
 
@@ -84,7 +90,7 @@ def need_of(facts: ModelFacts, *, on_gpu: bool, context_tokens: int = 0) -> Memo
     )
 
 
-def _facts_of(model: str, *, is_needed: bool) -> ModelFacts | None:
+def _facts_of(model: str, settings: Settings, *, is_needed: bool) -> ModelFacts | None:
     try:
         named = resolve_model(model) if model else None
     except NotFoundError:
@@ -93,4 +99,4 @@ def _facts_of(model: str, *, is_needed: bool) -> ModelFacts | None:
         return None  # a name that means something where it is deployed
     if isinstance(named, HubRepository) or (isinstance(named, RemoteFile) and not is_needed):
         return None  # nothing is downloaded to make a plan
-    return read_facts(model) if named else None
+    return read_facts(model, settings) if named else None

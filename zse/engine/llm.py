@@ -23,6 +23,7 @@ from zse.engine.request import FinishReason, Request, SamplingParams
 from zse.errors import UsageError
 from zse.options import LoadFields, load_options
 from zse.records import record
+from zse.settings import load_settings
 from zse.text.template import load_chat_template
 
 if TYPE_CHECKING:
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
     from zse.backends.types import DeviceUsed, LogitRows
     from zse.engine.conversations import Conversation, Message
     from zse.engine.core import EngineStats
-    from zse.engine.opening import StageProgress
     from zse.format.model_file import ModelFile
+    from zse.quantize.locate import StageProgress
     from zse.text.template import ChatTemplate
     from zse.text.tokenizer import Tokenizer
 
@@ -110,7 +111,9 @@ class LLM:
         progress: StageProgress | None = None,
         **options: Unpack[LoadFields],
     ) -> None:
-        self._model = load_model(path, load_options(**options), progress=progress)
+        settings = load_settings()
+        options.setdefault("kernels", settings.serve.load.device.kernels)
+        self._model = load_model(path, load_options(**options), settings, progress=progress)
         self._streams: dict[str, _Stream] = {}
         self._request_ids = itertools.count()
         self._lock = threading.RLock()

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 from zse.device.phases import Phases, no_phases
 from zse.engine.core import EngineCore, EngineOptions
-from zse.engine.opening import GIB, OpenedModel, StageProgress, open_model
+from zse.engine.opening import OpenedModel, open_model
 from zse.models import load_runner
-from zse.options import LoadOptions
 from zse.records import record
 from zse.text.tokenizer import load_tokenizer
 
@@ -21,6 +20,9 @@ if TYPE_CHECKING:
     from zse.backends.types import DeviceUsed
     from zse.format.model_file import ModelFile
     from zse.models.runner import ModelRunner
+    from zse.options import LoadOptions
+    from zse.quantize.locate import StageProgress
+    from zse.settings import Settings
     from zse.text.tokenizer import Tokenizer
 
 _LOG = logging.getLogger("zse.engine")
@@ -46,7 +48,8 @@ class LoadedModel:
 
 def load_model(
     model: str | Path | OpenedModel,
-    options: LoadOptions | None = None,
+    options: LoadOptions,
+    settings: Settings,
     *,
     phases: Phases = no_phases,
     progress: StageProgress | None = None,
@@ -57,6 +60,7 @@ def load_model(
         model: Anything ``open_model`` accepts, or what it returned for the same options; that is
             taken over.
         options: Where and how.
+        settings: How addresses are reached, and where the cache is.
         phases: Told what takes the time.
         progress: Called while a checkpoint is converted or a file is fetched.
 
@@ -64,10 +68,9 @@ def load_model(
         FormatError: The file is damaged.
         DeviceError: The device is absent or too small.
     """
-    options = options or LoadOptions()
     opened = model
     if not isinstance(opened, OpenedModel):
-        opened = open_model(opened, options, phases=phases, progress=progress)
+        opened = open_model(opened, options, settings, phases=phases, progress=progress)
     reader = opened.reader
     try:
         # The tokenizer is parsed while the weights are on their way.
@@ -119,12 +122,12 @@ def load_runner_for(
         arrival=arrival,
         phases=phases,
         num_blocks=options.cache.num_blocks,
-        kv_bytes=int(options.cache.kv_gib * GIB),
+        kv_bytes=options.cache.kv_bytes,
         block_size=options.cache.block_size,
         threads=options.device.threads,
         max_context=options.batch.max_context,
         kv_dtype=options.cache.kv_dtype,
-        vram_bytes=int(options.device.vram_gib * GIB),
+        vram_bytes=options.device.vram_bytes,
         exact_activations=options.device.exact_activations,
         kernels=options.device.kernels,
         max_batch_tokens=options.batch.max_batch_tokens,

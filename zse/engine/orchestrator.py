@@ -27,6 +27,7 @@ from zse.engine.requirements import (
 )
 from zse.errors import DeviceError, UsageError
 from zse.records import record
+from zse.settings import load_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -277,14 +278,14 @@ class IntelligenceOrchestrator:
     def _within(
         cls, budget_bytes: int, model: str | Path, *, device: str, max_context: int
     ) -> Self:
-        facts = read_facts(model)
+        facts = read_facts(model, load_settings())
         estimates = _estimates(facts, max_context, on_gpu=runs_on_gpu(device))
         estimate = largest_that_fits(estimates, budget_bytes)
         return cls(model, estimate, facts, device=device)
 
     @classmethod
     def _at(cls, quantization: str, model: str | Path, *, device: str, max_context: int) -> Self:
-        facts = read_facts(model)
+        facts = read_facts(model, load_settings())
         estimate = estimate_memory(
             facts,
             quantization or facts.plain_quantization,

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zse.backends.options import DEFAULT_BLOCK_SIZE
@@ -19,8 +17,11 @@ from zse.records import record
 from zse.stream.opening import open_remote
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from zse.format.spec import ZSEHeader
     from zse.models.spec import ModelSpec
+    from zse.settings import Settings
 
 DEFAULT_CONTEXT = 4096
 """Tokens of KV cache that an estimate includes when none are asked for."""
@@ -69,12 +70,13 @@ class ModelFacts:
         return "fp16" if self.spec.dtype == "fp16" else "bf16"
 
 
-def read_facts(model: str | Path) -> ModelFacts:
+def read_facts(model: str | Path, settings: Settings) -> ModelFacts:
     """Look a model up.
 
     Args:
         model: Anything ``resolve_model`` knows. Of a file behind an address the header is read; a
             repository of the hub is downloaded, as loading it would.
+        settings: How addresses are reached.
 
     Raises:
         NotFoundError: There is no such model.
@@ -87,11 +89,12 @@ def read_facts(model: str | Path) -> ModelFacts:
             with ZSEReader(path) as reader:
                 return facts_of(reader.header)
         case RemoteFile(location=location):
-            with open_remote(location) as remote:
+            with open_remote(location, settings) as remote:
                 return facts_of(remote.header)
         case _:
-            source = importlib.import_module("zse.quantize.source")
-            return _facts_of_checkpoint(Path(source.resolve_source(model).folder))
+            from zse.quantize.source import resolve_source
+
+            return _facts_of_checkpoint(resolve_source(model, settings).folder)
 
 
 def facts_of(header: ZSEHeader) -> ModelFacts:

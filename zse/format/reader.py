@@ -7,12 +7,11 @@ the file must not be cut short by others while it is open, as with every mapping
 from __future__ import annotations
 
 import contextlib
-import importlib
 import mmap
 import os
 import stat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from zse.errors import NotFoundError, UsageError
 from zse.format.container import PREFIX_BYTES, checked_header
@@ -129,23 +128,13 @@ def open_file(path: Path) -> OpenFile:
     return OpenFile(path, fd)
 
 
-def _path_of(model: str | os.PathLike[str]) -> Path:
-    path = Path(model)
-    if not isinstance(model, str) or path.exists():
-        return path
-    # By name: what knows the names of models, and makes files of them, stands above this package.
-    located: Path = importlib.import_module("zse.engine.opening").locate_model(model)
-    return located
-
-
 class ZSEReader(Contents):
     """Random access to one file. Use it as a context manager.
 
     Views and tensors taken from a reader stay valid after ``close``: they keep the mapping alive.
 
     Args:
-        path: The file. A text that is no path of this machine may name any model, as in ``LLM``:
-            what is behind an address is fetched, and a checkpoint converted, into the cache.
+        path: The file.
 
     Raises:
         NotFoundError: There is no such file, or it is a folder.
@@ -154,7 +143,7 @@ class ZSEReader(Contents):
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = _path_of(path)
+        self.path = Path(path)
         self._file = open_file(self.path)
         try:
             fd, (size_bytes, _) = self._file.fd, self._file.opened_state
@@ -209,25 +198,31 @@ class ZSEReader(Contents):
 
     def tensor(self, name: str) -> torch.Tensor:
         """Return one tensor in float32 with its logical shape, dequantized if need be."""
-        return self._as_torch().read_tensor(self, name)  # type: ignore[no-any-return]
+        from zse.format.as_torch import read_tensor
+
+        return read_tensor(self, name)
 
     def load_state_dict(self) -> dict[str, torch.Tensor]:
         """Return every tensor as stored, without a copy.
 
         Plain tensors stand under their name, parts of quantized ones under ``name.role``.
         """
-        return self._as_torch().stored_tensors(self, self.names())  # type: ignore[no-any-return]
+        from zse.format.as_torch import stored_tensors
+
+        return stored_tensors(self, self.names())
 
     def iter_layers(self) -> Iterator[tuple[int, dict[str, torch.Tensor]]]:
         """Yield ``(index, tensors)`` layer by layer, keyed as in ``load_state_dict``.
 
         A layer's pages are released after it was used, so that the memory held stays small.
         """
+        from zse.format.as_torch import stored_tensors
+
         for name in self._groups:
             kind, _, index = name.partition(".")
             if kind == "layers" and index.isdecimal():
                 names = [entry.name for entry in self._members[name]]
-                yield int(index), self._as_torch().stored_tensors(self, names)
+                yield int(index), stored_tensors(self, names)
                 self.release(name)
 
     # --- life -----------------------------------------------------------------------------------
@@ -257,8 +252,3 @@ class ZSEReader(Contents):
         if self._view is None:
             raise Misuse.READER_CLOSED(f"{self.path} was closed")
         return self._view
-
-    @staticmethod
-    def _as_torch() -> Any:
-        # By name, so that a static reading of this module finds no way to torch.
-        return importlib.import_module("zse.format.as_torch")

@@ -27,7 +27,7 @@ from zse.quantize.source import Source, resolve_source
 from zse.quantize.stream import TensorStream, single_threaded_torch
 from zse.quantize.text_files import TextOptions, check_texts
 from zse.records import record
-from zse.settings import load_settings
+from zse.settings import Settings, load_settings
 from zse.store import Location, open_store, open_writable, parse_location, put_file
 from zse.store.cache_use import using
 from zse.store.copying import read_digests
@@ -85,6 +85,7 @@ def convert_model(
         DiskFullError: The file does not fit.
         StoreError: The upload failed.
     """
+    settings = load_settings()
     started = time.monotonic()
     notify = progress or _ignore
     options = Storage(
@@ -95,10 +96,16 @@ def convert_model(
         chat_template=_path(chat_template),
         allow_no_tokenizer=allow_no_tokenizer,
     )
-    destination = _check_destination(out)
-    check_output(destination, force=force)  # a checkpoint may take an hour to come
+    destination = _check_destination(out, settings)
+    check_output(
+        destination, force=force, settings=settings
+    )  # a checkpoint may take an hour to come
     source = resolve_source(
-        model, revision=revision, check=texts.check_names, progress=stage(notify, "fetch")
+        model,
+        settings,
+        revision=revision,
+        check=texts.check_names,
+        progress=stage(notify, "fetch"),
     )
     with closing(source):
         check_output(
@@ -106,12 +113,19 @@ def convert_model(
             force=force or not destination.is_local,
             inputs=source.files() + texts.files(),
             folder=source.folder,
+            settings=settings,
         )
-        with _local_target(destination) as target:
+        with _local_target(destination, settings.cache_dir) as target:
             written = convert_source(
-                source, target, options, texts=texts, resume=resume, progress=notify
+                source,
+                target,
+                options,
+                texts=texts,
+                threads=settings.serve.load.device.threads,
+                resume=resume,
+                progress=notify,
             )
-            sha256 = _deliver(target, destination, notify)
+            sha256 = _deliver(target, destination, settings, notify)
             return ConversionReport(
                 path=destination.url,
                 size_bytes=target.stat().st_size,
@@ -128,12 +142,14 @@ def convert_source(
     options: Storage,
     *,
     texts: TextOptions = TextOptions(),  # noqa: B008 - frozen
+    threads: int = 0,
     resume: bool = False,
     progress: Callable[[ConversionProgress], None] | None = None,
 ) -> Written:
     """Convert a checkpoint that was found already to a local file, whatever is there.
 
-    The arguments and errors are otherwise those of ``convert_model``.
+    ``threads`` compute, 0 means as many as there are cores. The other arguments and the errors are
+    those of ``convert_model``.
     """
     with Checkpoint(source.folder) as checkpoint:
         return _Conversion(
@@ -142,6 +158,7 @@ def convert_source(
             options=options,
             texts=texts,
             target=target,
+            threads=threads,
             notify=progress or _ignore,
         ).run(resume=resume)
 
@@ -167,6 +184,7 @@ class _Conversion:
     options: Storage
     texts: TextOptions
     target: Path
+    threads: int
     notify: Callable[[ConversionProgress], None]
 
     def run(self, *, resume: bool) -> Written:
@@ -220,10 +238,9 @@ class _Conversion:
             )
 
         on_bytes(0)
-        threads = load_settings().serve.load.device.threads
         with (
             single_threaded_torch(),
-            TensorStream(self.checkpoint, writer, on_bytes, num_workers=threads) as stream,
+            TensorStream(self.checkpoint, writer, on_bytes, num_workers=self.threads) as stream,
         ):
             for name, items in groups:
                 if name in completed:
@@ -244,7 +261,7 @@ class _Conversion:
         }
 
 
-def _check_destination(out: str | Path) -> Location:
+def _check_destination(out: str | Path, settings: Settings) -> Location:
     location = parse_location(out)
     if location.is_prefix or (location.is_local and location.path.is_dir()):
         raise UsageError(
@@ -252,19 +269,21 @@ def _check_destination(out: str | Path) -> Location:
             hint="Add a file name, such as model.zse.",
         )
     if not location.is_local:
-        open_writable(location)  # what is wrong with it is better known now than afterwards
+        open_writable(
+            location, settings
+        )  # what is wrong with it is better known now than afterwards
     return location
 
 
 @contextmanager
-def _local_target(destination: Location) -> Iterator[Path]:
+def _local_target(destination: Location, cache_dir: Path) -> Iterator[Path]:
     """Yield the local path to write; for S3, a staging file that is removed afterwards."""
     if destination.is_local:
         yield destination.path
         return
     # Named after the destination, so that a killed run can be resumed.
     key = hashlib.sha256(destination.url.encode()).hexdigest()[:24]
-    with using(load_settings().cache_dir, "uploads") as uploads:
+    with using(cache_dir, "uploads") as uploads:
         folder = uploads / key
         folder.mkdir(exist_ok=True)
         target = folder / "model.zse"
@@ -281,13 +300,18 @@ def _path(text: str | Path | None) -> Path | None:
 
 
 def _deliver(
-    target: Path, destination: Location, notify: Callable[[ConversionProgress], None]
+    target: Path,
+    destination: Location,
+    settings: Settings,
+    notify: Callable[[ConversionProgress], None],
 ) -> str:
     """Bring a file that is written to where it belongs; return its SHA-256."""
     if destination.is_local:
         # The header is written last and hashed first, so the file is read again.
-        return read_digests(open_store(target), progress=stage(notify, "checksum")).sha256()
-    return put_file(target, destination, progress=stage(notify, "upload")).sha256
+        return read_digests(
+            open_store(target, settings), progress=stage(notify, "checksum")
+        ).sha256()
+    return put_file(target, destination, settings, progress=stage(notify, "upload")).sha256
 
 
 def _ignore(progress: ConversionProgress) -> None:

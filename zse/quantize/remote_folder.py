@@ -16,18 +16,19 @@ from typing import TYPE_CHECKING
 from zse.errors import NotFoundError
 from zse.quantize.hub import ALLOWED_FILES, check_names
 from zse.quantize.near_miss import near_listing, near_object
-from zse.settings import load_settings
 from zse.store import open_store
 from zse.store.cache import open_cache
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from zse.settings import Settings
     from zse.store import Entry, Location, Progress
 
 
 def fetch_folder(
     location: Location,
+    settings: Settings,
     *,
     check: Callable[[str, Sequence[str]], None] | None = None,
     progress: Progress | None = None,
@@ -36,6 +37,7 @@ def fetch_folder(
 
     Args:
         location: ``s3://bucket/folder``, with or without a slash at the end.
+        settings: Where the cache is, and how the storage is reached.
         check: Given the folder's address and its files' names before anything is fetched.
         progress: Called with bytes of all files together.
 
@@ -52,11 +54,11 @@ def fetch_folder(
     folder = replace(location, key=location.key.rstrip("/") + "/" if location.key else "")
     found = {
         name: entry
-        for entry in open_store(folder).list()
+        for entry in open_store(folder, settings).list()
         if "/" not in (name := entry.location.key.removeprefix(folder.key)) and name
     }
     if not found:
-        raise _nothing_at(location, folder)
+        raise _nothing_at(location, folder, settings)
     names = sorted(found)
     if "config.json" not in found:
         raise near_listing(str(folder), names) or NotFoundError(
@@ -66,14 +68,14 @@ def fetch_folder(
     if check is not None:
         check(str(folder), names)
     wanted = [name for name in names if any(fnmatchcase(name, form) for form in ALLOWED_FILES)]
-    return _linked({name: found[name] for name in wanted}, progress)
+    return _linked({name: found[name] for name in wanted}, settings, progress)
 
 
 def _linked(
-    entries: dict[str, Entry], progress: Progress | None
+    entries: dict[str, Entry], settings: Settings, progress: Progress | None
 ) -> tempfile.TemporaryDirectory[str]:
     total_bytes = sum(entry.size_bytes for entry in entries.values())
-    cache = open_cache(load_settings().cache_dir)
+    cache = open_cache(settings)
     links = tempfile.TemporaryDirectory(prefix="zse-checkpoint-")
     before_bytes = 0
     try:
@@ -91,8 +93,8 @@ def _linked(
     return links
 
 
-def _nothing_at(location: Location, folder: Location) -> Exception:
-    if location.key and not location.is_prefix and open_store(location).exists():
+def _nothing_at(location: Location, folder: Location, settings: Settings) -> Exception:
+    if location.key and not location.is_prefix and open_store(location, settings).exists():
         return near_object(location)
     return NotFoundError(
         f"there is nothing in {folder}",

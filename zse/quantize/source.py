@@ -22,13 +22,13 @@ from zse.quantize.hub import Hub
 from zse.quantize.near_miss import near_file, near_object
 from zse.quantize.remote_folder import fetch_folder
 from zse.records import record
-from zse.settings import load_settings
 from zse.store import parse_location
 
 if TYPE_CHECKING:
     import tempfile
     from collections.abc import Callable, Sequence
 
+    from zse.settings import Settings
     from zse.store import Location, Progress
 
 _WHOLE_DIGEST_BYTES = 64 * 1024 * 1024  # larger files are identified by size and time as well
@@ -58,6 +58,7 @@ class Source:
 
 def resolve_source(
     model: str | Path,
+    settings: Settings,
     *,
     revision: str | None = None,
     check: Callable[[str, Sequence[str]], None] | None = None,
@@ -82,13 +83,13 @@ def resolve_source(
         case LocalFolder(path=path):
             source = Source(folder=path, name=path.resolve().name)
         case HubRepository():
-            return _fetch_snapshot(named, revision, check)
+            return _fetch_snapshot(named, settings, revision, check)
         case LocalFile(path=path):
             raise near_file(path)
         case RemoteFile(location=location):
             if location.scheme != "s3":
                 raise near_object(location)
-            source = _fetch_folder(location, check, progress)
+            source = _fetch_folder(location, settings, check, progress)
     if revision is not None:
         raise UsageError(
             f"{model} has no revisions, but revision {revision!r} was asked for",
@@ -99,16 +100,18 @@ def resolve_source(
 
 def _fetch_folder(
     location: Location,
+    settings: Settings,
     check: Callable[[str, Sequence[str]], None] | None,
     progress: Progress | None,
 ) -> Source:
-    links = fetch_folder(location, check=check, progress=progress)
+    links = fetch_folder(location, settings, check=check, progress=progress)
     name = location.name or location.bucket
     return Source(folder=Path(links.name), name=name, temporary=links)
 
 
 def _fetch_snapshot(
     named: HubRepository,
+    settings: Settings,
     revision: str | None,
     check: Callable[[str, Sequence[str]], None] | None,
 ) -> Source:
@@ -117,7 +120,7 @@ def _fetch_snapshot(
             f"{named.repository}@{named.revision} and revision {revision!r} contradict each other",
             hint="Give one of the two.",
         )
-    token = load_settings().hub.token or None
+    token = settings.hub.token or None
     wanted = revision or named.revision or None
     snapshot = Hub(token=token, check=check).fetch_snapshot(named.repository, wanted)
     return Source(folder=snapshot.folder, name=named.repository, revision=snapshot.revision)

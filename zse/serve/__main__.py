@@ -43,14 +43,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         loading_ping_status = SAGEMAKER_PING  # and takes every 2xx for ready
     log_format = "auto"
     try:
-        options = load_settings().serve
-        log_format = options.log_format
+        settings = load_settings()
+        options = replace(settings.serve, loading_ping_status=loading_ping_status)
         if loading_ping_status == SAGEMAKER_PING and options.port == ServeOptions().port:
             options = replace(options, port=SAGEMAKER_PORT)
         flags = vars(build_parser().parse_args(given))
-        log_format = flags["log_format"] or log_format
-        options = replace(options, loading_ping_status=loading_ping_status)
-        return start(with_flags(options, flags))
+        log_format = flags["log_format"] or options.log_format
+        return start(with_flags(replace(settings, serve=options), flags))
     except ZSEError as error:
         from zse.serve.failures import report_refusal
 

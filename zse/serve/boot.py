@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
     import uvicorn
 
-    from zse.options import ServeOptions
     from zse.serve.ledger import Ledger
     from zse.serve.state import LoadedModel
+    from zse.settings import Settings
 
 LOG = logging.getLogger("zse.serve")
 
@@ -46,7 +46,7 @@ WARM_SECONDS = 1.0
 
 def serve(
     listener: socket.socket,
-    options: ServeOptions,
+    settings: Settings,
     load: Callable[[AppState], LoadedModel],
     ledger: Ledger,
 ) -> int:
@@ -54,10 +54,11 @@ def serve(
 
     Args:
         listener: Bound and listening.
-        options: How to serve.
+        settings: How to serve.
         load: Returns the model, in a thread.
         ledger: With the phases so far.
     """
+    options = settings.serve
     handler = configure_logging(options.log_level, options.log_format)
     port = listener.getsockname()[1]
     place = {"host": options.host, "port": port, "url": url_of(options.host, port)}
@@ -73,22 +74,22 @@ def serve(
     )
     if (follow := getattr(handler, "follow", None)) is not None:  # a terminal
         follow(state)
-    process = ServerProcess(state, options, url=place["url"])
+    process = ServerProcess(state, settings, url=place["url"])
     process.start_loading(load)
     with ledger.phase("web"):  # beside the loader, whose file reads leave the interpreter free
-        server = _make_server(state, options)
+        server = _make_server(state, options.host)
     exit_code = process.run(server, listener)
     if _has_stragglers():
         _end_now(exit_code)
     return exit_code
 
 
-def _make_server(state: AppState, options: ServeOptions) -> uvicorn.Server:
+def _make_server(state: AppState, host: str) -> uvicorn.Server:
     from zse.serve.app import create_app
     from zse.serve.http_server import make_server
     from zse.serve.middleware import LOOPBACK_HOSTS
 
-    allowed_hosts = LOOPBACK_HOSTS if is_loopback(options.host) else None
+    allowed_hosts = LOOPBACK_HOSTS if is_loopback(host) else None
     return make_server(create_app(state, allowed_hosts=allowed_hosts), end_seconds=END_SECONDS)
 
 
@@ -97,15 +98,15 @@ class ServerProcess:
 
     Args:
         state: Shared with the handlers.
-        options: For the drain.
+        settings: For the drain, and for what a failure is.
         url: Where it answers, for the log.
     """
 
-    def __init__(self, state: AppState, options: ServeOptions, *, url: str) -> None:
+    def __init__(self, state: AppState, settings: Settings, *, url: str) -> None:
         self._url = url
         self._server: uvicorn.Server | None = None
         self._state = state
-        self._options = options
+        self._settings = settings
         self._exit_code = 0
         self._drainer: asyncio.Task[None] | None = None
 
@@ -152,7 +153,7 @@ class ServerProcess:
         from zse.serve.failures import report_failure
 
         self._state.phase = "failed"
-        self._exit_code = report_failure("the model could not be loaded", error)
+        self._exit_code = report_failure("the model could not be loaded", error, self._settings)
         if self._server is not None:
             self._server.should_exit = True
 
@@ -194,7 +195,7 @@ class ServerProcess:
             self._state.terminate.set()
             return
         LOG.info("draining", extra={"signal": number.name, "in_flight": self._state.in_flight})
-        self._drainer = asyncio.create_task(self._drain(self._options.drain_seconds))
+        self._drainer = asyncio.create_task(self._drain(self._settings.serve.drain_seconds))
 
     async def _drain(self, patience_seconds: float) -> None:
         """Take nothing new, let work in flight end, then end what is left."""

@@ -7,25 +7,30 @@ from typing import TYPE_CHECKING
 
 from zse.failures import deliberate
 from zse.serve.logs import configure_logging
-from zse.settings import load_settings
 
 if TYPE_CHECKING:
     from zse.errors import ZSEError
+    from zse.settings import Settings
 
 LOG = logging.getLogger("zse.serve")
 
 
-def report_failure(what: str, error: BaseException) -> int:
+def report_failure(what: str, error: BaseException, settings: Settings) -> int:
     """Log why something ended the server; return the exit code. Tracebacks are for debugging."""
-    failure = deliberate(error)
-    is_foreseen = failure is error  # a setting that cannot be read, for one: none is read below
-    is_told = not is_foreseen and (LOG.isEnabledFor(logging.DEBUG) or load_settings().debug)
-    extra = {"hint": failure.hint, "exit_code": failure.exit_code}
-    LOG.error("%s: %s", what, failure, exc_info=error if is_told else None, extra=extra)
+    failure = deliberate(error, settings.cache_dir)
+    is_told = failure is not error and (LOG.isEnabledFor(logging.DEBUG) or settings.debug)
+    LOG.error(
+        "%s: %s", what, failure, exc_info=error if is_told else None, extra=_facts_of(failure)
+    )
     return failure.exit_code
+
+
+def _facts_of(error: ZSEError) -> dict[str, object]:
+    return {"hint": error.hint, "exit_code": error.exit_code}
 
 
 def report_refusal(error: ZSEError, *, log_format: str) -> int:
     """Say why a server was not even begun, before there is a log; return the exit code."""
     configure_logging("info", log_format)
-    return report_failure("the server could not be started", error)
+    LOG.error("the server could not be started: %s", error, extra=_facts_of(error))
+    return error.exit_code

@@ -11,28 +11,29 @@ import threading
 from typing import TYPE_CHECKING
 
 from zse.device.phases import Phases, no_phases
-from zse.engine.opening import OpenedModel, StageProgress, open_model
+from zse.engine.opening import OpenedModel, open_model
 
 if TYPE_CHECKING:
-    from zse.options import ServeOptions
+    from zse.quantize.locate import StageProgress
+    from zse.settings import Settings
 
 
 class HeadStart:
-    """Opens the model that the options name.
+    """Opens the model that the settings name.
 
     Args:
-        options: How the server is started.
+        settings: How the server is started.
         phases: Told what takes the time.
         progress: Called while a checkpoint is converted or a file is fetched.
     """
 
     def __init__(
         self,
-        options: ServeOptions,
+        settings: Settings,
         phases: Phases = no_phases,
         progress: StageProgress | None = None,
     ) -> None:
-        self._options = options
+        self._settings = settings
         self._phases = phases
         self._progress = progress
         self._opened: OpenedModel | None = None
@@ -55,8 +56,9 @@ class HeadStart:
     def _open(self) -> None:
         try:
             self._opened = open_model(
-                self._options.model,
-                self._options.load,
+                self._settings.serve.model,
+                self._settings.serve.load,
+                self._settings,
                 phases=self._phases,
                 progress=self._progress,
             )

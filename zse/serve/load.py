@@ -20,26 +20,27 @@ if TYPE_CHECKING:
 
     from zse.engine.loading import LoadedModel as EngineModel
     from zse.engine.opening import OpenedModel
-    from zse.options import ServeOptions
     from zse.serve.head_start import HeadStart
     from zse.serve.state import AppState
+    from zse.settings import Settings
     from zse.text.template import ChatTemplate
     from zse.text.tokenizer import SectionReader
 
 LOG = logging.getLogger("zse.serve")
 
 
-def load_served_model(options: ServeOptions, state: AppState, head_start: HeadStart) -> LoadedModel:
+def load_served_model(settings: Settings, state: AppState, head_start: HeadStart) -> LoadedModel:
     """Load a model; the caller puts it into the state.
 
     Args:
-        options: How the server was started.
+        settings: How the server was started.
         state: Told of each phase.
         head_start: Opens the model's file.
 
     Raises:
         ZSEError: The model is missing, damaged or does not fit the device.
     """
+    options = settings.serve
     with _phase(state, "imports"):
         from zse.engine.async_engine import AsyncEngine
         from zse.engine.loading import load_model
@@ -51,7 +52,7 @@ def load_served_model(options: ServeOptions, state: AppState, head_start: HeadSt
         state.phase = "weights"
         _tell(opened, state)
         compiling = beside.submit(_template_of, opened.reader)
-        loaded = load_model(opened, options.load, phases=state.ledger.phase)
+        loaded = load_model(opened, options.load, settings, phases=state.ledger.phase)
         template = compiling.result()
     with _phase(state, "engine"):
         engine = AsyncEngine(loaded.core, loaded.tokenizer)

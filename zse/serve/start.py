@@ -19,16 +19,16 @@ from zse.serve.sockets import bind_socket
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from zse.options import ServeOptions
     from zse.serve.head_start import HeadStart
     from zse.serve.state import AppState, LoadedModel
+    from zse.settings import Settings
 
 
-def start(options: ServeOptions, load: Callable[[AppState], LoadedModel] | None = None) -> int:
+def start(settings: Settings, load: Callable[[AppState], LoadedModel] | None = None) -> int:
     """Serve until told to stop; return the exit code.
 
     Args:
-        options: How to serve.
+        settings: How to serve, in ``settings.serve``, and what loading needs besides.
         load: Returns the model, in a thread; by default the one that the options name.
 
     Raises:
@@ -38,12 +38,13 @@ def start(options: ServeOptions, load: Callable[[AppState], LoadedModel] | None 
         # Until the loop runs there is no work to drain. As process 1 of a container, a signal
         # without a handler would be ignored.
         signal.signal(number, _leave)
+    options = settings.serve
     with bind_socket(options.host, options.port) as listener:
         ledger = Ledger(options.start_time_ns)
-        load = load or _begin_to_load(options, ledger)
+        load = load or _begin_to_load(settings, ledger)
         from zse.serve.boot import serve
 
-        return serve(listener, options, load, ledger)
+        return serve(listener, settings, load, ledger)
 
 
 def _leave(number: int, frame: object) -> None:  # noqa: ARG001
@@ -51,14 +52,14 @@ def _leave(number: int, frame: object) -> None:  # noqa: ARG001
     os._exit(0)
 
 
-def _begin_to_load(options: ServeOptions, ledger: Ledger) -> Callable[[AppState], LoadedModel]:
-    open_early(options.load.device.name)
+def _begin_to_load(settings: Settings, ledger: Ledger) -> Callable[[AppState], LoadedModel]:
+    open_early(settings.serve.load.device.name)
     from zse.serve.head_start import HeadStart
 
-    return partial(_load, options, HeadStart(options, ledger.phase, ledger.report))
+    return partial(_load, settings, HeadStart(settings, ledger.phase, ledger.report))
 
 
-def _load(options: ServeOptions, head_start: HeadStart, state: AppState) -> LoadedModel:
+def _load(settings: Settings, head_start: HeadStart, state: AppState) -> LoadedModel:
     from zse.serve.load import load_served_model
 
-    return load_served_model(options, state, head_start)
+    return load_served_model(settings, state, head_start)

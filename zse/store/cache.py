@@ -15,7 +15,7 @@ from zse.errors import DiskFullError
 from zse.store.cache_items import find_items
 from zse.store.cache_kinds import MODELS
 from zse.store.cache_models import find_models, lock_of, record_of
-from zse.store.cache_room import GIBIBYTE, limit_bytes, shrink
+from zse.store.cache_room import shrink
 from zse.store.cache_use import ROOM_HINT, usable
 from zse.store.copying import resume_copy
 from zse.store.locks import hold, locked
@@ -26,10 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from zse.settings import Settings
     from zse.store.base import Progress, Store
     from zse.store.location import Location
-
-__all__ = ["GIBIBYTE", "Cache", "open_cache"]
 
 _NAME_DIGITS = 32
 _SPARE_BYTES = 64 << 20  # what stays free on the disk for others
@@ -38,23 +37,24 @@ _held: dict[Path, int] = {}
 _held_lock = threading.Lock()
 
 
-def open_cache(cache_dir: Path) -> Cache:
-    """Return the models of a cache folder, with the limit of ZSE_CACHE_GIB."""
-    return Cache(cache_dir, limit_bytes=limit_bytes())
+def open_cache(settings: Settings) -> Cache:
+    """Return the models of the cache that the settings name, within its limit."""
+    return Cache(settings, limit_bytes=settings.cache_bytes)
 
 
 class Cache:
     """The models of one cache folder, shared with other processes.
 
     Args:
-        cache_dir: ``Settings.cache_dir``.
+        settings: Where it is, and how what it lacks is fetched.
         limit_bytes: Most that everything in the cache may take; 0 means what the disk has.
     """
 
-    def __init__(self, cache_dir: Path, *, limit_bytes: int = 0) -> None:
-        self.folder = cache_dir / MODELS.area
+    def __init__(self, settings: Settings, *, limit_bytes: int = 0) -> None:
+        self.folder = settings.cache_dir / MODELS.area
         """Where the models are."""
-        self._cache_dir = cache_dir
+        self._cache_dir = settings.cache_dir
+        self._settings = settings
         self._limit_bytes = limit_bytes
 
     def fetch(self, url: str | Location, progress: Progress | None = None) -> Path:
@@ -70,7 +70,7 @@ class Cache:
                 folder cannot be used.
             DiskFullError: The object does not fit, whatever is evicted.
         """
-        store = open_store(url)
+        store = open_store(url, self._settings)
         identity = identity_of(store)
 
         def copy(path: Path) -> None:

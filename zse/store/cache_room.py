@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from zse.settings import load_settings
 from zse.store.cache_items import CacheItem, find_items, kind_named, remove_item
 from zse.store.cache_use import using
 
@@ -13,12 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-GIBIBYTE = 1 << 30
-
-
-def limit_bytes() -> int:
-    """Return what ZSE_CACHE_GIB says; 0 means what the disk has."""
-    return int(load_settings().cache_gib * GIBIBYTE)
+    from zse.settings import Settings
 
 
 def shrink(cache_dir: Path, most_bytes: int, *, keep: Path | None = None) -> list[CacheItem]:
@@ -50,14 +44,14 @@ def shrink(cache_dir: Path, most_bytes: int, *, keep: Path | None = None) -> lis
 
 
 @contextlib.contextmanager
-def filling(cache_dir: Path, area: str) -> Iterator[Path]:
+def filling(settings: Settings, area: str) -> Iterator[Path]:
     """As ``using``; afterwards the whole cache is brought below its limit.
 
     Raises:
         StoreError: The folder cannot be used.
         DiskFullError: Its disk is full.
     """
-    with using(cache_dir, area) as folder:
+    with using(settings.cache_dir, area) as folder:
         yield folder
-    if most_bytes := limit_bytes():
-        shrink(cache_dir, most_bytes)
+    if settings.cache_bytes:
+        shrink(settings.cache_dir, settings.cache_bytes)

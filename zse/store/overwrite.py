@@ -10,6 +10,7 @@ import stat
 from typing import TYPE_CHECKING
 
 from zse.errors import UsageError
+from zse.settings import Settings
 from zse.store.base import Transfer
 from zse.store.checksum import Checksum
 from zse.store.copying import read_digests
@@ -37,6 +38,7 @@ def check_output(
     force: bool,
     inputs: Iterable[Path] = (),
     folder: Path | None = None,
+    settings: Settings = Settings(),  # noqa: B008 - frozen
 ) -> None:
     """Refuse an output that would replace something.
 
@@ -45,6 +47,7 @@ def check_output(
         force: What is there may be replaced, and the output may lie inside ``folder``.
         inputs: Files that are read; none of them is ever replaced.
         folder: A folder of the user's that is read.
+        settings: How an address is reached.
 
     Raises:
         WouldReplaceError: Something is there, or the output lies inside ``folder``.
@@ -56,7 +59,7 @@ def check_output(
         _check_path(location.path, inputs)
         is_taken = _status(location.path, follow=False) is not None
     else:
-        is_taken = not force and open_store(location).exists()
+        is_taken = not force and open_store(location, settings).exists()
     if force:
         return
     if is_taken:

@@ -94,7 +94,10 @@ class S3Store(RemoteStore):
         """Upload ``local_path`` here."""
         self._require_object()
         self._forget()
-        return upload_file(self._client, local_path, self._location, progress, resume=resume)
+        cache_dir = self._settings.cache_dir
+        return upload_file(
+            self._client, local_path, self._location, cache_dir, progress, resume=resume
+        )
 
     def open_writer(self) -> S3Writer:
         """Return a writer for a new object at this key."""

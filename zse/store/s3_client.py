@@ -7,7 +7,6 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from zse.errors import NotFoundError, StoreError, needing
-from zse.settings import load_settings
 from zse.store.http.retry import (
     ATTEMPTS,
     BUSY_STATUSES,
@@ -92,12 +91,6 @@ class _Patience:
         if response[0].status_code == 429:  # botocore would not try again
             seconds = max(seconds, backoff_seconds(attempts))
         return seconds or None
-
-
-def default_client() -> Any:
-    """Return the client for what the environment says."""
-    settings = load_settings()
-    return client_of(settings.aws, settings.proxies)
 
 
 def list_buckets(client: Any) -> list[str]:

@@ -13,7 +13,6 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from zse.records import record
-from zse.settings import load_settings
 from zse.store.s3_client import translated_errors
 from zse.store.whole import write_whole
 
@@ -92,29 +91,29 @@ def abort_upload(client: Any, bucket: str, key: str, upload_id: str) -> None:
         client.abort_multipart_upload(Bucket=bucket, Key=key, UploadId=upload_id)
 
 
-def save_record(record: UploadRecord) -> None:
+def save_record(record: UploadRecord, cache_dir: Path) -> None:
     """Remember an upload that has begun. Where nothing can be written, it cannot be resumed."""
-    path = _record_path(record.url, record.endpoint)
+    path = _record_path(record.url, record.endpoint, cache_dir)
     with contextlib.suppress(OSError):
         write_whole(path, json.dumps(asdict(record), sort_keys=True))
 
 
-def load_record(location: Location, endpoint: str) -> UploadRecord | None:
+def load_record(location: Location, endpoint: str, cache_dir: Path) -> UploadRecord | None:
     """Return what was remembered of an upload to this place."""
     try:
-        found = json.loads(_record_path(location.url, endpoint).read_text())
+        found = json.loads(_record_path(location.url, endpoint, cache_dir).read_text())
         record = UploadRecord(**found)
     except (OSError, ValueError, TypeError):
         return None
     return record if (record.url, record.endpoint) == (location.url, endpoint) else None
 
 
-def forget_record(location: Location, endpoint: str) -> None:
+def forget_record(location: Location, endpoint: str, cache_dir: Path) -> None:
     """Forget an upload that ended."""
     with contextlib.suppress(OSError):
-        _record_path(location.url, endpoint).unlink(missing_ok=True)
+        _record_path(location.url, endpoint, cache_dir).unlink(missing_ok=True)
 
 
-def _record_path(url: str, endpoint: str) -> Path:
+def _record_path(url: str, endpoint: str, cache_dir: Path) -> Path:
     name = hashlib.sha256(f"{endpoint}\n{url}".encode()).hexdigest()[:32]
-    return load_settings().cache_dir / "pushes" / f"{name}.json"
+    return cache_dir / "pushes" / f"{name}.json"

@@ -49,6 +49,7 @@ def upload_file(
     client: Any,
     local_path: Path,
     location: Location,
+    cache_dir: Path,
     progress: Progress | None = None,
     *,
     resume: bool = False,
@@ -59,6 +60,7 @@ def upload_file(
         client: The S3 client.
         local_path: What to send.
         location: The object.
+        cache_dir: Where an upload that may be taken up again is remembered.
         progress: Called after each part.
         resume: Take up what a killed upload of the same file left and remove other unfinished
             uploads to the same key; leave what was sent if this upload fails.
@@ -73,6 +75,7 @@ def upload_file(
             client=client,
             source=source,
             location=location,
+            cache_dir=cache_dir,
             sha256=digest,
             progress=progress or (lambda _done, _total: None),
             resume=resume,
@@ -110,6 +113,7 @@ class _Upload:
     client: Any
     source: UploadSource
     location: Location
+    cache_dir: Path
     sha256: str
     progress: Progress
     resume: bool
@@ -154,7 +158,7 @@ class _Upload:
             if answer.exception() is None:
                 self._abandon(str(answer.result()["UploadId"]))
             raise
-        save_record(self._record(upload_id, part_bytes))
+        save_record(self._record(upload_id, part_bytes), self.cache_dir)
         return upload_id
 
     def _send_parts(self, pool: ThreadPoolExecutor, upload_id: str, part_bytes: int) -> _Sent:
@@ -178,7 +182,7 @@ class _Upload:
         self.client.complete_multipart_upload(
             **self._target, UploadId=upload_id, MultipartUpload={"Parts": listing}
         )
-        forget_record(self.location, self._endpoint)
+        forget_record(self.location, self._endpoint, self.cache_dir)
         combined = _md5(b"".join(part.md5 for part in parts))
         return _Sent(etag=f"{combined.hex()}-{len(parts)}", resumed_bytes=resumed_bytes)
 
@@ -202,7 +206,7 @@ class _Upload:
 
     def _take_up(self, part_bytes: int) -> str:
         """Return the id of the upload to go on with, or nothing; remove the others to this key."""
-        record = load_record(self.location, self._endpoint)
+        record = load_record(self.location, self._endpoint, self.cache_dir)
         ours = ""
         if record is not None and record == self._record(record.upload_id, part_bytes):
             ours = record.upload_id
@@ -219,7 +223,7 @@ class _Upload:
     def _abandon(self, upload_id: str) -> None:
         if not self.resume:
             abort_upload(self.client, self.location.bucket, self.location.key, upload_id)
-            forget_record(self.location, self._endpoint)
+            forget_record(self.location, self._endpoint, self.cache_dir)
 
     def _record(self, upload_id: str, part_bytes: int) -> UploadRecord:
         return UploadRecord(

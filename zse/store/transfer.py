@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zse.errors import UsageError
-from zse.settings import load_settings
 from zse.store.copying import copy_object, resume_copy
 from zse.store.local import LocalStore
 from zse.store.location import Location, parse_location
@@ -21,12 +20,12 @@ if TYPE_CHECKING:
     from zse.store.base import Progress, Store, Transfer
 
 
-def open_store(url: str | Path | Location, settings: Settings | None = None) -> Store:
+def open_store(url: str | Path | Location, settings: Settings) -> Store:
     """Return the store for a path or an address; nothing is read yet.
 
     Args:
         url: The path or the address.
-        settings: Who asks, and by which way; as the environment says when not given.
+        settings: Who asks, and by which way.
 
     Raises:
         UsageError: The location is not well formed.
@@ -36,7 +35,6 @@ def open_store(url: str | Path | Location, settings: Settings | None = None) -> 
     location = parse_location(url)
     if location.is_local:
         return LocalStore(location)
-    settings = settings or load_settings()
     # Here: who reads one kind of place needs no client of another.
     if location.scheme == "s3":
         from zse.store.s3 import S3Store
@@ -49,7 +47,7 @@ def open_store(url: str | Path | Location, settings: Settings | None = None) -> 
     return RemoteStore(location, settings)
 
 
-def open_writable(url: str | Path | Location) -> Store:
+def open_writable(url: str | Path | Location, settings: Settings) -> Store:
     """Return the store for a place that objects can be put to.
 
     Raises:
@@ -65,12 +63,13 @@ def open_writable(url: str | Path | Location) -> Store:
             f"{location} names a folder, not an object",
             hint=f"Add a name: {location.url.rstrip('/')}/NAME",
         )
-    return open_store(location)
+    return open_store(location, settings)
 
 
 def fetch(
     url: str | Path | Location,
     local_path: Path | str,
+    settings: Settings,
     *,
     progress: Progress | None = None,
     resume: bool = False,
@@ -81,6 +80,7 @@ def fetch(
     Args:
         url: The object.
         local_path: The file.
+        settings: How it is reached.
         progress: Called after each chunk.
         resume: Go on with what an earlier copy left, and leave what is done if this one fails.
         sha256: The digest that the caller knows.
@@ -90,7 +90,7 @@ def fetch(
         StoreError: The storage failed, or the bytes are not those that were stored.
         DiskFullError: The local disk has no room left.
     """
-    source, path = open_store(url), Path(local_path)
+    source, path = open_store(url, settings), Path(local_path)
     if resume:
         writer = PartialWriter(path, identity_of(source))
         return resume_copy(source, writer, progress, sha256=sha256)
@@ -101,6 +101,7 @@ def fetch(
 def put_file(
     local_path: Path | str,
     url: str | Path | Location,
+    settings: Settings,
     *,
     progress: Progress | None = None,
     resume: bool = False,
@@ -115,7 +116,7 @@ def put_file(
         StoreError: The storage failed, or what it holds is not what was sent.
         DiskFullError: The destination has no room left.
     """
-    return open_writable(url).put_file(Path(local_path), progress=progress, resume=resume)
+    return open_writable(url, settings).put_file(Path(local_path), progress=progress, resume=resume)
 
 
 def read_ranges(store: Store, ranges: Sequence[tuple[int, int]]) -> list[bytes]:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from zse.format.reader import ZSEReader
-from zse.settings import load_settings
 from zse.stream.source import LocalSource
 
 if TYPE_CHECKING:
@@ -18,12 +16,12 @@ if TYPE_CHECKING:
     from zse.stream.source import ByteSource
 
 
-def open_source(url: str | Path | Location, settings: Settings | None = None) -> ByteSource:
+def open_source(url: str | Path | Location, settings: Settings) -> ByteSource:
     """Open a local file or an object behind s3://, hf:// or https:// for reading in ranges.
 
     Args:
         url: The path or the address.
-        settings: Who asks, and by which way; as the environment says when not given.
+        settings: Who asks, and by which way.
 
     Raises:
         UsageError: The location is not well formed.
@@ -32,16 +30,18 @@ def open_source(url: str | Path | Location, settings: Settings | None = None) ->
     """
     if isinstance(url, Path):
         return LocalSource(url)
-    # By name: local models are served without the modules that speak HTTP.
-    location = importlib.import_module("zse.store.location").parse_location(url)
+    # Local models are served without the modules that speak HTTP.
+    from zse.store.location import parse_location
+
+    location = parse_location(url)
     if location.is_local:
         return LocalSource(location.path)
-    objects = importlib.import_module("zse.store.objects")
-    source: ByteSource = objects.open_object(location, settings or load_settings())
-    return source
+    from zse.store.objects import open_object
+
+    return open_object(location, settings)
 
 
-def open_remote(url: str | Location, settings: Settings | None = None) -> RemoteReader:
+def open_remote(url: str | Location, settings: Settings) -> RemoteReader:
     """Open a .zse file behind an address: a few small requests, whatever its size.
 
     Raises:
@@ -49,10 +49,9 @@ def open_remote(url: str | Location, settings: Settings | None = None) -> Remote
         FormatError: It is no .zse file, or a damaged one.
         StoreError: The storage refuses or cannot be reached.
     """
-    reader: RemoteReader = importlib.import_module("zse.stream.remote").RemoteReader(
-        open_source(url, settings)
-    )
-    return reader
+    from zse.stream.remote import RemoteReader
+
+    return RemoteReader(open_source(url, settings))
 
 
 def source_of(model: ModelFile) -> ByteSource:

@@ -9,7 +9,8 @@ import torch
 
 from zse.errors import DeviceError
 from zse.models import load_runner
-from zse.quantize.builtin import ensure_zse
+from zse.quantize.locate import locate_model
+from zse.settings import Settings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,7 +20,7 @@ EXBIBYTE = 1 << 60
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return ensure_zse("tiny", quant="int8", cache_dir=tmp_path_factory.mktemp("models"))
+    return locate_model("tiny", Settings(cache_dir=tmp_path_factory.mktemp("models")), quant="int8")
 
 
 def test_a_kv_cache_larger_than_the_memory_is_refused_with_both_sizes(tiny: Path) -> None:

@@ -9,6 +9,7 @@ import torch
 from zse.backends.gpu.outliers import outlier_layers
 from zse.format import ZSEReader
 from zse.models.families import read_header
+from zse.settings import load_settings
 from zse.stream.opening import open_source
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 def layers_of(path: Path) -> set[int]:
     with ZSEReader(path) as reader:
         spec = read_header(reader.header.model_config)
-        source = open_source(path)
+        source = open_source(path, load_settings())
         try:
             return outlier_layers(source, reader.header, spec)
         finally:

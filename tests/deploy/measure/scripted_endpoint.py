@@ -11,6 +11,7 @@ from scripted_server import scripted_model  # noqa: E402
 
 from zse.options import ServeOptions  # noqa: E402
 from zse.serve.start import start  # noqa: E402
+from zse.settings import Settings  # noqa: E402
 
 
 def load(state):
@@ -20,4 +21,4 @@ def load(state):
 
 if __name__ == "__main__":
     options = ServeOptions(model="scripted", port=int(os.environ["PORT"]), drain_seconds=1)
-    sys.exit(start(options, load))
+    sys.exit(start(Settings(serve=options), load))

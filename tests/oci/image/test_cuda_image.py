@@ -20,7 +20,8 @@ from zse.oci.image.unpack import unpack
 from zse.oci.image.unpacked import UnpackedImage
 from zse.oci.layout.layer import Compression
 from zse.oci.recipe import KernelRecipe, load_recipe, recipe_folder
-from zse.quantize.builtin import ensure_zse
+from zse.quantize.locate import locate_model
+from zse.settings import load_settings
 
 pytestmark = [
     pytest.mark.system,
@@ -52,7 +53,7 @@ def built(tmp_path_factory) -> tuple[BuiltImage, UnpackedImage]:
         name="zse:1",
         # The developer's own cache: wheels and layers are keyed by their digests.
         cache_dir=Path(os.environ.get("HOME", "/root")) / ".cache" / "zse" / "images",
-        model=ensure_zse("tiny", quant="int8"),
+        model=locate_model("tiny", load_settings(), quant="int8"),
         kernels={"sm_90": pack},
         output=f"oci:{work / 'image'}",
         compression=Compression.GZIP,

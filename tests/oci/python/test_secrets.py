@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import subprocess
 
 import pytest
@@ -18,24 +19,24 @@ ADDRESS = f"https://me:{WORD}@index.example/simple"
 @pytest.fixture
 def secrets(tmp_path):
     (tmp_path / "index").write_text(ADDRESS + "\n")
-    return read_secrets([f"index-url={tmp_path / 'index'}"])
+    return read_secrets([f"index-url={tmp_path / 'index'}"], os.environ)
 
 
 def test_secret_comes_from_a_file_or_a_variable(secrets, monkeypatch):
     monkeypatch.setenv("MY_INDEX", ADDRESS)
-    assert secrets == read_secrets(["index-url=env:MY_INDEX"])
+    assert secrets == read_secrets(["index-url=env:MY_INDEX"], os.environ)
     assert secrets.pip_variables() == {"PIP_INDEX_URL": ADDRESS}
 
 
 @pytest.mark.parametrize("text", ["token=x", "index-url", "index-url=", "index-url=env:NOT_SET_X"])
 def test_secret_that_means_nothing_is_refused(text):
     with pytest.raises(UsageError):
-        read_secrets([text])
+        read_secrets([text], os.environ)
 
 
 def test_missing_file_is_an_error():
     with pytest.raises(NotFoundError):
-        read_secrets(["netrc=/nowhere"])
+        read_secrets(["netrc=/nowhere"], os.environ)
 
 
 def test_secret_is_not_shown(secrets):

@@ -8,7 +8,7 @@ from encrypted_server import encrypted_server
 from range_server import serving
 
 from zse.errors import RefusedError, StoreError, UsageError
-from zse.settings import ProxySettings
+from zse.settings import ProxySettings, load_settings
 from zse.store import open_store
 from zse.store.http.pool import CertificateError, HttpPool
 
@@ -31,7 +31,7 @@ def test_a_connection_that_the_server_closed_meanwhile_is_opened_anew() -> None:
 
     with serving("/a", DATA) as server:
         server.fault = answer_and_close
-        store = open_store(f"{server.url}/a")
+        store = open_store(f"{server.url}/a", load_settings())
         assert [store.read_range(at, 2) for at in (0, 4, 8)] == [b"01", b"45", b"89"]
         assert len(server.requests) == 4
 

@@ -19,6 +19,7 @@ from zse.oci.layout.manifest import (
     hex_of,
     subject_of,
 )
+from zse.settings import Settings
 from zse.store import fetch
 from zse.store.local import LocalWriter
 from zse.store.locks import locked
@@ -108,7 +109,7 @@ class ImageLayout:
         except FileExistsError:
             return
         except OSError:  # another disk, or one without hard links
-            fetch(source, target, sha256=hex_of(digest))
+            fetch(source, target, Settings(), sha256=hex_of(digest))
 
     def add_image(
         self, manifest: Descriptor, tag: str, referrers: Sequence[Descriptor] = ()

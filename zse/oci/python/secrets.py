@@ -13,7 +13,6 @@ from urllib.parse import quote, unquote, urlsplit
 
 from zse.errors import NotFoundError, UsageError
 from zse.records import record
-from zse.settings import subprocess_environment
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -57,14 +56,13 @@ class Secrets:
         return words - {""}
 
 
-def read_secrets(texts: Sequence[str]) -> Secrets:
+def read_secrets(texts: Sequence[str], environment: Mapping[str, str]) -> Secrets:
     """Read ``NAME=FILE`` and ``NAME=env:VARIABLE``, as ``--secret`` takes them.
 
     Raises:
         UsageError: The name is not known, or the variable is not set.
         NotFoundError: There is no such file.
     """
-    environment = subprocess_environment()
     values = {}
     for text in texts:
         name, equals, source = text.partition("=")

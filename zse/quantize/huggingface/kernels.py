@@ -17,13 +17,13 @@ from zse.kernels.layout import Plain
 from zse.kernels.linear.launch import linear, linear_prefill
 from zse.kernels.linear.plan import MAX_ROWS, form_of, plan_linear
 from zse.kernels.linear.weight import LinearWeight
-from zse.settings import load_settings
 
 if TYPE_CHECKING:
     from zse.device.gpu import Stream
     from zse.format.reader import ZSEReader
     from zse.kernels.launcher import Launcher
     from zse.quantize.huggingface.layers import StoredMatrix
+    from zse.settings import Settings
 
 SCRATCH_BYTES = 32 << 20
 """Where rows of a matrix are 16-bit for a moment; stays in the second-level cache."""
@@ -99,7 +99,9 @@ class CopiedSections:
         return memoryview(bytes(self._reader.section(name)))
 
 
-def open_kernels(device: torch.device, reader: ZSEReader) -> TorchLinearKernels | None:
+def open_kernels(
+    device: torch.device, reader: ZSEReader, settings: Settings
+) -> TorchLinearKernels | None:
     """Return kernels for a device; None on a CPU, and where there are none for the GPU.
 
     Raises:
@@ -107,14 +109,14 @@ def open_kernels(device: torch.device, reader: ZSEReader) -> TorchLinearKernels 
     """
     if device.type != "cuda":
         return None
-    kernels = load_settings().serve.load.device.kernels
+    kernels = settings.serve.load.device.kernels
     try:
         gpu = open_gpu(f"cuda:{device.index or 0}")
         pack = find_pack(
             gpu.info,
             explicit=Path(kernels) if kernels else None,
             sections=CopiedSections(reader),
-            cache_dir=load_settings().cache_dir,
+            cache_dir=settings.cache_dir,
         )
     except (DeviceError, KernelPackNotFound) as error:
         _LOG.warning("layers compute with torch, slowly: %s (%s)", error.message, error.hint)

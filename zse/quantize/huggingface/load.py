@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import tempfile
 from collections import Counter
@@ -12,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from zse.errors import FormatError, UsageError, needing
-from zse.format.reader import ZSEReader
 from zse.quantize.huggingface.bnb import BitsandbytesLayers
 from zse.quantize.huggingface.fill import fill_model
 from zse.quantize.huggingface.kernels import open_kernels
 from zse.quantize.huggingface.layers import PackedLayers, PlainLayers
+from zse.quantize.locate import ZSEReader
+from zse.settings import load_settings
 
 if TYPE_CHECKING:
     import os
@@ -81,7 +81,9 @@ def load_zse_model(
         elif backend == "bnb":
             layers = BitsandbytesLayers(reader, device=place, dtype=values)
         else:
-            layers = PackedLayers(device=place, kernels=open_kernels(place, reader))
+            layers = PackedLayers(
+                device=place, kernels=open_kernels(place, reader, load_settings())
+            )
         model = _empty_model(transformers, reader, values)
         fill_model(model, reader, layers, device=place, dtype=values)
         tokenizer = _build_tokenizer(transformers, reader)
@@ -127,7 +129,8 @@ def choose_dtype(dtype: str, place: torch.device) -> torch.dtype:
 
 def _transformers() -> Any:
     with needing("hf", "load_zse_model"):
-        return importlib.import_module("transformers")
+        import transformers
+    return transformers
 
 
 def _empty_model(transformers: Any, reader: ZSEReader, dtype: torch.dtype) -> Any:

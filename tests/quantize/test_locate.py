@@ -10,7 +10,8 @@ import pytest
 from zse.errors import NotFoundError
 from zse.format.reader import ZSEReader
 from zse.quantize import convert
-from zse.quantize.builtin import ensure_zse
+from zse.quantize.locate import locate_model
+from zse.settings import Settings, load_settings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,19 +20,19 @@ if TYPE_CHECKING:
 def test_file_is_returned_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "m.zse"
     path.write_bytes(b"anything")
-    assert ensure_zse(path, cache_dir=tmp_path / "cache") == path
+    assert locate_model(path, Settings(cache_dir=tmp_path / "cache")) == path
     assert not (tmp_path / "cache").exists()
 
 
 def test_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match=r"absent\.zse"):
-        ensure_zse(tmp_path / "absent.zse")
+        locate_model(tmp_path / "absent.zse", load_settings())
 
 
 def test_folder_is_converted_once(llama_folder: Path, tmp_path: Path) -> None:
-    first = ensure_zse(llama_folder, quant="int8", cache_dir=tmp_path)
+    first = locate_model(llama_folder, Settings(cache_dir=tmp_path), quant="int8")
     written = first.stat().st_mtime_ns
-    assert ensure_zse(llama_folder, quant="int8", cache_dir=tmp_path) == first
+    assert locate_model(llama_folder, Settings(cache_dir=tmp_path), quant="int8") == first
     assert first.stat().st_mtime_ns == written
     with ZSEReader(first) as reader:
         assert reader.entry("layers.0.o.weight").scheme == "int8"
@@ -39,15 +40,18 @@ def test_folder_is_converted_once(llama_folder: Path, tmp_path: Path) -> None:
 
 
 def test_quantization_is_part_of_the_key(llama_folder: Path, tmp_path: Path) -> None:
-    paths = {ensure_zse(llama_folder, quant=q, cache_dir=tmp_path) for q in ("int4", "bf16", None)}
+    paths = {
+        locate_model(llama_folder, Settings(cache_dir=tmp_path), quant=q)
+        for q in ("int4", "bf16", None)
+    }
     assert len(paths) == 2
 
 
 def test_changed_checkpoint_is_converted_again(make_checkpoint, tmp_path: Path) -> None:
     folder = make_checkpoint(tmp_path / "model")
-    first = ensure_zse(folder, cache_dir=tmp_path / "cache")
+    first = locate_model(folder, Settings(cache_dir=tmp_path / "cache"))
     (folder / "generation_config.json").write_text('{"eos_token_id": 5}')
-    assert ensure_zse(folder, cache_dir=tmp_path / "cache") != first
+    assert locate_model(folder, Settings(cache_dir=tmp_path / "cache")) != first
 
 
 def test_callers_at_the_same_time_convert_once(
@@ -62,13 +66,15 @@ def test_callers_at_the_same_time_convert_once(
 
     monkeypatch.setattr(convert, "convert_source", counting)
     with ThreadPoolExecutor(4) as pool:
-        paths = set(pool.map(lambda _: ensure_zse(llama_folder, cache_dir=tmp_path), range(4)))
+        paths = set(
+            pool.map(lambda _: locate_model(llama_folder, Settings(cache_dir=tmp_path)), range(4))
+        )
     assert len(paths) == 1
     assert len(calls) == 1
 
 
 def test_builtin_name_becomes_an_int8_file(tmp_path: Path) -> None:
-    path = ensure_zse("tiny", cache_dir=tmp_path)
+    path = locate_model("tiny", Settings(cache_dir=tmp_path))
     with ZSEReader(path) as reader:
         reader.verify()
         assert reader.header.provenance["source"] == "tiny"
@@ -79,11 +85,11 @@ def test_builtin_name_becomes_an_int8_file(tmp_path: Path) -> None:
 def test_a_model_that_was_converted_before_is_found_without_torch(
     llama_folder: Path, tmp_path: Path
 ) -> None:
-    target = ensure_zse(llama_folder, cache_dir=tmp_path)
+    target = locate_model(llama_folder, Settings(cache_dir=tmp_path))
     code = (
-        "import sys, pathlib, zse.quantize.builtin as b\n"
+        "import sys, pathlib, zse.quantize.locate as b; from zse.settings import Settings\n"
         "folder, cache = map(pathlib.Path, sys.argv[1:])\n"
-        "print(b.ensure_zse(folder, cache_dir=cache), 'torch' in sys.modules)"
+        "print(b.locate_model(folder, Settings(cache_dir=cache)), 'torch' in sys.modules)"
     )
     command = [sys.executable, "-c", code, str(llama_folder), str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import hashlib
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 from faulty_s3 import faulty_s3
 
-from zse.engine.remote import fetch_model
 from zse.errors import NotFoundError, StoreError
+from zse.quantize.locate import locate_model
+from zse.settings import load_settings
 from zse.store.s3_upload import SHA256_KEY
 
 if TYPE_CHECKING:
@@ -36,10 +38,10 @@ def names(cache: Path) -> list[str]:
 
 def test_what_is_fetched_is_fetched_once(faulty_s3: FaultyS3, tmp_path: Path) -> None:
     put(faulty_s3, OLD)
-    first = fetch_model(URL, tmp_path)
+    first = locate_model(URL, replace(load_settings(), cache_dir=tmp_path))
     assert first.read_bytes() == OLD
     reads = len(faulty_s3.seen("^GET"))
-    assert fetch_model(URL, tmp_path) == first
+    assert locate_model(URL, replace(load_settings(), cache_dir=tmp_path)) == first
     assert len(faulty_s3.seen("^GET")) == reads
     assert names(tmp_path) == [first.name]
 
@@ -48,9 +50,9 @@ def test_an_object_that_was_replaced_by_one_as_long_gets_another_name(
     faulty_s3: FaultyS3, tmp_path: Path
 ) -> None:
     put(faulty_s3, OLD)
-    old = fetch_model(URL, tmp_path)
+    old = locate_model(URL, replace(load_settings(), cache_dir=tmp_path))
     put(faulty_s3, NEW)
-    new = fetch_model(URL, tmp_path)
+    new = locate_model(URL, replace(load_settings(), cache_dir=tmp_path))
     assert old != new
     assert (old.read_bytes(), new.read_bytes()) == (OLD, NEW)
 
@@ -59,10 +61,10 @@ def test_without_a_recorded_digest_the_servers_version_tells_a_replaced_object(
     faulty_s3: FaultyS3, tmp_path: Path
 ) -> None:
     put(faulty_s3, OLD, recorded=False)
-    old = fetch_model(URL, tmp_path)
+    old = locate_model(URL, replace(load_settings(), cache_dir=tmp_path))
     put(faulty_s3, NEW, recorded=False)
     faulty_s3.etags[PATH] = "second"
-    assert fetch_model(URL, tmp_path).read_bytes() == NEW
+    assert locate_model(URL, replace(load_settings(), cache_dir=tmp_path)).read_bytes() == NEW
     assert old.read_bytes() == OLD
 
 
@@ -71,8 +73,8 @@ def test_the_same_object_elsewhere_has_a_name_of_its_own(
 ) -> None:
     put(faulty_s3, OLD)
     faulty_s3.objects["/bucket/other.zse"] = faulty_s3.objects[PATH]
-    fetch_model(URL, tmp_path)
-    fetch_model("s3://bucket/other.zse", tmp_path)
+    locate_model(URL, replace(load_settings(), cache_dir=tmp_path))
+    locate_model("s3://bucket/other.zse", replace(load_settings(), cache_dir=tmp_path))
     assert len(names(tmp_path)) == 2
 
 
@@ -89,7 +91,11 @@ def test_those_who_ask_at_the_same_time_share_one_transfer(
 
     faulty_s3.fault = meet
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda _: fetch_model(URL, tmp_path), range(4)))
+        found = list(
+            pool.map(
+                lambda _: locate_model(URL, replace(load_settings(), cache_dir=tmp_path)), range(4)
+            )
+        )
     assert len(set(found)) == 1
     assert found[0].read_bytes() == OLD
     assert len(faulty_s3.seen("^GET")) == 1
@@ -103,13 +109,13 @@ def test_damaged_bytes_leave_nothing_under_the_models_name(
     data, metadata = faulty_s3.objects[PATH]
     faulty_s3.objects[PATH] = (data[:-1] + b"X", metadata)
     with pytest.raises(StoreError, match="does not hold what was stored"):
-        fetch_model(URL, tmp_path)
+        locate_model(URL, replace(load_settings(), cache_dir=tmp_path))
     assert names(tmp_path) == []
     put(faulty_s3, OLD)
-    assert fetch_model(URL, tmp_path).read_bytes() == OLD
+    assert locate_model(URL, replace(load_settings(), cache_dir=tmp_path)).read_bytes() == OLD
 
 
 def test_an_object_that_is_not_there_is_not_found(faulty_s3: FaultyS3, tmp_path: Path) -> None:
     with pytest.raises(NotFoundError):
-        fetch_model(URL, tmp_path)
+        locate_model(URL, replace(load_settings(), cache_dir=tmp_path))
     assert not (tmp_path / "models").exists()

@@ -1,0 +1,125 @@
+"""A .zse file for whatever the user names, fetched or converted once and kept.
+
+This is what makes ``zse serve tiny`` or ``zse chat ./checkpoint`` work without a separate step.
+A conversion's key is made of everything that decides the bytes, so the cache never holds a stale
+file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from zse import __version__
+from zse.errors import needing
+from zse.format.reader import ZSEReader as FileReader
+from zse.format.spec import VERSION
+from zse.models.resolve import Builtin, LocalFile, RemoteFile, resolve_model
+from zse.models.storage import Storage
+from zse.quantize.source import fingerprint, resolve_source
+from zse.quantize.text_files import TextOptions
+from zse.settings import Settings, load_settings
+from zse.store.cache import open_cache
+
+if TYPE_CHECKING:
+    import os
+
+StageProgress = Callable[[str, int, int], None]
+"""Called as ``progress(stage, done_bytes, total_bytes)``; a stage is ``fetch`` or ``convert``."""
+# The built-in model is small enough that 8 bits cost nothing; it is the sure choice.
+_BUILTIN_QUANTIZATION = "int8"
+_OTHER_QUANTIZATION = "int4"
+
+
+def locate_model(
+    model: str | Path,
+    settings: Settings,
+    *,
+    quant: str | None = None,
+    progress: StageProgress | None = None,
+) -> Path:
+    """Return the .zse file of a model, fetched or converted into the cache when need be.
+
+    Processes that ask for one model at the same time fetch or convert it once: the others wait.
+    The file stays until this process ends.
+
+    Args:
+        model: Anything ``resolve_model`` knows. What is behind an address is fetched, what is a
+            checkpoint is converted.
+        settings: Where the cache is, and how addresses are reached.
+        quant: As for ``convert_model``; None means int8 for built-ins, int4 for others.
+        progress: Called while the file is fetched or the checkpoint is converted.
+
+    Raises:
+        UsageError: The address is malformed.
+        NotFoundError: There is no such file or model.
+        StoreError: The storage failed, or the bytes are not those that were stored.
+        ZSEError: What ``convert_model`` raises.
+    """
+    named = resolve_model(model)
+    notify = progress or _ignore
+    if isinstance(named, LocalFile):
+        return named.path
+    cache = open_cache(settings)
+    if isinstance(named, RemoteFile):
+        return cache.fetch(named.location, partial(notify, "fetch"))
+    is_builtin = isinstance(named, Builtin)
+    quant = quant or (_BUILTIN_QUANTIZATION if is_builtin else _OTHER_QUANTIZATION)
+    quant = quant.lower()
+    options = Storage(quantization=quant)
+    source = resolve_source(model, settings, check=TextOptions().check_names)
+    key = {
+        "checkpoint": fingerprint(source.folder),
+        "name": source.name,
+        "revision": source.revision,
+        "format": VERSION,
+        "tool": __version__,
+        "options": options.to_json(),
+    }
+    digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:20]
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", source.name)
+
+    def write(target: Path) -> None:
+        # A model that was converted before is found without torch.
+        with needing("convert", f"converting {source.name}"):
+            from zse.quantize.convert import convert_source
+        convert_source(
+            source,
+            target,
+            options,
+            threads=settings.serve.load.device.threads,
+            resume=True,
+            progress=lambda now: notify(now.stage, now.done_bytes, now.total_bytes),
+        )
+
+    return cache.make(f"{name}-{quant}-{digest}.zse", f"{source.name} as {quant}", write)
+
+
+class ZSEReader(FileReader):
+    """Random access to the file of a model. Use it as a context manager.
+
+    Views and tensors taken from a reader stay valid after ``close``: they keep the mapping alive.
+
+    Args:
+        path: The file. A text that is no path of this machine may name any model, as in ``LLM``:
+            what is behind an address is fetched, and a checkpoint converted, into the cache.
+
+    Raises:
+        NotFoundError: There is no such file or model, or it is a folder.
+        UsageError: The file cannot be opened.
+        FormatError: It breaks a rule of the format.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        if isinstance(path, str) and not Path(path).exists():
+            path = locate_model(path, load_settings())
+        super().__init__(path)
+
+
+def _ignore(stage: str, done_bytes: int, total_bytes: int) -> None:
+    """Report to nobody."""
