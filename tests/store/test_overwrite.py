@@ -31,19 +31,19 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_a_free_name_is_free_and_a_taken_one_wants_force(tmp_path: Path, file: Path) -> None:
-    check_output(tmp_path / "b", force=False)
+    check_output(tmp_path / "b", load_settings(), force=False)
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
     for taken in (file, tmp_path / "dangling"):
         with pytest.raises(WouldReplaceError, match="exists already"):
-            check_output(taken, force=False)
-        check_output(taken, force=True)
+            check_output(taken, load_settings(), force=False)
+        check_output(taken, load_settings(), force=True)
 
 
 def test_what_is_no_ordinary_file_is_never_replaced(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", "/dev/null"):
         with pytest.raises(UsageError, match="not an ordinary file"):
-            check_output(path, force=True)
+            check_output(path, load_settings(), force=True)
 
 
 def test_an_input_is_never_an_output_under_any_of_its_names(tmp_path: Path, file: Path) -> None:
@@ -51,24 +51,28 @@ def test_an_input_is_never_an_output_under_any_of_its_names(tmp_path: Path, file
     (tmp_path / "hard").hardlink_to(file)
     for name in ("a", "link", "hard"):
         with pytest.raises(UsageError, match="one of the files that are read"):
-            check_output(tmp_path / name, force=True, inputs=[file])
+            check_output(tmp_path / name, load_settings(), force=True, inputs=[file])
 
 
 def test_inside_the_input_is_found_through_links(tmp_path: Path, file: Path) -> None:
     (tmp_path / "inside").mkdir()
     (tmp_path / "door").symlink_to(tmp_path / "inside")
     with pytest.raises(WouldReplaceError, match="lies inside the input"):
-        check_output(tmp_path / "door" / "m.zse", force=False, folder=tmp_path / "inside")
-    check_output(tmp_path / "door" / "m.zse", force=True, folder=tmp_path / "inside")
-    check_output(tmp_path / "b", force=False, folder=tmp_path / "inside")
+        check_output(
+            tmp_path / "door" / "m.zse", load_settings(), force=False, folder=tmp_path / "inside"
+        )
+    check_output(
+        tmp_path / "door" / "m.zse", load_settings(), force=True, folder=tmp_path / "inside"
+    )
+    check_output(tmp_path / "b", load_settings(), force=False, folder=tmp_path / "inside")
 
 
 def test_an_object_is_kept_as_a_file_is(faulty_s3: FaultyS3) -> None:
     faulty_s3.objects["/bucket/a"] = (DATA, {})
-    check_output("s3://bucket/b", force=False)
+    check_output("s3://bucket/b", load_settings(), force=False)
     with pytest.raises(WouldReplaceError, match="s3://bucket/a exists already"):
-        check_output("s3://bucket/a", force=False)
-    check_output("s3://bucket/a", force=True)
+        check_output("s3://bucket/a", load_settings(), force=False)
+    check_output("s3://bucket/a", load_settings(), force=True)
 
 
 @pytest.mark.parametrize("recorded", [True, False])

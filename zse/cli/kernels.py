@@ -77,7 +77,7 @@ def build(
     targets = [target_named(name) for name in dict.fromkeys(gpus)]
     paths = _output_paths(out, targets)
     for path in paths:
-        check_output(path, force=force)
+        check_output(path, load_settings(), force=force)
     variants = all_variants()
     reports = []
     for target, path in zip(targets, paths, strict=True):
@@ -166,7 +166,7 @@ def pull(
         targets = [target_named(gpu) for gpu in dict.fromkeys(gpus or artifact.layers)]
         paths = {target.name: out / f"{target.name}{SUFFIX}" for target in targets}
         for path in paths.values():
-            check_output(path, force=force)
+            check_output(path, load_settings(), force=force)
         for gpu, path in paths.items():
             write_whole(path, artifact.read(gpu))
             typer.echo(path)
@@ -220,7 +220,7 @@ def tune_command(
     from zse.kernels.tuning import slug
     from zse.store.whole import write_whole
 
-    check_output(out, force=force)
+    check_output(out, load_settings(), force=force)
     settings = load_settings()
     named = pack or settings.serve.load.device.kernels
     wanted = [_parse_shape(text) for text in shapes or ()] or list(SHAPES)

@@ -97,9 +97,8 @@ def convert_model(
         allow_no_tokenizer=allow_no_tokenizer,
     )
     destination = _check_destination(out, settings)
-    check_output(
-        destination, force=force, settings=settings
-    )  # a checkpoint may take an hour to come
+    # A checkpoint may take an hour to come.
+    check_output(destination, settings, force=force)
     source = resolve_source(
         model,
         settings,
@@ -110,10 +109,10 @@ def convert_model(
     with closing(source):
         check_output(
             destination,
+            settings,
             force=force or not destination.is_local,
             inputs=source.files() + texts.files(),
             folder=source.folder,
-            settings=settings,
         )
         with _local_target(destination, settings.cache_dir) as target:
             written = convert_source(

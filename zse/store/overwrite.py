@@ -10,7 +10,6 @@ import stat
 from typing import TYPE_CHECKING
 
 from zse.errors import UsageError
-from zse.settings import Settings
 from zse.store.base import Transfer
 from zse.store.checksum import Checksum
 from zse.store.copying import read_digests
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
+    from zse.settings import Settings
     from zse.store.base import Progress, Store
     from zse.store.location import Location
 
@@ -34,20 +34,20 @@ class WouldReplaceError(UsageError):
 
 def check_output(
     out: str | Path | Location,
+    settings: Settings,
     *,
     force: bool,
     inputs: Iterable[Path] = (),
     folder: Path | None = None,
-    settings: Settings = Settings(),  # noqa: B008 - frozen
 ) -> None:
     """Refuse an output that would replace something.
 
     Args:
         out: A path or an address that can be written.
+        settings: How an address is reached.
         force: What is there may be replaced, and the output may lie inside ``folder``.
         inputs: Files that are read; none of them is ever replaced.
         folder: A folder of the user's that is read.
-        settings: How an address is reached.
 
     Raises:
         WouldReplaceError: Something is there, or the output lies inside ``folder``.

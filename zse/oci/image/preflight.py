@@ -26,6 +26,7 @@ from zse.oci.recipe import load_lock
 from zse.oci.registry.client import open_registry
 from zse.oci.registry.reference import parse_reference
 from zse.records import record
+from zse.settings import Settings
 from zse.store import is_address, parse_location
 from zse.store.overwrite import WouldReplaceError, check_output
 
@@ -161,7 +162,7 @@ def _check_output(output: Output, *, force: bool) -> None:
     if not existing.is_dir():
         raise WouldReplaceError(f"{existing} is a file, not a folder", hint="Name another output.")
     if output.kind == "tar":
-        check_output(path, force=force)
+        check_output(path, Settings(), force=force)
     elif path.exists() and any(path.iterdir()) and not (path / "oci-layout").is_file():
         raise WouldReplaceError(
             f"{output.path} exists already and is not an OCI image layout",
