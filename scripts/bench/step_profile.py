@@ -75,15 +75,19 @@ def profile(runner: Any, rows: int, context: int, blocks: int) -> list[dict[str,
             token_ids=[7],
             start_position=context - 1,
             block_table=range(slot * blocks, (slot + 1) * blocks),
+            kind="decode",
         )
         for slot in range(rows)
     ]
-    batch = StepBatch(chunks=chunks, sampling=[SamplingRow(temperature=0.0)] * rows)
+    batch = StepBatch(chunks=chunks, sampling=[[SamplingRow(temperature=0.0)]] * rows)
     for _ in range(3):
         runner.execute(batch)
     bucket = 1 << (rows - 1).bit_length()
-    captured = backend._graphs[(bucket, GREEDY, 0)]
-    step = backend._pass(captured.shape, captured.inputs.address, backend._memory.cache, GREEDY)
+    key = GREEDY._replace(rows=bucket)
+    captured = backend._graphs[key]
+    step = backend._pass(
+        captured.shape, captured.inputs.address, backend._memory.cache, key.sampling
+    )
     recorder = Recorder(step.launcher)
     runner._forward(backend, dataclasses.replace(step, launcher=recorder))
     whole = time_graph(backend, captured.graph)

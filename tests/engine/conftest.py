@@ -19,6 +19,8 @@ from zse.backends.types import (
     PENDING_TOKEN,
     SampledToken,
     StepBatch,
+    accepted,
+    check_batch,
 )
 from zse.engine.core import EngineCore, EngineOptions
 from zse.engine.request import Request, SamplingParams, TokenEvent
@@ -28,6 +30,8 @@ from zse.text.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
+
+    from zse.backends.types import SequenceChunk
 
 
 def next_token(history: Sequence[int], row: SamplingRow, vocab_size: int) -> int:
@@ -45,16 +49,17 @@ class Submitted:
     """What a device copied of a batch when it was submitted."""
 
     runner: ScriptedRunner
+    chunks: list[SequenceChunk]
     slots: list[int]
     token_ids: list[list[int]]
     starts: list[int]
     tables: list[list[int]]
     known: list[list[int]]
-    """Prompt and output as the host knew them; empty where nothing is sampled."""
-    rows: list[SamplingRow | None]
-    answers: list[SampledToken | None] = field(default_factory=list)
+    """Prompt and output as the host knew them, drafts left out; empty where nothing is sampled."""
+    rows: list[Sequence[SamplingRow]]
+    answers: list[list[SampledToken]] = field(default_factory=list)
 
-    def wait(self) -> list[SampledToken | None]:
+    def wait(self) -> list[list[SampledToken]]:
         return self.runner.answers_of(self)
 
     def written(self, index: int) -> set[int]:
@@ -70,6 +75,7 @@ class ScriptedRunner:
     Args:
         looks_ahead: Takes two steps at a time and pending tokens, and checks how they are used.
         is_late: Computes a step when it is waited for; else when it is submitted.
+        most_accepted: Most tokens that it answers to a chunk of drafts, however many are right.
     """
 
     def __init__(
@@ -81,6 +87,7 @@ class ScriptedRunner:
         vocab_size: int = 97,
         looks_ahead: bool = False,
         is_late: bool = True,
+        most_accepted: int = 99,
     ) -> None:
         self.num_blocks = num_blocks
         self.block_size = block_size
@@ -88,6 +95,7 @@ class ScriptedRunner:
         self.vocab_size = vocab_size
         self.looks_ahead = looks_ahead
         self.is_late = is_late and looks_ahead
+        self.most_accepted = most_accepted
         self.cells = [[-1] * block_size for _ in range(num_blocks)]
         self.last_tokens: dict[int, int] = {}
         self.batches: list[StepBatch] = []
@@ -113,7 +121,7 @@ class ScriptedRunner:
             self._compute(step)
         return step
 
-    def answers_of(self, step: Submitted) -> list[SampledToken | None]:
+    def answers_of(self, step: Submitted) -> list[list[SampledToken]]:
         assert step is self.in_flight.pop(0), "steps are waited for in order, and once"
         if self.is_late:
             self._compute(step)
@@ -121,9 +129,15 @@ class ScriptedRunner:
 
     def _copy_of(self, batch: StepBatch) -> Submitted:
         known = []
-        for chunk, row in zip(batch.chunks, batch.sampling, strict=True):
-            assert (row is None) == (chunk.wants_logits == "none")
-            known.append([] if row is None else [*row.prompt_token_ids, *row.output_token_ids])
+        check_batch(batch)
+        for chunk, rows in zip(batch.chunks, batch.sampling, strict=True):
+            assert (chunk.kind == "decode") == (len(chunk.token_ids) == 1)
+            if chunk.kind == "verify":
+                assert len(rows) == len(chunk.token_ids)
+            for row, draft in zip(rows[1:], chunk.token_ids[1:], strict=False):
+                assert row.output_token_ids[-1] == draft
+            first = [[*row.prompt_token_ids, *row.output_token_ids] for row in rows[:1]]
+            known.append(first[0] if first else [])
         return Submitted(
             runner=self,
             slots=[chunk.sequence_slot for chunk in batch.chunks],
@@ -131,6 +145,7 @@ class ScriptedRunner:
             starts=[chunk.start_position for chunk in batch.chunks],
             tables=[list(chunk.block_table) for chunk in batch.chunks],
             known=known,
+            chunks=list(batch.chunks),
             rows=list(batch.sampling),
         )
 
@@ -150,12 +165,11 @@ class ScriptedRunner:
             assert self.looks_ahead
             assert self.in_flight == [self.before], "the token is known: its step is done"
             assert token_ids == [PENDING_TOKEN]
-            before, row = self.before, step.rows[index]
+            before, (row,) = self.before, step.rows[index]
             assert before is not None
-            assert row is not None
             assert row.step == len(step.known[index]) - len(row.prompt_token_ids) + 1
             place = before.slots.index(step.slots[index])
-            assert before.rows[place] is not None
+            assert len(before.rows[place]) == 1
             assert step.starts[index] == before.starts[place] + len(before.token_ids[place])
 
     def _compute(self, step: Submitted) -> None:
@@ -167,20 +181,28 @@ class ScriptedRunner:
                 written.add((block, cell))
                 known = self.last_tokens[step.slots[index]] if token == PENDING_TOKEN else token
                 self.cells[block][cell] = known
-        for index, row in enumerate(step.rows):
-            if row is None:
-                step.answers.append(None)
-                continue
+        for index, rows in enumerate(step.rows):
             end = step.starts[index] + len(step.token_ids[index])
-            history = self._history(step.tables[index], end)
-            known = step.known[index]
-            assert history[: len(known)] == known
-            assert len(history) - len(known) == step.token_ids[index].count(PENDING_TOKEN)
-            token = next_token(history, row, self.vocab_size)
-            self.last_tokens[step.slots[index]] = token
-            logprob = None if row.logprobs is None else -0.5
-            top = [(token, -0.5)] * (row.logprobs or 0)
-            step.answers.append(SampledToken(token_id=token, logprob=logprob, top=top))
+            first = end + 1 - len(rows)
+            if rows:
+                history, known = self._history(step.tables[index], first), step.known[index]
+                assert history[: len(known)] == known
+                assert len(history) - len(known) == step.token_ids[index].count(PENDING_TOKEN)
+            sampled = [
+                self._sample(self._history(step.tables[index], first + place), row)
+                for place, row in enumerate(rows)
+            ]
+            chunk = step.chunks[index]
+            if chunk.kind == "verify":
+                sampled = list(accepted(chunk, sampled))[: self.most_accepted]
+            elif sampled:
+                self.last_tokens[step.slots[index]] = sampled[0].token_id
+            step.answers.append(sampled)
+
+    def _sample(self, history: Sequence[int], row: SamplingRow) -> SampledToken:
+        token = next_token(history, row, self.vocab_size)
+        logprob = None if row.logprobs is None else -0.5
+        return SampledToken(token, logprob, [(token, -0.5)] * (row.logprobs or 0))
 
     def logits(self, token_ids: Sequence[int]) -> list[list[float]]:
         return [[float(token)] * self.vocab_size for token in token_ids]

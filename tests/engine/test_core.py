@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from zse.backends.types import FinishedStep, SampledToken
 from zse.errors import (
     CapacityError,
     ContextLengthError,
@@ -90,7 +91,7 @@ def test_an_end_token_that_the_model_does_not_have_is_never_banned(engine):
     core = engine.core(runner, eos_token_ids=(3, 97))
     core.add_request(engine.request("a", [2, 2], max_tokens=4, min_tokens=3))
     engine.run_to_end(core)
-    banned = [set(row.banned_token_ids) for batch in runner.batches for row in batch.sampling]
+    banned = [set(row.banned_token_ids) for batch in runner.batches for (row,) in batch.sampling]
     assert banned[:3] == [{3}] * 3
 
 
@@ -282,15 +283,53 @@ def test_logprobs_travel_with_the_tokens(engine):
     assert len(event.top) == 2
 
 
-def test_a_runner_that_answers_too_little_is_an_error(engine):
-    from zse.backends.types import FinishedStep
-
+@pytest.mark.parametrize(
+    ("answers", "message"),
+    [
+        ([], "answered 0 chunks, expected 1"),
+        ([[]], "sampled 0 tokens where 1 were asked for"),
+        ([[SampledToken(1), SampledToken(2)]], "sampled 2 tokens where 1 were asked for"),
+    ],
+)
+def test_a_runner_that_answers_too_little_or_too_much_is_an_error(engine, answers, message):
     runner = engine.Runner()
-    runner.submit = lambda batch: FinishedStep(sampled=[])
+    runner.submit = lambda batch: FinishedStep(answers=answers)
     core = engine.core(runner)
     core.add_request(engine.request("a", [1], max_tokens=3))
-    with pytest.raises(EngineError, match="answered 0 chunks, expected 1"):
+    with pytest.raises(EngineError, match=message):
         core.step()
+
+
+def test_right_drafts_give_a_step_several_tokens_and_wrong_ones_cost_none(engine):
+    runner = engine.Runner()
+    core = engine.core(runner)
+    request = engine.request("a", [5, 6], max_tokens=9, presence_penalty=1.0)
+    core.add_request(request)
+    want = engine.expected_tokens([5, 6], request.params)
+    events = core.step()
+    (sequence,) = core._scheduler.running
+    sequence.drafts = [*want[1:4], 96, want[5]]
+    events += core.step()
+    assert engine.tokens_of(events, "a") == want[:5]
+    assert runner.batches[-1].chunks[0].kind == "verify"
+    assert sequence.num_computed == 2 + 4
+    assert sequence.drafts == ()
+    events += engine.run_to_end(core)
+    assert engine.tokens_of(events, "a") == want
+    assert core.stats().generated_tokens == 9
+
+
+def test_what_was_answered_past_an_end_token_is_dropped(engine):
+    want = engine.expected_tokens([5, 6], engine.request("x", [5, 6], max_tokens=6).params)
+    core = engine.core(eos_token_ids=(want[2],))
+    core.add_request(engine.request("a", [5, 6], max_tokens=6))
+    events = core.step()
+    core._scheduler.running[0].drafts = want[1:]
+    events += core.step()
+    assert engine.tokens_of(events, "a") == want[:3]
+    assert events[-1].finish_reason == "stop"
+    assert not core.has_work
+    core.check_consistency()
 
 
 def test_closing_frees_everything_and_closes_the_runner(engine):

@@ -50,6 +50,7 @@ shapes = st.fixed_dictionaries(
         "aging_steps": st.integers(1, 20),
         "looks_ahead": st.booleans(),
         "is_late": st.booleans(),
+        "most_accepted": st.integers(0, 5),
     }
 )
 LONGEST = 14 + 8
@@ -59,7 +60,7 @@ def make_core(engine, shape):
     shape = dict(shape)
     block_size = shape.pop("block_size")
     num_blocks = -(-LONGEST // block_size) + shape.pop("spare_blocks")
-    device = {name: shape.pop(name) for name in ("looks_ahead", "is_late")}
+    device = {name: shape.pop(name) for name in ("looks_ahead", "is_late", "most_accepted")}
     runner = engine.Runner(num_blocks=num_blocks, block_size=block_size, vocab_size=11, **device)
     return engine.core(runner, eos_token_ids=(0,), **shape)
 
@@ -79,6 +80,20 @@ def request_of(engine, name, arrival):
     )
 
 
+def guess(engine, core, num_drafts):
+    """Give running sequences drafts: what they will answer, but for a token here and there."""
+    for sequence in core._scheduler.running:
+        num_output = len(sequence.output_token_ids)
+        if sequence.num_pending or (core.stats().steps + num_output) % 3 == 0:
+            continue
+        params = sequence.request.params
+        want = engine.expected_tokens(
+            sequence.prompt_token_ids, params, index=sequence.index, vocab_size=11, eos=(0,)
+        )
+        drafts = [*want[num_output:], 0, 0][:num_drafts]
+        sequence.drafts = [1 if (num_output + i) % 4 == 3 else t for i, t in enumerate(drafts)]
+
+
 def check_accounting(core):
     core.check_consistency()
     stats = core.stats()
@@ -87,8 +102,10 @@ def check_accounting(core):
 
 
 @settings(max_examples=300, deadline=None)
-@given(shape=shapes, trace=traces)
-def test_every_request_of_a_random_trace_ends_with_the_tokens_it_gets_alone(engine, shape, trace):
+@given(shape=shapes, trace=traces, num_drafts=st.sampled_from([0, 0, 1, 3, 6]))
+def test_every_request_of_a_random_trace_ends_with_the_tokens_it_gets_alone(
+    engine, shape, trace, num_drafts
+):
     core = make_core(engine, shape)
     requests, aborted, events = [], set(), []
     for operation in trace:
@@ -100,9 +117,11 @@ def test_every_request_of_a_random_trace_ends_with_the_tokens_it_gets_alone(engi
                 aborted.add(f"r{operation.target}")
                 core.abort(f"r{operation.target}")
         else:
+            guess(engine, core, num_drafts)
             events += core.step()
         check_accounting(core)
     while core.has_work:
+        guess(engine, core, num_drafts)
         events += core.step()
         check_accounting(core)
         assert core.stats().steps < 4000, "a request starves"

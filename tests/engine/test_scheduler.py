@@ -29,7 +29,8 @@ def run_step(scheduler):
     scheduler.submitted(chunks)
     scheduler.done()
     for chunk in chunks:
-        if chunk.wants_token:
+        if chunk.num_wanted:
+            chunk.sequence.answered(1, 1)
             chunk.sequence.append(7)
     return [(int(c.sequence.request.request_id), c.start, c.num_tokens) for c in chunks]
 
@@ -123,6 +124,44 @@ def test_a_choice_waits_for_its_leaders_prompt_and_then_computes_only_its_tail(m
     assert run_step(scheduler) == [(0, 0, 8)]
     assert run_step(scheduler) == [(0, 8, 2), (2, 0, 3)]
     assert run_step(scheduler) == [(0, 10, 1), (2, 3, 1), (1, 8, 2)]
+
+
+def test_drafts_are_checked_as_far_as_budget_length_and_blocks_allow(make_scheduler):
+    def plan(num_drafts, **sizes):
+        scheduler = make_scheduler(**sizes)
+        sequence = make_sequence(7)
+        scheduler.add(sequence)
+        run_step(scheduler)
+        sequence.drafts = [3] * num_drafts
+        (chunk,) = scheduler.schedule_step()
+        return chunk.kind, chunk.num_tokens, chunk.num_wanted
+
+    assert plan(0) == ("decode", 1, 1)
+    assert plan(3) == ("verify", 4, 4)
+    assert plan(20) == ("verify", 8, 8)  # the budget: its own next token and 7 drafts
+    assert plan(20, max_batch_tokens=64) == ("verify", 9, 9)  # one of 10 tokens is there already
+    assert plan(3, num_blocks=2) == ("decode", 1, 1)  # drafts take nobody's blocks
+
+
+def test_a_sequence_whose_drafts_are_being_checked_sits_the_next_step_out(make_scheduler):
+    scheduler = make_scheduler()
+    for arrival in range(2):
+        scheduler.add(make_sequence(2, arrival=arrival, first_token=50 * arrival))
+    run_step(scheduler)
+    drafting, other = scheduler.running
+    drafting.drafts = [3, 4]
+    chunks = scheduler.schedule_step()
+    scheduler.submitted(chunks)
+    assert [chunk.kind for chunk in chunks] == ["verify", "decode"]
+    ahead = scheduler.schedule_ahead()
+    assert [chunk.sequence for chunk in ahead] == [other]
+    scheduler.submitted(ahead)
+    scheduler.done()
+    for sequence, num_wanted in ((drafting, 3), (other, 1)):
+        sequence.answered(num_wanted, 1)
+        sequence.append(9)
+    assert (drafting.num_computed, drafting.num_tokens, drafting.num_remaining) == (3, 4, 1)
+    assert [chunk.sequence for chunk in scheduler.schedule_ahead()] == [drafting, other]
 
 
 def test_waiting_outweighs_priority_after_the_aging_steps():

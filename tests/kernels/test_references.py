@@ -75,11 +75,12 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     with ZSEReader(path) as reader:
         backend = CPUBackend(reader, numbers.spec(TensorNames()), options)
         chunks = [
-            SequenceChunk(sequence_slot=0, token_ids=[5, 9, 77], start_position=0, block_table=[6]),
-            SequenceChunk(sequence_slot=1, token_ids=[31], start_position=0, block_table=[2]),
-            SequenceChunk(sequence_slot=2, token_ids=[8] * 7, start_position=0, block_table=[1, 4]),
+            SequenceChunk(0, [5, 9, 77], 0, [6], "prefill", wants_logits=True),
+            SequenceChunk(1, [31], 0, [2], "decode"),
+            SequenceChunk(2, [8] * 7, 0, [1, 4], "prefill"),
         ]
-        step = backend.begin(StepBatch(chunks=chunks, sampling=[SamplingRow(temperature=0.0)] * 3))
+        rows = [SamplingRow(temperature=0.0)]
+        step = backend.begin(StepBatch(chunks=chunks, sampling=[rows] * 3))
         residual = torch.randn(11, HIDDEN, generator=generator)
         yield SimpleNamespace(backend=backend, tensors=tensors, step=step, residual=residual)
         backend.close()
@@ -150,9 +151,8 @@ def test_gate_up_equals_its_reference(case: Any) -> None:
 
 def test_lm_head_sample_equals_its_reference(case: Any) -> None:
     t, step = case.tensors, case.step
-    logits, tokens = lm_head_sample(
-        case.residual[step.last_rows], t["norm.weight"], t["embed.weight"], EPSILON
-    )
+    head = (t["norm.weight"], t["embed.weight"], EPSILON)
     args = (step, case.residual, "norm.weight", "lm_head.weight")
-    check(case.backend.lm_head(*args), logits)
-    assert [token.token_id for token in case.backend.lm_head_sample(*args)] == tokens
+    check(case.backend.lm_head(*args), lm_head_sample(case.residual[step.wanted_rows], *head)[0])
+    _, tokens = lm_head_sample(case.residual[step.sampled_rows], *head)
+    assert [token.token_id for (token,) in case.backend.lm_head_sample(*args)] == tokens

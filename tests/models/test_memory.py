@@ -39,7 +39,7 @@ NUMBERS = UniformDecoder(
 CHILD = """
 import json, sys
 import torch
-from zse.backends.types import SamplingRow, SequenceChunk, StepBatch
+from zse.backends.types import SamplingRow, SequenceChunk, StepBatch, kind_of
 from zse.models import load_runner
 
 def status(name):
@@ -53,11 +53,9 @@ assert runner.memory_bytes()["kv_cache"] > 7e9
 loaded = status("VmRSS")
 start = 0
 for tokens in ([5, 6, 7, 8], [9], [10]):
-    chunk = SequenceChunk(
-        sequence_slot=0, token_ids=tokens, start_position=start, block_table=range(4)
-    )
+    chunk = SequenceChunk(0, tokens, start, range(4), kind_of(len(tokens)))
     row = SamplingRow(temperature=0.0)
-    assert runner.execute(StepBatch(chunks=[chunk], sampling=[row])).sampled[0] is not None
+    assert len(runner.execute(StepBatch(chunks=[chunk], sampling=[[row]]))[0]) == 1
     start += len(tokens)
 print(json.dumps({
     "loaded": loaded - before, "after": status("VmRSS") - before, "peak": status("VmHWM") - before

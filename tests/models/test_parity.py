@@ -9,10 +9,7 @@ import torch
 import transformers
 from logits import as_tensor
 
-from zse.backends.types import (
-    SequenceChunk,
-    StepBatch,
-)
+from zse.backends.types import SequenceChunk, StepBatch, kind_of
 from zse.kernels.lm_head_sample.row import SamplingRow
 from zse.models import ModelRunner, load_runner
 from zse.models.decoder import logits_of
@@ -68,14 +65,9 @@ def logits_in_chunks(
     """Feed a sequence piece by piece into the runner's own pool; return all logits."""
     backend, rows, start = runner._backend, [], 0
     for length in lengths:
-        chunk = SequenceChunk(
-            sequence_slot=0,
-            token_ids=token_ids[start : start + length],
-            start_position=start,
-            block_table=blocks,
-            wants_logits="all",
-        )
-        step = backend.begin(StepBatch(chunks=[chunk], sampling=[None]))
+        piece = token_ids[start : start + length]
+        chunk = SequenceChunk(0, piece, start, blocks, kind_of(length), wants_logits=True)
+        step = backend.begin(StepBatch(chunks=[chunk], sampling=[()]))
         rows.append(logits_of(backend, runner.spec, step))
         start += length
     assert start == len(token_ids)
@@ -154,12 +146,9 @@ def test_greedy_tokens_match_transformers_generate(make_pair: Callable[..., Any]
     output: list[int] = []
     pending, start = token_ids, 0
     while len(output) < len(expected):
-        chunk = SequenceChunk(
-            sequence_slot=0, token_ids=pending, start_position=start, block_table=range(8)
-        )
+        chunk = SequenceChunk(0, pending, start, range(8), kind_of(len(pending)))
         row = SamplingRow(temperature=0.0)
-        sampled = runner.execute(StepBatch(chunks=[chunk], sampling=[row])).sampled[0]
-        assert sampled is not None
+        ((sampled,),) = runner.execute(StepBatch(chunks=[chunk], sampling=[[row]]))
         start += len(pending)
         pending = [sampled.token_id]
         output += pending

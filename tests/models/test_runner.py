@@ -8,10 +8,7 @@ import pytest
 import torch
 from logits import as_tensor
 
-from zse.backends.types import (
-    SequenceChunk,
-    StepBatch,
-)
+from zse.backends.types import SequenceChunk, StepBatch, kind_of
 from zse.errors import ContextLengthError, DeviceError, EngineError, InvalidParameterError
 from zse.format import ZSEReader
 from zse.kernels.lm_head_sample.row import SamplingRow
@@ -40,18 +37,17 @@ def tokens_of(slot: int, count: int) -> list[int]:
 
 def chunk_of(slot: int, start: int, token_ids: list[int]) -> SequenceChunk:
     blocks = range(slot * BLOCKS_EACH, (slot + 1) * BLOCKS_EACH)
-    return SequenceChunk(
-        sequence_slot=slot, token_ids=token_ids, start_position=start, block_table=blocks
-    )
+    return SequenceChunk(slot, token_ids, start, blocks, kind_of(len(token_ids)))
 
 
 def run_logits(runner: ModelRunner, chunks: list[SequenceChunk]) -> list[torch.Tensor]:
     """Return the logits from which each chunk would be sampled."""
     backend = runner._backend
-    step = backend.begin(StepBatch(chunks=chunks, sampling=[None] * len(chunks)))
+    row = [SamplingRow(temperature=0.0)]
+    step = backend.begin(StepBatch(chunks=chunks, sampling=[row] * len(chunks)))
     head = runner.spec.head
     residual = run_layers(backend, runner.spec, step)
-    rows = backend._norm(residual[step.last_rows], head.norm.weight.name)  # type: ignore[attr-defined]
+    rows = backend._norm(residual[step.sampled_rows], head.norm.weight.name)  # type: ignore[attr-defined]
     return list(backend._weights.linear(head.weight.name).each_row(rows))  # type: ignore[attr-defined]
 
 
@@ -81,10 +77,9 @@ def test_greedy_answers_do_not_depend_on_the_batch(runner: ModelRunner) -> None:
             position = dict.fromkeys(group, 0)
             for _ in range(steps):
                 chunks = [chunk_of(s, position[s], pending[s]) for s in group]
-                rows = [SamplingRow(temperature=0.0)] * len(group)
-                result = runner.execute(StepBatch(chunks=chunks, sampling=rows))
-                for slot, token in zip(group, result.sampled, strict=True):
-                    assert token is not None
+                rows = [[SamplingRow(temperature=0.0)]] * len(group)
+                found = runner.execute(StepBatch(chunks=chunks, sampling=rows))
+                for slot, (token,) in zip(group, found, strict=True):
                     position[slot] += len(pending[slot])
                     pending[slot] = [token.token_id]
                     answers.setdefault(slot, []).append(token.token_id)
@@ -92,6 +87,44 @@ def test_greedy_answers_do_not_depend_on_the_batch(runner: ModelRunner) -> None:
 
     slots = [*range(8)]
     assert generate([[s] for s in slots], 6) == generate([slots], 6)
+
+
+def test_a_verify_chunk_answers_what_single_steps_do_to_the_bit(runner: ModelRunner) -> None:
+    def rows_from(step: int, count: int, output: list[int]) -> list[SamplingRow]:
+        return [
+            SamplingRow(
+                temperature=0.9,
+                seed=3,
+                step=step + place,
+                logprobs=2,
+                frequency_penalty=0.3,
+                prompt_token_ids=prompt,
+                output_token_ids=[*output, *drafts[:place]],
+            )
+            for place in range(count)
+        ]
+
+    prompt, drafts = tokens_of(0, 9), []
+    single: list[Any] = []
+    pending, start = prompt, 0
+    while len(single) < 6:
+        rows = rows_from(len(single), 1, [token.token_id for token in single])
+        ((token,),) = runner.execute(
+            StepBatch(chunks=[chunk_of(0, start, pending)], sampling=[rows])
+        )
+        start, pending = start + len(pending), [token.token_id]
+        single.append(token)
+
+    first, *right = [token.token_id for token in single[:5]]
+    other = chunk_of(2, 0, tokens_of(2, 11))
+    for wrong_at, accepted in ((None, 5), (3, 4), (0, 1)):
+        drafts = [5 if place == wrong_at else token for place, token in enumerate(right)]
+        run_logits(runner, [chunk_of(1, 0, prompt)])
+        chunk = chunk_of(1, len(prompt), [first, *drafts])._replace(kind="verify")
+        batch = StepBatch(chunks=[other, chunk], sampling=[(), rows_from(1, 5, [first])])
+        found = runner.execute(batch)
+        assert found[0] == []
+        assert found[1] == single[1 : 1 + accepted]
 
 
 def test_int8_prefill_has_the_same_linears_in_every_chunking(make_pair: Callable[..., Any]) -> None:
@@ -113,6 +146,7 @@ def test_prefix_blocks_are_shared_between_sequences(runner: ModelRunner) -> None
         token_ids=token_ids[16:],
         start_position=16,
         block_table=[0, 1, BLOCKS_EACH],
+        kind="prefill",
     )
     found = run_logits(runner, [shared])[0]
     torch.testing.assert_close(found, whole, rtol=1e-4, atol=1e-4)
@@ -124,7 +158,7 @@ def test_copied_block_continues_the_same_sequence(runner: ModelRunner) -> None:
     last = tokens_of(3, 1)
     expected = run_logits(runner, [chunk_of(0, 7, last)])[0]
     runner.copy_block(0, 40)
-    moved = SequenceChunk(sequence_slot=9, token_ids=last, start_position=7, block_table=[40])
+    moved = SequenceChunk(9, last, 7, [40], "decode")
     assert torch.equal(run_logits(runner, [moved])[0], expected)
 
 
@@ -160,21 +194,21 @@ def test_a_context_longer_than_the_model_was_trained_for_is_cut_and_said(
 
 def test_chunks_without_a_sampling_row_return_nothing(runner: ModelRunner) -> None:
     chunks = [chunk_of(0, 0, tokens_of(0, 4)), chunk_of(1, 0, tokens_of(1, 4))]
-    result = runner.execute(StepBatch(chunks=chunks, sampling=[None, SamplingRow(temperature=0)]))
-    assert result.sampled[0] is None
-    assert result.sampled[1] is not None
-    assert runner.execute(StepBatch(chunks=[], sampling=[])).sampled == []
+    sampling = [(), [SamplingRow(temperature=0)]]
+    answers = runner.execute(StepBatch(chunks=chunks, sampling=sampling))
+    assert [len(answer) for answer in answers] == [0, 1]
+    assert runner.execute(StepBatch(chunks=[], sampling=[])) == []
 
 
 def test_a_submitted_step_is_answered_when_it_is_waited_for(runner: ModelRunner) -> None:
     def batch(slot: int) -> StepBatch:
         chunk = chunk_of(slot, 0, tokens_of(slot, 6))
-        return StepBatch(chunks=[chunk], sampling=[SamplingRow(temperature=0)])
+        return StepBatch(chunks=[chunk], sampling=[[SamplingRow(temperature=0)]])
 
     assert not runner.looks_ahead
     steps = [runner.submit(batch(slot)) for slot in range(2)]
     answers = [step.wait() for step in steps]
-    assert answers == [runner.execute(batch(slot)).sampled for slot in range(2)]
+    assert answers == [runner.execute(batch(slot)) for slot in range(2)]
 
 
 @pytest.mark.parametrize(
@@ -192,11 +226,9 @@ def test_bad_chunks_are_refused(
     token_ids: list[int], start: int, blocks: list[int], message: str, make_pair: Callable[..., Any]
 ) -> None:
     runner = load_runner(make_pair("llama", "bf16").path, num_blocks=4, block_size=8, threads=1)
-    chunk = SequenceChunk(
-        sequence_slot=0, token_ids=token_ids, start_position=start, block_table=blocks
-    )
+    chunk = SequenceChunk(0, token_ids, start, blocks, kind_of(len(token_ids)))
     with pytest.raises(EngineError, match=message):
-        runner.execute(StepBatch(chunks=[chunk], sampling=[None]))
+        runner.execute(StepBatch(chunks=[chunk], sampling=[()]))
     with pytest.raises(EngineError, match="1 chunks with 0"):
         runner.execute(StepBatch(chunks=[chunk], sampling=[]))
     runner.close()

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from zse.backends.types import (
-    PENDING_TOKEN,
-    SequenceChunk,
-    StepBatch,
-)
+from zse.backends.types import PENDING_TOKEN, SequenceChunk, StepBatch, kind_of
 from zse.kernels.lm_head_sample.row import SamplingRow
 
 if TYPE_CHECKING:
@@ -45,17 +41,15 @@ def decode_with_penalties(
     )
 
     def submit(token_ids: Sequence[int], start: int, number: int):
-        place = SequenceChunk(
-            sequence_slot=0, token_ids=token_ids, start_position=start, block_table=blocks
-        )
-        return runner.submit(StepBatch(chunks=[place], sampling=[row.at_step(number, ())]))
+        place = SequenceChunk(0, token_ids, start, blocks, kind_of(len(token_ids)))
+        return runner.submit(StepBatch(chunks=[place], sampling=[[row.at_step(number, ())]]))
 
     steps = [submit(prompt, 0, 0)]
     for number in range(1, num_tokens):
         if not ahead:
-            output.append(steps.pop().wait()[0].token_id)
+            output.append(steps.pop().wait()[0][0].token_id)
         token = PENDING_TOKEN if ahead else output[-1]
         steps.append(submit([token], len(prompt) + number - 1, number))
         if ahead:
-            output.append(steps.pop(0).wait()[0].token_id)
-    return [*output, steps.pop().wait()[0].token_id]
+            output.append(steps.pop(0).wait()[0][0].token_id)
+    return [*output, steps.pop().wait()[0][0].token_id]

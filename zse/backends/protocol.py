@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from zse.backends.types import DeviceUsed, LogitRows, SampledToken, StepBatch
+    from zse.backends.types import Answers, DeviceUsed, LogitRows, StepBatch
 
 Handle: TypeAlias = Any
 """A tensor that only its backend understands."""
@@ -57,7 +57,7 @@ class Operations(Protocol):
         """Return float32 logits of the rows the chunks ask for, [wanted, vocab]."""
 
     def lm_head_sample(self, step: Step, residual: Handle, norm: str, linear: str) -> Sampled:
-        """Choose a token for each chunk that has a sampling row."""
+        """Choose a token for each sampling row of the step."""
 
 
 Forward: TypeAlias = "Callable[[Operations, Step], Sampled]"
@@ -67,8 +67,11 @@ Forward: TypeAlias = "Callable[[Operations, Step], Sampled]"
 class PendingStep(Protocol):
     """A step that has been submitted."""
 
-    def wait(self) -> Sequence[SampledToken | None]:
-        """Wait for the step and return one answer a chunk, None where nothing was asked.
+    def wait(self) -> Answers:
+        """Wait for the step and return the tokens that follow each chunk.
+
+        A chunk with one sampling row gets one token; a ``verify`` chunk gets those that stand: its
+        drafts as far as the model would have chosen them, and the one after.
 
         Any thread may wait, while other work is submitted. Called once for each step, in the order
         in which they were submitted.
@@ -89,7 +92,7 @@ class Backend(Operations, Protocol):
     def looks_ahead(self) -> bool:
         """Whether a step can be submitted before the one before it has been waited for.
 
-        If so, a chunk may carry ``PENDING_TOKEN``, and at most two steps are in flight.
+        If so, a decode chunk may carry ``PENDING_TOKEN``, and at most two steps are in flight.
         """
 
     @property

@@ -1,7 +1,7 @@
 """What passes between the engine and a backend: plain values, no tensors.
 
-One ``StepBatch`` is one forward pass. It mixes chunks of prompts with single decode tokens; a
-chunk that finishes its sequence's known tokens carries a ``SamplingRow`` and gets one token back.
+One ``StepBatch`` is one forward pass. It mixes chunks of prompts with single decode tokens; each
+token whose successor is asked for has a ``SamplingRow``, and the answer of a chunk is a list.
 What is made once a token is a named tuple: it takes half the time of a frozen dataclass.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
+from zse.errors import EngineError
 from zse.records import record
 
 if TYPE_CHECKING:
@@ -16,7 +17,12 @@ if TYPE_CHECKING:
 
     from zse.kernels.lm_head_sample.row import SamplingRow
 
-WantsLogits = Literal["none", "last", "all"]
+StepKind: TypeAlias = Literal["decode", "verify", "prefill"]
+"""How tokens are computed. ``decode``: one token, with the same bits in every batch. ``verify``: a
+known token and drafts of those that follow it, each of which asks for its successor. ``prefill``:
+known tokens, computed together."""
+MAX_DRAFTS = 64
+"""Drafts that a step can check at most, over all its sequences."""
 LogitRows: TypeAlias = "list[memoryview[float]]"
 """One float32 view [vocab_size] a token, in the host's memory."""
 
@@ -57,12 +63,12 @@ class CacheGeometry:
 
 
 class SequenceChunk(NamedTuple):
-    """Consecutive tokens of one sequence: a piece of its prompt, or one decode token."""
+    """Consecutive tokens of one sequence: a piece of its prompt, a decode token, or drafts."""
 
     sequence_slot: int
     """Which sequence this is; unique in a batch, and below the most sequences that run at once."""
     token_ids: Sequence[int]
-    """Token ids, or ``PENDING_TOKEN`` alone."""
+    """Token ids, or ``PENDING_TOKEN`` alone in a decode chunk."""
     start_position: int
     """Position of the first token; everything before it is already in the cache."""
     block_table: Sequence[int]
@@ -70,15 +76,19 @@ class SequenceChunk(NamedTuple):
 
     The sequence's own list, which changes later: read it before ``submit`` returns.
     """
-    wants_logits: WantsLogits = "last"
+    kind: StepKind
+    wants_logits: bool = False
+    """Whether ``lm_head`` gives the logits of each of its tokens."""
 
 
 @record
 class StepBatch:
-    """One forward pass. ``sampling[i]`` belongs to ``chunks[i]``; None samples nothing there."""
+    """One forward pass: what is asked of a backend."""
 
     chunks: Sequence[SequenceChunk]
-    sampling: Sequence[SamplingRow | None]
+    sampling: Sequence[Sequence[SamplingRow]]
+    """``sampling[i]`` has a row for each token of ``chunks[i]`` whose successor is asked for: none,
+    the last one, or, of a ``verify`` chunk, all."""
 
 
 class SampledToken(NamedTuple):
@@ -94,22 +104,64 @@ class SampledToken(NamedTuple):
     """(token id, log-probability), likeliest first."""
 
 
-@record
-class StepResult:
-    """What was sampled; ``sampled[i]`` belongs to ``chunks[i]``, None where nothing was asked."""
-
-    sampled: Sequence[SampledToken | None]
+Answers: TypeAlias = "Sequence[Sequence[SampledToken]]"
+"""For each chunk the tokens that follow it, in order; none where nothing was asked."""
 
 
 @record
 class FinishedStep:
     """A step that was computed when it was submitted."""
 
-    sampled: Sequence[SampledToken | None]
+    answers: Answers
 
-    def wait(self) -> Sequence[SampledToken | None]:
+    def wait(self) -> Answers:
         """Return what was sampled."""
-        return self.sampled
+        return self.answers
+
+
+def kind_of(num_tokens: int) -> StepKind:
+    """Return how known tokens are computed: one alone has the bits that it would have in decode."""
+    return "decode" if num_tokens == 1 else "prefill"
+
+
+def accepted(chunk: SequenceChunk, sampled: Sequence[SampledToken]) -> Sequence[SampledToken]:
+    """Return a chunk's answer: of the sampled tokens those that no wrong draft stands before.
+
+    How a token is chosen depends on its row and on the tokens before it alone, so these are the
+    tokens that single steps would have given, greedy or not.
+
+    Args:
+        chunk: The chunk; one of kind ``verify`` is a known token, then drafts.
+        sampled: What was sampled for each of its sampling rows.
+    """
+    if chunk.kind != "verify":
+        return sampled
+    drafts = chunk.token_ids[1:]
+    for count, (draft, token) in enumerate(zip(drafts, sampled, strict=False), start=1):
+        if token.token_id != draft:
+            return sampled[:count]
+    return sampled
+
+
+def check_batch(batch: StepBatch) -> None:
+    """Refuse a batch that contradicts itself.
+
+    Raises:
+        EngineError: A chunk's kind, tokens and sampling rows do not fit together.
+    """
+    if len(batch.chunks) != len(batch.sampling):
+        raise EngineError(
+            f"{len(batch.chunks)} chunks with {len(batch.sampling)} lists of sampling rows; "
+            "expected as many"
+        )
+    for chunk, rows in zip(batch.chunks, batch.sampling, strict=True):
+        count, most = len(chunk.token_ids), 1
+        if chunk.kind == "verify":
+            most = count
+        if len(rows) > most or (chunk.kind == "decode" and count > 1):
+            raise EngineError(
+                f"a {chunk.kind} chunk has {count} tokens and {len(rows)} sampling rows"
+            )
 
 
 def logit_rows(data: memoryview, vocab_size: int) -> LogitRows:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from zse.backends.types import LogitRows, SampledToken
     from zse.engine.request import SamplingParams
     from zse.engine.runner import Runner
+    from zse.engine.scheduler import ScheduledChunk
 
 
 @record
@@ -192,17 +193,11 @@ class EngineCore:
         """
         events, self._pending = self._pending, []
         finished = self._pipeline.next()
-        if finished is None:
-            return events
-        self._num_steps += 1
-        for chunk, sampled in zip(finished.chunks, finished.sampled, strict=True):
+        self._num_steps += bool(finished)
+        for chunk, answer in finished:
             self._num_computed_tokens += chunk.num_tokens
-            sequence = chunk.sequence
-            if not chunk.wants_token or sequence.finish_reason is not None:
-                continue  # of a prompt, or past the end that came while the step was in flight
-            if sampled is None:
-                raise EngineError("the runner sampled no token where one was asked for")
-            events.append(self._accept(sequence, sampled))
+            if chunk.num_wanted and chunk.sequence.finish_reason is None:
+                events.extend(self._accept(chunk, answer))
         return events
 
     def stats(self) -> EngineStats:
@@ -284,14 +279,32 @@ class EngineCore:
             sequences.append(sequence)
         return sequences
 
-    def _accept(self, sequence: Sequence, sampled: SampledToken) -> TokenEvent:
+    def _accept(self, chunk: ScheduledChunk, answer: TokenIds[SampledToken]) -> list[TokenEvent]:
+        """Add what followed a chunk to its sequence, up to its end.
+
+        The sequence is alive: what is computed past an end is never accepted.
+        """
+        least = 0 if chunk.kind == "verify" else chunk.num_wanted
+        if not least <= len(answer) <= chunk.num_wanted:
+            raise EngineError(
+                f"the runner sampled {len(answer)} tokens where {chunk.num_wanted} were asked for"
+            )
+        sequence = chunk.sequence
+        sequence.answered(chunk.num_wanted, len(answer))
+        events: list[TokenEvent] = []
+        for sampled in answer:
+            events.append(self._append(sequence, sampled))
+            if sequence.finish_reason is not None:
+                self._retire(sequence)
+                return events
+        if sequence.num_pending:
+            self._scheduler.commit(sequence)  # the token may have filled a block in flight
+        return events
+
+    def _append(self, sequence: Sequence, sampled: SampledToken) -> TokenEvent:
         sequence.append(sampled.token_id)
         self._num_generated_tokens += 1
         reason = sequence.finish_reason = sequence.reason_to_finish()
-        if reason is not None:
-            self._retire(sequence)
-        elif sequence.num_pending:
-            self._scheduler.commit(sequence)  # the token may have filled a block in flight
         return TokenEvent(
             request_id=sequence.request.request_id,
             index=sequence.index,

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from zse.backends.types import PENDING_TOKEN, SequenceChunk, StepBatch
 from zse.errors import EngineError
-from zse.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,20 +28,6 @@ logger = logging.getLogger(__name__)
 _PENDING = (PENDING_TOKEN,)
 
 
-@record
-class FinishedChunks:
-    """A step's chunks and what was sampled for each."""
-
-    chunks: list[ScheduledChunk]
-    sampled: Sequence[SampledToken | None]
-
-
-@record
-class _InFlight:
-    chunks: list[ScheduledChunk]
-    step: PendingStep
-
-
 class StepPipeline:
     """Plans steps, hands them to the runner and takes their answers in order.
 
@@ -55,33 +40,35 @@ class StepPipeline:
         self._scheduler = scheduler
         self._runner = runner
         self._looks_ahead = runner.looks_ahead
-        self._current: _InFlight | None = None
+        self._current: tuple[list[ScheduledChunk], PendingStep] | None = None
 
     @property
     def is_busy(self) -> bool:
         """Whether a step is in flight."""
         return self._current is not None
 
-    def next(self) -> FinishedChunks | None:
-        """Wait for the oldest step, with the one after it submitted; None when nothing can run.
+    def next(self) -> list[tuple[ScheduledChunk, Sequence[SampledToken]]]:
+        """Wait for the oldest step, with the one after it submitted.
+
+        Returns:
+            Its chunks, each with the tokens that follow it; empty when nothing can run.
 
         Raises:
             EngineError: The runner broke its contract.
         """
-        current = self._current
+        current = self._current or self._submit(self._scheduler.schedule_step())
         if current is None:
-            current = self._submit(self._scheduler.schedule_step())
-            if current is None:
-                return None
-            self._current = current
-        following = self._submit(self._scheduler.schedule_ahead()) if self._looks_ahead else None
-        self._current = following
-        sampled = current.step.wait()
+            return []
+        self._current = current
+        self._current = (
+            self._submit(self._scheduler.schedule_ahead()) if self._looks_ahead else None
+        )
+        chunks, step = current
+        answers = step.wait()
         self._scheduler.done()
-        num_chunks = len(current.chunks)
-        if len(sampled) != num_chunks:
-            raise EngineError(f"the runner answered {len(sampled)} chunks, expected {num_chunks}")
-        return FinishedChunks(chunks=current.chunks, sampled=sampled)
+        if len(answers) != len(chunks):
+            raise EngineError(f"the runner answered {len(answers)} chunks, expected {len(chunks)}")
+        return list(zip(chunks, answers, strict=True))
 
     def abandon(self) -> None:
         """Wait for what is in flight and throw it away, so that the runner can be closed."""
@@ -89,32 +76,32 @@ class StepPipeline:
         if current is None:
             return
         try:
-            current.step.wait()
+            current[1].wait()
         except Exception as error:  # noqa: BLE001 - the end comes either way
             logger.warning("the last step failed: %s", error)
         self._scheduler.done()
 
-    def _submit(self, chunks: list[ScheduledChunk]) -> _InFlight | None:
+    def _submit(
+        self, chunks: list[ScheduledChunk]
+    ) -> tuple[list[ScheduledChunk], PendingStep] | None:
         if not chunks:
             return None
         batch = StepBatch(
             chunks=[_chunk_for_runner(chunk) for chunk in chunks],
-            sampling=[c.sequence.sampling_row() if c.wants_token else None for c in chunks],
+            sampling=[chunk.sequence.sampling_rows(chunk.num_wanted) for chunk in chunks],
         )
         step = self._runner.submit(batch)
         self._scheduler.submitted(chunks)
-        return _InFlight(chunks=chunks, step=step)
+        return chunks, step
 
 
 def _chunk_for_runner(chunk: ScheduledChunk) -> SequenceChunk:
     sequence = chunk.sequence
     assert sequence.table is not None
     end = chunk.start + chunk.num_tokens
-    is_pending = end > len(sequence.token_ids)
+    token_ids: Sequence[int] = sequence.token_ids[chunk.start : end]
+    if chunk.kind == "verify":
+        token_ids = (*token_ids, *sequence.drafts[: chunk.num_tokens - 1])
     return SequenceChunk(
-        sequence.slot,
-        _PENDING if is_pending else sequence.token_ids[chunk.start : end],
-        chunk.start,
-        sequence.table.blocks,
-        "last" if chunk.wants_token else "none",
+        sequence.slot, token_ids or _PENDING, chunk.start, sequence.table.blocks, chunk.kind
     )

@@ -11,7 +11,8 @@ another, and alone it always fits (the core refuses what cannot): it finishes, t
 
 A step may be planned while the one before it runs. Then the newest token of most sequences is
 pending: its place is known, its value is not. A sequence that leaves meanwhile keeps its blocks
-until the last step that uses them is done, and nobody is preempted.
+until the last step that uses them is done, and nobody is preempted. A sequence whose drafts are
+being checked sits that step out: where it goes on is not known.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ from __future__ import annotations
 import bisect
 from typing import TYPE_CHECKING, NamedTuple
 
+from zse.backends.types import MAX_DRAFTS, kind_of
 from zse.kv.cache import BlockTable
 from zse.records import record
 
 if TYPE_CHECKING:
+    from zse.backends.types import StepKind
     from zse.engine.sequence import Sequence
     from zse.kv.cache import KVCache
 
@@ -33,8 +36,10 @@ class ScheduledChunk(NamedTuple):
     sequence: Sequence
     start: int
     num_tokens: int
-    wants_token: bool
-    """Whether the chunk reaches the sequence's last token, so that the next one can be chosen."""
+    kind: StepKind
+    num_wanted: int
+    """Tokens asked for: one where the chunk reaches the sequence's last token, with drafts one for
+    each of its tokens."""
 
 
 @record
@@ -136,7 +141,8 @@ class Scheduler:
             sequence.last_step = self._num_submitted
             sequence.num_computed = chunk.start + chunk.num_tokens
             self.commit(sequence)
-            sequence.num_pending += chunk.wants_token
+            sequence.num_pending += chunk.num_wanted
+            sequence.drafts = ()
 
     def done(self) -> None:
         """Note that the oldest step in flight is done, and give back what waited for it."""
@@ -166,7 +172,7 @@ class Scheduler:
 
     def _fill(self, chunks: list[ScheduledChunk]) -> list[ScheduledChunk]:
         """Spend what decodes leave of the budget on prompts in progress, then on arrivals."""
-        budget = self._max_batch_tokens - len(chunks)
+        budget = self._max_batch_tokens - sum(chunk.num_tokens for chunk in chunks)
         for sequence in self._running:
             if budget and sequence.num_remaining > 1:
                 chunks.append(_chunk_of(sequence, budget))
@@ -178,29 +184,48 @@ class Scheduler:
 
     def _schedule_decodes(self) -> list[ScheduledChunk]:
         chunks: list[ScheduledChunk] = []
+        num_drafts = self._num_drafts()
         for sequence in [s for s in self._running if s.num_remaining == 1]:
             if sequence.table is None:
                 continue  # preempted for one that stands before it
             if self._make_room(sequence):
-                chunks.append(ScheduledChunk(sequence, sequence.num_computed, 1, True))
+                chunks.append(self._decode_chunk(sequence, num_drafts))
+                num_drafts -= chunks[-1].num_tokens - 1
         return chunks
 
     def _schedule_pending(self) -> list[ScheduledChunk] | None:
         """Let sequences in decode go on before their newest token is known; None: wait for it."""
         chunks: list[ScheduledChunk] = []
+        num_drafts = self._num_drafts()
         for sequence in self._running:
-            if sequence.num_remaining != 1 or (sequence.num_pending and sequence.is_last_pending):
+            if sequence.num_remaining != 1 or sequence.num_left < 1:
                 continue
+            if sequence.num_pending > 1:
+                continue  # how many of them stay is not known yet
             if self._has_room(sequence):
-                chunks.append(ScheduledChunk(sequence, sequence.num_computed, 1, True))
+                chunks.append(self._decode_chunk(sequence, num_drafts))
+                num_drafts -= chunks[-1].num_tokens - 1
             else:
                 return None  # somebody must be preempted, and that takes a host that knows all
         return chunks
 
-    def _has_room(self, sequence: Sequence) -> bool:
+    def _num_drafts(self) -> int:
+        """Return the drafts that a step may check: everybody's next token goes before them."""
+        return min(MAX_DRAFTS, self._max_batch_tokens - len(self._running))
+
+    def _decode_chunk(self, sequence: Sequence, num_drafts: int) -> ScheduledChunk:
+        """Let a sequence in decode go on, with its drafts as far as there is room for them."""
+        start = sequence.num_computed
+        if sequence.drafts and not sequence.num_pending:
+            num_drafts = min(len(sequence.drafts), num_drafts, sequence.num_left - 1)
+            if num_drafts > 0 and self._has_room(sequence, num_drafts):
+                return ScheduledChunk(sequence, start, 1 + num_drafts, "verify", 1 + num_drafts)
+        return ScheduledChunk(sequence, start, 1, "decode", 1)
+
+    def _has_room(self, sequence: Sequence, num_drafts: int = 0) -> bool:
         table = sequence.table
         assert table is not None
-        num_tokens = sequence.num_tokens
+        num_tokens = sequence.num_tokens + num_drafts
         if num_tokens <= len(table.blocks) * self._block_size:  # nearly always
             return True
         return self._cache.grow_table(table, num_tokens=num_tokens)
@@ -280,6 +305,11 @@ def _descending_rank(sequence: Sequence) -> tuple[int, int]:
 
 def _chunk_of(sequence: Sequence, budget: int) -> ScheduledChunk:
     num_remaining = sequence.num_remaining
+    num_tokens = min(num_remaining, budget)
     return ScheduledChunk(
-        sequence, sequence.num_computed, min(num_remaining, budget), num_remaining <= budget
+        sequence,
+        sequence.num_computed,
+        num_tokens,
+        kind_of(num_tokens),
+        int(num_tokens == num_remaining),
     )

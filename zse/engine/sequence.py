@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from zse.kernels.lm_head_sample.entries import AdjustmentHistory
 from zse.kernels.lm_head_sample.row import SamplingRow
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence as TokenIds
+
     from zse.engine.request import FinishReason, Request
     from zse.kv.cache import BlockTable
 
@@ -42,7 +45,10 @@ class Sequence:
     num_computed: int = 0
     """Tokens whose KV is written, or will be when the submitted steps are done."""
     num_pending: int = 0
-    """Newest tokens that only the device knows yet: one for each step in flight that samples."""
+    """Newest tokens that only the device knows yet: those that steps in flight are asked for."""
+    drafts: TokenIds[int] = ()
+    """Guesses of the tokens after the known ones, for the next step to check. Whoever guesses sets
+    them between steps."""
     last_step: int = 0
     """Number of the last submitted step that uses its blocks."""
     cached_tokens: int | None = None
@@ -74,33 +80,47 @@ class Sequence:
 
     @property
     def num_remaining(self) -> int:
-        """Tokens still to compute; 1 for a sequence in decode."""
+        """Tokens still to compute, drafts left out; 1 for a sequence in decode."""
         return len(self.token_ids) + self.num_pending - self.num_computed
 
     @property
-    def is_last_pending(self) -> bool:
-        """Whether the pending token, whatever it is, ends the sequence by its length."""
-        return len(self.output_token_ids) + self.num_pending >= self.max_tokens
+    def num_left(self) -> int:
+        """Tokens it may still be asked for."""
+        return self.max_tokens - len(self.output_token_ids) - self.num_pending
 
     @property
     def is_prompt_computed(self) -> bool:
         """Whether every block that other choices may share has been written."""
         return self.table is not None and self.num_computed >= len(self.prompt_token_ids)
 
+    def answered(self, num_wanted: int, num_accepted: int) -> None:
+        """Note the answer of the oldest step in flight: of the tokens asked for, some may not come.
+
+        What was computed for these is of drafts that were wrong: it will be written over.
+        """
+        self.num_pending -= num_wanted
+        self.num_computed -= num_wanted - num_accepted
+
     def append(self, token_id: int) -> None:
-        """Add a generated token: the oldest pending one, now known."""
-        self.num_pending -= 1
+        """Add a generated token."""
         self.output_token_ids.append(token_id)
         self.token_ids.append(token_id)
 
-    def sampling_row(self) -> SamplingRow:
-        """Return how its next token is to be chosen.
+    def sampling_rows(self, num_wanted: int) -> list[SamplingRow]:
+        """Return how its next tokens are to be chosen: the first, and one after each draft.
 
         The token lists are shared with the sequence, not copied: ``submit`` reads them at once.
         """
         num_output = len(self.output_token_ids) + self.num_pending
-        too_early = num_output < self.request.params.min_tokens
-        return self._row.at_step(num_output, self.end_token_ids if too_early else ())
+        min_tokens = self.request.params.min_tokens
+        rows: list[SamplingRow] = []
+        for step in range(num_output, num_output + num_wanted):
+            row = self._row.at_step(step, self.end_token_ids if step < min_tokens else ())
+            if rows:
+                output = [*self.output_token_ids, *self.drafts[: len(rows)]]
+                row = replace(row, output_token_ids=output, history=AdjustmentHistory())
+            rows.append(row)
+        return rows
 
     def reason_to_finish(self) -> FinishReason | None:
         """Return why the last token ends the sequence, or None when it goes on."""

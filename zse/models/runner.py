@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from zse.backends import create_backend
 from zse.backends.options import BackendOptions
-from zse.backends.types import FinishedStep, SequenceChunk, StepBatch, StepResult
+from zse.backends.types import FinishedStep, SequenceChunk, StepBatch, kind_of
 from zse.device.phases import Phases, no_phases
 from zse.errors import ContextLengthError, FormatError, InvalidParameterError
 from zse.format import ZSEReader
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from zse.backends.gpu.arrival import Arrival
     from zse.backends.protocol import Backend, Cache, PendingStep
-    from zse.backends.types import DeviceUsed, LogitRows
+    from zse.backends.types import Answers, DeviceUsed, LogitRows
     from zse.format.model_file import ModelFile
     from zse.models.spec import ModelSpec
 
@@ -75,17 +75,17 @@ class ModelRunner:
             EngineError: A chunk is empty, names an unknown token or lacks blocks.
         """
         if not batch.chunks:
-            return FinishedStep(sampled=[])
+            return FinishedStep(answers=[])
         with self._lock:
             return self._backend.submit(batch, self._forward)
 
-    def execute(self, batch: StepBatch) -> StepResult:
-        """Compute one step and wait for it.
+    def execute(self, batch: StepBatch) -> Answers:
+        """Compute one step and wait for the tokens that follow each chunk.
 
         Raises:
             EngineError: A chunk is empty, names an unknown token or lacks blocks.
         """
-        return StepResult(sampled=self.submit(batch).wait())
+        return self.submit(batch).wait()
 
     def logits(self, token_ids: Sequence[int], *, chunk_tokens: int = _LOGITS_CHUNK) -> LogitRows:
         """Return float32 logits of one sequence, a row a token, computed outside the KV pool.
@@ -118,14 +118,9 @@ class ModelRunner:
     ) -> None:
         blocks = range(-(-len(token_ids) // self.block_size))
         for start in range(0, len(token_ids), chunk_tokens):
-            chunk = SequenceChunk(
-                sequence_slot=0,
-                token_ids=list(token_ids[start : start + chunk_tokens]),
-                start_position=start,
-                block_table=blocks,
-                wants_logits="all",
-            )
-            step = self._backend.begin(StepBatch(chunks=[chunk], sampling=[None]), cache)
+            piece = list(token_ids[start : start + chunk_tokens])
+            chunk = SequenceChunk(0, piece, start, blocks, kind_of(len(piece)), wants_logits=True)
+            step = self._backend.begin(StepBatch(chunks=[chunk], sampling=[()]), cache)
             parts.append(logits_of(self._backend, self.spec, step))
 
     def copy_block(self, source: int, destination: int) -> None:

@@ -12,11 +12,7 @@ from penalized_steps import decode_with_penalties
 from zse.backends.gpu.arrival import Arrival
 from zse.backends.gpu.open import Hardware, build_backend
 from zse.backends.options import BackendOptions
-from zse.backends.types import (
-    PENDING_TOKEN,
-    SequenceChunk,
-    StepBatch,
-)
+from zse.backends.types import PENDING_TOKEN, SequenceChunk, StepBatch, kind_of
 from zse.format import ZSEReader
 from zse.kernels.lm_head_sample.row import SamplingRow
 from zse.models import ModelRunner, load_runner
@@ -73,9 +69,7 @@ def runner(path: Path) -> Iterator[ModelRunner]:
 
 
 def chunk(tokens: list[int], start: int, *, slot: int = 0, blocks: tuple[int, ...] = (2, 5)):
-    return SequenceChunk(
-        sequence_slot=slot, token_ids=tokens, start_position=start, block_table=blocks
-    )
+    return SequenceChunk(slot, tokens, start, blocks, kind_of(len(tokens)))
 
 
 def greedy(step: int = 0) -> SamplingRow:
@@ -100,11 +94,11 @@ def test_penalties_count_the_token_that_only_the_device_knows(runner, path):
 
 
 def test_a_decode_step_continues_from_the_device(runner, path):
-    first = runner.submit(StepBatch(chunks=[chunk(PROMPT, 0)], sampling=[greedy()]))
+    first = runner.submit(StepBatch(chunks=[chunk(PROMPT, 0)], sampling=[[greedy()]]))
     second = runner.submit(
-        StepBatch(chunks=[chunk([PENDING_TOKEN], len(PROMPT))], sampling=[greedy(1)])
+        StepBatch(chunks=[chunk([PENDING_TOKEN], len(PROMPT))], sampling=[[greedy(1)]])
     )
-    tokens = [first.wait()[0].token_id, second.wait()[0].token_id]
+    tokens = [first.wait()[0][0].token_id, second.wait()[0][0].token_id]
     cpu = load_runner(path, device="cpu", num_blocks=8)
     logits = as_tensor(cpu.logits([*PROMPT, tokens[0]]))
     cpu.close()

@@ -9,11 +9,7 @@ import torch
 from logits import as_tensor
 from penalized_steps import decode_with_penalties
 
-from zse.backends.types import (
-    PENDING_TOKEN,
-    SequenceChunk,
-    StepBatch,
-)
+from zse.backends.types import PENDING_TOKEN, SequenceChunk, StepBatch, kind_of
 from zse.kernels.lm_head_sample.row import SamplingRow
 from zse.models import ModelRunner, load_runner
 
@@ -78,7 +74,7 @@ def chunk(tokens: list[int], start: int, slot: int, **options: Any) -> SequenceC
         token_ids=tokens,
         start_position=start,
         block_table=range(slot * 16, slot * 16 + 16),
-        **options,
+        **{"kind": kind_of(len(tokens)), **options},
     )
 
 
@@ -100,7 +96,7 @@ def test_decode_steps_follow_each_other_on_the_device(runners, case):
     first = gpu.submit(
         StepBatch(
             chunks=[chunk(tokens, 0, slot) for slot, tokens in enumerate(prompts)],
-            sampling=[greedy()] * 3,
+            sampling=[[greedy()]] * 3,
         )
     )
     pending = [first]
@@ -110,7 +106,7 @@ def test_decode_steps_follow_each_other_on_the_device(runners, case):
                 chunk([PENDING_TOKEN], length + step - 1, slot)
                 for slot, length in enumerate(lengths)
             ],
-            sampling=[greedy(step)] * 3,
+            sampling=[[greedy(step)]] * 3,
         )
         pending.append(gpu.submit(batch))
         if len(pending) == 2:
@@ -126,7 +122,7 @@ def test_decode_steps_follow_each_other_on_the_device(runners, case):
 
 
 def collect(step: Any, prompts: list[list[int]]) -> None:
-    for tokens, sampled in zip(prompts, step.wait(), strict=True):
+    for tokens, (sampled,) in zip(prompts, step.wait(), strict=True):
         tokens.append(sampled.token_id)
         assert sampled.token_id == sampled.top[0][0]
         assert sampled.logprob == pytest.approx(sampled.top[0][1], abs=1e-4)
@@ -147,14 +143,14 @@ def test_penalties_do_not_depend_on_who_counts_the_newest_token(runners, length)
 def test_a_step_mixes_decode_rows_with_a_prompt(runners, case):
     gpu, cpu = runners
     running, arriving = prompt(20, seed=1), prompt(300, seed=2)
-    gpu.submit(StepBatch(chunks=[chunk(running[:-1], 0, 0)], sampling=[None])).wait()
-    gpu.submit(StepBatch(chunks=[chunk(arriving[:100], 0, 1)], sampling=[None])).wait()
+    gpu.submit(StepBatch(chunks=[chunk(running[:-1], 0, 0)], sampling=[()])).wait()
+    gpu.submit(StepBatch(chunks=[chunk(arriving[:100], 0, 1)], sampling=[()])).wait()
     mixed = StepBatch(
         chunks=[chunk(running[-1:], 19, 0), chunk(arriving[100:], 100, 1)],
-        sampling=[greedy(), greedy()],
+        sampling=[[greedy()], [greedy()]],
     )
     answers = gpu.submit(mixed).wait()
-    for tokens, answer in zip((running, arriving), answers, strict=True):
+    for tokens, (answer,) in zip((running, arriving), answers, strict=True):
         row = as_tensor(cpu.logits(tokens))[-1]
         logprobs = torch.log_softmax(row, 0)
         assert float(row.max() - row[answer.token_id]) <= TOLERANCE[case[1]] * 2 * float(

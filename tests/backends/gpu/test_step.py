@@ -7,22 +7,18 @@ import pytest
 from zse.backends.gpu.graphs import room_for
 from zse.backends.gpu.inputs import InputShape
 from zse.backends.gpu.step import StepLimits, plan_step, shape_of, write_inputs
-from zse.backends.types import (
-    PENDING_TOKEN,
-    SequenceChunk,
-    StepBatch,
-)
+from zse.backends.types import PENDING_TOKEN, SequenceChunk, StepBatch, kind_of
 from zse.errors import EngineError
 from zse.kernels.lm_head_sample.row import SamplingRow
 
-LIMITS = StepLimits(vocab_size=100, num_blocks=16, max_slots=8, tile_queries=64, table_stride=6)
+LIMITS = StepLimits(
+    vocab_size=100, num_blocks=16, max_slots=8, tile_queries=64, table_stride=6, max_sampled=9
+)
 GREEDY = SamplingRow(temperature=0.0)
 
 
 def chunk(tokens: list[int], start: int, slot: int, blocks: tuple[int, ...] = (3, 1, 4, 9)):
-    return SequenceChunk(
-        sequence_slot=slot, token_ids=tokens, start_position=start, block_table=blocks
-    )
+    return SequenceChunk(slot, tokens, start, blocks, kind_of(len(tokens)))
 
 
 class Written:
@@ -41,7 +37,7 @@ class Written:
 
 def test_single_tokens_come_first_and_longer_chunks_follow():
     batch = StepBatch(
-        chunks=[chunk([5, 6, 7], 10, 0), chunk([8], 40, 1)], sampling=[GREEDY, GREEDY]
+        chunks=[chunk([5, 6, 7], 10, 0), chunk([8], 40, 1)], sampling=[[GREEDY], [GREEDY]]
     )
     written = Written(batch)
     assert (written.plan.decode, written.plan.prefill) == ((1,), (0,))
@@ -51,11 +47,11 @@ def test_single_tokens_come_first_and_longer_chunks_follow():
     assert written.numbers("prefill_tables", 3) == [1, 1, 1]
     assert written.numbers("wanted", 2) == [0, 3]
     assert written.numbers("sample_slots", 2) == [1, 0]
-    assert not written.plan.is_decode
+    assert written.plan.kind == "prefill"
 
 
 def test_a_long_chunk_is_cut_into_tiles():
-    written = Written(StepBatch(chunks=[chunk([1] * 100, 20, 2)], sampling=[None]))
+    written = Written(StepBatch(chunks=[chunk([1] * 100, 20, 2)], sampling=[()]))
     tiles = sorted(
         zip(
             written.numbers("tile_first_row", 2),
@@ -69,10 +65,10 @@ def test_a_long_chunk_is_cut_into_tiles():
 
 def test_padding_rows_use_a_block_and_a_slot_of_their_own():
     batch = StepBatch(
-        chunks=[chunk([PENDING_TOKEN], 7, slot) for slot in range(3)], sampling=[GREEDY] * 3
+        chunks=[chunk([PENDING_TOKEN], 7, slot) for slot in range(3)], sampling=[[GREEDY]] * 3
     )
     written = Written(batch, bucket=4)
-    assert written.plan.is_decode
+    assert written.plan.kind == "decode"
     assert written.numbers("tokens", 4) == [PENDING_TOKEN] * 3 + [0]
     assert written.numbers("slots", 4) == [0, 1, 2, LIMITS.max_slots]
     assert written.numbers("sample_slots", 4) == [0, 1, 2, LIMITS.max_slots]
@@ -81,9 +77,47 @@ def test_padding_rows_use_a_block_and_a_slot_of_their_own():
     assert tables[3 * LIMITS.table_stride] == LIMITS.num_blocks
 
 
+def test_every_token_of_a_chunk_of_drafts_is_sampled_and_none_of_them_goes_on_by_itself():
+    drafts = chunk([5, 6, 7], 10, 0)._replace(kind="verify")
+    batch = StepBatch(chunks=[drafts, chunk([8], 40, 1)], sampling=[[GREEDY] * 3, [GREEDY]])
+    written = Written(batch)
+    assert written.plan.kind == "verify"
+    assert written.plan.sampled == (1, 0, 0, 0)
+    assert written.numbers("wanted", 4) == [0, 1, 2, 3]
+    assert written.numbers("sample_slots", 4) == [1, *[LIMITS.max_slots] * 3]
+    assert written.numbers("prefill_positions", 3) == [10, 11, 12]
+
+
+def test_logits_are_those_of_every_token_of_the_chunks_that_want_them():
+    wanting = chunk([5, 6, 7], 10, 0)._replace(wants_logits=True)
+    written = Written(StepBatch(chunks=[wanting, chunk([8], 40, 1)], sampling=[(), ()]))
+    assert written.shape.wanted == 3
+    assert written.numbers("wanted", 3) == [1, 2, 3]
+
+
+def test_no_more_tokens_are_sampled_than_results_have_room_for():
+    drafts = chunk([1] * 10, 0, 0)._replace(kind="verify")
+    with pytest.raises(EngineError, match="10 tokens are asked for; a step samples 9"):
+        plan_step(StepBatch(chunks=[drafts], sampling=[[GREEDY] * 10]), LIMITS)
+
+
+@pytest.mark.parametrize(
+    ("kind", "tokens", "rows", "message"),
+    [
+        ("decode", [1, 2], 1, "a decode chunk has 2 tokens and 1 sampling rows"),
+        ("prefill", [1, 2], 2, "a prefill chunk has 2 tokens and 2 sampling rows"),
+        ("verify", [1, 2], 3, "a verify chunk has 2 tokens and 3 sampling rows"),
+    ],
+)
+def test_a_kind_of_chunk_and_what_is_asked_of_it_must_agree(kind, tokens, rows, message):
+    wrong = chunk(tokens, 0, 0)._replace(kind=kind)
+    with pytest.raises(EngineError, match=message):
+        plan_step(StepBatch(chunks=[wrong], sampling=[[GREEDY] * rows]), LIMITS)
+
+
 def test_unused_adjustments_name_no_token():
     row = SamplingRow(temperature=0.0, logit_bias={7: 2.5})
-    plan = plan_step(StepBatch(chunks=[chunk([1], 0, 0)], sampling=[row]), LIMITS)
+    plan = plan_step(StepBatch(chunks=[chunk([1], 0, 0)], sampling=[[row]]), LIMITS)
     shape = shape_of(plan, LIMITS, bucket=1, entry_room=4)
     view = memoryview(bytearray(shape.layout.length_bytes))
     write_inputs(view, plan, shape, LIMITS)
@@ -115,7 +149,7 @@ def test_arrays_do_not_overlap_and_are_aligned():
 )
 def test_a_chunk_that_breaks_a_rule_is_refused(bad, message):
     with pytest.raises(EngineError, match=message):
-        plan_step(StepBatch(chunks=[bad], sampling=[None]), LIMITS)
+        plan_step(StepBatch(chunks=[bad], sampling=[()]), LIMITS)
 
 
 @pytest.mark.parametrize(

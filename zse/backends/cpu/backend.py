@@ -13,7 +13,7 @@ from zse.backends.cpu.rotary import RotaryTable, rotate
 from zse.backends.cpu.sampling import sample
 from zse.backends.cpu.step import CpuStep, build_step
 from zse.backends.cpu.weights import Weights
-from zse.backends.types import DeviceUsed, FinishedStep, logit_rows
+from zse.backends.types import DeviceUsed, FinishedStep, accepted, logit_rows
 from zse.device.probe import probe
 from zse.errors import DeviceError
 from zse.format.as_torch import bytes_from
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from zse.backends.cpu.linear import Linear
     from zse.backends.options import BackendOptions
     from zse.backends.protocol import Forward
-    from zse.backends.types import LogitRows, SampledToken, StepBatch
+    from zse.backends.types import Answers, LogitRows, StepBatch
     from zse.device.probe import DeviceInfo
     from zse.format.reader import ZSEReader
     from zse.models.spec import ModelSpec
@@ -74,7 +74,7 @@ class CPUBackend:
 
     def submit(self, batch: StepBatch, forward: Forward) -> FinishedStep:
         """Compute one step now."""
-        return FinishedStep(sampled=forward(self, self.begin(batch)))
+        return FinishedStep(answers=forward(self, self.begin(batch)))
 
     def begin(self, batch: StepBatch, cache: list[torch.Tensor] | None = None) -> CpuStep:
         """Lay out one forward pass."""
@@ -151,18 +151,17 @@ class CPUBackend:
 
     def lm_head_sample(
         self, step: CpuStep, residual: torch.Tensor, norm: str, linear: str
-    ) -> Sequence[SampledToken | None]:
-        """Choose a token for each chunk that has a sampling row."""
-        sampled: list[SampledToken | None] = [None] * len(step.sampling)
-        asked = [index for index, row in enumerate(step.sampling) if row is not None]
-        if not asked:
-            return sampled
-        rows = residual[[step.last_rows[index] for index in asked]]
-        logits = self._weights.linear(linear).each_row(self._norm(rows, norm))
-        for index, row_logits in zip(asked, logits, strict=True):
-            row = step.sampling[index]
-            sampled[index] = None if row is None else sample(row_logits, row)
-        return sampled
+    ) -> Answers:
+        """Choose a token for each sampling row."""
+        batch = step.batch
+        if not step.sampled_rows:
+            return [()] * len(batch.chunks)
+        rows = self._norm(residual[step.sampled_rows], norm)
+        logits = iter(self._weights.linear(linear).each_row(rows))
+        return [
+            accepted(chunk, [sample(next(logits), how) for how in sampling])
+            for chunk, sampling in zip(batch.chunks, batch.sampling, strict=True)
+        ]
 
     # --- memory --------------------------------------------------------------------------------
 

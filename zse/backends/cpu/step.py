@@ -1,7 +1,8 @@
 """One forward pass, laid out for the operations: rows, positions, cache slots, masks.
 
-Single-token chunks come first. They are computed so that no row's bits depend on another row; the
-rows of longer chunks follow and are computed together.
+Decode and verify chunks come first. They are computed so that no row's bits depend on another row:
+a draft that is checked has the bits of a token that is decoded. The rows of prompts follow and are
+computed together.
 """
 
 from __future__ import annotations
@@ -11,17 +12,14 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from zse.backends.types import check_batch
 from zse.errors import EngineError
 from zse.records import record
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-    from zse.backends.types import (
-        SequenceChunk,
-        StepBatch,
-    )
-    from zse.kernels.lm_head_sample.row import SamplingRow
+    from zse.backends.types import SequenceChunk, StepBatch
 
 QUERY_TILE = 256
 """Queries of one chunk that attend at a time: bounds the mask's size."""
@@ -29,7 +27,7 @@ QUERY_TILE = 256
 
 @record
 class ChunkRows:
-    """Where one chunk lies in the step."""
+    """Where consecutive queries of one sequence lie: a prompt's chunk, or one token alone."""
 
     first_row: int
     num_tokens: int
@@ -49,15 +47,15 @@ class CpuStep:
     slots: torch.Tensor
     """int64 [tokens]: block * block_size + offset, where each token's key and value go."""
     single_rows: int
-    """Rows before this one are single-token chunks."""
+    """Rows before this one are computed each on its own."""
     chunks: list[ChunkRows]
     cache: list[torch.Tensor]
     """One tensor a layer: [num_blocks, block_size, 2 * kv_heads, head_dim]."""
-    last_rows: list[int]
-    """Row of each chunk's last token, in the order of the batch."""
+    sampled_rows: list[int]
+    """Rows whose tokens' successors are asked for, in the order of the batch."""
     wanted_rows: list[int]
-    """Rows whose logits the chunks ask for, in the order of the batch."""
-    sampling: Sequence[SamplingRow | None]
+    """Rows whose logits ``lm_head`` gives, in the order of the batch."""
+    batch: StepBatch
     rotary: tuple[torch.Tensor, torch.Tensor] | None = None
     masks: dict[tuple[int, int, int, int], torch.Tensor] = field(default_factory=dict)
 
@@ -68,12 +66,9 @@ def build_step(batch: StepBatch, cache: list[torch.Tensor], vocab_size: int) -> 
     Raises:
         EngineError: A chunk is empty, holds an unknown token, or its blocks do not cover it.
     """
-    if len(batch.chunks) != len(batch.sampling):
-        raise EngineError(
-            f"{len(batch.chunks)} chunks with {len(batch.sampling)} sampling rows; expected as many"
-        )
+    check_batch(batch)
     num_blocks, block_size = cache[0].shape[0], cache[0].shape[1]
-    order = sorted(range(len(batch.chunks)), key=lambda i: len(batch.chunks[i].token_ids) > 1)
+    order = sorted(range(len(batch.chunks)), key=lambda i: batch.chunks[i].kind == "prefill")
     token_ids: list[int] = []
     chunks: list[ChunkRows] = []
     first_rows = [0] * len(batch.chunks)
@@ -84,14 +79,7 @@ def build_step(batch: StepBatch, cache: list[torch.Tensor], vocab_size: int) -> 
         blocks = _check_chunk(chunk, num_blocks, block_size)
         first_rows[index] = len(token_ids)
         end = chunk.start_position + len(chunk.token_ids)
-        chunks.append(
-            ChunkRows(
-                first_row=len(token_ids),
-                num_tokens=len(chunk.token_ids),
-                start_position=chunk.start_position,
-                blocks=torch.tensor(blocks),
-            )
-        )
+        chunks.extend(_rows_of(chunk, len(token_ids), torch.tensor(blocks)))
         token_ids.extend(chunk.token_ids)
         positions.extend(range(chunk.start_position, end))
         slots.extend(
@@ -106,15 +94,14 @@ def build_step(batch: StepBatch, cache: list[torch.Tensor], vocab_size: int) -> 
         token_ids=torch.tensor(token_ids),
         positions=torch.tensor(positions),
         slots=torch.tensor(slots),
-        single_rows=sum(len(chunk.token_ids) == 1 for chunk in batch.chunks),
+        single_rows=sum(len(c.token_ids) for c in batch.chunks if c.kind != "prefill"),
         chunks=chunks,
         cache=cache,
-        last_rows=[
-            first + len(chunk.token_ids) - 1
-            for first, chunk in zip(first_rows, batch.chunks, strict=True)
-        ],
-        wanted_rows=_wanted_rows(batch.chunks, first_rows),
-        sampling=batch.sampling,
+        sampled_rows=_last_rows(batch.chunks, first_rows, map(len, batch.sampling)),
+        wanted_rows=_last_rows(
+            batch.chunks, first_rows, [c.wants_logits * len(c.token_ids) for c in batch.chunks]
+        ),
+        batch=batch,
     )
 
 
@@ -155,14 +142,29 @@ def _check_chunk(chunk: SequenceChunk, num_blocks: int, block_size: int) -> list
     return blocks
 
 
-def _wanted_rows(chunks: Sequence[SequenceChunk], first_rows: list[int]) -> list[int]:
+def _rows_of(chunk: SequenceChunk, first_row: int, blocks: torch.Tensor) -> list[ChunkRows]:
+    """Return a prompt's chunk whole, and any other one token at a time."""
+    count = len(chunk.token_ids)
+    size = count if chunk.kind == "prefill" else 1
+    return [
+        ChunkRows(
+            first_row=first_row + offset,
+            num_tokens=size,
+            start_position=chunk.start_position + offset,
+            blocks=blocks,
+        )
+        for offset in range(0, count, size)
+    ]
+
+
+def _last_rows(
+    chunks: Sequence[SequenceChunk], first_rows: list[int], counts: Iterable[int]
+) -> list[int]:
+    """Return the last ``counts[i]`` rows of chunk i, for all of them."""
     rows: list[int] = []
-    for chunk, first in zip(chunks, first_rows, strict=True):
+    for chunk, first, count in zip(chunks, first_rows, counts, strict=True):
         end = first + len(chunk.token_ids)
-        if chunk.wants_logits == "all":
-            rows.extend(range(first, end))
-        elif chunk.wants_logits == "last":
-            rows.append(end - 1)
+        rows.extend(range(end - count, end))
     return rows
 
 

@@ -10,6 +10,7 @@ from zse.backends.gpu.graphs import (
     ENTRY_ROOMS,
     MAX_BUCKET,
     CapturedStep,
+    GraphKey,
     Rehearsal,
     bucket_of,
     room_for,
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from zse.device.gpu import Block, Gpu, Stream
     from zse.kernels.launcher import Launcher
 
-GREEDY = SamplingKind()
+GREEDY = GraphKey("decode", 1, SamplingKind())
 
 
 class GPUBackend(GPUOperations):
@@ -69,11 +70,11 @@ class GPUBackend(GPUOperations):
         self._memory = memory
         self._limits = model.limits(memory.cache.num_blocks)
         self._staging = StagingRing(gpu)
-        slots = self._limits.max_slots
+        limits = self._limits
         self._result_ring = ResultRing(
-            gpu, max_rows=max(bucket_of(slots), 1), max_slots=slots, stream=stream
+            gpu, max_rows=limits.max_sampled, max_slots=limits.max_slots, stream=stream
         )
-        self._graphs: dict[tuple[int, SamplingKind, int], CapturedStep] = {}
+        self._graphs: dict[GraphKey, CapturedStep] = {}
         self._eager_inputs: Block | None = None
         self.num_blocks = memory.cache.num_blocks
         super().__init__(model, self._result_ring.arrays)
@@ -85,7 +86,7 @@ class GPUBackend(GPUOperations):
         self._gpu.make_current()
         plan = plan_step(batch, self._limits)
         fits_a_graph = len(plan.decode) <= MAX_BUCKET and len(plan.entries.rows) <= ENTRY_ROOMS[-1]
-        if plan.is_decode and fits_a_graph:
+        if plan.kind == "decode" and fits_a_graph:
             self._replay(plan, forward)
         else:
             step = self._begin(plan, self._memory.cache)
@@ -98,7 +99,7 @@ class GPUBackend(GPUOperations):
         The weights need not be there yet.
         """
         self._gpu.make_current()
-        self._graph(1, GREEDY, forward)
+        self._graph(GREEDY, forward)
         self._stream.synchronize()
 
     def begin(self, batch: StepBatch, cache: KVPool | None = None) -> Pass:
@@ -114,36 +115,31 @@ class GPUBackend(GPUOperations):
                 self._eager_inputs.free()  # the driver waits for steps that still read it
             self._eager_inputs = self._gpu.allocate(1 << (length - 1).bit_length())
         self._send(plan, shape, self._eager_inputs.address)
-        return self._pass(shape, self._eager_inputs.address, cache, plan.kind)
+        return self._pass(shape, self._eager_inputs.address, cache, plan.sampling_kind)
 
     def _replay(self, plan: StepPlan, forward: Forward) -> None:
         bucket = bucket_of(len(plan.decode))
         room = room_for(len(plan.entries.rows))
-        captured = self._graph(bucket, plan.kind, forward, room)
+        captured = self._graph(GraphKey(plan.kind, bucket, plan.sampling_kind, room), forward)
         shape = shape_of(plan, self._limits, bucket=bucket, entry_room=room)
         self._send(plan, shape, captured.inputs.address)
         captured.graph.launch(self._stream)
 
-    def _graph(
-        self, bucket: int, kind: SamplingKind, forward: Forward, room: int = 0
-    ) -> CapturedStep:
-        key = (bucket, kind, room)
+    def _graph(self, key: GraphKey, forward: Forward) -> CapturedStep:
         if key not in self._graphs:
-            self._graphs[key] = self._capture(bucket, kind, forward, room)
+            self._graphs[key] = self._capture(key, forward)
         return self._graphs[key]
 
-    def _capture(
-        self, bucket: int, kind: SamplingKind, forward: Forward, room: int
-    ) -> CapturedStep:
+    def _capture(self, key: GraphKey, forward: Forward) -> CapturedStep:
         shape = InputShape(
-            decode_rows=bucket,
-            sequences=bucket,
+            decode_rows=key.rows,
+            sequences=key.rows,
             table_stride=self._limits.table_stride,
-            wanted=bucket,
-            entries=room,
+            wanted=key.rows,
+            entries=key.entry_room,
         )
         inputs = self._gpu.allocate(shape.layout.length_bytes)
-        step = self._pass(shape, inputs.address, self._memory.cache, kind)
+        step = self._pass(shape, inputs.address, self._memory.cache, key.sampling)
         rehearsal = Rehearsal(self._launcher.device)
         forward(self, replace(step, launcher=rehearsal))
         self._launcher.prepare(*rehearsal.variants)  # a stream that is captured loads no code
@@ -154,14 +150,14 @@ class GPUBackend(GPUOperations):
         capture.graph.destroy()
         return CapturedStep(graph=graph, inputs=inputs, shape=shape)
 
-    def _pass(self, shape: InputShape, inputs: int, cache: KVPool, kind: SamplingKind) -> Pass:
+    def _pass(self, shape: InputShape, inputs: int, cache: KVPool, sampling: SamplingKind) -> Pass:
         return Pass(
             launcher=self._launcher,
             shape=shape,
             inputs=inputs,
             scratch=Scratch(self._memory.scratch, self._model.plans.scratch(shape)),
             cache=cache,
-            kind=kind,
+            sampling=sampling,
             quantized=self._model.plans.reads_quantized(shape),
         )
 

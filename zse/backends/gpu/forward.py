@@ -34,7 +34,7 @@ class Pass:
     """Address of the step's inputs."""
     scratch: Scratch
     cache: KVPool
-    kind: SamplingKind
+    sampling: SamplingKind
     """Which sampling kernels the wanted rows need."""
     quantized: bool
     """Whether matrices may read int8 activations."""

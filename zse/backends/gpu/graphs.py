@@ -1,4 +1,4 @@
-"""Captured decode steps: one graph a bucket of rows and a way of sampling.
+"""Captured steps: one graph for each kind of step, bucket of rows and way of sampling.
 
 A step of a few hundred launches costs the host more than it costs the device; as a graph it is one
 launch. Buckets are powers of two, captured when first needed.
@@ -6,15 +6,17 @@ launch. Buckets are powers of two, captured when first needed.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from zse.records import record
 
 if TYPE_CHECKING:
     from zse.backends.gpu.inputs import InputShape
+    from zse.backends.types import StepKind
     from zse.device.facts import DeviceFacts
     from zse.device.gpu import Block, GraphExec, Grid
     from zse.kernels.launcher import Value
+    from zse.kernels.lm_head_sample.arrays import SamplingKind
     from zse.kernels.variant import Variant
 
 MAX_BUCKET = 256
@@ -48,9 +50,20 @@ class Rehearsal:
         self.variants.extend(variants)
 
 
+class GraphKey(NamedTuple):
+    """What a captured step is looked up by: all that decides which kernels run on how much."""
+
+    kind: StepKind
+    rows: int
+    """A bucket."""
+    sampling: SamplingKind
+    entry_room: int = 0
+    """Adjusted logits there is room for."""
+
+
 @record
 class CapturedStep:
-    """A decode step that can be repeated."""
+    """A step that can be repeated."""
 
     graph: GraphExec
     inputs: Block

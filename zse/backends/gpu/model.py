@@ -5,9 +5,11 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
+from zse.backends.gpu.graphs import bucket_of
 from zse.backends.gpu.kv_pool import BLOCK_SIZE
 from zse.backends.gpu.plans import StepPlans
 from zse.backends.gpu.step import StepLimits
+from zse.backends.types import MAX_DRAFTS
 from zse.kernels.attention.launch import (
     AttentionRules,
     DecodeWorkspace,
@@ -74,6 +76,7 @@ class DeviceModel:
             vocab_size=self.spec.vocab_size,
             num_blocks=num_blocks,
             max_slots=self._options.max_sequences,
+            max_sampled=bucket_of(self._options.max_sequences) + MAX_DRAFTS,
             tile_queries=PREFILL_QUERIES,
             table_stride=self.table_stride,
         )

@@ -176,7 +176,7 @@ class GPUOperations:
             rows=step.shape.wanted,
             vocab=self._model.spec.vocab_size,
             arrays=self._model.sampling_arrays(step),
-            kind=step.kind,
+            kind=step.sampling,
             num_adjustments=step.shape.entries,
             workspace_address=step.scratch.sampling,
             outputs=self._results,

@@ -1,9 +1,9 @@
 """One forward pass, laid out for the device: rows, positions, tables, tiles, sampling.
 
-Rows of single-token chunks come first; attention treats each as one query against its whole
-sequence. Rows of longer chunks follow, cut into tiles of queries. A decode step that is to be
-repeated from a captured graph is padded to its bucket: padding rows read token 0 of a block of
-their own and sample into a slot of their own.
+Rows of decode chunks come first; attention treats each as one query against its whole sequence.
+Rows of prompts, and of drafts that are checked, follow, cut into tiles of queries. A decode step
+that is to be repeated from a captured graph is padded to its bucket: padding rows read token 0 of a
+block of their own and sample into a slot of their own.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from zse.backends.gpu.inputs import InputShape, InputWriter
 from zse.backends.gpu.kv_pool import BLOCK_SIZE
-from zse.backends.types import PENDING_TOKEN
+from zse.backends.types import PENDING_TOKEN, check_batch
 from zse.errors import EngineError
 from zse.kernels.attention.tiles import PrefillChunk, TileLists, prefill_tiles
 from zse.kernels.lm_head_sample.arrays import SamplingKind
@@ -24,7 +24,7 @@ from zse.records import record
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from zse.backends.types import SequenceChunk, StepBatch
+    from zse.backends.types import SamplingRow, SequenceChunk, StepBatch, StepKind
     from zse.kernels.lm_head_sample.entries import AdjustmentEntries
 
 
@@ -39,6 +39,8 @@ class StepLimits:
     """Queries in a tile of prefill attention."""
     table_stride: int
     """Blocks of the longest sequence."""
+    max_sampled: int
+    """Rows that a step can sample."""
 
 
 @record
@@ -46,48 +48,53 @@ class StepPlan:
     """A batch in the order of its rows."""
 
     batch: StepBatch
+    kind: StepKind
+    """``decode`` where each chunk is one token that gets a successor: what graphs are captured for;
+    ``verify`` where some are drafts instead; else ``prefill``."""
     decode: tuple[int, ...]
-    """Chunks that are one token, by number."""
+    """Chunks of kind ``decode``, by number."""
     prefill: tuple[int, ...]
-    """Longer chunks."""
+    """The others."""
     sampled: tuple[int, ...]
-    """Chunks that get a token, in the order of their rows."""
-    kind: SamplingKind
+    """Chunk of each row that is sampled, in the order of rows."""
+    sampling: tuple[SamplingRow, ...]
+    """How each of these is sampled."""
+    sampling_kind: SamplingKind
     entries: AdjustmentEntries
-    wanted_rows: tuple[int, ...] | None = None
-    """Rows whose logits are asked for; None: those of ``sampled``."""
-
-    @property
-    def is_decode(self) -> bool:
-        """Whether every chunk is one token that gets a successor: what graphs are captured for."""
-        return not self.prefill and len(self.sampled) == len(self.decode)
+    wants_logits: bool
+    """Whether the rows for the head are those of chunks that want logits, not the sampled ones."""
 
 
 def plan_step(batch: StepBatch, limits: StepLimits) -> StepPlan:
     """Check a batch and put its chunks in order.
 
     Raises:
-        EngineError: A chunk is empty, holds an unknown token, or its blocks do not cover it.
+        EngineError: A chunk is empty, holds an unknown token, or its blocks do not cover it; or
+            more tokens are asked for than a step can sample.
     """
-    chunks = batch.chunks
-    if len(chunks) != len(batch.sampling):
-        raise EngineError(
-            f"{len(chunks)} chunks with {len(batch.sampling)} sampling rows; expected as many"
-        )
+    check_batch(batch)
+    chunks, sampling = batch.chunks, batch.sampling
     for chunk in chunks:
         _check_chunk(chunk, limits)
-    decode = tuple(i for i, chunk in enumerate(chunks) if len(chunk.token_ids) == 1)
-    prefill = tuple(i for i, chunk in enumerate(chunks) if len(chunk.token_ids) > 1)
-    sampled = tuple(i for i in (*decode, *prefill) if batch.sampling[i] is not None)
-    rows = [row for i in sampled if (row := batch.sampling[i]) is not None]
+    decode = tuple(i for i, chunk in enumerate(chunks) if chunk.kind == "decode")
+    prefill = tuple(i for i, chunk in enumerate(chunks) if chunk.kind != "decode")
+    order = decode + prefill
+    sampled = tuple(i for i in order for _ in sampling[i])
+    if len(sampled) > limits.max_sampled:
+        raise EngineError(
+            f"{len(sampled)} tokens are asked for; a step samples {limits.max_sampled}"
+        )
+    rows = tuple(row for i in order for row in sampling[i])
     return StepPlan(
         batch=batch,
+        kind=_kind_of(batch),
         decode=decode,
         prefill=prefill,
         sampled=sampled,
-        kind=SamplingKind.of(rows, limits.vocab_size),
+        sampling=rows,
+        sampling_kind=SamplingKind.of(rows, limits.vocab_size),
         entries=adjustment_entries(rows, _pending_rows(chunks, sampled)),
-        wanted_rows=_all_wanted(batch, decode, prefill),
+        wants_logits=any(chunk.wants_logits for chunk in chunks),
     )
 
 
@@ -105,15 +112,14 @@ def shape_of(
     entry_room = entry_room or len(plan.entries.rows)
     chunks = plan.batch.chunks
     lengths = [len(chunks[i].token_ids) for i in plan.prefill]
-    wanted = plan.sampled if plan.wanted_rows is None else plan.wanted_rows
     return InputShape(
         decode_rows=bucket or len(plan.decode),
         prefill_rows=sum(lengths),
         tiles=sum(-(-length // limits.tile_queries) for length in lengths),
         sequences=bucket or len(chunks),
         table_stride=limits.table_stride,
-        wanted=bucket or len(wanted),
-        entries=entry_room if plan.kind.adjusted else 0,
+        wanted=bucket or len(wanted_rows(plan, len(plan.decode))),
+        entries=entry_room if plan.sampling_kind.adjusted else 0,
     )
 
 
@@ -168,13 +174,23 @@ def tiles_of(plan: StepPlan, shape: InputShape, limits: StepLimits) -> TileLists
     return prefill_tiles(chunks, limits.tile_queries)
 
 
-def last_rows(plan: StepPlan, shape: InputShape) -> dict[int, int]:
-    """Return the row of each chunk's last token, by chunk number."""
-    rows = {chunk: row for row, chunk in enumerate(plan.decode)}
-    row = shape.decode_rows
+def wanted_rows(plan: StepPlan, decode_rows: int) -> list[int]:
+    """Return the rows that go through the head, ascending.
+
+    Args:
+        plan: The step.
+        decode_rows: Rows before those of ``plan.prefill``, padding included.
+    """
+    batch, wants_logits = plan.batch, plan.wants_logits
+    asked = [c.wants_logits for c in batch.chunks] if wants_logits else batch.sampling
+    rows = [row for row, i in enumerate(plan.decode) if asked[i]]
+    end = decode_rows
     for i in plan.prefill:
-        row += len(plan.batch.chunks[i].token_ids)
-        rows[i] = row - 1
+        chunk = batch.chunks[i]
+        count = len(chunk.token_ids)
+        end += count
+        wanted = count * chunk.wants_logits if wants_logits else len(batch.sampling[i])
+        rows.extend(range(end - wanted, end))
     return rows
 
 
@@ -200,27 +216,27 @@ def _write_tiles(writer: InputWriter, tiles: TileLists) -> None:
 def _write_sampling(
     writer: InputWriter, plan: StepPlan, shape: InputShape, limits: StepLimits
 ) -> None:
-    if plan.wanted_rows is not None:
-        writer.integers("wanted", plan.wanted_rows)
-        return
-    chunks, sampling = plan.batch.chunks, plan.batch.sampling
-    row_of = last_rows(plan, shape)
-    rows = [row for i in plan.sampled if (row := sampling[i]) is not None]
-    padding = shape.wanted - len(rows)
+    wanted, rows = wanted_rows(plan, shape.decode_rows), plan.sampling
+    padding = shape.wanted - len(wanted)
     first_padding = len(plan.decode)
-    padding_rows = list(range(first_padding, first_padding + padding))
-    writer.integers("wanted", [row_of[i] for i in plan.sampled] + padding_rows)
-    slots = [chunks[i].sequence_slot for i in plan.sampled] + [limits.max_slots] * padding
-    writer.integers("sample_slots", slots)
+    writer.integers("wanted", wanted + list(range(first_padding, first_padding + padding)))
+    if plan.wants_logits:
+        return
+    # Which of a chunk's drafts stand only the host finds out: it names the last one itself.
+    slots = [
+        limits.max_slots if chunk.kind == "verify" else chunk.sequence_slot
+        for chunk in map(plan.batch.chunks.__getitem__, plan.sampled)
+    ]
+    writer.integers("sample_slots", slots + [limits.max_slots] * padding)
     writer.floats("temperature", [row.temperature for row in rows] + [0.0] * padding)
-    if plan.kind.random:
+    if plan.sampling_kind.random:
         draws = [uniform_single(row.seed, row.step) for row in rows]
         writer.floats("uniform", draws + [0.0] * padding)
-    if plan.kind.truncated:
+    if plan.sampling_kind.truncated:
         writer.integers("top_k", [row.top_k for row in rows] + [0] * padding)
         writer.floats("top_p", [row.top_p for row in rows] + [1.0] * padding)
         writer.floats("min_p", [row.min_p for row in rows] + [0.0] * padding)
-    if plan.kind.adjusted:
+    if plan.sampling_kind.adjusted:
         _write_adjustments(writer, plan.entries, shape)
 
 
@@ -245,21 +261,11 @@ def _pending_rows(chunks: Sequence[SequenceChunk], sampled: Sequence[int]) -> se
     return {row for row, i in enumerate(sampled) if chunks[i].token_ids[0] == PENDING_TOKEN}
 
 
-def _all_wanted(
-    batch: StepBatch, decode: Sequence[int], prefill: Sequence[int]
-) -> tuple[int, ...] | None:
-    """Return the rows of chunks that want all their logits; None when no chunk does."""
-    if not any(chunk.wants_logits == "all" for chunk in batch.chunks):
-        return None
-    rows: list[int] = []
-    first = 0
-    for i in (*decode, *prefill):
-        chunk = batch.chunks[i]
-        count = len(chunk.token_ids)
-        wanted = {"none": 0, "last": 1, "all": count}[chunk.wants_logits]
-        rows.extend(range(first + count - wanted, first + count))
-        first += count
-    return tuple(rows)
+def _kind_of(batch: StepBatch) -> StepKind:
+    kinds = {chunk.kind for chunk in batch.chunks}
+    if "prefill" in kinds or not all(batch.sampling):
+        return "prefill"
+    return "verify" if "verify" in kinds else "decode"
 
 
 def _check_chunk(chunk: SequenceChunk, limits: StepLimits) -> None:
@@ -277,7 +283,7 @@ def _check_chunk(chunk: SequenceChunk, limits: StepLimits) -> None:
         )
     if not 0 <= chunk.sequence_slot < limits.max_slots:
         raise EngineError(f"slot {chunk.sequence_slot} is outside 0 to {limits.max_slots - 1}")
-    low = PENDING_TOKEN if length == 1 else 0
+    low = PENDING_TOKEN if chunk.kind == "decode" else 0
     if min(chunk.token_ids) < low or max(chunk.token_ids) >= limits.vocab_size:
         raise EngineError(f"a token id is outside 0 to {limits.vocab_size - 1}")
     if min(chunk.block_table) < 0 or max(chunk.block_table) >= limits.num_blocks:

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from zse.backends.types import SampledToken
+from zse.backends.types import SampledToken, accepted
 from zse.kernels.layout import MAX_ALTERNATIVES
 from zse.kernels.lm_head_sample.arrays import SampledArrays
 from zse.records import record
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from zse.backends.gpu.step import StepPlan
+    from zse.backends.types import Answers
     from zse.device.gpu import Block, Event, Gpu, HostBlock, Stream
 
 RING = 3
@@ -105,7 +104,7 @@ class ResultRing:
         host = self._hosts[index]
         count = len(plan.sampled)
         if count:
-            length = self._offsets[-1] if plan.kind.logprobs else count * 4
+            length = self._offsets[-1] if plan.sampling_kind.logprobs else count * 4
             self._gpu.copy_to_host(host.address, self._device.address, length, stream)
         self._events[index].record(stream)
         return PendingResults(
@@ -133,20 +132,21 @@ class PendingResults:
     event: Event
     offsets: tuple[int, ...]
 
-    def wait(self) -> Sequence[SampledToken | None]:
-        """Wait for the device and return one answer a chunk."""
+    def wait(self) -> Answers:
+        """Wait for the device and return the tokens that follow each chunk."""
         self.gpu.make_current()
         self.event.synchronize()
         plan = self.plan
-        answers: list[SampledToken | None] = [None] * len(plan.batch.chunks)
+        answers: list[list[SampledToken]] = [[] for _ in plan.batch.chunks]
         tokens = self._numbers(0, "i")
-        for row, chunk in enumerate(plan.sampled):
-            sampling = plan.batch.sampling[chunk]
-            if sampling is None or sampling.logprobs is None:
-                answers[chunk] = SampledToken(token_id=tokens[row])
+        for row, (chunk, sampling) in enumerate(zip(plan.sampled, plan.sampling, strict=True)):
+            if sampling.logprobs is None:
+                answers[chunk].append(SampledToken(tokens[row]))
             else:
-                answers[chunk] = self._with_logprobs(row, tokens[row], sampling.logprobs)
-        return answers
+                answers[chunk].append(self._with_logprobs(row, tokens[row], sampling.logprobs))
+        if plan.kind == "decode":
+            return answers
+        return list(map(accepted, plan.batch.chunks, answers))
 
     def _with_logprobs(self, row: int, token_id: int, count: int) -> SampledToken:
         first = row * MAX_ALTERNATIVES
