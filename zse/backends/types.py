@@ -155,13 +155,9 @@ def check_batch(batch: StepBatch) -> None:
             "expected as many"
         )
     for chunk, rows in zip(batch.chunks, batch.sampling, strict=True):
-        count, most = len(chunk.token_ids), 1
-        if chunk.kind == "verify":
-            most = count
-        if len(rows) > most or (chunk.kind == "decode" and count > 1):
-            raise EngineError(
-                f"a {chunk.kind} chunk has {count} tokens and {len(rows)} sampling rows"
-            )
+        count, kind = len(chunk.token_ids), chunk.kind
+        if len(rows) > (count if kind == "verify" else 1) or (kind == "decode" and count > 1):
+            raise EngineError(f"a {kind} chunk has {count} tokens and {len(rows)} sampling rows")
 
 
 def logit_rows(data: memoryview, vocab_size: int) -> LogitRows:

@@ -113,13 +113,13 @@ class Sequence:
         """
         num_output = len(self.output_token_ids) + self.num_pending
         min_tokens = self.request.params.min_tokens
-        rows: list[SamplingRow] = []
-        for step in range(num_output, num_output + num_wanted):
-            row = self._row.at_step(step, self.end_token_ids if step < min_tokens else ())
-            if rows:
-                output = [*self.output_token_ids, *self.drafts[: len(rows)]]
-                row = replace(row, output_token_ids=output, history=AdjustmentHistory())
-            rows.append(row)
+        rows = [
+            self._row.at_step(step, self.end_token_ids if step < min_tokens else ())
+            for step in range(num_output, num_output + num_wanted)
+        ]
+        for count in range(1, num_wanted):
+            output = [*self.output_token_ids, *self.drafts[:count]]
+            rows[count] = replace(rows[count], output_token_ids=output, history=AdjustmentHistory())
         return rows
 
     def reason_to_finish(self) -> FinishReason | None:

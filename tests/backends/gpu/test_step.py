@@ -40,7 +40,7 @@ def test_single_tokens_come_first_and_longer_chunks_follow():
         chunks=[chunk([5, 6, 7], 10, 0), chunk([8], 40, 1)], sampling=[[GREEDY], [GREEDY]]
     )
     written = Written(batch)
-    assert (written.plan.decode, written.plan.prefill) == ((1,), (0,))
+    assert (written.plan.decode, written.plan.prefill) == ([1], [0])
     assert written.numbers("tokens", 4) == [8, 5, 6, 7]
     assert written.numbers("positions", 1) == [40]
     assert written.numbers("prefill_positions", 3) == [10, 11, 12]
@@ -82,7 +82,7 @@ def test_every_token_of_a_chunk_of_drafts_is_sampled_and_none_of_them_goes_on_by
     batch = StepBatch(chunks=[drafts, chunk([8], 40, 1)], sampling=[[GREEDY] * 3, [GREEDY]])
     written = Written(batch)
     assert written.plan.kind == "verify"
-    assert written.plan.sampled == (1, 0, 0, 0)
+    assert written.plan.sampled == [1, 0, 0, 0]
     assert written.numbers("wanted", 4) == [0, 1, 2, 3]
     assert written.numbers("sample_slots", 4) == [1, *[LIMITS.max_slots] * 3]
     assert written.numbers("prefill_positions", 3) == [10, 11, 12]

@@ -51,13 +51,13 @@ class StepPlan:
     kind: StepKind
     """``decode`` where each chunk is one token that gets a successor: what graphs are captured for;
     ``verify`` where some are drafts instead; else ``prefill``."""
-    decode: tuple[int, ...]
+    decode: Sequence[int]
     """Chunks of kind ``decode``, by number."""
-    prefill: tuple[int, ...]
+    prefill: Sequence[int]
     """The others."""
-    sampled: tuple[int, ...]
+    sampled: Sequence[int]
     """Chunk of each row that is sampled, in the order of rows."""
-    sampling: tuple[SamplingRow, ...]
+    sampling: Sequence[SamplingRow]
     """How each of these is sampled."""
     sampling_kind: SamplingKind
     entries: AdjustmentEntries
@@ -76,15 +76,15 @@ def plan_step(batch: StepBatch, limits: StepLimits) -> StepPlan:
     chunks, sampling = batch.chunks, batch.sampling
     for chunk in chunks:
         _check_chunk(chunk, limits)
-    decode = tuple(i for i, chunk in enumerate(chunks) if chunk.kind == "decode")
-    prefill = tuple(i for i, chunk in enumerate(chunks) if chunk.kind != "decode")
+    decode = [i for i, chunk in enumerate(chunks) if chunk.kind == "decode"]
+    prefill = [i for i, chunk in enumerate(chunks) if chunk.kind != "decode"]
     order = decode + prefill
-    sampled = tuple(i for i in order for _ in sampling[i])
+    sampled = [i for i in order for _ in sampling[i]]
     if len(sampled) > limits.max_sampled:
         raise EngineError(
             f"{len(sampled)} tokens are asked for; a step samples {limits.max_sampled}"
         )
-    rows = tuple(row for i in order for row in sampling[i])
+    rows = [row for i in order for row in sampling[i]]
     return StepPlan(
         batch=batch,
         kind=_kind_of(batch),

@@ -136,16 +136,18 @@ class PendingResults:
         """Wait for the device and return the tokens that follow each chunk."""
         self.gpu.make_current()
         self.event.synchronize()
-        plan = self.plan
-        answers: list[list[SampledToken]] = [[] for _ in plan.batch.chunks]
-        tokens = self._numbers(0, "i")
-        for row, (chunk, sampling) in enumerate(zip(plan.sampled, plan.sampling, strict=True)):
-            if sampling.logprobs is None:
-                answers[chunk].append(SampledToken(tokens[row]))
-            else:
-                answers[chunk].append(self._with_logprobs(row, tokens[row], sampling.logprobs))
+        plan, tokens = self.plan, self._numbers(0, "i")
+        sampled = [
+            SampledToken(tokens[row])
+            if sampling.logprobs is None
+            else self._with_logprobs(row, tokens[row], sampling.logprobs)
+            for row, sampling in enumerate(plan.sampling)
+        ]
         if plan.kind == "decode":
-            return answers
+            return [(token,) for token in sampled]
+        answers: list[list[SampledToken]] = [[] for _ in plan.batch.chunks]
+        for chunk, token in zip(plan.sampled, sampled, strict=True):
+            answers[chunk].append(token)
         return list(map(accepted, plan.batch.chunks, answers))
 
     def _with_logprobs(self, row: int, token_id: int, count: int) -> SampledToken:
