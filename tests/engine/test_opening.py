@@ -112,11 +112,11 @@ def test_a_model_is_used_and_closed_by_other_threads_than_the_one_that_loaded_it
             failures.append(error)
 
     chunks = [
-        SequenceChunk(sequence_slot=0, token_ids=ids, start_position=start, block_table=[0])
+        SequenceChunk(0, ids, start, [0], kind_of(len(ids)))
         for ids, start in (([1, 2], 0), ([PENDING_TOKEN], 2))
     ]
     steps = [
-        runner.submit(StepBatch(chunks=[chunk], sampling=[SamplingRow(temperature=0.0)]))
+        runner.submit(StepBatch(chunks=[chunk], sampling=[[SamplingRow(temperature=0.0)]]))
         for chunk in chunks
     ]
     steps[0].wait()

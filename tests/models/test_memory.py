@@ -39,7 +39,8 @@ NUMBERS = UniformDecoder(
 CHILD = """
 import json, sys
 import torch
-from zse.backends.types import SamplingRow, SequenceChunk, StepBatch, kind_of
+from zse.backends.types import SequenceChunk, StepBatch, kind_of
+from zse.kernels.lm_head_sample.row import SamplingRow
 from zse.models import load_runner
 
 def status(name):

@@ -24,8 +24,9 @@ from zse.records import record
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from zse.backends.types import SamplingRow, SequenceChunk, StepBatch, StepKind
+    from zse.backends.types import SequenceChunk, StepBatch, StepKind
     from zse.kernels.lm_head_sample.entries import AdjustmentEntries
+    from zse.kernels.lm_head_sample.row import SamplingRow
 
 
 @record
