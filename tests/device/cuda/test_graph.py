@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from broken_rules import breaks
 from stub_libcuda import Stub, image
 
-from zse.device.cuda import CaptureError, DeviceFault, Gpu, ReleasedError
+from zse.device.cuda import CudaRule, Gpu
 
 
 def test_a_graph_does_again_what_was_recorded(gpu: Gpu, stub: Stub) -> None:
@@ -30,7 +31,7 @@ def test_a_graph_does_again_what_was_recorded(gpu: Gpu, stub: Stub) -> None:
     assert [launch.parameters for launch in stub.launches()] == [(11,), (12,)] * 3
     ready.destroy()
     ready.destroy()
-    with pytest.raises(ReleasedError, match="a graph was used"):
+    with breaks(CudaRule.RELEASED, match="a graph was used"):
         ready.launch(stream)
 
 
@@ -50,14 +51,14 @@ def test_an_error_while_recording_travels_and_the_stream_is_usable_again(
     with pytest.raises(ZeroDivisionError), gpu.capture(stream) as capture:
         _ = 1 / 0
     assert stub.live() == live
-    with pytest.raises(CaptureError, match="only after its capture has ended"):
+    with breaks(CudaRule.CAPTURE, match="only after its capture has ended"):
         capture.graph  # noqa: B018
     stream.synchronize()
 
 
 def test_waiting_for_a_stream_that_is_recorded_is_an_error(gpu: Gpu) -> None:
     stream = gpu.create_stream()
-    with pytest.raises(CaptureError), gpu.capture(stream):
+    with breaks(CudaRule.CAPTURE), gpu.capture(stream):
         stream.synchronize()
 
 
@@ -65,7 +66,7 @@ def test_a_recording_that_the_driver_gave_up_is_told(
     gpu: Gpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream = gpu.create_stream()
-    with pytest.raises(CaptureError, match="previous error during capture"):  # noqa: SIM117
+    with breaks(CudaRule.CAPTURE, match="previous error during capture"):  # noqa: SIM117
         with gpu.capture(stream):
             monkeypatch.setenv("ZSE_STUB_FAIL", "cuStreamEndCapture:901")
 
@@ -76,5 +77,5 @@ def test_a_fault_of_a_graph_is_told(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -
         pass
     ready = capture.graph.instantiate()
     monkeypatch.setenv("ZSE_STUB_FAIL", "cuGraphLaunch:700")
-    with pytest.raises(DeviceFault, match="cuGraphLaunch"):
+    with breaks(CudaRule.DEVICE_FAULT, match="cuGraphLaunch"):
         ready.launch(stream)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from broken_rules import breaks
 from stub_libcuda import DEVICE_KIND, HOST_KIND, Stub
 
-from zse.device.cuda import CudaError, Gpu, OutOfDeviceMemoryError, ReleasedError
+from zse.device.cuda import CudaError, CudaRule, Gpu, OutOfDeviceMemoryError
 
 
 def test_a_block_is_aligned_and_freed_once(gpu: Gpu, stub: Stub) -> None:
@@ -16,7 +17,7 @@ def test_a_block_is_aligned_and_freed_once(gpu: Gpu, stub: Stub) -> None:
     block.free()
     block.free()
     assert stub.bytes_of(DEVICE_KIND) == 0
-    with pytest.raises(ReleasedError, match="a block of device memory was used after"):
+    with breaks(CudaRule.RELEASED, match="a block of device memory was used after"):
         block.address  # noqa: B018
 
 
@@ -30,7 +31,7 @@ def test_pinned_memory_is_writable_through_its_view(gpu: Gpu, stub: Stub) -> Non
     block.free()
     block.free()
     assert stub.bytes_of(HOST_KIND) == 0
-    with pytest.raises(ReleasedError, match="pinned memory"):
+    with breaks(CudaRule.RELEASED, match="pinned memory"):
         block.view  # noqa: B018
     with pytest.raises(ValueError, match="released"):
         view[0]  # the view itself ends with its memory

@@ -5,15 +5,10 @@ from __future__ import annotations
 import struct
 
 import pytest
+from broken_rules import breaks
 from stub_libcuda import Stub, image
 
-from zse.device.cuda import (
-    CudaError,
-    Gpu,
-    InvalidImageError,
-    ReleasedError,
-    WrongArchitectureError,
-)
+from zse.device.cuda import CudaError, CudaRule, Gpu
 
 
 def test_a_launch_hands_over_grid_block_and_every_parameter(gpu: Gpu, stub: Stub) -> None:
@@ -55,13 +50,13 @@ def test_more_shared_memory_than_usual_is_asked_for(gpu: Gpu, stub: Stub) -> Non
 
 
 def test_an_image_for_another_gpu_names_the_remedy(gpu: Gpu) -> None:
-    with pytest.raises(WrongArchitectureError, match="CUDA_ERROR_NO_BINARY_FOR_GPU") as caught:
+    with breaks(CudaRule.WRONG_ARCHITECTURE, match="CUDA_ERROR_NO_BINARY_FOR_GPU") as caught:
         gpu.load_module(image("k=8", capability=80))
     assert "zse kernels build" in caught.value.hint
 
 
 def test_a_damaged_image_is_refused(gpu: Gpu) -> None:
-    with pytest.raises(InvalidImageError, match="kernel image is invalid"):
+    with breaks(CudaRule.INVALID_IMAGE, match="kernel image is invalid"):
         gpu.load_module(b"not an image at all")
 
 
@@ -76,7 +71,7 @@ def test_an_unloaded_module_takes_its_kernels_with_it(gpu: Gpu) -> None:
     kernel = module.kernel("k", [], num_threads=32)
     kernel.launch((1, 1, 1), stream)
     module.destroy()
-    with pytest.raises(ReleasedError, match="kernel k was launched after its unloading"):
+    with breaks(CudaRule.RELEASED, match="kernel k was launched after its unloading"):
         kernel.launch((1, 1, 1), stream)
 
 

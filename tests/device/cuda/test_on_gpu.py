@@ -11,16 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from broken_rules import breaks
 
-from zse.device.cuda import (
-    CaptureError,
-    CudaError,
-    Gpu,
-    InvalidImageError,
-    OutOfDeviceMemoryError,
-    Stream,
-    WrongArchitectureError,
-)
+from zse.device.cuda import CudaError, CudaRule, Gpu, OutOfDeviceMemoryError, Stream
 from zse.device.survey import survey_cuda
 
 if TYPE_CHECKING:
@@ -225,7 +218,7 @@ def test_a_graph_repeats_kernels_copies_and_fills(
 def test_waiting_for_a_recorded_stream_spoils_the_recording_and_not_the_stream(
     gpu: Gpu, stream: Stream
 ) -> None:
-    with pytest.raises(CaptureError), gpu.capture(stream):
+    with breaks(CudaRule.CAPTURE), gpu.capture(stream):
         stream.synchronize()
     stream.synchronize()
     with gpu.capture(stream) as capture:
@@ -263,7 +256,7 @@ def test_an_address_that_is_none_is_refused(gpu: Gpu, stream: Stream) -> None:
 
 
 def test_what_is_no_code_is_refused(gpu: Gpu) -> None:
-    with pytest.raises(InvalidImageError):
+    with breaks(CudaRule.INVALID_IMAGE):
         gpu.load_module(b"this is neither a cubin nor PTX")
 
 
@@ -276,23 +269,23 @@ def test_code_for_another_architecture_is_told_apart(gpu: Gpu, tmp_path: Path) -
     (tmp_path / "ramp.ptx").write_text(PTX)
     command = [ptxas, f"--gpu-name={other}", "ramp.ptx", "-o", "ramp.cubin"]
     subprocess.run(command, check=True, cwd=tmp_path)
-    with pytest.raises(WrongArchitectureError, match="CUDA_ERROR_NO_BINARY_FOR_GPU"):
+    with breaks(CudaRule.WRONG_ARCHITECTURE, match="CUDA_ERROR_NO_BINARY_FOR_GPU"):
         gpu.load_module((tmp_path / "ramp.cubin").read_bytes())
 
 
 FAULT = f"""
-from zse.device.cuda import DeviceFault, Gpu
+from zse.device.cuda import CudaError, Gpu
 with Gpu.open() as gpu:
     stream, block = gpu.create_stream(), gpu.allocate(64)
     kernel = gpu.load_module({PTX!r}.encode()).kernel("ramp", {TYPES}, num_threads=128)
     kernel.launch((8, 1, 1), stream, 4096, {COUNT}, 1.0)
     try:
         stream.synchronize()
-    except DeviceFault as fault:
+    except CudaError as fault:
         print("fault", fault.code)
     try:
         gpu.fill(block.address, 0, 64, stream)
-    except DeviceFault as fault:
+    except CudaError as fault:
         print("still", fault.code)
 print("closed")
 """

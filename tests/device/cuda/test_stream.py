@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from broken_rules import breaks
 
-from zse.device.cuda import CudaError, DeviceFault, Gpu, ReleasedError
+from zse.device.cuda import CudaError, CudaRule, Gpu
 
 
 def test_an_event_marks_a_place_that_another_stream_waits_for(gpu: Gpu) -> None:
@@ -23,7 +24,7 @@ def test_an_event_that_is_not_reached_is_not_done(
     monkeypatch.setenv("ZSE_STUB_FAIL", "cuEventQuery:600")
     assert not event.is_done()
     monkeypatch.setenv("ZSE_STUB_FAIL", "cuEventQuery:700")
-    with pytest.raises(DeviceFault):
+    with breaks(CudaRule.DEVICE_FAULT):
         event.is_done()
 
 
@@ -51,7 +52,7 @@ def test_a_fault_of_a_kernel_is_met_by_whoever_comes_next(
         "cuStreamWaitEvent": lambda: stream.wait(event),
     }
     monkeypatch.setenv("ZSE_STUB_FAIL", f"{failing}:700")
-    with pytest.raises(DeviceFault, match="illegal memory access") as caught:
+    with breaks(CudaRule.DEVICE_FAULT, match="illegal memory access") as caught:
         calls[failing]()
     assert "Restart the process" in caught.value.hint
 
@@ -61,7 +62,7 @@ def test_what_was_destroyed_cannot_be_used(gpu: Gpu) -> None:
     for resource in (stream, event):
         resource.destroy()
         resource.destroy()
-    with pytest.raises(ReleasedError, match="a stream was used"):
+    with breaks(CudaRule.RELEASED, match="a stream was used"):
         stream.synchronize()
-    with pytest.raises(ReleasedError, match="an event was used"):
+    with breaks(CudaRule.RELEASED, match="an event was used"):
         event.synchronize()

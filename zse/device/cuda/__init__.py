@@ -6,20 +6,7 @@ back by its own ``free`` or ``destroy``, or by ``Gpu.close``.
 
 from __future__ import annotations
 
-from zse.device.cuda.errors import (
-    CaptureError,
-    CudaError,
-    DeviceBusyError,
-    DeviceFault,
-    DriverMismatchError,
-    DriverTooOldError,
-    InvalidImageError,
-    NoDeviceError,
-    NoDriverError,
-    OutOfDeviceMemoryError,
-    ReleasedError,
-    WrongArchitectureError,
-)
+from zse.device.cuda.errors import CudaError, CudaRule, DeviceBusyError, OutOfDeviceMemoryError
 from zse.device.cuda.gpu import Gpu
 from zse.device.cuda.graph import Capture, Graph, GraphExec
 from zse.device.cuda.library import Driver
@@ -30,27 +17,19 @@ from zse.device.cuda.stream import Event, Stream
 
 __all__ = [
     "Capture",
-    "CaptureError",
     "CudaError",
+    "CudaRule",
     "DeviceBlock",
     "DeviceBusyError",
-    "DeviceFault",
     "Driver",
-    "DriverMismatchError",
-    "DriverTooOldError",
     "Event",
     "Gpu",
     "Graph",
     "GraphExec",
     "HostBlock",
-    "InvalidImageError",
     "Kernel",
     "Module",
-    "NoDeviceError",
-    "NoDriverError",
     "OutOfDeviceMemoryError",
-    "ReleasedError",
     "Stream",
     "VirtualPool",
-    "WrongArchitectureError",
 ]

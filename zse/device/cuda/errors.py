@@ -1,12 +1,18 @@
-"""What can go wrong between this process and the CUDA driver: one class for each way out.
+"""What can go wrong between this process and the CUDA driver.
 
-A code of the driver becomes a class by what the reader can do about it: install a driver, wait for
-a neighbour, ask for less, restart the process. The driver's own name and text are always told.
+A code of the driver becomes a rule, or a class where that is caught, by what the reader can do
+about it: install a driver, wait for a neighbour, ask for less, restart the process. The driver's
+own name and text are always told.
 """
 
 from __future__ import annotations
 
-from zse.errors import DeviceError
+from typing import TYPE_CHECKING, TypeAlias
+
+from zse.errors import BrokenRule, DeviceError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 SUCCESS = 0
 OUT_OF_MEMORY = 2
@@ -30,48 +36,23 @@ class CudaError(DeviceError):
         function: The driver's function, for example ``cuMemAlloc_v2``.
         code: The driver's code; 0 when the driver was not asked.
         name: The driver's name of the code, for example ``CUDA_ERROR_OUT_OF_MEMORY``.
+        rule: What is wrong, where that is known.
     """
 
     def __init__(
-        self, message: str, *, hint: str = "", function: str = "", code: int = 0, name: str = ""
+        self,
+        message: str,
+        *,
+        hint: str = "",
+        function: str = "",
+        code: int = 0,
+        name: str = "",
+        rule: BrokenRule | None = None,
     ) -> None:
-        super().__init__(message, hint=hint)
+        super().__init__(message, hint=hint, rule=rule)
         self.function = function
         self.code = code
         self.name = name
-
-
-class NoDriverError(CudaError):
-    """The CUDA driver library is not there."""
-
-    default_hint = (
-        "Install the NVIDIA driver; in a container, start it with the GPU "
-        "(docker run --gpus all, or the platform's GPU setting). --device cpu needs neither."
-    )
-
-
-class DriverTooOldError(CudaError):
-    """The CUDA driver is older than what the kernels and graphs need."""
-
-    default_hint = "Update the NVIDIA driver of the host to release 545 or newer (CUDA 12.3)."
-
-
-class DriverMismatchError(CudaError):
-    """The driver's library and its kernel module do not fit together."""
-
-    default_hint = (
-        "The library and the kernel module are of two releases: reboot the host after an update, "
-        "and remove CUDA's compat folder from the image and from LD_LIBRARY_PATH."
-    )
-
-
-class NoDeviceError(CudaError):
-    """The driver works, but shows no such GPU to this process."""
-
-    default_hint = (
-        "Check nvidia-smi and CUDA_VISIBLE_DEVICES; in a container, that it was started with the "
-        "GPU. --device cpu needs none."
-    )
 
 
 class DeviceBusyError(CudaError):
@@ -92,43 +73,70 @@ class OutOfDeviceMemoryError(CudaError):
     )
 
 
-class DeviceFault(CudaError):  # noqa: N818 - the thing itself is called a fault
-    """A kernel or the hardware failed: the context is lost, the process has to be restarted."""
+class CudaRule(BrokenRule):
+    """What else a ``CudaError`` is about."""
 
-    default_hint = (
+    def __call__(
+        self, message: str, *, hint: str = "", function: str = "", code: int = 0, name: str = ""
+    ) -> CudaError:
+        """Return the error that names this rule."""
+        return CudaError(message, hint=hint, function=function, code=code, name=name, rule=self)
+
+    NO_DRIVER = (
+        "no_driver",
+        "Install the NVIDIA driver; in a container, start it with the GPU "
+        "(docker run --gpus all, or the platform's GPU setting). --device cpu needs neither.",
+    )
+    """The CUDA driver library is not there."""
+    DRIVER_TOO_OLD = (
+        "driver_too_old",
+        "Update the NVIDIA driver of the host to release 545 or newer (CUDA 12.3).",
+    )
+    """The CUDA driver is older than what the kernels and graphs need."""
+    DRIVER_MISMATCH = (
+        "driver_mismatch",
+        "The library and the kernel module are of two releases: reboot the host after an update, "
+        "and remove CUDA's compat folder from the image and from LD_LIBRARY_PATH.",
+    )
+    """The driver's library and its kernel module do not fit together."""
+    NO_DEVICE = (
+        "no_device",
+        "Check nvidia-smi and CUDA_VISIBLE_DEVICES; in a container, that it was started with the "
+        "GPU. --device cpu needs none.",
+    )
+    """The driver works, but shows no such GPU to this process."""
+    DEVICE_FAULT = (
+        "device_fault",
         "Restart the process: nothing on this GPU can go on in it. If it happens again, look at "
-        "dmesg for an Xid line, and report the request that was running."
+        "dmesg for an Xid line, and report the request that was running.",
     )
-
-
-class WrongArchitectureError(CudaError):
-    """Compiled kernels are for another GPU architecture."""
-
-    default_hint = (
+    """A kernel or the hardware failed: the context is lost, the process has to be restarted."""
+    WRONG_ARCHITECTURE = (
+        "wrong_architecture",
         "Build a kernel pack for this GPU (zse kernels build --gpu sm_NN), or run on a GPU that "
-        "the pack was built for."
+        "the pack was built for.",
     )
-
-
-class InvalidImageError(CudaError):
-    """The driver cannot read a compiled kernel."""
-
-    default_hint = (
+    """Compiled kernels are for another GPU architecture."""
+    INVALID_IMAGE = (
+        "invalid_image",
         "The kernel pack is damaged, or was made by a compiler newer than this driver: build it "
-        "again, or update the driver."
+        "again, or update the driver.",
     )
-
-
-class CaptureError(CudaError):
+    """The driver cannot read a compiled kernel."""
+    CAPTURE = (
+        "capture",
+        "Only asynchronous work of the recorded stream may be put into it meanwhile.",
+    )
     """Recording a stream into a graph failed."""
-
-    default_hint = "Only asynchronous work of the recorded stream may be put into it meanwhile."
-
-
-class ReleasedError(CudaError):
+    RELEASED = (
+        "released",
+        "This is a defect of the program: report it with the message.",
+    )
     """Something of the GPU was used after it had been freed, destroyed or closed."""
 
-    default_hint = "This is a defect of the program: report it with the message."
+
+_Made: TypeAlias = "tuple[Callable[..., CudaError], str]"
+"""What makes the error, and a hint in place of its own."""
 
 
 def error_for(function: str, code: int, name: str, text: str) -> CudaError:
@@ -140,38 +148,38 @@ def error_for(function: str, code: int, name: str, text: str) -> CudaError:
         name: As ``cuGetErrorName`` says it.
         text: As ``cuGetErrorString`` says it.
     """
-    kind, hint = _kind_of(code)
+    make, hint = _made_by(code)
     message = f"{function}: {name} ({code}): {text}"
-    return kind(message, hint=hint, function=function, code=code, name=name)
+    return make(message, hint=hint, function=function, code=code, name=name)
 
 
-def _kind_of(code: int) -> tuple[type[CudaError], str]:
+def _made_by(code: int) -> _Made:
     if code in FAULT_CODES:
-        return DeviceFault, ""
+        return CudaRule.DEVICE_FAULT, ""
     if code in _CAPTURE_CODES:
-        return CaptureError, ""
+        return CudaRule.CAPTURE, ""
     if code in _MPS_CODES:
         return DeviceBusyError, "The CUDA multi-process service (MPS) is not ready or is full."
     if code in _IMAGE_CODES:
-        return InvalidImageError, ""
-    return _KINDS.get(code, (CudaError, ""))
+        return CudaRule.INVALID_IMAGE, ""
+    return _MADE.get(code, (CudaError, ""))
 
 
-_KINDS: dict[int, tuple[type[CudaError], str]] = {
+_MADE: dict[int, _Made] = {
     OUT_OF_MEMORY: (OutOfDeviceMemoryError, ""),
     3: (CudaError, "A process that used CUDA was forked: start it anew instead (spawn)."),
     34: (
-        NoDriverError,
+        CudaRule.NO_DRIVER,
         "libcuda.so.1 is the toolkit's placeholder: take its stubs folder off LD_LIBRARY_PATH.",
     ),
-    36: (DriverTooOldError, ""),
+    36: (CudaRule.DRIVER_TOO_OLD, ""),
     46: (DeviceBusyError, ""),
-    100: (NoDeviceError, ""),
-    101: (NoDeviceError, ""),
+    100: (CudaRule.NO_DEVICE, ""),
+    101: (CudaRule.NO_DEVICE, ""),
     201: (CudaError, "Call make_current() of the Gpu once in every thread that uses it."),
-    209: (WrongArchitectureError, ""),
+    209: (CudaRule.WRONG_ARCHITECTURE, ""),
     802: (CudaError, "The host's NVLink fabric is not up: start nvidia-fabricmanager."),
-    803: (DriverMismatchError, ""),
-    804: (DriverMismatchError, ""),
+    803: (CudaRule.DRIVER_MISMATCH, ""),
+    804: (CudaRule.DRIVER_MISMATCH, ""),
     999: (CudaError, "Often the nvidia-uvm kernel module is not loaded: run nvidia-modprobe -u."),
 }

@@ -13,9 +13,9 @@ from zse.device.cuda import info as facts
 from zse.device.cuda.errors import (
     OUT_OF_MEMORY,
     CudaError,
+    CudaRule,
     DeviceBusyError,
     OutOfDeviceMemoryError,
-    ReleasedError,
 )
 from zse.device.cuda.graph import Capture
 from zse.device.cuda.library import Driver
@@ -58,9 +58,7 @@ class Gpu:
             driver: An already loaded driver.
 
         Raises:
-            NoDriverError: There is no driver.
-            DriverTooOldError: It is too old.
-            NoDeviceError: It shows no such GPU.
+            CudaError: There is no driver, it is too old, or it shows no such GPU.
             DeviceBusyError: The GPU keeps this process out.
             OutOfDeviceMemoryError: A neighbour left too little for a context.
         """
@@ -98,10 +96,10 @@ class Gpu:
         """Let the calling thread use this GPU; every thread does it once.
 
         Raises:
-            ReleasedError: It was closed.
+            CudaError: It was closed.
         """
         if self._context is None:
-            raise ReleasedError("a GPU was used after it had been closed")
+            raise CudaRule.RELEASED("a GPU was used after it had been closed")
         self._driver.call("cuCtxSetCurrent", self._context)
 
     def memory(self) -> tuple[int, int]:
@@ -126,7 +124,7 @@ class Gpu:
         """Wait for every stream.
 
         Raises:
-            DeviceFault: Work in one of them failed.
+            CudaError: Work in one of them failed.
         """
         self._driver.call("cuCtxSynchronize")
 
@@ -160,8 +158,7 @@ class Gpu:
         """Return a loaded cubin.
 
         Raises:
-            WrongArchitectureError: It is for another GPU.
-            InvalidImageError: The driver cannot read it.
+            CudaError: It is for another GPU, or the driver cannot read it.
         """
         return Module(self.owner, image, self.info.shared_memory_optin_bytes)
 

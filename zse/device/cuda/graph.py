@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 from typing import TYPE_CHECKING, Self
 
-from zse.device.cuda.errors import CaptureError
+from zse.device.cuda.errors import CudaRule
 from zse.device.cuda.resource import Resource
 
 if TYPE_CHECKING:
@@ -92,10 +92,10 @@ class Capture:
         """What was recorded.
 
         Raises:
-            CaptureError: The ``with`` block has not ended well.
+            CudaError: The ``with`` block has not ended well.
         """
         if self._graph is None:
-            raise CaptureError("the graph is there only after its capture has ended")
+            raise CudaRule.CAPTURE("the graph is there only after its capture has ended")
         return self._graph
 
     def __enter__(self) -> Self:
@@ -120,5 +120,5 @@ class Capture:
         if code:
             driver.fail("cuStreamEndCapture", code)
         if graph is None:
-            raise CaptureError("the driver returned no graph for a capture")
+            raise CudaRule.CAPTURE("the driver returned no graph for a capture")
         self._graph = graph

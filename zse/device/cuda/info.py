@@ -6,7 +6,7 @@ import ctypes
 import uuid
 from typing import TYPE_CHECKING
 
-from zse.device.cuda.errors import NoDeviceError
+from zse.device.cuda.errors import CudaRule
 from zse.device.facts import GpuInfo, PeerLink
 
 if TYPE_CHECKING:
@@ -43,12 +43,12 @@ def get_device(driver: Driver, ordinal: int) -> int:
     """Return the driver's number of a GPU.
 
     Raises:
-        NoDeviceError: There are fewer.
+        CudaError: There are fewer.
     """
     count = count_devices(driver)
     if not 0 <= ordinal < count:
         seen = "1 GPU is" if count == 1 else f"{count} GPUs are"
-        raise NoDeviceError(f"there is no GPU {ordinal}: {seen} visible, counted from 0")
+        raise CudaRule.NO_DEVICE(f"there is no GPU {ordinal}: {seen} visible, counted from 0")
     device = ctypes.c_int()
     driver.call("cuDeviceGet", ctypes.byref(device), ordinal)
     return device.value

@@ -11,13 +11,7 @@ from __future__ import annotations
 import ctypes
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from zse.device.cuda.errors import (
-    DEINITIALIZED,
-    FAULT_CODES,
-    DriverTooOldError,
-    NoDriverError,
-    error_for,
-)
+from zse.device.cuda.errors import DEINITIALIZED, FAULT_CODES, CudaRule, error_for
 from zse.device.cuda.signatures import BRIEF, SIGNATURES
 
 if TYPE_CHECKING:
@@ -37,7 +31,7 @@ class Driver:
         path: Name or path of the library.
 
     Raises:
-        NoDriverError: It cannot be loaded.
+        CudaError: It cannot be loaded.
     """
 
     def __init__(self, path: str = "") -> None:
@@ -46,14 +40,14 @@ class Driver:
             self._library = ctypes.CDLL(self.path)
             self._brief = ctypes.PyDLL(self.path)
         except OSError as error:
-            raise NoDriverError(f"no CUDA driver: {error}") from error
+            raise CudaRule.NO_DRIVER(f"no CUDA driver: {error}") from error
         self._functions: dict[str, Callable[..., int]] = {}
 
     def raw(self, name: str) -> Callable[..., int]:
         """Return a function that gives its code back, for callers that check it themselves.
 
         Raises:
-            DriverTooOldError: The library has no such function.
+            CudaError: The library has no such function.
         """
         function = self._functions.get(name)
         if function is None:
@@ -95,11 +89,11 @@ class Driver:
         """Return the CUDA version that the driver speaks, if it is enough.
 
         Raises:
-            DriverTooOldError: It is below ``MINIMUM_VERSION``.
+            CudaError: It is below ``MINIMUM_VERSION``.
         """
         found = self.read_version()
         if found < MINIMUM_VERSION:
-            raise DriverTooOldError(
+            raise CudaRule.DRIVER_TOO_OLD(
                 f"the NVIDIA driver speaks CUDA {version_text(found)}; "
                 f"{version_text(MINIMUM_VERSION)} or newer is needed"
             )
@@ -109,7 +103,9 @@ class Driver:
         try:
             function = getattr(self._brief if name in BRIEF else self._library, name)
         except AttributeError as error:
-            raise DriverTooOldError(f"{self.path} has no function {name}", function=name) from error
+            raise CudaRule.DRIVER_TOO_OLD(
+                f"{self.path} has no function {name}", function=name
+            ) from error
         function.restype = ctypes.c_int
         function.argtypes = SIGNATURES[name]
         resolved: Callable[..., int] = function

@@ -11,7 +11,7 @@ import struct
 from typing import TYPE_CHECKING
 
 from zse.device.cuda import structs
-from zse.device.cuda.errors import CudaError, ReleasedError, error_for
+from zse.device.cuda.errors import CudaError, CudaRule, error_for
 from zse.device.cuda.resource import Resource
 
 if TYPE_CHECKING:
@@ -39,8 +39,7 @@ class Module(Resource):
         shared_limit_bytes: Shared memory that a block may ask for on this GPU.
 
     Raises:
-        WrongArchitectureError: It is for another GPU.
-        InvalidImageError: The driver cannot read it.
+        CudaError: It is for another GPU, or the driver cannot read it.
     """
 
     noun = "a module"
@@ -189,7 +188,7 @@ class Kernel:
         config.stream = stream.handle
         handle = self.handle
         if handle is None:
-            raise ReleasedError(f"kernel {self._entry} was launched after its unloading")
+            raise CudaRule.RELEASED(f"kernel {self._entry} was launched after its unloading")
         code = self._raw(self._reference, handle, self._pointers, None)
         if code:
             self._driver.fail("cuLaunchKernelEx", code)

@@ -6,7 +6,7 @@ import contextlib
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
-from zse.device.cuda.errors import ReleasedError
+from zse.device.cuda.errors import CudaRule
 
 if TYPE_CHECKING:
     from zse.device.cuda.library import Driver
@@ -42,10 +42,10 @@ class Resource(ABC):
         """The driver's number for it.
 
         Raises:
-            ReleasedError: It was given back.
+            CudaError: It was given back.
         """
         if self._handle is None:
-            raise ReleasedError(f"{self.noun} was used after it had been released")
+            raise CudaRule.RELEASED(f"{self.noun} was used after it had been released")
         return self._handle
 
     def release(self) -> None:

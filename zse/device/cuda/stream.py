@@ -30,7 +30,7 @@ class Stream(Resource):
         """Wait until everything put into it is done; other threads run meanwhile.
 
         Raises:
-            DeviceFault: Some of it failed.
+            CudaError: Some of it failed.
         """
         self._driver.call("cuStreamSynchronize", self.handle)
 
@@ -66,7 +66,7 @@ class Event(Resource):
         """Wait until the mark is reached; other threads run meanwhile.
 
         Raises:
-            DeviceFault: The work before it failed.
+            CudaError: The work before it failed.
         """
         self._driver.call("cuEventSynchronize", self.handle)
 
