@@ -78,7 +78,7 @@ def verify(
 
     The exit code is 9 when anything is not what it should be; every problem is named.
     """
-    from zse.oci.errors import VerificationError
+    from zse.oci.errors import ImageRule
     from zse.oci.image.source import open_image
     from zse.oci.image.verify import verify_image
     from zse.oci.recipe import recipe_folder
@@ -93,7 +93,7 @@ def verify(
     if as_json:
         typer.echo(json.dumps({**asdict(found), "ok": not found.problems}, indent=2))
     if found.problems:
-        raise VerificationError(
+        raise ImageRule.VERIFICATION(
             f"{reference} has {len(found.problems)} problems:\n  " + "\n  ".join(found.problems)
         )
     if not as_json:

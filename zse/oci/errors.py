@@ -1,8 +1,8 @@
-"""What can go wrong with images, one class a broken rule."""
+"""What can go wrong with images: a class for what is caught, a rule for the rest."""
 
 from __future__ import annotations
 
-from zse.errors import ImageError
+from zse.errors import BrokenRule, ImageError
 
 
 class BadReferenceError(ImageError):
@@ -17,26 +17,10 @@ class DigestMismatchError(ImageError):
     default_hint = "The copy is damaged or was changed: delete it and fetch it again."
 
 
-class UnsafeArchiveError(ImageError):
-    """An archive holds a path that would land outside its folder, or a file it does not list."""
-
-
 class LockError(ImageError):
     """A lock file is missing, stale or contradicts the recipe."""
 
     default_hint = "Run `zse build-image ... --update-lock` to resolve again and write the lock."
-
-
-class WheelError(ImageError):
-    """A wheel could not be fetched or is not what its RECORD says."""
-
-
-class DebianError(ImageError):
-    """A Debian archive could not be read, or a package could not be resolved."""
-
-
-class SignatureError(DebianError):
-    """An index is not signed by the key it must be signed by."""
 
 
 class RegistryError(ImageError):
@@ -53,13 +37,28 @@ class LayoutError(ImageError):
     """A folder is not an OCI image layout, or lacks what was asked of it."""
 
 
-class ImageTooLargeError(ImageError):
+class ImageRule(BrokenRule):
+    """What else an ``ImageError`` is about."""
+
+    def __call__(self, message: str, *, hint: str = "") -> ImageError:
+        """Return the error that names this rule."""
+        return ImageError(message, hint=hint, rule=self)
+
+    DEBIAN = "debian"
+    """A Debian archive could not be read, or a package could not be resolved."""
+    SIGNATURE = "signature"
+    """An index is not signed by the key it must be signed by."""
+    WHEEL = "wheel"
+    """A wheel could not be fetched or is not what its RECORD says."""
+    UNSAFE_ARCHIVE = "unsafe_archive"
+    """An archive holds a path that would land outside its folder, or a file it does not list."""
+    IMAGE_TOO_LARGE = (
+        "image_too_large",
+        "Raise --max-size, or take out what is large: the layers are listed above.",
+    )
     """An image has more bytes than it may have."""
-
-    default_hint = "Raise --max-size, or take out what is large: the layers are listed above."
-
-
-class VerificationError(ImageError):
+    VERIFICATION = (
+        "verification",
+        "Build the image again, and push it again if it is in a registry.",
+    )
     """An image is not what its locks, its base or its documents say."""
-
-    default_hint = "Build the image again, and push it again if it is in a registry."

@@ -3,10 +3,11 @@ from __future__ import annotations
 import tarfile
 
 import pytest
+from broken_rules import breaks
 from oci_builders import make_deb, make_tar
 
 from zse.oci.debian.deb import deb_entries, merged_usr_path
-from zse.oci.errors import DebianError, UnsafeArchiveError
+from zse.oci.errors import ImageRule
 from zse.oci.layout.tar import Kind
 
 
@@ -58,7 +59,7 @@ def test_devices_are_dropped(tmp_path):
 
 @pytest.mark.parametrize("path", ["../etc/passwd", "./a/../../b"])
 def test_paths_outside_the_root_are_refused(tmp_path, path):
-    with pytest.raises(UnsafeArchiveError):
+    with breaks(ImageRule.UNSAFE_ARCHIVE):
         unpack(tmp_path, make_deb(make_tar([(path, b"bad")])))
 
 
@@ -73,5 +74,5 @@ def test_paths_outside_the_root_are_refused(tmp_path, path):
     ],
 )
 def test_broken_packages_are_refused(tmp_path, content, words):
-    with pytest.raises(DebianError, match=words):
+    with breaks(ImageRule.DEBIAN, match=words):
         unpack(tmp_path, content)

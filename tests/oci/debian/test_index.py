@@ -5,6 +5,7 @@ import shutil
 import subprocess
 
 import pytest
+from broken_rules import breaks
 from oci_builders import sha256_hex
 
 from zse.oci.debian import index as debian_index
@@ -16,7 +17,7 @@ from zse.oci.debian.index import (
     resolve,
     verify_release,
 )
-from zse.oci.errors import DebianError, DigestMismatchError, SignatureError
+from zse.oci.errors import DigestMismatchError, ImageRule
 
 
 def package(name: str, *, version: str = "1", depends: str = "", provides: str = "") -> Package:
@@ -96,7 +97,7 @@ def test_excluded_packages_are_not_followed():
 
 
 def test_missing_dependency_is_named_with_who_wants_it():
-    with pytest.raises(DebianError, match="a depends on gone"):
+    with breaks(ImageRule.DEBIAN, match="a depends on gone"):
         resolve([package("a", depends="gone")], ["a"], exclude=())
 
 
@@ -125,7 +126,7 @@ def test_index_whose_signature_cannot_be_checked_is_refused(monkeypatch, tmp_pat
         debian_index, "KEYRINGS", (tmp_path / "none" if absent == "keyring" else keyring,)
     )
     monkeypatch.setattr(shutil, "which", lambda name: None if absent == "gpgv" else name)
-    with pytest.raises(SignatureError, match=absent) as caught:
+    with breaks(ImageRule.SIGNATURE, match=absent) as caught:
         verify_release(b"Origin: x\n", label="bookworm")
     assert "debian-archive-keyring" in caught.value.hint
 
@@ -136,5 +137,5 @@ def test_index_whose_signature_cannot_be_checked_is_refused(monkeypatch, tmp_pat
 )
 def test_index_signed_by_nobody_is_refused_where_it_can_be_checked():
     forged = b"-----BEGIN PGP SIGNED MESSAGE-----\nHash: SHA256\n\nOrigin: x\n-----BEGIN PGP SIGNATURE-----\n\nAAAA\n-----END PGP SIGNATURE-----\n"
-    with pytest.raises(SignatureError, match="not signed"):
+    with breaks(ImageRule.SIGNATURE, match="not signed"):
         verify_release(forged, label="bookworm")

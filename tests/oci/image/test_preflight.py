@@ -4,10 +4,11 @@ import os
 
 import httpx
 import pytest
+from broken_rules import breaks
 from oci_builders import FakeRegistry
 
 from zse.errors import StoreError
-from zse.oci.errors import ImageTooLargeError, RegistryAuthError, RegistryError
+from zse.oci.errors import ImageRule, RegistryAuthError, RegistryError
 from zse.oci.image.options import BuildOptions
 from zse.oci.image.preflight import check_model, check_options, check_places
 from zse.oci.recipe import load_recipe
@@ -89,5 +90,5 @@ def test_registry_that_cannot_end_an_upload_is_fine():
 def test_model_over_the_budget_is_refused_before_it_is_packed(project, options):
     model = project / "model.zse"
     assert check_model(options(model=model, max_size_bytes=1 << 20)) == model
-    with pytest.raises(ImageTooLargeError, match="the model alone"):
+    with breaks(ImageRule.IMAGE_TOO_LARGE, match="the model alone"):
         check_model(options(model=model, max_size_bytes=100))

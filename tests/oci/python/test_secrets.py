@@ -4,10 +4,11 @@ import os
 import subprocess
 
 import pytest
+from broken_rules import breaks
 from oci_builders import fill_cache, read_layer
 
 from zse.errors import NotFoundError, UsageError
-from zse.oci.errors import WheelError
+from zse.oci.errors import ImageRule
 from zse.oci.layout.layer import Compression
 from zse.oci.python import wheels as wheels_module
 from zse.oci.python.secrets import Secrets, read_secrets
@@ -57,7 +58,7 @@ def test_pip_gets_the_secret_and_its_errors_do_not_show_it(build, project, secre
         return subprocess.CompletedProcess(command, 1, "", f"ERROR: no {ADDRESS}")
 
     monkeypatch.setattr(wheels_module.subprocess, "run", fail)
-    with pytest.raises(WheelError) as caught:
+    with breaks(ImageRule.WHEEL) as caught:
         build(cache_dir=project / "empty", secrets=secrets)
     assert seen[0][1]["PIP_INDEX_URL"] == ADDRESS
     assert not any(WORD in word for word in seen[0][0])

@@ -3,8 +3,9 @@ from __future__ import annotations
 import os
 
 import pytest
+from broken_rules import breaks
 
-from zse.oci.errors import UnsafeArchiveError, WheelError
+from zse.oci.errors import ImageRule
 from zse.oci.python.wheel import wheel_entries
 
 
@@ -36,18 +37,18 @@ def test_pruned_paths_are_left_out(wheel_builder):
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "../outside.py", "demo/../../outside.py"])
 def test_members_outside_the_folder_are_refused(wheel_builder, path):
-    with pytest.raises(UnsafeArchiveError):
+    with breaks(ImageRule.UNSAFE_ARCHIVE):
         contents(wheel_builder(files={path: b"bad"}))
 
 
 def test_member_that_record_does_not_list_is_refused(wheel_builder):
-    with pytest.raises(UnsafeArchiveError, match="RECORD does not list"):
+    with breaks(ImageRule.UNSAFE_ARCHIVE, match="RECORD does not list"):
         contents(wheel_builder(unlisted={"demo/extra.py": b"bad"}))
 
 
 def test_member_that_differs_from_record_is_refused(wheel_builder):
     wheel = wheel_builder(files={"demo/a.py": b"changed"}, record={"demo/a.py": b"original"})
-    with pytest.raises(WheelError, match=r"demo/a\.py differs"):
+    with breaks(ImageRule.WHEEL, match=r"demo/a\.py differs"):
         contents(wheel)
 
 
@@ -56,12 +57,12 @@ def test_large_member_is_checked_while_it_is_read(wheel_builder):
     good = wheel_builder("good", files={"good/big.so": data})
     assert contents(good)["opt/zse/site-packages/good/big.so"] == data
     bad = wheel_builder("bad", files={"bad/big.so": data}, record={"bad/big.so": b"other"})
-    with pytest.raises(WheelError, match=r"big\.so differs"):
+    with breaks(ImageRule.WHEEL, match=r"big\.so differs"):
         contents(bad)
 
 
 def test_something_else_than_a_wheel_is_refused(tmp_path):
     path = tmp_path / "x.whl"
     path.write_bytes(b"not a zip")
-    with pytest.raises(WheelError, match="not a wheel"):
+    with breaks(ImageRule.WHEEL, match="not a wheel"):
         contents(path)

@@ -3,10 +3,11 @@ from __future__ import annotations
 import subprocess
 
 import pytest
+from broken_rules import breaks
 from oci_builders import make_wheel, sha256_hex
 
 from zse.errors import DiskFullError
-from zse.oci.errors import LockError, WheelError
+from zse.oci.errors import ImageRule, LockError
 from zse.oci.python import wheels as wheels_module
 from zse.oci.python.wheels import fetch_wheels, read_wheel_lock, update_wheel_lock
 from zse.oci.recipe import load_recipe
@@ -50,7 +51,7 @@ def test_locked_wheel_is_fetched_once(recipe, recipe_files, index, tmp_path, mon
 
 def test_wheel_with_another_hash_is_refused(recipe, recipe_files, index, tmp_path):
     make_wheel(index, files={"demo/__init__.py": b"evil"})
-    with pytest.raises(WheelError, match="could not fetch"):
+    with breaks(ImageRule.WHEEL, match="could not fetch"):
         fetch_wheels(recipe, read_wheel_lock(recipe_files, recipe), tmp_path / "cache")
 
 
@@ -67,7 +68,7 @@ def test_spare_index_is_asked_only_when_pip_finds_nothing(
     spare = recipe.wheels.__class__(
         requirements=("demo==1.0",), extra_index="https://spare.example"
     )
-    with pytest.raises(WheelError, match="none found"):
+    with breaks(ImageRule.WHEEL, match="none found"):
         wheels_module._download(
             recipe.__class__(name="x", folder=recipe_files, entrypoint=(), wheels=spare),
             ["demo==1.0"],

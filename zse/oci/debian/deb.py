@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import zstandard
 
-from zse.oci.errors import DebianError
+from zse.oci.errors import ImageRule
 from zse.oci.layout.tar import Entry, check_member_path, directory, file_of_bytes, symlink
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ def deb_entries(package: Path) -> Iterator[Entry]:
     Hard links become copies. Devices and setuid bits are dropped.
 
     Raises:
-        DebianError: The file is not a Debian package.
-        UnsafeArchiveError: A path leaves the root.
+        ImageError: The file is not a Debian package.
+        ImageError: A path leaves the root.
     """
     try:
         data = _data_tar(package)
@@ -39,14 +39,16 @@ def deb_entries(package: Path) -> Iterator[Entry]:
                 if entry is not None:
                     yield entry
     except (tarfile.TarError, lzma.LZMAError, zstandard.ZstdError, OSError, EOFError) as error:
-        raise DebianError(f"{package.name} is not a readable Debian package: {error}") from error
+        raise ImageRule.DEBIAN(
+            f"{package.name} is not a readable Debian package: {error}"
+        ) from error
 
 
 def read_deb_file(package: Path, path: str) -> bytes:
     """Return one file of a .deb; nothing when the package does not hold it.
 
     Raises:
-        DebianError: The file is not a Debian package.
+        ImageError: The file is not a Debian package.
     """
     try:
         with tarfile.open(fileobj=io.BytesIO(_data_tar(package)), mode="r:") as archive:
@@ -55,7 +57,9 @@ def read_deb_file(package: Path, path: str) -> bytes:
     except KeyError:
         return b""
     except (tarfile.TarError, lzma.LZMAError, zstandard.ZstdError, OSError, EOFError) as error:
-        raise DebianError(f"{package.name} is not a readable Debian package: {error}") from error
+        raise ImageRule.DEBIAN(
+            f"{package.name} is not a readable Debian package: {error}"
+        ) from error
 
 
 def merged_usr_path(path: str) -> str:
@@ -86,7 +90,7 @@ def _data_tar(package: Path) -> bytes:
     """Return the uncompressed data.tar of a package."""
     raw = package.read_bytes()
     if not raw.startswith(_AR_MAGIC):
-        raise DebianError(f"{package.name} does not start with {_AR_MAGIC!r}")
+        raise ImageRule.DEBIAN(f"{package.name} does not start with {_AR_MAGIC!r}")
     offset_bytes = len(_AR_MAGIC)
     while offset_bytes + _AR_HEADER_BYTES <= len(raw):
         header = raw[offset_bytes : offset_bytes + _AR_HEADER_BYTES]
@@ -94,14 +98,14 @@ def _data_tar(package: Path) -> bytes:
         try:
             size_bytes = int(header[48:58])
         except ValueError:
-            raise DebianError(f"{package.name} has a broken ar header") from None
+            raise ImageRule.DEBIAN(f"{package.name} has a broken ar header") from None
         start = offset_bytes + _AR_HEADER_BYTES
         if size_bytes < 0 or start + size_bytes > len(raw):
-            raise DebianError(f"{package.name} is cut short in {name}")
+            raise ImageRule.DEBIAN(f"{package.name} is cut short in {name}")
         if name.startswith("data.tar"):
             return _decompress(name, raw[start : start + size_bytes], package.name)
         offset_bytes = start + size_bytes + size_bytes % 2
-    raise DebianError(f"{package.name} holds no data.tar")
+    raise ImageRule.DEBIAN(f"{package.name} holds no data.tar")
 
 
 def _decompress(name: str, data: bytes, package: str) -> bytes:
@@ -110,7 +114,9 @@ def _decompress(name: str, data: bytes, package: str) -> bytes:
         inflater = lzma.LZMADecompressor()
         files = inflater.decompress(data, _MAX_DATA_BYTES)
         if not inflater.eof:
-            raise DebianError(f"{package} is cut short, or holds more than {_MAX_DATA_BYTES} bytes")
+            raise ImageRule.DEBIAN(
+                f"{package} is cut short, or holds more than {_MAX_DATA_BYTES} bytes"
+            )
         return files
     if suffix == ".zst":
         return zstandard.ZstdDecompressor().decompressobj().decompress(data)
@@ -118,4 +124,4 @@ def _decompress(name: str, data: bytes, package: str) -> bytes:
         return gzip.decompress(data)
     if suffix == "":
         return data
-    raise DebianError(f"{package} stores its files as {name}, expected .xz, .zst or .gz")
+    raise ImageRule.DEBIAN(f"{package} stores its files as {name}, expected .xz, .zst or .gz")

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zse.oci.debian.apt import parse_paragraphs
-from zse.oci.errors import DebianError, DigestMismatchError, SignatureError
+from zse.oci.errors import DigestMismatchError, ImageRule
 from zse.records import record
 
 if TYPE_CHECKING:
@@ -46,13 +46,13 @@ def verify_release(signed: bytes, *, label: str) -> str:
     """Return the signed text of an InRelease file.
 
     Raises:
-        SignatureError: The signature does not fit, or cannot be checked on this machine.
+        ImageError: The signature does not fit, or cannot be checked on this machine.
     """
     gpgv = shutil.which("gpgv")
     keyring = next((path for path in KEYRINGS if path.is_file()), None)
     if gpgv is None or keyring is None:
         absent = "gpgv" if gpgv is None else f"Debian's keyring ({KEYRINGS[0]})"
-        raise SignatureError(
+        raise ImageRule.SIGNATURE(
             f"the signature of {label} cannot be checked: {absent} is not installed, "
             "so no lock is written",
             hint="Run `apt-get install gpgv debian-archive-keyring`; elsewhere than on Debian, put "
@@ -68,7 +68,7 @@ def verify_release(signed: bytes, *, label: str) -> str:
             check=False,
         )
         if done.returncode != 0 or not output.is_file():
-            raise SignatureError(
+            raise ImageRule.SIGNATURE(
                 f"{label} is not signed by a key in {keyring}: {done.stderr.strip()[-300:]}",
                 hint="Use another mirror, or update the package debian-archive-keyring.",
             )
@@ -87,7 +87,7 @@ def read_index(packed: bytes, *, expected_sha256: str, archive: str) -> list[Pac
 
     Raises:
         DigestMismatchError: The file is not the one that the signed index lists.
-        DebianError: It cannot be unpacked.
+        ImageError: It cannot be unpacked.
     """
     found = hashlib.sha256(packed).hexdigest()
     if found != expected_sha256:
@@ -97,7 +97,7 @@ def read_index(packed: bytes, *, expected_sha256: str, archive: str) -> list[Pac
     try:
         text = lzma.decompress(packed).decode()
     except (lzma.LZMAError, UnicodeDecodeError) as error:
-        raise DebianError(f"Packages.xz of {archive} cannot be unpacked: {error}") from error
+        raise ImageRule.DEBIAN(f"Packages.xz of {archive} cannot be unpacked: {error}") from error
     return [_package(paragraph, archive) for paragraph in parse_paragraphs(text)]
 
 
@@ -107,7 +107,7 @@ def resolve(
     """Return the roots and everything they depend on, sorted by name.
 
     Raises:
-        DebianError: A root or a dependency is not in the index.
+        ImageError: A root or a dependency is not in the index.
     """
     newest: dict[str, Package] = {}
     providers: dict[str, list[str]] = {}
@@ -124,7 +124,7 @@ def resolve(
         if name in chosen:
             continue
         if name not in newest:
-            raise DebianError(f"the index has no package named {name}")
+            raise ImageRule.DEBIAN(f"the index has no package named {name}")
         chosen[name] = newest[name]
         waiting += [
             _choose(alternatives, name, newest, providers, chosen)
@@ -158,7 +158,7 @@ def _choose(
             return name
         if name in providers:
             return sorted(providers[name])[0]
-    raise DebianError(f"{wanted_by} depends on {' | '.join(alternatives)}, which is not there")
+    raise ImageRule.DEBIAN(f"{wanted_by} depends on {' | '.join(alternatives)}, which is not there")
 
 
 def _package(paragraph: dict[str, str], archive: str) -> Package:
@@ -176,7 +176,7 @@ def _package(paragraph: dict[str, str], archive: str) -> Package:
             provides=paragraph.get("provides", ""),
         )
     except (KeyError, ValueError) as error:
-        raise DebianError(f"the index of {archive} has a broken paragraph: {error}") from error
+        raise ImageRule.DEBIAN(f"the index of {archive} has a broken paragraph: {error}") from error
 
 
 def _names(relation: str) -> list[list[str]]:

@@ -23,7 +23,7 @@ from zse.oci.debian.index import (
     resolve,
     verify_release,
 )
-from zse.oci.errors import DebianError, DigestMismatchError, LockError
+from zse.oci.errors import DigestMismatchError, ImageRule, LockError
 from zse.oci.layout.tar import Entry, Kind, directory, file_of_bytes, symlink
 from zse.oci.recipe import DebianRecipe, load_lock, lock_name, write_lock
 from zse.records import record
@@ -58,13 +58,13 @@ class Archive:
         """Return a file of the archive, or None when the mirror does not have it.
 
         Raises:
-            DebianError: The mirror cannot be reached or answers with an error.
+            ImageError: The mirror cannot be reached or answers with an error.
         """
         address = f"{self.mirrors.of(archive)}/{path}"
         try:
             return patiently(lambda: self._get_once(address), retried=_TRY_AGAIN)
         except _TRY_AGAIN as error:
-            raise DebianError(
+            raise ImageRule.DEBIAN(
                 f"the Debian mirror could not be reached: {error}",
                 hint="Check the network, or name another mirror with --mirror.",
             ) from error
@@ -82,7 +82,7 @@ class Archive:
         if answer.status_code == 404:
             return None
         if answer.status_code != 200:
-            raise DebianError(f"the Debian mirror answered {answer.status_code} for {address}")
+            raise ImageRule.DEBIAN(f"the Debian mirror answered {answer.status_code} for {address}")
         return answer.content
 
     def fetch(self, package: Package) -> Path:
@@ -169,7 +169,7 @@ def debian_entries(
         for entry in deb_entries(file):
             seen = root.get(entry.path)
             if seen is not None and not seen.kind is entry.kind is Kind.DIRECTORY:
-                raise DebianError(f"{package.name} and another package both hold {entry.path}")
+                raise ImageRule.DEBIAN(f"{package.name} and another package both hold {entry.path}")
             root[entry.path] = entry
     made = {entry.path: entry for entry in _made_by_scripts(root)}
     kept = {path: entry for path, entry in root.items() if _is_kept(path, recipe.prune)}
@@ -190,7 +190,9 @@ def _all_packages(archive: Archive, recipe: DebianRecipe) -> Iterator[Package]:
         signed = archive.get(name, f"dists/{suite}/InRelease")
         if signed is None:
             if is_required:
-                raise DebianError(f"the mirror has no suite {suite}", hint="Try --base debian.")
+                raise ImageRule.DEBIAN(
+                    f"the mirror has no suite {suite}", hint="Try --base debian."
+                )
             archive.report(f"warning: the mirror has no {suite}: it is left out")
             continue
         digests = release_digests(verify_release(signed, label=suite))
@@ -204,7 +206,7 @@ def _index(
     expected = digests.get(inner)
     packed = archive.get(name, f"dists/{suite}/{inner}")
     if expected is None or packed is None:
-        raise DebianError(f"{suite} has no {inner}")
+        raise ImageRule.DEBIAN(f"{suite} has no {inner}")
     return read_index(packed, expected_sha256=expected, archive=name)
 
 

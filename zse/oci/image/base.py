@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 import zstandard
 
 from zse.errors import NotFoundError
-from zse.oci.errors import BadReferenceError, DebianError, LayoutError
+from zse.oci.errors import BadReferenceError, ImageRule, LayoutError
 from zse.oci.layout.folder import ImageLayout
 from zse.oci.layout.index import split_place, with_kind
 from zse.oci.layout.layer import Compression, Layer, write_layer_from_tar
@@ -204,15 +204,15 @@ def suite_of(value: str, default: str, *, python: str, known: Mapping[str, str])
     """Return the Debian suite to use; its Python must be the one the wheels are made for.
 
     Raises:
-        DebianError: The suite is unknown, or carries another Python.
+        ImageError: The suite is unknown, or carries another Python.
     """
     suite = value or default
     if suite not in known:
-        raise DebianError(
+        raise ImageRule.DEBIAN(
             f"the Debian suite {suite!r} is not known", hint=f"Known: {', '.join(sorted(known))}."
         )
     if known[suite] != python:
-        raise DebianError(
+        raise ImageRule.DEBIAN(
             f"Debian {suite} has Python {known[suite]}, the image's wheels are for {python}",
             hint=f"Use --base debian:{default}, or another recipe.",
         )

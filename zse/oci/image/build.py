@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zse.oci.errors import ImageTooLargeError
+from zse.oci.errors import ImageRule
 from zse.oci.image.layers import model_layer
 from zse.oci.image.next_steps import next_steps
 from zse.oci.image.options import BuildOptions, BuiltImage, ModelMode
@@ -53,7 +53,7 @@ def build_image(
     Raises:
         UsageError: The options contradict each other.
         ImageError: Any of its subclasses: a lock, wheel, package, base or registry at fault.
-        ImageTooLargeError: It is over its budget; it was neither pushed nor listed.
+        ImageError: It is over its budget; it was neither pushed nor listed.
         DiskFullError: No room left.
     """
     target = parse_reference(options.name)
@@ -129,7 +129,7 @@ def _check_size(recipe: Recipe, options: BuildOptions, image: PlatformImage) -> 
         return
     if size_bytes > limit_bytes:
         layers = ", ".join(f"{x.comment} {x.size_bytes / 1e6:.1f} MB" for x in image.layers)
-        raise ImageTooLargeError(
+        raise ImageRule.IMAGE_TOO_LARGE(
             f"the {image.platform} image has {size_bytes / 1e6:.1f} MB, "
             f"the limit is {limit_bytes / 1e6:.1f} MB ({name}); {layers}"
         )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from zse.errors import NotFoundError, StoreError, UsageError
 from zse.oci.debian.packages import SUITE_PYTHON
-from zse.oci.errors import ImageTooLargeError
+from zse.oci.errors import ImageRule
 from zse.oci.image.base import (
     base_from_layout,
     base_from_registry,
@@ -127,7 +127,7 @@ def check_model(options: BuildOptions) -> Path:
 
     Raises:
         NotFoundError: There is no such file.
-        ImageTooLargeError: It alone has more bytes than the image may have.
+        ImageError: It alone has more bytes than the image may have.
     """
     if options.model is None or not options.model.is_file():
         raise NotFoundError(
@@ -136,7 +136,7 @@ def check_model(options: BuildOptions) -> Path:
         )
     size_bytes, limit_bytes = options.model.stat().st_size, options.max_size_bytes
     if limit_bytes and size_bytes > limit_bytes:
-        raise ImageTooLargeError(
+        raise ImageRule.IMAGE_TOO_LARGE(
             f"the model alone has {size_bytes / 1e6:.1f} MB, the limit is "
             f"{limit_bytes / 1e6:.1f} MB (--max-size)",
             hint="Raise --max-size, or leave the model out: --model volume or --model url.",

@@ -98,7 +98,7 @@ class ImagePython:
         """Return the compiler; its packages are fetched and unpacked when that is not done yet.
 
         Raises:
-            DebianError: The packages cannot be had.
+            ImageError: The packages cannot be had.
         """
         return PycCompiler(self._command)
 

@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING, cast
 import zstandard
 
 from zse.errors import DiskFullError
-from zse.oci.errors import LayoutError, UnsafeArchiveError
+from zse.oci.errors import ImageRule, LayoutError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,7 +41,7 @@ def unpack(image: Base, rootfs: Path) -> None:
 
     Raises:
         LayoutError: A layer cannot be read.
-        UnsafeArchiveError: A layer holds a path with ``..`` in it.
+        ImageError: A layer holds a path with ``..`` in it.
         DiskFullError: There is no room left.
     """
     rootfs.mkdir(parents=True, exist_ok=True)
@@ -79,7 +79,7 @@ def _unpack_layer(stream: IO[bytes], rootfs: Path) -> None:
         for member in archive:
             parts = [part for part in member.name.split("/") if part not in ("", ".")]
             if ".." in parts:
-                raise UnsafeArchiveError(f"a layer holds the path {member.name!r}")
+                raise ImageRule.UNSAFE_ARCHIVE(f"a layer holds the path {member.name!r}")
             if not parts:
                 continue
             parent = inside(rootfs, "/".join(parts[:-1]))
@@ -111,7 +111,7 @@ def inside(rootfs: Path, path: str) -> Path:
             continue
         links += 1
         if links > _MAX_LINKS:
-            raise UnsafeArchiveError(f"{path!r} leads in circles")
+            raise ImageRule.UNSAFE_ARCHIVE(f"{path!r} leads in circles")
         target = str(here.readlink())
         if target.startswith("/"):
             done = []

@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 from zse.errors import ImageError
-from zse.oci.errors import UnsafeArchiveError
+from zse.oci.errors import ImageRule
 from zse.records import record
 
 if TYPE_CHECKING:
@@ -93,11 +93,11 @@ def check_member_path(path: str, *, archive: str) -> str:
     """Return ``path`` normalised, or refuse one that leaves its folder.
 
     Raises:
-        UnsafeArchiveError: The path is absolute, empty, or holds ``..``, NUL or a backslash.
+        ImageError: The path is absolute, empty, or holds ``..``, NUL or a backslash.
     """
     parts = [part for part in path.split("/") if part not in {"", "."}]
     if path.startswith("/") or ".." in parts or not parts or "\0" in path or "\\" in path:
-        raise UnsafeArchiveError(
+        raise ImageRule.UNSAFE_ARCHIVE(
             f"{archive} holds the path {path!r}, which is not inside it",
             hint="Do not use this archive; it was not made by an honest tool.",
         )
@@ -117,7 +117,7 @@ def write_tar(
             so that a reader may map it straight out of the stored layer.
 
     Raises:
-        UnsafeArchiveError: Two entries have the same path.
+        ImageError: Two entries have the same path.
         ImageError: A file became shorter while it was written.
     """
     # An integer time stamp matters: a float would add a PAX record and change the bytes.
@@ -154,7 +154,7 @@ def _in_order(entries: Iterable[Entry]) -> Iterator[Entry]:
     for entry in entries:
         seen = by_path.get(entry.path)
         if seen is not None and not (seen.kind is entry.kind is Kind.DIRECTORY):
-            raise UnsafeArchiveError(f"two files of the layer have the path {entry.path!r}")
+            raise ImageRule.UNSAFE_ARCHIVE(f"two files of the layer have the path {entry.path!r}")
         by_path[entry.path] = entry
     for path in list(by_path):
         parent = path.rpartition("/")[0]

@@ -14,7 +14,7 @@ import io
 import zipfile
 from typing import TYPE_CHECKING, BinaryIO, cast
 
-from zse.oci.errors import UnsafeArchiveError, WheelError
+from zse.oci.errors import ImageRule
 from zse.oci.layout.tar import Entry, check_member_path, file_of_bytes
 
 if TYPE_CHECKING:
@@ -37,13 +37,13 @@ def wheel_entries(
         prune: Patterns (``*`` crosses slashes) of paths below site-packages to leave out.
 
     Raises:
-        UnsafeArchiveError: A member's path leaves the folder, or is not listed in RECORD.
-        WheelError: The file is no wheel, or a member differs from its hash in RECORD.
+        ImageError: A member's path leaves the folder, or is not listed in RECORD.
+        ImageError: The file is no wheel, or a member differs from its hash in RECORD.
     """
     try:
         archive = zipfile.ZipFile(wheel)
     except (OSError, zipfile.BadZipFile) as error:
-        raise WheelError(f"{wheel.name} is not a wheel: {error}") from error
+        raise ImageRule.WHEEL(f"{wheel.name} is not a wheel: {error}") from error
     with archive:
         hashes = _record(archive, wheel.name)
         members = sorted(archive.infolist(), key=lambda member: member.filename)
@@ -71,7 +71,9 @@ def _entry(
     if member.file_size <= _IN_MEMORY_BYTES:
         data = archive.read(member)
         if digest is not None and hashlib.sha256(data).digest() != digest:
-            raise WheelError(f"{wheel.name}: {member.filename} differs from its hash in RECORD")
+            raise ImageRule.WHEEL(
+                f"{wheel.name}: {member.filename} differs from its hash in RECORD"
+            )
         return file_of_bytes(path, data, mode=mode)
     return Entry(
         path=path,
@@ -94,7 +96,7 @@ def _listed_digest(path: str, hashes: Mapping[str, bytes | None], wheel: str) ->
     if path not in hashes:
         if path.endswith(("/RECORD.jws", "/RECORD.p7s")):
             return None
-        raise UnsafeArchiveError(f"{wheel} holds {path!r}, which its RECORD does not list")
+        raise ImageRule.UNSAFE_ARCHIVE(f"{wheel} holds {path!r}, which its RECORD does not list")
     return hashes[path]
 
 
@@ -106,7 +108,7 @@ def _record(archive: zipfile.ZipFile, wheel: str) -> dict[str, bytes | None]:
         if name.count("/") == 1 and name.endswith(".dist-info/RECORD")
     ]
     if len(names) != 1:
-        raise WheelError(f"{wheel} has {len(names)} RECORD files, expected 1")
+        raise ImageRule.WHEEL(f"{wheel} has {len(names)} RECORD files, expected 1")
     hashes: dict[str, bytes | None] = {}
     rows = csv.reader(io.StringIO(archive.read(names[0]).decode()))
     for row in rows:
@@ -118,7 +120,7 @@ def _record(archive: zipfile.ZipFile, wheel: str) -> dict[str, bytes | None]:
         elif algorithm == "sha256":
             hashes[row[0]] = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
         else:
-            raise WheelError(f"{wheel}: RECORD has no SHA-256 for {row[0]!r}")
+            raise ImageRule.WHEEL(f"{wheel}: RECORD has no SHA-256 for {row[0]!r}")
     return hashes
 
 
@@ -140,7 +142,7 @@ class _CheckedMember(io.RawIOBase):
         self._hash.update(data)
         self._left_bytes -= len(data)
         if self._left_bytes == 0 and self._digest not in {None, self._hash.digest()}:
-            raise WheelError(f"{self._label} differs from its hash in RECORD")
+            raise ImageRule.WHEEL(f"{self._label} differs from its hash in RECORD")
         return data
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zse.errors import DiskFullError, MissingDependencyError
-from zse.oci.errors import LockError, WheelError
+from zse.oci.errors import ImageRule, LockError
 from zse.oci.python.secrets import Secrets
 from zse.oci.recipe import Recipe, load_lock, write_lock
 from zse.records import record
@@ -95,7 +95,7 @@ def fetch_wheels(
     """Return the locked wheels as local files, fetching the ones not yet in the cache.
 
     Raises:
-        WheelError: pip could not find a wheel, or what it found has another hash.
+        ImageError: pip could not find a wheel, or what it found has another hash.
         MissingDependencyError: pip is not installed beside this Python.
     """
     paths = {wheel: cache / wheel.sha256 / wheel.file for wheel in wheels}
@@ -109,7 +109,7 @@ def fetch_wheels(
             for wheel in missing:
                 file = scratch / wheel.file
                 if not file.is_file() or sha256_of(file) != wheel.sha256:
-                    raise WheelError(f"pip did not fetch {wheel.file} with the locked SHA-256")
+                    raise ImageRule.WHEEL(f"pip did not fetch {wheel.file} with the locked SHA-256")
                 _keep(file, paths[wheel])
     return list(paths.values())
 
@@ -158,7 +158,7 @@ def _download(
             f"{sys.executable} has no pip", hint=f"Run {sys.executable} -m ensurepip."
         )
     words = [line for line in said.splitlines() if line.startswith("ERROR")]
-    raise WheelError(
+    raise ImageRule.WHEEL(
         f"pip could not fetch the image's wheels: {' '.join(words[:3]) or said[-400:]}",
         hint="Check pip's index settings (pip config list), or run --update-lock.",
     )
