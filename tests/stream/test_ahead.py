@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.stream.conftest import write_model
+from zse.errors import StoreError
 from zse.format.reader import ZSEReader
 from zse.stream.ahead import AheadSource
-from zse.stream.errors import StreamError
 from zse.stream.loader import LoaderOptions, load_region
 from zse.stream.plan import region_span
 
@@ -132,9 +132,9 @@ def test_a_chunk_that_no_thread_has_begun_is_read_by_who_wants_it(
 
 def test_an_error_ahead_reaches_the_load(model: tuple[SlowSource, ZSEHeader], gpu: HostGpu) -> None:
     source, header = model
-    source.failure = StreamError("the line is dead")
+    source.failure = StoreError("the line is dead")
     ahead = AheadSource(source, header, chunk_bytes=8192)
-    with pytest.raises(StreamError, match="the line is dead"):
+    with pytest.raises(StoreError, match="the line is dead"):
         load_region(gpu, ahead, header, gpu.memory(region_span(header)[1]), OPTIONS)
     ahead.close()
     assert source.is_closed

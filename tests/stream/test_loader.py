@@ -13,10 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.stream.conftest import write_model
-from zse.errors import LoadCancelledError, SourceChangedError, UsageError
+from zse.errors import LoadCancelledError, SourceChangedError, StoreError, UsageError
 from zse.format.errors import Rule
 from zse.format.reader import ZSEReader
-from zse.stream.errors import FileShrankError, StreamError
 from zse.stream.loader import LoaderOptions, LoadReport, load_region, start_load
 from zse.stream.plan import region_span
 from zse.stream.source import LocalSource
@@ -148,7 +147,7 @@ def test_a_file_cut_short_while_it_is_loaded_names_both_sizes(
             os.truncate(path, size - 20 * 4096)
 
     gpu.on_copy = cut
-    with pytest.raises(FileShrankError, match=f"has {size - 20 * 4096} bytes now; it had {size}"):
+    with breaks(Rule.FILE_SHRANK, match=f"has {size - 20 * 4096} bytes now; it had {size}"):
         load(gpu, path, SMALL)
 
 
@@ -157,7 +156,7 @@ def test_a_file_cut_short_before_it_is_loaded_is_refused(gpu: HostGpu, make_file
     header = header_of(path)
     os.truncate(path, path.stat().st_size - 4096)
     source = LocalSource(path)
-    with pytest.raises(FileShrankError, match="its header says that the tensors end"):
+    with breaks(Rule.FILE_SHRANK, match="its header says that the tensors end"):
         load_region(gpu, source, header, gpu.memory(10 * 4096), SMALL)
     source.close()
     assert gpu.num_copies == 0
@@ -254,7 +253,7 @@ def test_a_read_error_names_the_file_and_the_place(
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr("os.preadv", broken)
-    with pytest.raises(StreamError, match=r"cannot read .*model\.zse at byte \d+: Input/output"):
+    with pytest.raises(StoreError, match=r"cannot read .*model\.zse at byte \d+: Input/output"):
         load(gpu, path, SMALL)
 
 
@@ -269,7 +268,7 @@ def test_a_load_whose_threads_cannot_all_start_leaves_none_behind(
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", limited)
-    with pytest.raises(StreamError, match="2 of 3 threads"):
+    with pytest.raises(StoreError, match="2 of 3 threads"):
         load(gpu, make_file([40_000, 40_000, 40_000]), SMALL)
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("zse-load")]
 

@@ -9,13 +9,14 @@ import threading
 from pathlib import Path
 
 import pytest
+from broken_rules import breaks
 from tokenizer_samples import MAKERS, mixed_lines
 from tokenizers import Tokenizer as Reference
 
 from zse.errors import NotFoundError
+from zse.format.errors import Rule
 from zse.text.binary import build_binary
 from zse.text.container import unpack
-from zse.text.facts import TokenizerError
 from zse.text.tokenizer import Tokenizer, load_tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -153,7 +154,7 @@ def test_a_file_without_end_tokens_has_none(load):
 
 
 def test_a_bad_end_token_names_the_file(load):
-    with pytest.raises(TokenizerError, match=r"generation_config\.json holds eos_token_id='2'"):
+    with breaks(Rule.TOKENIZER, match=r"generation_config\.json holds eos_token_id='2'"):
         load("byte_level", generation_config=b'{"eos_token_id": "2"}')
 
 
@@ -164,7 +165,7 @@ def test_without_a_tokenizer_the_error_says_what_is_supported():
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"model": 3}', b"\xff\xfe"])
 def test_a_damaged_tokenizer_json_is_a_clear_error(data):
-    with pytest.raises(TokenizerError):
+    with breaks(Rule.TOKENIZER):
         Tokenizer.from_sections({"tokenizer.json": data}.get)
 
 
@@ -187,7 +188,7 @@ def test_a_damaged_binary_form_is_a_clear_error(tokenizer_json, damage):
         "fields": binary[:12] + b"{}" + rest,
         "definition": binary[: 12 + length] + b"kitoken" + b"\x00" * 40,
     }
-    with pytest.raises(TokenizerError):
+    with breaks(Rule.TOKENIZER):
         Tokenizer.from_sections({"tokenizer.kitoken": damaged[damage]}.get)
 
 

@@ -42,7 +42,7 @@ def begin_arrival(
 
     Raises:
         DeviceError: The device is unknown, absent or has too little memory.
-        StreamError: The file cannot be read.
+        StoreError: The file cannot be read.
     """
     check_device(device)
     if not runs_on_gpu(device):

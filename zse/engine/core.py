@@ -235,7 +235,7 @@ class EngineCore:
         """Prove that blocks have the owners they count. Slow: for tests and for debugging.
 
         Raises:
-            BlockOwnershipError: A block has another number of owners than it counts.
+            EngineError: A block has another number of owners than it counts.
         """
         self.cache.check_consistency(self._scheduler.tables())
 

@@ -120,6 +120,13 @@ class Rule(BrokenRule):
     """A pack's header, or a kernel's facts, is not JSON in its canonical spelling."""
     NOT_A_CUBIN = "not_a_cubin"
     """A kernel's code is not an ELF file."""
+    TOKENIZER = "tokenizer", "Convert the checkpoint again; its tokenizer.json may be damaged."
+    """The tokenizer carried by the file cannot be read."""
+    FILE_SHRANK = (
+        "file_shrank",
+        "Something cut the file short while it was read: copy or convert it again.",
+    )
+    """The file has fewer bytes than it had when it was opened."""
 
 
 class Misuse(BrokenRule):

@@ -1,12 +1,11 @@
 """zKV: who owns which KV block, and which prefixes are shared."""
 
-from zse.kv.blocks import BlockAllocator, BlockOwnershipError
+from zse.kv.blocks import BlockAllocator
 from zse.kv.cache import BlockTable, KVCache
 from zse.kv.prefix import PrefixMatch, RadixTree
 
 __all__ = [
     "BlockAllocator",
-    "BlockOwnershipError",
     "BlockTable",
     "KVCache",
     "PrefixMatch",

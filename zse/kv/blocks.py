@@ -14,10 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-class BlockOwnershipError(EngineError):
-    """A block was released or shared that nobody owns, or that the pool does not have."""
-
-
 class BlockAllocator:
     """Hands out the blocks of a fixed pool.
 
@@ -67,7 +63,7 @@ class BlockAllocator:
         """Add a reference to a block that has an owner and return the new count.
 
         Raises:
-            BlockOwnershipError: Nobody owns the block.
+            EngineError: Nobody owns the block.
         """
         self._check_owned(block, "share")
         self._references[block] += 1
@@ -77,7 +73,7 @@ class BlockAllocator:
         """Drop one reference and return the count left; at 0 the block is free again.
 
         Raises:
-            BlockOwnershipError: Nobody owns the block.
+            EngineError: Nobody owns the block.
         """
         self._check_owned(block, "release")
         self._references[block] -= 1
@@ -96,7 +92,7 @@ class BlockAllocator:
             owners: For each owner the blocks it references, each block once.
 
         Raises:
-            BlockOwnershipError: A count, or the free list, disagrees.
+            EngineError: A count, or the free list, disagrees.
         """
         expected = [0] * self.num_blocks
         for blocks in owners:
@@ -104,14 +100,14 @@ class BlockAllocator:
                 expected[block] += 1
         for block, (want, have) in enumerate(zip(expected, self._references, strict=True)):
             if want != have:
-                raise BlockOwnershipError(f"block {block} has {want} owners but counts {have}")
+                raise EngineError(f"block {block} has {want} owners but counts {have}")
         free = set(self._free)
         unowned = {block for block, count in enumerate(self._references) if count == 0}
         if len(free) != len(self._free) or free != unowned:
-            raise BlockOwnershipError(
+            raise EngineError(
                 f"the free list holds {sorted(self._free)}, expected {sorted(unowned)}"
             )
 
     def _check_owned(self, block: int, action: str) -> None:
         if not 0 <= block < len(self._references) or self._references[block] == 0:
-            raise BlockOwnershipError(f"cannot {action} block {block}: nobody owns it")
+            raise EngineError(f"cannot {action} block {block}: nobody owns it")

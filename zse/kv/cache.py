@@ -178,7 +178,7 @@ class KVCache:
         """Prove that ``tables`` and the prefix tree own every used block, and nobody else.
 
         Raises:
-            BlockOwnershipError: A reference count or the free list disagrees.
+            EngineError: A reference count or the free list disagrees.
         """
         owners = [table.blocks for table in tables]
         self._allocator.check_consistency([*owners, self._tree.blocks()])

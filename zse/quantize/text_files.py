@@ -122,7 +122,7 @@ def check_texts(
 
     Raises:
         UsageError: The template that was given does not.
-        TokenizerError: The tokenizer cannot be read.
+        FormatError: The tokenizer cannot be read.
     """
     if TOKENIZER not in sections:
         return ("There is no tokenizer: the model can be given token ids only.",)

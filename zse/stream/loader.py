@@ -13,10 +13,9 @@ import time
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from zse.errors import LoadCancelledError
+from zse.errors import LoadCancelledError, StoreError
 from zse.format.errors import Rule
 from zse.stream.copier import ChunkCopier
-from zse.stream.errors import FileShrankError, StreamError
 from zse.stream.options import LoaderOptions, LoadReport, options_for
 from zse.stream.plan import ReadPlan, plan_reads
 from zse.stream.progress import LoadProgress
@@ -83,7 +82,7 @@ class RegionLoad:
         except RuntimeError as error:
             self.cancel()
             self._join()  # they read into memory that the caller is about to give back
-            raise StreamError(
+            raise StoreError(
                 f"{len(self._threads)} of {len(wanted)} threads that load {self._source.name} "
                 f"could be started: {error}",
                 hint="Allow this process more threads (ulimit -u, the container's pids limit).",
@@ -110,7 +109,7 @@ class RegionLoad:
         """Wait until everything is in device memory and every thread has ended.
 
         Raises:
-            FileShrankError, SourceChangedError, StreamError: The source changed or failed.
+            FormatError, SourceChangedError, StoreError: The source changed or failed.
             FormatError: A group differs from its digest.
             DeviceError: The device failed.
             LoadCancelledError: ``cancel`` was called.
@@ -206,7 +205,7 @@ def start_load(
     options = options or options_for(source)
     plan = plan_reads(header, groups=groups, chunk_bytes=options.chunk_bytes)
     if plan.end_bytes > source.size_bytes:
-        raise FileShrankError(
+        raise Rule.FILE_SHRANK(
             f"{source.name} has {source.size_bytes} bytes; its header says that the tensors end "
             f"at byte {plan.end_bytes}"
         )
@@ -235,7 +234,7 @@ def load_region(
         on_group: Called with each group's name when it is in device memory.
 
     Raises:
-        FileShrankError, SourceChangedError, StreamError: The source changed or failed.
+        FormatError, SourceChangedError, StoreError: The source changed or failed.
         FormatError: A group differs from its digest.
         DeviceError: The device failed.
     """

@@ -12,10 +12,10 @@ import threading
 from pathlib import Path
 from typing import Literal, Protocol
 
-from zse.errors import SourceChangedError
+from zse.errors import FormatError, SourceChangedError, StoreError
+from zse.format.errors import Rule
 from zse.format.reader import OpenFile, open_file
 from zse.format.spec import PAGE
-from zse.stream.errors import FileShrankError, StreamError
 from zse.stream.residency import PageCacheMap
 
 DirectMode = Literal["auto", "always", "never"]
@@ -43,7 +43,7 @@ class ByteSource(Protocol):
         """Fill ``view`` with the bytes from ``offset_bytes``.
 
         Raises:
-            FileShrankError: The file ends before the view is full.
+            FormatError: The file ends before the view is full.
             StoreError: The storage failed.
         """
 
@@ -179,7 +179,7 @@ class LocalSource:
         except OSError as error:
             if fd == self._direct_fd and error.errno in (errno.EINVAL, errno.EOPNOTSUPP):
                 raise
-            raise StreamError(
+            raise StoreError(
                 f"cannot read {self.name} at byte {offset_bytes}: {error.strerror}",
                 hint="Check the disk or the network file system.",
             ) from error
@@ -187,8 +187,8 @@ class LocalSource:
             raise self._shrank()
         return count
 
-    def _shrank(self) -> FileShrankError:
+    def _shrank(self) -> FormatError:
         found = self._file.state()[0]
-        return FileShrankError(
+        return Rule.FILE_SHRANK(
             f"{self.name} has {found} bytes now; it had {self.size_bytes} when it was opened"
         )

@@ -38,7 +38,7 @@ def build_binary(tokenizer_json: bytes) -> bytes | None:
         tokenizer_json: A Hugging Face tokenizer.json.
 
     Raises:
-        TokenizerError: The reference library cannot load ``tokenizer_json``.
+        FormatError: The reference library cannot load ``tokenizer_json``.
     """
     reference = ReferenceEngine(tokenizer_json)
     facts = reference.facts

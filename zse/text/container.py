@@ -11,7 +11,8 @@ from __future__ import annotations
 import json
 import struct
 
-from zse.text.facts import TokenizerError, TokenizerFacts, parse_object
+from zse.format.errors import Rule
+from zse.text.facts import TokenizerFacts, parse_object
 
 BINARY_SECTION = "tokenizer.kitoken"
 _HEAD = struct.Struct("<4sII")
@@ -30,18 +31,18 @@ def unpack(data: bytes) -> tuple[TokenizerFacts, bytes]:
     """Return the facts and kitoken's definition.
 
     Raises:
-        TokenizerError: The bytes are not of this form or version.
+        FormatError: The bytes are not of this form or version.
     """
     if len(data) < _HEAD.size:
-        raise TokenizerError(f"{BINARY_SECTION} has {len(data)} bytes, fewer than {_HEAD.size}")
+        raise Rule.TOKENIZER(f"{BINARY_SECTION} has {len(data)} bytes, fewer than {_HEAD.size}")
     magic, version, length = _HEAD.unpack_from(data)
     if magic != _MAGIC or version != _VERSION:
-        raise TokenizerError(
+        raise Rule.TOKENIZER(
             f"{BINARY_SECTION} starts with {magic!r} version {version}, "
             f"not {_MAGIC!r} version {_VERSION}"
         )
     end = _HEAD.size + length
     if end > len(data):
-        raise TokenizerError(f"{BINARY_SECTION} says {length} bytes of facts, past its end")
+        raise Rule.TOKENIZER(f"{BINARY_SECTION} says {length} bytes of facts, past its end")
     facts = TokenizerFacts.from_json(parse_object(data[_HEAD.size : end], BINARY_SECTION))
     return facts, data[end:]

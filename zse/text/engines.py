@@ -10,9 +10,9 @@ import re
 import threading
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from zse.format.errors import Rule
 from zse.text.facts import (
     AddedToken,
-    TokenizerError,
     TokenizerFacts,
     decoder_kind,
     parse_object,
@@ -58,7 +58,7 @@ class KitokenEngine:
             with CALL_GATE:
                 self._kitoken: Any = kitoken.Kitoken(payload)
         except ValueError as error:
-            raise TokenizerError(f"the tokenizer's binary form is damaged: {error}") from error
+            raise Rule.TOKENIZER(f"the tokenizer's binary form is damaged: {error}") from error
         # Other kinds split at spaces, and would take the start of a piece for a text's start.
         self._splits_by_pattern = facts.kind == "byte_level"
         # A token in front keeps the decoder from treating the token asked for as a text's start.
@@ -171,7 +171,7 @@ def _load_reference(tokenizer_json: bytes) -> ReferenceTokenizer:
     try:
         tokenizer = ReferenceTokenizer.from_str(tokenizer_json.decode("utf-8"))
     except Exception as error:
-        raise TokenizerError(f"tokenizer.json cannot be loaded: {error}") from error
+        raise Rule.TOKENIZER(f"tokenizer.json cannot be loaded: {error}") from error
     # A stored truncation or padding is a training-time setting; prompts must arrive whole.
     tokenizer.no_truncation()
     tokenizer.no_padding()

@@ -10,17 +10,11 @@ import json
 from dataclasses import field
 from typing import Any, Literal
 
-from zse.errors import FormatError
+from zse.format.errors import Rule
 from zse.records import record
 
 Kind = Literal["byte_level", "metaspace", "other"]
 """How tokens become bytes: by the byte alphabet, by ▁ and <0xNN>, or only as a whole sequence."""
-
-
-class TokenizerError(FormatError):
-    """The tokenizer's files cannot be read."""
-
-    default_hint = "Convert the checkpoint again; its tokenizer.json may be damaged."
 
 
 @record
@@ -68,7 +62,7 @@ class TokenizerFacts:
         """Build from :meth:`to_json`'s values.
 
         Raises:
-            TokenizerError: A field is missing or has the wrong type.
+            FormatError: A field is missing or has the wrong type.
         """
         try:
             return cls(
@@ -83,21 +77,21 @@ class TokenizerFacts:
                 ),
             )
         except (KeyError, TypeError, ValueError) as error:
-            raise TokenizerError(f"the stored tokenizer facts are damaged: {error!r}") from error
+            raise Rule.TOKENIZER(f"the stored tokenizer facts are damaged: {error!r}") from error
 
 
 def parse_object(data: bytes, name: str) -> dict[str, Any]:
     """Parse a JSON object.
 
     Raises:
-        TokenizerError: ``data`` is not a JSON object; the message names the file.
+        FormatError: ``data`` is not a JSON object; the message names the file.
     """
     try:
         value = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise TokenizerError(f"{name} is not JSON: {error}") from error
+        raise Rule.TOKENIZER(f"{name} is not JSON: {error}") from error
     if not isinstance(value, dict):
-        raise TokenizerError(f"{name} holds a {type(value).__name__}, not an object")
+        raise Rule.TOKENIZER(f"{name} holds a {type(value).__name__}, not an object")
     return value
 
 

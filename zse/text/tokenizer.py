@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from zse.errors import NotFoundError
+from zse.format.errors import Rule
 from zse.text.container import BINARY_SECTION, unpack
 from zse.text.engines import Engine, KitokenEngine, ReferenceEngine
-from zse.text.facts import TokenizerError, TokenizerFacts, parse_object
+from zse.text.facts import TokenizerFacts, parse_object
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -80,7 +81,7 @@ class Tokenizer:
 
         Raises:
             NoTokenizerError: There is neither a binary form nor a tokenizer.json.
-            TokenizerError: A section is damaged.
+            FormatError: A section is damaged.
         """
         binary = get(BINARY_SECTION)
         if binary is not None:
@@ -202,7 +203,7 @@ def _boundaries(get: Sections, facts: TokenizerFacts) -> tuple[int | None, tuple
         value = documents[name].get("eos_token_id")
         values = value if isinstance(value, list) else [value]
         if any(not isinstance(i, int) and i is not None for i in values):
-            raise TokenizerError(f"{name} holds eos_token_id={value!r}, not whole numbers")
+            raise Rule.TOKENIZER(f"{name} holds eos_token_id={value!r}, not whole numbers")
         found += [i for i in values if i is not None]
     eos_text = special_token_text(tokenizer_config.get("eos_token"))
     if eos_text in ids_by_text:

@@ -76,7 +76,7 @@ class Arrival:
 
         Raises:
             DeviceError: The GPU is absent, busy or too small.
-            StreamError: The file cannot be read.
+            StoreError: The file cannot be read.
         """
         with contextlib.ExitStack() as undo:
             plain = source_of(reader)
@@ -102,7 +102,7 @@ class Arrival:
         """Wait until every weight is in the block.
 
         Raises:
-            StreamError: The file changed or failed on its way.
+            StoreError: The file changed or failed on its way.
             DeviceError: The GPU failed.
         """
         report = self._loading.wait()

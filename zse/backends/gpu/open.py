@@ -67,7 +67,7 @@ def open_gpu_backend(
     Raises:
         DeviceError: The GPU is too small, or an option has no meaning for it.
         KernelPackError: There are no kernels for it.
-        StreamError: The file changed or failed on its way.
+        StoreError: The file changed or failed on its way.
     """
     try:
         gpu = arrival.gpu
@@ -105,7 +105,7 @@ def build_backend(
 
     Raises:
         DeviceError: The GPU is too small, or an option has no meaning for it.
-        StreamError: The file changed or failed on its way.
+        StoreError: The file changed or failed on its way.
     """
     _check_options(options)
     kv_dtype = KV_DTYPES[options.kv_dtype]
