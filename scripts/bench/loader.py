@@ -32,7 +32,7 @@ from zse.settings import load_settings
 from zse.stream.loader import LoaderOptions, LoadReport, load_region
 from zse.stream.opening import open_source
 from zse.stream.options import LOCAL_OPTIONS, NETWORK_OPTIONS
-from zse.stream.plan import region_span
+from zse.stream.placement import WholeFile
 from zse.stream.residency import PageCacheMap
 
 if TYPE_CHECKING:
@@ -55,15 +55,16 @@ class Bench:
             threads = os.cpu_count() or 1
             digest = not options.no_digest
             make_model(self.path, like=options.like, quant="int4", threads=threads, digest=digest)
-        self.header = header_of(self.path)
-        self.span = region_span(self.header)
+        self.placement = WholeFile(header_of(self.path))
+        self.span = (self.placement.origin_bytes, self.placement.length_bytes)
         self.address = allocate(self.span[1])
         self.rows: list[dict[str, Any]] = []
 
     def load(self, url: str | Path, loader: LoaderOptions | None = None) -> LoadReport:
         source = open_source(url, load_settings())
         try:
-            return load_region(self.gpu, source, self.header, self.address, loader or self.loader())
+            options = loader or self.loader()
+            return load_region(self.gpu, source, self.placement, self.address, options)
         finally:
             source.close()
 

@@ -89,7 +89,7 @@ def busy(bench: Bench) -> None:
 
     def run() -> LoadReport:
         source = LocalSource(bench.path)
-        running = start_load(bench.gpu, source, bench.header, bench.address, bench.loader())
+        running = start_load(bench.gpu, source, bench.placement, bench.address, bench.loader())
         while any(thread.name.startswith("zse-load") for thread in threading.enumerate()):
             sum(range(500))
         report = running.wait()
@@ -180,7 +180,7 @@ def load(
 ) -> LoadReport:
     source = opening(url or bench.path)
     try:
-        return load_region(gpu, source, bench.header, bench.address, options)
+        return load_region(gpu, source, bench.placement, bench.address, options)
     finally:
         source.close()
 

@@ -27,7 +27,7 @@ from zse.models import runner
 from zse.options import load_options
 from zse.quantize.locate import locate_model
 from zse.settings import Settings, load_settings
-from zse.stream.plan import region_span
+from zse.stream.placement import WholeFile
 
 OPTIONS = load_options(device="cuda")
 
@@ -182,7 +182,8 @@ def once_the_header_was_read(action):
 
 def region_of(path):
     with ZSEReader(path) as reader:
-        offset, length = region_span(reader.header)
+        whole = WholeFile(reader.header)
+    offset, length = whole.origin_bytes, whole.length_bytes
     return path.read_bytes()[offset : offset + length]
 
 

@@ -14,7 +14,7 @@ from zse.errors import StoreError
 from zse.format.reader import ZSEReader
 from zse.stream.ahead import AheadSource
 from zse.stream.loader import LoaderOptions, load_region
-from zse.stream.plan import region_span
+from zse.stream.placement import WholeFile
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -70,7 +70,8 @@ def model(tmp_path: Path) -> tuple[SlowSource, ZSEHeader]:
 
 
 def region_of(source: SlowSource, header: ZSEHeader) -> bytes:
-    offset, length = region_span(header)
+    whole = WholeFile(header)
+    offset, length = whole.origin_bytes, whole.length_bytes
     return source.data[offset : offset + length]
 
 
@@ -83,11 +84,11 @@ def test_every_byte_is_read_once_and_arrives(
 ) -> None:
     source, header = model
     source.reads.clear()
-    address = gpu.memory(region_span(header)[1])
+    address = gpu.memory(WholeFile(header).length_bytes)
     ahead = AheadSource(
-        source, header, num_bytes=num_pages * 4096, threads=threads, chunk_bytes=8192
+        source, WholeFile(header), num_bytes=num_pages * 4096, threads=threads, chunk_bytes=8192
     )
-    load_region(gpu, ahead, header, address, OPTIONS)
+    load_region(gpu, ahead, WholeFile(header), address, OPTIONS)
     ahead.close()
     assert gpu.bytes_of(address) == region_of(source, header)
     assert len(set(source.reads)) == len(source.reads)
@@ -97,7 +98,7 @@ def test_every_byte_is_read_once_and_arrives(
 
 def test_memory_is_filled_before_there_is_a_device(model: tuple[SlowSource, ZSEHeader]) -> None:
     source, header = model
-    ahead = AheadSource(source, header, num_bytes=5 * 4096, chunk_bytes=4096)
+    ahead = AheadSource(source, WholeFile(header), num_bytes=5 * 4096, chunk_bytes=4096)
     ahead._pool.shutdown()  # waits for what was begun
     assert sorted(source.reads) == [
         (header.groups[0].offset_bytes + index * 4096, 4096) for index in range(5)
@@ -111,7 +112,7 @@ def test_what_is_cached_is_not_read_ahead(
 ) -> None:
     source, header = model
     monkeypatch.setattr(source, "is_slow", lambda *_: False)
-    ahead = AheadSource(source, header)
+    ahead = AheadSource(source, WholeFile(header))
     ahead.close()
     assert source.reads == []
 
@@ -121,7 +122,7 @@ def test_a_chunk_that_no_thread_has_begun_is_read_by_who_wants_it(
 ) -> None:
     source, header = model
     source.gate.clear()
-    ahead = AheadSource(source, header, threads=1, chunk_bytes=8192)
+    ahead = AheadSource(source, WholeFile(header), threads=1, chunk_bytes=8192)
     last = list(ahead._held)[-1]
     threading.Timer(0.05, source.gate.set).start()
     found = bytearray(last[1])
@@ -133,9 +134,10 @@ def test_a_chunk_that_no_thread_has_begun_is_read_by_who_wants_it(
 def test_an_error_ahead_reaches_the_load(model: tuple[SlowSource, ZSEHeader], gpu: HostGpu) -> None:
     source, header = model
     source.failure = StoreError("the line is dead")
-    ahead = AheadSource(source, header, chunk_bytes=8192)
+    whole = WholeFile(header)
+    ahead = AheadSource(source, whole, chunk_bytes=8192)
     with pytest.raises(StoreError, match="the line is dead"):
-        load_region(gpu, ahead, header, gpu.memory(region_span(header)[1]), OPTIONS)
+        load_region(gpu, ahead, whole, gpu.memory(whole.length_bytes), OPTIONS)
     ahead.close()
     assert source.is_closed
     assert source.was_interrupted

@@ -17,7 +17,7 @@ from zse.errors import LoadCancelledError, SourceChangedError, StoreError, Usage
 from zse.format.errors import Rule
 from zse.format.reader import ZSEReader
 from zse.stream.loader import LoaderOptions, LoadReport, load_region, start_load
-from zse.stream.plan import region_span
+from zse.stream.placement import WholeFile
 from zse.stream.source import LocalSource
 
 if TYPE_CHECKING:
@@ -37,16 +37,17 @@ def header_of(path: Path) -> ZSEHeader:
 
 
 def region_of(path: Path) -> bytes:
-    offset, length = region_span(header_of(path))
+    whole = WholeFile(header_of(path))
+    offset, length = whole.origin_bytes, whole.length_bytes
     return path.read_bytes()[offset : offset + length]
 
 
 def load(gpu: HostGpu, path: Path, options: LoaderOptions) -> tuple[bytes, LoadReport]:
     header = header_of(path)
-    address = gpu.memory(region_span(header)[1])
+    address = gpu.memory(WholeFile(header).length_bytes)
     source = LocalSource(path)
     try:
-        report = load_region(gpu, source, header, address, options)
+        report = load_region(gpu, source, WholeFile(header), address, options)
     finally:
         source.close()
         assert gpu.live == set()
@@ -97,7 +98,7 @@ def test_groups_are_announced_when_they_are_in_device_memory(
 ) -> None:
     path = make_file([9, 1, 30])
     header = header_of(path)
-    address = gpu.memory(region_span(header)[1])
+    address = gpu.memory(WholeFile(header).length_bytes)
     wanted = region_of(path)
     seen: dict[str, bool] = {}
 
@@ -108,7 +109,7 @@ def test_groups_are_announced_when_they_are_in_device_memory(
         seen[name] = gpu.bytes_of(address)[start:end] == wanted[start:end]
 
     source = LocalSource(path)
-    running = start_load(gpu, source, header, address, SMALL, on_group=on_group)
+    running = start_load(gpu, source, WholeFile(header), address, SMALL, on_group=on_group)
     for group in header.groups:
         running.wait_for_group(group.name)
     running.wait()
@@ -122,9 +123,9 @@ def test_groups_are_announced_when_they_are_in_device_memory(
 def test_chosen_groups_leave_the_rest_of_the_block_alone(gpu: HostGpu, make_file: MakeFile) -> None:
     path = make_file([3, 2, 4])
     header = header_of(path)
-    address = gpu.memory(region_span(header)[1])
+    address = gpu.memory(WholeFile(header).length_bytes)
     source = LocalSource(path)
-    load_region(gpu, source, header, address, SMALL, groups=["layers.1"])
+    load_region(gpu, source, WholeFile(header), address, SMALL, groups=["layers.1"])
     source.close()
     found, wanted = gpu.bytes_of(address), region_of(path)
     middle = slice(3 * 4096, 5 * 4096)
@@ -157,7 +158,7 @@ def test_a_file_cut_short_before_it_is_loaded_is_refused(gpu: HostGpu, make_file
     os.truncate(path, path.stat().st_size - 4096)
     source = LocalSource(path)
     with breaks(Rule.FILE_SHRANK, match="its header says that the tensors end"):
-        load_region(gpu, source, header, gpu.memory(10 * 4096), SMALL)
+        load_region(gpu, source, WholeFile(header), gpu.memory(10 * 4096), SMALL)
     source.close()
     assert gpu.num_copies == 0
 
@@ -192,7 +193,7 @@ def test_whoever_waits_for_a_group_learns_of_the_failure(gpu: HostGpu, make_file
     gpu.on_copy = fail
     path = make_file([4, 4])
     source = LocalSource(path)
-    running = start_load(gpu, source, header_of(path), gpu.memory(8 * 4096), SMALL)
+    running = start_load(gpu, source, WholeFile(header_of(path)), gpu.memory(8 * 4096), SMALL)
     with pytest.raises(DeviceLostError):
         running.wait_for_group("layers.1")
     with pytest.raises(DeviceLostError):
@@ -213,7 +214,7 @@ def test_a_load_can_be_cancelled(gpu: HostGpu, make_file: MakeFile) -> None:
 
     gpu.on_copy = hold
     options = LoaderOptions(threads=2, chunk_bytes=4096)
-    running = start_load(gpu, source, header, gpu.memory(100 * 4096), options)
+    running = start_load(gpu, source, WholeFile(header), gpu.memory(100 * 4096), options)
     reached.wait(10)
     running.cancel()
     go_on.set()

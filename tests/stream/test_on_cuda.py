@@ -12,7 +12,7 @@ from tests.stream.conftest import write_model
 from zse.device.cuda import Gpu
 from zse.format.reader import ZSEReader
 from zse.stream.loader import LoaderOptions, load_region
-from zse.stream.plan import region_span
+from zse.stream.placement import WholeFile
 from zse.stream.source import LocalSource
 
 if TYPE_CHECKING:
@@ -26,11 +26,12 @@ def check_load(gpu: Gpu, path: Path, options: LoaderOptions) -> None:
     """Load, read the block back, and compare."""
     with ZSEReader(path) as reader:
         header = reader.header
-    offset, length = region_span(header)
+    whole = WholeFile(header)
+    offset, length = whole.origin_bytes, whole.length_bytes
     block, stream = gpu.allocate(length), gpu.create_stream()
     source = LocalSource(path)
     held = set(gpu.owner.resources)
-    load_region(gpu, source, header, block.address, options)
+    load_region(gpu, source, WholeFile(header), block.address, options)
     assert set(gpu.owner.resources) == held
     source.close()
     back = gpu.allocate_host(length)

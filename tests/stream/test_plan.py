@@ -13,7 +13,8 @@ from zse.errors import UsageError
 from zse.format.errors import Misuse
 from zse.format.layout import PlannedFile, PlannedTensor, plan_layout
 from zse.format.schemes import Scheme
-from zse.stream.plan import plan_reads, region_span
+from zse.stream.placement import WholeFile
+from zse.stream.plan import plan_reads
 
 if TYPE_CHECKING:
     from zse.format.spec import ZSEHeader
@@ -33,8 +34,9 @@ def header_of(group_pages: list[int]) -> ZSEHeader:
 @given(pages=st.lists(st.integers(1, 40), min_size=1, max_size=6), chunk_pages=st.integers(1, 17))
 def test_chunks_cover_the_region_once_and_in_order(pages: list[int], chunk_pages: int) -> None:
     header = header_of(pages)
-    plan = plan_reads(header, chunk_bytes=chunk_pages * 4096)
-    offset, length = region_span(header)
+    whole = WholeFile(header)
+    plan = plan_reads(whole, chunk_bytes=chunk_pages * 4096)
+    offset, length = whole.origin_bytes, whole.length_bytes
     position = offset
     for chunk in plan.chunks:
         assert chunk.offset_bytes == position
@@ -51,30 +53,30 @@ def test_chunks_cover_the_region_once_and_in_order(pages: list[int], chunk_pages
 
 
 def test_a_group_is_cut_into_chunks_of_about_one_size() -> None:
-    plan = plan_reads(header_of([17]), chunk_bytes=16 * 4096)
+    plan = plan_reads(WholeFile(header_of([17])), chunk_bytes=16 * 4096)
     assert [chunk.length_bytes // 4096 for chunk in plan.chunks] == [9, 8]
 
 
 def test_some_groups_go_to_the_places_they_have_among_all() -> None:
     header = header_of([3, 5, 2])
-    plan = plan_reads(header, groups=["g2", "g0"])
+    plan = plan_reads(WholeFile(header), groups=["g2", "g0"])
     assert [group.name for group in plan.groups] == ["g2", "g0"]
     assert [chunk.destination_offset_bytes // 4096 for chunk in plan.chunks] == [8, 0]
     assert plan.end_bytes == header.groups[2].end_bytes
 
 
 def test_a_file_without_tensors_needs_no_reads() -> None:
-    plan = plan_reads(header_of([]))
-    assert region_span(header_of([])) == (0, 0)
+    plan = plan_reads(WholeFile(header_of([])))
+    assert WholeFile(header_of([])).length_bytes == 0
     assert (plan.chunks, plan.total_bytes, plan.largest_chunk_bytes) == ((), 0, 0)
 
 
 def test_an_unknown_group_is_an_error() -> None:
     with breaks(Misuse.UNKNOWN_NAME, match="no group g9"):
-        plan_reads(header_of([1]), groups=["g0", "g9"])
+        plan_reads(WholeFile(header_of([1])), groups=["g0", "g9"])
 
 
 @pytest.mark.parametrize("chunk_bytes", [0, -4096, 1000])
 def test_a_chunk_size_that_is_no_multiple_of_a_page_is_an_error(chunk_bytes: int) -> None:
     with pytest.raises(UsageError, match="multiple of 4096"):
-        plan_reads(header_of([1]), chunk_bytes=chunk_bytes)
+        plan_reads(WholeFile(header_of([1])), chunk_bytes=chunk_bytes)

@@ -19,7 +19,7 @@ from zse.store.location import parse_location
 from zse.store.objects import open_object
 from zse.stream.loader import LoaderOptions, load_region
 from zse.stream.opening import open_remote, open_source
-from zse.stream.plan import region_span
+from zse.stream.placement import WholeFile
 from zse.stream.remote import RemoteReader
 from zse.stream.source import LocalSource
 
@@ -52,15 +52,16 @@ def server(model: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RangeServer
 
 
 def load(gpu: HostGpu, reader: RemoteReader) -> bytes:
-    address = gpu.memory(region_span(reader.header)[1])
-    report = load_region(gpu, reader.source, reader.header, address, OPTIONS)
+    address = gpu.memory(WholeFile(reader.header).length_bytes)
+    report = load_region(gpu, reader.source, WholeFile(reader.header), address, OPTIONS)
     assert report.source == "http"
     return gpu.bytes_of(address)
 
 
 def region_of(path: Path) -> bytes:
     with ZSEReader(path) as reader:
-        offset, length = region_span(reader.header)
+        whole = WholeFile(reader.header)
+    offset, length = whole.origin_bytes, whole.length_bytes
     return path.read_bytes()[offset : offset + length]
 
 

@@ -19,7 +19,7 @@ from zse.stream.plan import plan_reads
 from zse.stream.turns import short_turns
 
 if TYPE_CHECKING:
-    from zse.format.spec import ZSEHeader
+    from zse.stream.placement import Placement
     from zse.stream.source import ByteSource
 
 AHEAD_BYTES = 512 << 20
@@ -30,7 +30,7 @@ class AheadSource:
 
     Args:
         source: Where the bytes are.
-        header: The file's validated header.
+        placement: What of the file goes where.
         num_bytes: Memory that may be filled, at most.
         threads: Reads at a time; as the loader does when not given.
         chunk_bytes: As in the loader's options: only whole chunks of the load are found again.
@@ -39,7 +39,7 @@ class AheadSource:
     def __init__(
         self,
         source: ByteSource,
-        header: ZSEHeader,
+        placement: Placement,
         *,
         num_bytes: int = AHEAD_BYTES,
         threads: int | None = None,
@@ -51,12 +51,12 @@ class AheadSource:
         threads, chunk_bytes = threads or usual.threads, chunk_bytes or usual.chunk_bytes
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="zse-ahead")
         self._held: dict[tuple[int, int], Future[mmap.mmap]] = {}
-        for chunk in plan_reads(header, chunk_bytes=chunk_bytes).chunks:
+        for chunk in plan_reads(placement, chunk_bytes=chunk_bytes).chunks:
             num_bytes -= chunk.length_bytes
             if num_bytes < 0:
                 break
             key = (chunk.offset_bytes, chunk.length_bytes)
-            if source.is_slow(*key):
+            if chunk.num_pieces == 1 and source.is_slow(*key):
                 self._held[key] = self._pool.submit(self._read, *key)
 
     @property

@@ -78,7 +78,7 @@ class ChunkCopier:
         slot = self._next_slot()
         with slot.buffer.view[: chunk.length_bytes] as view:
             started = perf_counter()
-            self._source.read_into(chunk.offset_bytes, view)
+            self._read(chunk, view)
             self.seconds["read"] += perf_counter() - started
             target = self._destination + chunk.destination_offset_bytes
             self._gpu.copy_to_device(target, slot.buffer.address, chunk.length_bytes, slot.stream)
@@ -102,6 +102,15 @@ class ChunkCopier:
                 stack.callback(slot.stream.destroy)
                 stack.callback(slot.stream.synchronize)
         self._slots = []
+
+    def _read(self, chunk: Chunk, view: memoryview) -> None:
+        if chunk.num_pieces == 1:
+            self._source.read_into(chunk.offset_bytes, view)
+            return
+        length = chunk.length_bytes // chunk.num_pieces
+        for index in range(chunk.num_pieces):
+            with view[index * length : (index + 1) * length] as piece:
+                self._source.read_into(chunk.offset_bytes + index * chunk.stride_bytes, piece)
 
     def _next_slot(self) -> _Slot:
         if len(self._slots) < self._num_buffers:

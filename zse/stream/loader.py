@@ -13,7 +13,7 @@ import time
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from zse.errors import LoadCancelledError, StoreError
+from zse.errors import LoadCancelledError, StoreError, UsageError
 from zse.format.errors import Rule
 from zse.stream.copier import ChunkCopier
 from zse.stream.options import LoaderOptions, LoadReport, options_for
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from zse.device.gpu import Gpu
-    from zse.format.spec import ZSEHeader
+    from zse.stream.placement import Placement
     from zse.stream.plan import Chunk
     from zse.stream.source import ByteSource
 
@@ -194,7 +194,7 @@ class RegionLoad:
 def start_load(
     gpu: Gpu,
     source: ByteSource,
-    header: ZSEHeader,
+    placement: Placement,
     destination_address: int,
     options: LoaderOptions | None = None,
     *,
@@ -203,7 +203,12 @@ def start_load(
 ) -> RegionLoad:
     """Begin to load a file's tensors; see ``load_region``."""
     options = options or options_for(source)
-    plan = plan_reads(header, groups=groups, chunk_bytes=options.chunk_bytes)
+    plan = plan_reads(placement, groups=groups, chunk_bytes=options.chunk_bytes)
+    if options.verify != "none" and not all(group.sha256 for group in plan.groups):
+        raise UsageError(
+            f"parts of groups of {source.name} cannot be checked: its digests are of whole groups",
+            hint="Check the file as a whole: zse inspect --verify.",
+        )
     if plan.end_bytes > source.size_bytes:
         raise Rule.FILE_SHRANK(
             f"{source.name} has {source.size_bytes} bytes; its header says that the tensors end "
@@ -215,7 +220,7 @@ def start_load(
 def load_region(
     gpu: Gpu,
     source: ByteSource,
-    header: ZSEHeader,
+    placement: Placement,
     destination_address: int,
     options: LoaderOptions | None = None,
     *,
@@ -227,8 +232,8 @@ def load_region(
     Args:
         gpu: The device.
         source: Where the bytes are.
-        header: The file's validated header.
-        destination_address: A block of ``region_span(header)[1]`` bytes.
+        placement: What of the file goes where.
+        destination_address: A block of ``placement.length_bytes`` bytes.
         options: How; what suits the source when not given.
         groups: Load only these, each to its place in the block.
         on_group: Called with each group's name when it is in device memory.
@@ -239,5 +244,5 @@ def load_region(
         DeviceError: The device failed.
     """
     return start_load(
-        gpu, source, header, destination_address, options, groups=groups, on_group=on_group
+        gpu, source, placement, destination_address, options, groups=groups, on_group=on_group
     ).wait()

@@ -1,8 +1,8 @@
 """Which bytes of a file are read, in what order, and where in the device's block they go.
 
-The tensor region is one run of bytes with the layout of the device's memory, so a chunk's
-destination is its offset within the region. Chunks stay inside their group: a group is complete
-when its chunks are, and the price is one chunk a group that is a little smaller.
+A placement says what of each group is read; here it is cut into chunks. Chunks stay inside their
+group: a group is complete when its chunks are, and the price is one chunk a group that is a little
+smaller.
 """
 
 from __future__ import annotations
@@ -16,25 +16,30 @@ from zse.format.spec import PAGE
 from zse.records import record
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from zse.format.spec import Group, ZSEHeader
+    from zse.stream.placement import Placement, Run
 
 CHUNK_BYTES = 8 << 20
 
 
 @record
 class Chunk:
-    """One read and one copy."""
+    """One copy, and the reads for it. Of a group that is read whole it is a run of pages."""
 
     group: int
     """Index of its group in ``ReadPlan.groups``."""
     offset_bytes: int
-    """In the file; a multiple of 4096."""
+    """In the file."""
     length_bytes: int
-    """A multiple of 4096."""
+    """Of all pieces together."""
     destination_offset_bytes: int
     """In the device's block."""
+    num_pieces: int = 1
+    """Pieces of one length, which are read one by one."""
+    stride_bytes: int = 0
+    """From the start of a piece to the start of the next, in the file."""
 
 
 @record
@@ -43,6 +48,7 @@ class GroupReads:
 
     name: str
     sha256: str
+    """Empty where only a part of the group is read, of which its digest says nothing."""
     chunks: tuple[Chunk, ...]
 
 
@@ -70,39 +76,28 @@ class ReadPlan:
         return max((chunk.length_bytes for chunk in self.chunks), default=0)
 
 
-def region_span(header: ZSEHeader) -> tuple[int, int]:
-    """Return offset and length in bytes of the tensor region; the length is the block's size."""
-    if not header.groups:
-        return 0, 0
-    start = header.groups[0].offset_bytes
-    return start, header.groups[-1].end_bytes - start
-
-
 def plan_reads(
-    header: ZSEHeader, *, groups: Sequence[str] | None = None, chunk_bytes: int = CHUNK_BYTES
+    placement: Placement, *, groups: Sequence[str] | None = None, chunk_bytes: int = CHUNK_BYTES
 ) -> ReadPlan:
     """Plan the reading of a file's tensors.
 
     Args:
-        header: A validated header.
+        placement: What of the file is read, and where it goes.
         groups: The groups to read, in this order; all in file order when not given. Where a group
             lies in the block does not depend on which others are read.
         chunk_bytes: Largest chunk; a multiple of 4096.
 
     Raises:
-        UsageError: The chunk size is not a positive multiple of 4096. The file holds no such group.
+        UsageError: The chunk size is not a positive multiple of 4096.
+        UnknownNameError: The file holds no such group.
     """
     if chunk_bytes <= 0 or chunk_bytes % PAGE:
         raise UsageError(f"chunk_bytes is {chunk_bytes}, expected a positive multiple of {PAGE}")
-    chosen = list(header.groups) if groups is None else _named(header, groups)
-    region_offset, _ = region_span(header)
+    header = placement.header
+    chosen = header.groups if groups is None else _named(header, groups)
     return ReadPlan(
         groups=tuple(
-            GroupReads(
-                name=group.name,
-                sha256=group.sha256,
-                chunks=_cut(index, group, region_offset, chunk_bytes),
-            )
+            _plan_group(index, group, placement.runs(group), chunk_bytes)
             for index, group in enumerate(chosen)
         ),
         end_bytes=max((group.end_bytes for group in chosen), default=0),
@@ -117,16 +112,45 @@ def _named(header: ZSEHeader, names: Sequence[str]) -> list[Group]:
     return [known[name] for name in names]
 
 
-def _cut(index: int, group: Group, region_offset: int, chunk_bytes: int) -> tuple[Chunk, ...]:
-    """Cut a group into the fewest chunks, all of about one size."""
-    count = -(-group.length_bytes // chunk_bytes)
-    size = align_up(-(-group.length_bytes // max(count, 1)), PAGE)
-    return tuple(
-        Chunk(
-            group=index,
-            offset_bytes=offset,
-            length_bytes=min(size, group.end_bytes - offset),
-            destination_offset_bytes=offset - region_offset,
-        )
-        for offset in range(group.offset_bytes, group.end_bytes, max(size, 1))
+def _plan_group(index: int, group: Group, runs: tuple[Run, ...], chunk_bytes: int) -> GroupReads:
+    is_whole = len(runs) == 1 and runs[0].piece_bytes == group.length_bytes
+    return GroupReads(
+        name=group.name,
+        sha256=group.sha256 if is_whole else "",
+        chunks=tuple(chunk for run in runs for chunk in _cut(index, run, chunk_bytes)),
     )
+
+
+def _cut(index: int, run: Run, chunk_bytes: int) -> Iterator[Chunk]:
+    """Cut a run into the fewest chunks, all of about one size."""
+    if run.num_pieces > 1 and run.piece_bytes <= chunk_bytes:
+        yield from _cut_between_pieces(index, run, chunk_bytes)
+        return
+    count = -(-run.piece_bytes // chunk_bytes)
+    size = align_up(-(-run.piece_bytes // count), PAGE)
+    for piece in range(run.num_pieces):
+        first = run.offset_bytes + piece * run.stride_bytes
+        for offset in range(0, run.piece_bytes, size):
+            yield Chunk(
+                group=index,
+                offset_bytes=first + offset,
+                length_bytes=min(size, run.piece_bytes - offset),
+                destination_offset_bytes=(
+                    run.destination_offset_bytes + piece * run.piece_bytes + offset
+                ),
+            )
+
+
+def _cut_between_pieces(index: int, run: Run, chunk_bytes: int) -> Iterator[Chunk]:
+    most = chunk_bytes // run.piece_bytes
+    each = -(-run.num_pieces // -(-run.num_pieces // most))
+    for first in range(0, run.num_pieces, each):
+        count = min(each, run.num_pieces - first)
+        yield Chunk(
+            group=index,
+            offset_bytes=run.offset_bytes + first * run.stride_bytes,
+            length_bytes=count * run.piece_bytes,
+            destination_offset_bytes=run.destination_offset_bytes + first * run.piece_bytes,
+            num_pieces=count,
+            stride_bytes=run.stride_bytes,
+        )

@@ -18,6 +18,7 @@ from zse.kernels.lm_head_sample.row import SamplingRow
 from zse.models import ModelRunner, load_runner
 from zse.models.decoder import forward_of
 from zse.models.families import read_header
+from zse.stream.placement import WholeFile
 from zse.stream.source import LocalSource
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def open_runner(path: Path, **sizes: object) -> ModelRunner:
     spec = read_header(reader.header.model_config)
     gpu = interpreted_gpu.InterpretedGpu()
     stream = gpu.create_stream()
-    arrival = Arrival(gpu, LocalSource(path), reader.header)
+    arrival = Arrival(gpu, LocalSource(path), WholeFile(reader.header))
     hardware = Hardware(
         stream=stream,
         make_launcher=lambda: interpreted_gpu.StreamLauncher(stream),

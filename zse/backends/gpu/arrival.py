@@ -17,13 +17,13 @@ from zse.errors import DeviceError, ZSEError
 from zse.stream.ahead import AheadSource
 from zse.stream.loader import start_load
 from zse.stream.opening import source_of
-from zse.stream.plan import region_span
+from zse.stream.placement import WholeFile
 
 if TYPE_CHECKING:
     from zse.device.gpu import Gpu
     from zse.format.model_file import ModelFile
-    from zse.format.spec import ZSEHeader
     from zse.stream.loader import LoadReport
+    from zse.stream.placement import Placement
     from zse.stream.source import ByteSource
 
 _LOG = logging.getLogger("zse.backends.gpu")
@@ -37,7 +37,7 @@ class Arrival:
     Args:
         gpu: The GPU. Whoever takes the arrival over closes it.
         source: Where the file's bytes are; closed when they have arrived.
-        header: The file's validated header.
+        placement: What of the file goes where.
         allowed_bytes: GPU memory that everything may take; 0 is all.
 
     Raises:
@@ -45,16 +45,17 @@ class Arrival:
     """
 
     def __init__(
-        self, gpu: Gpu, source: ByteSource, header: ZSEHeader, *, allowed_bytes: int = 0
+        self, gpu: Gpu, source: ByteSource, placement: Placement, *, allowed_bytes: int = 0
     ) -> None:
-        _, length = region_span(header)
+        length = placement.length_bytes
         free, _ = gpu.memory()
         self.budget = MemoryBudget(free=free, allowed=allowed_bytes, weights=length)
         self.budget.check_weights()
         self.gpu = gpu
         self.source = source
+        self.placement = placement
         self.block = gpu.allocate(length)
-        self._loading = start_load(gpu, source, header, self.block.address)
+        self._loading = start_load(gpu, source, placement, self.block.address)
         self._is_over = False
 
     @classmethod
@@ -81,7 +82,8 @@ class Arrival:
         with contextlib.ExitStack() as undo:
             plain = source_of(reader)
             undo.callback(plain.close)
-            source = AheadSource(plain, reader.header)
+            placement = WholeFile(reader.header)
+            source = AheadSource(plain, placement)
             undo.callback(source.close)
             with phases("context"):
                 gpu = open_gpu(device)
@@ -90,7 +92,7 @@ class Arrival:
                 gpu.limit_stack(STACK_BYTES)
             except DeviceError as error:  # memory is all that is at stake
                 _LOG.warning("GPU threads keep their usual stack: %s", error)
-            arrival = cls(gpu, source, reader.header, allowed_bytes=allowed_bytes)
+            arrival = cls(gpu, source, placement, allowed_bytes=allowed_bytes)
             undo.pop_all()
         return arrival
 

@@ -111,7 +111,7 @@ def build_backend(
     kv_dtype = KV_DTYPES[options.kv_dtype]
     kept = outlier_layers(arrival.source, reader.header, spec) if kv_dtype == "int8" else ()
     layout = layout_for(spec, kv_dtype, kept)
-    weights = DeviceWeights(arrival.gpu, reader.header, arrival.block)
+    weights = DeviceWeights(arrival.gpu, arrival.placement, arrival.block)
     with phases("kernels"):
         launcher = hardware.make_launcher()
     with phases("kv-cache"):

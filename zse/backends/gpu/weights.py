@@ -1,4 +1,4 @@
-"""Weights in device memory: one block that mirrors the file's tensor region, and addresses in it.
+"""Weights in device memory: one block that a placement filled, and addresses in it.
 
 Nothing is converted: the kernels read the file's own layout. The one exception are norm weights
 and biases that a file stores in 16 bits, which kernels want in float32; they are a few kilobytes.
@@ -13,13 +13,13 @@ from zse.errors import UnsupportedModelError
 from zse.format.schemes import Scheme
 from zse.kernels.embed.launch import EmbedTable
 from zse.kernels.linear.weight import LinearWeight
-from zse.stream.plan import region_span
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from zse.device.gpu import Block, Gpu, Stream
-    from zse.format.spec import TensorEntry, ZSEHeader
+    from zse.format.spec import TensorEntry
+    from zse.stream.placement import Placement
 
 EMBED = "embed.weight"
 HEAD = "lm_head.weight"
@@ -31,16 +31,17 @@ class DeviceWeights:
 
     Args:
         gpu: The device.
-        header: The file's header.
-        block: Device memory that holds the tensor region.
+        placement: What of the file lies where in the block.
+        block: Device memory that holds it.
     """
 
-    def __init__(self, gpu: Gpu, header: ZSEHeader, block: Block) -> None:
+    def __init__(self, gpu: Gpu, placement: Placement, block: Block) -> None:
         self._gpu = gpu
         self._block = block
-        self._shift = block.address - region_span(header)[0]
-        self._entries = {entry.name: entry for entry in header.tensors}
-        vectors = [entry for entry in header.tensors if len(entry.shape) == 1]
+        self._shift = block.address - placement.origin_bytes
+        tensors = [placement.held(entry) for entry in placement.header.tensors]
+        self._entries = {entry.name: entry for entry in tensors}
+        vectors = [entry for entry in tensors if len(entry.shape) == 1]
         self._narrow = [entry for entry in vectors if entry.scheme is not Scheme.FP32]
         self._vectors = {
             entry.name: self._address(entry, "data")
@@ -50,7 +51,7 @@ class DeviceWeights:
         self._widened = self._place_widened() if self._narrow else None
         self._linears = {
             entry.name: self._linear_of(entry)
-            for entry in header.tensors
+            for entry in tensors
             if len(entry.shape) == 2 and entry.scheme is not Scheme.FP32
         }
 

@@ -1,0 +1,188 @@
+"""Which part of which weight lies where in a block of device memory.
+
+A placement is arithmetic over a file's header; ``zse.stream.plan`` makes reads of it. Today's is
+the whole file, whose block mirrors the file's tensor region: a run of bytes a group, and nothing
+is worked out for a tensor. ``zse.stream.shards`` has the share of one device among several.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Protocol
+
+from zse.errors import UsageError
+from zse.format.container import align_up
+from zse.format.spec import PAGE
+from zse.records import record
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from zse.format.spec import Group, TensorEntry, ZSEHeader
+
+_LAYER = "layers."
+
+
+@record
+class Run:
+    """Pieces of a file, evenly spaced, which lie one behind the other in the block."""
+
+    offset_bytes: int
+    """Of the first piece, in the file."""
+    piece_bytes: int
+    num_pieces: int = 1
+    stride_bytes: int = 0
+    """From the start of a piece to the start of the next, in the file."""
+    destination_offset_bytes: int
+    """Of the first piece, in the block."""
+
+
+class Placement(Protocol):
+    """Where the tensors of one file lie in a block."""
+
+    @property
+    def header(self) -> ZSEHeader:
+        """The file's."""
+
+    @property
+    def length_bytes(self) -> int:
+        """Of the block."""
+
+    @property
+    def origin_bytes(self) -> int:
+        """Offset that the block begins at, as ``held`` counts: the region's own, or 0."""
+
+    def held(self, entry: TensorEntry) -> TensorEntry:
+        """Return a tensor of the file as it lies in the block: what of it, and where."""
+
+    def runs(self, group: Group) -> tuple[Run, ...]:
+        """Return what is read of a group, in file order of its parts."""
+
+
+class WholeFile:
+    """All of a file, as it lies there."""
+
+    def __init__(self, header: ZSEHeader) -> None:
+        groups = header.groups
+        self.header = header
+        self.origin_bytes = groups[0].offset_bytes if groups else 0
+        self.length_bytes = groups[-1].end_bytes - self.origin_bytes if groups else 0
+
+    def held(self, entry: TensorEntry) -> TensorEntry:
+        """Return the tensor as the file says it."""
+        return entry
+
+    def runs(self, group: Group) -> tuple[Run, ...]:
+        """Return the group as one run."""
+        return (whole_run(group, group.offset_bytes - self.origin_bytes),)
+
+
+class LayerWindow:
+    """A few layers at a time; whatever else the file holds stays in the block.
+
+    Layer ``i`` always goes to slot ``i % slots``, so its addresses never change and what was
+    captured with them stays valid. Only ``slots`` layers in a row are there at once: whoever reads
+    a layer (``plan_reads(..., groups=["layers.7"])``) overwrites the one ``slots`` before it.
+
+    Args:
+        header: The file's.
+        slots: Layers that the block has room for.
+
+    Raises:
+        UsageError: There is no slot.
+    """
+
+    origin_bytes = 0
+
+    def __init__(self, header: ZSEHeader, slots: int) -> None:
+        if slots < 1:
+            raise UsageError(f"a window of {slots} layers was asked for; expected at least 1")
+        self.header = header
+        layers = [group for group in header.groups if group.name.startswith(_LAYER)]
+        self._starts: dict[str, int] = {}
+        offset = 0
+        for group in header.groups:
+            if group not in layers:
+                self._starts[group.name] = offset
+                offset += group.length_bytes
+        slot_bytes = max((group.length_bytes for group in layers), default=0)
+        for group in layers:
+            slot = int(group.name.removeprefix(_LAYER)) % slots
+            self._starts[group.name] = offset + slot * slot_bytes
+        self.length_bytes = offset + min(slots, len(layers)) * slot_bytes
+        self._group_of = {
+            entry.name: group for group, entries in members(header) for entry in entries
+        }
+
+    def held(self, entry: TensorEntry) -> TensorEntry:
+        """Return the tensor at its place in its layer's slot."""
+        group = self._group_of[entry.name]
+        shift = self._starts[group.name] - group.offset_bytes
+        parts = (replace(part, offset_bytes=part.offset_bytes + shift) for part in entry.parts)
+        return replace(entry, parts=tuple(parts))
+
+    def runs(self, group: Group) -> tuple[Run, ...]:
+        """Return the group as one run."""
+        return (whole_run(group, self._starts[group.name]),)
+
+
+class ModelTable:
+    """Several models in one block, one behind the other.
+
+    Args:
+        placements: Each model's own, by its name.
+    """
+
+    def __init__(self, placements: Mapping[str, Placement]) -> None:
+        self._placed: dict[str, Placement] = {}
+        self.length_bytes = 0
+        for name, placement in placements.items():
+            self._placed[name] = _Moved(placement, self.length_bytes)
+            self.length_bytes += align_up(placement.length_bytes, PAGE)
+
+    def of(self, name: str) -> Placement:
+        """Return one model's place in the block.
+
+        Raises:
+            KeyError: The table has no such model.
+        """
+        return self._placed[name]
+
+
+class _Moved:
+    """A placement that begins further on in a larger block."""
+
+    def __init__(self, placement: Placement, by_bytes: int) -> None:
+        self._placement = placement
+        self._by_bytes = by_bytes
+        self.header = placement.header
+        self.length_bytes = placement.length_bytes
+        self.origin_bytes = placement.origin_bytes - by_bytes
+
+    def held(self, entry: TensorEntry) -> TensorEntry:
+        return self._placement.held(entry)
+
+    def runs(self, group: Group) -> tuple[Run, ...]:
+        return tuple(
+            replace(run, destination_offset_bytes=run.destination_offset_bytes + self._by_bytes)
+            for run in self._placement.runs(group)
+        )
+
+
+def whole_run(group: Group, destination_offset_bytes: int) -> Run:
+    """Return all of a group as one piece."""
+    return Run(
+        offset_bytes=group.offset_bytes,
+        piece_bytes=group.length_bytes,
+        destination_offset_bytes=destination_offset_bytes,
+    )
+
+
+def members(header: ZSEHeader) -> Iterator[tuple[Group, list[TensorEntry]]]:
+    """Return each group with its tensors, both in file order."""
+    waiting = list(reversed(header.tensors))
+    for group in header.groups:
+        entries = []
+        while waiting and waiting[-1].parts[0].offset_bytes < group.end_bytes:
+            entries.append(waiting.pop())
+        yield group, entries
