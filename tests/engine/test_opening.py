@@ -15,6 +15,7 @@ from zse.backends.types import (
     PENDING_TOKEN,
     SequenceChunk,
     StepBatch,
+    kind_of,
 )
 from zse.device.cuda import Driver, Gpu
 from zse.engine import loading
