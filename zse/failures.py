@@ -14,9 +14,9 @@ from zse.errors import DeviceError, DiskFullError, MissingDependencyError, Store
 from zse.install import EXTRA_OF_PACKAGE, find_strangers, strangers_warning
 from zse.store.cache_use import usable
 from zse.store.local import FULL_ERRORS, translated_os_error
+from zse.units import GIB
 
 _PACKAGE = Path(__file__).resolve().parent
-_GIB = 1 << 30
 _LESS_MEMORY = "Use less with --max-context, --kv-gib or a smaller model, or free memory."
 _TOO_MANY_FILES = frozenset({errno.EMFILE, errno.ENFILE})
 # What torch says as a RuntimeError when the system gives it no memory.
@@ -44,7 +44,7 @@ def as_error(failure: BaseException, cache_dir: Path) -> ZSEError | None:
     refused = _TORCH_REFUSED.search(str(failure)) if isinstance(failure, RuntimeError) else None
     if refused is not None:
         return DeviceError(
-            f"the machine has no room for {int(refused[1]) / _GIB:.1f} GiB more memory",
+            f"the machine has no room for {int(refused[1]) / GIB:.1f} GiB more memory",
             hint=_LESS_MEMORY,
         )
     return None

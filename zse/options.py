@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
 
 from zse.errors import UsageError
 from zse.records import record
+from zse.units import GIB
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,7 +30,6 @@ Record = TypeVar("Record")
 KV_DTYPES = ("auto", "fp32", "bf16", "int8")
 LOG_FORMATS = ("auto", "text", "json")
 LOG_LEVELS = ("debug", "info", "warning", "error")
-GIB = 1 << 30
 MAX_PORT = 65535
 MAX_THREADS = 1024
 """Far more than any machine has cores; the runtime below crashes where it cannot start them all."""

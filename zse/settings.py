@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zse.errors import BadSettingError
-from zse.options import GIB, Option, ServeOptions, described, options_of, with_values
+from zse.options import Option, ServeOptions, described, options_of, with_values
 from zse.records import record
+from zse.units import GIB
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -38,7 +38,7 @@ def stored(faulty_s3: FaultyS3) -> FaultyS3:
 def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A file that is uploaded in three small parts."""
     monkeypatch.setattr(s3_upload, "PART_BYTES", PART_BYTES)
-    monkeypatch.setattr(s3_upload, "MEBIBYTE", PART_BYTES)
+    monkeypatch.setattr(s3_upload, "MIB", PART_BYTES)
     path = tmp_path / "source"
     path.write_bytes(DATA)
     return path

@@ -28,7 +28,7 @@ PART_BYTES = 4096
 def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A file of three small parts; records go to a cache folder of this test."""
     monkeypatch.setattr(s3_upload, "PART_BYTES", PART_BYTES)
-    monkeypatch.setattr(s3_upload, "MEBIBYTE", PART_BYTES)
+    monkeypatch.setattr(s3_upload, "MIB", PART_BYTES)
     monkeypatch.setattr(s3_upload, "WRITERS", 1)
     monkeypatch.setenv("ZSE_CACHE_DIR", str(tmp_path / "cache"))
     path = tmp_path / "source"

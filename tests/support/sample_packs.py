@@ -6,13 +6,14 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Any
 
-from zse.format.container import PREFIX_BYTES, align_up
+from zse.format.container import PREFIX_BYTES
 from zse.format.header_json import dump_canonical
 from zse.kernels.build.writer import CompiledKernel, assemble, pack_bytes, padded
 from zse.kernels.catalog import all_variants
 from zse.kernels.pack_header import ALIGN
 from zse.kernels.targets import TARGETS
 from zse.kernels.variant import Kernel, Variant, number, pointer, variant
+from zse.units import align_up
 
 if TYPE_CHECKING:
     from collections.abc import Callable

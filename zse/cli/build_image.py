@@ -162,8 +162,8 @@ def command(
     from zse.oci.image.options import BuildOptions, ModelMode
     from zse.oci.layout.layer import Compression
     from zse.oci.python.secrets import read_secrets
-    from zse.oci.sizes import parse_size
     from zse.settings import load_settings, subprocess_environment
+    from zse.units import parse_size
 
     settings = load_settings()
     recipe = _recipe(recipe_name, gpus or [], has_kernels=bool(kernels))

@@ -6,9 +6,9 @@ import re
 from typing import TYPE_CHECKING
 
 from zse.errors import UsageError
-from zse.oci.sizes import parse_size
 from zse.records import record
 from zse.store.cache_kinds import KINDS
+from zse.units import parse_size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

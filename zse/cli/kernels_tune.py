@@ -17,6 +17,7 @@ from zse.kernels.linear.weight import LinearWeight, supports_quantized
 from zse.kernels.tuning import Tuning
 from zse.models.storage import DEFAULT_GROUP_SIZE
 from zse.records import record
+from zse.units import align_up
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -108,8 +109,8 @@ class Bench:
             weights=0,
             group_size=DEFAULT_GROUP_SIZE.get(scheme, 0),
         )
-        code_bytes = _aligned(_code_bytes(form))
-        stride = code_bytes + _aligned(form.size_bytes - _code_bytes(form))
+        code_bytes = align_up(_code_bytes(form), _ALIGN)
+        stride = code_bytes + align_up(form.size_bytes - _code_bytes(form), _ALIGN)
         copies = min(max(2, -(-2 * self._gpu.info.l2_bytes // stride)), _MAX_COPIES)
         block = self._gpu.allocate(stride * copies)
         try:
@@ -155,10 +156,14 @@ class Bench:
         planned = plan_linear(weights[0], tokens, quantized=quantized, device=self._launcher.device)
         output_bytes = max(plan.output_bytes for plan in (*plans, planned))
         columns = weights[0].columns
-        block = self._gpu.allocate(_aligned(output_bytes) + 3 * _aligned(tokens * columns * 2))
+        block = self._gpu.allocate(
+            align_up(output_bytes, _ALIGN) + 3 * align_up(tokens * columns * 2, _ALIGN)
+        )
         try:
             self._gpu.fill(block.address, 0x3C, block.length_bytes, self._stream)
-            inputs = _inputs(block.address + _aligned(output_bytes), tokens, columns, quantized)
+            inputs = _inputs(
+                block.address + align_up(output_bytes, _ALIGN), tokens, columns, quantized
+            )
             timed = {
                 plan: self._seconds(weights, inputs, block.address, plan)
                 for plan in dict.fromkeys([planned, *plans])
@@ -233,8 +238,8 @@ def _code_bytes(form: LinearWeight) -> int:
 def _inputs(address: int, tokens: int, columns: int, quantized: bool) -> Activation:
     if not quantized:
         return Plain(rows=tokens, columns=columns, values=address)
-    codes = _aligned(tokens * columns)
-    scales = _aligned(tokens * (columns // ACTIVATION_GROUP) * 4)
+    codes = align_up(tokens * columns, _ALIGN)
+    scales = align_up(tokens * (columns // ACTIVATION_GROUP) * 4, _ALIGN)
     return Quantized(
         rows=tokens,
         columns=columns,
@@ -242,7 +247,3 @@ def _inputs(address: int, tokens: int, columns: int, quantized: bool) -> Activat
         scales=address + codes,
         sums=address + codes + scales,
     )
-
-
-def _aligned(length_bytes: int) -> int:
-    return -(-length_bytes // _ALIGN) * _ALIGN

@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from zse.deploy.order import MODELS_FOLDER
 from zse.deploy.templates import OMIT
+from zse.units import GIB, MIB
 
 if TYPE_CHECKING:
     from zse.deploy.order import Order
 
 GPU = "nvidia.com/gpu"
-_GIB = 1 << 30
-_MIB = 1 << 20
 _GPU_CONTEXT_MIB = 600
 _SCRATCH_GIB = 2
 """Of a server that fetches nothing: captured logs, temporary files."""
@@ -74,7 +73,7 @@ def _disk(order: Order, given: dict[str, Any]) -> str | None:
         return f"{_SCRATCH_GIB}Gi"
     if order.need is None:
         return None
-    return f"{-(-order.need.weights_bytes * 21 // (20 * _GIB)) + _SCRATCH_GIB}Gi"
+    return f"{-(-order.need.weights_bytes * 21 // (20 * GIB)) + _SCRATCH_GIB}Gi"
 
 
 def _environment(order: Order) -> list[dict[str, Any]]:
@@ -97,7 +96,7 @@ def _resources(order: Order, given: dict[str, Any], disk: str | None) -> dict[st
         # The weights go through a small ring: host memory does not grow with the model.
         least, most, cpu, gpu = "2Gi", "8Gi", "2", {GPU: 1}
     else:
-        need_mib = order.need.total_bytes // _MIB if order.need else _CPU_MEMORY_MIB
+        need_mib = order.need.total_bytes // MIB if order.need else _CPU_MEMORY_MIB
         least = most = f"{max(512, need_mib * 5 // 4)}Mi"
         cpu, gpu = "4", {}
     room = {"ephemeral-storage": disk} if disk else {}
@@ -109,7 +108,7 @@ def _affinity(order: Order) -> dict[str, Any]:
     if order.gpu:
         rules = [{"key": "nvidia.com/gpu.product", "operator": "In", "values": [order.gpu]}]
     else:
-        need = order.need.total_bytes // _MIB + _GPU_CONTEXT_MIB if order.need else 0
+        need = order.need.total_bytes // MIB + _GPU_CONTEXT_MIB if order.need else 0
         rules = [
             # Kernels are made for compute capability 8.0 and newer.
             {"key": "nvidia.com/gpu.compute.major", "operator": "Gt", "values": ["7"]},

@@ -14,14 +14,14 @@ from zse.deploy.errors import NoFittingGpuError
 from zse.deploy.sizing import gib_words
 from zse.errors import UsageError
 from zse.records import record
+from zse.units import MIB
 
 if TYPE_CHECKING:
     from zse.deploy.sizing import MemoryNeed
 
-_MIB = 1 << 20
-_CONTEXT_BYTES = 600 * _MIB
+_CONTEXT_BYTES = 600 * MIB
 """What the driver takes for itself, with room to spare."""
-_RUNTIME_BYTES = 400 * _MIB
+_RUNTIME_BYTES = 400 * MIB
 """What the CPU backend's libraries take."""
 
 
@@ -52,7 +52,7 @@ class Machine:
     def holds(self, need: MemoryNeed) -> bool:
         """Whether a model fits."""
         taken_bytes = _CONTEXT_BYTES if self.is_gpu else _RUNTIME_BYTES
-        return need.total_bytes <= self.memory_mib * _MIB - taken_bytes
+        return need.total_bytes <= self.memory_mib * MIB - taken_bytes
 
 
 @record
@@ -100,7 +100,7 @@ class Catalog:
             largest = max(kind, key=lambda machine: machine.memory_mib)
             raise NoFittingGpuError(
                 f"the model needs {gib_words(need.total_bytes)}, but the largest machine of "
-                f"{self.platform}, {largest.name}, has {gib_words(largest.memory_mib * _MIB)}",
+                f"{self.platform}, {largest.name}, has {gib_words(largest.memory_mib * MIB)}",
                 hint="Convert the model with a smaller scheme, or ask for a shorter context.",
             )
         return min(fitting, key=lambda machine: (_price(machine), machine.memory_mib))

@@ -9,16 +9,15 @@ from zse.engine.requirements import ModelFacts, estimate_memory, read_facts
 from zse.errors import NotFoundError, UsageError
 from zse.models.resolve import SUFFIX, HubRepository, RemoteFile, resolve_model
 from zse.records import record
+from zse.units import GIB
 
 if TYPE_CHECKING:
     from zse.settings import Settings
 
-_GIB = 1 << 30
-
 
 def gib_words(size_bytes: int) -> str:
     """Say a size of memory: of a plan or a machine in GiB, as drivers and limits count it."""
-    return f"{size_bytes / _GIB:.1f} GiB"
+    return f"{size_bytes / GIB:.1f} GiB"
 
 
 @record
@@ -73,7 +72,7 @@ def measure(
     if not 0 <= memory_gib < math.inf or context_tokens < 0:
         raise UsageError("memory and context are numbers that are not negative")
     if memory_gib:
-        return MemoryNeed(weights_bytes=int(memory_gib * _GIB), kv_bytes=0, overhead_bytes=0)
+        return MemoryNeed(weights_bytes=int(memory_gib * GIB), kv_bytes=0, overhead_bytes=0)
     facts = _facts_of(model, settings, is_needed=is_needed)
     return need_of(facts, on_gpu=on_gpu, context_tokens=context_tokens) if facts else None
 

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from zse.device.open import cuda_driver_present
 from zse.records import record
-
-_KIB = 1024
+from zse.units import KIB
 
 
 @record
@@ -100,4 +99,4 @@ def _memory(root: Path) -> tuple[int, int]:
 
 def _kib(meminfo: str, name: str) -> int:
     words = _field(meminfo, name).split()
-    return int(words[0]) * _KIB if words and words[0].isdigit() else 0
+    return int(words[0]) * KIB if words and words[0].isdigit() else 0

@@ -28,6 +28,7 @@ from zse.engine.requirements import (
 from zse.errors import DeviceError, UsageError
 from zse.records import record
 from zse.settings import load_settings
+from zse.units import GIB
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 
 Mode = Literal["auto", "min_memory", "balanced", "max_speed"]
 
-_GIB = 1 << 30
 _SAFE_SHARE = 0.9  # of the free memory: other processes live too
 _DEFAULT_MAX_TOKENS = 256
 
@@ -255,7 +255,7 @@ class IntelligenceOrchestrator:
                 self.model,
                 device=self._device,
                 max_context=self.estimate.context_tokens,
-                kv_gib=self.estimate.kv_bytes / _GIB,
+                kv_gib=self.estimate.kv_bytes / GIB,
                 quant=self.quantization,
             )
         return self._llm

@@ -14,7 +14,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from zse.errors import DiskFullError, NotFoundError, UsageError
-from zse.format.container import PREFIX_BYTES, align_up
+from zse.format.container import PREFIX_BYTES
 from zse.format.errors import Misuse, Rule
 from zse.format.reader import read_header
 from zse.format.spec import (
@@ -24,6 +24,7 @@ from zse.format.spec import (
     check_section_name,
 )
 from zse.format.validate import validate
+from zse.units import align_up
 
 
 def append_section(path: str | os.PathLike[str], name: str, data: bytes) -> Section:

@@ -84,11 +84,6 @@ class Container:
         return length, digest
 
 
-def align_up(offset_bytes: int, alignment: int) -> int:
-    """Return the smallest multiple of ``alignment`` that is not below ``offset_bytes``."""
-    return -(-offset_bytes // alignment) * alignment
-
-
 def checked_header(raw: bytes, digest: bytes) -> bytes:
     """Return a header's bytes, or raise unless they have the SHA-256 that the prefix claims."""
     found = hashlib.sha256(raw).digest()

@@ -10,7 +10,7 @@ from dataclasses import field
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-from zse.format.container import PREFIX_BYTES, align_up, check_unique
+from zse.format.container import PREFIX_BYTES, check_unique
 from zse.format.errors import Rule
 from zse.format.spec import (
     CONTAINER,
@@ -29,6 +29,7 @@ from zse.format.spec import (
     parts_for,
 )
 from zse.records import record
+from zse.units import align_up
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

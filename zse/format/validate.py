@@ -9,7 +9,7 @@ from bisect import bisect_right
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from zse.format.container import align_up, check_aligned, check_end, check_inside, check_unique
+from zse.format.container import check_aligned, check_end, check_inside, check_unique
 from zse.format.errors import Rule
 from zse.format.spec import (
     HEADER_SLACK,
@@ -22,6 +22,7 @@ from zse.format.spec import (
     TensorPart,
     ZSEHeader,
 )
+from zse.units import align_up
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

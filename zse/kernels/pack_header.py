@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from zse.format.container import (
     PREFIX_BYTES,
     Container,
-    align_up,
     check_aligned,
     check_end,
     check_inside,
@@ -21,6 +20,7 @@ from zse.format.header_json import Fields, parse_object
 from zse.format.names import check_digest
 from zse.kernels.targets import TARGETS, Target
 from zse.records import record
+from zse.units import align_up
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

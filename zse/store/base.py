@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Protocol, Self
 
 from zse.records import record
+from zse.units import MIB
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,8 +18,7 @@ if TYPE_CHECKING:
 Progress = Callable[[int, int], None]
 """Called as ``progress(done_bytes, total_bytes)`` from the calling thread."""
 
-MEBIBYTE = 1 << 20
-CHUNK_BYTES = 8 * MEBIBYTE
+CHUNK_BYTES = 8 * MIB
 
 
 @record

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from zse.errors import StoreError
 from zse.records import record
-from zse.store.base import CHUNK_BYTES, MEBIBYTE, Progress, Transfer
+from zse.store.base import CHUNK_BYTES, Progress, Transfer
 from zse.store.checksum import etag_md5
 from zse.store.s3_client import translated_errors
 from zse.store.s3_unfinished import (
@@ -27,6 +27,7 @@ from zse.store.s3_unfinished import (
     save_record,
 )
 from zse.store.upload_source import UploadSource
+from zse.units import MIB
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,7 +43,7 @@ WRITERS = 4
 def part_bytes_for(size_bytes: int) -> int:
     """Return the length of a part: 16 MiB, or more when 10,000 of them would not be enough."""
     needed = -(-size_bytes // MAX_PARTS)
-    return max(PART_BYTES, -(-needed // MEBIBYTE) * MEBIBYTE)
+    return max(PART_BYTES, -(-needed // MIB) * MIB)
 
 
 def upload_file(

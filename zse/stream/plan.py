@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from zse.errors import UsageError
-from zse.format.container import align_up
 from zse.format.errors import Misuse
 from zse.format.spec import PAGE
 from zse.records import record
+from zse.units import align_up
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -6,11 +6,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from zse.backends.gpu.budget import GIB, MARGIN_BYTES, MemoryBudget
+from zse.backends.gpu.budget import MARGIN_BYTES, MemoryBudget
 from zse.backends.gpu.kv_pool import KVLayout
 from zse.backends.gpu.memory import choose_num_blocks
 from zse.backends.options import BackendOptions
 from zse.errors import DeviceError
+from zse.units import GIB
 
 LAYOUT = KVLayout(num_layers=28, kv_heads=4, head_dim=128, dtype="bf16")
 SHAPE = SimpleNamespace(max_position=32768)

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from zse.errors import DeviceError
 from zse.records import record
+from zse.units import GIB
 
-GIB = 1 << 30
 MARGIN_BYTES = 512 << 20
 """Left free for the driver, captured graphs and kernels' code."""
 

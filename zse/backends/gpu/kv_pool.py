@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from zse.kernels.layout import BLOCK_TOKENS, SCALE_CHANNELS, PagedCache
 from zse.records import record
+from zse.units import align_up
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -66,8 +67,8 @@ class KVLayout:
         """Return the offsets of values, key scales, value scales, and the end."""
         elements = num_blocks * self.kv_heads * BLOCK_SIZE * self.head_dim
         scaled = self.dtype_of(layer) == "int8"
-        part = _aligned(elements * (1 if scaled else 2))
-        scales = _aligned(elements // SCALE_GROUP * 2) if scaled else 0
+        part = align_up(elements * (1 if scaled else 2), _ALIGNMENT)
+        scales = align_up(elements // SCALE_GROUP * 2, _ALIGNMENT) if scaled else 0
         return part, 2 * part, 2 * part + scales, 2 * part + 2 * scales
 
 
@@ -130,7 +131,3 @@ class KVPool:
     def close(self) -> None:
         """Give the memory back."""
         self._block.free()
-
-
-def _aligned(length_bytes: int) -> int:
-    return -(-length_bytes // _ALIGNMENT) * _ALIGNMENT

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from zse.backends.gpu.budget import GIB, gib
+from zse.backends.gpu.budget import gib
 from zse.backends.gpu.kv_pool import BLOCK_SIZE, KVLayout, KVPool
 from zse.errors import DeviceError
 from zse.records import record
+from zse.units import GIB
 
 if TYPE_CHECKING:
     from zse.backends.gpu.budget import MemoryBudget

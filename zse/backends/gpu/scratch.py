@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from zse.kernels.layout import ACTIVATION_GROUP, Plain, Quantized
 from zse.records import record
+from zse.units import align_up
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -44,7 +45,7 @@ class ScratchSizes:
         offset = 0
         for name in self.__dataclass_fields__:
             offsets[name] = offset
-            offset += _aligned(getattr(self, name))
+            offset += align_up(getattr(self, name), _ALIGNMENT)
         return offsets, offset
 
 
@@ -76,8 +77,8 @@ class Scratch:
 
     def quantized(self, rows: int, columns: int) -> Quantized:
         """Return the activations as int8 [rows, columns] with scales and sums."""
-        codes = _aligned(rows * columns)
-        scales = _aligned(rows * columns // ACTIVATION_GROUP * 4)
+        codes = align_up(rows * columns, _ALIGNMENT)
+        scales = align_up(rows * columns // ACTIVATION_GROUP * 4, _ALIGNMENT)
         return Quantized(
             rows=rows,
             columns=columns,
@@ -89,9 +90,7 @@ class Scratch:
 
 def activation_bytes(rows: int, columns: int) -> int:
     """Return the bytes that activations take in either form."""
-    quantized = _aligned(rows * columns) + 2 * _aligned(rows * columns // ACTIVATION_GROUP * 4)
+    quantized = align_up(rows * columns, _ALIGNMENT) + 2 * align_up(
+        rows * columns // ACTIVATION_GROUP * 4, _ALIGNMENT
+    )
     return max(rows * columns * 2, quantized)
-
-
-def _aligned(length_bytes: int) -> int:
-    return -(-length_bytes // _ALIGNMENT) * _ALIGNMENT

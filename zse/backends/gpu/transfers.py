@@ -12,6 +12,7 @@ from zse.backends.types import SampledToken, accepted
 from zse.kernels.layout import MAX_ALTERNATIVES
 from zse.kernels.lm_head_sample.arrays import SampledArrays
 from zse.records import record
+from zse.units import align_up
 
 if TYPE_CHECKING:
     from zse.backends.gpu.step import StepPlan
@@ -79,8 +80,8 @@ class ResultRing:
         sizes = (max_rows, max_rows, max_rows * MAX_ALTERNATIVES, max_rows * MAX_ALTERNATIVES)
         self._offsets = [0]
         for count in sizes:
-            self._offsets.append(self._offsets[-1] + _aligned(count * 4))
-        last_tokens_bytes = _aligned((max_slots + 1) * 4)
+            self._offsets.append(self._offsets[-1] + align_up(count * 4, 256))
+        last_tokens_bytes = align_up((max_slots + 1) * 4, 256)
         self._device: Block = gpu.allocate(self._offsets[-1] + last_tokens_bytes)
         gpu.fill(self._device.address, 0, self._device.length_bytes, stream)
         tokens, logprobs, top_tokens, top_logprobs, last = (
@@ -168,7 +169,3 @@ class PendingResults:
 def _rounded(length_bytes: int) -> int:
     """Return a size that leaves room to grow, so that buffers are not made anew all the time."""
     return 1 << max(length_bytes - 1, 1 << 16).bit_length()
-
-
-def _aligned(length_bytes: int) -> int:
-    return -(-length_bytes // 256) * 256

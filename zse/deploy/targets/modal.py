@@ -10,6 +10,7 @@ from zse.deploy.plan import Cost, Plan, cost_of, pack_notes
 from zse.deploy.settings import Setting, take_settings
 from zse.deploy.templates import render
 from zse.errors import UsageError
+from zse.units import MIB
 
 if TYPE_CHECKING:
     from zse.deploy.deployed import Deployment
@@ -27,7 +28,6 @@ COMMAND = ["/usr/bin/python3", "-I", "-S", "/opt/zse/boot.py"]
 CPU_PROCESSORS = 8.0
 _CPU_USD_PER_HOUR = 0.0473
 _GIB_USD_PER_HOUR = 0.008
-_MIB = 1 << 20
 _REGION = "us-east"
 _MAX_GRACE_SECONDS = 3600
 
@@ -125,7 +125,7 @@ def _notes(order: Order, machine: Machine | None) -> tuple[str, ...]:
 
 
 def _ram_mib(order: Order) -> int:
-    need = order.need.total_bytes // _MIB if order.need else 0
+    need = order.need.total_bytes // MIB if order.need else 0
     return max(4096, need * 5 // 4)
 
 

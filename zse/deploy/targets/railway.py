@@ -9,6 +9,7 @@ from zse.deploy.plan import Cost, Plan
 from zse.deploy.settings import take_settings
 from zse.deploy.templates import render
 from zse.errors import UsageError
+from zse.units import MIB
 
 if TYPE_CHECKING:
     from zse.deploy.deployed import Deployment
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 _USD_PER_GIB_HOUR = 10 / 730
 _USD_PER_CPU_HOUR = 20 / 730
 _BUSY_CPUS = 4
-_MIB = 1 << 20
 
 
 def make_plan(order: Order) -> Plan:
@@ -29,7 +29,7 @@ def make_plan(order: Order) -> Plan:
         raise UsageError("Railway rents no GPUs", hint="Leave --gpu out; the image serves on CPUs.")
     if order.bucket:
         raise UsageError("Railway mounts no buckets", hint="Give s3://BUCKET/KEY as MODEL.")
-    gib = (order.need.total_bytes / _MIB / 1024) if order.need else 4.0
+    gib = (order.need.total_bytes / MIB / 1024) if order.need else 4.0
     sleeps = order.min_replicas == 0
     variables = {"ZSE_HOST": "0.0.0.0", **order.environment()}
     settings = [f"{name}={value}" for name, value in variables.items()]

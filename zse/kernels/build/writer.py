@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Any
 
-from zse.format.container import align_up
 from zse.format.header_json import dump_canonical
 from zse.kernels.pack import KernelPack
 from zse.kernels.pack_header import ALIGN, CONTAINER
 from zse.records import record
+from zse.units import align_up
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

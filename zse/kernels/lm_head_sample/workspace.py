@@ -13,6 +13,7 @@ from zse.kernels.layout import (
 )
 from zse.kernels.lm_head_sample.variants import TILES, Tiles
 from zse.records import record
+from zse.units import align_up
 
 _ALIGNMENT_BYTES = 256
 
@@ -58,7 +59,7 @@ def num_blocks_of(vocab: int, tiles: Tiles) -> int:
 
 def workspace_bytes(rows: int, vocab: int, tiles: Tiles = TILES) -> int:
     """Return the bytes that ``sample`` needs for up to ``rows`` rows, whatever the kind."""
-    return sum(_aligned(size) for size in _sizes(rows, vocab, tiles).values())
+    return sum(align_up(size, _ALIGNMENT_BYTES) for size in _sizes(rows, vocab, tiles).values())
 
 
 def workspace_at(address: int, rows: int, vocab: int, tiles: Tiles = TILES) -> Workspace:
@@ -66,7 +67,7 @@ def workspace_at(address: int, rows: int, vocab: int, tiles: Tiles = TILES) -> W
     addresses: dict[str, int] = {}
     for name, size in _sizes(rows, vocab, tiles).items():
         addresses[name] = address
-        address += _aligned(size)
+        address += align_up(size, _ALIGNMENT_BYTES)
     return Workspace(**addresses)
 
 
@@ -86,7 +87,3 @@ def _sizes(rows: int, vocab: int, tiles: Tiles) -> dict[str, int]:
     for name in ("best_values", "best_tokens"):
         sizes[name] = blocks * MAX_ALTERNATIVES
     return {name: 4 * size for name, size in sizes.items()}
-
-
-def _aligned(size_bytes: int) -> int:
-    return -(-size_bytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES

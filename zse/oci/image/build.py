@@ -25,8 +25,8 @@ from zse.oci.layout.layer import Compression, StageProgress, no_progress
 from zse.oci.layout.manifest import MEDIA_TYPE_INDEX, Descriptor, build_index
 from zse.oci.registry.client import open_registry
 from zse.oci.registry.reference import parse_reference
-from zse.oci.sizes import parse_size
 from zse.oci.statements.attestation import attest
+from zse.units import parse_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable

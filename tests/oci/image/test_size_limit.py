@@ -1,27 +1,12 @@
+"""How large an image may be."""
+
 from __future__ import annotations
 
-import pytest
 from broken_rules import breaks
 
-from zse.errors import UsageError
 from zse.oci.errors import ImageRule
 from zse.oci.layout.folder import ImageLayout
 from zse.oci.layout.layer import Compression
-from zse.oci.sizes import parse_size
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [("1", 1), ("250MB", 250_000_000), ("1.5 GB", 1_500_000_000), ("2gib", 2 << 30), ("3k", 3000)],
-)
-def test_sizes_are_read_as_people_write_them(text, expected):
-    assert parse_size(text) == expected
-
-
-@pytest.mark.parametrize("text", ["", "MB", "-1MB", "0", "1 parsec"])
-def test_what_is_no_size_is_refused(text):
-    with pytest.raises(UsageError):
-        parse_size(text)
 
 
 def test_image_over_its_budget_is_neither_listed_nor_pushed(build, project):
