@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from sample_packs import SCALE, VARIANTS, sample_pack
 
-from zse.cli import kernels, run
+from zse.cli import run
 from zse.cli.kernels_show import PlainLines
 from zse.format.reader import ZSEReader
+from zse.kernels import catalog
 from zse.kernels.build import builder, pool
 from zse.kernels.build.builder import BuildStep
 from zse.kernels.pack import KernelPack
@@ -66,7 +67,7 @@ def fake_compiler(monkeypatch: pytest.MonkeyPatch) -> list[pool.Answer]:
 
 
 def use(monkeypatch: pytest.MonkeyPatch, *variants: Variant) -> None:
-    monkeypatch.setattr(kernels, "all_variants", lambda: variants)
+    monkeypatch.setattr(catalog, "all_variants", lambda: variants)
 
 
 def test_build_writes_a_pack_for_each_architecture_and_says_so(

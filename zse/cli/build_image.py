@@ -168,26 +168,16 @@ def command(
     settings = load_settings()
     recipe = _recipe(recipe_name, gpus or [], has_kernels=bool(kernels))
     options = BuildOptions(
-        name=name,
-        cache_dir=settings.cache_dir / "images",
-        platforms=_platforms(platforms),
-        model_mode=ModelMode(model_mode),
-        model_url=model if model_mode == "url" else "",
-        base=base,
-        output=output,
-        is_forced=force,
-        is_pushed=push,
-        is_attested=attest,
+        name=name, platforms=_platforms(platforms), base=base, output=output, locks=locks,
+        model_mode=ModelMode(model_mode), model_url=model if model_mode == "url" else "",
+        is_forced=force, is_pushed=push, is_attested=attest, is_cached=not no_cache,
+        is_lock_updated=update_lock, compression=Compression(compression),
         max_size_bytes=parse_size(max_size) if max_size else 0,
-        mirror=mirror or settings.debian_mirror,
-        compression=Compression(compression),
-        is_lock_updated=update_lock,
-        locks=locks,
-        is_cached=not no_cache,
-        epoch_seconds=settings.source_date_epoch,
-        auth_file=settings.registry_auth_file,
         secrets=read_secrets(secrets or [], subprocess_environment()),
-    )
+        mirror=mirror or settings.debian_mirror,
+        cache_dir=settings.cache_dir / "images", epoch_seconds=settings.source_date_epoch,
+        auth_file=settings.registry_auth_file,
+    )  # fmt: skip
     source = _Source(model=model, quant=quant, allow_no_tokenizer=allow_no_tokenizer)
     built = _build(recipe, options, source, kernels, settings)
     typer.echo(_as_json(built) if as_json else built.digest)

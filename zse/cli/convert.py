@@ -17,58 +17,57 @@ from zse.errors import needing
 if TYPE_CHECKING:
     from zse.quantize.report import ConversionReport
 
+Out = Annotated[
+    str, typer.Option("-o", "--out", metavar="OUT", help="The file: a path or s3://bucket/key.")
+]
+LinearScheme = Annotated[
+    Literal["int4", "nf4", "int8", "fp16", "bf16"],
+    typer.Option(help="How linear layers are stored."),
+]
+GroupSize = Annotated[
+    Literal["32", "64", "128"] | None,
+    typer.Option(help="Weights that share a scale (int4: 128 by default, nf4: 64)."),
+]
+HeadScheme = Annotated[
+    Literal["auto", "int8", "fp16", "bf16"],
+    typer.Option(help="How the output head is stored; auto is int8 unless --quant is 16-bit."),
+]
+Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub id.")]
+Tokenizer = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FOLDER",
+        help="Take the tokenizer from there, for a checkpoint that was saved without one.",
+    ),
+]
+ChatTemplate = Annotated[str | None, typer.Option(metavar="FILE", help="Take this Jinja template.")]
+Resume = Annotated[
+    bool,
+    typer.Option(
+        "--resume", help="Go on with what a killed run left; keep what is done if this run fails."
+    ),
+]
+Force = Annotated[
+    bool,
+    typer.Option("--force", help="Replace what OUT names; write inside the checkpoint's folder."),
+]
+
 app = App()
 
 
 @app.command("convert")
 def command(
     model: Model,
-    out: Annotated[
-        str,
-        typer.Option(
-            "-o",
-            "--out",
-            metavar="OUT",
-            help="The file: a path or s3://bucket/key.",
-        ),
-    ],
-    quant: Annotated[
-        Literal["int4", "nf4", "int8", "fp16", "bf16"],
-        typer.Option(help="How linear layers are stored."),
-    ] = "int4",
-    group_size: Annotated[
-        Literal["32", "64", "128"] | None,
-        typer.Option(help="Weights that share a scale (int4: 128 by default, nf4: 64)."),
-    ] = None,
-    lm_head: Annotated[
-        Literal["auto", "int8", "fp16", "bf16"],
-        typer.Option(help="How the output head is stored; auto is int8 unless --quant is 16-bit."),
-    ] = "auto",
-    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub id.")] = None,
-    tokenizer: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="Take the tokenizer from there, for a checkpoint that was saved without one.",
-        ),
-    ] = None,
-    chat_template: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Take this Jinja template.")
-    ] = None,
+    out: Out,
+    quant: LinearScheme = "int4",
+    group_size: GroupSize = None,
+    lm_head: HeadScheme = "auto",
+    revision: Revision = None,
+    tokenizer: Tokenizer = None,
+    chat_template: ChatTemplate = None,
     allow_no_tokenizer: AllowNoTokenizer = False,
-    resume: Annotated[
-        bool,
-        typer.Option(
-            "--resume",
-            help="Go on with what a killed run left; keep what is done if this run fails.",
-        ),
-    ] = False,
-    force: Annotated[
-        bool,
-        typer.Option(
-            "--force", help="Replace what OUT names; write inside the checkpoint's folder."
-        ),
-    ] = False,
+    resume: Resume = False,
+    force: Force = False,
     as_json: Json = False,
 ) -> None:
     """Turn MODEL into one .zse file.

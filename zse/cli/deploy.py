@@ -18,7 +18,9 @@ from zse.deploy.verbs import Verb
 if TYPE_CHECKING:
     from typer._click import Context, HelpFormatter
 
+    from zse.deploy.order import ImageLook
     from zse.deploy.plan import Plan
+    from zse.deploy.sizing import MemoryNeed
 
 _TARGET_OF_HELP = "zse.deploy.target"
 
@@ -181,60 +183,55 @@ def command(
     The plan is printed first: what will be created, on which machine, for how much an hour, with
     which secrets. Then its files are written; nothing costs money before --apply.
     """
-    from zse.deploy.image_look import look_at
-    from zse.deploy.order import NO_GPU, Order, parse_pairs, parse_secrets
+    from zse.deploy.order import Order, parse_pairs, parse_secrets
     from zse.deploy.registry import make_plan
-    from zse.deploy.sizing import measure
-    from zse.settings import load_settings
 
-    settings = load_settings()
+    must_know = not (gpu or volume or bucket)
     order = Order(
-        look=look_at(image, image_labels, auth_file=settings.registry_auth_file),
-        image=image,
-        name=name,
-        model=model,
-        need=measure(
-            _checked_model(target, model),
-            settings,
-            on_gpu=TARGETS[target].has_gpus and gpu != NO_GPU,
-            context_tokens=context_tokens,
-            memory_gib=memory_gib,
-            is_needed=not (gpu or volume or bucket),
-        ),
-        form=form,
-        gpu=gpu,
-        min_replicas=min_replicas,
-        max_replicas=max_replicas,
-        concurrency=concurrency,
-        idle_seconds=idle_seconds,
-        startup_seconds=startup_seconds,
-        drain_seconds=drain_seconds,
-        port=port,
-        is_public=is_public,
-        region=region,
-        volume=volume,
-        bucket=bucket,
-        bucket_secret=bucket_secret,
-        registry_secret=registry_secret,
-        env=parse_pairs(env or [], "--env"),
-        secrets=parse_secrets(secrets or []),
-        extra=parse_pairs(extra or [], "--set"),
-    )
+        image=image, name=name, model=model, form=form, gpu=gpu, port=port, region=region,
+        min_replicas=min_replicas, max_replicas=max_replicas, concurrency=concurrency,
+        idle_seconds=idle_seconds, startup_seconds=startup_seconds, drain_seconds=drain_seconds,
+        is_public=is_public, volume=volume, bucket=bucket, bucket_secret=bucket_secret,
+        registry_secret=registry_secret, env=parse_pairs(env or [], "--env"),
+        secrets=parse_secrets(secrets or []), extra=parse_pairs(extra or [], "--set"),
+        look=_look(image, image_labels),
+        need=_need(target, model, gpu, context_tokens, memory_gib, is_needed=must_know),
+    )  # fmt: skip
     plan = make_plan(target, order)
     typer.echo(json.dumps(plan.to_json(), indent=2) if as_json else plan.to_text())
     if not dry_run:
         _carry_out(plan, output, is_forced=force, is_applied=is_applied)
 
 
-def _checked_model(target: str, model: str) -> str:
+def _look(image: str, labels: str) -> ImageLook:
+    from zse.deploy.image_look import look_at
+    from zse.settings import load_settings
+
+    return look_at(image, labels, auth_file=load_settings().registry_auth_file)
+
+
+def _need(
+    target: str, model: str, gpu: str, context_tokens: int, memory_gib: float, *, is_needed: bool
+) -> MemoryNeed | None:
+    """Return what MODEL takes where it is to run, as far as that can be told from here."""
+    from zse.deploy.order import NO_GPU
+    from zse.deploy.sizing import measure
     from zse.errors import UsageError
+    from zse.settings import load_settings
 
     if model in set(Verb):
         raise UsageError(
             f"{model} is not a model",
             hint=f"Write zse deploy {target} {model}, its options behind it.",
         )
-    return model
+    return measure(
+        model,
+        load_settings(),
+        on_gpu=TARGETS[target].has_gpus and gpu != NO_GPU,
+        context_tokens=context_tokens,
+        memory_gib=memory_gib,
+        is_needed=is_needed,
+    )
 
 
 def _carry_out(plan: Plan, output: Path | None, *, is_forced: bool, is_applied: bool) -> None:

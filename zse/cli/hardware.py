@@ -3,32 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
-from importlib.util import find_spec
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from zse.cli.app import App
-from zse.cli.hardware_models import SCHEMES, fits_in
 from zse.cli.parameters import Json
-from zse.deploy.sizing import gib_words
-from zse.device.probe import probe
-from zse.device.survey import survey_cuda
-from zse.errors import NotFoundError
-from zse.kernels.catalog import all_variants
-from zse.kernels.errors import KernelPackError, KernelPackNotFound
-from zse.kernels.find import find_pack
-from zse.kernels.targets import targets_for
-from zse.settings import Settings, load_settings
-
-if TYPE_CHECKING:
-    from zse.device.facts import GpuInfo
-    from zse.device.survey import GpuState, Problem
-
-_SHOWN_KEYS = 5
-
 
 app = App()
 
@@ -46,144 +26,11 @@ def command(
     ] = "",
 ) -> None:
     """Show GPUs, memory, which models fit, and what a kernel pack is missing."""
+    from zse.cli.hardware_report import build_report, print_report
+    from zse.settings import load_settings
+
     report = build_report(load_settings(), kernels=kernels)
     if as_json:
         typer.echo(json.dumps(report, indent=2))
     else:
-        _print_report(report)
-
-
-def build_report(settings: Settings, *, kernels: str) -> dict[str, Any]:
-    """Look at the machine; return JSON values. Sizes are in bytes.
-
-    Args:
-        settings: The environment.
-        kernels: A kernel pack or a folder of packs; empty means the one that serving would use.
-    """
-    machine = probe()
-    cuda = survey_cuda()
-    explicit = kernels or settings.serve.load.device.kernels
-    return {
-        "cpu": {"model": machine.cpu_model, "physical_cores": machine.physical_cores},
-        "memory": {
-            "total_bytes": machine.total_memory_bytes,
-            "available_bytes": machine.available_memory_bytes,
-        },
-        "cuda": {"driver_version": cuda.driver_version, "problem": _as_json(cuda.problem)},
-        "gpus": [_describe_gpu(gpu, settings, explicit) for gpu in cuda.gpus],
-        "cpu_models": [
-            asdict(fit) for fit in fits_in(machine.available_memory_bytes, on_gpu=False)
-        ],
-    }
-
-
-def _describe_gpu(gpu: GpuState, settings: Settings, explicit: str) -> dict[str, Any]:
-    info = gpu.info
-    facts = asdict(info)
-    target = facts.pop("target")
-    number = target.removeprefix("sm_")
-    return {
-        **facts,
-        "capability": f"{number[:-1]}.{number[-1]}",
-        "architecture": target,
-        "driver_version": f"{info.driver_version // 1000}.{info.driver_version % 1000 // 10}",
-        "problem": _as_json(gpu.problem),
-        "kernels": _describe_pack(info, settings, explicit),
-        "models": []
-        if gpu.problem
-        else [asdict(fit) for fit in fits_in(info.free_bytes, on_gpu=True)],
-    }
-
-
-def _describe_pack(info: GpuInfo, settings: Settings, explicit: str) -> dict[str, Any]:
-    """Say which pack serving would use, what it lacks, or why there is none."""
-    empty = {"pack": "", "num_kernels": 0, "missing": [], "skipped": {}}
-    try:
-        pack = find_pack(
-            info,
-            explicit=Path(explicit).expanduser() if explicit else None,
-            sections=None,
-            cache_dir=settings.cache_dir,
-            build=False,
-        )
-    except KernelPackNotFound as error:
-        targets = targets_for(info.target)
-        if targets and find_spec("triton") is not None:
-            name = targets[0].name
-            problem = {
-                "message": f"there is no kernel pack for {info.name} ({name}) yet",
-                "hint": f"Serving builds one when it is first needed, which takes minutes; ahead "
-                f"of that: zse kernels build --gpu {name} -o PACK.",
-            }
-            return {**empty, "problem": problem}
-        return {**empty, "problem": {"message": error.message, "hint": error.hint}}
-    except (KernelPackError, NotFoundError) as error:
-        return {**empty, "problem": {"message": error.message, "hint": error.hint}}
-    return {
-        "pack": pack.name,
-        "num_kernels": len(pack),
-        "missing": list(pack.missing(all_variants())),
-        "skipped": dict(pack.skipped),
-        "problem": None,
-    }
-
-
-def _as_json(problem: Problem | None) -> dict[str, str] | None:
-    return None if problem is None else asdict(problem)
-
-
-def _print_report(report: dict[str, Any]) -> None:
-    cpu, memory, cuda = report["cpu"], report["memory"], report["cuda"]
-    typer.echo(f"cpu      {cpu['model']}, {cpu['physical_cores']} cores")
-    typer.echo(
-        f"memory   {gib_words(memory['total_bytes'])}, "
-        f"{gib_words(memory['available_bytes'])} available"
-    )
-    typer.echo(f"driver   {'CUDA ' + cuda['driver_version'] if cuda['driver_version'] else 'none'}")
-    _print_problem(cuda["problem"])
-    for gpu in report["gpus"]:
-        _print_gpu(gpu)
-    if not report["gpus"]:
-        _print_models("this machine's memory, on the CPU", report["cpu_models"])
-
-
-def _print_gpu(gpu: dict[str, Any]) -> None:
-    free = "free unknown" if gpu["problem"] else f"{gib_words(gpu['free_bytes'])} free"
-    typer.echo(
-        f"gpu {gpu['ordinal']}    {gpu['name']}, {gpu['architecture']}, "
-        f"{gib_words(gpu['total_bytes'])}, {free}, {gpu['multiprocessors']} multiprocessors, "
-        f"{gpu['bandwidth_bytes_per_second'] / 1e12:.2f} TB/s"
-    )
-    _print_problem(gpu["problem"])
-    kernels = gpu["kernels"]
-    if kernels["problem"]:
-        typer.echo("kernels  none")
-        _print_problem(kernels["problem"])
-    else:
-        typer.echo(f"kernels  {kernels['pack']}: {kernels['num_kernels']}, {_missing(kernels)}")
-    if not gpu["problem"]:
-        _print_models(f"the free memory of GPU {gpu['ordinal']}", gpu["models"])
-
-
-def _missing(kernels: dict[str, Any]) -> str:
-    missing = kernels["missing"]
-    if not missing:
-        return "none missing"
-    more = f" and {len(missing) - _SHOWN_KEYS} more" if len(missing) > _SHOWN_KEYS else ""
-    return f"{len(missing)} missing: {', '.join(missing[:_SHOWN_KEYS])}{more}"
-
-
-def _print_problem(problem: dict[str, str] | None) -> None:
-    if problem:
-        typer.echo(f"         {problem['message']}")
-        typer.echo(f"         {problem['hint']}")
-
-
-def _print_models(where: str, fits: list[dict[str, Any]]) -> None:
-    context = fits[0]["context_tokens"]
-    typer.echo(f"\nmodels in {where}, with {context} tokens of context (- does not fit):")
-    typer.echo(f"  {'':<14}" + "".join(f"{scheme:>11}" for scheme in SCHEMES))
-    for model in dict.fromkeys(fit["model"] for fit in fits):
-        row = [fit for fit in fits if fit["model"] == model]
-        cells = (f"{gib_words(fit['total_bytes']) if fit['fits'] else '-':>11}" for fit in row)
-        typer.echo(f"  {model:<14}" + "".join(cells))
+        print_report(report)

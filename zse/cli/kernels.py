@@ -11,23 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from zse.cli.app import App
-from zse.cli.kernels_show import (
-    build_progress,
-    describe_build,
-    describe_pack,
-    print_build,
-    print_pack,
-)
 from zse.cli.parameters import Gpus, Json
-from zse.cli.stopping import clean_stop
 from zse.errors import UsageError
-from zse.kernels.catalog import all_variants
-from zse.kernels.find import SUFFIX, find_pack, section_name
-from zse.kernels.pack import KernelPack
-from zse.kernels.sources import source_digest
 from zse.kernels.targets import TARGETS, target_named
 from zse.settings import load_settings
-from zse.store.overwrite import check_output
 
 if TYPE_CHECKING:
     from zse.cli.kernels_tune import Timing
@@ -41,6 +28,18 @@ Place = Annotated[
 ForcePacks = Annotated[bool, typer.Option("--force", help="Replace packs that are there.")]
 
 Scheme = StrEnum("Scheme", ["int4", "nf4", "int8", "bf16", "fp16"])
+Schemes = Annotated[
+    list[Scheme] | None,
+    typer.Option("--scheme", help="Of the matrices, again and again.  [int4, int8]"),
+]
+Shapes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--shape",
+        metavar="CxR",
+        help="Columns and rows of a matrix.  [those of Qwen2.5 7B to 72B and Llama 3 8B]",
+    ),
+]
 
 app = App(help="Build kernel packs for GPUs, look into them, ship them; tune on the GPU at hand.")
 
@@ -70,8 +69,13 @@ def build(
 
     The same sources and the same triton give the same bytes.
     """
+    from zse.cli.kernels_show import build_progress, describe_build, print_build
+    from zse.cli.stopping import clean_stop
     from zse.kernels.build.builder import build_pack
+    from zse.kernels.catalog import all_variants
+    from zse.kernels.sources import source_digest
     from zse.store.cache_room import filling
+    from zse.store.overwrite import check_output
     from zse.store.whole import write_whole
 
     targets = [target_named(name) for name in dict.fromkeys(gpus)]
@@ -106,6 +110,10 @@ def build(
 @app.command("list")
 def list_command(pack: Pack, as_json: Json = False) -> None:
     """Show what PACK holds, and whether it is of this version's kernels."""
+    from zse.cli.kernels_show import describe_pack, print_pack
+    from zse.kernels.catalog import all_variants
+    from zse.kernels.pack import KernelPack
+
     opened = KernelPack.open(pack)
     report = describe_pack(opened, all_variants())
     if as_json:
@@ -117,6 +125,8 @@ def list_command(pack: Pack, as_json: Json = False) -> None:
 @app.command("verify")
 def verify(pack: Pack) -> None:
     """Check every byte of PACK."""
+    from zse.kernels.pack import KernelPack
+
     opened = KernelPack.open(pack)
     opened.verify()
     typer.echo(f"{pack}: {len(opened)} kernels for {opened.target}, every digest agrees")
@@ -135,6 +145,7 @@ def push(
     names another, so that `zse build-image` of the same zse finds them there.
     """
     from zse.kernels.build.artifact import push_artifact
+    from zse.kernels.find import SUFFIX
 
     paths = [
         path
@@ -159,6 +170,9 @@ def pull(
 ) -> None:
     """Fetch packs for this zse from PLACE."""
     from zse.kernels.build.artifact import open_artifact
+    from zse.kernels.find import SUFFIX
+    from zse.kernels.sources import source_digest
+    from zse.store.overwrite import check_output
     from zse.store.whole import write_whole
 
     auth_file = load_settings().registry_auth_file
@@ -178,6 +192,8 @@ def add(
 ) -> None:
     """Put PACK into the .zse FILE, in place, as its section for that architecture."""
     from zse.format.append import append_section
+    from zse.kernels.find import section_name
+    from zse.kernels.pack import KernelPack
 
     opened = KernelPack.open(pack)
     opened.verify()
@@ -194,18 +210,8 @@ def tune_command(
         str | None,
         typer.Option("--kernels", metavar="PATH", help="Kernel pack.  [image, cache]"),
     ] = None,
-    schemes: Annotated[
-        list[Scheme] | None,
-        typer.Option("--scheme", help="Of the matrices, again and again.  [int4, int8]"),
-    ] = None,
-    shapes: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--shape",
-            metavar="CxR",
-            help="Columns and rows of a matrix.  [those of Qwen2.5 7B to 72B and Llama 3 8B]",
-        ),
-    ] = None,
+    schemes: Schemes = None,
+    shapes: Shapes = None,
     rows: Annotated[
         list[int] | None, typer.Option(min=1, max=256, help="Tokens.  [1, 2, 4, ... 256]")
     ] = None,
@@ -217,7 +223,9 @@ def tune_command(
     """
     from zse.cli.kernels_tune import ROWS, SHAPES, Bench, tune
     from zse.device.open import open_gpu
+    from zse.kernels.find import find_pack
     from zse.kernels.tuning import slug
+    from zse.store.overwrite import check_output
     from zse.store.whole import write_whole
 
     check_output(out, load_settings(), force=force)
@@ -266,6 +274,8 @@ def _parse_shape(text: str) -> tuple[int, int]:
 
 
 def _output_paths(out: Path, targets: list[Target]) -> list[Path]:
+    from zse.kernels.find import SUFFIX
+
     if out.suffix != SUFFIX or out.is_dir():
         return [out / f"{target.name}{SUFFIX}" for target in targets]
     if len(targets) != 1:

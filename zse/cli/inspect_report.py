@@ -1,0 +1,169 @@
+"""What `zse inspect` shows of a .zse file: as tables for people, as JSON for programs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from zse.cli.transfer_display import size_text
+from zse.printable import printable
+from zse.records import record
+from zse.settings import load_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from zse.format.reader import ZSEReader
+    from zse.format.spec import ZSEHeader
+    from zse.stream.remote import RemoteReader
+
+    Reader = ZSEReader | RemoteReader
+
+
+@record
+class Table:
+    """A titled table of plain text."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+
+
+def describe(reader: Reader, *, verified: bool, sha256: str = "") -> dict[str, Any]:
+    """Return the whole header, the file's size in bytes and a summary, as JSON values."""
+    header = reader.header
+    return {
+        "path": str(reader.path),
+        "size_bytes": reader.size_bytes,
+        "verified": verified,
+        "header_sha256": _header_sha256(header),
+        **({"sha256": sha256} if sha256 else {}),
+        "schemes": _bytes_by_scheme(header),
+        "parameters": _count_parameters(header),
+        **json.loads(header.to_bytes()),
+    }
+
+
+def build_tables(reader: Reader, *, verified: bool, sha256: str = "") -> list[Table]:
+    """Return the tables that a person reads, in order."""
+    header = reader.header
+    summary = [
+        ("file", str(reader.path)),
+        ("size", f"{reader.size_bytes} bytes ({size_text(reader.size_bytes)})"),
+        ("format version", str(header.format_version)),
+        ("architecture", header.architecture),
+        ("parameters", f"{_count_parameters(header):,}"),
+        *(
+            (f"stored as {scheme}", size_text(size))
+            for scheme, size in _bytes_by_scheme(header).items()
+        ),
+        ("verified", "yes: every digest, padding byte and scale" if verified else "header only"),
+        ("header_sha256", _header_sha256(header)),
+        *([("sha256", sha256)] if sha256 else []),
+    ]
+    tensors = [
+        (
+            tensor.name,
+            tensor.scheme.value + (f"/{tensor.group_size}" if tensor.group_size else ""),
+            " x ".join(map(str, tensor.shape)),
+            str(tensor.parts[0].offset_bytes),
+            str(tensor.length_bytes),
+        )
+        for tensor in header.tensors
+    ]
+    region_columns = ("name", "offset", "bytes", "sha256")
+    return [
+        Table(title="file", columns=("field", "value"), rows=summary),
+        _mapping_table("model config", header.model_config),
+        _mapping_table("provenance", header.provenance),
+        Table(
+            title="sections",
+            columns=region_columns,
+            rows=[
+                (s.name, str(s.offset_bytes), str(s.length_bytes), s.sha256)
+                for s in header.sections
+            ],
+        ),
+        Table(
+            title="groups",
+            columns=region_columns,
+            rows=[
+                (g.name, str(g.offset_bytes), str(g.length_bytes), g.sha256) for g in header.groups
+            ],
+        ),
+        Table(
+            title="tensors",
+            columns=("name", "scheme", "shape", "offset", "bytes"),
+            rows=tensors,
+        ),
+    ]
+
+
+def _header_sha256(header: ZSEHeader) -> str:
+    return hashlib.sha256(header.to_bytes()).hexdigest()
+
+
+def _mapping_table(title: str, mapping: Any) -> Table:
+    rows = [
+        (key, value if isinstance(value, str) else json.dumps(value, sort_keys=True))
+        for key, value in sorted(mapping.items())
+    ]
+    return Table(title=title, columns=("field", "value"), rows=rows)
+
+
+def _bytes_by_scheme(header: ZSEHeader) -> dict[str, int]:
+    return dict(sorted((key.value, size) for key, size in header.bytes_by_scheme().items()))
+
+
+def _count_parameters(header: ZSEHeader) -> int:
+    total = 0
+    for tensor in header.tensors:
+        count = 1
+        for size in tensor.shape:
+            count *= size
+        total += count
+    return total
+
+
+def print_tables(tables: Sequence[Table]) -> None:
+    """Print tables: drawn on a terminal that may have it, as plain text elsewhere."""
+    if sys.stdout.isatty() and not load_settings().no_color:
+        _print_rich(tables)
+    else:
+        _print_plain(tables)
+
+
+def _print_plain(tables: Sequence[Table]) -> None:
+    for table in tables:
+        if not table.rows:
+            continue
+        typer.echo(f"[{table.title}]")
+        rows = [tuple(printable(cell) for cell in row) for row in (table.columns, *table.rows)]
+        widths = [max(len(row[column]) for row in rows) for column in range(len(table.columns))]
+        # The heading of two-column tables says nothing that the rows do not.
+        for row in rows[1:] if table.columns == ("field", "value") else rows:
+            cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+            typer.echo("  ".join(cells).rstrip())
+        typer.echo()
+
+
+def _print_rich(tables: Sequence[Table]) -> None:
+    from rich.console import Console
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    console = Console()
+    for table in tables:
+        if not table.rows:
+            continue
+        shown = RichTable(title=table.title, title_justify="left", title_style="bold")
+        for column in table.columns:
+            numeric = column in ("offset", "bytes")
+            shown.add_column(column, justify="right" if numeric else "left", overflow="fold")
+        for row in table.rows:
+            shown.add_row(*(Text(printable(cell)) for cell in row))
+        console.print(shown)
