@@ -27,7 +27,7 @@ def pack():
 def settings(tmp_path):
     return Settings(
         cache_dir=tmp_path / "cache",
-        registry_auth_file=str(tmp_path / "none"),
+        registry_auth_file=tmp_path / "none",
         released_kernels="none",
     )
 
