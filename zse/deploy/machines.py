@@ -46,11 +46,9 @@ class Machine:
 
     @property
     def is_gpu(self) -> bool:
-        """Whether it is a GPU type."""
         return bool(self.architectures)
 
     def holds(self, need: MemoryNeed) -> bool:
-        """Whether a model fits."""
         taken_bytes = _CONTEXT_BYTES if self.is_gpu else _RUNTIME_BYTES
         return need.total_bytes <= self.memory_mib * MIB - taken_bytes
 
@@ -108,7 +106,6 @@ class Catalog:
 
 @cache
 def load_catalog(platform: str) -> Catalog:
-    """Read a platform's table."""
     text = (files("zse.deploy") / "data" / f"{platform}.toml").read_text(encoding="utf-8")
     table = tomllib.loads(text)
     machines = tuple(

@@ -163,7 +163,6 @@ class Order:
 
     @property
     def is_mounted(self) -> bool:
-        """Whether the model comes from a mount."""
         return bool(self.volume or self.bucket)
 
     @property

@@ -32,7 +32,6 @@ class Cost:
     """Replicas that never sleep."""
 
     def __str__(self) -> str:
-        """Say it in words."""
         if self.usd_per_hour is None:
             return f"no list price on record; see {self.source}" if self.prices_of else self.source
         asleep = f"${self.always_on * self.usd_per_hour:.2f}/h while nobody asks"
@@ -74,7 +73,6 @@ class Plan:
     """What people must do before the plan can be made real; empty when nothing is in the way."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return what scripts read."""
         order, machine = self.order, self.machine
         return {
             "target": self.target,
@@ -98,7 +96,6 @@ class Plan:
         }
 
     def to_text(self) -> str:
-        """Return what people read."""
         order, machine = self.order, self.machine
         form = f" ({order.form})" if order.form else ""
         memory = str(order.need) if order.need else "its size is not known here"

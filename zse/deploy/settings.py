@@ -56,7 +56,6 @@ class Setting:
 
     @property
     def written(self) -> str:
-        """How the option is written."""
         return f"{self.name}={'|'.join(self.choices) or _WRITTEN[self.kind]}"
 
     @property

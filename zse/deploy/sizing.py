@@ -32,11 +32,9 @@ class MemoryNeed:
 
     @property
     def total_bytes(self) -> int:
-        """Everything together."""
         return self.weights_bytes + self.kv_bytes + self.overhead_bytes
 
     def __str__(self) -> str:
-        """Say it in words."""
         total = f"{gib_words(self.total_bytes)} of memory"
         if not self.context_tokens:
             return total

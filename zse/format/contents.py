@@ -40,7 +40,6 @@ class Contents:
         self._where = path
 
     def names(self) -> tuple[str, ...]:
-        """Return the tensor names in file order."""
         return tuple(self._entries)
 
     def entry(self, name: str) -> TensorEntry:

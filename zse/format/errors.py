@@ -20,7 +20,6 @@ class Rule(BrokenRule):
     """
 
     def __call__(self, message: str, *, hint: str = "") -> FormatError:
-        """Return the error that names this rule."""
         return FormatError(message, hint=hint, rule=self)
 
     # The prefix and the header as bytes.
@@ -133,7 +132,6 @@ class Misuse(BrokenRule):
     """Wrong use of a reader or a writer, as the ``rule`` of a ``UsageError``."""
 
     def __call__(self, message: str, *, hint: str = "") -> UsageError:
-        """Return the error that names this rule."""
         return UsageError(message, hint=hint, rule=self)
 
     WRITER_STAGE = "writer_stage"

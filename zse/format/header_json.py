@@ -142,19 +142,15 @@ class Fields:
         self._where = where
 
     def text(self, key: str) -> str:
-        """Return a string field."""
         return self._typed(key, str)
 
     def items(self, key: str) -> list[Any]:
-        """Return a list field."""
         return self._typed(key, list)
 
     def record(self, key: str) -> dict[str, Any]:
-        """Return an object field."""
         return self._typed(key, dict)
 
     def flag(self, key: str) -> bool:
-        """Return a field that is true or false."""
         return self._typed(key, bool)
 
     def count(self, key: str, low: int = 0, high: int = INT63_MAX) -> int:

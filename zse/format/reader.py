@@ -22,7 +22,6 @@ from zse.format.verify import verify_contents
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from types import TracebackType
 
     import torch
 
@@ -240,12 +239,7 @@ class ZSEReader(Contents):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _open_view(self) -> memoryview:

@@ -40,7 +40,6 @@ class DType(StrEnum):
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of one element."""
         return _DTYPE_BYTES[self]
 
 

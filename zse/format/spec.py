@@ -71,11 +71,9 @@ class TensorPart:
 
     @property
     def end_bytes(self) -> int:
-        """Offset of the first byte after the part."""
         return self.offset_bytes + self.length_bytes
 
     def to_json(self) -> dict[str, Any]:
-        """Return the header's form."""
         return {
             "role": self.role,
             "dtype": self.dtype.value,
@@ -138,7 +136,6 @@ class TensorEntry:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return the header's form."""
         return {
             "name": self.name,
             "scheme": self.scheme.value,
@@ -205,11 +202,9 @@ class Region:
 
     @property
     def end_bytes(self) -> int:
-        """Offset of the first byte after the region."""
         return self.offset_bytes + self.length_bytes
 
     def to_json(self) -> dict[str, Any]:
-        """Return the header's form."""
         return {
             "name": self.name,
             "offset": self.offset_bytes,

@@ -31,7 +31,6 @@ __all__ = ["PlannedTensor", "Stage", "ZSEWriter"]
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-    from types import TracebackType
 
     from typing_extensions import Buffer
 
@@ -229,12 +228,7 @@ class ZSEWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None and self.stage is not Stage.CLOSED:
             try:
                 self.close()

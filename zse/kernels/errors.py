@@ -28,7 +28,6 @@ class KernelRule(BrokenRule):
     """What a ``KernelPackError`` is about, beside the rules of the format."""
 
     def __call__(self, message: str, *, hint: str = "") -> KernelPackError:
-        """Return the error that names this rule."""
         return KernelPackError(message, hint=hint, rule=self)
 
     VARIANT_MISSING = (

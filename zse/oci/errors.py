@@ -41,7 +41,6 @@ class ImageRule(BrokenRule):
     """What else an ``ImageError`` is about."""
 
     def __call__(self, message: str, *, hint: str = "") -> ImageError:
-        """Return the error that names this rule."""
         return ImageError(message, hint=hint, rule=self)
 
     DEBIAN = "debian"

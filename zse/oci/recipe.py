@@ -118,12 +118,10 @@ class Recipe:
 
     @property
     def requirements(self) -> tuple[str, ...]:
-        """Every Python requirement of the platform."""
         return (*self.wheels.requirements, *self.wheels.platforms.get(self.platform, ()))
 
 
 def recipe_names() -> list[str]:
-    """Return the names of all recipes."""
     return sorted({path.parent.name for root in _ROOTS for path in root.glob("*/image.toml")})
 
 

@@ -10,7 +10,6 @@ from zse.units import MIB
 
 if TYPE_CHECKING:
     from pathlib import Path
-    from types import TracebackType
 
     from zse.store.checksum import Checksum
     from zse.store.location import Location
@@ -49,12 +48,7 @@ class Writer(Protocol):
 
     def __enter__(self) -> Self: ...
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None: ...
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None: ...
 
 
 class Store(Protocol):

@@ -16,7 +16,6 @@ from zse.store.location import Location
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-    from types import TracebackType
 
     from zse.store.checksum import Checksum
 
@@ -85,12 +84,7 @@ class LocalWriter:
         """Append ``data``; return its length in bytes."""
         return write_all(self._file_descriptor, data, self._path)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
             if kind is None:
                 publish(self._file_descriptor, self._temporary, self._path)

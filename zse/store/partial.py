@@ -19,7 +19,6 @@ from zse.store.locks import open_locked
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-    from types import TracebackType
 
     from zse.store.base import Store
 
@@ -80,12 +79,7 @@ class PartialWriter:
         """Keep nothing: the bytes are not those of the object."""
         self._discarded = True
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
             if kind is None:
                 publish(self._file_descriptor, self._temporary, self._path)

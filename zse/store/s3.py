@@ -21,7 +21,6 @@ from zse.store.s3_upload import upload_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from types import TracebackType
 
     from zse.settings import Settings
     from zse.store.http.ranged import Facts
@@ -46,12 +45,7 @@ class S3Writer:
         """Append ``data``; return its length in bytes."""
         return self._file.write(data)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         with self._stack:
             if kind is None:
                 self._file.flush()

@@ -12,7 +12,6 @@ from zse.store.base import CHUNK_BYTES
 
 if TYPE_CHECKING:
     from pathlib import Path
-    from types import TracebackType
 
 
 class UploadSource:
@@ -41,12 +40,7 @@ class UploadSource:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         os.close(self._file_descriptor)
 
     def sha256(self) -> str:

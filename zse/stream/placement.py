@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from zse.errors import UsageError
-from zse.format.container import align_up
 from zse.format.spec import PAGE
 from zse.records import record
+from zse.units import align_up
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

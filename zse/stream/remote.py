@@ -16,8 +16,6 @@ from zse.format.reader import parse_header, parse_prefix
 from zse.format.verify import verify_contents
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from zse.format.spec import Section
     from zse.stream.source import ByteSource
 
@@ -89,12 +87,7 @@ class RemoteReader(Contents):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _fetch(self, section: Section) -> bytes:

@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from zse.errors import UsageError
-from zse.format.container import align_up
 from zse.format.errors import Misuse
 from zse.format.spec import (
     PAGE,
@@ -22,6 +21,7 @@ from zse.format.spec import (
     parts_for,
 )
 from zse.stream.placement import Run, members
+from zse.units import align_up
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

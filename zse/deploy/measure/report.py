@@ -81,7 +81,6 @@ class Report:
             )
 
     def to_json(self) -> dict[str, Any]:
-        """Return what scripts read."""
         return {
             "subject": self.subject,
             "how": self.how,
@@ -94,7 +93,6 @@ class Report:
         }
 
     def to_text(self) -> str:
-        """Return what people read."""
         plural = "s" if self.starts != 1 else ""
         lines = [f"{self.subject}: {self.starts} cold start{plural} ({self.how})", ""]
         lines.append(f"  {'since the command was run':<28}{'median':>9}   {'spread':<19} budget")

@@ -24,7 +24,6 @@ _COPIES = "copies"
 
 
 def make_plan(order: Order) -> Plan:
-    """Plan a compose file."""
     order = order.with_form()
     take_settings(order)
     if order.bucket:

@@ -33,7 +33,6 @@ _MAX_GRACE_SECONDS = 3600
 
 
 def make_plan(order: Order) -> Plan:
-    """Plan a Modal app."""
     order = order.with_form(FORMS)
     extra = take_settings(order, SETTINGS)
     catalog = load_catalog("modal")

@@ -22,7 +22,6 @@ _BUSY_CPUS = 4
 
 
 def make_plan(order: Order) -> Plan:
-    """Plan a Railway service."""
     order = order.with_form()
     take_settings(order)
     if order.gpu and order.has_gpu:

@@ -22,7 +22,6 @@ SETTINGS = (Setting(name="plan", meaning="the service's plan; without it the che
 
 
 def make_plan(order: Order) -> Plan:
-    """Plan a Render blueprint."""
     order = order.with_form()
     extra = take_settings(order, SETTINGS)
     if order.gpu and order.has_gpu:

@@ -49,7 +49,6 @@ _WORKER_FIRST = (
 
 
 def make_plan(order: Order) -> Plan:
-    """Plan a RunPod serverless endpoint."""
     order = order.with_form(FORMS)
     if order.bucket:
         raise UsageError("RunPod mounts no buckets", hint="Give s3://BUCKET/KEY as MODEL.")

@@ -93,7 +93,6 @@ MODULES: dict[str, Module] = {
 
 
 def make_plan(order: Order) -> Plan:
-    """Plan a root module."""
     order = order.with_form(tuple(MODULES))
     module = MODULES[order.form]
     given = take_settings(order, SETTINGS)

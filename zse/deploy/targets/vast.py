@@ -25,7 +25,6 @@ SETTINGS = (Setting(name="max-usd-per-hour", meaning="price above which no machi
 
 
 def make_plan(order: Order) -> Plan:
-    """Plan a Vast instance."""
     order = order.with_form()
     extra = take_settings(order, SETTINGS)
     if not order.has_gpu:

@@ -79,7 +79,6 @@ class CudaRule(BrokenRule):
     def __call__(
         self, message: str, *, hint: str = "", function: str = "", code: int = 0, name: str = ""
     ) -> CudaError:
-        """Return the error that names this rule."""
         return CudaError(message, hint=hint, function=function, code=code, name=name, rule=self)
 
     NO_DRIVER = (

@@ -26,8 +26,6 @@ from zse.device.cuda.resource import Owner
 from zse.device.cuda.stream import Event, Stream
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from zse.device.facts import PeerLink
     from zse.device.gpu import Stream as AnyStream
 
@@ -75,12 +73,7 @@ class Gpu:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -147,7 +140,6 @@ class Gpu:
         return VirtualPool(self, reserve_bytes)
 
     def create_stream(self) -> Stream:
-        """Return a new stream."""
         return Stream(self.owner)
 
     def create_event(self, timing: bool = False) -> Event:
@@ -201,7 +193,6 @@ class Gpu:
         return facts.can_access_peer(self._driver, self.device, other.device)
 
     def peer_link(self, other: Gpu) -> PeerLink:
-        """Return how this GPU reaches the other."""
         return facts.read_peer_link(self._driver, self.device, other.device)
 
 

@@ -13,8 +13,6 @@ from zse.device.cuda.errors import CudaRule
 from zse.device.cuda.resource import Resource
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from zse.device.cuda.resource import Owner
     from zse.device.gpu import Stream
 
@@ -48,7 +46,6 @@ class GraphExec(Resource):
         self._driver.call("cuGraphUpload", self.handle, stream.handle)
 
     def destroy(self) -> None:
-        """Give it back after it has run."""
         self.release()
 
     def _give_back(self, handle: int) -> None:
@@ -102,12 +99,7 @@ class Capture:
         self._owner.driver.call("cuStreamBeginCapture_v2", self._stream.handle, _CAPTURE_RELAXED)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         driver = self._owner.driver
         handle = ctypes.c_void_p()
         code = driver.raw("cuStreamEndCapture")(self._stream.handle, ctypes.byref(handle))

@@ -34,5 +34,4 @@ class HugePages:
             ctypes.memset(self.address + offset, 0, 1)  # makes the page; other threads run
 
     def close(self) -> None:
-        """Give it back."""
         self._area.close()

@@ -74,7 +74,6 @@ class Driver:
             self.fail(name, code)
 
     def fail(self, name: str, code: int) -> NoReturn:
-        """Raise the error of a code."""
         raise error_for(
             name, code, self._text("cuGetErrorName", code), self._text("cuGetErrorString", code)
         )

@@ -37,7 +37,6 @@ class DeviceBlock(Resource):
 
     @property
     def address(self) -> int:
-        """Where it starts."""
         return self.handle
 
     def free(self) -> None:
@@ -70,7 +69,6 @@ class HostBlock(Resource):
 
     @property
     def address(self) -> int:
-        """Where it starts, page-aligned."""
         return self.handle
 
     @property
@@ -80,7 +78,6 @@ class HostBlock(Resource):
         return self._view
 
     def free(self) -> None:
-        """Give the memory back."""
         self.release()
 
     def _give_back(self, handle: int) -> None:

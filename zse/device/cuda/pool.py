@@ -79,7 +79,6 @@ class VirtualPool(Resource):
         return self.length_bytes
 
     def free(self) -> None:
-        """Give memory and addresses back."""
         self.release()
 
     def _append(self, address: int, length_bytes: int) -> None:

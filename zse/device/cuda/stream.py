@@ -88,7 +88,6 @@ class Event(Resource):
         return milliseconds.value
 
     def destroy(self) -> None:
-        """Give it back."""
         self.release()
 
     def _give_back(self, handle: int) -> None:

@@ -140,7 +140,6 @@ def push_artifact(
 
 
 def _checked(packs: Sequence[Path]) -> list[bytes]:
-    """Read packs, in the order of their architectures."""
     opened = sorted(
         (KernelPack.open(path) for path in packs), key=lambda pack: target_named(pack.target).number
     )
@@ -158,7 +157,6 @@ def _checked(packs: Sequence[Path]) -> list[bytes]:
 def _write(
     layout: ImageLayout, sources: str, contents: Sequence[bytes]
 ) -> tuple[Descriptor, list[Descriptor]]:
-    """Write manifest and blobs into a layout."""
     config = Descriptor(
         media_type=MEDIA_TYPE_EMPTY, digest=layout.add_bytes(_EMPTY), size_bytes=len(_EMPTY)
     )

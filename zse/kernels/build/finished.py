@@ -51,7 +51,6 @@ class FinishedKernels:
         return json.loads(facts), code
 
     def keep(self, job: Mapping[str, Any], facts: Mapping[str, Any], code: bytes) -> None:
-        """Remember what came of a job."""
         rest = dump_canonical(facts) + b"\n" + code
         with LocalWriter(self._path(job)) as file:
             file.write(hashlib.sha256(rest).hexdigest().encode() + b"\n" + rest)

@@ -62,7 +62,6 @@ class ImageFacts:
         return bool(self.recipe)
 
     def to_labels(self) -> dict[str, str]:
-        """Write what is known as labels."""
         words = {
             field: ",".join(getattr(self, field)) if field == "kernels" else getattr(self, field)
             for field in _LABELS

@@ -128,16 +128,13 @@ class LayerBuilder:
 
     @property
     def cache(self) -> LayerCache:
-        """Layers built before."""
         return LayerCache(self.options.cache_dir / "layers", is_enabled=self.options.is_cached)
 
     @property
     def locks(self) -> Path:
-        """Folder of the lock files."""
         return self.options.locks_of(self.recipe)
 
     def debian(self, archive: Archive, suite: str) -> Layer:
-        """Build the base layer from Debian packages."""
         recipe = replace(self.recipe.debian, suite=suite)
         if self.options.is_lock_updated:
             self.report(f"resolving Debian packages of {suite} for {recipe.architecture}")
@@ -182,7 +179,6 @@ class LayerBuilder:
         return [self._wheels(name, groups[name]) for name in sorted(groups, reverse=True)]
 
     def code(self) -> Layer:
-        """Build the layer that holds zse."""
         entries = list(code_entries(self.recipe))
         digest = entries_digest(entries)
         self.materials.append(code_material(digest))

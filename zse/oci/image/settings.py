@@ -54,7 +54,6 @@ def image_facts(
 
 
 def image_settings(recipe: Recipe, options: BuildOptions, facts: ImageFacts) -> ImageSettings:
-    """Say how the image starts."""
     is_url = options.model_mode is ModelMode.URL
     model = options.model_url if is_url else f"/{MODEL_PATH}"
     cache = {"ZSE_CACHE_DIR": "/tmp/zse"} if is_url else {}

@@ -95,11 +95,9 @@ class RegistrySource:
         return _checked(descriptor, self.stream(descriptor))
 
     def stream(self, descriptor: Descriptor) -> Iterator[bytes]:
-        """Yield the bytes of a blob, unchecked."""
         return stream_blob(self._registry, descriptor)
 
     def referrers(self, digest: str) -> list[Descriptor]:
-        """Return what refers to a manifest."""
         return self._registry.referrers(digest)
 
 
@@ -123,7 +121,6 @@ class LayoutSource:
         return _checked(descriptor, self.stream(descriptor))
 
     def stream(self, descriptor: Descriptor) -> Iterator[bytes]:
-        """Yield the bytes of a blob, unchecked."""
         path = self._layout.blob_path(descriptor.digest)
         try:
             with path.open("rb", buffering=0) as stream:
@@ -133,7 +130,6 @@ class LayoutSource:
             raise LayoutError(f"{self._layout.folder} lacks {descriptor.digest}") from None
 
     def referrers(self, digest: str) -> list[Descriptor]:
-        """Return what refers to a manifest."""
         return _referring(self, self._layout.manifests(), digest)
 
 
@@ -160,11 +156,9 @@ class ArchiveSource:
         return _checked(descriptor, self.stream(descriptor))
 
     def stream(self, descriptor: Descriptor) -> Iterator[bytes]:
-        """Yield the bytes of a blob, unchecked."""
         yield from self._read(f"blobs/{descriptor.digest.replace(':', '/', 1)}")
 
     def referrers(self, digest: str) -> list[Descriptor]:
-        """Return what refers to a manifest."""
         return _referring(self, self._manifests(), digest)
 
     def _manifests(self) -> list[Descriptor]:

@@ -39,7 +39,6 @@ class UnpackedImage:
 
     @property
     def entrypoint(self) -> list[str]:
-        """What the image runs."""
         return [*(self.config.get("Entrypoint") or []), *(self.config.get("Cmd") or [])]
 
     def environment(self, extra: Mapping[str, str]) -> dict[str, str]:

@@ -156,7 +156,6 @@ def _inflate_zstd() -> Callable[[bytes], Iterator[bytes]]:
 
 
 def _inflate_gzip() -> Callable[[bytes], Iterator[bytes]]:
-    """Unpack gzip of any number of members."""
     inflater = zlib.decompressobj(16 + zlib.MAX_WBITS)
 
     def inflate(chunk: bytes) -> Iterator[bytes]:

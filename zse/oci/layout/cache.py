@@ -52,7 +52,6 @@ class LayerCache:
         return layer, False
 
     def path(self, layer: Layer) -> Path:
-        """Return the blob of a layer."""
         return self.blobs / hex_of(layer.digest)
 
     def _read(self, note: Path) -> Layer | None:

@@ -155,7 +155,6 @@ class ImageLayout:
         return parse_index(content, place=str(self.folder))
 
     def _children(self, digest: str) -> list[str]:
-        """Return the manifests of an index."""
         try:
             document = json.loads(self.read_blob(digest))
         except (LayoutError, DigestMismatchError, ValueError):

@@ -45,7 +45,6 @@ class Compression(StrEnum):
 
     @property
     def media_type(self) -> str:
-        """The layer's media type."""
         return MEDIA_TYPE_TAR if self is Compression.NONE else f"{MEDIA_TYPE_TAR}+{self.value}"
 
 

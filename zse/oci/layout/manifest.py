@@ -51,7 +51,6 @@ class Descriptor:
     """What a manifest that refers to another one is."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the JSON form."""
         plain: dict[str, Any] = {
             "mediaType": self.media_type,
             "digest": self.digest,
@@ -171,7 +170,6 @@ def build_config(
 def build_manifest(
     config: Descriptor, layers: Sequence[Descriptor], annotations: Mapping[str, str]
 ) -> bytes:
-    """Return the image manifest."""
     return canonical_json(
         {
             "schemaVersion": 2,
@@ -184,7 +182,6 @@ def build_manifest(
 
 
 def build_index(manifests: Sequence[Descriptor], annotations: Mapping[str, str]) -> bytes:
-    """Return an index of images, one a platform."""
     return canonical_json(
         {
             "schemaVersion": 2,

@@ -60,7 +60,6 @@ class Entry:
     target: str = ""
 
     def read(self) -> bytes:
-        """Return the whole content of a file."""
         if self.open is None:
             return b""
         with self.open() as stream:
@@ -80,12 +79,10 @@ def file_of_path(path: str, local: Path, *, mode: int = 0o644) -> Entry:
 
 
 def directory(path: str, *, mode: int = 0o755) -> Entry:
-    """Make a directory."""
     return Entry(path=path, kind=Kind.DIRECTORY, mode=mode)
 
 
 def symlink(path: str, target: str) -> Entry:
-    """Make a symbolic link."""
     return Entry(path=path, kind=Kind.SYMLINK, mode=0o777, target=target)
 
 

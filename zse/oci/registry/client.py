@@ -146,7 +146,6 @@ class Registry:
         return content
 
     def has_blob(self, digest: str) -> bool:
-        """Ask whether the repository holds a blob."""
         answer = self.connection.send(
             Call(method="HEAD", location=f"blobs/{digest}", accept=(200, 404), scope=Scope.PUSH)
         )

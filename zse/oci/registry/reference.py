@@ -29,7 +29,6 @@ class Reference:
 
     @property
     def api_host(self) -> str:
-        """Host that answers the registry API."""
         return _DEFAULT_HOST_API if self.host == DEFAULT_HOST else self.host
 
     @property
@@ -49,7 +48,6 @@ class Reference:
             return False
 
     def __str__(self) -> str:
-        """Write the reference in full."""
         tag = f":{self.tag}" if self.tag else ""
         digest = f"@{self.digest}" if self.digest else ""
         return f"{self.host}/{self.repository}{tag}{digest}"

@@ -59,7 +59,6 @@ class Material:
 
 
 def wheel_material(wheel: LockedWheel, path: Path) -> Material:
-    """Describe a wheel."""
     return Material(
         kind=MaterialKind.WHEEL,
         name=wheel.name,
@@ -72,7 +71,6 @@ def wheel_material(wheel: LockedWheel, path: Path) -> Material:
 
 
 def debian_material(package: Package, path: Path, *, suite: str, architecture: str) -> Material:
-    """Describe a Debian package."""
     file = package.path.rpartition("/")[2]
     built_for = "all" if file.endswith("_all.deb") else architecture
     return Material(
@@ -118,7 +116,6 @@ def code_material(entries_sha256: str) -> Material:
 
 
 def kernels_material(target: str, sha256: str) -> Material:
-    """Describe a kernel pack."""
     return Material(
         kind=MaterialKind.KERNELS,
         name=f"zse-kernels-{target}",
