@@ -218,12 +218,14 @@ def test_a_file_written_to_after_its_header_was_read_is_an_error(gpu, tmp_path):
         arrived(open_model(path, OPTIONS, load_settings(), phases=replace))
 
 
+@pytest.mark.parametrize("scheme", ["s3", "http"])
 def test_an_object_is_opened_by_one_request_on_the_connection_that_its_weights_take(
-    bucket, tmp_path
+    bucket, tmp_path, scheme
 ):
     path = write_model(tmp_path / "model.zse", [90])
     with bucket(path.read_bytes()) as server:
-        assert arrived(open_model("s3://models/a.zse", OPTIONS, load_settings())) == region_of(path)
+        url = "s3://models/a.zse" if scheme == "s3" else f"{server.url}/models/a.zse"
+        assert arrived(open_model(url, OPTIONS, load_settings())) == region_of(path)
     header, weights = server.requests
     assert header == "bytes=0-262143" != weights
     assert server.num_connections == 1

@@ -68,9 +68,6 @@ class Store(Protocol):
     def size(self) -> int:
         """Return the object's length in bytes."""
 
-    def recorded_sha256(self) -> str | None:
-        """Return the hexadecimal digest stored beside the object, or None when there is none."""
-
     def checksum(self) -> Checksum | None:
         """Return the best digest of the whole object that the store knows, if it knows one."""
 

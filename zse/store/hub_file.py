@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 DIGEST_HEADER = "x-linked-etag"
 COMMIT = re.compile(r"[0-9a-f]{40}")
+_SIZE = re.compile(r"[0-9]{1,18}")
 _TOKEN_HINT = "Accept the licence on the repository's page, then set HF_TOKEN to your token."
 
 
@@ -82,7 +83,7 @@ class HubPlace:
             commit = answer.header("X-Repo-Commit")
             etag = (answer.header(DIGEST_HEADER) or answer.header("ETag")).removeprefix("W/")
             size = answer.header("X-Linked-Size") or answer.header("Content-Length")
-        if not COMMIT.fullmatch(commit) or not size.isdecimal():
+        if not COMMIT.fullmatch(commit) or not _SIZE.fullmatch(size):
             raise StoreError(
                 f"{self.name}: the answer of {urlsplit(self.endpoint).netloc} has no "
                 f"commit or no size, so it is not a hub's",

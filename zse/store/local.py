@@ -115,10 +115,6 @@ class LocalStore:
         with self._reading() as file_descriptor:
             return os.fstat(file_descriptor).st_size
 
-    def recorded_sha256(self) -> str | None:
-        """Return None: a file system keeps no digest beside a file."""
-        return None
-
     def checksum(self) -> Checksum | None:
         """Return None: a file system keeps no digest beside a file."""
         return None

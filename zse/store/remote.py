@@ -64,11 +64,6 @@ class RemoteStore:
         """Return the object's length in bytes."""
         return self._opened().size_bytes
 
-    def recorded_sha256(self) -> str | None:
-        """Return the digest that the server tells, if it does."""
-        checksum = self.checksum()
-        return checksum.value if checksum and checksum.algorithm == "sha256" else None
-
     def checksum(self) -> Checksum | None:
         """Return the digest in the headers that stores use: ours, RFC 9530's."""
         headers = self._opened().facts.headers

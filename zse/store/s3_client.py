@@ -6,7 +6,7 @@ import contextlib
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from zse.errors import NotFoundError, StoreError, needing
+from zse.errors import StoreError, needing
 from zse.store.http.retry import (
     ATTEMPTS,
     BUSY_STATUSES,
@@ -15,7 +15,7 @@ from zse.store.http.retry import (
     retry_after_seconds,
 )
 from zse.store.location import Location
-from zse.store.s3_errors import CREDENTIALS_HINT, MissingBucketError, no_such_bucket, s3_error
+from zse.store.s3_errors import CREDENTIALS_HINT, s3_error
 from zse.store.s3_object import account_of
 
 if TYPE_CHECKING:
@@ -104,14 +104,8 @@ def list_buckets(client: Any) -> list[str]:
 
 
 @contextlib.contextmanager
-def translated_errors(location: Location, client: Any = None) -> Iterator[None]:
-    """Turn botocore's errors into StoreError and NotFoundError that say what to do next.
-
-    Args:
-        location: What the request was about.
-        client: Given when the request was a HEAD: its 404 has no body, so this client is asked
-            whether the bucket or only the key is missing.
-    """
+def translated_errors(location: Location) -> Iterator[None]:
+    """Turn botocore's errors about a location into those that say what to do next."""
     from botocore import exceptions as failures
 
     try:
@@ -119,10 +113,7 @@ def translated_errors(location: Location, client: Any = None) -> Iterator[None]:
     except failures.ClientError as error:
         said = error.response.get("Error", {})
         code, text = str(said.get("Code", "")), str(said.get("Message") or error)
-        translated = s3_error(location, code, text)
-        if client is not None and isinstance(translated, NotFoundError):
-            translated = _missing_bucket(client, location) or translated
-        raise translated from error
+        raise s3_error(location, code, text) from error
     except (failures.NoCredentialsError, failures.PartialCredentialsError) as error:
         raise StoreError(f"no S3 credentials were found: {error}", hint=CREDENTIALS_HINT) from error
     except (failures.ProfileNotFound, failures.ConfigParseError) as error:
@@ -140,17 +131,3 @@ def translated_errors(location: Location, client: Any = None) -> Iterator[None]:
             f"no usable answer for {location.url}: {error}",
             hint="Check that the endpoint (AWS_ENDPOINT_URL_S3) is right and can be reached.",
         ) from error
-
-
-def _missing_bucket(client: Any, location: Location) -> MissingBucketError | None:
-    """Return the error that says that the bucket is missing, if it is."""
-    from botocore.exceptions import BotoCoreError, ClientError
-
-    try:
-        client.head_bucket(Bucket=location.bucket)
-    except ClientError as error:
-        if error.response.get("Error", {}).get("Code") in {"404", "NoSuchBucket", "NotFound"}:
-            return no_such_bucket(location)
-    except BotoCoreError:
-        return None  # the first answer stands
-    return None

@@ -48,7 +48,10 @@ def s3_error(
         is_anonymous: Nobody's key was shown to it.
     """
     if code == "NoSuchBucket":
-        return no_such_bucket(location)
+        return MissingBucketError(
+            f"the bucket {location.bucket!r} does not exist",
+            hint="Check its name and the endpoint, or create it.",
+        )
     if code in {"NoSuchKey", "404", "NotFound"}:
         return NotFoundError(
             f"{location.url} does not exist", hint="List the bucket to see what it holds."
@@ -68,12 +71,4 @@ def s3_error(
     return StoreError(
         f"{location.url}: the server answered {code}: {text}",
         hint=_HINTS.get(code, "Try again; if it stays, ask whoever runs the storage."),
-    )
-
-
-def no_such_bucket(location: Location) -> MissingBucketError:
-    """Return the error for a bucket that is not there."""
-    return MissingBucketError(
-        f"the bucket {location.bucket!r} does not exist",
-        hint="Check its name and the endpoint, or create it.",
     )

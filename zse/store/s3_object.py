@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import re
 from functools import cache, cached_property
 from typing import TYPE_CHECKING
@@ -137,7 +136,7 @@ class S3Place:
         body = answer.read().decode("utf-8", "replace")
         said = _ERROR.search(body)
         code = said[1] if said else str(answer.status)
-        text = html.unescape(said[2] or "") if said else answer.reason
+        text = (said[2] or "") if said else answer.reason
         return s3_error(self._location, code, text, is_anonymous=self._is_anonymous)
 
     def part_bytes(self, pool: HttpPool, number: int) -> int:
@@ -147,7 +146,7 @@ class S3Place:
         headers = self._signed("HEAD", query)
         url = f"{server}{path}?{query}"
         with pool.ask(url, headers, method="HEAD", follow="nowhere") as answer:
-            length = answer.header("Content-Length")
+            length = answer.header("Content-Length")[:18]
             return int(length) if answer.status == 206 and length.isdecimal() else 0
 
     def _signed(self, method: str = "GET", query: str = "") -> dict[str, str]:

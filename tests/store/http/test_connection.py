@@ -127,6 +127,8 @@ def test_a_server_that_will_close_is_believed(sent: bytes) -> None:
     [
         (b"SSH-2.0-server\r\n\r\n", "no answer of an HTTP server"),
         (b"HTTP/1.1 many\r\n\r\n", "no answer of an HTTP server"),
+        (b"HTTP/1.1 " + b"2" * 5000 + b" OK\r\n\r\n", "no answer of an HTTP server"),
+        (b"HTTP/2 200 OK\r\n\r\n", "no answer of an HTTP server"),
         (answer("Transfer-Encoding: gzip, chunked"), "comes as 'gzip, chunked'"),
         (answer("Content-Length: 1", "Content-Length: 2", body=b"12"), "two lengths"),
         (answer(status="100 Continue") * 9, "announces an answer for ever"),
@@ -184,6 +186,15 @@ def test_only_a_part_of_a_body_is_read_when_told_so() -> None:
         found = connection.ask("/", {})
         assert found.read(100) == BODY[:100]
         assert not found.is_reusable
+
+
+@pytest.mark.parametrize("length", ["-1", "many", "9" * 5000, "1_0", "\xb2"])
+def test_a_length_that_is_none_is_not_believed(length: str) -> None:
+    sent = answer(f"Content-Length: {length}", body=BODY).decode("latin-1").encode("latin-1")
+    with connected(sent) as (connection, _):
+        found = connection.ask("/", {})
+        assert found.length is None
+        assert found.read() == BODY
 
 
 def test_a_body_that_is_cut_is_shorter_than_promised() -> None:

@@ -60,6 +60,7 @@ def test_what_is_no_server_is_refused(url: str) -> None:
         ("ftp://example.com/a", RefusedError, "not encrypted"),
         ("http://169.254.169.254/latest/meta-data", RefusedError, "not encrypted"),
         ("https://169.254.169.254/latest/meta-data", RefusedError, "this machine itself"),
+        ("http://[nobody/a", StoreError, "what is no address"),
         ("/a?again", StoreError, "redirects"),
     ],
 )
@@ -71,6 +72,14 @@ def test_a_redirect_that_leads_astray_is_not_followed(
         ask = HttpPool(ProxySettings()).ask(f"{server.url}/a", {"Range": "bytes=0-9"})
         with pytest.raises(error, match=words), ask:
             pass
+
+
+def test_a_redirect_to_nowhere_is_an_answer() -> None:
+    with serving("/a", DATA) as server:
+        server.fault = lambda request: request.answer(302) is None
+        with HttpPool(ProxySettings()).ask(f"{server.url}/a", {"Range": "bytes=0-9"}) as answer:
+            assert answer.status == 302
+        assert len(server.requests) == 1
 
 
 def test_the_internet_cannot_redirect_to_this_machine() -> None:

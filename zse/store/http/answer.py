@@ -11,6 +11,8 @@ _MOST_ANNOUNCEMENTS = 8
 _MOST_TRAILERS = 64
 _PIECE_BYTES = 4096
 _CHUNK_SIZE = re.compile(rb"([0-9a-fA-F]{1,15})[ \t]*(?:;.*)?")
+_LENGTH = re.compile(r"[0-9]{1,18}")
+_STATUS_LINE = re.compile(r"HTTP/1\.([0-9]) ([0-9]{3})(?: (.*))?")
 _NO_BODY = frozenset({204, 304})
 
 
@@ -35,13 +37,12 @@ class Answer:
         # A TLS connection has no such flag: it hands out one record at a time.
         self._flags = socket.MSG_WAITALL if type(connection) is socket.socket else 0
         status_line, _, lines = head.decode("latin-1").partition("\r\n")
-        version, _, status = status_line.partition(" ")
-        code, _, self.reason = status.partition(" ")
-        if not version.startswith("HTTP/1.") or not code.isdecimal():
+        status = _STATUS_LINE.fullmatch(status_line)
+        if status is None:
             raise ConnectionError(f"{status_line[:80]!r} is no answer of an HTTP server")
         self.url = ""
         """Where it came from, after redirects; set by the pool."""
-        self.status = int(code)
+        self.status, self.reason = int(status[2]), status[3] or ""
         self.headers = _headers_of(lines)
         """Lower-case name -> value."""
         has_body = has_body and self.status not in _NO_BODY
@@ -51,9 +52,7 @@ class Answer:
         """Bytes of the body, or of its current chunk, that were not read yet; None where the body
         ends with the connection."""
         self._will_close = (
-            self.length is None
-            or version == "HTTP/1.0"
-            or self.header("Connection").lower() == "close"
+            self.length is None or status[1] == "0" or self.header("Connection").lower() == "close"
         )
 
     @property
@@ -107,7 +106,7 @@ class Answer:
         if self._is_chunked:
             return 0  # of the chunk that is not there yet
         length = self.header("Content-Length")
-        return int(length) if length.isdecimal() else None
+        return int(length) if _LENGTH.fullmatch(length) else None
 
     def _begin_chunk(self) -> None:
         if self._has_chunks_behind:

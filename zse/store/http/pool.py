@@ -94,8 +94,9 @@ class HttpPool:
         for _ in range(MAX_REDIRECTS + 1):
             sent = {**headers, **(private or {})} if same_server(url, home) else headers
             with self._exchange(method, url, sent, body) as answer:
-                following = urljoin(url, answer.header("Location"))
-                if answer.status not in _REDIRECTS or not _is_followed(home, following, follow):
+                following = _redirect_of(answer)
+                is_home = bool(following) and same_server(following, home)
+                if not following or not (follow == "anywhere" or (is_home and follow == "home")):
                     yield answer
                     return
                 answer.read()
@@ -234,8 +235,17 @@ def _target(url: str) -> str:
     return (parts.path or "/") + ("?" + parts.query if parts.query else "")
 
 
-def _is_followed(home: str, following: str, follow: Follow) -> bool:
-    return follow == "anywhere" or (follow == "home" and same_server(following, home))
+def _redirect_of(answer: Answer) -> str:
+    """Return where an answer sends whoever asked; empty when it sends nobody anywhere."""
+    if answer.status not in _REDIRECTS or not answer.header("Location"):
+        return ""
+    try:
+        return urlsplit(urljoin(answer.url, answer.header("Location"))).geturl()
+    except ValueError as error:
+        raise StoreError(
+            f"{urlsplit(answer.url).netloc} redirects to what is no address: {error}",
+            hint="Check the address.",
+        ) from error
 
 
 def _check_redirect(before: SplitResult, after: SplitResult) -> None:

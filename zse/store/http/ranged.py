@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 PREFIX_BYTES = 256 << 10
 """Read when a model is opened: the header of most, and small sections behind it."""
 _STOPPABLE_BYTES = 1 << 20
-_CONTENT_RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+)")
+_CONTENT_RANGE = re.compile(r"bytes (?:(\d{1,18})-(\d{1,18})|\*)/(\d{1,18})")
 _GONE = frozenset({401, 403, 404, 410})
 _TRY_AGAIN = "Check the network and the server, then try again."
 _NO_WAY = "Check the address (for s3:// also AWS_ENDPOINT_URL_S3), the network and the proxy."
