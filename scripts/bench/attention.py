@@ -315,7 +315,7 @@ def open_launcher(pack_path: Path | None):
         sys.path.insert(0, str(ROOT / "tests" / "support"))
         from jit_launcher import JitLauncher
 
-        return JitLauncher(bandwidth_bytes_per_second=4.3e12)
+        return JitLauncher()
 
     from gpu_timing import pack_launcher
 

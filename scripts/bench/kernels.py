@@ -80,7 +80,7 @@ def open_launcher(pack_path: Path | None, *, jit: bool = False):
         sys.path.insert(0, str(ROOT / "tests" / "support"))
         from jit_launcher import JitLauncher
 
-        return JitLauncher(bandwidth_bytes_per_second=4.3e12)
+        return JitLauncher()
 
     if pack_path is None:
         pack_path = ROOT / "build" / "kernels.zkp"

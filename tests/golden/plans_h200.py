@@ -6,11 +6,19 @@ The planner's arithmetic and the measured tables decide; neither may change a ch
 from __future__ import annotations
 
 from itertools import product
+from typing import TYPE_CHECKING
 
 from zse.device.facts import DeviceFacts
+from zse.kernels.attention.launch import decode_splits
+from zse.kernels.layout import Plain
+from zse.kernels.linear.launch import linear_prefill
 from zse.kernels.linear.plan import plan_linear
 from zse.kernels.linear.weight import LinearWeight
 from zse.kernels.tuning import Tuning
+
+if TYPE_CHECKING:
+    from zse.device.gpu import Grid
+    from zse.kernels.variant import Variant
 
 H200 = DeviceFacts(
     name="NVIDIA H200",
@@ -23,6 +31,8 @@ H200 = DeviceFacts(
 )
 TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 MOST_QUANTIZED = 128
+PREFILL_TOKENS = (257, 512, 1000, 2048, 8192)
+WIDENED_BYTES = 128 << 20
 SHAPES = {
     "7b.qkv": (4608, 3584),
     "7b.o": (3584, 3584),
@@ -39,18 +49,29 @@ SHAPES = {
 GROUPS = {"int4": 128, "nf4": 64, "int8": 0, "bf16": 0}
 
 
+class Recorder:
+    """A launcher that remembers what it was asked for."""
+
+    device = H200
+
+    def __init__(self) -> None:
+        self.launched: list[str] = []
+
+    def launch(self, variant: Variant, grid: Grid, *arguments: float) -> None:
+        self.launched.append(f"{variant.key} {grid[0]}x{grid[1]}x{grid[2]}")
+
+
 def plans() -> dict[str, dict[str, str]]:
     """Return the choices: for each matrix and form, ``kernel/splits`` for each of ``TOKENS``.
 
     Kernels are numbered, so that the file stays small: ``kernels`` says which number is which.
+    ``prefill`` says what more tokens are multiplied with: the last launch, and how many there are.
     """
     tuning = Tuning.load(H200.name)
     numbers: dict[str, str] = {}
     found: dict[str, str] = {}
-    for (name, shape), scheme, table in product(SHAPES.items(), GROUPS, ("tuned", "modelled")):
-        weight = LinearWeight(
-            scheme=scheme, rows=shape[0], columns=shape[1], group_size=GROUPS[scheme], weights=0
-        )
+    for name, scheme, table in product(SHAPES, GROUPS, ("tuned", "modelled")):
+        weight = weight_of(name, scheme)
         for quantized in (False, True) if scheme != "bf16" else (False,):
             chosen = []
             for tokens in TOKENS:
@@ -68,4 +89,28 @@ def plans() -> dict[str, dict[str, str]]:
                 chosen.append(f"{number}/{plan.splits}")
             bits = "a8" if quantized else "a16"
             found[f"{name} {scheme} {bits} {table}"] = " ".join(chosen)
-    return {"kernels": {number: key for key, number in numbers.items()}, "plans": found}
+    return {
+        "kernels": {number: key for key, number in numbers.items()},
+        "plans": found,
+        "prefill": {
+            f"{name} {scheme} {tokens}": _prefill(weight_of(name, scheme), tokens)
+            for name, scheme, tokens in product(SHAPES, ("int4", "bf16"), PREFILL_TOKENS)
+        },
+        "attention_splits": {
+            f"{heads} heads": " ".join(str(decode_splits(n, heads, H200, 32768)) for n in TOKENS)
+            for heads in (4, 8)
+        },
+    }
+
+
+def weight_of(name: str, scheme: str) -> LinearWeight:
+    rows, columns = SHAPES[name]
+    group = GROUPS[scheme]
+    return LinearWeight(scheme=scheme, rows=rows, columns=columns, group_size=group, weights=0)
+
+
+def _prefill(weight: LinearWeight, tokens: int) -> str:
+    recorder = Recorder()
+    inputs = Plain(rows=tokens, columns=weight.columns, values=0)
+    linear_prefill(recorder, weight, inputs, 0, "fp32", scratch_bytes=WIDENED_BYTES)
+    return f"{recorder.launched[-1]} of {len(recorder.launched)}"

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 import torch
 import triton
 
-from zse.device.facts import DeviceFacts
+from zse.device.cuda import Driver
+from zse.device.cuda.info import read_info
 
 if TYPE_CHECKING:
     from triton.runtime.jit import JITFunction
@@ -47,24 +48,11 @@ class Address:
 
 
 class JitLauncher:
-    """See ``zse.kernels.launcher.Launcher``.
+    """See ``zse.kernels.launcher.Launcher``."""
 
-    Args:
-        bandwidth_bytes_per_second: Of the GPU's memory, as far as it is known.
-    """
-
-    def __init__(self, bandwidth_bytes_per_second: float = 0.0) -> None:
-        facts = torch.cuda.get_device_properties(0)
-        self.device = DeviceFacts(
-            name=facts.name,
-            target=f"sm_{facts.major}{facts.minor}",
-            warp_threads=facts.warp_size,
-            multiprocessors=facts.multi_processor_count,
-            shared_memory_optin_bytes=facts.shared_memory_per_block_optin,
-            l2_bytes=facts.L2_cache_size,
-            bandwidth_bytes_per_second=bandwidth_bytes_per_second,
-        )
-        self._programmatic = facts.major >= 9
+    def __init__(self) -> None:
+        self.device = read_info(Driver(), 0)
+        self._programmatic = int(self.device.target.removeprefix("sm_")) >= 90
         self.launched: list[str] = []
         self._functions: dict[str, JITFunction] = {}
 

@@ -49,7 +49,7 @@ Result cuDeviceGetAttribute(int *out, int attribute, int device) {
   MAY_FAIL; (void)device;
   int cc = (int)setting("ZSE_STUB_CAPABILITY", 90);
   switch (attribute) {
-    case 10: *out = 32; return 0;
+    case 10: *out = (int)setting("ZSE_STUB_WARP", 32); return 0;
     case 16: *out = 132; return 0;
     case 20: *out = (int)setting("ZSE_STUB_MODE", 0); return 0;
     case 36: *out = 3201000; return 0;

@@ -158,3 +158,12 @@ def test_the_device_facts_are_those_of_the_gpu(gpu: Gpu, stream: Stream) -> None
     device = make_launcher(gpu, stream).device
     assert (device.name, device.target, device.multiprocessors) == ("Stub GPU", "sm_90", 132)
     assert device.bandwidth_bytes_per_second == gpu.info.bandwidth_bytes_per_second
+
+
+def test_a_gpu_of_wider_warps_gets_blocks_of_as_many_warps(
+    stub: Stub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ZSE_STUB_WARP", "64")
+    with Gpu.open(driver=stub.driver()) as wide:
+        make_launcher(wide, wide.create_stream()).launch(SCALE, (1, 1, 1), 0, 1, 64, 0.5)
+    assert stub.launches()[0].block == (8 * 64, 1, 1)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from zse.errors import UnsupportedModelError
 from zse.kernels.layout import Partials, Plain, Quantized
+from zse.kernels.linear.costs import costs_on
 from zse.kernels.linear.definitions import GEMV_16, MATMUL_STREAM
 from zse.kernels.linear.plan import form_of
 from zse.kernels.linear.variants import STEP_COLUMNS, matmul_forms, widen
@@ -20,10 +21,6 @@ if TYPE_CHECKING:
 
 SLAB_TILES = 2
 """Fewest tiles of the product that are widened at once."""
-SLAB_WAVES = 0.3
-"""What a slab costs beside its product, in times of a round of tiles of 128 rows."""
-TILE_COSTS = {128: 1.0, 256: 1.83}
-"""Time of a tile by the rows of the matrix in it, measured on an H200."""
 STREAM_TARGET = "sm_90"
 """Where the product by programs that stay is the faster one."""
 
@@ -126,7 +123,7 @@ def _cut(
     even = weight.rows % EVEN_ROWS == 0
     stream = launcher.device.target == STREAM_TARGET
     forms = matmul_forms(weight.scheme if plain else "bf16", output_type, even=even, stream=stream)
-    processors = launcher.device.multiprocessors
+    processors, costs = launcher.device.multiprocessors, costs_on(launcher.device)
     held_rows = weight.rows if plain else scratch_bytes // (weight.columns * 2)
     found = []
     for order, form in enumerate(forms):
@@ -140,7 +137,8 @@ def _cut(
         for tiles in (width,) if plain else range(1, min(fitting, width) + 1):
             slabs, rest = divmod(width, tiles)
             waves = slabs * -(-tiles * height // processors) + -(-rest * height // processors)
-            cost = waves * TILE_COSTS.get(tile_rows, 1.0) + (slabs + (rest > 0)) * SLAB_WAVES
+            rounds = waves * costs.tile_rounds.get(tile_rows, 1.0)
+            cost = rounds + (slabs + (rest > 0)) * costs.slab_rounds
             found.append((cost, order, tiles * tile_rows, form))
     if not found:
         raise UnsupportedModelError(

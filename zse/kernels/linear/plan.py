@@ -3,8 +3,7 @@
 A tuning table that was measured on this very GPU decides where it knows the shape. Elsewhere a
 model of the device does: the product takes as long as the busiest multiprocessor reads its share
 of the matrix, slower where too few bytes are on their way to hide the memory's latency, and works
-on it, plus the sums that each split writes and the next kernel reads. The numbers for an H200 are
-fitted to the times of all forms there, where the choices take 1.07 times the best time on average.
+on it, plus the sums that each split writes and the next kernel reads.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Protocol
 
 from zse.errors import UnsupportedModelError
+from zse.kernels.linear.costs import costs_on
 from zse.kernels.linear.variants import (
     DECODE_ROWS,
     STEP_COLUMNS,
@@ -38,46 +38,6 @@ SPLITS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
 DEFAULT_BANDWIDTH = 1e12
 LITTLE_SHARED_BYTES = 99 << 10
 """Shared memory of a program that holds no tile of more than 64 tokens."""
-
-
-@record
-class CostModel:
-    """What products cost on one kind of GPU, beside the bytes that memory delivers."""
-
-    flight_bytes: int
-    """Bytes on their way to one multiprocessor that keep the memory busy."""
-    resident_warps: int
-    """Warps that one multiprocessor holds of the kernels for few tokens, by their registers."""
-    resident_warps_batch: int
-    """The same of the kernels on tensor cores."""
-    resident_warps_wide: int
-    """The same of those for ``wide_tokens`` and more."""
-    wide_tokens: int
-    unpack_seconds: float
-    """What a weight costs the multiprocessor that unpacks it, once a tile of tokens."""
-    product_seconds: float
-    """What its product with one token costs there."""
-    input_seconds: float
-    """What bringing a token's value for it costs there, shared by the rows of a tile."""
-    split_seconds: float
-    """What one more split costs its reader beside the bytes."""
-
-
-FITTED = "NVIDIA H200"
-COSTS: Mapping[str, CostModel] = {
-    FITTED: CostModel(
-        flight_bytes=50 << 10,
-        resident_warps=20,
-        resident_warps_batch=40,
-        resident_warps_wide=28,
-        wide_tokens=64,
-        unpack_seconds=1e-12,
-        product_seconds=6.5e-15,
-        input_seconds=3.4e-11,
-        split_seconds=1.4e-7,
-    )
-}
-"""By the GPU's name; one of which nothing was measured is planned for with those of ``FITTED``."""
 
 
 class Choices(Protocol):
@@ -262,7 +222,7 @@ def _plans(form: Form, rows: int, quantized: bool) -> tuple[LinearPlan, ...]:
 
 def _seconds(plan: LinearPlan, form: Form, device: DeviceFacts) -> float:
     """Return the modelled time of a plan, in seconds."""
-    costs = COSTS.get(device.name, COSTS[FITTED])
+    costs = costs_on(device)
     multiprocessors = device.multiprocessors
     bandwidth = device.bandwidth_bytes_per_second or DEFAULT_BANDWIDTH
     constants = dict(plan.variant.constants)
