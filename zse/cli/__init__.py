@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Option
 from typer.core import TyperGroup
 
 from zse import __version__
@@ -33,13 +34,9 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "chat": ("chat", "Serve", "Chat with a model in the terminal."),
     "benchmark": ("benchmark", "Serve", "Measure prefill and decode speed, memory, first token."),
     "cold-start": ("cold_start", "Serve", "Measure how long an image or a model takes to wake."),
-    "build-image": (
-        "build_image",
-        "Images and deployment",
-        "Write an OCI image around a model, without Docker.",
-    ),
-    "image": ("image", "Images and deployment", "Look into an image and check it, wherever it is."),
-    "deploy": ("deploy", "Images and deployment", "Deploy an image to a platform, plan first."),
+    "build-image": ("build_image", "Ship", "Write an OCI image around a model, without Docker."),
+    "image": ("image", "Ship", "Look into an image and check it, wherever it is."),
+    "deploy": ("deploy", "Ship", "Deploy an image to a platform, plan first."),
     "hardware": ("hardware", "Machine", "Show GPUs, memory, which models fit, what a GPU lacks."),
     "kernels": ("kernels", "Machine", "Build, check and tune GPU kernel packs."),
     "cache": ("cache", "Machine", "Show or empty the cache: models, image layers, kernels."),
@@ -114,7 +111,7 @@ def root(
     context: typer.Context,
     _: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--version",
             is_eager=True,
             callback=_show_version,

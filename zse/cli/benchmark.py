@@ -10,7 +10,7 @@ from contextlib import closing
 from dataclasses import asdict
 from typing import Annotated, Any
 
-import typer
+from typer import Option
 
 from zse.cli.app import App
 from zse.cli.parameters import Json, Model, Quant
@@ -52,9 +52,9 @@ app = App()
 def command(
     *,
     model: Model = "tiny",
-    prompt_tokens: Annotated[int, typer.Option(min=1)] = 128,
-    output_tokens: Annotated[int, typer.Option(min=2)] = 64,
-    batch: Annotated[int, typer.Option(min=1, help="Sequences.")] = 1,
+    prompt_tokens: Annotated[int, Option(min=1)] = 128,
+    output_tokens: Annotated[int, Option(min=2)] = 64,
+    batch: Annotated[int, Option(min=1, help="Sequences.")] = 1,
     quant: Quant = None,
     as_json: Json = False,
     given: dict[str, Any],

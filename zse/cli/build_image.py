@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+from typer import Option
 
 from zse.cli.app import App
 from zse.cli.parameters import AllowNoTokenizer, Gpus, Json, Model, Quant
 from zse.errors import UsageError
-from zse.records import record
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from zse.oci.image.options import BuildOptions, BuiltImage
     from zse.oci.recipe import Recipe
     from zse.settings import Settings
@@ -25,34 +28,34 @@ _RECIPES_TAKEN = {
 }
 
 
-Name = Annotated[str, typer.Option(metavar="NAME[:TAG]", help="Name of the image.")]
-Output = Annotated[str, typer.Option(metavar="oci:DIR|tar:FILE", help="Where to write the image.")]
-Force = Annotated[bool, typer.Option("--force", help="Replace the tar file of --output.")]
-Push = Annotated[bool, typer.Option("--push", help="Send it to the registry that NAME says.")]
+Name = Annotated[str, Option(metavar="NAME[:TAG]", help="Name of the image.")]
+Output = Annotated[str, Option(metavar="oci:DIR|tar:FILE", help="Where to write the image.")]
+Force = Annotated[bool, Option("--force", help="Replace the tar file of --output.")]
+Push = Annotated[bool, Option("--push", help="Send it to the registry that NAME says.")]
 Base = Annotated[
     str,
-    typer.Option(
+    Option(
         metavar="BASE",
         help="debian[:SUITE] (default), an image reference, oci:DIR[:TAG] or rootfs:TAR.",
     ),
 ]
 Mode = Annotated[
     Literal["baked", "volume", "url"],
-    typer.Option(
+    Option(
         "--model",
         help="Put the model in, expect it mounted at /models, or fetch it from MODEL at start.",
     ),
 ]
 RecipeName = Annotated[
     str | None,
-    typer.Option(
+    Option(
         "--recipe",
         help="Image recipe: cpu, cuda or cuda-dev.  [cuda with --gpu or --kernels, else cpu]",
     ),
 ]
 Platforms = Annotated[
     str | None,
-    typer.Option(
+    Option(
         "--platform",
         metavar="OS/ARCH[,...]",
         help="linux/amd64, linux/arm64 or both, in one index; the recipe's first when not given.",
@@ -60,69 +63,31 @@ Platforms = Annotated[
 ]
 Kernels = Annotated[
     str,
-    typer.Option(
+    Option(
         metavar="PLACE",
         help="Kernel packs: a folder, oci:DIR or REGISTRY/REPOSITORY.  [cache, release, triton]",
     ),
 ]
-Mirror = Annotated[str, typer.Option(metavar="URL", help="Debian mirror; apt's when not given.")]
+Mirror = Annotated[str, Option(metavar="URL", help="Debian mirror; apt's when not given.")]
 HowStored = Annotated[
     Literal["zstd", "gzip", "none"],
-    typer.Option(help="How layers are stored; the model is always plain."),
+    Option(help="How layers are stored; the model is always plain."),
 ]
-UpdateLock = Annotated[
-    bool, typer.Option("--update-lock", help="Resolve packages and wheels again.")
-]
-Locks = Annotated[Path | None, typer.Option(help="Folder of the lock files.")]
-MaxSize = Annotated[str, typer.Option(metavar="SIZE", help="Fail when larger: 250MB, 2GiB.")]
+UpdateLock = Annotated[bool, Option("--update-lock", help="Resolve packages and wheels again.")]
+Locks = Annotated[Path | None, Option(help="Folder of the lock files.")]
+MaxSize = Annotated[str, Option(metavar="SIZE", help="Fail when larger: 250MB, 2GiB.")]
 SecretWords = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         "--secret",
         metavar="NAME=FILE|env:VAR",
         help="For pip alone, never for the image: index-url, extra-index-url, proxy or netrc.",
     ),
 ]
 Attest = Annotated[
-    bool,
-    typer.Option(help="Store a bill of materials (SPDX) and provenance (SLSA) beside the image."),
+    bool, Option(help="Store a bill of materials (SPDX) and provenance (SLSA) beside the image.")
 ]
-NoCache = Annotated[bool, typer.Option("--no-cache", help="Build every layer anew.")]
-
-
-@record
-class _Source:
-    """The MODEL of the command line, which becomes a file and what is said of it."""
-
-    model: str
-    quant: str | None
-    allow_no_tokenizer: bool
-
-    def located(self, settings: Settings) -> tuple[Path, dict[str, str]]:
-        """Return the .zse file, and what the bill of materials says of it: its header's words.
-
-        Raises:
-            NoTokenizerError: It holds no tokenizer, and nobody said that it need not.
-        """
-        from zse.cli.transfer_display import opening_progress
-        from zse.format.reader import ZSEReader
-        from zse.quantize.locate import locate_model
-        from zse.text.tokenizer import check_tokenizer
-
-        with opening_progress() as progress:
-            path = locate_model(self.model, settings, quant=self.quant, progress=progress)
-        with ZSEReader(path) as reader:
-            if not self.allow_no_tokenizer:
-                check_tokenizer(reader, path.name)
-            provenance = reader.header.provenance
-        source, options = str(provenance.get("source", "")), provenance.get("options") or {}
-        return path, {
-            "name": source or "model",
-            "version": str(provenance.get("revision", "")),
-            "source": source,
-            "quantization": str(options.get("quantization", "")),
-            "converted by": str(provenance.get("tool", "")),
-        }
+NoCache = Annotated[bool, Option("--no-cache", help="Build every layer anew.")]
 
 
 app = App()
@@ -156,8 +121,8 @@ def command(
 ) -> None:
     """Write an OCI image that serves MODEL.
 
-    MODEL is a .zse file, a checkpoint, "tiny" or an address (s3://, hf://, https://). Nothing runs
-    in the image, no daemon and no root are needed, and the same inputs give the same digest.
+    Nothing runs in the image, no daemon and no root are needed, and the same inputs give the same
+    digest.
     """
     from zse.oci.image.options import BuildOptions, ModelMode
     from zse.oci.layout.layer import Compression
@@ -178,8 +143,8 @@ def command(
         cache_dir=settings.cache_dir / "images", epoch_seconds=settings.source_date_epoch,
         auth_file=settings.registry_auth_file,
     )  # fmt: skip
-    source = _Source(model=model, quant=quant, allow_no_tokenizer=allow_no_tokenizer)
-    built = _build(recipe, options, source, kernels, settings)
+    find_model = partial(_located, model, quant, settings, allow_no_tokenizer=allow_no_tokenizer)
+    built = _build(recipe, options, kernels, settings, find_model)
     typer.echo(_as_json(built) if as_json else built.digest)
     _say(_summary(built))
     for words in dict.fromkeys(words for it in built.platforms for words in it.warnings):
@@ -189,7 +154,11 @@ def command(
 
 
 def _build(
-    recipe: Recipe, options: BuildOptions, source: _Source, kernels: str, settings: Settings
+    recipe: Recipe,
+    options: BuildOptions,
+    kernels: str,
+    settings: Settings,
+    find_model: Callable[[], tuple[Path, dict[str, str]]],
 ) -> BuiltImage:
     """Find what goes in, which comes before anything slow, and build the image."""
     from zse.cli.image_kernels import build_image_packs, find_image_packs
@@ -205,12 +174,41 @@ def _build(
     packs = find_image_packs(recipe.kernels.gpu, kernels, settings, _say)
     with clean_stop(), filling(settings, "images"):
         if options.model_mode is ModelMode.BAKED:
-            model, facts = source.located(settings)
+            model, facts = find_model()
             options = replace(options, model=model, model_facts=facts)
             check_model(options)
         options = replace(options, kernels=build_image_packs(packs, settings.cache_dir, _say))
         with staged_progress() as progress:
             return build_image(recipe, options, _say, progress)
+
+
+def _located(
+    model: str, quant: str | None, settings: Settings, *, allow_no_tokenizer: bool
+) -> tuple[Path, dict[str, str]]:
+    """Return the .zse file of MODEL, and what the bill of materials says of it: its header's words.
+
+    Raises:
+        NoTokenizerError: It holds no tokenizer, and nobody said that it need not.
+    """
+    from zse.cli.transfer_display import opening_progress
+    from zse.format.reader import ZSEReader
+    from zse.quantize.locate import locate_model
+    from zse.text.tokenizer import check_tokenizer
+
+    with opening_progress() as progress:
+        path = locate_model(model, settings, quant=quant, progress=progress)
+    with ZSEReader(path) as reader:
+        if not allow_no_tokenizer:
+            check_tokenizer(reader, path.name)
+        provenance = reader.header.provenance
+    source, options = str(provenance.get("source", "")), provenance.get("options") or {}
+    return path, {
+        "name": source or "model",
+        "version": str(provenance.get("revision", "")),
+        "source": source,
+        "quantization": str(options.get("quantization", "")),
+        "converted by": str(provenance.get("tool", "")),
+    }
 
 
 def _recipe(name: str | None, gpu_names: list[str], *, has_kernels: bool) -> Recipe:

@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from zse.cli.app import App
 from zse.cli.parameters import Json
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 else:
     KindName = StrEnum("KindName", {kind.name: kind.name for kind in KINDS})
 Kinds = Annotated[
-    list[KindName] | None, typer.Argument(metavar="KIND", show_choices=False, help="All without.")
+    list[KindName] | None, Argument(metavar="KIND", show_choices=False, help="All without.")
 ]
 
 app = App(help="Show or empty the cache folder (ZSE_CACHE_DIR, at most ZSE_CACHE_GIB).")
@@ -74,12 +75,11 @@ def list_items(kinds: Kinds = None, as_json: Json = False) -> None:
 def clean(
     kinds: Kinds = None,
     older_than: Annotated[
-        str | None,
-        typer.Option(metavar="TIME", help="Only what was not used for: 30d, 12h, 90m."),
+        str | None, Option(metavar="TIME", help="Only what was not used for: 30d, 12h, 90m.")
     ] = None,
     keeps: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             "--keep",
             metavar="WHAT",
             help="Keep a KIND, a name (or a part of it), what was used within a time (7d), or "
@@ -87,10 +87,10 @@ def clean(
         ),
     ] = None,
     is_all: Annotated[
-        bool, typer.Option("--all", help="Also what cannot be had again: see Kinds.")
+        bool, Option("--all", help="Also what cannot be had again: see Kinds.")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would go; remove nothing.")
+        bool, Option("--dry-run", help="Say what would go; remove nothing.")
     ] = False,
     as_json: Json = False,
 ) -> None:

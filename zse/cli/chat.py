@@ -6,6 +6,7 @@ import sys
 from typing import Annotated, Any
 
 import typer
+from typer import Option
 
 from zse.cli.app import App
 from zse.cli.parameters import OptionalModel
@@ -24,16 +25,13 @@ def command(
     *,
     model: OptionalModel = None,
     url: Annotated[
-        str | None,
-        typer.Option(help="Talk to a server, such as http://127.0.0.1:8000, instead."),
+        str | None, Option(help="Talk to a server, such as http://127.0.0.1:8000, instead.")
     ] = None,
-    api_key: Annotated[str, typer.Option(show_default=False, help="Key for --url.")] = "unused",
-    system: Annotated[str, typer.Option(help="System message to begin with.")] = "",
-    max_tokens: Annotated[int | None, typer.Option(help="Longest answer in tokens.")] = None,
-    temperature: Annotated[
-        float | None, typer.Option(help="0 is greedy.  [what the model says]")
-    ] = None,
-    seed: Annotated[int | None, typer.Option(help="Makes answers repeat.")] = None,
+    api_key: Annotated[str, Option(show_default=False, help="Key for --url.")] = "unused",
+    system: Annotated[str, Option(help="System message to begin with.")] = "",
+    max_tokens: Annotated[int | None, Option(help="Longest answer in tokens.")] = None,
+    temperature: Annotated[float | None, Option(help="0 is greedy.  [what the model says]")] = None,
+    seed: Annotated[int | None, Option(help="Makes answers repeat.")] = None,
     given: dict[str, Any],
 ) -> None:
     """Chat with MODEL; without one, with the model that ZSE_MODEL names.

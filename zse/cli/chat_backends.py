@@ -50,12 +50,7 @@ class LocalBackend:
     """
 
     def __init__(
-        self,
-        model: str,
-        load: LoadOptions,
-        *,
-        options: AnswerOptions,
-        progress: StageProgress,
+        self, model: str, load: LoadOptions, *, options: AnswerOptions, progress: StageProgress
     ) -> None:
         from zse.engine.llm import LLM
         from zse.serve.load import sampling_defaults

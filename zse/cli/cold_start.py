@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from zse.cli.app import App
 from zse.cli.parameters import Json, complete_model
@@ -32,18 +33,16 @@ def _over_zero(value: float | None) -> float | None:
 def command(
     *,
     subject: Annotated[
-        str, typer.Argument(metavar="IMAGE|oci:DIR|MODEL", autocompletion=complete_model)
+        str, Argument(metavar="IMAGE|oci:DIR|MODEL", autocompletion=complete_model)
     ] = "tiny",
     budget_ms: Annotated[
         float | None,
-        typer.Option(callback=_over_zero, help="Fail when the median of the first token is later."),
+        Option(callback=_over_zero, help="Fail when the median of the first token is later."),
     ] = None,
-    repeat: Annotated[int, typer.Option(min=1, help="Cold starts to measure.")] = 3,
-    runner: Annotated[
-        str, typer.Option(help="What starts an image; the first that works here.")
-    ] = "",
+    repeat: Annotated[int, Option(min=1, help="Cold starts to measure.")] = 3,
+    runner: Annotated[str, Option(help="What starts an image; the first that works here.")] = "",
     timeout_seconds: Annotated[
-        float, typer.Option(callback=_over_zero, help="Until a start has failed.")
+        float, Option(callback=_over_zero, help="Until a start has failed.")
     ] = 300.0,
     as_json: Json = False,
     given: dict[str, Any],
@@ -74,12 +73,7 @@ def command(
 
 def _subject(name: str, device: str, runner: str, stack: ExitStack) -> Subject:
     from zse.cli.transfer_display import opening_progress
-    from zse.deploy.measure.subjects import (
-        RUNNER_ORDER,
-        is_image,
-        model_subject,
-        opened_image,
-    )
+    from zse.deploy.measure.subjects import RUNNER_ORDER, is_image, model_subject, opened_image
     from zse.errors import UsageError
     from zse.models.resolve import RemoteFile, resolve_model
     from zse.quantize.locate import locate_model

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 import typer
+from typer import Argument
 from typer._completion_shared import get_completion_script
 
 from zse.cli.app import App
@@ -13,9 +14,7 @@ app = App()
 
 
 @app.command("completion")
-def command(
-    shell: Annotated[Literal["bash", "zsh", "fish"], typer.Argument(metavar="SHELL")],
-) -> None:
+def command(shell: Annotated[Literal["bash", "zsh", "fish"], Argument(metavar="SHELL")]) -> None:
     """Print the script for SHELL (bash, zsh, fish); your shell reads it when it starts.
 
     `zse --install-completion` puts it where the shell of this terminal looks. By hand it is

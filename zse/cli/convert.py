@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+from typer import Option
 
 from zse.cli.app import App
 from zse.cli.parameters import AllowNoTokenizer, Json, Model
@@ -18,38 +19,36 @@ if TYPE_CHECKING:
     from zse.quantize.report import ConversionReport
 
 Out = Annotated[
-    str, typer.Option("-o", "--out", metavar="OUT", help="The file: a path or s3://bucket/key.")
+    str, Option("-o", "--out", metavar="OUT", help="The file: a path or s3://bucket/key.")
 ]
 LinearScheme = Annotated[
-    Literal["int4", "nf4", "int8", "fp16", "bf16"],
-    typer.Option(help="How linear layers are stored."),
+    Literal["int4", "nf4", "int8", "fp16", "bf16"], Option(help="How linear layers are stored.")
 ]
 GroupSize = Annotated[
     Literal["32", "64", "128"] | None,
-    typer.Option(help="Weights that share a scale (int4: 128 by default, nf4: 64)."),
+    Option(help="Weights that share a scale (int4: 128 by default, nf4: 64)."),
 ]
 HeadScheme = Annotated[
     Literal["auto", "int8", "fp16", "bf16"],
-    typer.Option(help="How the output head is stored; auto is int8 unless --quant is 16-bit."),
+    Option(help="How the output head is stored; auto is int8 unless --quant is 16-bit."),
 ]
-Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub id.")]
+Revision = Annotated[str | None, Option(help="Branch, tag or commit of a hub id.")]
 Tokenizer = Annotated[
     str | None,
-    typer.Option(
+    Option(
         metavar="FOLDER",
         help="Take the tokenizer from there, for a checkpoint that was saved without one.",
     ),
 ]
-ChatTemplate = Annotated[str | None, typer.Option(metavar="FILE", help="Take this Jinja template.")]
+ChatTemplate = Annotated[str | None, Option(metavar="FILE", help="Take this Jinja template.")]
 Resume = Annotated[
     bool,
-    typer.Option(
+    Option(
         "--resume", help="Go on with what a killed run left; keep what is done if this run fails."
     ),
 ]
 Force = Annotated[
-    bool,
-    typer.Option("--force", help="Replace what OUT names; write inside the checkpoint's folder."),
+    bool, Option("--force", help="Replace what OUT names; write inside the checkpoint's folder.")
 ]
 
 app = App()

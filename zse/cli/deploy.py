@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 from typer.core import TyperCommand
 
 from zse.cli.app import App, command_of
-from zse.cli.deploy_target import TargetName
+from zse.cli.deployed import TargetName
+from zse.cli.deployed import app as of_deployed
 from zse.cli.parameters import Json, complete_model
 from zse.deploy.registry import TARGETS
 from zse.deploy.verbs import Verb
@@ -25,55 +27,49 @@ if TYPE_CHECKING:
 _TARGET_OF_HELP = "zse.deploy.target"
 
 ModelFile = Annotated[
-    str, typer.Argument(metavar="MODEL", help="Says its size.", autocompletion=complete_model)
+    str, Argument(metavar="MODEL", help="Says its size.", autocompletion=complete_model)
 ]
-Image = Annotated[str, typer.Option(metavar="REF", help="Image that the platform pulls.")]
+Image = Annotated[str, Option(metavar="REF", help="Image that the platform pulls.")]
 ImageLabels = Annotated[
     str,
-    typer.Option(
+    Option(
         metavar="PLACE",
         help="Where the image's labels are read: oci:DIR, tar:FILE, none; else the registry.",
     ),
 ]
-Name = Annotated[str, typer.Option(help="Of the endpoint; the image's name when not given.")]
+Name = Annotated[str, Option(help="Of the endpoint; the image's name when not given.")]
 Form = Annotated[
     str,
-    typer.Option(
+    Option(
         help="Of modal: server or class; runpod: load-balancer or queue; kubernetes: scale-to-zero "
         "or always-on; terraform: the module."
     ),
 ]
-Gpu = Annotated[
-    str, typer.Option(metavar="TYPE", help="GPU type as the platform names it, or none.")
-]
+Gpu = Annotated[str, Option(metavar="TYPE", help="GPU type as the platform names it, or none.")]
 MemoryGib = Annotated[
-    float, typer.Option(show_default=False, help="Memory that MODEL needs, if it is known.")
+    float, Option(show_default=False, help="Memory that MODEL needs, if it is known.")
 ]
 ContextTokens = Annotated[
     int,
-    typer.Option(
-        "--context", show_default=False, help="Tokens of context that must fit; default 4096."
-    ),
+    Option("--context", show_default=False, help="Tokens of context that must fit; default 4096."),
 ]
-MinReplicas = Annotated[int, typer.Option("--min", help="Replicas that never sleep.")]
-MaxReplicas = Annotated[int, typer.Option("--max", help="Replicas at most.")]
-Concurrency = Annotated[int, typer.Option(help="Requests a replica.")]
-IdleSeconds = Annotated[int, typer.Option(help="Until a replica sleeps.")]
-StartupSeconds = Annotated[int, typer.Option(help="Until a start has failed.")]
-DrainSeconds = Annotated[int, typer.Option(help="For work in flight at a stop.")]
-Port = Annotated[int, typer.Option(help="Port of the server.")]
-Public = Annotated[bool, typer.Option("--public", help="Let anyone ask who knows the address.")]
-Region = Annotated[str, typer.Option(help="As the platform names it.")]
-Volume = Annotated[str, typer.Option(help="Volume of the platform, mounted at /models.")]
-Bucket = Annotated[str, typer.Option(help="Bucket mounted at /models (modal).")]
-BucketSecret = Annotated[str, typer.Option(help="The platform's secret with the bucket's keys.")]
-RegistrySecret = Annotated[str, typer.Option(help="The platform's credential for the registry.")]
-Env = Annotated[
-    list[str] | None, typer.Option(metavar="NAME=VALUE", help="Variable of the server.")
-]
+MinReplicas = Annotated[int, Option("--min", help="Replicas that never sleep.")]
+MaxReplicas = Annotated[int, Option("--max", help="Replicas at most.")]
+Concurrency = Annotated[int, Option(help="Requests a replica.")]
+IdleSeconds = Annotated[int, Option(help="Until a replica sleeps.")]
+StartupSeconds = Annotated[int, Option(help="Until a start has failed.")]
+DrainSeconds = Annotated[int, Option(help="For work in flight at a stop.")]
+Port = Annotated[int, Option(help="Port of the server.")]
+Public = Annotated[bool, Option("--public", help="Let anyone ask who knows the address.")]
+Region = Annotated[str, Option(help="As the platform names it.")]
+Volume = Annotated[str, Option(help="Volume of the platform, mounted at /models.")]
+Bucket = Annotated[str, Option(help="Bucket mounted at /models (modal).")]
+BucketSecret = Annotated[str, Option(help="The platform's secret with the bucket's keys.")]
+RegistrySecret = Annotated[str, Option(help="The platform's credential for the registry.")]
+Env = Annotated[list[str] | None, Option(metavar="NAME=VALUE", help="Variable of the server.")]
 Secret = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         "--secret",
         metavar="NAME=SECRET[:KEY]",
         help="Variable whose value the platform keeps under the name SECRET.",
@@ -81,18 +77,16 @@ Secret = Annotated[
 ]
 Extra = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         "--set",
         metavar="NAME=VALUE",
         help="A setting of this target only; `zse deploy TARGET --help` lists them.",
     ),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")]
-Output = Annotated[Path | None, typer.Option(help="Folder of the files; default NAME-TARGET.")]
-Force = Annotated[bool, typer.Option("--force", help="Replace files that say something else.")]
-Apply = Annotated[
-    bool, typer.Option("--apply", help="Create it now: run the commands of the plan.")
-]
+DryRun = Annotated[bool, Option("--dry-run", help="Print the plan and stop.")]
+Output = Annotated[Path | None, Option(help="Folder of the files; default NAME-TARGET.")]
+Force = Annotated[bool, Option("--force", help="Replace files that say something else.")]
+Apply = Annotated[bool, Option("--apply", help="Create it now: run the commands of the plan.")]
 
 app = App()
 
@@ -101,16 +95,10 @@ class _DeployCommand(TyperCommand):
     """A command whose help goes on with what the target that was named knows."""
 
     def make_context(
-        self,
-        info_name: str | None,
-        args: list[str],
-        parent: Context | None = None,
-        **extra: Any,
+        self, info_name: str | None, args: list[str], parent: Context | None = None, **extra: Any
     ) -> Context:
         """Hand ``TARGET VERB`` to the command that looks after what was deployed."""
         if args[:1] and args[0] in TARGETS and args[1:2] and args[1] in set(Verb):
-            from zse.cli.deployed import app as of_deployed
-
             return command_of(of_deployed).make_context(info_name, args, parent, **extra)
         return super().make_context(info_name, args, parent, **extra)
 

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import json
 import shlex
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
 from zse.cli.app import App
-from zse.cli.deploy_target import TargetName
+from zse.deploy.registry import TARGETS
 from zse.deploy.verbs import Verb
 
 if TYPE_CHECKING:
     from zse.deploy.deployed import Action, Deployment
 
+
+if TYPE_CHECKING:
+    _Target = str
+else:
+    _Target = StrEnum("_Target", {name: name for name in TARGETS})
+TargetName = Annotated[_Target, Argument(metavar="TARGET", help="The platform.")]
 
 app = App()
 
@@ -23,18 +31,14 @@ app = App()
 @app.command("deploy")
 def command(
     target: TargetName,
-    verb: Annotated[Verb, typer.Argument(metavar="VERB")],
+    verb: Annotated[Verb, Argument(metavar="VERB")],
     output: Annotated[
         Path | None,
-        typer.Option(
-            help="Folder that zse deploy wrote; found here or one folder below when not given."
-        ),
+        Option(help="Folder that zse deploy wrote; found here or one folder below when not given."),
     ] = None,
-    identifier: Annotated[
-        str, typer.Option("--id", help="The platform's own, where it needs one.")
-    ] = "",
-    follow: Annotated[bool, typer.Option("--follow", help="Go on showing logs.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Destroy without asking.")] = False,
+    identifier: Annotated[str, Option("--id", help="The platform's own, where it needs one.")] = "",
+    follow: Annotated[bool, Option("--follow", help="Go on showing logs.")] = False,
+    yes: Annotated[bool, Option("--yes", help="Destroy without asking.")] = False,
 ) -> None:
     """Look after what was deployed to TARGET: status, logs, destroy.
 

@@ -6,6 +6,7 @@ import json
 from typing import Annotated
 
 import typer
+from typer import Option
 
 from zse.cli.app import App
 from zse.cli.parameters import Json
@@ -18,7 +19,7 @@ def command(
     as_json: Json = False,
     kernels: Annotated[
         str,
-        typer.Option(
+        Option(
             metavar="PATH",
             help="Kernel pack, or folder of packs, to check against the GPUs (default: the one "
             "that serving would use).",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
+from typer import Argument
 from typer.core import TyperGroup
 
 from zse.cli.app import App
@@ -16,9 +17,7 @@ app = App()
 @app.command("help")
 def command(
     context: typer.Context,
-    names: Annotated[
-        list[str] | None, typer.Argument(metavar="COMMAND", help="All without.")
-    ] = None,
+    names: Annotated[list[str] | None, Argument(metavar="COMMAND", help="All without.")] = None,
 ) -> None:
     """Show what zse can do, or how one of its commands is used."""
     place = context.find_root()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
 from zse.cli.app import App
 from zse.cli.parameters import Json
@@ -24,8 +25,7 @@ if TYPE_CHECKING:
     from zse.oci.image.verify import Expectations, Verification
 
 Reference = Annotated[
-    str,
-    typer.Argument(metavar="REF", help="An image reference, oci:DIR[:TAG] or tar:FILE[:TAG]."),
+    str, Argument(metavar="REF", help="An image reference, oci:DIR[:TAG] or tar:FILE[:TAG].")
 ]
 
 app = App(help="Look into an image and check it, in a registry, a layout or a tar file.")
@@ -34,7 +34,7 @@ app = App(help="Look into an image and check it, in a registry, a layout or a ta
 @app.command("inspect")
 def inspect(
     reference: Reference,
-    platform: Annotated[str, typer.Option(metavar="OS/ARCH", help="Only this platform.")] = "",
+    platform: Annotated[str, Option(metavar="OS/ARCH", help="Only this platform.")] = "",
     as_json: Json = False,
 ) -> None:
     """Show what an image says of itself; pull no layer.
@@ -60,16 +60,14 @@ def verify(
     reference: Reference,
     base: Annotated[
         str,
-        typer.Option(
-            metavar="DIGEST|REF",
-            help="The base it must stand on: a digest, or where the base is.",
+        Option(
+            metavar="DIGEST|REF", help="The base it must stand on: a digest, or where the base is."
         ),
     ] = "",
     locks: Annotated[
-        Path | None,
-        typer.Option(help="Folder of lock files that every dependency must be in."),
+        Path | None, Option(help="Folder of lock files that every dependency must be in.")
     ] = None,
-    recipe: Annotated[str, typer.Option(metavar="NAME", help="Use the locks of this recipe.")] = "",
+    recipe: Annotated[str, Option(metavar="NAME", help="Use the locks of this recipe.")] = "",
     as_json: Json = False,
 ) -> None:
     """Check every byte of an image.

@@ -7,6 +7,7 @@ import json
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Option
 
 from zse.cli.app import App
 from zse.cli.parameters import Json, Model
@@ -24,7 +25,7 @@ def command(
     model: Model,
     as_json: Json = False,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Read every byte: digests, padding, scales.")
+        bool, Option("--verify", help="Read every byte: digests, padding, scales.")
     ] = False,
 ) -> None:
     """Show what a .zse file holds: header, tensors, groups, sections, digests, provenance.
@@ -52,13 +53,7 @@ def command(
 
 def _opened(model: str) -> Reader:
     from zse.format.reader import ZSEReader
-    from zse.models.resolve import (
-        HubRepository,
-        LocalFolder,
-        RemoteFile,
-        not_a_file,
-        resolve_model,
-    )
+    from zse.models.resolve import HubRepository, LocalFolder, RemoteFile, not_a_file, resolve_model
     from zse.quantize.locate import locate_model
     from zse.settings import load_settings
     from zse.stream.opening import open_remote

@@ -96,9 +96,7 @@ def build_tables(reader: Reader, *, verified: bool, sha256: str = "") -> list[Ta
             ],
         ),
         Table(
-            title="tensors",
-            columns=("name", "scheme", "shape", "offset", "bytes"),
-            rows=tensors,
+            title="tensors", columns=("name", "scheme", "shape", "offset", "bytes"), rows=tensors
         ),
     ]
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
 from zse.cli.app import App
 from zse.cli.parameters import Gpus, Json
@@ -21,20 +22,19 @@ if TYPE_CHECKING:
     from zse.kernels.targets import Target
 
 
-Pack = Annotated[str, typer.Argument(metavar="PACK", help="A .zkp file.")]
+Pack = Annotated[str, Argument(metavar="PACK", help="A .zkp file.")]
 Place = Annotated[
-    str, typer.Argument(metavar="PLACE", help="An artifact: oci:DIR or REGISTRY/REPOSITORY.")
+    str, Argument(metavar="PLACE", help="An artifact: oci:DIR or REGISTRY/REPOSITORY.")
 ]
-ForcePacks = Annotated[bool, typer.Option("--force", help="Replace packs that are there.")]
+ForcePacks = Annotated[bool, Option("--force", help="Replace packs that are there.")]
 
 Scheme = StrEnum("Scheme", ["int4", "nf4", "int8", "bf16", "fp16"])
 Schemes = Annotated[
-    list[Scheme] | None,
-    typer.Option("--scheme", help="Of the matrices, again and again.  [int4, int8]"),
+    list[Scheme] | None, Option("--scheme", help="Of the matrices, again and again.  [int4, int8]")
 ]
 Shapes = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         "--shape",
         metavar="CxR",
         help="Columns and rows of a matrix.  [those of Qwen2.5 7B to 72B and Llama 3 8B]",
@@ -48,19 +48,16 @@ app = App(help="Build kernel packs for GPUs, look into them, ship them; tune on 
 def build(
     gpus: Annotated[
         list[str],
-        typer.Option(
+        Option(
             "--gpu",
             metavar="ARCH",
             help=f"Architecture to build for, again and again: {', '.join(TARGETS)}.",
         ),
     ],
-    out: Annotated[
-        Path,
-        typer.Option("-o", "--out", help="A .zkp file, or a folder for ARCH.zkp."),
-    ],
-    jobs: Annotated[int, typer.Option(min=0, show_default=False, help="Compilers at a time.")] = 0,
+    out: Annotated[Path, Option("-o", "--out", help="A .zkp file, or a folder for ARCH.zkp.")],
+    jobs: Annotated[int, Option(min=0, show_default=False, help="Compilers at a time.")] = 0,
     keep_going: Annotated[
-        bool, typer.Option("--keep-going", help="Leave out kernels that do not compile.")
+        bool, Option("--keep-going", help="Leave out kernels that do not compile.")
     ] = False,
     force: ForcePacks = False,
     as_json: Json = False,
@@ -135,9 +132,7 @@ def verify(pack: Pack) -> None:
 @app.command("push")
 def push(
     place: Place,
-    packs: Annotated[
-        list[Path], typer.Argument(metavar="PACKS", help="Files, or folders of packs.")
-    ],
+    packs: Annotated[list[Path], Argument(metavar="PACKS", help="Files, or folders of packs.")],
 ) -> None:
     """Store PACKS as one artifact in PLACE.
 
@@ -164,7 +159,7 @@ def push(
 @app.command("pull")
 def pull(
     place: Place,
-    out: Annotated[Path, typer.Option("-o", "--out", help="Folder for ARCH.zkp.")],
+    out: Annotated[Path, Option("-o", "--out", help="Folder for ARCH.zkp.")],
     gpus: Gpus = None,
     force: ForcePacks = False,
 ) -> None:
@@ -187,9 +182,7 @@ def pull(
 
 
 @app.command("add")
-def add(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="A .zse file.")], pack: Pack
-) -> None:
+def add(file: Annotated[str, Argument(metavar="FILE", help="A .zse file.")], pack: Pack) -> None:
     """Put PACK into the .zse FILE, in place, as its section for that architecture."""
     from zse.format.append import append_section
     from zse.kernels.find import section_name
@@ -204,18 +197,17 @@ def add(
 
 @app.command("tune")
 def tune_command(
-    out: Annotated[Path, typer.Option("-o", "--out", help="The table, a JSON file.")],
-    gpu_index: Annotated[int, typer.Option(min=0, help="Which GPU.")] = 0,
+    out: Annotated[Path, Option("-o", "--out", help="The table, a JSON file.")],
+    gpu_index: Annotated[int, Option(min=0, help="Which GPU.")] = 0,
     pack: Annotated[
-        str | None,
-        typer.Option("--kernels", metavar="PATH", help="Kernel pack.  [image, cache]"),
+        str | None, Option("--kernels", metavar="PATH", help="Kernel pack.  [image, cache]")
     ] = None,
     schemes: Schemes = None,
     shapes: Shapes = None,
     rows: Annotated[
-        list[int] | None, typer.Option(min=1, max=256, help="Tokens.  [1, 2, 4, ... 256]")
+        list[int] | None, Option(min=1, max=256, help="Tokens.  [1, 2, 4, ... 256]")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace a table that is there.")] = False,
+    force: Annotated[bool, Option("--force", help="Replace a table that is there.")] = False,
 ) -> None:
     """Time the forms of matrix products on the GPU at hand.
 

@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Option
 
 from zse.cli.app import App
 from zse.cli.parameters import Json, Url
@@ -24,8 +25,7 @@ app = App()
 def command(
     url: Url,
     unfinished: Annotated[
-        bool,
-        typer.Option("--unfinished", help="Show uploads to s3:// that nobody finished, instead."),
+        bool, Option("--unfinished", help="Show uploads to s3:// that nobody finished, instead.")
     ] = False,
     as_json: Json = False,
 ) -> None:

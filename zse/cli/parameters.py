@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 
 def complete_model(incomplete: str) -> list[str]:
@@ -18,17 +18,17 @@ def complete_model(incomplete: str) -> list[str]:
     return [*names, *files] if names else []
 
 
-_MODEL = typer.Argument(
+_MODEL = Argument(
     metavar="MODEL",
     help='A .zse file, a checkpoint folder, a hub id, an address, or "tiny", the built-in one.',
     autocompletion=complete_model,
 )
 Model = Annotated[str, _MODEL]
 OptionalModel = Annotated[str | None, _MODEL]
-Url = Annotated[str, typer.Argument(metavar="URL", help="An address, or a path.")]
+Url = Annotated[str, Argument(metavar="URL", help="An address, or a path.")]
 AllowNoTokenizer = Annotated[
-    bool, typer.Option("--allow-no-tokenizer", help="Take a model that has no tokenizer.")
+    bool, Option("--allow-no-tokenizer", help="Take a model that has no tokenizer.")
 ]
-Gpus = Annotated[list[str] | None, typer.Option("--gpu", metavar="ARCH", help="Only these.  [all]")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
-Quant = Annotated[str | None, typer.Option(help="How to quantize a MODEL that is not a .zse file.")]
+Gpus = Annotated[list[str] | None, Option("--gpu", metavar="ARCH", help="Only these.  [all]")]
+Json = Annotated[bool, Option("--json", help="Print JSON on stdout.")]
+Quant = Annotated[str | None, Option(help="How to quantize a MODEL that is not a .zse file.")]

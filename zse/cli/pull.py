@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Option
 
 from zse.cli.app import App
 from zse.cli.parameters import Json, Url
@@ -25,20 +26,20 @@ def command(
     url: Url,
     out: Annotated[
         str | None,
-        typer.Option("-o", "--out", metavar="PATH", help="The file or folder; by default ./NAME."),
+        Option("-o", "--out", metavar="PATH", help="The file or folder; by default ./NAME."),
     ] = None,
     sha256: Annotated[
-        str | None, typer.Option(metavar="HEX", help="The digest that the file must have.")
+        str | None, Option(metavar="HEX", help="The digest that the file must have.")
     ] = None,
     resume: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--resume",
             help="Go on with what a killed pull left; keep what has come if this one fails.",
         ),
     ] = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Replace a file that holds something else.")
+        bool, Option("--force", help="Replace a file that holds something else.")
     ] = False,
     as_json: Json = False,
 ) -> None:

@@ -9,6 +9,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
 from zse.cli.app import App
 from zse.cli.parameters import Json, Url, complete_model
@@ -38,7 +39,7 @@ app = App()
 def command(
     model: Annotated[
         str,
-        typer.Argument(
+        Argument(
             metavar="FILE",
             help='A path, or "tiny", the built-in one.',
             autocompletion=complete_model,
@@ -47,13 +48,13 @@ def command(
     url: Url,
     resume: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--resume",
             help="Go on with what a killed push left; keep what is sent if this one fails.",
         ),
     ] = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Replace an object that holds something else.")
+        bool, Option("--force", help="Replace an object that holds something else.")
     ] = False,
     as_json: Json = False,
 ) -> None:
