@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from zse.errors import UsageError
-from zse.units import align_up, parse_size
+from zse.units import align_up, memory_text, parse_size, size_text
 
 
 @pytest.mark.parametrize(
@@ -27,3 +27,14 @@ def test_what_is_no_size_is_refused(text):
 )
 def test_the_next_multiple_is_not_below(offset, expected):
     assert align_up(offset, 256) == expected
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "text"), [(12, "12 B"), (1500, "1.5 KB"), (2.5e6, "2.5 MB"), (7e10, "70.00 GB")]
+)
+def test_sizes_of_files_are_decimal(num_bytes: float, text: str) -> None:
+    assert size_text(num_bytes) == text
+
+
+def test_sizes_of_memory_are_binary():
+    assert memory_text(3 << 29) == "1.5 GiB"

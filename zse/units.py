@@ -1,4 +1,4 @@
-"""Sizes: units of memory, multiples, and what people write, such as ``250MB`` or ``1.5 GiB``."""
+"""Sizes: units of memory, multiples, and how people write them: ``250MB``, ``1.5 GiB``."""
 
 from __future__ import annotations
 
@@ -29,3 +29,17 @@ def parse_size(text: str) -> int:
     if match is None or match[2] not in _UNITS or float(match[1]) <= 0:
         raise UsageError(f"{text!r} is not a size", hint="Write 250MB, 1.5GB or 2GiB.")
     return int(float(match[1]) * _UNITS[match[2]])
+
+
+def size_text(num_bytes: float) -> str:
+    """Say a size of a file: in decimal units, as networks and disks count it."""
+    for unit in ("B", "KB", "MB"):
+        if num_bytes < 1000:
+            return f"{num_bytes:.0f} B" if unit == "B" else f"{num_bytes:.1f} {unit}"
+        num_bytes /= 1000
+    return f"{num_bytes:.2f} GB"
+
+
+def memory_text(size_bytes: int) -> str:
+    """Say a size of memory, of a plan or a machine: in GiB, as drivers and limits count it."""
+    return f"{size_bytes / GIB:.1f} GiB"

@@ -12,7 +12,7 @@ import pytest
 from range_server import serving
 
 from zse.cli import run
-from zse.cli.transfer_display import size_text
+from zse.units import size_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,12 +5,12 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-import pytest
-
-from zse.cli.transfer_display import PlainLines, _bars, opening_progress, size_text
+from zse.cli.transfer_display import PlainLines, _bars, opening_progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    import pytest
 
 
 def test_plain_lines_show_share_speed_and_time_left(capsys: pytest.CaptureFixture[str]) -> None:
@@ -32,13 +32,6 @@ def test_bars_take_every_stage_and_end_clean(capsys: pytest.CaptureFixture[str])
             for done_bytes in (0, 50, 100):
                 show(word, done_bytes, 100)
     assert capsys.readouterr().out == ""
-
-
-@pytest.mark.parametrize(
-    ("num_bytes", "text"), [(12, "12 B"), (1500, "1.5 KB"), (2.5e6, "2.5 MB"), (7e10, "70.00 GB")]
-)
-def test_sizes_are_decimal(num_bytes: float, text: str) -> None:
-    assert size_text(num_bytes) == text
 
 
 def test_stages_of_opening_a_model_have_words(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,8 +15,8 @@ from typer import Option
 from zse.cli.app import App
 from zse.cli.parameters import Json, Model, Quant
 from zse.cli.table_flags import with_flags_of
-from zse.cli.transfer_display import size_text
 from zse.records import record
+from zse.units import MIB, size_text
 
 _WARM_TOKENS = 2
 """The first pass compiles kernels and touches pages."""
@@ -102,7 +102,6 @@ def command(
 
 def describe(result: BenchmarkResult) -> str:
     """Return the table that people read."""
-    mib = 1024.0 * 1024.0
     lines = (
         ("model", f"{result.model} on {result.device}, batch {result.batch}"),
         ("tokens", f"{result.prompt_tokens} in, {result.output_tokens} out"),
@@ -111,8 +110,8 @@ def describe(result: BenchmarkResult) -> str:
         ("prefill", f"{result.prefill_tokens_per_second:.1f} tokens/s"),
         ("decode", f"{result.decode_tokens_per_second:.1f} tokens/s"),
         ("file", size_text(result.file_bytes)),
-        ("weights in memory", f"{result.weights_bytes / mib:.1f} MiB (the rest is mapped)"),
-        ("KV cache", f"{result.kv_cache_bytes / mib:.1f} MiB"),
-        ("peak resident", f"{result.peak_resident_bytes / mib:.1f} MiB"),
+        ("weights in memory", f"{result.weights_bytes / MIB:.1f} MiB (the rest is mapped)"),
+        ("KV cache", f"{result.kv_cache_bytes / MIB:.1f} MiB"),
+        ("peak resident", f"{result.peak_resident_bytes / MIB:.1f} MiB"),
     )
     return "".join(f"{name:<18} {value}\n" for name, value in lines)

@@ -14,9 +14,9 @@ from typer import Argument, Option
 
 from zse.cli.app import App
 from zse.cli.parameters import Json
-from zse.cli.transfer_display import size_text
 from zse.settings import load_settings
 from zse.store.cache_kinds import KINDS, MODELS
+from zse.units import size_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

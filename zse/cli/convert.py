@@ -12,8 +12,9 @@ from typer import Option
 from zse.cli.app import App
 from zse.cli.parameters import AllowNoTokenizer, Json, Model
 from zse.cli.stopping import clean_stop
-from zse.cli.transfer_display import opening_progress, size_text
+from zse.cli.transfer_display import opening_progress
 from zse.errors import needing
+from zse.units import size_text
 
 if TYPE_CHECKING:
     from zse.quantize.report import ConversionReport

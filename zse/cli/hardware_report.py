@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from zse.cli.hardware_models import SCHEMES, fits_in
-from zse.deploy.sizing import gib_words
 from zse.device.probe import probe
 from zse.device.survey import survey_cuda
 from zse.errors import NotFoundError
@@ -18,6 +17,7 @@ from zse.kernels.catalog import all_variants
 from zse.kernels.errors import KernelPackError, KernelPackNotFound
 from zse.kernels.find import find_pack
 from zse.kernels.targets import targets_for
+from zse.units import memory_text
 
 if TYPE_CHECKING:
     from zse.device.facts import GpuInfo
@@ -111,8 +111,8 @@ def print_report(report: dict[str, Any]) -> None:
     cpu, memory, cuda = report["cpu"], report["memory"], report["cuda"]
     typer.echo(f"cpu      {cpu['model']}, {cpu['physical_cores']} cores")
     typer.echo(
-        f"memory   {gib_words(memory['total_bytes'])}, "
-        f"{gib_words(memory['available_bytes'])} available"
+        f"memory   {memory_text(memory['total_bytes'])}, "
+        f"{memory_text(memory['available_bytes'])} available"
     )
     typer.echo(f"driver   {'CUDA ' + cuda['driver_version'] if cuda['driver_version'] else 'none'}")
     _print_problem(cuda["problem"])
@@ -123,10 +123,10 @@ def print_report(report: dict[str, Any]) -> None:
 
 
 def _print_gpu(gpu: dict[str, Any]) -> None:
-    free = "free unknown" if gpu["problem"] else f"{gib_words(gpu['free_bytes'])} free"
+    free = "free unknown" if gpu["problem"] else f"{memory_text(gpu['free_bytes'])} free"
     typer.echo(
         f"gpu {gpu['ordinal']}    {gpu['name']}, {gpu['architecture']}, "
-        f"{gib_words(gpu['total_bytes'])}, {free}, {gpu['multiprocessors']} multiprocessors, "
+        f"{memory_text(gpu['total_bytes'])}, {free}, {gpu['multiprocessors']} multiprocessors, "
         f"{gpu['bandwidth_bytes_per_second'] / 1e12:.2f} TB/s"
     )
     _print_problem(gpu["problem"])
@@ -160,5 +160,5 @@ def _print_models(where: str, fits: list[dict[str, Any]]) -> None:
     typer.echo(f"  {'':<14}" + "".join(f"{scheme:>11}" for scheme in SCHEMES))
     for model in dict.fromkeys(fit["model"] for fit in fits):
         row = [fit for fit in fits if fit["model"] == model]
-        cells = (f"{gib_words(fit['total_bytes']) if fit['fits'] else '-':>11}" for fit in row)
+        cells = (f"{memory_text(fit['total_bytes']) if fit['fits'] else '-':>11}" for fit in row)
         typer.echo(f"  {model:<14}" + "".join(cells))

@@ -33,8 +33,8 @@ def command(
     Of a file behind an address only the header is read, unless --verify is given.
     """
     from zse.cli.inspect_report import build_tables, describe, print_tables
-    from zse.cli.transfer_display import size_text
     from zse.stream.remote import RemoteReader
+    from zse.units import size_text
 
     with _opened(model) as reader:
         sha256 = ""

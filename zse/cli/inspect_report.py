@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from zse.cli.transfer_display import size_text
 from zse.printable import printable
 from zse.records import record
 from zse.settings import load_settings
+from zse.units import size_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,9 +10,9 @@ from typer import Option
 
 from zse.cli.app import App
 from zse.cli.parameters import Json, Url
-from zse.cli.transfer_display import size_text
 from zse.errors import NotFoundError, UsageError
 from zse.settings import load_settings
+from zse.units import size_text
 
 if TYPE_CHECKING:
     from zse.store import Location

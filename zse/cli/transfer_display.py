@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from zse.units import size_text
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -63,15 +65,6 @@ def summary(word: str, transfer: Transfer, target: str, seconds: float) -> str:
         f"{word}: {target}\nsize: {size_text(transfer.size_bytes)}\n"
         f"sha256: {transfer.sha256} ({checked})\ntime: {seconds:.1f} s{rate}{resumed}"
     )
-
-
-def size_text(num_bytes: float) -> str:
-    """Return a size in decimal units."""
-    for unit in ("B", "KB", "MB"):
-        if num_bytes < 1000:
-            return f"{num_bytes:.0f} B" if unit == "B" else f"{num_bytes:.1f} {unit}"
-        num_bytes /= 1000
-    return f"{num_bytes:.2f} GB"
 
 
 @contextmanager

@@ -11,10 +11,9 @@ from importlib.resources import files
 from typing import TYPE_CHECKING
 
 from zse.deploy.errors import NoFittingGpuError
-from zse.deploy.sizing import gib_words
 from zse.errors import UsageError
 from zse.records import record
-from zse.units import MIB
+from zse.units import MIB, memory_text
 
 if TYPE_CHECKING:
     from zse.deploy.sizing import MemoryNeed
@@ -97,8 +96,8 @@ class Catalog:
         if not fitting:
             largest = max(kind, key=lambda machine: machine.memory_mib)
             raise NoFittingGpuError(
-                f"the model needs {gib_words(need.total_bytes)}, but the largest machine of "
-                f"{self.platform}, {largest.name}, has {gib_words(largest.memory_mib * MIB)}",
+                f"the model needs {memory_text(need.total_bytes)}, but the largest machine of "
+                f"{self.platform}, {largest.name}, has {memory_text(largest.memory_mib * MIB)}",
                 hint="Convert the model with a smaller scheme, or ask for a shorter context.",
             )
         return min(fitting, key=lambda machine: (_price(machine), machine.memory_mib))

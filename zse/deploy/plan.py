@@ -6,8 +6,8 @@ import shlex
 from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
-from zse.deploy.sizing import gib_words
 from zse.records import record
+from zse.units import memory_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -161,7 +161,7 @@ def _machine_words(machine: Machine | None) -> str:
     if machine is None:
         return "what the host has"
     kinds = f", {'/'.join(machine.architectures)}" if machine.architectures else ""
-    return f"{machine.name}: {machine.hardware}, {gib_words(machine.memory_mib << 20)}{kinds}"
+    return f"{machine.name}: {machine.hardware}, {memory_text(machine.memory_mib << 20)}{kinds}"
 
 
 def _replica_words(order: Order, cost: Cost) -> str:

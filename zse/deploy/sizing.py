@@ -9,15 +9,10 @@ from zse.engine.requirements import ModelFacts, estimate_memory, read_facts
 from zse.errors import NotFoundError, UsageError
 from zse.models.resolve import SUFFIX, HubRepository, RemoteFile, resolve_model
 from zse.records import record
-from zse.units import GIB
+from zse.units import GIB, memory_text
 
 if TYPE_CHECKING:
     from zse.settings import Settings
-
-
-def gib_words(size_bytes: int) -> str:
-    """Say a size of memory: of a plan or a machine in GiB, as drivers and limits count it."""
-    return f"{size_bytes / GIB:.1f} GiB"
 
 
 @record
@@ -35,10 +30,10 @@ class MemoryNeed:
         return self.weights_bytes + self.kv_bytes + self.overhead_bytes
 
     def __str__(self) -> str:
-        total = f"{gib_words(self.total_bytes)} of memory"
+        total = f"{memory_text(self.total_bytes)} of memory"
         if not self.context_tokens:
             return total
-        weights = f"{gib_words(self.weights_bytes)} of {self.quantization} weights"
+        weights = f"{memory_text(self.weights_bytes)} of {self.quantization} weights"
         return f"{total}: {weights}, {self.context_tokens} tokens of context"
 
 
