@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from zse.engine import meter
 from zse.options import load_options
+from zse.settings import load_settings
 
 if TYPE_CHECKING:
     import argparse
@@ -42,7 +43,9 @@ def open_core(
         max_batch_tokens=max_batch_tokens,
         max_sequences=max_sequences,
     )
-    return meter.core_over(meter.open_runner(options.model, load, num_tokens=num_tokens), load)
+    return meter.core_over(
+        meter.open_runner(options.model, load, load_settings(), num_tokens=num_tokens), load
+    )
 
 
 def quantile(values: Sequence[float], share: float) -> float:

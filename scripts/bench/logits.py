@@ -19,6 +19,7 @@ import torch
 from machine import machine_facts
 
 from zse.models import ModelRunner, load_runner
+from zse.options import load_options
 from zse.quantize.huggingface import load_zse_model
 
 if TYPE_CHECKING:
@@ -60,11 +61,13 @@ def main() -> None:
 def open_runner(options: argparse.Namespace, *, exact: bool) -> ModelRunner:
     return load_runner(
         options.model,
-        device=options.device,
-        max_context=max(options.tokens, 512),
-        num_blocks=64,
-        max_sequences=1,
-        exact_activations=exact,
+        load_options(
+            device=options.device,
+            max_context=max(options.tokens, 512),
+            num_blocks=64,
+            max_sequences=1,
+            exact_activations=exact,
+        ),
     )
 
 

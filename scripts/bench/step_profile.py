@@ -24,6 +24,7 @@ from zse.backends.types import (
 )
 from zse.kernels.lm_head_sample.row import SamplingRow
 from zse.models import load_runner
+from zse.options import load_options
 
 REPLAYS = 30
 
@@ -53,13 +54,15 @@ def main() -> None:
     blocks = options.context // 32 + 2
     runner = load_runner(
         options.model,
-        device="cuda",
-        max_context=max(4096, options.context + 64),
-        num_blocks=blocks * options.rows,
-        max_sequences=max(options.rows, 2),
-        kernels=options.kernels,
-        kv_dtype=options.kv_dtype,
-        exact_activations=options.exact_activations,
+        load_options(
+            device="cuda",
+            max_context=max(4096, options.context + 64),
+            num_blocks=blocks * options.rows,
+            max_sequences=max(options.rows, 2),
+            kernels=options.kernels,
+            kv_dtype=options.kv_dtype,
+            exact_activations=options.exact_activations,
+        ),
     )
     rows = profile(runner, options.rows, options.context, blocks)
     print_table(rows)

@@ -15,6 +15,7 @@ import torch
 from zse.engine.core import EngineCore, EngineOptions
 from zse.engine.request import Request, SamplingParams
 from zse.models import load_runner
+from zse.options import load_options
 
 PROMPTS = [
     [random.Random(seed).randrange(256) for _ in range(length)]
@@ -58,13 +59,15 @@ def open_core(model, device):
         block_size = BLOCK_SIZES[device]
         runner = load_runner(
             model,
-            device=device,
-            num_blocks=num_tokens // block_size,
-            block_size=block_size,
-            threads=1,
-            # Rounding differs between a batch and a single row; without 8 bits it is far smaller
-            # than the margins of this model.
-            exact_activations=True,
+            load_options(
+                device=device,
+                num_blocks=num_tokens // block_size,
+                block_size=block_size,
+                threads=1,
+                # Rounding differs between a batch and a single row; without 8 bits it is far smaller
+                # than the margins of this model.
+                exact_activations=True,
+            ),
         )
         return EngineCore(runner, EngineOptions(**options))
 

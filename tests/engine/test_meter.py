@@ -7,6 +7,7 @@ import pytest
 from zse.engine.meter import open_runner, random_prompts, run_batch
 from zse.errors import UsageError
 from zse.options import load_options
+from zse.settings import load_settings
 
 
 def test_a_run_counts_what_was_read_and_written_and_when_decoding_began(engine):
@@ -31,4 +32,4 @@ def test_prompts_of_a_seed_are_the_same_and_inside_the_vocabulary():
 def test_a_sequence_longer_than_the_model_takes_is_refused(random_zse):
     options = load_options(device="cpu", threads=1, max_sequences=1)
     with pytest.raises(UsageError, match="are more than the model's"):
-        open_runner(random_zse, options, num_tokens=1_000_000)
+        open_runner(random_zse, options, load_settings(), num_tokens=1_000_000)

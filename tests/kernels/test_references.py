@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from zse.backends.cpu import CPUBackend
-from zse.backends.options import BackendOptions
 from zse.backends.types import (
     SequenceChunk,
     StepBatch,
@@ -25,6 +24,7 @@ from zse.kernels.lm_head_sample.row import SamplingRow
 from zse.kernels.norm.reference import rms_norm
 from zse.kernels.rope_store.reference import rope_store
 from zse.models.uniform import TensorNames, UniformDecoder
+from zse.options import load_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -71,7 +71,7 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         rope_theta=10000.0,
         max_position=64,
     )
-    options = BackendOptions(block_size=4, num_blocks=8, threads=1)
+    options = load_options(block_size=4, num_blocks=8, threads=1)
     with ZSEReader(path) as reader:
         backend = CPUBackend(reader, numbers.spec(TensorNames()), options)
         chunks = [

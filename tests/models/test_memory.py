@@ -42,6 +42,7 @@ import torch
 from zse.backends.types import SequenceChunk, StepBatch, kind_of
 from zse.kernels.lm_head_sample.row import SamplingRow
 from zse.models import load_runner
+from zse.options import load_options
 
 def status(name):
     text = open("/proc/self/status").read()
@@ -49,7 +50,7 @@ def status(name):
 
 torch.mm(torch.ones(64, 64), torch.ones(64, 64))
 before = status("VmRSS")
-runner = load_runner(sys.argv[1], num_blocks=4096, threads=1)
+runner = load_runner(sys.argv[1], load_options(num_blocks=4096, threads=1))
 assert runner.memory_bytes()["kv_cache"] > 7e9
 loaded = status("VmRSS")
 start = 0

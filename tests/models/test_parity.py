@@ -13,6 +13,7 @@ from zse.backends.types import SequenceChunk, StepBatch, kind_of
 from zse.kernels.lm_head_sample.row import SamplingRow
 from zse.models import ModelRunner, load_runner
 from zse.models.decoder import logits_of
+from zse.options import load_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,7 +79,9 @@ def check_pair(pair: Any) -> None:
     """Compare a whole prompt, the prompt in chunks, and step-by-step decoding."""
     token_ids = prompt()
     expected = pair.logits(token_ids)
-    runner = load_runner(pair.path, device="cpu", num_blocks=16, block_size=8, threads=1)
+    runner = load_runner(
+        pair.path, load_options(device="cpu", num_blocks=16, block_size=8, threads=1)
+    )
     try:
         assert_close(as_tensor(runner.logits(token_ids)), expected)
         scattered = [9, 2, 14, 5, 11, 0]
@@ -142,7 +145,7 @@ def test_greedy_tokens_match_transformers_generate(make_pair: Callable[..., Any]
             do_sample=False, max_new_tokens=new_tokens, pad_token_id=0
         ),
     )[0, len(token_ids) :].tolist()
-    runner = load_runner(pair.path, num_blocks=8, block_size=8, threads=1)
+    runner = load_runner(pair.path, load_options(num_blocks=8, block_size=8, threads=1))
     output: list[int] = []
     pending, start = token_ids, 0
     while len(output) < len(expected):
@@ -158,8 +161,8 @@ def test_greedy_tokens_match_transformers_generate(make_pair: Callable[..., Any]
 
 def test_bfloat16_cache_is_close_and_half_the_size(make_pair: Callable[..., Any]) -> None:
     pair = make_pair("llama", "bf16")
-    wide = load_runner(pair.path, num_blocks=8, threads=1)
-    narrow = load_runner(pair.path, num_blocks=8, threads=1, kv_dtype="bf16")
+    wide = load_runner(pair.path, load_options(num_blocks=8, threads=1))
+    narrow = load_runner(pair.path, load_options(num_blocks=8, threads=1, kv_dtype="bf16"))
     found, expected = as_tensor(narrow.logits(prompt())), pair.logits(prompt())
     assert float((found - expected).abs().max() / expected.abs().max()) < 3e-2
     assert narrow.memory_bytes()["kv_cache"] * 2 == wide.memory_bytes()["kv_cache"]
@@ -169,7 +172,7 @@ def test_bfloat16_cache_is_close_and_half_the_size(make_pair: Callable[..., Any]
 
 def test_configuration_of_the_file_is_the_checkpoints(make_pair: Callable[..., Any]) -> None:
     pair = make_pair("qwen2", "bf16", **WINDOWED["qwen2"])
-    with_runner = load_runner(pair.path, num_blocks=1, threads=1)
+    with_runner = load_runner(pair.path, load_options(num_blocks=1, threads=1))
     assert [layer.mixer.window for layer in with_runner.spec.layers] == [None, 9]
     assert with_runner.vocab_size == 320
     with_runner.close()

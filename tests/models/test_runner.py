@@ -14,6 +14,8 @@ from zse.format import ZSEReader
 from zse.kernels.lm_head_sample.row import SamplingRow
 from zse.models import ModelRunner, load_runner
 from zse.models.decoder import run_layers
+from zse.options import load_options
+from zse.units import GIB
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -25,7 +27,9 @@ QUANTIZATIONS = ("bf16", "int8", "int4", "nf4")
 @pytest.fixture(params=QUANTIZATIONS)
 def runner(request: pytest.FixtureRequest, make_pair: Callable[..., Any]) -> Iterator[ModelRunner]:
     pair = make_pair("llama", request.param, intermediate_size=160)
-    made = load_runner(pair.path, num_blocks=BLOCKS_EACH * 12, block_size=8, threads=1)
+    made = load_runner(
+        pair.path, load_options(num_blocks=BLOCKS_EACH * 12, block_size=8, threads=1)
+    )
     yield made
     made.close()
 
@@ -129,7 +133,7 @@ def test_a_verify_chunk_answers_what_single_steps_do_to_the_bit(runner: ModelRun
 
 def test_int8_prefill_has_the_same_linears_in_every_chunking(make_pair: Callable[..., Any]) -> None:
     pair = make_pair("llama", "int8", intermediate_size=160)
-    runner = load_runner(pair.path, num_blocks=4, block_size=8, threads=1)
+    runner = load_runner(pair.path, load_options(num_blocks=4, block_size=8, threads=1))
     linear = runner._backend._weights.linear("layers.0.qkv.weight")  # type: ignore[attr-defined]
     rows = torch.randn(150, 128, generator=torch.Generator().manual_seed(0))
     whole = linear.all_rows(rows)
@@ -185,7 +189,9 @@ def test_a_context_longer_than_the_model_was_trained_for_is_cut_and_said(
         (256, 256, ""),
         (100_000, 256, "the context is 256 tokens, as long as the model was trained for; 100000"),
     ):
-        runner = load_runner(path, device="cpu", num_blocks=4, threads=1, max_context=wanted)
+        runner = load_runner(
+            path, load_options(device="cpu", num_blocks=4, threads=1, max_context=wanted)
+        )
         assert runner.max_position == held
         runner.close()
         assert words in caplog.text
@@ -225,7 +231,9 @@ def test_a_submitted_step_is_answered_when_it_is_waited_for(runner: ModelRunner)
 def test_bad_chunks_are_refused(
     token_ids: list[int], start: int, blocks: list[int], message: str, make_pair: Callable[..., Any]
 ) -> None:
-    runner = load_runner(make_pair("llama", "bf16").path, num_blocks=4, block_size=8, threads=1)
+    runner = load_runner(
+        make_pair("llama", "bf16").path, load_options(num_blocks=4, block_size=8, threads=1)
+    )
     chunk = SequenceChunk(0, token_ids, start, blocks, kind_of(len(token_ids)))
     with pytest.raises(EngineError, match=message):
         runner.execute(StepBatch(chunks=[chunk], sampling=[()]))
@@ -236,7 +244,7 @@ def test_bad_chunks_are_refused(
 
 def test_logits_need_tokens_within_the_context(make_pair: Callable[..., Any]) -> None:
     path = make_pair("llama", "bf16").path
-    runner = load_runner(path, num_blocks=1, threads=1, max_context=16)
+    runner = load_runner(path, load_options(num_blocks=1, threads=1, max_context=16))
     assert runner.max_position == 16
     with pytest.raises(ContextLengthError, match="17 tokens"):
         runner.logits([1] * 17)
@@ -248,13 +256,13 @@ def test_logits_need_tokens_within_the_context(make_pair: Callable[..., Any]) ->
 def test_pool_is_sized_from_bytes_or_from_the_context(make_pair: Callable[..., Any]) -> None:
     path = make_pair("llama", "bf16").path
     block_bytes = 2 * 2 * 32 * 2 * 32 * 4
-    sized = load_runner(path, kv_bytes=5 * block_bytes + 1, threads=1)
+    sized = load_runner(path, load_options(kv_gib=(5 * block_bytes + 1) / GIB, threads=1))
     assert sized.num_blocks == 5
     assert sized.memory_bytes()["kv_cache"] == 5 * block_bytes
-    chosen = load_runner(path, threads=1, max_context=64)
+    chosen = load_runner(path, load_options(threads=1, max_context=64))
     assert chosen.num_blocks == 2 * 16
     with pytest.raises(DeviceError, match="no room"):
-        load_runner(path, kv_bytes=1, threads=1)
+        load_runner(path, load_options(kv_gib=1 / GIB, threads=1))
     sized.close()
     sized.close()
     chosen.close()
@@ -262,13 +270,13 @@ def test_pool_is_sized_from_bytes_or_from_the_context(make_pair: Callable[..., A
 
 def test_reader_that_was_passed_in_stays_open(make_pair: Callable[..., Any]) -> None:
     with ZSEReader(make_pair("llama", "int8").path) as reader:
-        load_runner(reader, num_blocks=1, threads=1).close()
+        load_runner(reader, load_options(num_blocks=1, threads=1)).close()
         assert reader.tensor("final_norm.weight").shape == (128,)
 
 
 def test_missing_cuda_and_unknown_devices_are_clear(make_pair: Callable[..., Any]) -> None:
     path = make_pair("llama", "bf16").path
     with pytest.raises(DeviceError, match=r"CUDA|GPU"):
-        load_runner(path, device="cuda:99", num_blocks=1)
+        load_runner(path, load_options(device="cuda:99", num_blocks=1))
     with pytest.raises(DeviceError, match="'tpu' is not known"):
-        load_runner(path, device="tpu", num_blocks=1)
+        load_runner(path, load_options(device="tpu", num_blocks=1))

@@ -13,11 +13,13 @@ from zse.errors import DeviceError, needing
 from zse.format import ZSEReader
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from zse.backends.gpu.arrival import Arrival
-    from zse.backends.options import BackendOptions
     from zse.backends.protocol import Backend, Forward
     from zse.format.model_file import ModelFile
     from zse.models.spec import ModelSpec
+    from zse.options import DeviceOptions, LoadOptions
 
 
 def preload(device: str) -> None:
@@ -27,14 +29,13 @@ def preload(device: str) -> None:
 
 
 def begin_arrival(
-    device: str, reader: ModelFile, *, vram_bytes: int = 0, phases: Phases = no_phases
+    options: DeviceOptions, reader: ModelFile, *, phases: Phases = no_phases
 ) -> Arrival | None:
     """Send a file's weights on their way to a GPU, ahead of ``create_backend``.
 
     Args:
-        device: auto, cpu or cuda[:N].
+        options: Which device, and how much of its memory everything may take.
         reader: The open file.
-        vram_bytes: GPU memory that everything may take; 0 is all.
         phases: Told what takes the time.
 
     Returns:
@@ -44,32 +45,32 @@ def begin_arrival(
         DeviceError: The device is unknown, absent or has too little memory.
         StoreError: The file cannot be read.
     """
-    check_device(device)
-    if not runs_on_gpu(device):
+    check_device(options.name)
+    if not runs_on_gpu(options.name):
         return None
     from zse.backends.gpu.arrival import Arrival
 
-    return Arrival.begin(device, reader, allowed_bytes=vram_bytes, phases=phases)
+    return Arrival.begin(options.name, reader, allowed_bytes=options.vram_bytes, phases=phases)
 
 
 def create_backend(
-    device: str,
     reader: ModelFile,
     spec: ModelSpec,
+    options: LoadOptions,
     *,
-    options: BackendOptions,
     forward: Forward,
+    cache_dir: Path | None = None,
     arrival: Arrival | None = None,
     phases: Phases = no_phases,
 ) -> Backend:
     """Load a file's weights onto a device and make its KV pool.
 
     Args:
-        device: auto, cpu or cuda[:N].
         reader: The open file; it must stay open while the backend lives.
         spec: The model.
-        options: Sizes and numbers of threads.
+        options: Where and how; the context is no longer than the model's.
         forward: The pass that steps will make; a GPU prepares it while the weights arrive.
+        cache_dir: Where kernel packs and tables of this machine lie; None looks nowhere.
         arrival: The weights, if they are on their way; taken over.
         phases: Told what takes the time.
 
@@ -77,11 +78,13 @@ def create_backend(
         DeviceError: The device is unknown, absent or has too little memory.
         MissingDependencyError: The backend stands on a package that is not installed.
     """
-    arrival = arrival or begin_arrival(device, reader, vram_bytes=options.vram_bytes, phases=phases)
+    arrival = arrival or begin_arrival(options.device, reader, phases=phases)
     if arrival is not None:
         from zse.backends.gpu.open import open_gpu_backend
 
-        return open_gpu_backend(arrival, reader, spec, options, forward, phases)
+        return open_gpu_backend(
+            arrival, reader, spec, options, forward, cache_dir=cache_dir, phases=phases
+        )
     with needing("cpu", "the cpu backend"):
         from zse.backends.cpu import CPUBackend
     if not isinstance(reader, ZSEReader):

@@ -75,7 +75,7 @@ def command(
     options = with_flags(settings.serve.load, given)
     options = with_values(options, {"max_running": batch})
     started = time.perf_counter()
-    runner = open_runner(path, options, num_tokens=prompt_tokens + output_tokens)
+    runner = open_runner(path, options, settings, num_tokens=prompt_tokens + output_tokens)
     load_seconds = time.perf_counter() - started
     with closing(core_over(runner, options)) as core:
         prompts = random_prompts(runner.vocab_size, batch, prompt_tokens, seed=0)

@@ -16,10 +16,8 @@ from zse.text.tokenizer import load_tokenizer
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from zse.backends.gpu.arrival import Arrival
     from zse.backends.types import DeviceUsed
     from zse.format.model_file import ModelFile
-    from zse.models.runner import ModelRunner
     from zse.options import LoadOptions
     from zse.quantize.locate import StageProgress
     from zse.settings import Settings
@@ -76,7 +74,13 @@ def load_model(
         # The tokenizer is parsed while the weights are on their way.
         with ThreadPoolExecutor(1, "zse-tokenizer") as beside:
             loading = beside.submit(_load_tokenizer, reader, phases)
-            runner = load_runner_for(reader, options, arrival=opened.arrival, phases=phases)
+            runner = load_runner(
+                reader,
+                options,
+                cache_dir=settings.cache_dir,
+                arrival=opened.arrival,
+                phases=phases,
+            )
             tokenizer = loading.result()
         engine_options = EngineOptions(
             max_batch_tokens=options.batch.max_batch_tokens,
@@ -96,43 +100,6 @@ def load_model(
 def _load_tokenizer(reader: ModelFile, phases: Phases) -> Tokenizer:
     with phases("tokenizer"):
         return load_tokenizer(reader)
-
-
-def load_runner_for(
-    model: str | Path | ModelFile,
-    options: LoadOptions,
-    *,
-    arrival: Arrival | None = None,
-    phases: Phases = no_phases,
-) -> ModelRunner:
-    """Place a model on a device, as the options say.
-
-    Args:
-        model: A .zse file, or an open one.
-        options: Where and how.
-        arrival: Its weights, when they are on their way already.
-        phases: Told what takes the time.
-
-    Raises:
-        DeviceError: The device is absent or too small.
-    """
-    return load_runner(
-        model,
-        device=options.device.name,
-        arrival=arrival,
-        phases=phases,
-        num_blocks=options.cache.num_blocks,
-        kv_bytes=options.cache.kv_bytes,
-        block_size=options.cache.block_size,
-        threads=options.device.threads,
-        max_context=options.batch.max_context,
-        kv_dtype=options.cache.kv_dtype,
-        vram_bytes=options.device.vram_bytes,
-        exact_activations=options.device.exact_activations,
-        kernels=options.device.kernels,
-        max_batch_tokens=options.batch.max_batch_tokens,
-        max_sequences=options.batch.max_sequences,
-    )
 
 
 def _end_tokens(reader: ModelFile, tokenizer: Tokenizer) -> tuple[int, ...]:

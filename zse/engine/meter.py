@@ -9,9 +9,9 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from zse.engine.core import EngineCore, EngineOptions
-from zse.engine.loading import load_runner_for
 from zse.engine.request import Request, SamplingParams
 from zse.errors import UsageError
+from zse.models import load_runner
 from zse.options import with_values
 from zse.records import record
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from zse.models.runner import ModelRunner
     from zse.options import LoadOptions
+    from zse.settings import Settings
 
 _request_ids = itertools.count()
 
@@ -57,12 +58,15 @@ class TimedRun:
         return self.prompt_tokens / max(self.first_token_seconds)
 
 
-def open_runner(path: str | Path, options: LoadOptions, *, num_tokens: int) -> ModelRunner:
+def open_runner(
+    path: str | Path, options: LoadOptions, settings: Settings, *, num_tokens: int
+) -> ModelRunner:
     """Place a model whose KV cache holds ``max_sequences`` of ``num_tokens`` each.
 
     Args:
         path: A .zse file; one without a tokenizer will do.
         options: Where and how; how large the KV cache is follows from the batch.
+        settings: Where the cache is.
         num_tokens: Prompt and answer together.
 
     Raises:
@@ -71,7 +75,9 @@ def open_runner(path: str | Path, options: LoadOptions, *, num_tokens: int) -> M
     """
     blocks_each = -(-num_tokens // options.cache.block_size) + 1
     num_blocks = blocks_each * options.batch.max_sequences
-    runner = load_runner_for(path, with_values(options, {"num_blocks": num_blocks}))
+    runner = load_runner(
+        path, with_values(options, {"num_blocks": num_blocks}), cache_dir=settings.cache_dir
+    )
     if num_tokens > runner.max_position:
         runner.close()
         raise UsageError(

@@ -68,12 +68,7 @@ def open_model(
     with phases("model-file"):
         reader = _open_file(model, options, settings, progress)
     try:
-        arrival = begin_arrival(
-            options.device.name,
-            reader,
-            vram_bytes=options.device.vram_bytes,
-            phases=phases,
-        )
+        arrival = begin_arrival(options.device, reader, phases=phases)
     except BaseException:
         reader.close()
         raise

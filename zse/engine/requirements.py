@@ -6,13 +6,13 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from zse.backends.options import DEFAULT_BLOCK_SIZE
 from zse.errors import DeviceError
 from zse.format.reader import ZSEReader
 from zse.models.builtin import builtin_checkpoint
 from zse.models.families import read_checkpoint, read_header
 from zse.models.resolve import Builtin, LocalFile, RemoteFile, resolve_model
 from zse.models.storage import Storage
+from zse.options import CacheOptions
 from zse.records import record
 from zse.stream.opening import open_remote
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 DEFAULT_CONTEXT = 4096
 """Tokens of KV cache that an estimate includes when none are asked for."""
 
+_BLOCK_TOKENS = CacheOptions().block_size
 _OVERHEAD_SHARE = 0.05
 _OVERHEAD_BYTES = 256 << 20  # interpreter, libraries, activations
 _KV_ELEMENT_BYTES_CPU = 4  # float32
@@ -120,7 +121,7 @@ def estimate_memory(
     """
     spec = facts.spec
     context = min(context_tokens or DEFAULT_CONTEXT, spec.max_position)
-    num_blocks = -(-context // DEFAULT_BLOCK_SIZE)
+    num_blocks = -(-context // _BLOCK_TOKENS)
     weights = facts.stored_bytes
     if weights is None:
         weights = sum(map(Storage(quantization=quantization).stored_bytes, spec.weights()))
@@ -131,7 +132,7 @@ def estimate_memory(
         quantization=facts.stored_quantization or quantization,
         context_tokens=context,
         weights_bytes=weights,
-        kv_bytes=num_blocks * DEFAULT_BLOCK_SIZE * kv_token,
+        kv_bytes=num_blocks * _BLOCK_TOKENS * kv_token,
         overhead_bytes=_OVERHEAD_BYTES + int(weights * _OVERHEAD_SHARE),
     )
 

@@ -55,7 +55,7 @@ def find_pack(
     *,
     explicit: Path | None,
     sections: Sections | None,
-    cache_dir: Path,
+    cache_dir: Path | None,
     build: bool = True,
 ) -> KernelPack:
     """Return the pack for a GPU.
@@ -68,7 +68,7 @@ def find_pack(
         device: The GPU.
         explicit: A pack, or a folder of packs named after targets; a flag or ZSE_KERNELS.
         sections: The model file.
-        cache_dir: ``Settings.cache_dir``.
+        cache_dir: ``Settings.cache_dir``; None finds and builds nothing there.
         build: Whether building is allowed when nothing was found.
 
     Raises:
@@ -90,7 +90,7 @@ def find_pack(
             f"{device.name} is of the architecture {device.target}, for which zse has no kernels",
             hint=f"Use a GPU of one of {', '.join(TARGETS)}, or --device cpu.",
         )
-    if build and find_spec("triton") is not None:
+    if build and cache_dir is not None and find_spec("triton") is not None:
         return _build(targets[0], cache_dir)
     name = targets[0].name
     raise KernelPackNotFound(
@@ -102,7 +102,7 @@ def find_pack(
 
 
 def _find_shipped(
-    targets: tuple[Target, ...], sections: Sections | None, cache_dir: Path
+    targets: tuple[Target, ...], sections: Sections | None, cache_dir: Path | None
 ) -> KernelPack | None:
     for target in targets:
         name = section_name(target)
@@ -111,7 +111,8 @@ def _find_shipped(
             if _is_current(pack, f"section {name} of the model file"):
                 return pack
     paths = [SHIPPED / f"{target.name}{SUFFIX}" for target in targets]
-    paths += [cached_pack(target, cache_dir) for target in targets if source_digest()]
+    if cache_dir is not None and source_digest():
+        paths += [cached_pack(target, cache_dir) for target in targets]
     for path in paths:
         if path.is_file():
             pack = KernelPack.open(path)

@@ -5,25 +5,27 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any
 
 from zse.backends import create_backend
-from zse.backends.options import BackendOptions
 from zse.backends.types import FinishedStep, SequenceChunk, StepBatch, kind_of
 from zse.device.phases import Phases, no_phases
 from zse.errors import ContextLengthError, FormatError, InvalidParameterError
 from zse.format import ZSEReader
 from zse.models.decoder import forward_of, logits_of
 from zse.models.families import read_header
+from zse.options import with_values
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from zse.backends.gpu.arrival import Arrival
     from zse.backends.protocol import Backend, Cache, PendingStep
     from zse.backends.types import Answers, DeviceUsed, LogitRows
     from zse.format.model_file import ModelFile
     from zse.models.spec import ModelSpec
+    from zse.options import LoadOptions
 
 _LOG = logging.getLogger("zse.models")
 _LOGITS_CHUNK = 512
@@ -143,39 +145,22 @@ class ModelRunner:
                 self._reader.close()
 
 
-class Sizes(TypedDict, total=False):
-    """What the user may choose; see ``zse.backends.options.BackendOptions``."""
-
-    num_blocks: int
-    kv_bytes: int
-    block_size: int
-    threads: int
-    kv_dtype: str
-    vram_bytes: int
-    exact_activations: bool
-    kernels: str
-    max_batch_tokens: int
-    max_sequences: int
-
-
 def load_runner(
     path_or_reader: str | os.PathLike[str] | ModelFile,
+    options: LoadOptions,
     *,
-    device: str = "auto",
-    max_context: int = 0,
+    cache_dir: Path | None = None,
     arrival: Arrival | None = None,
     phases: Phases = no_phases,
-    **sizes: Unpack[Sizes],
 ) -> ModelRunner:
     """Load a ``.zse`` file onto a device.
 
     Args:
         path_or_reader: The file, or an open reader that the caller keeps open and closes.
-        device: auto, cpu or cuda[:N].
-        max_context: Longest sequence in tokens; 0 means what the model says.
+        options: Where and how.
+        cache_dir: Where kernel packs and tables of this machine lie; None looks nowhere.
         arrival: The weights, if they are on their way to the device already; taken over.
         phases: Told what takes the time.
-        sizes: As the fields of ``BackendOptions``.
 
     Raises:
         FormatError: The file is damaged, or its tensors do not fit its model config.
@@ -192,17 +177,13 @@ def load_runner(
         spec = read_header(reader.header.model_config)
         forward = forward_of(spec)
         _check_tensors(reader, spec)
-        max_position = _context_of(spec, max_context)
-        options = BackendOptions(
-            max_context=max_position,
-            **sizes,
-        )
+        max_position = _context_of(spec, options.batch.max_context)
         backend = create_backend(
-            device,
             reader,
             spec,
-            options=options,
+            with_values(options, {"max_context": max_position}),
             forward=forward,
+            cache_dir=cache_dir,
             arrival=arrival,
             phases=phases,
         )

@@ -11,13 +11,13 @@ from penalized_steps import decode_with_penalties
 
 from zse.backends.gpu.arrival import Arrival
 from zse.backends.gpu.open import Hardware, build_backend
-from zse.backends.options import BackendOptions
 from zse.backends.types import PENDING_TOKEN, SequenceChunk, StepBatch, kind_of
 from zse.format import ZSEReader
 from zse.kernels.lm_head_sample.row import SamplingRow
 from zse.models import ModelRunner, load_runner
 from zse.models.decoder import forward_of
 from zse.models.families import read_header
+from zse.options import load_options
 from zse.stream.placement import WholeFile
 from zse.stream.source import LocalSource
 
@@ -50,7 +50,7 @@ def open_runner(path: Path, **sizes: object) -> ModelRunner:
         stream=stream,
         make_launcher=lambda: interpreted_gpu.StreamLauncher(stream),
     )
-    options = BackendOptions(
+    options = load_options(
         **{"num_blocks": 8, "max_sequences": 2, "max_batch_tokens": 16, **sizes},
     )
     backend = build_backend(hardware, arrival, reader, spec, options, forward_of(spec))
@@ -79,7 +79,7 @@ def greedy(step: int = 0) -> SamplingRow:
 
 def test_logits_of_a_prompt_are_those_of_the_cpu(path, runner):
     found = as_tensor(runner.logits(PROMPT))
-    cpu = load_runner(path, device="cpu", num_blocks=8)
+    cpu = load_runner(path, load_options(device="cpu", num_blocks=8))
     expected = as_tensor(cpu.logits(PROMPT))
     cpu.close()
     error = (found - expected).norm() / expected.norm()
@@ -88,7 +88,7 @@ def test_logits_of_a_prompt_are_those_of_the_cpu(path, runner):
 
 def test_penalties_count_the_token_that_only_the_device_knows(runner, path):
     found = decode_with_penalties(runner, PROMPT, (2, 5), num_tokens=4, ahead=True)
-    cpu = load_runner(path, device="cpu", num_blocks=8)
+    cpu = load_runner(path, load_options(device="cpu", num_blocks=8))
     expected = decode_with_penalties(cpu, PROMPT, (2, 5), num_tokens=4, ahead=False)
     cpu.close()
     assert found == expected
@@ -100,7 +100,7 @@ def test_a_decode_step_continues_from_the_device(runner, path):
         StepBatch(chunks=[chunk([PENDING_TOKEN], len(PROMPT))], sampling=[[greedy(1)]])
     )
     tokens = [first.wait()[0][0].token_id, second.wait()[0][0].token_id]
-    cpu = load_runner(path, device="cpu", num_blocks=8)
+    cpu = load_runner(path, load_options(device="cpu", num_blocks=8))
     logits = as_tensor(cpu.logits([*PROMPT, tokens[0]]))
     cpu.close()
     assert tokens == [int(logits[-2].argmax()), int(logits[-1].argmax())]

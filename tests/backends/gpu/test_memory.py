@@ -9,16 +9,16 @@ import pytest
 from zse.backends.gpu.budget import MARGIN_BYTES, MemoryBudget
 from zse.backends.gpu.kv_pool import KVLayout
 from zse.backends.gpu.memory import choose_num_blocks
-from zse.backends.options import BackendOptions
 from zse.errors import DeviceError
+from zse.options import LoadOptions, load_options
 from zse.units import GIB
 
 LAYOUT = KVLayout(num_layers=28, kv_heads=4, head_dim=128, dtype="bf16")
 SHAPE = SimpleNamespace(max_position=32768)
 
 
-def options(**values: object) -> BackendOptions:
-    return BackendOptions(**values)
+def options(**values: object) -> LoadOptions:
+    return load_options(**values)
 
 
 def budget(free_gib: float, allowed_gib: float = 0) -> MemoryBudget:
@@ -61,7 +61,7 @@ def test_a_total_that_is_allowed_bounds_the_cache():
 
 
 def test_a_cache_that_does_not_fit_is_refused_with_what_fits():
-    asked = options(kv_bytes=40 * GIB)
+    asked = options(kv_gib=40)
     with pytest.raises(DeviceError, match=r"40\.00 GiB was asked for; .* which hold \d+ tokens"):
         choose_num_blocks(budget(20), LAYOUT, SHAPE, asked)
 

@@ -12,6 +12,7 @@ from penalized_steps import decode_with_penalties
 from zse.backends.types import PENDING_TOKEN, SequenceChunk, StepBatch, kind_of
 from zse.kernels.lm_head_sample.row import SamplingRow
 from zse.models import ModelRunner, load_runner
+from zse.options import load_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -61,8 +62,8 @@ def case(request: pytest.FixtureRequest, make_pair: Callable[..., Any]) -> tuple
 
 @pytest.fixture
 def runners(case: tuple[Path, str]) -> Iterator[tuple[ModelRunner, ModelRunner]]:
-    gpu = load_runner(case[0], device="cuda", num_blocks=64, max_sequences=16)
-    cpu = load_runner(case[0], device="cpu", num_blocks=64)
+    gpu = load_runner(case[0], load_options(device="cuda", num_blocks=64, max_sequences=16))
+    cpu = load_runner(case[0], load_options(device="cpu", num_blocks=64))
     yield gpu, cpu
     gpu.close()
     cpu.close()

@@ -11,6 +11,7 @@ from zse import format as zse_format
 from zse.errors import FormatError, MissingDependencyError, UsageError
 from zse.format import ZSEReader, convert_model
 from zse.models import load_runner
+from zse.options import load_options
 from zse.quantize.huggingface import load, load_zse_model
 from zse.quantize.huggingface.bnb import to_bitsandbytes
 from zse.quantize.huggingface.layers import ZSELinear
@@ -29,7 +30,7 @@ def logits(model: Any) -> torch.Tensor:
 
 
 def runner_logits(path: Path) -> torch.Tensor:
-    runner = load_runner(path, device="cpu", num_blocks=4, block_size=8, threads=1)
+    runner = load_runner(path, load_options(device="cpu", num_blocks=4, block_size=8, threads=1))
     try:
         return as_tensor(runner.logits(PROMPT))
     finally:

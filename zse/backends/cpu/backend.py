@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from zse.backends.cpu.linear import Linear
-    from zse.backends.options import BackendOptions
     from zse.backends.protocol import Forward
     from zse.backends.types import Answers, LogitRows, StepBatch
     from zse.device.probe import DeviceInfo
     from zse.format.reader import ZSEReader
     from zse.models.spec import ModelSpec
+    from zse.options import LoadOptions
 
 _KV_DTYPES = {"auto": torch.float32, "fp32": torch.float32, "bf16": torch.bfloat16}
 _POOL_SEQUENCES = 16
@@ -41,10 +41,10 @@ class CPUBackend:
 
     looks_ahead = False
 
-    def __init__(self, reader: ZSEReader, spec: ModelSpec, options: BackendOptions) -> None:
+    def __init__(self, reader: ZSEReader, spec: ModelSpec, options: LoadOptions) -> None:
         machine = probe()
         weight_bytes = sum(entry.length_bytes for entry in reader.header.tensors)
-        torch.set_num_threads(options.threads or choose_threads(machine, weight_bytes))
+        torch.set_num_threads(options.device.threads or choose_threads(machine, weight_bytes))
         self.device = DeviceUsed(
             name="cpu",
             hardware=machine.cpu_model,
@@ -56,18 +56,18 @@ class CPUBackend:
         self._kv_heads = spec.attention.num_kv_heads
         self._rotated_heads = spec.attention.num_heads + spec.attention.num_kv_heads
         self._eps = spec.head.norm.epsilon
-        self.block_size = options.block_size
-        if options.kv_dtype not in _KV_DTYPES:
+        self.block_size = options.cache.block_size
+        if options.cache.kv_dtype not in _KV_DTYPES:
             raise DeviceError(
-                f"the CPU keeps no {options.kv_dtype} KV cache",
+                f"the CPU keeps no {options.cache.kv_dtype} KV cache",
                 hint=f"Choose one of {', '.join(_KV_DTYPES)}.",
             )
-        self._kv_dtype = _KV_DTYPES[options.kv_dtype]
+        self._kv_dtype = _KV_DTYPES[options.cache.kv_dtype]
         assert spec.attention.rope is not None
         self._rotary = RotaryTable(spec.attention.rope)
         self._head_norms: dict[tuple[str, str], torch.Tensor] = {}
         self._weights = Weights(reader)
-        self.num_blocks = options.num_blocks or self._choose_num_blocks(options)
+        self.num_blocks = options.cache.num_blocks or self._choose_num_blocks(options)
         self._cache = self.new_cache(self.num_blocks)
 
     # --- the pass ------------------------------------------------------------------------------
@@ -228,20 +228,20 @@ class CPUBackend:
         values = 2 * self._kv_heads * self._attention.head_dim * len(self._spec.layers)
         return values * self.block_size * self._kv_dtype.itemsize
 
-    def _choose_num_blocks(self, options: BackendOptions) -> int:
+    def _choose_num_blocks(self, options: LoadOptions) -> int:
         block_bytes = self._block_bytes()
         available = probe().available_memory_bytes
-        if options.kv_bytes > available:
+        if options.cache.kv_bytes > available:
             raise DeviceError(
-                f"a KV cache of {options.kv_bytes / 2**30:.1f} GiB was asked for; "
+                f"a KV cache of {options.cache.kv_bytes / 2**30:.1f} GiB was asked for; "
                 f"{available / 2**30:.1f} GiB of memory are available",
                 hint="Lower --kv-gib (ZSE_KV_GIB), or leave it out: a quarter of what is "
                 "available is then the limit.",
             )
-        if options.kv_bytes:
-            count = options.kv_bytes // block_bytes
+        if options.cache.kv_bytes:
+            count = options.cache.kv_bytes // block_bytes
         else:
-            full = -(-(options.max_context or self._spec.max_position) // self.block_size)
+            full = -(-(options.batch.max_context or self._spec.max_position) // self.block_size)
             count = min(available // 4 // block_bytes, full * _POOL_SEQUENCES)
         if count < 1:
             raise DeviceError(

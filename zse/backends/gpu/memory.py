@@ -12,9 +12,9 @@ from zse.units import GIB
 
 if TYPE_CHECKING:
     from zse.backends.gpu.budget import MemoryBudget
-    from zse.backends.options import BackendOptions
     from zse.device.gpu import Pool
     from zse.models.spec import ModelSpec
+    from zse.options import LoadOptions
 
 SCRATCH_RANGE_BYTES = 16 * GIB
 """Addresses reserved for scratch memory; memory itself is taken as steps need it."""
@@ -29,7 +29,7 @@ class DeviceMemory:
 
 
 def choose_num_blocks(
-    budget: MemoryBudget, layout: KVLayout, spec: ModelSpec, options: BackendOptions
+    budget: MemoryBudget, layout: KVLayout, spec: ModelSpec, options: LoadOptions
 ) -> int:
     """Return the blocks of the KV pool.
 
@@ -46,11 +46,11 @@ def choose_num_blocks(
     block_bytes = layout.block_bytes()
     if budget.for_cache < block_bytes:
         raise budget.too_small(block_bytes)
-    per_sequence = -(-(options.max_context or spec.max_position) // BLOCK_SIZE)
+    per_sequence = -(-(options.batch.max_context or spec.max_position) // BLOCK_SIZE)
     fitting = budget.for_cache // block_bytes
-    wanted = options.num_blocks or options.kv_bytes // block_bytes
+    wanted = options.cache.num_blocks or options.cache.kv_bytes // block_bytes
     if not wanted:
-        return int(min(fitting, per_sequence * options.max_sequences))
+        return int(min(fitting, per_sequence * options.batch.max_sequences))
     if wanted > fitting:
         raise DeviceError(
             f"a KV cache of {gib(wanted * block_bytes)} was asked for; {gib(budget.for_cache)} "

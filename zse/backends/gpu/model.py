@@ -23,18 +23,16 @@ from zse.kernels.layout import (
 )
 from zse.kernels.lm_head_sample.arrays import SamplingArrays
 from zse.kernels.rope_store.launch import rope_table
-from zse.kernels.tuning import Tuning
 
 if TYPE_CHECKING:
     from zse.backends.gpu.forward import Pass, Query
     from zse.backends.gpu.weights import DeviceWeights
-    from zse.backends.options import BackendOptions
     from zse.device.facts import DeviceFacts
     from zse.device.gpu import Gpu, Stream
     from zse.kernels.launcher import Launcher
+    from zse.kernels.tuning import Tuning
     from zse.models.spec import ModelSpec
-
-from zse.settings import load_settings
+    from zse.options import LoadOptions
 
 
 class DeviceModel:
@@ -45,7 +43,8 @@ class DeviceModel:
         device: What the choice of kernels may depend on.
         weights: Where the tensors are.
         spec: The model.
-        options: Sizes.
+        options: Where and how.
+        tuning: What was measured on such a device.
     """
 
     def __init__(
@@ -54,11 +53,11 @@ class DeviceModel:
         device: DeviceFacts,
         weights: DeviceWeights,
         spec: ModelSpec,
-        options: BackendOptions,
+        options: LoadOptions,
+        tuning: Tuning,
     ) -> None:
         self.weights = weights
         self.spec = spec
-        tuning = Tuning.load(device.name, cache_dir=load_settings().cache_dir)
         self.plans = StepPlans(spec, weights.linears, device, options, tuning)
         self.heads = self.plans.heads
         self.query_columns = self.plans.query_columns
@@ -75,8 +74,8 @@ class DeviceModel:
         return StepLimits(
             vocab_size=self.spec.vocab_size,
             num_blocks=num_blocks,
-            max_slots=self._options.max_sequences,
-            max_sampled=bucket_of(self._options.max_sequences) + MAX_DRAFTS,
+            max_slots=self._options.batch.max_sequences,
+            max_sampled=bucket_of(self._options.batch.max_sequences) + MAX_DRAFTS,
             tile_queries=PREFILL_QUERIES,
             table_stride=self.table_stride,
         )

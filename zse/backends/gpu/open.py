@@ -20,19 +20,19 @@ from zse.backends.gpu.weights import DeviceWeights
 from zse.device.phases import Phases, no_phases
 from zse.errors import DeviceError
 from zse.kernels.find import find_pack
+from zse.kernels.tuning import Tuning
 from zse.records import record
-from zse.settings import load_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from zse.backends.gpu.arrival import Arrival
-    from zse.backends.options import BackendOptions
     from zse.backends.protocol import Forward
     from zse.device.gpu import Stream
     from zse.format.model_file import ModelFile
     from zse.kernels.launcher import Launcher
     from zse.models.spec import ModelSpec
+    from zse.options import LoadOptions
 
 _LOG = logging.getLogger("zse.backends.gpu")
 KV_DTYPES = {"auto": "bf16", "bf16": "bf16", "int8": "int8"}
@@ -44,14 +44,18 @@ class Hardware:
 
     stream: Stream
     make_launcher: Callable[[], Launcher]
+    cache_dir: Path | None = None
+    """Where its tuning tables lie, besides those that are shipped."""
 
 
 def open_gpu_backend(
     arrival: Arrival,
     reader: ModelFile,
     spec: ModelSpec,
-    options: BackendOptions,
+    options: LoadOptions,
     forward: Forward,
+    *,
+    cache_dir: Path | None = None,
     phases: Phases = no_phases,
 ) -> GPUBackend:
     """Build a backend around weights that are on their way.
@@ -60,8 +64,9 @@ def open_gpu_backend(
         arrival: The GPU and the weights; the backend takes them over, an error gives them back.
         reader: The open file.
         spec: The model.
-        options: Sizes.
+        options: Where and how.
         forward: The pass that is prepared while the weights arrive.
+        cache_dir: Where kernel packs and tables of this machine lie; None looks nowhere.
         phases: Told what takes the time.
 
     Raises:
@@ -75,17 +80,16 @@ def open_gpu_backend(
         stream = gpu.create_stream()
 
         def make_launcher() -> Launcher:
-            settings = load_settings()
-            named = options.kernels or settings.serve.load.device.kernels
+            named = options.device.kernels
             pack = find_pack(
                 gpu.info,
                 explicit=Path(named) if named else None,
                 sections=reader,
-                cache_dir=settings.cache_dir,
+                cache_dir=cache_dir,
             )
             return PackLauncher(gpu, pack, stream)
 
-        hardware = Hardware(stream=stream, make_launcher=make_launcher)
+        hardware = Hardware(stream=stream, make_launcher=make_launcher, cache_dir=cache_dir)
         return build_backend(hardware, arrival, reader, spec, options, forward, phases)
     except BaseException:
         arrival.abandon()
@@ -97,7 +101,7 @@ def build_backend(
     arrival: Arrival,
     reader: ModelFile,
     spec: ModelSpec,
-    options: BackendOptions,
+    options: LoadOptions,
     forward: Forward,
     phases: Phases = no_phases,
 ) -> GPUBackend:
@@ -108,14 +112,15 @@ def build_backend(
         StoreError: The file changed or failed on its way.
     """
     _check_options(options)
-    kv_dtype = KV_DTYPES[options.kv_dtype]
+    kv_dtype = KV_DTYPES[options.cache.kv_dtype]
     kept = outlier_layers(arrival.source, reader.header, spec) if kv_dtype == "int8" else ()
     layout = layout_for(spec, kv_dtype, kept)
     weights = DeviceWeights(arrival.gpu, arrival.placement, arrival.block)
     with phases("kernels"):
         launcher = hardware.make_launcher()
     with phases("kv-cache"):
-        model = DeviceModel(arrival.gpu, launcher.device, weights, spec, options)
+        tuning = Tuning.load(launcher.device.name, cache_dir=hardware.cache_dir)
+        model = DeviceModel(arrival.gpu, launcher.device, weights, spec, options, tuning)
         memory = _share_out(arrival, model, layout, options)
         model.make_tables(launcher, hardware.stream)
     backend = GPUBackend(arrival.gpu, hardware.stream, launcher, model, memory)
@@ -137,7 +142,7 @@ def _share_out(
     arrival: Arrival,
     model: DeviceModel,
     layout: KVLayout,
-    options: BackendOptions,
+    options: LoadOptions,
 ) -> DeviceMemory:
     """Take what a backend holds besides its weights; the KV pool gets what is left."""
     budget = arrival.budget.with_scratch(model.plans.largest_scratch_bytes())
@@ -148,15 +153,15 @@ def _share_out(
     )
 
 
-def _check_options(options: BackendOptions) -> None:
-    if options.kv_dtype not in KV_DTYPES:
+def _check_options(options: LoadOptions) -> None:
+    if options.cache.kv_dtype not in KV_DTYPES:
         raise DeviceError(
-            f"a GPU keeps no {options.kv_dtype} KV cache",
+            f"a GPU keeps no {options.cache.kv_dtype} KV cache",
             hint=f"Choose one of {', '.join(KV_DTYPES)}.",
         )
-    if options.block_size != BLOCK_SIZE:
+    if options.cache.block_size != BLOCK_SIZE:
         raise DeviceError(
-            f"KV blocks of {options.block_size} tokens were asked for; on a GPU they have "
+            f"KV blocks of {options.cache.block_size} tokens were asked for; on a GPU they have "
             f"{BLOCK_SIZE}",
             hint="Leave the block size out.",
         )

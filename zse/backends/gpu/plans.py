@@ -24,11 +24,11 @@ from zse.kernels.lm_head_sample.workspace import workspace_bytes
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from zse.backends.options import BackendOptions
     from zse.device.facts import DeviceFacts
     from zse.kernels.linear.plan import Choices, LinearPlan
     from zse.kernels.linear.weight import LinearWeight
     from zse.models.spec import ModelSpec
+    from zse.options import LoadOptions
 
 BATCH_ROWS = 256
 """Rows above which weights are widened once and multiplied as 16-bit matrices."""
@@ -46,7 +46,7 @@ class StepPlans:
         spec: The model.
         linears: Its matrices by name; addresses are not looked at.
         facts: What the choice of kernels may depend on.
-        options: Sizes.
+        options: Where and how.
         tuning: Measured choices of this GPU.
     """
 
@@ -55,7 +55,7 @@ class StepPlans:
         spec: ModelSpec,
         linears: Mapping[str, LinearWeight],
         facts: DeviceFacts,
-        options: BackendOptions,
+        options: LoadOptions,
         tuning: Choices | None = None,
     ) -> None:
         attention = spec.attention
@@ -65,7 +65,7 @@ class StepPlans:
             head_dim=attention.head_dim,
         )
         self.query_columns = attention.num_heads * attention.head_dim
-        self.max_context = options.max_context or spec.max_position
+        self.max_context = options.batch.max_context or spec.max_position
         self._spec = spec
         self._linears = linears
         self._facts = facts
@@ -107,7 +107,7 @@ class StepPlans:
 
     def reads_quantized(self, shape: InputShape) -> bool:
         """Whether the matrices of a step may read int8 activations."""
-        exact = self._options.exact_activations
+        exact = self._options.device.exact_activations
         return not (shape.prefill_rows or exact) and shape.rows <= QUANTIZED_ROWS
 
     def largest_scratch_bytes(self) -> int:
@@ -115,18 +115,18 @@ class StepPlans:
         options = self._options
         prefill = InputShape(
             decode_rows=0,
-            prefill_rows=options.max_batch_tokens,
+            prefill_rows=options.batch.max_batch_tokens,
             sequences=1,
             table_stride=1,
-            wanted=options.max_sequences,
+            wanted=options.batch.max_sequences,
         )
         rows = self._most_decode_rows()
         decode = InputShape(decode_rows=rows, sequences=rows, table_stride=1, wanted=rows)
         return max(self.scratch(shape).offsets()[1] for shape in (prefill, decode))
 
     def _most_decode_rows(self) -> int:
-        bucket = bucket_of(self._options.max_sequences)
-        return bucket if bucket <= MAX_BUCKET else self._options.max_sequences
+        bucket = bucket_of(self._options.batch.max_sequences)
+        return bucket if bucket <= MAX_BUCKET else self._options.batch.max_sequences
 
     def _scratch(self, shape: InputShape) -> ScratchSizes:
         rows, wanted = shape.rows, shape.wanted
