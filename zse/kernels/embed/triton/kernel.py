@@ -42,66 +42,42 @@ def load_row(weights, scales, token, hidden, columns, mask, SCHEME: tl.constexpr
 
 
 @triton.jit
-def load_token_row(
-    weights, scales, tokens, slots, last_tokens, row, hidden, columns, mask,
-    SCHEME: tl.constexpr, GROUP_SIZE,
+def store_row(
+    weights, scales, tokens, slots, last_tokens, residual, hidden, factor,
+    SCHEME: tl.constexpr, GROUP_SIZE: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Return float32 values of some columns of a row's embedding.
+    """Store one chunk of one embedding row times a factor, float32. Program: (row, chunk).
 
     A negative token stands for the last token that was sampled in the row's slot.
     """
+    wait_for_inputs(PDL)
+    row = tl.program_id(0).to(tl.int64)
+    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    mask = columns < hidden
     token = tl.load(tokens + row)
     if token < 0:
         token = tl.load(last_tokens + tl.load(slots + row))
-    return load_row(weights, scales, token.to(tl.int64), hidden, columns, mask, SCHEME, GROUP_SIZE)
+    values = load_row(
+        weights, scales, token.to(tl.int64), hidden, columns, mask, SCHEME, GROUP_SIZE
+    )
+    tl.store(residual + row * hidden + columns, values * factor, mask=mask)
 
 
 @triton.jit
 def embed(
-    weights,
-    scales,
-    tokens,
-    slots,
-    last_tokens,
-    residual,
-    hidden,
-    SCHEME: tl.constexpr,
-    GROUP_SIZE: tl.constexpr,
-    BLOCK: tl.constexpr,
-    PDL: tl.constexpr,
-):
-    """Store one chunk of one embedding row as float32. Program: (row, chunk of BLOCK columns)."""
-    wait_for_inputs(PDL)
-    row = tl.program_id(0).to(tl.int64)
-    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    mask = columns < hidden
-    values = load_token_row(
-        weights, scales, tokens, slots, last_tokens, row, hidden, columns, mask, SCHEME, GROUP_SIZE
-    )
-    tl.store(residual + row * hidden + columns, values, mask=mask)
+    weights, scales, tokens, slots, last_tokens, residual, hidden,
+    SCHEME: tl.constexpr, GROUP_SIZE: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """Store rows as they are; see ``store_row``."""
+    store_row(weights, scales, tokens, slots, last_tokens, residual, hidden, 1.0,
+              SCHEME, GROUP_SIZE, BLOCK, PDL)  # fmt: skip
 
 
 @triton.jit
 def embed_scaled(
-    weights,
-    scales,
-    tokens,
-    slots,
-    last_tokens,
-    residual,
-    hidden,
-    scale,
-    SCHEME: tl.constexpr,
-    GROUP_SIZE: tl.constexpr,
-    BLOCK: tl.constexpr,
-    PDL: tl.constexpr,
-):
-    """Store what ``embed`` does, times a factor."""
-    wait_for_inputs(PDL)
-    row = tl.program_id(0).to(tl.int64)
-    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    mask = columns < hidden
-    values = load_token_row(
-        weights, scales, tokens, slots, last_tokens, row, hidden, columns, mask, SCHEME, GROUP_SIZE
-    )
-    tl.store(residual + row * hidden + columns, values * scale, mask=mask)
+    weights, scales, tokens, slots, last_tokens, residual, hidden, scale,
+    SCHEME: tl.constexpr, GROUP_SIZE: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """Store rows times ``scale``; see ``store_row``."""
+    store_row(weights, scales, tokens, slots, last_tokens, residual, hidden, scale,
+              SCHEME, GROUP_SIZE, BLOCK, PDL)  # fmt: skip

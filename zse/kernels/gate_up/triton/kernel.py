@@ -42,29 +42,37 @@ def activated(values, activation):
 
 
 @triton.jit
-def silu_mul(
-    inputs,
-    outputs,
-    scales,
-    sums,
-    width,
-    rows,
-    splits,
-    GROUPS: tl.constexpr,
-    PDL: tl.constexpr,
-):
-    """Store silu(gate) * up of some groups of one row. Program: (row, chunk of groups)."""
+def activate_groups(
+    inputs, bias, outputs, scales, sums, width, rows, splits, has_bias, activation,
+    GATED: tl.constexpr, FAMILY: tl.constexpr, GROUPS: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """Store activation(gate) * up, or activation(up), of some groups of one row.
+
+    Program: (row, chunk of groups). Without FAMILY there is no bias, and the activation is silu.
+    """
     wait_for_inputs(PDL)
     row = tl.program_id(0).to(tl.int64)
     groups = tl.program_id(1) * GROUPS + tl.arange(0, GROUPS)
     columns = groups[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
     inside = columns < width
-    line = inputs + row * 2 * width
-    stride = rows.to(tl.int64) * 2 * width
-    gate, up = sum_two_partials(line, line + width, columns, inside, splits, stride)
+    halves: tl.constexpr = 2 if GATED else 1
+    line = inputs + row * halves * width
+    stride = rows.to(tl.int64) * halves * width
+    if GATED:
+        values, up = sum_two_partials(line, line + width, columns, inside, splits, stride)
+    else:
+        values = sum_partials(line, columns, inside, splits, stride)
     row_groups = tl.cdiv(width, GROUP)
+    if FAMILY:
+        values = activated(values + load_bias(bias, columns, inside, has_bias), activation)
+    else:
+        values = times_sigmoid(values, values)
+    if GATED:
+        if FAMILY:
+            up += load_bias(bias + width, columns, inside, has_bias)
+        values *= up
     store_activations(
-        times_sigmoid(gate, gate) * up,
+        values,
         outputs + row * width,
         scales + row * row_groups,
         sums + row * row_groups,
@@ -76,35 +84,19 @@ def silu_mul(
 
 
 @triton.jit
+def silu_mul(
+    inputs, outputs, scales, sums, width, rows, splits, GROUPS: tl.constexpr, PDL: tl.constexpr
+):
+    """Store silu(gate) * up; see ``activate_groups``."""
+    activate_groups(inputs, scales, outputs, scales, sums, width, rows, splits, 0, 0,
+                    True, False, GROUPS, PDL)  # fmt: skip
+
+
+@triton.jit
 def activate(
     inputs, bias, outputs, scales, sums, width, rows, splits, has_bias, activation,
     GATED: tl.constexpr, GROUPS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Do what ``silu_mul`` does with a bias and any activation, GATED or without an up half."""
-    wait_for_inputs(PDL)
-    row = tl.program_id(0).to(tl.int64)
-    groups = tl.program_id(1) * GROUPS + tl.arange(0, GROUPS)
-    columns = groups[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
-    inside = columns < width
-    row_width = 2 * width if GATED else width
-    line = inputs + row * row_width
-    stride = rows.to(tl.int64) * row_width
-    own_bias = load_bias(bias, columns, inside, has_bias)
-    if GATED:
-        gate, up = sum_two_partials(line, line + width, columns, inside, splits, stride)
-        up += load_bias(bias + width, columns, inside, has_bias)
-        values = activated(gate + own_bias, activation) * up
-    else:
-        total = sum_partials(line, columns, inside, splits, stride)
-        values = activated(total + own_bias, activation)
-    row_groups = tl.cdiv(width, GROUP)
-    store_activations(
-        values,
-        outputs + row * width,
-        scales + row * row_groups,
-        sums + row * row_groups,
-        columns,
-        groups,
-        inside,
-        groups < row_groups,
-    )
+    """Store any activation with a bias, gated or not; see ``activate_groups``."""
+    activate_groups(inputs, bias, outputs, scales, sums, width, rows, splits, has_bias, activation,
+                    GATED, True, GROUPS, PDL)  # fmt: skip

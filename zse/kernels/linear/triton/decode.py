@@ -16,8 +16,7 @@ import triton
 import triton.language as tl
 
 from zse.kernels.linear.triton.parts import (
-    dot4_signed,
-    dot4_unsigned,
+    dot4,
     interleave,
     opaque,
     split_of_pieces,
@@ -76,10 +75,10 @@ def int4_token(total, weights, pair, inputs, m, blocks, piece, inside,
         part = number_of_piece(sums, block, inside, T) * 0.25
     else:
         ones = tl.full(x_low.shape, 0x01010101, tl.int32)
-        count = dot4_unsigned(ones, x_low, tl.zeros_like(x_low), PLAIN)
-        part = tl.sum(dot4_unsigned(ones, x_high, count, PLAIN), 3).to(tl.float32) * scale
-    products = dot4_unsigned(low, like(x_low, low), tl.zeros_like(low), PLAIN)
-    products = dot4_unsigned(high, like(x_high, low), products, PLAIN)
+        count = dot4(ones, x_low, tl.zeros_like(x_low), False, PLAIN)
+        part = tl.sum(dot4(ones, x_high, count, False, PLAIN), 3).to(tl.float32) * scale
+    products = dot4(low, like(x_low, low), tl.zeros_like(low), False, PLAIN)
+    products = dot4(high, like(x_high, low), products, False, PLAIN)
     product = tl.sum(products, 3).to(tl.float32)
     return total + product * (low_half(pair) * scale) + high_half(pair) * part
 
@@ -93,8 +92,8 @@ def nf4_token(total, weights, absmax, inputs, m, blocks, piece, inside,
     x_low, x_high = four_bit_inputs(codes, m, blocks, piece, inside, GROUP, T)
     x_front, x_back = interleave(x_low, x_high, PLAIN)
     scale = number_of_piece(scales, m * blocks + piece // 4, inside, T) * NF4_STEP
-    products = dot4_signed(front, like(x_front, front), tl.zeros_like(front), PLAIN)
-    products = dot4_signed(back, like(x_back, front), products, PLAIN)
+    products = dot4(front, like(x_front, front), tl.zeros_like(front), True, PLAIN)
+    products = dot4(back, like(x_back, front), products, True, PLAIN)
     return total + tl.sum(products, 3).to(tl.float32) * (absmax.to(tl.float32) * scale)
 
 
@@ -105,7 +104,7 @@ def int8_token(total, words, inputs, m, blocks, piece, inside,
     codes, scales = inputs
     x = words_of_piece(codes, m * blocks * 32 + piece * 4, inside, T)
     scale = number_of_piece(scales, m * blocks + piece // 8, inside, T)
-    products = dot4_signed(words, like(x, words), tl.zeros_like(words), PLAIN)
+    products = dot4(words, like(x, words), tl.zeros_like(words), True, PLAIN)
     return total + tl.sum(products, 3).to(tl.float32) * scale
 
 

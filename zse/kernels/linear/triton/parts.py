@@ -19,36 +19,18 @@ def byte_of(word, index: tl.constexpr, SIGNED: tl.constexpr):
 
 
 @triton.jit
-def plain_dot4(a, b, c, SIGNED: tl.constexpr):
-    """Return ``c`` plus the four byte products of ``a`` and ``b``, by plain arithmetic."""
-    total = c
-    for index in tl.static_range(4):
-        total += byte_of(a, index, SIGNED) * byte_of(b, index, True)
-    return total
+def dot4(a, b, c, SIGNED: tl.constexpr, PLAIN: tl.constexpr):
+    """Return int32 ``c`` plus the four byte products of ``a`` and ``b``.
 
-
-@triton.jit
-def dot4_unsigned(a, b, c, PLAIN: tl.constexpr):
-    """Return ``c`` plus the products of unsigned bytes ``a`` and signed bytes ``b``, int32."""
+    The bytes of ``b`` are signed, those of ``a`` where SIGNED says so.
+    """
     if PLAIN:
-        return plain_dot4(a, b, c, False)
+        total = c
+        for index in tl.static_range(4):
+            total += byte_of(a, index, SIGNED) * byte_of(b, index, True)
+        return total
     return tl.inline_asm_elementwise(
-        "dp4a.u32.s32 $0, $1, $2, $3;",
-        "=r,r,r,r",
-        [a, b, c],
-        dtype=tl.int32,
-        is_pure=True,
-        pack=1,
-    )
-
-
-@triton.jit
-def dot4_signed(a, b, c, PLAIN: tl.constexpr):
-    """Return ``c`` plus the products of signed bytes ``a`` and ``b``, int32."""
-    if PLAIN:
-        return plain_dot4(a, b, c, True)
-    return tl.inline_asm_elementwise(
-        "dp4a.s32.s32 $0, $1, $2, $3;",
+        "dp4a.s32.s32 $0, $1, $2, $3;" if SIGNED else "dp4a.u32.s32 $0, $1, $2, $3;",
         "=r,r,r,r",
         [a, b, c],
         dtype=tl.int32,

@@ -15,6 +15,9 @@ from zse.kernels.triton.parts import NF4_VALUES, high_half, look_up, low_half
 NF4_INT8 = tl.constexpr(nf4.NF4_INT8)
 NF4_STEP = tl.constexpr(1 / nf4.NF4_INT8_SCALE)
 """What one step of the int8 values of NF4 codes stands for."""
+NIBBLES = tl.constexpr(
+    "{ and.b32 $0, $2, 0x0F0F0F0F; shr.u32 $1, $2, 4; and.b32 $1, $1, 0x0F0F0F0F; }"
+)
 INT8_OF_WORDS = tl.constexpr(nf4.INT8_OF_WORDS)
 INT8_OF_BYTES = tl.constexpr(nf4.INT8_OF_BYTES)
 BFLOAT16_OF_BYTES = tl.constexpr(nf4.BFLOAT16_OF_BYTES)
@@ -116,42 +119,23 @@ def unpack_int8(codes, PLAIN: tl.constexpr):
 
 
 @triton.jit
-def nibbles(packed, PLAIN: tl.constexpr):
-    """Return the two int8 tiles of int4 bytes, 0 to 15."""
-    if PLAIN:
-        return (packed & 15).to(tl.int8), (packed >> 4).to(tl.int8)
-    return tl.inline_asm_elementwise(
-        "{ and.b32 $0, $2, 0x0F0F0F0F; shr.u32 $1, $2, 4; and.b32 $1, $1, 0x0F0F0F0F; }",
-        "=&r,=r,r",
-        [packed],
-        dtype=(tl.int8, tl.int8),
-        is_pure=True,
-        pack=4,
-    )
-
-
-@triton.jit
-def nf4_codes(packed, PLAIN: tl.constexpr):
-    """Return the two int8 tiles of nf4 bytes: values of ``NF4_INT8``."""
-    if PLAIN:
-        low = look_up(packed & 15, NF4_INT8)
-        return low.to(tl.int8), look_up(packed >> 4, NF4_INT8).to(tl.int8)
-    return tl.inline_asm_elementwise(
-        INT8_OF_BYTES,
-        "=&r,=r,r",
-        [packed],
-        dtype=(tl.int8, tl.int8),
-        is_pure=True,
-        pack=4,
-    )
-
-
-@triton.jit
 def four_bit_codes(packed, SCHEME: tl.constexpr, PLAIN: tl.constexpr):
-    """Return the two int8 tiles of packed bytes: codes of int4, ``NF4_INT8`` values of nf4."""
-    if SCHEME == "int4":
-        return nibbles(packed, PLAIN)
-    return nf4_codes(packed, PLAIN)
+    """Return the two int8 tiles of packed bytes: int4 codes 0 to 15, ``NF4_INT8`` values of nf4."""
+    if PLAIN:
+        low = packed & 15
+        high = packed >> 4
+        if SCHEME == "nf4":
+            low = look_up(low, NF4_INT8)
+            high = look_up(high, NF4_INT8)
+        return low.to(tl.int8), high.to(tl.int8)
+    return tl.inline_asm_elementwise(
+        NIBBLES if SCHEME == "int4" else INT8_OF_BYTES,
+        "=&r,=r,r",
+        [packed],
+        dtype=(tl.int8, tl.int8),
+        is_pure=True,
+        pack=4,
+    )
 
 
 @triton.jit
