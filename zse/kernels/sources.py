@@ -10,6 +10,7 @@ SOURCE_PATTERNS = (
     "format/nf4.py",
     "kernels/layout.py",
     "kernels/variant.py",
+    "kernels/*/arrays.py",
     "kernels/*/definitions.py",
     "kernels/*/nf4.py",
     "kernels/**/triton/*.py",

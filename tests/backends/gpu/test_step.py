@@ -28,10 +28,10 @@ class Written:
         self.plan = plan_step(batch, LIMITS)
         self.shape = shape_of(self.plan, LIMITS, bucket=bucket)
         self.view = memoryview(bytearray(self.shape.layout.length_bytes))
+        self.at = self.shape.layout.offsets
         write_inputs(self.view, self.plan, self.shape, LIMITS)
 
-    def numbers(self, name: str, count: int, kind: str = "i") -> list[float]:
-        start = self.shape.layout.offsets[name]
+    def numbers(self, start: int, count: int, kind: str = "i") -> list[float]:
         return self.view[start : start + 4 * count].cast(kind).tolist()
 
 
@@ -41,12 +41,12 @@ def test_single_tokens_come_first_and_longer_chunks_follow():
     )
     written = Written(batch)
     assert (written.plan.decode, written.plan.prefill) == ([1], [0])
-    assert written.numbers("tokens", 4) == [8, 5, 6, 7]
-    assert written.numbers("positions", 1) == [40]
-    assert written.numbers("prefill_positions", 3) == [10, 11, 12]
-    assert written.numbers("prefill_tables", 3) == [1, 1, 1]
-    assert written.numbers("wanted", 2) == [0, 3]
-    assert written.numbers("sample_slots", 2) == [1, 0]
+    assert written.numbers(written.at.tokens, 4) == [8, 5, 6, 7]
+    assert written.numbers(written.at.positions, 1) == [40]
+    assert written.numbers(written.at.prefill_positions, 3) == [10, 11, 12]
+    assert written.numbers(written.at.prefill_tables, 3) == [1, 1, 1]
+    assert written.numbers(written.at.wanted, 2) == [0, 3]
+    assert written.numbers(written.at.sampling.slots, 2) == [1, 0]
     assert written.plan.kind == "prefill"
 
 
@@ -54,9 +54,9 @@ def test_a_long_chunk_is_cut_into_tiles():
     written = Written(StepBatch(chunks=[chunk([1] * 100, 20, 2)], sampling=[()]))
     tiles = sorted(
         zip(
-            written.numbers("tile_first_row", 2),
-            written.numbers("tile_num_rows", 2),
-            written.numbers("tile_first_position", 2),
+            written.numbers(written.at.tile_first_rows, 2),
+            written.numbers(written.at.tile_num_rows, 2),
+            written.numbers(written.at.tile_first_positions, 2),
             strict=True,
         )
     )
@@ -69,10 +69,10 @@ def test_padding_rows_use_a_block_and_a_slot_of_their_own():
     )
     written = Written(batch, bucket=4)
     assert written.plan.kind == "decode"
-    assert written.numbers("tokens", 4) == [PENDING_TOKEN] * 3 + [0]
-    assert written.numbers("slots", 4) == [0, 1, 2, LIMITS.max_slots]
-    assert written.numbers("sample_slots", 4) == [0, 1, 2, LIMITS.max_slots]
-    tables = written.numbers("tables", 4 * LIMITS.table_stride)
+    assert written.numbers(written.at.tokens, 4) == [PENDING_TOKEN] * 3 + [0]
+    assert written.numbers(written.at.slots, 4) == [0, 1, 2, LIMITS.max_slots]
+    assert written.numbers(written.at.sampling.slots, 4) == [0, 1, 2, LIMITS.max_slots]
+    tables = written.numbers(written.at.tables, 4 * LIMITS.table_stride)
     assert tables[:4] == [3, 1, 4, 9]
     assert tables[3 * LIMITS.table_stride] == LIMITS.num_blocks
 
@@ -83,16 +83,16 @@ def test_every_token_of_a_chunk_of_drafts_is_sampled_and_none_of_them_goes_on_by
     written = Written(batch)
     assert written.plan.kind == "verify"
     assert written.plan.sampled == [1, 0, 0, 0]
-    assert written.numbers("wanted", 4) == [0, 1, 2, 3]
-    assert written.numbers("sample_slots", 4) == [1, *[LIMITS.max_slots] * 3]
-    assert written.numbers("prefill_positions", 3) == [10, 11, 12]
+    assert written.numbers(written.at.wanted, 4) == [0, 1, 2, 3]
+    assert written.numbers(written.at.sampling.slots, 4) == [1, *[LIMITS.max_slots] * 3]
+    assert written.numbers(written.at.prefill_positions, 3) == [10, 11, 12]
 
 
 def test_logits_are_those_of_every_token_of_the_chunks_that_want_them():
     wanting = chunk([5, 6, 7], 10, 0)._replace(wants_logits=True)
     written = Written(StepBatch(chunks=[wanting, chunk([8], 40, 1)], sampling=[(), ()]))
     assert written.shape.wanted == 3
-    assert written.numbers("wanted", 3) == [1, 2, 3]
+    assert written.numbers(written.at.wanted, 3) == [1, 2, 3]
 
 
 def test_no_more_tokens_are_sampled_than_results_have_room_for():
@@ -121,7 +121,7 @@ def test_unused_adjustments_name_no_token():
     shape = shape_of(plan, LIMITS, bucket=1, entry_room=4)
     view = memoryview(bytearray(shape.layout.length_bytes))
     write_inputs(view, plan, shape, LIMITS)
-    start = shape.layout.offsets["entry_token"]
+    start = shape.layout.offsets.sampling.entry_token
     assert view[start : start + 16].cast("i").tolist() == [7, -1, -1, -1]
 
 
@@ -129,10 +129,18 @@ def test_arrays_do_not_overlap_and_are_aligned():
     shape = InputShape(
         decode_rows=3, prefill_rows=70, tiles=2, sequences=5, table_stride=6, wanted=4, entries=9
     )
-    offsets = list(shape.layout.offsets.values())
-    assert offsets == sorted(offsets)
+    *own, sampling = vars(shape.layout.offsets).values()
+    offsets = [*own, *vars(sampling).values()]
+    assert offsets == sorted(set(offsets))
     assert all(offset % 256 == 0 for offset in offsets)
-    assert shape.layout.length_bytes >= offsets[-1] + 9 * 4
+    assert shape.layout.length_bytes >= offsets[-1] + 4 * 4
+
+
+def test_addresses_are_the_offsets_from_the_start_of_the_block():
+    shape = InputShape(decode_rows=3, sequences=3, table_stride=2, wanted=3, entries=4)
+    moved, offsets = shape.arrays_at(4096), shape.layout.offsets
+    assert moved.tables == 4096 + offsets.tables
+    assert moved.sampling.min_p == 4096 + offsets.sampling.min_p
 
 
 @pytest.mark.parametrize(

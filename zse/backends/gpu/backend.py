@@ -154,7 +154,7 @@ class GPUBackend(GPUOperations):
         return Pass(
             launcher=self._launcher,
             shape=shape,
-            inputs=inputs,
+            inputs=shape.arrays_at(inputs),
             scratch=Scratch(self._memory.scratch, self._model.plans.scratch(shape)),
             cache=cache,
             sampling=sampling,

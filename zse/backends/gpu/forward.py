@@ -15,7 +15,7 @@ from zse.records import record
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from zse.backends.gpu.inputs import InputShape
+    from zse.backends.gpu.inputs import InputShape, StepArrays
     from zse.backends.gpu.kv_pool import KVPool
     from zse.backends.gpu.scratch import Scratch
     from zse.kernels.launcher import Launcher
@@ -30,18 +30,14 @@ class Pass:
     launcher: Launcher
     """Puts the kernels of this pass into a stream, or only remembers them."""
     shape: InputShape
-    inputs: int
-    """Address of the step's inputs."""
+    inputs: StepArrays
+    """Addresses of the step's inputs."""
     scratch: Scratch
     cache: KVPool
     sampling: SamplingKind
     """Which sampling kernels the wanted rows need."""
     quantized: bool
     """Whether matrices may read int8 activations."""
-
-    def input(self, name: str) -> int:
-        """Return the address of an array of the step's inputs."""
-        return self.shape.layout.address(self.inputs, name)
 
 
 @dataclass(kw_only=True)

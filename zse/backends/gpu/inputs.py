@@ -7,39 +7,37 @@ the step alone: rows, sequences, wanted rows, tiles.
 from __future__ import annotations
 
 from array import array
-from functools import cached_property
-from typing import TYPE_CHECKING
+from dataclasses import fields
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
+from zse.kernels.lm_head_sample.arrays import Floats, Integers, SamplingArrays, integers
 from zse.records import record
+from zse.units import align_up
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 _ALIGNMENT = 256
-_TILES = ("tile_first_row", "tile_num_rows", "tile_table", "tile_first_position")
-_ENTRIES = ("entry_row", "entry_token", "entry_penalty", "entry_add", "entry_seen")
-_ARRAYS = (
-    "tokens",
-    "positions",
-    "slots",
-    "prefill_positions",
-    "prefill_tables",
-    *_TILES,
-    "wanted",
-    "sample_slots",
-    "temperature",
-    "top_k",
-    "top_p",
-    "min_p",
-    "uniform",
-    "run_first",
-    "run_length",
-    "repetition",
-    "presence",
-    "frequency",
-    "tables",
-    *_ENTRIES,
-)
+
+
+@record
+class StepArrays:
+    """The arrays of a step's inputs: where they start in its block, or in the device's memory."""
+
+    tokens: Integers = integers("rows")
+    slots: Integers = integers("rows")
+    positions: Integers = integers("decode_rows")
+    prefill_positions: Integers = integers("prefill_rows")
+    prefill_tables: Integers = integers("prefill_rows")
+    tile_first_rows: Integers = integers("tiles")
+    tile_num_rows: Integers = integers("tiles")
+    tile_table_rows: Integers = integers("tiles")
+    tile_first_positions: Integers = integers("tiles")
+    wanted: Integers = integers("wanted")
+    tables: Integers = integers("table_blocks")
+    sampling: SamplingArrays
+    """One element a wanted row, or one an entry."""
 
 
 @record
@@ -65,37 +63,50 @@ class InputShape:
         """Rows of the residual stream."""
         return self.decode_rows + self.prefill_rows
 
-    @cached_property
+    @property
+    def table_blocks(self) -> int:
+        """Blocks that the block tables have room for."""
+        return self.sequences * self.table_stride
+
+    @property
     def layout(self) -> InputLayout:
-        """Where each array lies."""
-        return InputLayout(self)
+        """Where each array lies in the block."""
+        return _layout_at(self, 0)
+
+    def arrays_at(self, address: int) -> StepArrays:
+        """Return where the arrays are when the block is at an address."""
+        return _layout_at(self, address).offsets
 
 
+@record
 class InputLayout:
-    """Offsets in bytes of the arrays, each of 4-byte numbers and 256-byte aligned."""
+    """How a block of inputs is cut up: every array starts at a multiple of 256 bytes."""
 
-    def __init__(self, shape: InputShape) -> None:
-        counts = _counts(shape)
-        self.offsets: dict[str, int] = {}
-        offset = 0
-        for name in _ARRAYS:
-            self.offsets[name] = offset
-            offset += -(-counts[name] * 4 // _ALIGNMENT) * _ALIGNMENT
-        self.length_bytes = max(offset, _ALIGNMENT)
-
-    def address(self, base: int, name: str) -> int:
-        """Return the address of an array in a block that starts at ``base``."""
-        return base + self.offsets[name]
+    offsets: StepArrays
+    """In bytes."""
+    length_bytes: int
 
 
-def _counts(shape: InputShape) -> dict[str, int]:
-    counts = dict.fromkeys(_ARRAYS, shape.wanted)
-    counts.update({"tokens": shape.rows, "slots": shape.rows, "positions": shape.decode_rows})
-    counts.update(dict.fromkeys(("prefill_positions", "prefill_tables"), shape.prefill_rows))
-    counts.update(dict.fromkeys(_TILES, shape.tiles))
-    counts.update(dict.fromkeys(_ENTRIES, shape.entries))
-    counts["tables"] = shape.sequences * shape.table_stride
-    return counts
+@lru_cache(maxsize=256)
+def _layout_at(shape: InputShape, start: int) -> InputLayout:
+    end = start
+
+    def place(arrays: type, counts: Mapping[str, int]) -> dict[str, Any]:
+        nonlocal end
+        places: dict[str, Any] = {}
+        for entry in fields(arrays):
+            if count := entry.metadata.get("count"):
+                places[entry.name] = end
+                end += align_up(4 * counts[count], _ALIGNMENT)
+        return places
+
+    own = place(StepArrays, {name: getattr(shape, name) for name in _COUNTS})
+    sampling = place(SamplingArrays, {"rows": shape.wanted, "entries": shape.entries})
+    offsets = StepArrays(**own, sampling=SamplingArrays(**sampling))
+    return InputLayout(offsets=offsets, length_bytes=max(end - start, _ALIGNMENT))
+
+
+_COUNTS = {entry.metadata["count"] for entry in fields(StepArrays) if entry.metadata}
 
 
 class InputWriter:
@@ -111,18 +122,18 @@ class InputWriter:
         usable = bytes_view[: len(bytes_view) // 4 * 4]
         self._integers = usable.cast("i")
         self._floats = usable.cast("f")
-        self._offsets = layout.offsets
+        self.arrays = layout.offsets
 
-    def integers(self, name: str, values: Sequence[int], first: int = 0) -> None:
+    def integers(self, at: Integers, values: Sequence[int], first: int = 0) -> None:
         """Write int32 numbers from element ``first`` on."""
         if values:
-            start = self._offsets[name] // 4 + first
+            start = at // 4 + first
             self._integers[start : start + len(values)] = _packed("i", values)
 
-    def floats(self, name: str, values: Sequence[float]) -> None:
+    def floats(self, at: Floats, values: Sequence[float]) -> None:
         """Write float32 numbers."""
         if values:
-            start = self._offsets[name] // 4
+            start = at // 4
             self._floats[start : start + len(values)] = _packed("f", values)
 
 

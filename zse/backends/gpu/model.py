@@ -21,7 +21,6 @@ from zse.kernels.layout import (
     BlockTables,
     HeadInputs,
 )
-from zse.kernels.lm_head_sample.arrays import SamplingArrays
 from zse.kernels.rope_store.launch import rope_table
 
 if TYPE_CHECKING:
@@ -114,10 +113,10 @@ class DeviceModel:
         """Return where the query tiles of the prefill rows are listed."""
         return PrefillTiles(
             count=step.shape.tiles,
-            first_rows=step.input("tile_first_row"),
-            num_rows=step.input("tile_num_rows"),
-            table_rows=step.input("tile_table"),
-            first_positions=step.input("tile_first_position"),
+            first_rows=step.inputs.tile_first_rows,
+            num_rows=step.inputs.tile_num_rows,
+            table_rows=step.inputs.tile_table_rows,
+            first_positions=step.inputs.tile_first_positions,
         )
 
     def rules(self, window: int | None) -> AttentionRules:
@@ -127,26 +126,25 @@ class DeviceModel:
     def decode_inputs(self, step: Pass, query: Query) -> HeadInputs:
         """Return what attention makes the heads of decode rows from."""
         return self._head_inputs(
-            step, query, first_row=0, rows=step.shape.decode_rows, positions="positions"
+            query, first_row=0, rows=step.shape.decode_rows, positions=step.inputs.positions
         )
 
     def prefill_inputs(self, step: Pass, query: Query) -> HeadInputs:
         """Return what the heads of prefill rows are made from."""
         return self._head_inputs(
-            step,
             query,
             first_row=step.shape.decode_rows,
             rows=step.shape.prefill_rows,
-            positions="prefill_positions",
+            positions=step.inputs.prefill_positions,
         )
 
     def _head_inputs(
-        self, step: Pass, query: Query, *, first_row: int, rows: int, positions: str
+        self, query: Query, *, first_row: int, rows: int, positions: int
     ) -> HeadInputs:
         return HeadInputs(
             qkv=query.projected.sums.part(first_row, rows),
             cosines_sines=self._rotary.address,
-            positions=step.input(positions),
+            positions=positions,
             bias=query.projected.bias,
             q_norm=query.head_norms[0],
             k_norm=query.head_norms[1],
@@ -155,25 +153,4 @@ class DeviceModel:
 
     def tables(self, step: Pass) -> BlockTables:
         """Return the step's block tables."""
-        return BlockTables(address=step.input("tables"), stride=step.shape.table_stride)
-
-    def sampling_arrays(self, step: Pass) -> SamplingArrays:
-        """Return where the parameters of the wanted rows are."""
-        return SamplingArrays(
-            temperature=step.input("temperature"),
-            top_k=step.input("top_k"),
-            top_p=step.input("top_p"),
-            min_p=step.input("min_p"),
-            uniform=step.input("uniform"),
-            slots=step.input("sample_slots"),
-            entry_row=step.input("entry_row"),
-            entry_token=step.input("entry_token"),
-            entry_penalty=step.input("entry_penalty"),
-            entry_add=step.input("entry_add"),
-            entry_seen=step.input("entry_seen"),
-            run_first=step.input("run_first"),
-            run_length=step.input("run_length"),
-            repetition=step.input("repetition"),
-            presence=step.input("presence"),
-            frequency=step.input("frequency"),
-        )
+        return BlockTables(address=step.inputs.tables, stride=step.shape.table_stride)

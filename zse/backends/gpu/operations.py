@@ -39,8 +39,8 @@ class GPUOperations:
         embed(
             step.launcher,
             self._model.weights.embedding(),
-            tokens_address=step.input("tokens"),
-            slots_address=step.input("slots"),
+            tokens_address=step.inputs.tokens,
+            slots_address=step.inputs.slots,
             last_tokens_address=self._results.last_tokens,
             rows=step.shape.rows,
             hidden=self._model.spec.hidden_size,
@@ -78,7 +78,7 @@ class GPUOperations:
                 self._model.heads,
                 step.cache.layers[layer],
                 self._model.tables(step),
-                table_rows_address=step.input("prefill_tables"),
+                table_rows_address=step.inputs.prefill_tables,
                 queries_address=step.scratch.query,
             )
         return query
@@ -161,7 +161,7 @@ class GPUOperations:
             spec.head.norm.epsilon,
             output,
             added=residual.take_pending(),
-            row_index_address=step.input("wanted"),
+            row_index_address=step.inputs.wanted,
         )
         self._multiply_into(step, weight, output, step.scratch.logits)
 
@@ -175,7 +175,7 @@ class GPUOperations:
             step.scratch.logits,
             rows=step.shape.wanted,
             vocab=self._model.spec.vocab_size,
-            arrays=self._model.sampling_arrays(step),
+            arrays=step.inputs.sampling,
             kind=step.sampling,
             num_adjustments=step.shape.entries,
             workspace_address=step.scratch.sampling,

@@ -147,11 +147,11 @@ def write_inputs(view: memoryview, plan: StepPlan, shape: InputShape, limits: St
         end = chunk.start_position + len(chunk.token_ids)
         prefill_positions.extend(range(chunk.start_position, end))
         prefill_tables.extend([table] * len(chunk.token_ids))
-    writer.integers("tokens", tokens)
-    writer.integers("positions", positions)
-    writer.integers("slots", slots + [limits.max_slots] * shape.prefill_rows)
-    writer.integers("prefill_positions", prefill_positions)
-    writer.integers("prefill_tables", prefill_tables)
+    writer.integers(writer.arrays.tokens, tokens)
+    writer.integers(writer.arrays.positions, positions)
+    writer.integers(writer.arrays.slots, slots + [limits.max_slots] * shape.prefill_rows)
+    writer.integers(writer.arrays.prefill_positions, prefill_positions)
+    writer.integers(writer.arrays.prefill_tables, prefill_tables)
     _write_tables(writer, plan, shape, limits)
     _write_tiles(writer, tiles_of(plan, shape, limits))
     _write_sampling(writer, plan, shape, limits)
@@ -200,18 +200,18 @@ def _write_tables(
 ) -> None:
     chunks = plan.batch.chunks
     for row, i in enumerate(plan.decode):
-        writer.integers("tables", chunks[i].block_table, row * shape.table_stride)
+        writer.integers(writer.arrays.tables, chunks[i].block_table, row * shape.table_stride)
     for row in range(len(plan.decode), shape.decode_rows):
-        writer.integers("tables", [limits.num_blocks], row * shape.table_stride)
+        writer.integers(writer.arrays.tables, [limits.num_blocks], row * shape.table_stride)
     for row, i in enumerate(plan.prefill, start=shape.decode_rows):
-        writer.integers("tables", chunks[i].block_table, row * shape.table_stride)
+        writer.integers(writer.arrays.tables, chunks[i].block_table, row * shape.table_stride)
 
 
 def _write_tiles(writer: InputWriter, tiles: TileLists) -> None:
-    writer.integers("tile_first_row", tiles.first_rows)
-    writer.integers("tile_num_rows", tiles.num_rows)
-    writer.integers("tile_table", tiles.table_rows)
-    writer.integers("tile_first_position", tiles.first_positions)
+    writer.integers(writer.arrays.tile_first_rows, tiles.first_rows)
+    writer.integers(writer.arrays.tile_num_rows, tiles.num_rows)
+    writer.integers(writer.arrays.tile_table_rows, tiles.table_rows)
+    writer.integers(writer.arrays.tile_first_positions, tiles.first_positions)
 
 
 def _write_sampling(
@@ -220,41 +220,45 @@ def _write_sampling(
     wanted, rows = wanted_rows(plan, shape.decode_rows), plan.sampling
     padding = shape.wanted - len(wanted)
     first_padding = len(plan.decode)
-    writer.integers("wanted", wanted + list(range(first_padding, first_padding + padding)))
+    writer.integers(
+        writer.arrays.wanted, wanted + list(range(first_padding, first_padding + padding))
+    )
     if plan.wants_logits:
         return
+    arrays = writer.arrays.sampling
     # Which of a chunk's drafts stand only the host finds out: it names the last one itself.
     slots = [
         limits.max_slots if chunk.kind == "verify" else chunk.sequence_slot
         for chunk in map(plan.batch.chunks.__getitem__, plan.sampled)
     ]
-    writer.integers("sample_slots", slots + [limits.max_slots] * padding)
-    writer.floats("temperature", [row.temperature for row in rows] + [0.0] * padding)
+    writer.integers(arrays.slots, slots + [limits.max_slots] * padding)
+    writer.floats(arrays.temperature, [row.temperature for row in rows] + [0.0] * padding)
     if plan.sampling_kind.random:
         draws = [uniform_single(row.seed, row.step) for row in rows]
-        writer.floats("uniform", draws + [0.0] * padding)
+        writer.floats(arrays.uniform, draws + [0.0] * padding)
     if plan.sampling_kind.truncated:
-        writer.integers("top_k", [row.top_k for row in rows] + [0] * padding)
-        writer.floats("top_p", [row.top_p for row in rows] + [1.0] * padding)
-        writer.floats("min_p", [row.min_p for row in rows] + [0.0] * padding)
+        writer.integers(arrays.top_k, [row.top_k for row in rows] + [0] * padding)
+        writer.floats(arrays.top_p, [row.top_p for row in rows] + [1.0] * padding)
+        writer.floats(arrays.min_p, [row.min_p for row in rows] + [0.0] * padding)
     if plan.sampling_kind.adjusted:
         _write_adjustments(writer, plan.entries, shape)
 
 
 def _write_adjustments(writer: InputWriter, entries: AdjustmentEntries, shape: InputShape) -> None:
+    arrays = writer.arrays.sampling
     unused = array("i", [NO_TOKEN]) * (shape.entries - len(entries.rows))
-    writer.integers("entry_row", entries.rows)
-    writer.integers("entry_token", entries.tokens + unused)
-    writer.floats("entry_penalty", entries.penalties)
-    writer.floats("entry_add", entries.additions)
-    writer.integers("entry_seen", entries.seen)
+    writer.integers(arrays.entry_row, entries.rows)
+    writer.integers(arrays.entry_token, entries.tokens + unused)
+    writer.floats(arrays.entry_penalty, entries.penalties)
+    writer.floats(arrays.entry_add, entries.additions)
+    writer.integers(arrays.entry_seen, entries.seen)
     runs = entries.pending
     padding = array("i", bytes(4 * (shape.wanted - len(runs.length))))
-    writer.integers("run_first", runs.first)
-    writer.integers("run_length", runs.length + padding)
-    writer.floats("repetition", runs.repetition)
-    writer.floats("presence", runs.presence)
-    writer.floats("frequency", runs.frequency)
+    writer.integers(arrays.run_first, runs.first)
+    writer.integers(arrays.run_length, runs.length + padding)
+    writer.floats(arrays.repetition, runs.repetition)
+    writer.floats(arrays.presence, runs.presence)
+    writer.floats(arrays.frequency, runs.frequency)
 
 
 def _pending_rows(chunks: Sequence[SequenceChunk], sampled: Sequence[int]) -> set[int]:

@@ -27,8 +27,12 @@ from zse.kernels.lm_head_sample.workspace import num_blocks_of, workspace_at
 
 if TYPE_CHECKING:
     from zse.kernels.launcher import Launcher, Value
-    from zse.kernels.lm_head_sample.arrays import SampledArrays, SamplingArrays, SamplingKind
-    from zse.kernels.lm_head_sample.workspace import Workspace
+    from zse.kernels.lm_head_sample.arrays import (
+        SampledArrays,
+        SamplingArrays,
+        SamplingKind,
+        Workspace,
+    )
     from zse.kernels.variant import Variant
 
 

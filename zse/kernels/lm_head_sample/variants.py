@@ -6,37 +6,24 @@ aligned and is read in wide pieces.
 
 from __future__ import annotations
 
+from dataclasses import fields
 from functools import cache
+from typing import Any
 
 from zse.kernels.layout import MAX_ALTERNATIVES
-from zse.kernels.variant import Argument, Constant, Kernel, Variant, number, pointer, variant
+from zse.kernels.lm_head_sample.arrays import SampledArrays, SamplingArrays, Workspace
+from zse.kernels.variant import Argument, Kernel, Variant, number, pointer, variant
 from zse.records import record
 
 _FOLDER = "zse.kernels.lm_head_sample"
 _ENTRIES = 1024
 
-_TYPES = {
-    "entry_row": "i32",
-    "entry_token": "i32",
-    "entry_seen": "i32",
-    "run_first": "i32",
-    "run_length": "i32",
-    "top_k": "i32",
-    "slots": "i32",
-    "block_arg": "i32",
-    "block_count": "i32",
-    "bin_count": "i32",
-    "second_count": "i32",
-    "state_counts": "i32",
-    "cut_counts": "i32",
-    "list_tokens": "i32",
-    "best_tokens": "i32",
-    "chosen": "i32",
-    "tokens": "i32",
-    "last_tokens": "i32",
-    "top_tokens": "i32",
+_ELEMENTS = {"logits": "fp32", "chosen": "i32"} | {
+    array.name: array.metadata["element"]
+    for arrays in (SamplingArrays, SampledArrays, Workspace)
+    for array in fields(arrays)
 }
-"""Element types of pointers; the others are fp32."""
+"""Element types of pointers."""
 
 
 @record
@@ -74,9 +61,7 @@ def _kernel(
     *,
     aligned: bool = False,
 ) -> Kernel:
-    arguments: list[Argument] = [
-        pointer(name, _TYPES.get(name, "fp32")) for name in pointers.split()
-    ]
+    arguments: list[Argument] = [pointer(name, _ELEMENTS[name]) for name in pointers.split()]
     arguments += [number(name, aligned=aligned and name == "vocab") for name in numbers]
     return Kernel(
         name=f"lm_head_sample.{function}{'_aligned' if aligned else ''}",
@@ -190,19 +175,15 @@ def truncation_variants(
     tiles: Tiles, *, aligned: bool
 ) -> tuple[Variant, Variant, Variant, Variant]:
     """Return first_bins, second_bins, gather_candidates and draw_tokens."""
-    bins = {"SLICE": tiles.slice, "MAX_BLOCKS": tiles.max_blocks}
-    rooms = {"MAX_BLOCKS": tiles.max_blocks, "CAPACITY": tiles.capacity}
+    warps, block, blocks = tiles.block_warps, tiles.block, tiles.max_blocks
+    bins: dict[str, Any] = {"BLOCK": block, "SLICE": tiles.slice, "MAX_BLOCKS": blocks}
+    rooms: dict[str, Any] = {"BLOCK": block, "MAX_BLOCKS": blocks, "CAPACITY": tiles.capacity}
     return (
-        _cut(FIRST_BINS[aligned], tiles, tiles.block_warps, **bins),
-        _cut(SECOND_BINS[aligned], tiles, tiles.block_warps, **bins, CAPACITY=tiles.capacity),
-        _cut(GATHER[aligned], tiles, tiles.block_warps, **rooms),
-        _cut(DRAW, tiles, tiles.row_warps, **rooms, CHUNK=tiles.chunk),
+        variant(FIRST_BINS[aligned], num_warps=warps, **bins),
+        variant(SECOND_BINS[aligned], num_warps=warps, **bins, CAPACITY=tiles.capacity),
+        variant(GATHER[aligned], num_warps=warps, **rooms),
+        variant(DRAW, num_warps=tiles.row_warps, **rooms, CHUNK=tiles.chunk),
     )
-
-
-def _cut(kernel: Kernel, tiles: Tiles, num_warps: int, **constants: Constant) -> Variant:
-    named = (("BLOCK", tiles.block), *constants.items())
-    return Variant(kernel=kernel, num_warps=num_warps, constants=named)
 
 
 @cache

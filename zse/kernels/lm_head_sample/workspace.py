@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 from functools import lru_cache
+from typing import Any
 
 from zse.errors import UnsupportedModelError
 from zse.kernels.layout import (
@@ -11,37 +12,11 @@ from zse.kernels.layout import (
     NUM_BINS,
     STATE_SIZE,
 )
+from zse.kernels.lm_head_sample.arrays import Workspace
 from zse.kernels.lm_head_sample.variants import TILES, Tiles
-from zse.records import record
 from zse.units import align_up
 
 _ALIGNMENT_BYTES = 256
-
-
-@record
-class Workspace:
-    """Addresses; every element is four bytes."""
-
-    block_max: int
-    block_arg: int
-    block_mass: int
-    block_min: int
-    block_count: int
-    kept_mass: int
-    bin_count: int
-    bin_mass: int
-    edges: int
-    second_count: int
-    second_mass: int
-    second_edges: int
-    state_values: int
-    state_counts: int
-    cut_values: int
-    cut_counts: int
-    list_values: int
-    list_tokens: int
-    best_values: int
-    best_tokens: int
 
 
 def num_blocks_of(vocab: int, tiles: Tiles) -> int:
@@ -64,7 +39,7 @@ def workspace_bytes(rows: int, vocab: int, tiles: Tiles = TILES) -> int:
 
 def workspace_at(address: int, rows: int, vocab: int, tiles: Tiles = TILES) -> Workspace:
     """Return the pieces of a workspace; ``address`` is 16-byte aligned."""
-    addresses: dict[str, int] = {}
+    addresses: dict[str, Any] = {}
     for name, size in _sizes(rows, vocab, tiles).items():
         addresses[name] = address
         address += align_up(size, _ALIGNMENT_BYTES)
@@ -75,15 +50,12 @@ def workspace_at(address: int, rows: int, vocab: int, tiles: Tiles = TILES) -> W
 def _sizes(rows: int, vocab: int, tiles: Tiles) -> dict[str, int]:
     """Return the bytes of each piece."""
     blocks = rows * num_blocks_of(vocab, tiles)
-    sizes = {field.name: blocks for field in fields(Workspace)}
-    for name in ("bin_count", "bin_mass", "second_count", "second_mass"):
-        sizes[name] = blocks * NUM_BINS
-    for name in ("edges", "second_edges"):
-        sizes[name] = rows * NUM_BINS
-    for name in ("state_values", "state_counts", "cut_values", "cut_counts"):
-        sizes[name] = rows * STATE_SIZE
-    for name in ("list_values", "list_tokens"):
-        sizes[name] = rows * tiles.capacity
-    for name in ("best_values", "best_tokens"):
-        sizes[name] = blocks * MAX_ALTERNATIVES
-    return {name: 4 * size for name, size in sizes.items()}
+    counts = {
+        "blocks": blocks,
+        "block_bins": blocks * NUM_BINS,
+        "row_bins": rows * NUM_BINS,
+        "states": rows * STATE_SIZE,
+        "candidates": rows * tiles.capacity,
+        "block_alternatives": blocks * MAX_ALTERNATIVES,
+    }
+    return {array.name: 4 * counts[array.metadata["count"]] for array in fields(Workspace)}
