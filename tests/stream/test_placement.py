@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from placed_bytes import fill, held_bytes, make_file
 
@@ -14,6 +14,7 @@ from zse.stream.placement import LayerWindow, ModelTable, WholeFile
 from zse.stream.plan import plan_reads
 
 
+@settings(max_examples=40, deadline=None)
 @given(chunk_pages=st.integers(1, 9))
 def test_the_block_of_a_whole_file_mirrors_its_tensor_region(chunk_pages: int) -> None:
     file = make_file()
@@ -31,6 +32,7 @@ def test_a_whole_file_is_planned_without_a_look_at_its_tensors() -> None:
     assert all(group.sha256 for group in plan_reads(WholeFile(header)).groups)
 
 
+@settings(max_examples=40, deadline=None)
 @given(layers=st.integers(1, 7), slots=st.integers(1, 9))
 def test_a_window_holds_the_last_layers_and_all_that_is_no_layer(layers: int, slots: int) -> None:
     file = make_file(layers=layers)

@@ -56,7 +56,7 @@ def share(file: PlacedFile, entry: TensorEntry, rank: int, ranks: int) -> list[b
     return found
 
 
-@settings(max_examples=30)
+@settings(max_examples=30, deadline=None)
 @given(scheme=SCHEMES, ranks=st.sampled_from([1, 2, 4]), chunk_pages=st.integers(1, 3))
 def test_a_device_holds_its_share_of_every_tensor(
     scheme: str, ranks: int, chunk_pages: int
@@ -72,6 +72,7 @@ def test_a_device_holds_its_share_of_every_tensor(
                 assert part.offset_bytes % 256 == 0
 
 
+@settings(max_examples=30, deadline=None)
 @given(scheme=SCHEMES, ranks=st.sampled_from([1, 2, 4]))
 def test_what_is_divided_is_read_once_and_the_rest_by_every_device(scheme: str, ranks: int) -> None:
     file = make_file(scheme=scheme, layers=1)
