@@ -28,6 +28,16 @@ def test_every_command_has_help_with_an_example_or_options(
     assert "Usage: zse" in capsys.readouterr().out
 
 
+def test_alone_it_says_its_help_in_sections(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([]) == 0
+    alone = capsys.readouterr().out
+    assert run(["-h"]) == 0
+    assert alone == capsys.readouterr().out
+    places = [alone.index(f"\n{section}:\n") for section in ("Models", "Serve", "Ship", "Machine")]
+    assert places == sorted(places)
+    assert places[0] < alone.index("  convert ") < places[1] < alone.index("  chat ") < places[2]
+
+
 def test_help_imports_no_command() -> None:
     code = (
         "import sys; from zse.cli import run; run(['--help']);"

@@ -76,3 +76,39 @@ def test_completing_a_command_imports_none() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert set(done.stdout.split()) == {"zse.cli", "zse.cli.app"}
+
+
+def test_a_tab_in_zsh_tells_the_help_and_imports_no_rich() -> None:
+    environment = subprocess_environment(
+        _ZSE_COMPLETE="complete_zsh", _TYPER_COMPLETE_ARGS="zse con"
+    )
+    code = (
+        "import atexit, sys; atexit.register(lambda: print('rich' in sys.modules))\n"
+        "sys.argv = ['zse']; from zse.cli import main; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    assert '"convert":"Turn a Hugging Face checkpoint into one .zse file."' in done.stdout
+    assert done.stdout.splitlines()[-1] == "False"
+
+
+def test_the_shell_of_the_terminal_gets_the_script_by_one_option(tmp_path: Path) -> None:
+    (tmp_path / ".bashrc").write_text("alias ll='ls -l'\n")
+    words = (
+        f"{sys.executable} -c 'import sys; sys.argv[0] = \"zse\"; from zse.cli import main; main()'"
+    )
+    environment = subprocess_environment(HOME=str(tmp_path))
+    for option in ("--install-completion", "--show-completion"):
+        done = subprocess.run(
+            ["bash", "--norc", "-c", f"{words} {option}; true"],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stdout.strip(), done.stderr
+    assert "complete -o default -F _zse_completion zse" in done.stdout
+    assert "alias ll" in (tmp_path / ".bashrc").read_text()
+    script = tmp_path / ".bash_completions" / "zse.sh"
+    subprocess.run(["bash", "-c", f". {script} && complete -p zse"], check=True)

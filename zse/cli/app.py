@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, get_args
 
 import typer
+from typer import _completion_classes
 from typer._coercion import RuntimeParam
 from typer._display import describe_number_range
 from typer.core import TyperArgument, TyperGroup, TyperOption
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from typer.core import _TyperParameter
 
 
+# No help of zse has rich's marks, and importing rich would double the time of each Tab.
+_completion_classes._sanitize_help_text = lambda text: text
 HELP_NAMES = ["-h", "--help"]
 
 
