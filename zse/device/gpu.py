@@ -85,7 +85,7 @@ class GraphExec(Protocol):
         """Put one run of it into a stream."""
 
     def upload(self, stream: Stream) -> None:
-        """Bring it to the GPU before its first launch."""
+        """Bring it to the GPU before its first launch, so that the launch does not wait for it."""
 
     def destroy(self) -> None:
         """Give it back after it has run."""

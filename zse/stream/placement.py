@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from zse.format.spec import Group, TensorEntry, ZSEHeader
 
-_LAYER = "layers."
-
 
 @record
 class Run:
@@ -60,7 +58,7 @@ class Placement(Protocol):
 
 
 class WholeFile:
-    """All of a file, as it lies there."""
+    """All of a file, as it lies there; a group is one run."""
 
     def __init__(self, header: ZSEHeader) -> None:
         groups = header.groups
@@ -69,20 +67,19 @@ class WholeFile:
         self.length_bytes = groups[-1].end_bytes - self.origin_bytes if groups else 0
 
     def held(self, entry: TensorEntry) -> TensorEntry:
-        """Return the tensor as the file says it."""
         return entry
 
     def runs(self, group: Group) -> tuple[Run, ...]:
-        """Return the group as one run."""
         return (whole_run(group, group.offset_bytes - self.origin_bytes),)
 
 
 class LayerWindow:
     """A few layers at a time; whatever else the file holds stays in the block.
 
-    Layer ``i`` always goes to slot ``i % slots``, so its addresses never change and what was
-    captured with them stays valid. Only ``slots`` layers in a row are there at once: whoever reads
-    a layer (``plan_reads(..., groups=["layers.7"])``) overwrites the one ``slots`` before it.
+    The layer that runs as number ``i`` always goes to slot ``i % slots``, so its addresses never
+    change and what was captured with them stays valid. Only ``slots`` layers in a row are there at
+    once: whoever reads one (``plan_reads(..., groups=["layers.7"])``) overwrites the one ``slots``
+    before it.
 
     Args:
         header: The file's.
@@ -98,31 +95,28 @@ class LayerWindow:
         if slots < 1:
             raise UsageError(f"a window of {slots} layers was asked for; expected at least 1")
         self.header = header
-        layers = [group for group in header.groups if group.name.startswith(_LAYER)]
-        self._starts: dict[str, int] = {}
-        offset = 0
+        layers = [group for group in header.groups if group.name.startswith("layers.")]
+        slot_bytes = max((group.length_bytes for group in layers), default=0)
+        self._starts = {
+            group.name: number % slots * slot_bytes for number, group in enumerate(layers)
+        }
+        offset = min(slots, len(layers)) * slot_bytes
         for group in header.groups:
-            if group not in layers:
+            if group.name not in self._starts:
                 self._starts[group.name] = offset
                 offset += group.length_bytes
-        slot_bytes = max((group.length_bytes for group in layers), default=0)
-        for group in layers:
-            slot = int(group.name.removeprefix(_LAYER)) % slots
-            self._starts[group.name] = offset + slot * slot_bytes
-        self.length_bytes = offset + min(slots, len(layers)) * slot_bytes
+        self.length_bytes = offset
         self._group_of = {
             entry.name: group for group, entries in members(header) for entry in entries
         }
 
     def held(self, entry: TensorEntry) -> TensorEntry:
-        """Return the tensor at its place in its layer's slot."""
         group = self._group_of[entry.name]
         shift = self._starts[group.name] - group.offset_bytes
         parts = (replace(part, offset_bytes=part.offset_bytes + shift) for part in entry.parts)
         return replace(entry, parts=tuple(parts))
 
     def runs(self, group: Group) -> tuple[Run, ...]:
-        """Return the group as one run."""
         return (whole_run(group, self._starts[group.name]),)
 
 

@@ -33,7 +33,7 @@ _LIMIT_STACK_SIZE = 0
 
 
 class Gpu:
-    """An open GPU. ``Gpu.open`` makes one; its context is current in the thread that did."""
+    """See ``zse.device.gpu.Gpu``; its context is current in the thread that opened it."""
 
     def __init__(self, driver: Driver, *, ordinal: int, device: int, context: int) -> None:
         self.owner = Owner(driver)
@@ -96,7 +96,6 @@ class Gpu:
         self._driver.call("cuCtxSetCurrent", self._context)
 
     def memory(self) -> tuple[int, int]:
-        """Return free and total bytes, now."""
         return read_memory(self._driver)
 
     def limit_stack(self, length_bytes: int) -> None:
@@ -124,38 +123,24 @@ class Gpu:
     # --- making things ---------------------------------------------------------------------------
 
     def allocate(self, length_bytes: int) -> DeviceBlock:
-        """Return a block of device memory; its bytes are undefined.
-
-        Raises:
-            OutOfDeviceMemoryError: So many bytes are not free.
-        """
         return DeviceBlock(self.owner, length_bytes)
 
     def allocate_host(self, length_bytes: int) -> HostBlock:
-        """Return a block of pinned host memory."""
         return HostBlock(self.owner, length_bytes)
 
     def create_pool(self, reserve_bytes: int) -> VirtualPool:
-        """Return device memory that grows in place, up to ``reserve_bytes``; it holds none yet."""
         return VirtualPool(self, reserve_bytes)
 
     def create_stream(self) -> Stream:
         return Stream(self.owner)
 
     def create_event(self, timing: bool = False) -> Event:
-        """Return a new event; ``elapsed_ms`` needs timing on both of its events."""
         return Event(self.owner, timing=timing)
 
     def load_module(self, image: bytes) -> Module:
-        """Return a loaded cubin.
-
-        Raises:
-            CudaError: It is for another GPU, or the driver cannot read it.
-        """
         return Module(self.owner, image, self.info.shared_memory_optin_bytes)
 
     def capture(self, stream: AnyStream) -> Capture:
-        """Return a context manager that records what is put into a stream."""
         return Capture(self.owner, stream)
 
     # --- putting work into a stream --------------------------------------------------------------
@@ -163,7 +148,6 @@ class Gpu:
     def copy_to_device(
         self, destination: int, source: int, length_bytes: int, stream: AnyStream
     ) -> None:
-        """Copy from the host; asynchronous when the source is pinned memory."""
         code = self._copy_to_device(destination, source, length_bytes, stream.handle)
         if code:
             self._driver.fail("cuMemcpyHtoDAsync_v2", code)
@@ -171,7 +155,6 @@ class Gpu:
     def copy_to_host(
         self, destination: int, source: int, length_bytes: int, stream: AnyStream
     ) -> None:
-        """Copy to the host; asynchronous when the destination is pinned memory."""
         code = self._copy_to_host(destination, source, length_bytes, stream.handle)
         if code:
             self._driver.fail("cuMemcpyDtoHAsync_v2", code)
@@ -179,11 +162,9 @@ class Gpu:
     def copy_on_device(
         self, destination: int, source: int, length_bytes: int, stream: AnyStream
     ) -> None:
-        """Copy from device memory to device memory, asynchronously."""
         self._driver.call("cuMemcpyDtoDAsync_v2", destination, source, length_bytes, stream.handle)
 
     def fill(self, address: int, byte: int, length_bytes: int, stream: AnyStream) -> None:
-        """Set every byte of a range of device memory, asynchronously."""
         self._driver.call("cuMemsetD8Async", address, byte, length_bytes, stream.handle)
 
     # --- other GPUs ------------------------------------------------------------------------------

@@ -36,13 +36,11 @@ class GraphExec(Resource):
         self._launch = owner.driver.raw("cuGraphLaunch")
 
     def launch(self, stream: Stream) -> None:
-        """Put one run of it into a stream."""
         code = self._launch(self.handle, stream.handle)
         if code:
             self._driver.fail("cuGraphLaunch", code)
 
     def upload(self, stream: Stream) -> None:
-        """Bring it to the GPU before its first launch, so that the launch does not wait for it."""
         self._driver.call("cuGraphUpload", self.handle, stream.handle)
 
     def destroy(self) -> None:
@@ -65,11 +63,9 @@ class Graph(Resource):
         return count.value
 
     def instantiate(self) -> GraphExec:
-        """Return the form of it that runs."""
         return GraphExec(self._owner, self)
 
     def destroy(self) -> None:
-        """Give the description back; what was instantiated stays."""
         self.release()
 
     def _give_back(self, handle: int) -> None:

@@ -1,4 +1,7 @@
-"""Streams, where work stands in line, and events, which mark a place in the line."""
+"""Streams, where work stands in line, and events, which mark a place in the line.
+
+What work failed with is raised by whoever waits for it: see ``zse.device.gpu``.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +30,6 @@ class Stream(Resource):
         super().__init__(owner, handle.value or 0)
 
     def synchronize(self) -> None:
-        """Wait until everything put into it is done; other threads run meanwhile.
-
-        Raises:
-            CudaError: Some of it failed.
-        """
         self._driver.call("cuStreamSynchronize", self.handle)
 
     def wait(self, event: Event) -> None:
@@ -39,7 +37,6 @@ class Stream(Resource):
         self._driver.call("cuStreamWaitEvent", self.handle, event.handle, 0)
 
     def destroy(self) -> None:
-        """Give it back; work in flight goes on."""
         self.release()
 
     def _give_back(self, handle: int) -> None:
@@ -59,15 +56,9 @@ class Event(Resource):
         self._query = owner.driver.raw("cuEventQuery")
 
     def record(self, stream: AnyStream) -> None:
-        """Put the mark at the end of the stream."""
         self._driver.call("cuEventRecord", self.handle, stream.handle)
 
     def synchronize(self) -> None:
-        """Wait until the mark is reached; other threads run meanwhile.
-
-        Raises:
-            CudaError: The work before it failed.
-        """
         self._driver.call("cuEventSynchronize", self.handle)
 
     def is_done(self) -> bool:
@@ -80,7 +71,6 @@ class Event(Resource):
         return True
 
     def elapsed_ms(self, since: Self) -> float:
-        """Return the milliseconds between two marks that were reached; both with timing."""
         milliseconds = ctypes.c_float()
         self._driver.call(
             "cuEventElapsedTime", ctypes.byref(milliseconds), since.handle, self.handle
