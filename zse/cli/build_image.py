@@ -12,7 +12,7 @@ import typer
 from typer import Option
 
 from zse.cli.app import App
-from zse.cli.parameters import AllowNoTokenizer, Gpus, Json, Model, Quant
+from zse.cli.parameters import AllowNoTokenizer, Force, Gpus, Json, Model, Quant
 from zse.errors import UsageError
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ _RECIPES_TAKEN = {
 
 Name = Annotated[str, Option(metavar="NAME[:TAG]", help="Name of the image.")]
 Output = Annotated[str, Option(metavar="oci:DIR|tar:FILE", help="Where to write the image.")]
-Force = Annotated[bool, Option("--force", help="Replace the tar file of --output.")]
 Push = Annotated[bool, Option("--push", help="Send it to the registry that NAME says.")]
 Base = Annotated[
     str,

@@ -10,7 +10,7 @@ import typer
 from typer import Option
 
 from zse.cli.app import App
-from zse.cli.parameters import AllowNoTokenizer, Json, Model
+from zse.cli.parameters import AllowNoTokenizer, Json, Model, Resume
 from zse.cli.stopping import clean_stop
 from zse.cli.transfer_display import opening_progress
 from zse.errors import needing
@@ -42,12 +42,6 @@ Tokenizer = Annotated[
     ),
 ]
 ChatTemplate = Annotated[str | None, Option(metavar="FILE", help="Take this Jinja template.")]
-Resume = Annotated[
-    bool,
-    Option(
-        "--resume", help="Go on with what a killed run left; keep what is done if this run fails."
-    ),
-]
 Force = Annotated[
     bool, Option("--force", help="Replace what OUT names; write inside the checkpoint's folder.")
 ]

@@ -13,7 +13,7 @@ from typer.core import TyperCommand
 from zse.cli.app import App, command_of
 from zse.cli.deployed import TargetName
 from zse.cli.deployed import app as of_deployed
-from zse.cli.parameters import Json, complete_model
+from zse.cli.parameters import Force, Json, complete_model
 from zse.deploy.registry import TARGETS
 from zse.deploy.verbs import Verb
 
@@ -85,7 +85,6 @@ Extra = Annotated[
 ]
 DryRun = Annotated[bool, Option("--dry-run", help="Print the plan and stop.")]
 Output = Annotated[Path | None, Option(help="Folder of the files; default NAME-TARGET.")]
-Force = Annotated[bool, Option("--force", help="Replace files that say something else.")]
 Apply = Annotated[bool, Option("--apply", help="Create it now: run the commands of the plan.")]
 
 app = App()

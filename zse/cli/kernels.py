@@ -12,7 +12,7 @@ import typer
 from typer import Argument, Option
 
 from zse.cli.app import App
-from zse.cli.parameters import Gpus, Json
+from zse.cli.parameters import Force, Gpus, Json
 from zse.errors import UsageError
 from zse.kernels.targets import TARGETS, target_named
 from zse.settings import load_settings
@@ -26,7 +26,6 @@ Pack = Annotated[str, Argument(metavar="PACK", help="A .zkp file.")]
 Place = Annotated[
     str, Argument(metavar="PLACE", help="An artifact: oci:DIR or REGISTRY/REPOSITORY.")
 ]
-ForcePacks = Annotated[bool, Option("--force", help="Replace packs that are there.")]
 
 Scheme = StrEnum("Scheme", ["int4", "nf4", "int8", "bf16", "fp16"])
 Schemes = Annotated[
@@ -59,7 +58,7 @@ def build(
     keep_going: Annotated[
         bool, Option("--keep-going", help="Leave out kernels that do not compile.")
     ] = False,
-    force: ForcePacks = False,
+    force: Force = False,
     as_json: Json = False,
 ) -> None:
     """Compile every kernel ahead of time. Needs triton, but no GPU.
@@ -161,7 +160,7 @@ def pull(
     place: Place,
     out: Annotated[Path, Option("-o", "--out", help="Folder for ARCH.zkp.")],
     gpus: Gpus = None,
-    force: ForcePacks = False,
+    force: Force = False,
 ) -> None:
     """Fetch packs for this zse from PLACE."""
     from zse.kernels.build.artifact import open_artifact
@@ -207,7 +206,7 @@ def tune_command(
     rows: Annotated[
         list[int] | None, Option(min=1, max=256, help="Tokens.  [1, 2, 4, ... 256]")
     ] = None,
-    force: Annotated[bool, Option("--force", help="Replace a table that is there.")] = False,
+    force: Force = False,
 ) -> None:
     """Time the forms of matrix products on the GPU at hand.
 

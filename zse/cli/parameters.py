@@ -30,5 +30,12 @@ AllowNoTokenizer = Annotated[
     bool, Option("--allow-no-tokenizer", help="Take a model that has no tokenizer.")
 ]
 Gpus = Annotated[list[str] | None, Option("--gpu", metavar="ARCH", help="Only these.  [all]")]
+Resume = Annotated[
+    bool,
+    Option(
+        "--resume", help="Go on with what a killed run left; keep what is done if this run fails."
+    ),
+]
+Force = Annotated[bool, Option("--force", help="Replace what is there and is something else.")]
 Json = Annotated[bool, Option("--json", help="Print JSON on stdout.")]
 Quant = Annotated[str | None, Option(help="How to quantize a MODEL that is not a .zse file.")]

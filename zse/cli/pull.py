@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import time
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
-import typer
 from typer import Option
 
 from zse.cli.app import App
-from zse.cli.parameters import Json, Url
+from zse.cli.parameters import Force, Json, Resume, Url
 from zse.cli.stopping import clean_stop
-from zse.cli.transfer_display import summary, transfer_progress
+from zse.cli.transfer_display import tell_copied, transfer_progress
 from zse.errors import UsageError
 from zse.settings import load_settings
 
@@ -31,16 +28,8 @@ def command(
     sha256: Annotated[
         str | None, Option(metavar="HEX", help="The digest that the file must have.")
     ] = None,
-    resume: Annotated[
-        bool,
-        Option(
-            "--resume",
-            help="Go on with what a killed pull left; keep what has come if this one fails.",
-        ),
-    ] = False,
-    force: Annotated[
-        bool, Option("--force", help="Replace a file that holds something else.")
-    ] = False,
+    resume: Resume = False,
+    force: Force = False,
     as_json: Json = False,
 ) -> None:
     """Copy URL to a local file.
@@ -66,11 +55,8 @@ def command(
             progress=progress,
             sha256=digest,
         ) or fetch(location, path, settings, progress=progress, resume=resume, sha256=digest)
-    seconds = time.monotonic() - started
-    typer.echo(summary("pulled", transfer, str(path), seconds), err=True)
-    if as_json:
-        report = {"path": str(path), "url": str(location), "seconds": seconds, **asdict(transfer)}
-        typer.echo(json.dumps(report, sort_keys=True))
+    facts = {"path": str(path), "url": str(location)}
+    tell_copied("pulled", transfer, str(path), started, facts if as_json else None)
 
 
 def _target(name: str, out: str | None) -> Path:

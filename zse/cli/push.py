@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import time
-from dataclasses import asdict
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-from typer import Argument, Option
+from typer import Argument
 
 from zse.cli.app import App
-from zse.cli.parameters import Json, Url, complete_model
+from zse.cli.parameters import Force, Json, Resume, Url, complete_model
 from zse.cli.stopping import clean_stop
-from zse.cli.transfer_display import summary, transfer_progress
+from zse.cli.transfer_display import tell_copied, transfer_progress
 from zse.errors import UsageError
 from zse.models.resolve import (
     SUFFIX,
@@ -46,16 +43,8 @@ def command(
         ),
     ],
     url: Url,
-    resume: Annotated[
-        bool,
-        Option(
-            "--resume",
-            help="Go on with what a killed push left; keep what is sent if this one fails.",
-        ),
-    ] = False,
-    force: Annotated[
-        bool, Option("--force", help="Replace an object that holds something else.")
-    ] = False,
+    resume: Resume = False,
+    force: Force = False,
     as_json: Json = False,
 ) -> None:
     """Copy FILE to URL: s3://bucket/key, or a path. A URL that ends in / gets FILE's name.
@@ -80,11 +69,8 @@ def command(
             force=force,
             progress=progress,
         ) or put_file(file, location, settings, progress=progress, resume=resume)
-    seconds = time.monotonic() - started
-    typer.echo(summary("pushed", transfer, str(location), seconds), err=True)
-    if as_json:
-        report = {"url": location.url, "seconds": seconds, **asdict(transfer)}
-        typer.echo(json.dumps(report, sort_keys=True))
+    facts = {"url": location.url}
+    tell_copied("pushed", transfer, str(location), started, facts if as_json else None)
 
 
 def _local_file(model: str, settings: Settings) -> tuple[Path, str]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import typer
@@ -51,8 +53,26 @@ def opening_progress() -> Iterator[Callable[[str, int, int], None]]:
         )
 
 
-def summary(word: str, transfer: Transfer, target: str, seconds: float) -> str:
-    """Return the lines that end a copy."""
+def tell_copied(
+    word: str, transfer: Transfer, target: str, started: float, facts: dict[str, str] | None
+) -> None:
+    """Say what a copy came to, and its facts as JSON unless they are None.
+
+    Args:
+        word: What was done.
+        transfer: What came of it.
+        target: Where it went.
+        started: By ``time.monotonic``.
+        facts: Beside the transfer's own.
+    """
+    seconds = time.monotonic() - started
+    typer.echo(_summary(word, transfer, target, seconds), err=True)
+    if facts is not None:
+        report = {**facts, "seconds": seconds, **asdict(transfer)}
+        typer.echo(json.dumps(report, sort_keys=True))
+
+
+def _summary(word: str, transfer: Transfer, target: str, seconds: float) -> str:
     moved_bytes = transfer.size_bytes - transfer.resumed_bytes
     rate = f", {size_text(moved_bytes / seconds)}/s" if seconds > 0 and moved_bytes else ""
     resumed = (
