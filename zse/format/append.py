@@ -16,6 +16,7 @@ from pathlib import Path
 from zse.errors import DiskFullError, NotFoundError, UsageError
 from zse.format.container import PREFIX_BYTES
 from zse.format.errors import Misuse, Rule
+from zse.format.partial import write_at
 from zse.format.reader import read_header
 from zse.format.spec import (
     CONTAINER,
@@ -93,28 +94,20 @@ def _append(fd: int, path: str, name: str, data: bytes) -> Section:
     _write_data(fd, section, data, size_bytes)
     # Zeros after the JSON wipe what a longer header left.
     padding = bytes(max(0, header_end_bytes - PREFIX_BYTES - len(raw)))
-    _write_all(fd, CONTAINER.seal(raw) + padding, 0)
+    write_at(fd, CONTAINER.seal(raw) + padding, 0)
     os.fdatasync(fd)
     if old is not None:
-        _write_all(fd, bytes(old.length_bytes), old.offset_bytes)
+        write_at(fd, bytes(old.length_bytes), old.offset_bytes)
     os.fsync(fd)
     return section
 
 
 def _write_data(fd: int, section: Section, data: bytes, size_bytes: int) -> None:
     try:
-        _write_all(fd, data, section.offset_bytes)
+        write_at(fd, data, section.offset_bytes)
         os.fdatasync(fd)
     except OSError as error:
         os.ftruncate(fd, size_bytes)
         if error.errno == errno.ENOSPC:
             raise DiskFullError(f"no room for {len(data)} more bytes") from error
         raise
-
-
-def _write_all(fd: int, data: bytes, offset_bytes: int) -> None:
-    view = memoryview(data)
-    while view:
-        written = os.pwrite(fd, view, offset_bytes)
-        view = view[written:]
-        offset_bytes += written

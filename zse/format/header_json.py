@@ -9,9 +9,12 @@ from __future__ import annotations
 import json
 import math
 import re
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from zse.format.errors import Rule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 MAX_DEPTH = 32
 MAX_TOKENS = 8_000_000
@@ -25,8 +28,12 @@ _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
-def dump_canonical(document: Any) -> bytes:
+def dump_canonical(document: Any, default: Callable[[Any], Any] | None = None) -> bytes:
     """Return UTF-8 JSON with sorted keys and no spaces: one document, one byte string.
+
+    Args:
+        document: What has a JSON form, or gets one from ``default``.
+        default: Returns the form of what has none; raises TypeError where there is none.
 
     Raises:
         FormatError: A string cannot be encoded in UTF-8. A value has no JSON form (NaN, an object
@@ -34,7 +41,12 @@ def dump_canonical(document: Any) -> bytes:
     """
     try:
         text = json.dumps(
-            document, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+            document,
+            default=default,
+            sort_keys=True,
+            separators=(",", ":"),
+            ensure_ascii=False,
+            allow_nan=False,
         )
         return text.encode("utf-8")
     except UnicodeEncodeError as error:

@@ -23,6 +23,13 @@ if TYPE_CHECKING:
 _ZEROS = bytes(1 << 20)
 
 
+def write_at(fd: int, data: bytes, offset_bytes: int) -> None:
+    """Write all of ``data`` at an offset, wherever the file stands."""
+    done = 0
+    while done < len(data):
+        done += os.pwrite(fd, memoryview(data)[done:], offset_bytes + done)
+
+
 class PartialFile:
     """``<path>.partial`` and its journal ``<path>.partial.json``.
 
@@ -103,9 +110,7 @@ class PartialFile:
     def write_at_start(self, data: bytes) -> None:
         """Write the prefix and the header into the space kept for them."""
         with self._disk_errors():
-            done = 0
-            while done < len(data):
-                done += os.pwrite(self.fd, data[done:], done)
+            write_at(self.fd, data, 0)
 
     def publish(self) -> None:
         """Sync, rename to the final name, sync the folder, drop the journal."""

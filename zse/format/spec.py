@@ -7,8 +7,10 @@ the largest models, and anyone can look at it.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import field
-from typing import TYPE_CHECKING, Any
+from dataclasses import fields as fields_of
+from typing import Any, Self
 
 from zse.format.container import Container
 from zse.format.errors import Misuse, Rule
@@ -16,9 +18,6 @@ from zse.format.header_json import INT63_MAX, Fields, dump_canonical, parse_obje
 from zse.format.names import check_digest, check_section_name, check_tensor_name
 from zse.format.schemes import GROUP_SIZES, DType, Scheme, bytes_of_shape, parts_for
 from zse.records import record
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 __all__ = [
     "CONTAINER",
@@ -52,10 +51,22 @@ HEADER_SLACK = 2048
 """Zero bytes kept after the header, so that sections can be added at the end later."""
 
 
-def _check_end(offset_bytes: int, length_bytes: int, where: str) -> None:
-    if offset_bytes + length_bytes > INT63_MAX:
+def _keys(cls: type) -> frozenset[str]:
+    """Return the keys of a record in the header: its fields' names, without the unit."""
+    return frozenset(entry.name.removesuffix("_bytes") for entry in fields_of(cls))
+
+
+def _as_json(value: Any) -> dict[str, Any]:
+    if isinstance(value, Mapping):
+        return dict(value)
+    names = [entry.name for entry in fields_of(value)]
+    return {name.removesuffix("_bytes"): getattr(value, name) for name in names}
+
+
+def _check_end(run: TensorPart | Region, where: str) -> None:
+    if run.end_bytes > INT63_MAX:
         raise Rule.OFFSET_OVERFLOW(
-            f"{where}: offset {offset_bytes} + length {length_bytes} > 2**63-1"
+            f"{where}: offset {run.offset_bytes} + length {run.length_bytes} > 2**63-1"
         )
 
 
@@ -72,15 +83,6 @@ class TensorPart:
     @property
     def end_bytes(self) -> int:
         return self.offset_bytes + self.length_bytes
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "role": self.role,
-            "dtype": self.dtype.value,
-            "shape": list(self.shape),
-            "offset": self.offset_bytes,
-            "length": self.length_bytes,
-        }
 
     @classmethod
     def from_json(cls, value: object, where: str) -> TensorPart:
@@ -99,11 +101,11 @@ class TensorPart:
             offset_bytes=fields.count("offset"),
             length_bytes=fields.count("length"),
         )
-        _check_end(part.offset_bytes, part.length_bytes, where)
+        _check_end(part, where)
         return part
 
 
-_PART_KEYS = frozenset({"role", "dtype", "shape", "offset", "length"})
+_PART_KEYS = _keys(TensorPart)
 
 
 @record
@@ -134,15 +136,6 @@ class TensorEntry:
         raise Misuse.UNKNOWN_NAME(
             f"tensor {self.name} ({self.scheme}) has parts {roles}, not {role}"
         )
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "scheme": self.scheme.value,
-            "shape": list(self.shape),
-            "group_size": self.group_size,
-            "parts": [part.to_json() for part in self.parts],
-        }
 
     @classmethod
     def from_json(cls, value: object) -> TensorEntry:
@@ -184,7 +177,7 @@ class TensorEntry:
 
 
 TensorInfo = TensorEntry
-_TENSOR_KEYS = frozenset({"name", "scheme", "shape", "group_size", "parts"})
+_TENSOR_KEYS = _keys(TensorEntry)
 
 
 def _describe(parts: tuple[tuple[str, DType, tuple[int, ...]], ...]) -> str:
@@ -199,71 +192,42 @@ class Region:
     offset_bytes: int
     length_bytes: int
     sha256: str
+    check_name = staticmethod(check_tensor_name)
 
     @property
     def end_bytes(self) -> int:
         return self.offset_bytes + self.length_bytes
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "offset": self.offset_bytes,
-            "length": self.length_bytes,
-            "sha256": self.sha256,
-        }
+    @classmethod
+    def from_json(cls, value: object) -> Self:
+        """Read the header's form."""
+        kind = cls.__name__.lower()
+        fields = Fields(value, f"a {kind}", _REGION_KEYS)
+        where = f"{kind} {fields.text('name')[:80]}"
+        region = cls(
+            name=fields.text("name"),
+            offset_bytes=fields.count("offset"),
+            length_bytes=fields.count("length"),
+            sha256=check_digest(fields.text("sha256"), where),
+        )
+        _check_end(region, where)
+        cls.check_name(region.name)
+        return region
 
 
-_REGION_KEYS = frozenset({"name", "offset", "length", "sha256"})
-
-
-def _region_fields(value: object, kind: str) -> dict[str, Any]:
-    fields = Fields(value, f"a {kind}", _REGION_KEYS)
-    where = f"{kind} {fields.text('name')[:80]}"
-    offset, length = fields.count("offset"), fields.count("length")
-    _check_end(offset, length, where)
-    return {
-        "name": fields.text("name"),
-        "offset_bytes": offset,
-        "length_bytes": length,
-        "sha256": check_digest(fields.text("sha256"), where),
-    }
+_REGION_KEYS = _keys(Region)
 
 
 @record
 class Group(Region):
     """Tensors that are loaded together: the embedding, one layer, or the end of the model."""
 
-    @classmethod
-    def from_json(cls, value: object) -> Group:
-        """Read the header's form."""
-        group = cls(**_region_fields(value, "group"))
-        check_tensor_name(group.name)
-        return group
-
 
 @record
 class Section(Region):
     """A metadata file carried inside the model file, as it was."""
 
-    @classmethod
-    def from_json(cls, value: object) -> Section:
-        """Read the header's form."""
-        section = cls(**_region_fields(value, "section"))
-        check_section_name(section.name)
-        return section
-
-
-_HEADER_KEYS = frozenset(
-    {
-        "format_version",
-        "architecture",
-        "model_config",
-        "tensors",
-        "groups",
-        "sections",
-        "provenance",
-    }
-)
+    check_name = staticmethod(check_section_name)
 
 
 @record
@@ -292,17 +256,7 @@ class ZSEHeader:
 
     def to_bytes(self) -> bytes:
         """Return the canonical JSON: the same header is always the same bytes."""
-        return dump_canonical(
-            {
-                "format_version": self.format_version,
-                "architecture": self.architecture,
-                "model_config": dict(self.model_config),
-                "tensors": [tensor.to_json() for tensor in self.tensors],
-                "groups": [group.to_json() for group in self.groups],
-                "sections": [section.to_json() for section in self.sections],
-                "provenance": dict(self.provenance),
-            }
-        )
+        return dump_canonical(self, default=_as_json)
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> ZSEHeader:
@@ -326,3 +280,6 @@ class ZSEHeader:
             sections=tuple(Section.from_json(item) for item in fields.items("sections")),
             provenance=fields.record("provenance"),
         )
+
+
+_HEADER_KEYS = _keys(ZSEHeader)
