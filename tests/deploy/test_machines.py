@@ -12,6 +12,7 @@ from zse.deploy.machines import Catalog, Machine, load_catalog
 from zse.deploy.sizing import MemoryNeed, measure, need_of
 from zse.engine.requirements import read_facts
 from zse.errors import NotFoundError, UsageError, ZSEError
+from zse.format import ZSEReader
 from zse.kernels.targets import TARGETS
 from zse.quantize.locate import locate_model
 from zse.settings import Settings, load_settings
@@ -76,7 +77,8 @@ def test_a_file_is_sized_from_its_header(tmp_path):
     path = locate_model("tiny", Settings(cache_dir=tmp_path), quant="int8")
     found = measure(str(path), load_settings(), on_gpu=True)
     facts = read_facts(path, load_settings())
-    assert found.weights_bytes == facts.stored_bytes
+    with ZSEReader(path) as reader:
+        assert found.weights_bytes == reader.header.bytes_by_scheme().total()
     assert found.quantization == "int8"
     on_cpu = need_of(facts, on_gpu=False)
     assert on_cpu.kv_bytes == 2 * found.kv_bytes

@@ -36,13 +36,16 @@ def test_each_mode_has_its_scheme(random_checkpoint, make, quantization):
     assert not made.is_loaded
 
 
-def test_a_budget_chooses_the_best_scheme_that_fits(random_checkpoint):
-    needs = IntelligenceOrchestrator.auto(random_checkpoint).estimate_requirements()
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_budget_chooses_the_best_scheme_that_fits(tmp_path, device):
+    (tmp_path / "config.json").write_text(json.dumps(WELL_KNOWN["qwen2.5-7b"]))
+    large = IntelligenceOrchestrator.for_vram(1000, tmp_path, device=device)
+    needs = large.estimate_requirements()
     totals = {name: e["total_bytes"] for name, e in needs["by_quantization"].items()}
     assert needs["chosen"] == "bf16"
     assert totals["bf16"] > totals["int8"] > totals["int4"]
     for name, total in totals.items():
-        chosen = IntelligenceOrchestrator.for_vram((total + 1) / 1e9, random_checkpoint)
+        chosen = IntelligenceOrchestrator.for_vram((total + 1) / 1e9, tmp_path, device=device)
         assert chosen.quantization == name
 
 

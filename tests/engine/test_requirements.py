@@ -3,9 +3,10 @@ from __future__ import annotations
 import pytest
 from range_server import serving
 
-from zse.engine.requirements import estimate_memory, largest_that_fits, read_facts
+from zse.engine.requirements import largest_that_fits, read_facts
 from zse.errors import DeviceError, NotFoundError
 from zse.format import ZSEReader, convert_model
+from zse.models.memory import estimate_memory
 from zse.settings import load_settings
 
 
@@ -17,7 +18,7 @@ def test_the_estimated_weights_are_those_of_the_converted_file(
     convert_model(random_checkpoint, tmp_path / "m.zse", quantization=quantization)
     with ZSEReader(tmp_path / "m.zse") as reader:
         stored = sum(reader.entry(name).length_bytes for name in reader.names())
-    estimate = estimate_memory(facts, quantization, on_gpu=False)
+    estimate = estimate_memory(facts, quantization, on_gpu=True)
     assert estimate.weights_bytes == pytest.approx(stored, rel=0.02)
 
 

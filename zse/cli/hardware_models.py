@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from zse.engine.requirements import DEFAULT_CONTEXT, ModelFacts, estimate_memory
 from zse.models.families import read_checkpoint
+from zse.models.memory import DEFAULT_CONTEXT, ModelFacts, estimate_memory
 from zse.models.well_known import WELL_KNOWN
 from zse.records import record
 
@@ -36,7 +36,7 @@ def fits_in(free_bytes: int, *, on_gpu: bool) -> list[Fit]:
     for model, settings in WELL_KNOWN.items():
         spec = read_checkpoint(settings)
         for quantization in SCHEMES:
-            facts = ModelFacts(spec=spec, stored_bytes=None)
+            facts = ModelFacts(spec=spec)
             estimate = estimate_memory(
                 facts, quantization, on_gpu=on_gpu, context_tokens=DEFAULT_CONTEXT
             )

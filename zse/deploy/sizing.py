@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from zse.engine.requirements import ModelFacts, estimate_memory, read_facts
+from zse.engine.requirements import read_facts
 from zse.errors import NotFoundError, UsageError
+from zse.models.memory import ModelFacts, estimate_memory
 from zse.models.resolve import SUFFIX, HubRepository, RemoteFile, resolve_model
 from zse.records import record
 from zse.units import GIB, memory_text

@@ -18,14 +18,9 @@ from zse.device.probe import probe
 from zse.device.survey import survey_cuda
 from zse.engine.llm import LLM
 from zse.engine.request import SamplingParams
-from zse.engine.requirements import (
-    MemoryEstimate,
-    ModelFacts,
-    estimate_memory,
-    largest_that_fits,
-    read_facts,
-)
+from zse.engine.requirements import largest_that_fits, read_facts
 from zse.errors import DeviceError, UsageError
+from zse.models.memory import MemoryEstimate, ModelFacts, estimate_memory
 from zse.records import record
 from zse.settings import load_settings
 from zse.units import GIB
@@ -340,7 +335,7 @@ def _free_bytes(device: str) -> int:
 def _estimates(facts: ModelFacts, context_tokens: int, *, on_gpu: bool) -> list[MemoryEstimate]:
     """Return an estimate for each scheme worth choosing, best quality first."""
     schemes = [facts.stored_quantization]
-    if facts.stored_bytes is None:
+    if not facts.tensors:
         # NF4 takes what INT4 takes and computes slower, so it is for those who ask for it.
         schemes = [facts.plain_quantization, "int8", "int4"]
     return [

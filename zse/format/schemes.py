@@ -98,3 +98,14 @@ def parts_for(
     if scheme is Scheme.INT4:
         return (packed, ("scale_zero", DType.I32, (rows, columns // group_size)))
     return (packed, ("absmax", DType.F16, (rows, columns // group_size)))
+
+
+def stored_bytes(scheme: Scheme, shape: tuple[int, ...], group_size: int = 0) -> int:
+    """Return the bytes of a tensor's parts, without what aligns them.
+
+    Raises:
+        ValueError: As ``parts_for``.
+    """
+    return sum(
+        bytes_of_shape(dtype, part) for _, dtype, part in parts_for(scheme, shape, group_size)
+    )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from zse.errors import UsageError
 from zse.format.layout import PlannedTensor
-from zse.format.spec import GROUP_SIZES, Scheme, bytes_of_shape, parts_for
+from zse.format.schemes import GROUP_SIZES, Scheme, stored_bytes
 from zse.records import record
 
 if TYPE_CHECKING:
@@ -90,8 +90,7 @@ class Storage:
     def stored_bytes(self, source: WeightSpec) -> int:
         """Return the bytes of one tensor as it is stored."""
         planned = self.plan_tensor(source)
-        parts = parts_for(planned.scheme, planned.shape, planned.group_size)
-        return sum(bytes_of_shape(dtype, shape) for _, dtype, shape in parts)
+        return stored_bytes(planned.scheme, planned.shape, planned.group_size)
 
     def count_int8_instead(self, plan: Sequence[WeightGroup]) -> Int8Instead:
         """Tell which matrices are INT8 because no group divides their width."""

@@ -11,6 +11,8 @@ from zse.backends.cpu import int8_linear
 from zse.backends.cpu.int4_linear import Int4Linear
 from zse.backends.cpu.int8_linear import Int8Linear, int8_is_exact, split_digits
 from zse.backends.cpu.linear import DenseLinear, Linear, int8_tiles, nf4_tiles, plain_tiles
+from zse.backends.resident import kept_bytes
+from zse.format.layout import PlannedTensor
 from zse.format.nf4 import NF4_CODES
 from zse.format.spec import Scheme
 from zse.quantize.registry import create_scheme
@@ -70,17 +72,19 @@ def test_each_row_has_the_same_bits_in_every_company(
     assert torch.equal(linear.each_row(inputs[4:9]), alone[4:9])
 
 
-def test_int4_takes_little_more_than_its_file() -> None:
-    scheme = create_scheme(Scheme.INT4, 128)
-    parts = scheme.quantize_blocks(torch.randn(1024, 1024))
-    stored = sum(part.numel() * part.element_size() for part in parts.values())
-    linear = Int4Linear(parts["qweight"], parts["scale_zero"], 128)
-    assert linear.memory_bytes() < 1.1 * stored
-
-
-def test_mapped_forms_take_no_memory_of_their_own() -> None:
-    assert plain_tiles(torch.zeros(8, 8, dtype=torch.float16)).memory_bytes() == 0
-    assert DenseLinear(torch.zeros(8, 8)).memory_bytes() == 256
+@pytest.mark.parametrize("shape", [(1024, 1024), (300, 384)])
+def test_packed_matrices_take_what_was_said_before(shape: tuple[int, int]) -> None:
+    weights = torch.randn(shape)
+    parts = create_scheme(Scheme.INT4, 128).quantize_blocks(weights)
+    int4 = Int4Linear(parts["qweight"], parts["scale_zero"], 128)
+    planned = PlannedTensor(name="w", scheme=Scheme.INT4, shape=shape, group_size=128)
+    own = (int4._table, int4._scale, int4._minus_zero_scale)
+    assert sum(tensor.nbytes for tensor in own) == kept_bytes(planned, "int4")
+    parts = create_scheme(Scheme.INT8, 0).quantize_blocks(weights)
+    int8 = Int8Linear(parts["qweight"], parts["scale"])
+    planned = PlannedTensor(name="w", scheme=Scheme.INT8, shape=shape)
+    own = (int8._unpacked, int8._scale, int8._zero_points)
+    assert sum(tensor.nbytes for tensor in own) == kept_bytes(planned, "int8")
 
 
 @settings(max_examples=50)

@@ -13,6 +13,7 @@ from zse.backends.cpu.rotary import RotaryTable, rotate
 from zse.backends.cpu.sampling import sample
 from zse.backends.cpu.step import CpuStep, build_step
 from zse.backends.cpu.weights import Weights
+from zse.backends.resident import kv_block_bytes
 from zse.backends.types import DeviceUsed, FinishedStep, accepted, logit_rows
 from zse.device.probe import probe
 from zse.errors import DeviceError
@@ -63,6 +64,7 @@ class CPUBackend:
                 hint=f"Choose one of {', '.join(_KV_DTYPES)}.",
             )
         self._kv_dtype = _KV_DTYPES[options.cache.kv_dtype]
+        self._block_bytes = kv_block_bytes(spec, self.block_size, options.cache.kv_dtype)
         assert spec.attention.rope is not None
         self._rotary = RotaryTable(spec.attention.rope)
         self._head_norms: dict[tuple[str, str], torch.Tensor] = {}
@@ -186,8 +188,8 @@ class CPUBackend:
     def memory_bytes(self) -> dict[str, int]:
         """Return bytes held, by use."""
         return {
-            "weights": self._weights.memory_bytes(),
-            "kv_cache": self.num_blocks * self._block_bytes(),
+            "weights": self._weights.kept_bytes,
+            "kv_cache": self.num_blocks * self._block_bytes,
         }
 
     def close(self) -> None:
@@ -224,12 +226,8 @@ class CPUBackend:
             joined = self._head_norms[(q_norm, k_norm)] = torch.cat((query, keys))
         return joined
 
-    def _block_bytes(self) -> int:
-        values = 2 * self._kv_heads * self._attention.head_dim * len(self._spec.layers)
-        return values * self.block_size * self._kv_dtype.itemsize
-
     def _choose_num_blocks(self, options: LoadOptions) -> int:
-        block_bytes = self._block_bytes()
+        block_bytes = self._block_bytes
         available = probe().available_memory_bytes
         if options.cache.kv_bytes > available:
             raise DeviceError(

@@ -13,24 +13,21 @@ from functools import cache
 
 import torch
 
+from zse.backends.resident import INT4_HEADER_BYTES, INT4_TILE_ROWS
 from zse.format.as_torch import split_scale_zero, unpack_nibbles
-
-TILE_COLUMNS = 256
-"""Rows of the matrix in one tile, which are columns of the table."""
-_HEADER_BYTES = 4
 
 
 class Int4Linear:
     """Weights [N, K], 4-bit, with float16 scale and -zero*scale per group of G along K.
 
     Inside a tile the matrix's rows are ordered so that byte b of a table row holds row b in its
-    low nibble and row b + TILE_COLUMNS/2 in its high one. The bag returns them alternating.
+    low nibble and row b + INT4_TILE_ROWS/2 in its high one. The bag returns them alternating.
     """
 
     def __init__(self, qweight: torch.Tensor, scale_zero: torch.Tensor, group_size: int) -> None:
         self._rows, self._columns = qweight.shape[0], qweight.shape[1] * 2
         self._group_size = group_size
-        self._tiles = -(-self._rows // TILE_COLUMNS)
+        self._tiles = -(-self._rows // INT4_TILE_ROWS)
         self._groups = self._columns // group_size
         self._table = self._pack(qweight)
         # float16 as in the file: float32 copies would cost a tenth of the weights' size.
@@ -47,36 +44,31 @@ class Int4Linear:
         """Dequantize one tile at a time and multiply it with all rows [M, K]."""
         if inputs.shape[0] <= 2:
             return self.each_row(inputs)
-        outputs = torch.empty(inputs.shape[0], self._tiles * TILE_COLUMNS)
-        weights = torch.empty(self._groups, self._group_size, TILE_COLUMNS)
+        outputs = torch.empty(inputs.shape[0], self._tiles * INT4_TILE_ROWS)
+        weights = torch.empty(self._groups, self._group_size, INT4_TILE_ROWS)
         for tile in range(self._tiles):
             self._dequantize_tile(tile, weights)
-            start = tile * TILE_COLUMNS
+            start = tile * INT4_TILE_ROWS
             torch.mm(
                 inputs,
-                weights.view(self._columns, TILE_COLUMNS),
-                out=outputs[:, start : start + TILE_COLUMNS],
+                weights.view(self._columns, INT4_TILE_ROWS),
+                out=outputs[:, start : start + INT4_TILE_ROWS],
             )
         return outputs[:, : self._rows].contiguous()
-
-    def memory_bytes(self) -> int:
-        """Return the bytes of the packed copy and its scales."""
-        tensors = (self._table, self._scale, self._minus_zero_scale)
-        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
     def _multiply_one(self, row: torch.Tensor) -> torch.Tensor:
         sums = torch.ops.quantized.embedding_bag_4bit_rowwise_offsets(
             self._table, self._indices, self._offsets, False, 0, False,
             row.expand(self._tiles, self._columns).reshape(-1), None, False,
-        ).view(self._tiles, self._groups, TILE_COLUMNS)  # fmt: skip
+        ).view(self._tiles, self._groups, INT4_TILE_ROWS)  # fmt: skip
         row_sums = row.view(self._groups, self._group_size).sum(1).unsqueeze(1)
         sums.mul_(self._scale).add_(self._minus_zero_scale * row_sums)
-        outputs = sums.sum(1).view(self._tiles, TILE_COLUMNS // 2, 2).transpose(1, 2)
+        outputs = sums.sum(1).view(self._tiles, INT4_TILE_ROWS // 2, 2).transpose(1, 2)
         return outputs.reshape(1, -1)[:, : self._rows]
 
     def _dequantize_tile(self, tile: int, weights: torch.Tensor) -> None:
-        """Fill ``weights`` [groups, G, TILE_COLUMNS] with float32 values."""
-        half = TILE_COLUMNS // 2
+        """Fill ``weights`` [groups, G, INT4_TILE_ROWS] with float32 values."""
+        half = INT4_TILE_ROWS // 2
         start = tile * self._columns
         octets = self._table[start : start + self._columns, :half]
         octets = octets.reshape(self._groups, self._group_size, half)
@@ -88,13 +80,15 @@ class Int4Linear:
             target.add_(minus_zero_scale)
 
     def _pack(self, qweight: torch.Tensor) -> torch.Tensor:
-        half = TILE_COLUMNS // 2
-        table = torch.empty(self._tiles * self._columns, half + _HEADER_BYTES, dtype=torch.uint8)
+        half = INT4_TILE_ROWS // 2
+        table = torch.empty(
+            self._tiles * self._columns, half + INT4_HEADER_BYTES, dtype=torch.uint8
+        )
         # FBGEMM's table rows end with their own float16 scale and bias: 1 and 0.
         table[:, half:] = torch.tensor([1.0, 0.0], dtype=torch.float16).view(torch.uint8)
         for tile in range(self._tiles):
-            packed = qweight[tile * TILE_COLUMNS : (tile + 1) * TILE_COLUMNS]
-            codes = torch.zeros(TILE_COLUMNS, self._columns, dtype=torch.uint8)
+            packed = qweight[tile * INT4_TILE_ROWS : (tile + 1) * INT4_TILE_ROWS]
+            codes = torch.zeros(INT4_TILE_ROWS, self._columns, dtype=torch.uint8)
             codes[: packed.shape[0]] = unpack_nibbles(packed, self._group_size).view(
                 packed.shape[0], self._columns
             )
@@ -103,14 +97,14 @@ class Int4Linear:
         return table
 
     def _pack_scales(self, scale_zero: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return scale and -zero*scale, float16 [tiles, groups, TILE_COLUMNS], alternating."""
+        """Return scale and -zero*scale, float16 [tiles, groups, INT4_TILE_ROWS], alternating."""
         packed = []
         for values in split_scale_zero(scale_zero):
-            padded = torch.zeros(self._tiles * TILE_COLUMNS, self._groups, dtype=torch.float16)
+            padded = torch.zeros(self._tiles * INT4_TILE_ROWS, self._groups, dtype=torch.float16)
             padded[: self._rows] = values.half()
-            halves = padded.view(self._tiles, 2, TILE_COLUMNS // 2, self._groups)
+            halves = padded.view(self._tiles, 2, INT4_TILE_ROWS // 2, self._groups)
             packed.append(
-                halves.permute(0, 3, 2, 1).reshape(self._tiles, self._groups, TILE_COLUMNS)
+                halves.permute(0, 3, 2, 1).reshape(self._tiles, self._groups, INT4_TILE_ROWS)
             )
         return packed[0], packed[1]
 

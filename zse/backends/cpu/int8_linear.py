@@ -59,10 +59,6 @@ class Int8Linear:
 
     all_rows = each_row
 
-    def memory_bytes(self) -> int:
-        """Return the bytes of the packed copy and its scales."""
-        return self._rows * (self._columns + 12)
-
     def _multiply(self, inputs: torch.Tensor) -> torch.Tensor:
         digits, unit = split_digits(inputs, signed=self._unpacked is not None)
         if self._unpacked is not None:

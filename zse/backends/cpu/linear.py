@@ -28,9 +28,6 @@ class Linear(Protocol):
     def all_rows(self, inputs: torch.Tensor) -> torch.Tensor:
         """Multiply [M, K] float32 the fastest way; returns [M, N] float32."""
 
-    def memory_bytes(self) -> int:
-        """Return the bytes of this process's own memory that the matrix takes."""
-
 
 class DenseLinear:
     """Float32 weights [N, K] in memory; for float32 files and for small 16-bit models."""
@@ -47,10 +44,6 @@ class DenseLinear:
     def all_rows(self, inputs: torch.Tensor) -> torch.Tensor:
         """Multiply all rows at once."""
         return torch.mm(inputs, self._transposed)
-
-    def memory_bytes(self) -> int:
-        """Return the bytes of the float32 copy."""
-        return self._transposed.numel() * 4
 
 
 class TiledLinear:
@@ -82,10 +75,6 @@ class TiledLinear:
     def all_rows(self, inputs: torch.Tensor) -> torch.Tensor:
         """Make each tile once, multiply it with all rows."""
         return self._multiply(inputs, one_at_a_time=False)
-
-    def memory_bytes(self) -> int:
-        """Return 0: the pages belong to the file's mapping."""
-        return 0
 
     def _multiply(self, inputs: torch.Tensor, *, one_at_a_time: bool) -> torch.Tensor:
         if self._arrange is not None:

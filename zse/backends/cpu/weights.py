@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from zse.backends.cpu.int4_linear import Int4Linear
 from zse.backends.cpu.int8_linear import MAX_COLUMNS, Int8Linear, int8_is_exact
 from zse.backends.cpu.linear import DenseLinear, int8_tiles, nf4_tiles, plain_tiles
+from zse.backends.resident import UPCAST_LIMIT_BYTES, form_of, kept_bytes
 from zse.format.as_torch import dequantize, stored_parts
 from zse.format.nf4 import NF4_CODES
 from zse.format.spec import Scheme
@@ -16,11 +17,9 @@ if TYPE_CHECKING:
     import torch
 
     from zse.backends.cpu.linear import Linear
+    from zse.backends.resident import Form
     from zse.format.reader import ZSEReader
     from zse.format.spec import TensorEntry
-
-UPCAST_LIMIT_BYTES = 256 * 1024 * 1024
-"""A model whose file is below this keeps its 16-bit matrices in float32, which is faster."""
 
 EMBED = "embed.weight"
 HEAD = "lm_head.weight"
@@ -36,7 +35,9 @@ class Weights:
     def __init__(self, reader: ZSEReader) -> None:
         self._linears: dict[str, Linear] = {}
         self._vectors: dict[str, torch.Tensor] = {}
-        self._upcast = reader.size_bytes <= UPCAST_LIMIT_BYTES
+        self._upcasts = reader.size_bytes <= UPCAST_LIMIT_BYTES
+        self.kept_bytes = 0
+        """Bytes of this process's own memory that weights take."""
         self._tied = HEAD not in reader.names()
         for group in reader.header.groups:
             for entry in reader.tensors_of(group.name):
@@ -62,11 +63,6 @@ class Weights:
         shape = (token_ids.shape[0], self._embed_entry.shape[1])
         return dequantize(replace(self._embed_entry, shape=shape), rows)
 
-    def memory_bytes(self) -> int:
-        """Return the bytes of this process's own memory that weights take."""
-        vectors = sum(tensor.numel() * 4 for tensor in self._vectors.values())
-        return vectors + sum(linear.memory_bytes() for linear in self._linears.values())
-
     def clear(self) -> None:
         """Drop every tensor; views of the mapping must be gone before the file is closed."""
         self._linears.clear()
@@ -74,28 +70,34 @@ class Weights:
         self._embed_parts = {}
 
     def _load(self, reader: ZSEReader, entry: TensorEntry) -> None:
+        if entry.name == EMBED and not self._tied:
+            return
         parts = stored_parts(reader, entry.name)
-        if len(entry.shape) == 1:
+        packs = entry.shape[-1] < MAX_COLUMNS and int8_is_exact()
+        form = form_of(entry, upcasts=self._upcasts, packs_int8=packs)
+        self.kept_bytes += kept_bytes(entry, form)
+        if form == "vector":
             self._vectors[entry.name] = dequantize(entry, parts).clone()
-        elif entry.name != EMBED or self._tied:
-            self._linears[entry.name] = make_linear(entry, parts, upcast=self._upcast)
+        else:
+            self._linears[entry.name] = make_linear(entry, parts, form)
 
 
-def make_linear(entry: TensorEntry, parts: dict[str, torch.Tensor], *, upcast: bool) -> Linear:
+def make_linear(entry: TensorEntry, parts: dict[str, torch.Tensor], form: Form) -> Linear:
     """Return the multiplying form of a stored matrix.
 
     Args:
         entry: Its entry, of shape [N, K].
         parts: Its parts by role.
-        upcast: Keep 16-bit weights in float32 instead of making tiles of them float32 every time.
+        form: What it becomes.
     """
-    if entry.scheme.is_plain:
-        data = parts["data"]
-        return DenseLinear(data.float().clone()) if upcast else plain_tiles(data)
-    if entry.scheme is Scheme.INT8:
-        if entry.shape[1] < MAX_COLUMNS and int8_is_exact():
-            return Int8Linear(parts["qweight"], parts["scale"])
-        return int8_tiles(parts["qweight"], parts["scale"])
-    if entry.scheme is Scheme.INT4:
+    if form == "dense":
+        return DenseLinear(parts["data"].float().clone())
+    if form == "int8":
+        return Int8Linear(parts["qweight"], parts["scale"])
+    if form == "int4":
         return Int4Linear(parts["qweight"], parts["scale_zero"], entry.group_size)
+    if entry.scheme.is_plain:
+        return plain_tiles(parts["data"])
+    if entry.scheme is Scheme.INT8:
+        return int8_tiles(parts["qweight"], parts["scale"])
     return nf4_tiles(parts["qweight"], parts["absmax"], entry.group_size, NF4_CODES)

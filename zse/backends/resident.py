@@ -1,0 +1,83 @@
+"""What a CPU keeps of a model in memory. Torch-free: it is asked before anything is loaded, too."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+
+from zse.format.schemes import Scheme
+
+if TYPE_CHECKING:
+    from zse.models.spec import ModelSpec
+
+UPCAST_LIMIT_BYTES = 256 * 1024 * 1024
+"""A model whose file is below this keeps its 16-bit matrices in float32, which is faster."""
+INT4_TILE_ROWS = 256
+"""Rows of an INT4 matrix that are packed together; the last tile is filled up."""
+INT4_HEADER_BYTES = 4
+"""Scale and bias that each row of a packed table ends with."""
+KV_ELEMENT_BYTES = {"auto": 4, "fp32": 4, "bf16": 2}
+
+Form: TypeAlias = Literal["vector", "dense", "int8", "int4", "mapped"]
+"""What a stored tensor becomes: float32 copies; the packed forms of INT8 and INT4; or nothing:
+tiles of the file's mapping are made float32 as they are needed."""
+
+
+class Stored(Protocol):
+    """A tensor as a file has it, or will have it."""
+
+    @property
+    def name(self) -> str:
+        """Name in the file."""
+
+    @property
+    def scheme(self) -> Scheme:
+        """How it is stored."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its shape, without packing."""
+
+    @property
+    def group_size(self) -> int:
+        """Columns that share a scale; 0 where there are no groups."""
+
+
+def form_of(tensor: Stored, *, upcasts: bool, packs_int8: bool) -> Form:
+    """Return what a CPU makes of a stored tensor.
+
+    Args:
+        tensor: The tensor.
+        upcasts: Whether the file is below ``UPCAST_LIMIT_BYTES``.
+        packs_int8: Whether the processor multiplies int8 exactly.
+    """
+    if len(tensor.shape) == 1:
+        return "vector"
+    if tensor.scheme.is_plain:
+        return "dense" if upcasts else "mapped"
+    if tensor.scheme is Scheme.INT8 and packs_int8:
+        return "int8"
+    return "int4" if tensor.scheme is Scheme.INT4 else "mapped"
+
+
+def kept_bytes(tensor: Stored, form: Form) -> int:
+    """Return the bytes of the process's own memory that a form takes; 0 of the file's mapping."""
+    if form == "mapped":
+        return 0
+    if form == "vector":
+        return tensor.shape[0] * 4
+    rows, columns = tensor.shape
+    if form == "dense":
+        return rows * columns * 4
+    if form == "int8":
+        return rows * (columns + 12)
+    tiles = -(-rows // INT4_TILE_ROWS)
+    table = columns * (INT4_TILE_ROWS // 2 + INT4_HEADER_BYTES)
+    scales = columns // tensor.group_size * INT4_TILE_ROWS * 4
+    return tiles * (table + scales)
+
+
+def kv_block_bytes(spec: ModelSpec, block_size: int, kv_dtype: str) -> int:
+    """Return the bytes of one KV block over all layers."""
+    attention = spec.attention
+    values = 2 * attention.num_kv_heads * attention.head_dim * len(spec.layers)
+    return values * block_size * KV_ELEMENT_BYTES[kv_dtype]

@@ -1,0 +1,177 @@
+"""How much memory a model takes: the only estimate, for every device and scheme.
+
+It is made of shapes, before a byte is loaded, with the formulas by which the backends themselves
+reserve memory; what a driver and an interpreter take besides was measured.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from zse.backends.gpu.kv_pool import layout_for
+from zse.backends.gpu.plans import StepPlans
+from zse.backends.options import DEFAULT_BLOCK_SIZE, BackendOptions
+from zse.backends.resident import UPCAST_LIMIT_BYTES, form_of, kept_bytes, kv_block_bytes
+from zse.device.facts import DeviceFacts
+from zse.errors import UnsupportedModelError
+from zse.format.schemes import Scheme, stored_bytes
+from zse.kernels.linear.weight import LinearWeight
+from zse.models.storage import Storage
+from zse.records import record
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from zse.backends.resident import Stored
+    from zse.models.spec import ModelSpec
+
+DEFAULT_CONTEXT = 4096
+"""Tokens of KV cache that an estimate includes when none are asked for."""
+GPU_RUNTIME_BYTES = 400 << 20
+"""A context of the driver with its small stacks, the kernels' code and a few captured steps."""
+CPU_RUNTIME_BYTES = 240 << 20
+"""An interpreter with torch, a tokenizer and the server's libraries."""
+_TYPICAL_GPU = DeviceFacts(
+    name="",
+    target="sm_90",
+    warp_threads=32,
+    multiprocessors=132,
+    shared_memory_optin_bytes=227 << 10,
+    l2_bytes=50 << 20,
+    bandwidth_bytes_per_second=3.3e12,
+)
+"""How a sequence is split among multiprocessors moves the estimate by a few megabytes."""
+
+
+@record
+class MemoryEstimate:
+    """What one model takes at one scheme, in bytes."""
+
+    quantization: str
+    context_tokens: int
+    """Tokens of KV cache counted."""
+    weights_bytes: int
+    kv_bytes: int
+    overhead_bytes: int
+    """Scratch memory of the largest step, tables, the driver or the interpreter."""
+
+    @property
+    def total_bytes(self) -> int:
+        """Everything together."""
+        return self.weights_bytes + self.kv_bytes + self.overhead_bytes
+
+    def to_json(self) -> dict[str, int | str]:
+        """Return the fields and the total."""
+        return {**asdict(self), "total_bytes": self.total_bytes}
+
+
+@record
+class ModelFacts:
+    """What is known of a model without loading it."""
+
+    spec: ModelSpec
+    tensors: tuple[Stored, ...] = ()
+    """Of a .zse file, whose schemes are settled; empty for a checkpoint."""
+    stored_quantization: str = ""
+    """The scheme that most of the file's bytes have."""
+
+    @property
+    def plain_quantization(self) -> str:
+        """The 16-bit scheme that loses least: the checkpoint's own."""
+        return "fp16" if self.spec.dtype == "fp16" else "bf16"
+
+    def stored_as(self, quantization: str) -> Sequence[Stored]:
+        """Return the file's tensors, or those that converting at a scheme would make."""
+        plan = Storage(quantization=quantization).plan_tensor
+        return self.tensors or [plan(weight) for weight in self.spec.weights()]
+
+
+def estimate_memory(
+    facts: ModelFacts,
+    quantization: str,
+    *,
+    on_gpu: bool,
+    context_tokens: int = 0,
+    kv_dtype: str = "auto",
+) -> MemoryEstimate:
+    """Estimate the memory of a model at a scheme, with one sequence of the whole context.
+
+    Args:
+        facts: What is known of it.
+        quantization: int4, nf4, int8, fp16 or bf16; ignored for a .zse file.
+        on_gpu: Memory of a GPU; else what stays resident of a process on a CPU.
+        context_tokens: Tokens of KV cache, counted in whole blocks; 0 means the model's context,
+            at most 4096.
+        kv_dtype: Type of the cached keys and values; auto is bf16 on a GPU, fp32 on a CPU.
+    """
+    spec = facts.spec
+    context = min(context_tokens or DEFAULT_CONTEXT, spec.max_position)
+    options = BackendOptions(max_context=context, kv_dtype=kv_dtype)
+    tensors = facts.stored_as(quantization)
+    measure = _on_gpu if on_gpu else _on_cpu
+    weights, kv, overhead = measure(spec, tensors, options)
+    return MemoryEstimate(
+        quantization=facts.stored_quantization or quantization,
+        context_tokens=context,
+        weights_bytes=weights,
+        kv_bytes=kv,
+        overhead_bytes=overhead,
+    )
+
+
+def _on_gpu(
+    spec: ModelSpec, tensors: Sequence[Stored], options: BackendOptions
+) -> tuple[int, int, int]:
+    weights = sum(stored_bytes(t.scheme, t.shape, t.group_size) for t in tensors)
+    layout = layout_for(spec, "int8" if options.kv_dtype == "int8" else "bf16")
+    plans = StepPlans(spec, _linears(tensors), _TYPICAL_GPU, options)
+    padding_block = layout.block_bytes()  # of rows that fill up a captured step
+    tables = plans.rotary_bytes + plans.counters_bytes + padding_block
+    try:
+        scratch = plans.largest_scratch_bytes()
+    except UnsupportedModelError:  # no kernel multiplies such matrices; loading it will say so
+        scratch = 0
+    kv = _num_blocks(options) * layout.block_bytes()
+    return weights, kv, scratch + tables + GPU_RUNTIME_BYTES
+
+
+def _on_cpu(
+    spec: ModelSpec, tensors: Sequence[Stored], options: BackendOptions
+) -> tuple[int, int, int]:
+    """Return what is resident: copies of the process, and pages of the file that steps read."""
+    in_file = [stored_bytes(t.scheme, t.shape, t.group_size) for t in tensors]
+    upcasts = sum(in_file) <= UPCAST_LIMIT_BYTES
+    weights = 0
+    for tensor, size in zip(tensors, in_file, strict=True):
+        if tensor.name == spec.embedding.weight.name and not spec.is_tied:
+            continue  # rows of the mapping, of the tokens that come
+        form = form_of(tensor, upcasts=upcasts, packs_int8=True)
+        weights += size if form == "mapped" else kept_bytes(tensor, form)
+    kv = _num_blocks(options) * kv_block_bytes(spec, options.block_size, options.kv_dtype)
+    return weights, kv, _cpu_scratch_bytes(spec, options) + CPU_RUNTIME_BYTES
+
+
+def _cpu_scratch_bytes(spec: ModelSpec, options: BackendOptions) -> int:
+    """Return the float32 activations of the widest step: a layer's input, its widest product."""
+    rows = min(options.max_batch_tokens, options.max_context)
+    widest = max(w.shape[0] for w in spec.weights() if w.kind == "linear")
+    return rows * (2 * widest + 4 * spec.hidden_size) * 4
+
+
+def _num_blocks(options: BackendOptions) -> int:
+    return -(-options.max_context // DEFAULT_BLOCK_SIZE)
+
+
+def _linears(tensors: Sequence[Stored]) -> dict[str, LinearWeight]:
+    return {
+        tensor.name: LinearWeight(
+            scheme=str(tensor.scheme),
+            rows=tensor.shape[0],
+            columns=tensor.shape[1],
+            group_size=tensor.group_size,
+            weights=0,
+        )
+        for tensor in tensors
+        if len(tensor.shape) == 2 and tensor.scheme is not Scheme.FP32
+    }
