@@ -50,6 +50,7 @@ run_all() {
     part 60 loader "$python" $bench/loader.py --folder "$models" --disk /var/tmp --repeat 3
     part 240 kernels "$python" $bench/kernels.py --pack "$pack" --results "$out/kernels.jsonl"
     part 60 tune "$python" -m zse kernels tune --scheme int4 --shape 3584x4608 --rows 1 --rows 16 --force -o "$out/tuned.json"
+    part 300 memory "$python" $bench/memory.py --like qwen2.5-7b,qwen2.5-32b --device cuda --folder "$models"
     part 120 logits "$python" $bench/logits.py "$small" --device cuda
     part 300 cold-7b "$python" $bench/cold_start.py "$small" --device cuda --repeat 5 \
         --peers "$peers" --work "$models/peers" --llama-server "${LLAMA_SERVER:-}"

@@ -86,9 +86,11 @@ def make_model(
     threads: int = 4,
     digest: bool = True,
     tokenizer: Path | None = None,
+    max_position: int = 0,
 ) -> int:
     """Write the file; it appears under its name when it is whole. Return its size in bytes."""
-    config_json = CONFIGS[like]
+    longest = {"max_position_embeddings": max_position} if max_position else {}
+    config_json = {**CONFIGS[like], **longest}
     planned = plan_file(config_json, quant, seed, tokenizer or builtin_checkpoint("tiny"))
     layout = plan_layout(planned)
     draft = out.with_name(f"{out.name}.{os.getpid()}.partial")

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 from zse.backends.gpu.kv_pool import layout_for
 from zse.backends.gpu.plans import StepPlans
-from zse.backends.options import DEFAULT_BLOCK_SIZE, BackendOptions
 from zse.backends.resident import UPCAST_LIMIT_BYTES, form_of, kept_bytes, kv_block_bytes
 from zse.device.facts import DeviceFacts
 from zse.errors import UnsupportedModelError
 from zse.format.schemes import Scheme, stored_bytes
 from zse.kernels.linear.weight import LinearWeight
 from zse.models.storage import Storage
+from zse.options import LoadOptions, load_options
 from zse.records import record
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ DEFAULT_CONTEXT = 4096
 """Tokens of KV cache that an estimate includes when none are asked for."""
 GPU_RUNTIME_BYTES = 400 << 20
 """A context of the driver with its small stacks, the kernels' code and a few captured steps."""
-CPU_RUNTIME_BYTES = 240 << 20
-"""An interpreter with torch, a tokenizer and the server's libraries."""
+CPU_RUNTIME_BYTES = 256 << 20
+"""An interpreter with torch and the engine."""
 _TYPICAL_GPU = DeviceFacts(
     name="",
     target="sm_90",
@@ -83,8 +83,9 @@ class ModelFacts:
 
     def stored_as(self, quantization: str) -> Sequence[Stored]:
         """Return the file's tensors, or those that converting at a scheme would make."""
-        plan = Storage(quantization=quantization).plan_tensor
-        return self.tensors or [plan(weight) for weight in self.spec.weights()]
+        if self.tensors:
+            return self.tensors
+        return list(map(Storage(quantization=quantization).plan_tensor, self.spec.weights()))
 
 
 def estimate_memory(
@@ -100,14 +101,14 @@ def estimate_memory(
     Args:
         facts: What is known of it.
         quantization: int4, nf4, int8, fp16 or bf16; ignored for a .zse file.
-        on_gpu: Memory of a GPU; else what stays resident of a process on a CPU.
+        on_gpu: Memory of a GPU; else the most that is resident of a process on a CPU.
         context_tokens: Tokens of KV cache, counted in whole blocks; 0 means the model's context,
             at most 4096.
         kv_dtype: Type of the cached keys and values; auto is bf16 on a GPU, fp32 on a CPU.
     """
     spec = facts.spec
     context = min(context_tokens or DEFAULT_CONTEXT, spec.max_position)
-    options = BackendOptions(max_context=context, kv_dtype=kv_dtype)
+    options = load_options(max_context=context, kv_dtype=kv_dtype)
     tensors = facts.stored_as(quantization)
     measure = _on_gpu if on_gpu else _on_cpu
     weights, kv, overhead = measure(spec, tensors, options)
@@ -121,10 +122,10 @@ def estimate_memory(
 
 
 def _on_gpu(
-    spec: ModelSpec, tensors: Sequence[Stored], options: BackendOptions
+    spec: ModelSpec, tensors: Sequence[Stored], options: LoadOptions
 ) -> tuple[int, int, int]:
     weights = sum(stored_bytes(t.scheme, t.shape, t.group_size) for t in tensors)
-    layout = layout_for(spec, "int8" if options.kv_dtype == "int8" else "bf16")
+    layout = layout_for(spec, "int8" if options.cache.kv_dtype == "int8" else "bf16")
     plans = StepPlans(spec, _linears(tensors), _TYPICAL_GPU, options)
     padding_block = layout.block_bytes()  # of rows that fill up a captured step
     tables = plans.rotary_bytes + plans.counters_bytes + padding_block
@@ -137,7 +138,7 @@ def _on_gpu(
 
 
 def _on_cpu(
-    spec: ModelSpec, tensors: Sequence[Stored], options: BackendOptions
+    spec: ModelSpec, tensors: Sequence[Stored], options: LoadOptions
 ) -> tuple[int, int, int]:
     """Return what is resident: copies of the process, and pages of the file that steps read."""
     in_file = [stored_bytes(t.scheme, t.shape, t.group_size) for t in tensors]
@@ -148,19 +149,25 @@ def _on_cpu(
             continue  # rows of the mapping, of the tokens that come
         form = form_of(tensor, upcasts=upcasts, packs_int8=True)
         weights += size if form == "mapped" else kept_bytes(tensor, form)
-    kv = _num_blocks(options) * kv_block_bytes(spec, options.block_size, options.kv_dtype)
-    return weights, kv, _cpu_scratch_bytes(spec, options) + CPU_RUNTIME_BYTES
+    kv = _num_blocks(options) * kv_block_bytes(
+        spec, options.cache.block_size, options.cache.kv_dtype
+    )
+    return (
+        weights,
+        _num_blocks(options) * block,
+        _cpu_scratch_bytes(spec, options) + CPU_RUNTIME_BYTES,
+    )
 
 
-def _cpu_scratch_bytes(spec: ModelSpec, options: BackendOptions) -> int:
+def _cpu_scratch_bytes(spec: ModelSpec, options: LoadOptions) -> int:
     """Return the float32 activations of the widest step: a layer's input, its widest product."""
-    rows = min(options.max_batch_tokens, options.max_context)
+    rows = min(options.batch.max_batch_tokens, options.batch.max_context)
     widest = max(w.shape[0] for w in spec.weights() if w.kind == "linear")
     return rows * (2 * widest + 4 * spec.hidden_size) * 4
 
 
-def _num_blocks(options: BackendOptions) -> int:
-    return -(-options.max_context // DEFAULT_BLOCK_SIZE)
+def _num_blocks(options: LoadOptions) -> int:
+    return -(-options.batch.max_context // options.cache.block_size)
 
 
 def _linears(tensors: Sequence[Stored]) -> dict[str, LinearWeight]:
