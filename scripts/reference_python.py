@@ -1,6 +1,7 @@
 """The reference page of the Python API: what ``zse`` offers, from signatures and docstrings.
 
-Sources are read, not imported: the page is the same whatever is installed.
+Sources are read, not imported, but for the table of options: the page is the same whatever is
+installed.
 """
 
 from __future__ import annotations
@@ -13,7 +14,10 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 
+from zse.options import LoadFields, LoadOptions, options_of
+
 ROOT = Path(__file__).resolve().parents[1]
+LOAD_OPTIONS = options_of(LoadOptions)
 WIDTH = 100
 HEAD = """# Python
 
@@ -67,6 +71,8 @@ def class_part(found: Definition) -> str:
     if made is not None:
         lines += [code(f"{node.name}{arguments_of(made)}"), ""]
     lines += [prose(node)]
+    if made is not None and made.args.kwarg and "LoadFields" in ast.unparse(made.args.kwarg):
+        lines += load_options_table()
     lines += field_table(node)
     groups: dict[str, list[ast.FunctionDef]] = {}
     for item in methods:
@@ -155,6 +161,16 @@ def field_table(node: ast.ClassDef) -> list[str]:
         kind = ast.unparse(item.annotation).replace("|", "\\|")
         rows.append(f"| {item.target.id} | `{kind}` | {default} | {plain_ticks(text)} |")
     return ["| field | type | default | |", "|---|---|---|---|", *rows, ""] if rows else []
+
+
+def load_options_table() -> list[str]:
+    """Return what may be given by name to whatever loads a model."""
+    rows = []
+    for name, kind in LoadFields.__annotations__.items():
+        row = LOAD_OPTIONS[{"max_sequences": "max_running"}.get(name, name)]
+        written = kind.__forward_arg__.replace("|", "\\|")
+        rows.append(f"| {name} | `{written}` | `{row.default!r}` | {row.meaning} |")
+    return ["| option | type | default | |", "|---|---|---|---|", *rows, ""]
 
 
 def prose(node: ast.ClassDef | ast.FunctionDef) -> str:

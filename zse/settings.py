@@ -109,7 +109,6 @@ class HubSettings:
         "File of the token that `hf auth login` saved (under HF_HOME)",
         env="HF_TOKEN_PATH",
     )
-    offline: bool = described(False, "Ask no hub; use what is there", env="HF_HUB_OFFLINE")
 
 
 @record
@@ -136,6 +135,24 @@ class Folders:
 
 
 @record
+class LibrarySettings:
+    """What libraries read themselves, and zse sets before they do unless the user has."""
+
+    openmp_spin_count: str = described(
+        "2000",
+        "Turns that a waiting thread of OpenMP makes before it sleeps; not set by zse where "
+        "OMP_WAIT_POLICY is",
+        env="GOMP_SPINCOUNT",
+    )
+    openmp_wait_policy: str = described(
+        "", "What waiting threads of OpenMP do", env="OMP_WAIT_POLICY"
+    )
+    gpu_queues: str = described(
+        "1", "Queues from this process to a GPU", env="CUDA_DEVICE_MAX_CONNECTIONS"
+    )
+
+
+@record
 class Settings:
     """What the environment and ``zse.toml`` say. Command-line flags win over these values."""
 
@@ -144,6 +161,7 @@ class Settings:
     hub: HubSettings = HubSettings()
     proxies: ProxySettings = ProxySettings()
     folders: Folders = Folders()
+    libraries: LibrarySettings = LibrarySettings()
     config: str = described(
         "", "A file of settings", unset="zse.toml of the current folder", by_hand=False
     )
@@ -188,10 +206,6 @@ _BELOW = {
     "registry_auth_file": ("docker_config", "config.json"),
 }
 """Paths that, when nobody gives them, lie in a folder that somebody may give."""
-_OPENMP_WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
-_SPIN_COUNT = 2000
-"""Turns of libgomp's waiting loop, each a pause of 15 to 50 ns: measured by
-``scripts/bench/cpu_sharing.py``."""
 
 
 def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
@@ -208,13 +222,15 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
     """
     env = os.environ if environ is None else environ
     rows = options_of(Settings)
-    values: dict[str, object] = {}
-    for path in _files(env):
-        values |= _read(path, rows)
+    said: dict[str, object] = {}
     for row in rows.values():
         variable = next((name for name in row.variables if env.get(name)), None)
         if variable is not None:
-            values[row.key] = _parse(row, variable, env[variable])
+            said[row.key] = _parse(row, variable, env[variable])
+    values: dict[str, object] = {}
+    for path in _files(str(said.get("config", "")), str(said.get("config_home", "~/.config"))):
+        values |= _read(path, rows)
+    values |= said
     for key, (folder, name) in _BELOW.items():
         if key not in values and folder in values:
             values[key] = Path(str(values[folder])) / name
@@ -238,28 +254,37 @@ def wait_briefly_in_openmp() -> None:
     A few dozen microseconds cover the gap between two operations of a step and cost little else.
 
     OpenMP reads the environment once, when its library is loaded: call this before torch is
-    imported. What the user has set stays.
+    imported. What the user has set stays. A turn is a pause of 15 to 50 ns; their number was
+    measured by ``scripts/bench/cpu_sharing.py``.
     """
-    if not any(name in os.environ for name in _OPENMP_WAITING):
-        os.environ["GOMP_SPINCOUNT"] = str(_SPIN_COUNT)
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", LibrarySettings().openmp_spin_count)
+
+
+def use_one_gpu_queue() -> None:
+    """Tell the CUDA driver to make one queue instead of eight, unless the user says otherwise.
+
+    The engine has one stream, and the driver makes a context in half of the time. Call this before
+    there is a second thread: others read the environment in C.
+    """
+    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", LibrarySettings().gpu_queues)
 
 
 def _home_in(path: str) -> Path:
     return Path(os.path.expanduser(path))  # noqa: PTH111 - which fails where a user has no home
 
 
-def _files(env: Mapping[str, str]) -> list[Path]:
+def _files(named: str, config_home: str) -> list[Path]:
     """Return the files that are there, the weakest first.
 
     Raises:
         BadSettingError: The one that ZSE_CONFIG names is not.
     """
-    named = env.get("ZSE_CONFIG", "")
     if named and not Path(named).is_file():
         raise BadSettingError(
             f"ZSE_CONFIG={named!r} is no file", hint="Name a file, or unset ZSE_CONFIG."
         )
-    users = _home_in(env.get("XDG_CONFIG_HOME") or "~/.config") / "zse" / FILE_NAME
+    users = _home_in(config_home) / "zse" / FILE_NAME
     return [path for path in (users, Path(named or FILE_NAME)) if path.is_file()]
 
 

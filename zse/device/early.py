@@ -7,8 +7,9 @@ waits for it. Errors are left to that later opening, which can say what they mea
 from __future__ import annotations
 
 import ctypes
-import os
 import threading
+
+from zse.settings import use_one_gpu_queue
 
 
 def open_early(device: str) -> threading.Thread | None:
@@ -20,9 +21,7 @@ def open_early(device: str) -> threading.Thread | None:
     kind, _, ordinal = device.partition(":")
     if kind not in ("auto", "cuda") or not (ordinal or "0").isdecimal():
         return None
-    # One queue to the GPU instead of eight: the engine has one stream, and the driver makes the
-    # context in half of the time. Set before there is a second thread: others read it in C.
-    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")  # noqa: TID251 - the driver reads it
+    use_one_gpu_queue()
     thread = threading.Thread(target=_open, args=(int(ordinal or 0),), name="zse-gpu", daemon=True)
     thread.start()
     return thread

@@ -96,7 +96,8 @@ class LLM:
             folder, a hub id or ``tiny``, which is converted on first use.
         progress: Called as ``progress(stage, done_bytes, total_bytes)`` while a checkpoint is
             converted (``convert``) or a file is fetched (``fetch``).
-        options: As the fields of ``LoadOptions`` and of the records in it.
+        options: Where and how it runs: the fields of ``zse.options.LoadFields``, such as
+            ``device``, ``max_context`` and ``kv_gib``.
 
     Raises:
         NotFoundError: There is no such model.
@@ -112,7 +113,7 @@ class LLM:
         **options: Unpack[LoadFields],
     ) -> None:
         settings = load_settings()
-        options.setdefault("kernels", settings.serve.load.device.kernels)
+        options["kernels"] = options.get("kernels") or settings.serve.load.device.kernels
         self._model = load_model(path, load_options(**options), settings, progress=progress)
         self._streams: dict[str, _Stream] = {}
         self._request_ids = itertools.count()

@@ -1,0 +1,74 @@
+"""Who may read the environment and who may import by name: a few, by name, and nobody else."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+SOURCES = Path(__file__).parents[2] / "zse"
+
+READS_THE_ENVIRONMENT = {"environ", "environb", "getenv", "putenv"}
+EDGES = {
+    "cli",  # the command line
+    "serve/__main__.py",  # what images start
+    "engine/llm.py",  # and the Python API, where nobody hands settings in
+    "engine/orchestrator.py",
+    "quantize/convert.py",
+    "quantize/locate.py",
+    "quantize/huggingface/load.py",
+}
+MAKES_CHILDREN = {
+    "cli/build_image.py",  # hands its own variables to --secret NAME=env:VARIABLE
+    "deploy/measure/start.py",
+    "kernels/build/pool.py",
+    "kernels/find.py",
+    "oci/python/wheels.py",
+}
+IMPORTS_BY_NAME = {
+    "__init__.py",  # public names that are imported when they are asked for (PEP 562)
+    "cli/__init__.py",
+    "format/__init__.py",
+    "models/__init__.py",
+    "store/__init__.py",
+    "models/families/__init__.py",  # a table of modules of its own package
+    "deploy/registry.py",
+    "kernels/build/worker.py",  # the kernel that a job names, in a child process
+    "quantize/hub.py",  # packages of others, which may be absent
+    "quantize/huggingface/bnb.py",
+    "text/kitoken_module.py",
+}
+
+
+def users_of(names: set[str]) -> set[str]:
+    """Return the modules that name one of these, as a name, an attribute or an import."""
+    found = set()
+    for path in SOURCES.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            named = {getattr(node, "id", ""), getattr(node, "attr", ""), getattr(node, "name", "")}
+            if isinstance(node, ast.Name | ast.Attribute | ast.alias) and named & names:
+                found.add(str(path.relative_to(SOURCES)))
+    return found - {"settings.py"}
+
+
+@pytest.mark.parametrize(
+    ("names", "allowed"),
+    [
+        (READS_THE_ENVIRONMENT, set()),
+        ({"load_settings"}, EDGES),
+        ({"subprocess_environment"}, MAKES_CHILDREN),
+        ({"import_module", "__import__"}, IMPORTS_BY_NAME),
+    ],
+    ids=["environ", "load_settings", "subprocess_environment", "import_module"],
+)
+def test_only_those_who_may_do(names: set[str], allowed: set[str]) -> None:
+    found = users_of(names)
+    covered = {path for path in found if path in allowed or path.partition("/")[0] in allowed}
+    assert found - covered == set()
+    assert {each for each in allowed if not any(path.startswith(each) for path in found)} == set()
+
+
+def test_a_module_that_does_would_be_seen() -> None:
+    assert "quantize/convert.py" in users_of({"load_settings"})
+    assert users_of({"os"})
