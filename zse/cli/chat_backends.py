@@ -72,11 +72,9 @@ class LocalBackend:
             yield delta.text
 
     def __enter__(self) -> Self:
-        """Return itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Give the model's memory back."""
         self._llm.close()
 
 
@@ -128,11 +126,9 @@ class ServerBackend:
             ) from None
 
     def __enter__(self) -> Self:
-        """Return itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close the connections."""
         self._client.close()
 
 

@@ -192,7 +192,7 @@ def test_minor_versions_of_python_build_the_same_image(build_here, lock, project
         packages = project / version
         install = ["-m", "pip", "install", "--quiet", "--target", str(packages)]
         done = subprocess.run(
-            [path, *install, "click", "httpx", REQUIREMENT], capture_output=True, check=False
+            [path, *install, "httpx", REQUIREMENT], capture_output=True, check=False
         )
         if done.returncode:
             pytest.skip(f"pip of Python {version} cannot install here")
