@@ -149,14 +149,9 @@ def _on_cpu(
             continue  # rows of the mapping, of the tokens that come
         form = form_of(tensor, upcasts=upcasts, packs_int8=True)
         weights += size if form == "mapped" else kept_bytes(tensor, form)
-    kv = _num_blocks(options) * kv_block_bytes(
-        spec, options.cache.block_size, options.cache.kv_dtype
-    )
-    return (
-        weights,
-        _num_blocks(options) * block,
-        _cpu_scratch_bytes(spec, options) + CPU_RUNTIME_BYTES,
-    )
+    block = kv_block_bytes(spec, options.cache.block_size, options.cache.kv_dtype)
+    overhead = _cpu_scratch_bytes(spec, options) + CPU_RUNTIME_BYTES
+    return weights, _num_blocks(options) * block, overhead
 
 
 def _cpu_scratch_bytes(spec: ModelSpec, options: LoadOptions) -> int:
