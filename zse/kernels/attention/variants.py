@@ -10,6 +10,7 @@ from zse.kernels.layout import (
     INT8_HEAD_DIMS,
     padded,
 )
+from zse.kernels.rope_store.variants import CACHE, HEAD_INPUTS
 from zse.kernels.variant import Kernel, Variant, number, pointer, variant
 from zse.records import record
 
@@ -21,17 +22,9 @@ DECODE = Kernel(
     module="zse.kernels.attention.triton.decode",
     function="attention_decode",
     arguments=(
-        pointer("qkv", "fp32"),
-        pointer("bias", "fp32"),
-        pointer("q_norm", "fp32"),
-        pointer("k_norm", "fp32"),
-        pointer("cosines_sines", "fp32"),
-        pointer("positions", "i32"),
+        *HEAD_INPUTS,
         pointer("tables", "i32"),
-        pointer("keys", "bf16"),
-        pointer("values", "bf16"),
-        pointer("key_scales", "fp16"),
-        pointer("value_scales", "fp16"),
+        *CACHE,
         pointer("outputs", "bf16"),
         pointer("output_scales", "fp32"),
         pointer("output_sums", "fp32"),
@@ -56,10 +49,7 @@ PREFILL = Kernel(
     function="attention_prefill",
     arguments=(
         pointer("queries", "bf16"),
-        pointer("keys", "bf16"),
-        pointer("values", "bf16"),
-        pointer("key_scales", "fp16"),
-        pointer("value_scales", "fp16"),
+        *CACHE,
         pointer("tables", "i32"),
         pointer("tile_first_rows", "i32"),
         pointer("tile_num_rows", "i32"),

@@ -12,21 +12,27 @@ ROW_GROUPS = (1, 4, 8, 16, 32, 64, 128)
 FAMILY_ROW_GROUPS = (16, 32, 64, 128)
 """The same where a row needs more than RMSNorm."""
 
+_SOURCES = (
+    pointer("residual", "fp32"),
+    pointer("added", "fp32"),
+    pointer("row_index", "i32"),
+    pointer("norm", "fp32"),
+)
+_RESULTS = (
+    pointer("outputs", "i8"),
+    pointer("scales", "fp32"),
+    pointer("sums", "fp32"),
+    number("hidden", aligned=True),
+    number("added_rows"),
+    number("splits"),
+)
 RESIDUAL_NORM = Kernel(
     name="norm.residual_norm",
     module=MODULE,
     function="residual_norm",
     arguments=(
-        pointer("residual", "fp32"),
-        pointer("added", "fp32"),
-        pointer("row_index", "i32"),
-        pointer("norm", "fp32"),
-        pointer("outputs", "i8"),
-        pointer("scales", "fp32"),
-        pointer("sums", "fp32"),
-        number("hidden", aligned=True),
-        number("added_rows"),
-        number("splits"),
+        *_SOURCES,
+        *_RESULTS,
         number("epsilon", "fp32"),
     ),
 )
@@ -35,18 +41,10 @@ FAMILY_NORM = Kernel(
     module=MODULE,
     function="family_norm",
     arguments=(
-        pointer("residual", "fp32"),
-        pointer("added", "fp32"),
-        pointer("row_index", "i32"),
-        pointer("norm", "fp32"),
+        *_SOURCES,
         pointer("norm_bias", "fp32"),
         pointer("added_bias", "fp32"),
-        pointer("outputs", "i8"),
-        pointer("scales", "fp32"),
-        pointer("sums", "fp32"),
-        number("hidden", aligned=True),
-        number("added_rows"),
-        number("splits"),
+        *_RESULTS,
         number("gathers"),
         number("has_norm_bias"),
         number("has_added_bias"),

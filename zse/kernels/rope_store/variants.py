@@ -11,6 +11,22 @@ TABLE_BLOCK = 4
 HEADS = 8
 """Heads a program of ``rope_store``."""
 
+HEAD_INPUTS = (
+    pointer("qkv", "fp32"),
+    pointer("bias", "fp32"),
+    pointer("q_norm", "fp32"),
+    pointer("k_norm", "fp32"),
+    pointer("cosines_sines", "fp32"),
+    pointer("positions", "i32"),
+)
+"""``layout.HeadInputs.addresses``."""
+CACHE = (
+    pointer("keys", "bf16"),
+    pointer("values", "bf16"),
+    pointer("key_scales", "fp16"),
+    pointer("value_scales", "fp16"),
+)
+"""``layout.PagedCache.addresses``."""
 ROPE_TABLE = Kernel(
     name="rope_store.rope_table",
     module=MODULE,
@@ -27,19 +43,11 @@ ROPE_STORE = Kernel(
     module=MODULE,
     function="rope_store",
     arguments=(
-        pointer("qkv", "fp32"),
-        pointer("bias", "fp32"),
-        pointer("q_norm", "fp32"),
-        pointer("k_norm", "fp32"),
-        pointer("cosines_sines", "fp32"),
-        pointer("positions", "i32"),
+        *HEAD_INPUTS,
         pointer("table_rows", "i32"),
         pointer("tables", "i32"),
         pointer("queries", "bf16"),
-        pointer("keys", "bf16"),
-        pointer("values", "bf16"),
-        pointer("key_scales", "fp16"),
-        pointer("value_scales", "fp16"),
+        *CACHE,
         number("rows"),
         number("splits"),
         number("has_bias"),
