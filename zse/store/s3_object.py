@@ -111,6 +111,7 @@ class S3Place:
         self._location, self._account = location, account
         self._region = account.region
         self._is_anonymous = False
+        self._request = Request(url="")
         self.name = location.url
 
     @cached_property
@@ -119,8 +120,11 @@ class S3Place:
 
     def request(self) -> Request:
         """Return how the object is asked for now; a redirect would be to another's signature."""
-        server, path = self._account.address(self._location, self._region)
-        return Request(url=server + path, private=self._signatures.headers(), follow="nowhere")
+        headers = self._signatures.headers()
+        if headers is not self._request.private:
+            server, path = self._account.address(self._location, self._region)
+            self._request = Request(url=server + path, private=headers, follow="nowhere")
+        return self._request
 
     def describe(self, pool: HttpPool) -> Facts | None:  # noqa: ARG002 - the first range tells all
         """Return None."""

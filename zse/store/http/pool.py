@@ -6,7 +6,6 @@ import contextlib
 import ssl
 import threading
 import weakref
-from collections import defaultdict
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import SplitResult, urljoin, urlsplit
@@ -35,6 +34,14 @@ class CertificateError(StoreError):
     """A server's certificate is not one that this machine trusts."""
 
 
+class _Route:
+    """A server, and the connections to it that nobody uses."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.idle: list[Connection] = []
+
+
 class HttpPool:
     """Connections to any number of servers, closed with the object.
 
@@ -54,12 +61,11 @@ class HttpPool:
         self._proxies, self._ca_bundle = proxies, ca_bundle
         self._timeout_seconds = timeout_seconds
         self._lock = threading.Lock()
-        self._servers: dict[tuple[str, str], Server] = {}
-        self._idle: dict[Server, list[Connection]] = defaultdict(list)
+        self._routes: dict[tuple[str, str], _Route] = {}
         self._busy: set[Connection] = set()
         self._has_connected = False
         self.is_interrupted = False
-        weakref.finalize(self, _close_all, self._idle)
+        weakref.finalize(self, _close_all, self._routes)
 
     @contextlib.contextmanager
     def ask(
@@ -93,13 +99,22 @@ class HttpPool:
         home = url
         for _ in range(MAX_REDIRECTS + 1):
             sent = {**headers, **(private or {})} if same_server(url, home) else headers
-            with self._exchange(method, url, sent, body) as answer:
+            route = self._route(urlsplit(url))
+            connection, answer = self._send(route, method, _target(url), sent, body)
+            is_reusable = False
+            try:
+                answer.url = url
                 following = _redirect_of(answer)
-                is_home = bool(following) and same_server(following, home)
-                if not following or not (follow == "anywhere" or (is_home and follow == "home")):
+                if not following or not _is_followed(home, following, follow):
+                    following = ""
                     yield answer
-                    return
-                answer.read()
+                else:
+                    answer.read()
+                is_reusable = answer.is_reusable
+            finally:
+                self._put_back(route, connection, is_reusable=is_reusable)
+            if not following:
+                return
             _check_redirect(urlsplit(url), urlsplit(following))
             url = following
         raise StoreError(
@@ -117,44 +132,30 @@ class HttpPool:
     def close(self) -> None:
         """Close the connections that are not in use."""
         with self._lock:
-            _close_all(self._idle)
-
-    @contextlib.contextmanager
-    def _exchange(
-        self, method: str, url: str, headers: Mapping[str, str], body: bytes
-    ) -> Iterator[Answer]:
-        server, target = self._server(urlsplit(url)), _target(url)
-        is_reusable = False
-        connection, answer = self._send(server, method, target, headers, body)
-        try:
-            answer.url = url
-            yield answer
-            is_reusable = answer.is_reusable
-        finally:
-            self._put_back(server, connection, is_reusable=is_reusable)
+            _close_all(self._routes)
 
     def _send(
-        self, server: Server, method: str, target: str, headers: Mapping[str, str], body: bytes
+        self, route: _Route, method: str, target: str, headers: Mapping[str, str], body: bytes
     ) -> tuple[Connection, Answer]:
         while True:
-            connection = self._take(server)
+            connection = self._take(route)
             was_open = connection.is_open
             try:
                 self._open(connection)
                 return connection, connection.ask(target, headers, method=method, body=body)
             except ssl.SSLCertVerificationError as error:
-                self._put_back(server, connection)
+                self._put_back(route, connection)
                 raise CertificateError(
-                    f"the certificate of {server.host} is not valid: {error.verify_message}",
+                    f"the certificate of {route.server.host} is not valid: {error.verify_message}",
                     hint="Check the address, this machine's clock and its CA certificates.",
                 ) from error
             except ConnectionError:
-                self._put_back(server, connection)
+                self._put_back(route, connection)
                 # A server may close an idle connection at any time.
                 if not was_open or self.is_interrupted:
                     raise
             except BaseException:
-                self._put_back(server, connection)
+                self._put_back(route, connection)
                 raise
 
     def _open(self, connection: Connection) -> None:
@@ -168,31 +169,33 @@ class HttpPool:
             raise UnreachableError(error.errno, error.strerror or str(error)) from error
         self._has_connected = True
 
-    def _take(self, server: Server) -> Connection:
+    def _take(self, route: _Route) -> Connection:
         with self._lock:
-            idle = self._idle[server]
-            connection = idle.pop() if idle else self._connection(server)
+            if route.idle:
+                connection = route.idle.pop()
+            else:
+                connection = Connection(
+                    route.server, lambda: self._tls, timeout_seconds=self._timeout_seconds
+                )
             self._busy.add(connection)
             return connection
 
-    def _connection(self, server: Server) -> Connection:
-        return Connection(server, lambda: self._tls, timeout_seconds=self._timeout_seconds)
-
     def _put_back(
-        self, server: Server, connection: Connection, *, is_reusable: bool = False
+        self, route: _Route, connection: Connection, *, is_reusable: bool = False
     ) -> None:
         with self._lock:
             self._busy.discard(connection)
             if is_reusable and not self.is_interrupted:
-                self._idle[server].append(connection)
+                route.idle.append(connection)
                 return
         connection.close()
 
-    def _server(self, parts: SplitResult) -> Server:
+    def _route(self, parts: SplitResult) -> _Route:
         key = parts.scheme, parts.netloc
-        if key not in self._servers:
-            self._servers[key] = self._described(parts)
-        return self._servers[key]
+        with self._lock:
+            if key not in self._routes:
+                self._routes[key] = _Route(self._described(parts))
+            return self._routes[key]
 
     def _described(self, parts: SplitResult) -> Server:
         try:
@@ -235,6 +238,10 @@ def _target(url: str) -> str:
     return (parts.path or "/") + ("?" + parts.query if parts.query else "")
 
 
+def _is_followed(home: str, following: str, follow: Follow) -> bool:
+    return follow == "anywhere" or (follow == "home" and same_server(following, home))
+
+
 def _redirect_of(answer: Answer) -> str:
     """Return where an answer sends whoever asked; empty when it sends nobody anywhere."""
     if answer.status not in _REDIRECTS or not answer.header("Location"):
@@ -260,8 +267,8 @@ def _check_redirect(before: SplitResult, after: SplitResult) -> None:
         raise RefusedError(f"{here} redirects to this machine itself", hint="Check the address.")
 
 
-def _close_all(idle: dict[Server, list[Connection]]) -> None:
-    for connections in idle.values():
-        while connections:
+def _close_all(routes: dict[tuple[str, str], _Route]) -> None:
+    for route in routes.values():
+        while route.idle:
             with contextlib.suppress(OSError):
-                connections.pop().close()
+                route.idle.pop().close()

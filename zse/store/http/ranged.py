@@ -198,7 +198,7 @@ class RangedObject:
     def _ask(self, headers: Mapping[str, str]) -> Iterator[Answer]:
         """Ask where the last redirect led; where that is over (it may be signed), ask for anew."""
         request = self._place.request()
-        for url in dict.fromkeys((self._found_at or request.url, request.url)):
+        for url in (self._found_at, request.url) if self._found_at else (request.url,):
             private = request.private if same_server(url, request.url) else {}
             with self._pool.ask(url, headers, private=private, follow=request.follow) as answer:
                 if answer.status in _GONE and url != request.url:
