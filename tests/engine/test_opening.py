@@ -11,12 +11,7 @@ from range_server import serving
 from sample_packs import write_stub_pack
 
 from tests.stream.conftest import write_model
-from zse.backends.types import (
-    PENDING_TOKEN,
-    SequenceChunk,
-    StepBatch,
-    kind_of,
-)
+from zse.backends.types import PENDING_TOKEN, SequenceChunk, StepBatch, kind_of
 from zse.device.cuda import Driver, Gpu
 from zse.engine import loading
 from zse.engine.loading import load_model

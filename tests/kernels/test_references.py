@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -18,10 +19,9 @@ from zse.format.as_torch import bytes_from
 from zse.format.layout import PlannedTensor
 from zse.kernels.attention.reference import attention
 from zse.kernels.embed.reference import embed
-from zse.kernels.gate_up.reference import gate_up
-from zse.kernels.lm_head_sample.reference import lm_head_sample
+from zse.kernels.gate_up.reference import activated_product
 from zse.kernels.lm_head_sample.row import SamplingRow
-from zse.kernels.norm.reference import rms_norm
+from zse.kernels.norm.reference import residual_norm
 from zse.kernels.rope_store.reference import rope_store
 from zse.models.uniform import TensorNames, UniformDecoder
 from zse.options import load_options
@@ -30,26 +30,34 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from zse.models.spec import ModelSpec
+
 TOLERANCE = 1e-5
 HIDDEN, HEADS, KV_HEADS, HEAD_DIM, WIDE, VOCAB = 64, 4, 2, 16, 96, 100
 EPSILON = 1e-5
 FREQUENCIES = tuple(10000.0 ** (-i / 8) for i in range(8))
-MATRICES = {
-    "embed.weight": (VOCAB, HIDDEN),
-    "qkv.weight": ((HEADS + 2 * KV_HEADS) * HEAD_DIM, HIDDEN),
-    "gate_up.weight": (2 * WIDE, HIDDEN),
-    "down.weight": (HIDDEN, WIDE),
+PLAIN: dict[str, Any] = {"qkv_bias": True}
+HEAD_NORMS: dict[str, Any] = {"qk_norm": True}
+EVERYTHING: dict[str, Any] = {
+    "qkv_bias": True,
+    "output_bias": True,
+    "mlp_bias": True,
+    "activation": "gelu_tanh",
+    "is_gated": False,
+    "norm": "layer",
+    "attention_scale": 0.2,
+    "embedding_scale": 3.0,
+    "residual_scale": 0.5,
+    "logit_scale": 0.25,
 }
-VECTORS = {"norm.weight": HIDDEN, "qkv.bias": MATRICES["qkv.weight"][0], "head_norm": HEAD_DIM}
 
 
-@pytest.fixture(scope="module")
-def case(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """Return a backend over a small float32 file, its tensors, a step and a residual stream."""
+def write_file(path: Path, spec: ModelSpec) -> dict[str, torch.Tensor]:
+    """Write a float32 file of random tensors; return them."""
     generator = torch.Generator().manual_seed(3)
-    shapes = {**MATRICES, **{name: (size,) for name, size in VECTORS.items()}}
-    tensors = {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}
-    path: Path = tmp_path_factory.mktemp("kernels") / "case.zse"
+    tensors = {
+        weight.name: torch.randn(weight.shape, generator=generator) for weight in spec.weights()
+    }
     plan = [
         PlannedTensor(name=n, scheme=Scheme.FP32, shape=tuple(t.shape)) for n, t in tensors.items()
     ]
@@ -58,6 +66,13 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         for name, tensor in tensors.items():
             writer.write_part(name, "data", bytes_from(tensor))
         writer.close()
+    return tensors
+
+
+@pytest.fixture(scope="module", params=[PLAIN, HEAD_NORMS, EVERYTHING], ids=len)
+def case(tmp_path_factory: pytest.TempPathFactory, request: Any) -> Iterator[Any]:
+    """Return a backend over a small file, its tensors, a step and a residual stream."""
+    path: Path = tmp_path_factory.mktemp("kernels") / "case.zse"
     numbers = UniformDecoder(
         family="llama",
         vocab_size=VOCAB,
@@ -70,10 +85,14 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         rms_norm_eps=EPSILON,
         rope_theta=10000.0,
         max_position=64,
+        tie_word_embeddings=True,
+        **request.param,
     )
+    spec = numbers.spec(TensorNames())
+    tensors = write_file(path, spec)
     options = load_options(block_size=4, num_blocks=8, threads=1)
     with ZSEReader(path) as reader:
-        backend = CPUBackend(reader, numbers.spec(TensorNames()), options)
+        backend = CPUBackend(reader, spec, options)
         chunks = [
             SequenceChunk(0, [5, 9, 77], 0, [6], "prefill", wants_logits=True),
             SequenceChunk(1, [31], 0, [2], "decode"),
@@ -81,9 +100,37 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         ]
         rows = [SamplingRow(temperature=0.0)]
         step = backend.begin(StepBatch(chunks=chunks, sampling=[rows] * 3))
-        residual = torch.randn(11, HIDDEN, generator=generator)
-        yield SimpleNamespace(backend=backend, tensors=tensors, step=step, residual=residual)
+        residual = torch.randn(11, HIDDEN, generator=torch.Generator().manual_seed(4))
+        layer = spec.layers[0]
+        with backend.layer(layer) as weights:
+            yield SimpleNamespace(
+                backend=backend,
+                tensors=tensors,
+                step=step,
+                residual=residual,
+                spec=spec,
+                layer=layer,
+                weights=weights,
+                numbers=numbers,
+            )
         backend.close()
+
+
+def normalized(case: Any, values: torch.Tensor, name: str) -> torch.Tensor:
+    """Return the reference's norm of ``values``."""
+    return residual_norm(
+        values,
+        case.tensors[f"{name}.weight"],
+        EPSILON,
+        is_layer_norm=case.numbers.norm == "layer",
+        norm_bias=case.tensors.get(f"{name}.bias"),
+    )[1]
+
+
+def product(case: Any, values: torch.Tensor, name: str) -> torch.Tensor:
+    """Return ``values`` times a matrix, and its bias if it has one."""
+    outputs = values @ case.tensors[f"{name}.weight"].T
+    return outputs + case.tensors.get(f"{name}.bias", torch.zeros(1))
 
 
 def check(found: torch.Tensor, expected: torch.Tensor) -> None:
@@ -92,29 +139,27 @@ def check(found: torch.Tensor, expected: torch.Tensor) -> None:
 
 
 def test_embed_equals_its_reference(case: Any) -> None:
-    found = case.backend.embed(case.step, "embed.weight")
-    assert torch.equal(found, embed(case.step.token_ids, case.tensors["embed.weight"]))
+    scale = case.spec.embedding.scale
+    found = case.backend.embed(case.step, case.backend.ends.embedding, scale)
+    assert torch.equal(found, embed(case.step.token_ids, case.tensors["embed.weight"]) * scale)
 
 
 def test_norm_linear_equals_its_reference(case: Any) -> None:
-    t = case.tensors
-    found = case.backend.norm_linear(
-        case.step, case.residual, "norm.weight", "qkv.weight", "qkv.bias"
-    )
-    expected = (
-        rms_norm(case.residual, t["norm.weight"], EPSILON) @ t["qkv.weight"].T + t["qkv.bias"]
-    )
-    check(found, expected)
+    weights = case.weights
+    found = case.backend.norm_linear(case.step, case.residual, weights.mixer_norm, weights.qkv)
+    inputs = normalized(case, case.residual, "layers.0.attn_norm")
+    check(found, product(case, inputs, "layers.0.qkv"))
 
 
-@pytest.mark.parametrize("head_norms", [False, True])
 @pytest.mark.parametrize("window", [None, 1, 3])
-def test_rope_store_and_attention_equal_their_references(
-    case: Any, window: int | None, head_norms: bool
-) -> None:
-    step, norm = case.step, case.tensors["head_norm"]
+def test_rope_store_and_attention_equal_their_references(case: Any, window: int | None) -> None:
+    step, tensors = case.step, case.tensors
     qkv = torch.randn(11, HEADS + 2 * KV_HEADS, HEAD_DIM)
     cache = torch.zeros(8 * 4, 2 * KV_HEADS, HEAD_DIM)
+    head_norms = None
+    if case.numbers.qk_norm:
+        names = ("layers.0.q_norm.weight", "layers.0.k_norm.weight")
+        head_norms = (*(tensors[name] for name in names), EPSILON)
     expected = rope_store(
         qkv.clone(),
         step.positions,
@@ -122,14 +167,15 @@ def test_rope_store_and_attention_equal_their_references(
         step.slots,
         cache,
         HEADS,
-        (norm, norm, EPSILON) if head_norms else None,
+        head_norms,
     )
-    names = ("head_norm", "head_norm") if head_norms else ()
-    query = case.backend.rope_store(step, qkv.flatten(1), 0, *names)
+    spec = replace(case.layer.mixer, window=window)
+    query = case.backend.rope_store(step, qkv.flatten(1), spec, case.weights, 0)
     check(query, expected)
     stored = step.cache[0].view_as(cache)
     check(stored[step.slots], cache[step.slots])
-    found = case.backend.attention(step, query, 0, window)
+    found = case.backend.attention(step, query, spec, 0)
+    expected = expected * spec.scale * HEAD_DIM**0.5  # the reference's own is 1 / sqrt(head_dim)
     for chunk in step.chunks:
         rows = slice(chunk.first_row, chunk.first_row + chunk.num_tokens)
         part = attention(expected[rows], cache, step.slots[rows], chunk.start_position, window)
@@ -138,21 +184,34 @@ def test_rope_store_and_attention_equal_their_references(
 
 def test_linear_residual_equals_its_reference(case: Any) -> None:
     inputs = torch.randn(11, WIDE)
-    found = case.backend.linear_residual(case.step, inputs, "down.weight", case.residual.clone())
-    expected = case.residual + inputs @ case.tensors["down.weight"].T
-    check(found, expected)
+    scale = case.layer.residual_scale
+    found = case.backend.linear_residual(
+        case.step, inputs, case.weights.down, case.residual.clone(), scale, None
+    )
+    added = product(case, inputs, "layers.0.down")
+    check(found, case.residual + scale * added)
+    found = case.backend.linear_residual(
+        case.step, inputs, case.weights.down, case.residual.clone(), 1.0, case.weights.mlp_norm
+    )
+    check(found, case.residual + normalized(case, added, "layers.0.mlp_norm"))
 
 
 def test_gate_up_equals_its_reference(case: Any) -> None:
-    found = case.backend.gate_up(case.step, case.residual, "norm.weight", "gate_up.weight")
-    t = case.tensors
-    check(found, gate_up(case.residual, t["norm.weight"], t["gate_up.weight"], EPSILON))
+    weights, mlp = case.weights, case.layer.mlp
+    found = case.backend.gate_up(case.step, case.residual, weights.mlp_norm, weights.up, mlp)
+    name = mlp.up.weight.name.removesuffix(".weight")
+    joined = product(case, normalized(case, case.residual, "layers.0.mlp_norm"), name)
+    check(found, activated_product(joined, mlp.activation, gated=mlp.is_gated))
 
 
 def test_lm_head_sample_equals_its_reference(case: Any) -> None:
-    t, step = case.tensors, case.step
-    head = (t["norm.weight"], t["embed.weight"], EPSILON)
-    args = (step, case.residual, "norm.weight", "lm_head.weight")
-    check(case.backend.lm_head(*args), lm_head_sample(case.residual[step.wanted_rows], *head)[0])
-    _, tokens = lm_head_sample(case.residual[step.sampled_rows], *head)
-    assert [token.token_id for (token,) in case.backend.lm_head_sample(*args)] == tokens
+    step, head = case.step, case.spec.head
+
+    def logits(rows: list[int]) -> torch.Tensor:
+        inputs = normalized(case, case.residual[rows], "final_norm")
+        return inputs @ case.tensors["embed.weight"].T * head.logit_scale
+
+    check(case.backend.lm_head(step, case.residual, head), logits(step.wanted_rows))
+    answers = case.backend.lm_head_sample(step, case.residual, head)
+    expected = logits(step.sampled_rows).argmax(1).tolist()
+    assert [token.token_id for (token,) in answers] == expected

@@ -49,10 +49,9 @@ def run_logits(runner: ModelRunner, chunks: list[SequenceChunk]) -> list[torch.T
     backend = runner._backend
     row = [SamplingRow(temperature=0.0)]
     step = backend.begin(StepBatch(chunks=chunks, sampling=[row] * len(chunks)))
-    head = runner.spec.head
     residual = run_layers(backend, runner.spec, step)
-    rows = backend._norm(residual[step.sampled_rows], head.norm.weight.name)  # type: ignore[attr-defined]
-    return list(backend._weights.linear(head.weight.name).each_row(rows))  # type: ignore[attr-defined]
+    rows = backend.ends.final_norm(residual[step.sampled_rows])
+    return list(backend.ends.head.each_row(rows))
 
 
 def prefill(runner: ModelRunner, slots: range) -> None:
@@ -134,7 +133,8 @@ def test_a_verify_chunk_answers_what_single_steps_do_to_the_bit(runner: ModelRun
 def test_int8_prefill_has_the_same_linears_in_every_chunking(make_pair: Callable[..., Any]) -> None:
     pair = make_pair("llama", "int8", intermediate_size=160)
     runner = load_runner(pair.path, load_options(num_blocks=4, block_size=8, threads=1))
-    linear = runner._backend._weights.linear("layers.0.qkv.weight")  # type: ignore[attr-defined]
+    with runner._backend.layer(runner.spec.layers[0]) as weights:
+        linear = weights.qkv.matrix
     rows = torch.randn(150, 128, generator=torch.Generator().manual_seed(0))
     whole = linear.all_rows(rows)
     pieces = torch.cat([linear.all_rows(piece) for piece in torch.split(rows, 13)])

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from zse.backends.gpu.arrival import Arrival
-    from zse.backends.protocol import Backend, Forward
+    from zse.backends.operations import Backend, Forward
     from zse.format.model_file import ModelFile
     from zse.models.spec import ModelSpec
     from zse.options import DeviceOptions, LoadOptions

@@ -18,7 +18,7 @@ from zse.errors import EngineError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from zse.backends.protocol import PendingStep
+    from zse.backends.operations import PendingStep
     from zse.backends.types import SampledToken
     from zse.engine.runner import Runner
     from zse.engine.scheduler import ScheduledChunk, Scheduler

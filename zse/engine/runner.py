@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from zse.backends.protocol import PendingStep
+    from zse.backends.operations import PendingStep
     from zse.backends.types import LogitRows, StepBatch
 
 

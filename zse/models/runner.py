@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from zse.backends.gpu.arrival import Arrival
-    from zse.backends.protocol import Backend, Cache, PendingStep
+    from zse.backends.operations import Backend, Cache, PendingStep
     from zse.backends.types import Answers, DeviceUsed, LogitRows
     from zse.format.model_file import ModelFile
     from zse.models.spec import ModelSpec

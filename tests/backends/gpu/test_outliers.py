@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from zse.backends.gpu.outliers import outlier_layers
+from zse.backends.gpu.outliers import kv_layers_kept_in_16_bits, outlier_layers
 from zse.format import ZSEReader
 from zse.models.families import read_header
 from zse.settings import load_settings
@@ -47,3 +47,14 @@ def test_a_layer_with_a_huge_key_bias_is_found(make_pair: Callable, tmp_path: Pa
     content[first : first + len(raw)] = raw
     changed.write_bytes(content)
     assert layers_of(changed) == {2}
+
+
+def test_layers_far_above_the_median_stay_in_16_bits() -> None:
+    norms = [605.0, *([22.0] * 26), 921.0]
+    assert kv_layers_kept_in_16_bits(norms) == {0, 27}
+
+
+def test_like_layers_may_all_be_quantized() -> None:
+    assert kv_layers_kept_in_16_bits([20.0, 25.0, 99.0]) == set()
+    assert kv_layers_kept_in_16_bits([]) == set()
+    assert kv_layers_kept_in_16_bits([0.0, 0.0]) == set()

@@ -14,24 +14,26 @@ from zse.backends.cpu.step import QUERY_TILE, causal_mask
 
 if TYPE_CHECKING:
     from zse.backends.cpu.step import ChunkRows, CpuStep
+    from zse.models.spec import AttentionSpec
 
 
 def attend(
-    step: CpuStep, query: torch.Tensor, layer: int, num_kv_heads: int, window: int | None
+    step: CpuStep, query: torch.Tensor, attention: AttentionSpec, layer: int
 ) -> torch.Tensor:
     """Return attention of every chunk over its own sequence.
 
     Args:
         step: The step; keys and values of its tokens are already in the cache.
         query: float32 [tokens, heads, head_dim], rotated.
+        attention: Heads, window and scale.
         layer: Whose cache is read.
-        num_kv_heads: Key and value heads.
-        window: Positions a query sees, its own included; None for all.
 
     Returns:
         float32 [tokens, heads * head_dim].
     """
-    cache = _LayerCache(step.cache[layer], num_kv_heads, window)
+    cache = _LayerCache(
+        step.cache[layer], attention.num_kv_heads, attention.window, attention.scale
+    )
     outputs = torch.empty_like(query)
     for chunk in step.chunks:
         rows = slice(chunk.first_row, chunk.first_row + chunk.num_tokens)
@@ -54,6 +56,8 @@ class _LayerCache(NamedTuple):
     num_kv_heads: int
     window: int | None
     """Keys a query sees, its own included; None for all before it."""
+    scale: float
+    """Multiplies scores."""
 
     def first_key_of(self, query: int) -> int:
         """Return the first position that the query at a position sees."""
@@ -75,7 +79,7 @@ def _attend_one(cache: _LayerCache, chunk: ChunkRows, query: torch.Tensor) -> to
     first = cache.first_key_of(chunk.start_position)
     keys, values = cache.gather(chunk.blocks, first, chunk.start_position + 1)
     head_dim = query.shape[2]
-    grouped = (query * head_dim**-0.5).view(cache.num_kv_heads, -1, head_dim)
+    grouped = (query * cache.scale).view(cache.num_kv_heads, -1, head_dim)
     weights = torch.softmax(torch.bmm(grouped, keys.transpose(1, 2)), -1)
     return torch.bmm(weights, values).view(1, -1, head_dim)
 
@@ -104,5 +108,6 @@ def _attend_tile(
         keys.unsqueeze(1).expand(shape),
         values.unsqueeze(1).expand(shape),
         attn_mask=mask,
+        scale=cache.scale,
     )
     return attended.permute(2, 0, 1, 3).reshape(count, heads, head_dim)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from zse.backends.types import SequenceChunk, StepBatch
+    from zse.models.rope import RoPESpec
 
 QUERY_TILE = 256
 """Queries of one chunk that attend at a time: bounds the mask's size."""
@@ -56,7 +57,8 @@ class CpuStep:
     wanted_rows: list[int]
     """Rows whose logits ``lm_head`` gives, in the order of the batch."""
     batch: StepBatch
-    rotary: tuple[torch.Tensor, torch.Tensor] | None = None
+    rotary: dict[RoPESpec, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
+    """Cosines and sines of the positions, for each rotation that layers ask for."""
     masks: dict[tuple[int, int, int, int], torch.Tensor] = field(default_factory=dict)
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
 
 from zse.backends.cpu.int4_linear import Int4Linear
 from zse.backends.cpu.int8_linear import MAX_COLUMNS, Int8Linear, int8_is_exact
@@ -14,15 +16,49 @@ from zse.format.nf4 import NF4_CODES
 from zse.format.spec import Scheme
 
 if TYPE_CHECKING:
-    import torch
-
     from zse.backends.cpu.linear import Linear
     from zse.backends.resident import Form
     from zse.format.reader import ZSEReader
     from zse.format.spec import TensorEntry
+    from zse.models.spec import AttentionSpec, LinearSpec, ModelSpec, NormSpec, WeightSpec
 
-EMBED = "embed.weight"
-HEAD = "lm_head.weight"
+
+class BoundLinear(NamedTuple):
+    """A matrix and what is added to its product."""
+
+    matrix: Linear
+    bias: torch.Tensor | None
+    """float32 [N]."""
+
+    def multiply(self, inputs: torch.Tensor, single_rows: int) -> torch.Tensor:
+        """Return float32 [M, N] of [M, K], the first ``single_rows`` each on its own."""
+        matrix = self.matrix
+        if single_rows == inputs.shape[0]:
+            outputs = matrix.each_row(inputs)
+        elif single_rows == 0:
+            outputs = matrix.all_rows(inputs)
+        else:
+            single, joined = inputs[:single_rows], inputs[single_rows:]
+            outputs = torch.cat((matrix.each_row(single), matrix.all_rows(joined)))
+        return outputs if self.bias is None else outputs.add_(self.bias)
+
+
+class BoundNorm(NamedTuple):
+    """RMSNorm, or LayerNorm."""
+
+    weight: torch.Tensor
+    """float32, as wide as what is normalized; or a row a head."""
+    epsilon: float
+    subtracts_mean: bool = False
+    bias: torch.Tensor | None = None
+
+    def __call__(self, values: torch.Tensor) -> torch.Tensor:
+        """Normalize along the last dimension."""
+        if self.subtracts_mean:
+            values = values - values.mean(-1, keepdim=True)
+        mean_square = (values * values).mean(-1, keepdim=True)
+        normalized = (values * mean_square.add_(self.epsilon).rsqrt_()).mul_(self.weight)
+        return normalized if self.bias is None else normalized.add_(self.bias)
 
 
 class Weights:
@@ -32,28 +68,46 @@ class Weights:
     memory never holds two copies of more than one group.
     """
 
-    def __init__(self, reader: ZSEReader) -> None:
+    def __init__(self, reader: ZSEReader, spec: ModelSpec) -> None:
         self._linears: dict[str, Linear] = {}
         self._vectors: dict[str, torch.Tensor] = {}
         self._upcasts = reader.size_bytes <= UPCAST_LIMIT_BYTES
         self.kept_bytes = 0
         """Bytes of this process's own memory that weights take."""
-        self._tied = HEAD not in reader.names()
+        embedding = spec.embedding.weight.name
+        self._gathered_only = "" if spec.is_tied else embedding
         for group in reader.header.groups:
             for entry in reader.tensors_of(group.name):
                 self._load(reader, entry)
             reader.release(group.name)
         # Rows of the embedding are gathered from the mapping: only what is touched is resident.
-        self._embed_entry = reader.entry(EMBED)
-        self._embed_parts = stored_parts(reader, EMBED)
+        self._embed_entry = reader.entry(embedding)
+        self._embed_parts = stored_parts(reader, embedding)
 
-    def linear(self, name: str) -> Linear:
-        """Return a matrix by name; the head of a tied model is its embedding."""
-        return self._linears[EMBED if name == HEAD and self._tied else name]
+    def linear(self, spec: LinearSpec) -> BoundLinear:
+        """Return the handle of a matrix."""
+        return BoundLinear(self._linears[spec.weight.name], self._vector(spec.bias))
 
-    def vector(self, name: str) -> torch.Tensor:
-        """Return a float32 norm weight or bias."""
-        return self._vectors[name]
+    def norm(self, spec: NormSpec) -> BoundNorm:
+        """Return the handle of a norm."""
+        weight = self._vectors[spec.weight.name]
+        return BoundNorm(weight, spec.epsilon, spec.kind == "layer", self._vector(spec.bias))
+
+    def head_norms(self, attention: AttentionSpec) -> BoundNorm | None:
+        """Return the norm of queries and keys, a weight row a head, in one; None without."""
+        if attention.q_norm is None or attention.k_norm is None:
+            return None
+        query, keys = self.norm(attention.q_norm), self.norm(attention.k_norm)
+        rows = (
+            query.weight.expand(attention.num_heads, -1),
+            keys.weight.expand(attention.num_kv_heads, -1),
+        )
+        return query._replace(weight=torch.cat(rows))
+
+    def head(self, spec: ModelSpec) -> Linear:
+        """Return the matrix that makes logits."""
+        assert spec.head.weight is not None
+        return self._linears[spec.head.weight.name]
 
     def embedding_rows(self, token_ids: torch.Tensor) -> torch.Tensor:
         """Return float32 embedding rows [tokens, hidden] of int64 token ids [tokens]."""
@@ -69,8 +123,11 @@ class Weights:
         self._vectors.clear()
         self._embed_parts = {}
 
+    def _vector(self, spec: WeightSpec | None) -> torch.Tensor | None:
+        return None if spec is None else self._vectors[spec.name]
+
     def _load(self, reader: ZSEReader, entry: TensorEntry) -> None:
-        if entry.name == EMBED and not self._tied:
+        if entry.name == self._gathered_only:
             return
         parts = stored_parts(reader, entry.name)
         packs = entry.shape[-1] < MAX_COLUMNS and int8_is_exact()

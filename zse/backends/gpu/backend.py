@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from zse.backends.gpu.forward import Pass
+from zse.backends.gpu.forward import Pass, Residual
 from zse.backends.gpu.graphs import (
     ENTRY_ROOMS,
     MAX_BUCKET,
@@ -29,16 +29,17 @@ if TYPE_CHECKING:
 
     from zse.backends.gpu.memory import DeviceMemory
     from zse.backends.gpu.model import DeviceModel
-    from zse.backends.protocol import Forward, PendingStep
+    from zse.backends.operations import Forward, PendingStep
     from zse.backends.types import LogitRows, StepBatch
     from zse.device.gpu import Block, Gpu, Stream
     from zse.kernels.launcher import Launcher
+    from zse.models.spec import HeadSpec
 
 GREEDY = GraphKey("decode", 1, SamplingKind())
 
 
 class GPUBackend(GPUOperations):
-    """See ``zse.backends.protocol.Backend``.
+    """See ``zse.backends.operations.Backend``.
 
     Args:
         gpu: The device, closed with the backend.
@@ -169,9 +170,9 @@ class GPUBackend(GPUOperations):
 
     # --- memory --------------------------------------------------------------------------------
 
-    def lm_head(self, step: Pass, residual: Any, norm: str, linear: str) -> bytes:
+    def lm_head(self, step: Pass, residual: Residual, head: HeadSpec) -> bytes:
         """Return float32 logits of the wanted rows on the host."""
-        self.write_logits(step, residual, norm, linear)
+        self.write_logits(step, residual, head)
         length = step.shape.wanted * self._model.spec.vocab_size * 4
         host = self._gpu.allocate_host(length)
         try:

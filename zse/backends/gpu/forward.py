@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from zse.backends.gpu.inputs import InputShape, StepArrays
     from zse.backends.gpu.kv_pool import KVPool
     from zse.backends.gpu.scratch import Scratch
+    from zse.backends.gpu.weights import BoundNorm
     from zse.kernels.launcher import Launcher
     from zse.kernels.layout import Activation, Partials
     from zse.kernels.lm_head_sample.arrays import SamplingKind
@@ -46,11 +47,16 @@ class Residual:
 
     address: int
     pending: Partials | None = None
+    bias: int = 0
+    """Address of what is added to the sums of ``pending``, or 0."""
+    scale: float = 1.0
+    """Multiplies these sums with their bias."""
 
-    def take_pending(self) -> Partials | None:
-        """Return what is to be added; the caller adds it."""
-        pending, self.pending = self.pending, None
-        return pending
+    def take_pending(self) -> tuple[Partials | None, int, float]:
+        """Return what is to be added, its bias and its factor; the caller adds it."""
+        taken = self.pending, self.bias, self.scale
+        self.pending, self.bias, self.scale = None, 0, 1.0
+        return taken
 
 
 @record
@@ -67,8 +73,9 @@ class Query:
     """Queries of a layer; those of prefill rows are rotated already, those of decode rows not."""
 
     projected: Projected
-    head_norms: tuple[int, int]
-    """Addresses of the float32 norm weights of queries and keys, or zeros."""
+    layer: int
+    head_norms: tuple[BoundNorm, BoundNorm] | None
+    """Of queries and keys."""
 
 
 class Deferred(Protocol):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, cast
 
 from zse.backends.gpu.graphs import bucket_of
 from zse.backends.gpu.kv_pool import BLOCK_SIZE
 from zse.backends.gpu.plans import StepPlans
 from zse.backends.gpu.step import StepLimits
+from zse.backends.operations import EndWeights, bind_layer
 from zse.backends.types import MAX_DRAFTS
 from zse.kernels.attention.launch import (
     AttentionRules,
@@ -30,7 +32,8 @@ if TYPE_CHECKING:
     from zse.device.gpu import Gpu, Stream
     from zse.kernels.launcher import Launcher
     from zse.kernels.tuning import Tuning
-    from zse.models.spec import ModelSpec
+    from zse.models.rope import RoPESpec
+    from zse.models.spec import AttentionSpec, ModelSpec
     from zse.options import LoadOptions
 
 
@@ -65,7 +68,25 @@ class DeviceModel:
         self._options = options
         self._max_context = self.plans.max_context
         self.table_stride = -(-self._max_context // BLOCK_SIZE) + 1  # a step ahead of the end
-        self._rotary = gpu.allocate(self.plans.rotary_bytes)
+        self.layers = [
+            nullcontext(bind_layer(layer, weights.linear, weights.norm)) for layer in spec.layers
+        ]
+        assert spec.head.weight is not None
+        self.ends = EndWeights(
+            embedding=weights.embedding(spec.embedding.weight),
+            final_norm=weights.norm(spec.head.norm),
+            head=weights.matrix(spec.head.weight),
+        )
+        attentions = [cast("AttentionSpec", layer.mixer) for layer in spec.layers]
+        self.rules = [
+            AttentionRules(window=attention.window or 0, scale=attention.scale)
+            for attention in attentions
+        ]
+        ropes = [cast("RoPESpec", attention.rope) for attention in attentions]
+        self._rotary = {
+            rope: gpu.allocate(self.plans.rotary_bytes) for rope in dict.fromkeys(ropes)
+        }
+        self._rotary_of = [self._rotary[rope].address for rope in ropes]
         self._counters = gpu.allocate(self.plans.counters_bytes)
 
     def limits(self, num_blocks: int) -> StepLimits:
@@ -80,9 +101,14 @@ class DeviceModel:
         )
 
     def make_tables(self, launcher: Launcher, stream: Stream) -> None:
-        """Fill the rotary table, and clear the counters by which attention finds its last part."""
-        rope = self.spec.attention.rope
-        assert rope is not None
+        """Fill the rotary tables, and clear the counters by which attention finds its last part."""
+        self._gpu.fill(self._counters.address, 0, self._counters.length_bytes, stream)
+        for rope, table in self._rotary.items():
+            self._fill_rotary(rope, table.address, launcher, stream)
+
+    def _fill_rotary(
+        self, rope: RoPESpec, table_address: int, launcher: Launcher, stream: Stream
+    ) -> None:
         frequencies = rope.inverse_frequencies()
         raw = struct.pack(f"<{len(frequencies)}f", *frequencies)
         host, device = self._gpu.allocate_host(len(raw)), self._gpu.allocate(len(raw))
@@ -92,12 +118,11 @@ class DeviceModel:
             rope_table(
                 launcher,
                 inverse_frequencies_address=device.address,
-                table_address=self._rotary.address,
+                table_address=table_address,
                 num_positions=self._max_context,
                 head_dim=self.heads.head_dim,
                 factor=rope.factor,
             )
-            self._gpu.fill(self._counters.address, 0, self._counters.length_bytes, stream)
             stream.synchronize()
         finally:
             host.free()
@@ -119,10 +144,6 @@ class DeviceModel:
             first_positions=step.inputs.tile_first_positions,
         )
 
-    def rules(self, window: int | None) -> AttentionRules:
-        """Return what a layer's attention sees."""
-        return AttentionRules(window=window or 0)
-
     def decode_inputs(self, step: Pass, query: Query) -> HeadInputs:
         """Return what attention makes the heads of decode rows from."""
         return self._head_inputs(
@@ -141,14 +162,15 @@ class DeviceModel:
     def _head_inputs(
         self, query: Query, *, first_row: int, rows: int, positions: int
     ) -> HeadInputs:
+        norms = query.head_norms
         return HeadInputs(
             qkv=query.projected.sums.part(first_row, rows),
-            cosines_sines=self._rotary.address,
+            cosines_sines=self._rotary_of[query.layer],
             positions=positions,
             bias=query.projected.bias,
-            q_norm=query.head_norms[0],
-            k_norm=query.head_norms[1],
-            epsilon=self.spec.head.norm.epsilon,
+            q_norm=norms[0].weight if norms else 0,
+            k_norm=norms[1].weight if norms else 0,
+            epsilon=norms[0].epsilon if norms else 0.0,
         )
 
     def tables(self, step: Pass) -> BlockTables:

@@ -15,6 +15,7 @@ from zse.backends.gpu.memory import (
     choose_num_blocks,
 )
 from zse.backends.gpu.model import DeviceModel
+from zse.backends.gpu.operations import check_supported
 from zse.backends.gpu.outliers import outlier_layers
 from zse.backends.gpu.weights import DeviceWeights
 from zse.device.phases import Phases, no_phases
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from zse.backends.gpu.arrival import Arrival
-    from zse.backends.protocol import Forward
+    from zse.backends.operations import Forward
     from zse.device.gpu import Stream
     from zse.format.model_file import ModelFile
     from zse.kernels.launcher import Launcher
@@ -75,6 +76,7 @@ def open_gpu_backend(
         StoreError: The file changed or failed on its way.
     """
     try:
+        check_supported(spec)
         gpu = arrival.gpu
         gpu.make_current()  # another thread may have opened it
         stream = gpu.create_stream()

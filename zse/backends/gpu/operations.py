@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING
 
 from zse.backends.gpu.forward import Deferred, Later, Pass, Projected, Query, Residual
 from zse.backends.gpu.plans import BATCH_ROWS
+from zse.backends.operations import obstacles, refuse
 from zse.kernels.attention.launch import attention_decode, attention_prefill
 from zse.kernels.embed.launch import embed
 from zse.kernels.gate_up.launch import activate
@@ -17,13 +19,33 @@ from zse.kernels.norm.launch import residual_norm
 from zse.kernels.rope_store.launch import rope_store
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from zse.backends.gpu.model import DeviceModel
+    from zse.backends.gpu.weights import BoundLinear, BoundNorm
+    from zse.backends.operations import LayerWeights
+    from zse.kernels.embed.launch import EmbedTable
     from zse.kernels.linear.weight import LinearWeight
     from zse.kernels.lm_head_sample.arrays import SampledArrays
+    from zse.models.spec import AttentionSpec, HeadSpec, LayerSpec, MLPSpec, ModelSpec
+
+
+def check_supported(spec: ModelSpec) -> None:
+    """Refuse a model that the kernels do not compute.
+
+    Raises:
+        UnsupportedModelError: The message says which layer has what.
+    """
+    post_norms = (
+        (f"layer {layer.index}", "a norm of what it adds to the stream")
+        for layer in spec.layers
+        if layer.mixer_post_norm or layer.mlp_post_norm
+    )
+    refuse("a GPU", itertools.chain(obstacles(spec), post_norms))
 
 
 class GPUOperations:
-    """See ``zse.backends.protocol.Operations``.
+    """See ``zse.backends.operations.Operations``.
 
     Args:
         model: Where weights and tables are, and the numbers of the model.
@@ -31,46 +53,49 @@ class GPUOperations:
     """
 
     def __init__(self, model: DeviceModel, results: SampledArrays) -> None:
+        self.ends = model.ends
+        self._layers = model.layers
         self._model = model
+        self._hidden = model.spec.hidden_size
         self._results = results
 
-    def embed(self, step: Pass, weight: str) -> Residual:  # noqa: ARG002
+    def layer(self, layer: LayerSpec) -> AbstractContextManager[LayerWeights]:
+        """Return the layer's weights, which are always there."""
+        return self._layers[layer.index]
+
+    def embed(self, step: Pass, embedding: EmbedTable, scale: float) -> Residual:
         """Write the residual stream, float32 [rows, hidden]."""
         embed(
             step.launcher,
-            self._model.weights.embedding(),
+            embedding,
             tokens_address=step.inputs.tokens,
             slots_address=step.inputs.slots,
             last_tokens_address=self._results.last_tokens,
             rows=step.shape.rows,
-            hidden=self._model.spec.hidden_size,
+            hidden=self._hidden,
             residual_address=step.scratch.residual,
+            scale=scale,
         )
         return Residual(address=step.scratch.residual)
 
     def norm_linear(
-        self, step: Pass, residual: Residual, norm: str, linear: str, bias: str | None = None
+        self, step: Pass, residual: Residual, norm: BoundNorm, linear: BoundLinear
     ) -> Projected:
-        """Leave the split sums of RMSNorm(residual) @ linear^T."""
-        weights = self._model.weights
-        inputs = self._normalized(step, residual, norm, weights.linear(linear))
-        return Projected(
-            sums=self._multiply(step, weights.linear(linear), inputs),
-            bias=weights.vector(bias) if bias else 0,
-        )
+        """Leave the split sums of norm(residual) @ linear^T, and the bias that is to be added."""
+        inputs = self._normalized(step, residual, norm, linear.weight)
+        return Projected(sums=self._multiply(step, linear.weight, inputs), bias=linear.bias)
 
     def rope_store(
         self,
         step: Pass,
         qkv: Projected,
+        attention: AttentionSpec,  # noqa: ARG002 - the model has its rotary table
+        weights: LayerWeights,
         layer: int,
-        q_norm: str | None = None,
-        k_norm: str | None = None,
     ) -> Query:
         """Rotate and store the prefill rows; attention does it for decode rows itself."""
-        vector = self._model.weights.vector
-        norms = (vector(q_norm), vector(k_norm)) if q_norm and k_norm else (0, 0)
-        query = Query(projected=qkv, head_norms=norms)
+        norms = (weights.q_norm, weights.k_norm) if weights.q_norm and weights.k_norm else None
+        query = Query(projected=qkv, layer=layer, head_norms=norms)
         if step.shape.prefill_rows:
             rope_store(
                 step.launcher,
@@ -83,9 +108,15 @@ class GPUOperations:
             )
         return query
 
-    def attention(self, step: Pass, query: Query, layer: int, window: int | None) -> Deferred:
+    def attention(
+        self,
+        step: Pass,
+        query: Query,
+        attention: AttentionSpec,  # noqa: ARG002 - the model has its rules
+        layer: int,
+    ) -> Deferred:
         """Return attention, to be computed when its reader is known."""
-        model = self._model
+        model, rules = self._model, self._model.rules[layer]
 
         def make(output: Activation) -> None:
             if rows := step.shape.decode_rows:
@@ -97,7 +128,7 @@ class GPUOperations:
                     model.tables(step),
                     model.decode_workspace(step),
                     output,
-                    rules=model.rules(window),
+                    rules=rules,
                     splits=model.plans.decode_splits(rows),
                 )
             if step.shape.prefill_rows:
@@ -111,7 +142,7 @@ class GPUOperations:
                     step.scratch.plain(
                         step.shape.prefill_rows, model.query_columns, first_row=rows
                     ).values,
-                    rules=model.rules(window),
+                    rules=rules,
                 )
 
         return Later(
@@ -121,17 +152,29 @@ class GPUOperations:
         )
 
     def linear_residual(
-        self, step: Pass, inputs: Deferred, linear: str, residual: Residual
+        self,
+        step: Pass,
+        inputs: Deferred,
+        linear: BoundLinear,
+        residual: Residual,
+        scale: float,
+        post_norm: None,  # noqa: ARG002 - refused when a model is opened
     ) -> Residual:
         """Leave the split sums of inputs @ linear^T for the next norm to add."""
-        weight = self._model.weights.linear(linear)
-        output = self._form(step, weight, step.shape.rows, can_quantize=inputs.can_quantize)
+        output = self._form(step, linear.weight, step.shape.rows, can_quantize=inputs.can_quantize)
         inputs.write(output)
-        return Residual(address=residual.address, pending=self._multiply(step, weight, output))
+        return Residual(
+            address=residual.address,
+            pending=self._multiply(step, linear.weight, output),
+            bias=linear.bias,
+            scale=scale,
+        )
 
-    def gate_up(self, step: Pass, residual: Residual, norm: str, linear: str) -> Deferred:
-        """Return silu(gate) * up, to be computed when its reader is known."""
-        weight = self._model.weights.linear(linear)
+    def gate_up(
+        self, step: Pass, residual: Residual, norm: BoundNorm, linear: BoundLinear, mlp: MLPSpec
+    ) -> Deferred:
+        """Return activation(gate) * up, or activation(up), to be computed for a known reader."""
+        weight, bias = linear
         inputs = self._normalized(step, residual, norm, weight)
         joined: Plain | Partials
         if isinstance(inputs, Plain) and inputs.rows > BATCH_ROWS:
@@ -139,37 +182,33 @@ class GPUOperations:
             self._multiply_widened(step, weight, inputs, joined.values, "bf16")
         else:
             joined = self._multiply(step, weight, inputs)
-        columns = weight.rows // 2
-        return Later(
-            columns=columns,
-            can_quantize=columns % ACTIVATION_GROUP == 0,
-            make=lambda output: activate(step.launcher, joined, output),
-        )
+        columns = weight.rows // (1 + mlp.is_gated)
 
-    def write_logits(self, step: Pass, residual: Residual, norm: str, linear: str) -> None:
+        def make(output: Activation) -> None:
+            activate(
+                step.launcher,
+                joined,
+                output,
+                activation=mlp.activation,
+                gated=mlp.is_gated,
+                bias_address=bias,
+            )
+
+        return Later(columns=columns, can_quantize=columns % ACTIVATION_GROUP == 0, make=make)
+
+    def write_logits(self, step: Pass, residual: Residual, head: HeadSpec) -> None:
         """Write float32 logits of the wanted rows, [wanted, vocab]."""
-        weights, spec = self._model.weights, self._model.spec
-        weight = weights.linear(linear)
-        wanted = step.shape.wanted
-        output = self._form(step, weight, wanted, can_quantize=True)
-        residual_norm(
-            step.launcher,
-            residual.address,
-            wanted,
-            spec.hidden_size,
-            weights.vector(norm),
-            spec.head.norm.epsilon,
-            output,
-            added=residual.take_pending(),
-            row_index_address=step.inputs.wanted,
-        )
+        weight: LinearWeight = self.ends.head
+        output = self._form(step, weight, step.shape.wanted, can_quantize=True)
+        wanted = step.inputs.wanted
+        self._norm(step, residual, self.ends.final_norm, output, wanted, head.logit_scale)
         self._multiply_into(step, weight, output, step.scratch.logits)
 
-    def lm_head_sample(self, step: Pass, residual: Residual, norm: str, linear: str) -> None:
+    def lm_head_sample(self, step: Pass, residual: Residual, head: HeadSpec) -> None:
         """Choose a token for each wanted row."""
         if not step.shape.wanted:
             return
-        self.write_logits(step, residual, norm, linear)
+        self.write_logits(step, residual, head)
         sample(
             step.launcher,
             step.scratch.logits,
@@ -193,21 +232,39 @@ class GPUOperations:
         return make(rows, weight.columns)
 
     def _normalized(
-        self, step: Pass, residual: Residual, norm: str, weight: LinearWeight
+        self, step: Pass, residual: Residual, norm: BoundNorm, weight: LinearWeight
     ) -> Activation:
-        spec = self._model.spec
         output = self._form(step, weight, step.shape.rows, can_quantize=True)
+        self._norm(step, residual, norm, output)
+        return output
+
+    def _norm(
+        self,
+        step: Pass,
+        residual: Residual,
+        norm: BoundNorm,
+        output: Activation,
+        row_index: int = 0,
+        output_scale: float = 1.0,
+    ) -> None:
+        """Add what is pending to the stream and write its norm, of all rows or of a list."""
+        added, added_bias, added_scale = residual.take_pending()
         residual_norm(
             step.launcher,
             residual.address,
-            step.shape.rows,
-            spec.hidden_size,
-            self._model.weights.vector(norm),
-            spec.head.norm.epsilon,
+            output.rows,
+            self._hidden,
+            norm.weight,
+            norm.epsilon,
             output,
-            added=residual.take_pending(),
+            added=added,
+            row_index_address=row_index,
+            added_bias_address=added_bias,
+            added_scale=added_scale,
+            is_layer_norm=norm.is_layer_norm,
+            norm_bias_address=norm.bias,
+            output_scale=output_scale,
         )
-        return output
 
     def _multiply(self, step: Pass, weight: LinearWeight, inputs: Activation) -> Partials:
         if isinstance(inputs, Plain) and inputs.rows > BATCH_ROWS:

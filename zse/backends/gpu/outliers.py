@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import math
 import struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from zse.backends.gpu.weights import widened
 from zse.format.schemes import Scheme
-from zse.kernels.attention.outliers import kv_layers_kept_in_16_bits
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from zse.format.spec import ZSEHeader
-    from zse.models.spec import ModelSpec
+    from zse.models.spec import AttentionSpec, ModelSpec
     from zse.stream.source import ByteSource
+
+
+OUTLIER_RATIO = 5.0
 
 
 def outlier_layers(source: ByteSource, header: ZSEHeader, spec: ModelSpec) -> set[int]:
@@ -29,10 +33,11 @@ def outlier_layers(source: ByteSource, header: ZSEHeader, spec: ModelSpec) -> se
     first = attention.num_heads * attention.head_dim
     count = attention.num_kv_heads * attention.head_dim
     norms = []
-    for layer in range(len(spec.layers)):
-        entry = entries.get(f"layers.{layer}.qkv.bias")
-        if entry is None:
+    for layer in spec.layers:
+        bias = cast("AttentionSpec", layer.mixer).qkv.bias
+        if bias is None:
             return set()
+        entry = entries[bias.name]
         part = entry.part("data")
         size = part.dtype.size_bytes
         raw = bytearray(count * size)
@@ -40,3 +45,20 @@ def outlier_layers(source: ByteSource, header: ZSEHeader, spec: ModelSpec) -> se
         plain = bytes(raw) if entry.scheme is Scheme.FP32 else widened(bytes(raw), entry.scheme)
         norms.append(math.hypot(*struct.unpack(f"<{count}f", plain)))
     return kv_layers_kept_in_16_bits(norms)
+
+
+def kv_layers_kept_in_16_bits(norms: Sequence[float]) -> set[int]:
+    """Return the layers whose key bias is far larger than that of the others.
+
+    Some models (Qwen2.5: the first and the last layer) carry huge constants in a few key channels.
+    Beside them, 8 bits leave nothing of the rest.
+
+    Args:
+        norms: Euclidean norm of each layer's key bias; empty for a model without biases.
+    """
+    if not norms:
+        return set()
+    # By hand: ``statistics`` brings decimal numbers and random ones into every start.
+    ordered, half = sorted(norms), len(norms) // 2
+    limit = OUTLIER_RATIO * (ordered[half] + ordered[~half]) / 2
+    return {layer for layer, norm in enumerate(norms) if norm > limit}

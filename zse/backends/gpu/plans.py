@@ -76,7 +76,7 @@ class StepPlans:
 
     @property
     def rotary_bytes(self) -> int:
-        """Bytes of the table of cosines and sines."""
+        """Bytes of a table of cosines and sines."""
         return self.max_context * self.heads.head_dim * 4
 
     @property

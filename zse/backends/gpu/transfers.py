@@ -125,7 +125,7 @@ class ResultRing:
 
 @record
 class PendingResults:
-    """See ``zse.backends.protocol.PendingStep``."""
+    """See ``zse.backends.operations.PendingStep``."""
 
     gpu: Gpu
     plan: StepPlan

@@ -7,7 +7,7 @@ and biases that a file stores in 16 bits, which kernels want in float32; they ar
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from zse.errors import UnsupportedModelError
 from zse.format.schemes import Scheme
@@ -19,11 +19,27 @@ if TYPE_CHECKING:
 
     from zse.device.gpu import Block, Gpu, Stream
     from zse.format.spec import TensorEntry
+    from zse.models.spec import LinearSpec, NormSpec, WeightSpec
     from zse.stream.placement import Placement
 
-EMBED = "embed.weight"
-HEAD = "lm_head.weight"
-_SCALES = {Scheme.INT4: "scale_zero", Scheme.NF4: "absmax", Scheme.INT8: "scale"}
+
+class BoundLinear(NamedTuple):
+    """A matrix and what is added to its product."""
+
+    weight: LinearWeight
+    bias: int
+    """Address of float32 [rows of weight], or 0."""
+
+
+class BoundNorm(NamedTuple):
+    """RMSNorm, or LayerNorm."""
+
+    weight: int
+    """Address of float32 [columns]."""
+    bias: int
+    """The same, or 0."""
+    epsilon: float
+    is_layer_norm: bool
 
 
 class DeviceWeights:
@@ -44,7 +60,7 @@ class DeviceWeights:
         vectors = [entry for entry in tensors if len(entry.shape) == 1]
         self._narrow = [entry for entry in vectors if entry.scheme is not Scheme.FP32]
         self._vectors = {
-            entry.name: self._address(entry, "data")
+            entry.name: self._addresses(entry)[0]
             for entry in vectors
             if entry.scheme is Scheme.FP32
         }
@@ -55,37 +71,45 @@ class DeviceWeights:
             if len(entry.shape) == 2 and entry.scheme is not Scheme.FP32
         }
 
-    def linear(self, name: str) -> LinearWeight:
-        """Return a matrix by name; the head of a tied model is its embedding."""
-        if name == HEAD and name not in self._entries:
-            name = EMBED
+    def matrix(self, spec: WeightSpec) -> LinearWeight:
+        """Return where a matrix is.
+
+        Raises:
+            UnsupportedModelError: It is stored in a way that no kernel multiplies.
+        """
         try:
-            return self._linears[name]
+            return self._linears[spec.name]
         except KeyError:
             raise UnsupportedModelError(
-                f"tensor {name} is stored as {self._entries[name].scheme}, which the GPU kernels "
-                "do not multiply",
+                f"tensor {spec.name} is stored as {self._entries[spec.name].scheme}, which the GPU "
+                "kernels do not multiply",
                 hint="Convert the model to int4, nf4, int8, fp16 or bf16.",
             ) from None
+
+    def linear(self, spec: LinearSpec) -> BoundLinear:
+        """Return the handle of a matrix.
+
+        Raises:
+            UnsupportedModelError: It is stored in a way that no kernel multiplies.
+        """
+        return BoundLinear(self.matrix(spec.weight), self._vector(spec.bias))
+
+    def norm(self, spec: NormSpec) -> BoundNorm:
+        """Return the handle of a norm."""
+        weight, bias = self._vectors[spec.weight.name], self._vector(spec.bias)
+        return BoundNorm(weight, bias, spec.epsilon, spec.kind == "layer")
 
     @property
     def linears(self) -> Mapping[str, LinearWeight]:
         """Every matrix by name."""
         return self._linears
 
-    def vector(self, name: str) -> int:
-        """Return the address of a float32 norm weight or bias."""
-        return self._vectors[name]
-
-    def embedding(self) -> EmbedTable:
+    def embedding(self, spec: WeightSpec) -> EmbedTable:
         """Return the table whose rows the tokens name."""
-        entry = self._entries[EMBED]
-        weight = None if entry.scheme is Scheme.FP32 else self._linear_of(entry)
+        entry = self._entries[spec.name]
+        weights, scales = self._addresses(entry)
         return EmbedTable(
-            scheme=str(entry.scheme),
-            group_size=entry.group_size,
-            weights=weight.weights if weight else self._address(entry, "data"),
-            scales=weight.scales if weight else 0,
+            scheme=str(entry.scheme), group_size=entry.group_size, weights=weights, scales=scales
         )
 
     def widen_vectors(self, stream: Stream) -> None:
@@ -103,18 +127,23 @@ class DeviceWeights:
         if self._widened is not None:
             self._widened.free()
 
-    def _address(self, entry: TensorEntry, role: str) -> int:
-        return self._shift + entry.part(role).offset_bytes
+    def _vector(self, spec: WeightSpec | None) -> int:
+        return 0 if spec is None else self._vectors[spec.name]
+
+    def _addresses(self, entry: TensorEntry) -> tuple[int, int]:
+        """Return where a tensor's numbers or codes are, and its scales, 0 where there are none."""
+        first, *scales = (self._shift + part.offset_bytes for part in entry.parts)
+        return first, scales[0] if scales else 0
 
     def _linear_of(self, entry: TensorEntry) -> LinearWeight:
-        plain = entry.scheme.is_plain
+        weights, scales = self._addresses(entry)
         return LinearWeight(
             scheme=str(entry.scheme),
             rows=entry.shape[0],
             columns=entry.shape[1],
             group_size=entry.group_size,
-            weights=self._address(entry, "data" if plain else "qweight"),
-            scales=0 if plain else self._address(entry, _SCALES[entry.scheme]),
+            weights=weights,
+            scales=scales,
         )
 
     def _place_widened(self) -> Block:
@@ -130,7 +159,7 @@ class DeviceWeights:
 
     def _widen(self, block: Block, stream: Stream) -> None:
         host = self._gpu.allocate_host(block.length_bytes)
-        offsets = {entry.name: self.vector(entry.name) - block.address for entry in self._narrow}
+        offsets = {entry.name: self._vectors[entry.name] - block.address for entry in self._narrow}
         try:
             for entry in self._narrow:
                 part, target = entry.part("data"), host.address + offsets[entry.name]

@@ -4,17 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from zse.kernels.norm.reference import rms_norm
-
 TOLERANCE = 2e-2
 """Largest error over largest value of a kernel that computes in 16 bits."""
-
-
-def gate_up(
-    residual: torch.Tensor, norm: torch.Tensor, weight: torch.Tensor, epsilon: float
-) -> torch.Tensor:
-    """Return float32 [T, K] of a dequantized matrix [2K, H]: gate rows, then up rows."""
-    return activated_product(rms_norm(residual, norm, epsilon) @ weight.float().T)
 
 
 def activated_product(

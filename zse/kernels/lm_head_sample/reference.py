@@ -7,19 +7,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from zse.kernels.lm_head_sample.entries import adjustment_entries
-from zse.kernels.norm.reference import rms_norm
 
 if TYPE_CHECKING:
     from zse.kernels.lm_head_sample.row import SamplingRow
-
-
-def lm_head_sample(
-    residual: torch.Tensor, norm: torch.Tensor, weight: torch.Tensor, epsilon: float
-) -> tuple[torch.Tensor, list[int]]:
-    """Return float32 logits [T, V] and the most likely token of each row, lowest id on a tie."""
-    logits = rms_norm(residual, norm, epsilon) @ weight.float().T
-    rows = logits.tolist()
-    return logits, [row.index(max(row)) for row in rows]
 
 
 def adjusted_logits(logits: torch.Tensor, row: SamplingRow) -> torch.Tensor:

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 SCRATCH_BYTES = 32 << 20
 """Where rows of a matrix are 16-bit for a moment; stays in the second-level cache."""
-_SCALES = {"int4": "scale_zero", "nf4": "absmax", "int8": "scale"}
 _LOG = logging.getLogger("zse.huggingface")
 
 
@@ -126,14 +125,13 @@ def open_kernels(
 
 
 def _described(weight: StoredMatrix) -> LinearWeight:
-    scheme = str(weight.entry.scheme)
     rows, columns = weight.entry.shape
-    role = _SCALES.get(scheme)
+    first, *scales = (weight.parts[part.role].data_ptr() for part in weight.entry.parts)
     return LinearWeight(
-        scheme=scheme,
+        scheme=str(weight.entry.scheme),
         rows=rows,
         columns=columns,
         group_size=weight.entry.group_size,
-        weights=weight.parts["data" if role is None else "qweight"].data_ptr(),
-        scales=0 if role is None else weight.parts[role].data_ptr(),
+        weights=first,
+        scales=scales[0] if scales else 0,
     )
