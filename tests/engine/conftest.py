@@ -22,9 +22,10 @@ from zse.backends.types import (
     accepted,
     check_batch,
 )
-from zse.engine.core import EngineCore, EngineOptions
+from zse.engine.core import EngineCore
 from zse.engine.request import Request, SamplingParams, TokenEvent
 from zse.kernels.lm_head_sample.row import SamplingRow
+from zse.options import load_options
 from zse.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -275,7 +276,8 @@ class Harness:
 
     @staticmethod
     def core(runner: ScriptedRunner | None = None, **options: object) -> EngineCore:
-        return EngineCore(runner or ScriptedRunner(), EngineOptions(**options))  # type: ignore[arg-type]
+        own = {k: options.pop(k) for k in ("aging_steps", "eos_token_ids") if k in options}
+        return EngineCore(runner or ScriptedRunner(), load_options(**options), **own)  # type: ignore[arg-type]
 
     @staticmethod
     def request(request_id: str, prompt: Sequence[int], **params: object) -> Request:

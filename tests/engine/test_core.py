@@ -350,7 +350,7 @@ def test_logits_cover_every_token_and_check_the_context(engine):
         core.logits(list(range(6)))
 
 
-@pytest.mark.parametrize("name", ["max_batch_tokens", "max_sequences", "aging_steps"])
+@pytest.mark.parametrize("name", ["max_batch_tokens", "max_sequences"])
 def test_options_below_one_are_refused(engine, name):
     with pytest.raises(UsageError, match=name):
         engine.core(**{name: 0})

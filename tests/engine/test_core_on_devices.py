@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from zse.engine.core import EngineCore, EngineOptions
+from zse.engine.core import EngineCore
 from zse.engine.request import Request, SamplingParams
 from zse.models import load_runner
 from zse.options import load_options
@@ -69,7 +69,7 @@ def open_core(model, device):
                 exact_activations=True,
             ),
         )
-        return EngineCore(runner, EngineOptions(**options))
+        return EngineCore(runner, load_options(**options))
 
     return make
 

@@ -29,31 +29,7 @@ if TYPE_CHECKING:
     from zse.engine.request import SamplingParams
     from zse.engine.runner import Runner
     from zse.engine.scheduler import ScheduledChunk
-
-
-@record
-class EngineOptions:
-    """How the engine spends a step and its cache."""
-
-    max_batch_tokens: int = 2048
-    """Token budget of a step: larger fills the device in prefill, smaller keeps decode smooth."""
-    max_sequences: int = 64
-    """Most sequences that run at once."""
-    max_context: int = 0
-    """Longest sequence in tokens; 0 means what the model says."""
-    prefix_cache: bool = True
-    """Reuse the KV of equal prompt prefixes."""
-    aging_steps: int = 64
-    """Steps of waiting that weigh as much as one unit of priority."""
-    eos_token_ids: tuple[int, ...] = ()
-    """Tokens that end an answer unless ``ignore_eos`` is set."""
-
-    def __post_init__(self) -> None:
-        for name in ("max_batch_tokens", "max_sequences", "aging_steps"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"{name} is {getattr(self, name)}, expected 1 or more")
-        if self.max_context < 0:
-            raise UsageError(f"max_context is {self.max_context}, expected 0 or more")
+    from zse.options import LoadOptions
 
 
 @record
@@ -88,26 +64,36 @@ class EngineCore:
 
     Args:
         runner: The model with its KV pool; closed with the core.
-        options: Budgets and end tokens.
+        options: How much is computed together, and whether prefixes are kept.
+        eos_token_ids: Tokens that end an answer unless ``ignore_eos`` is set.
+        aging_steps: Steps of waiting that weigh as much as one unit of priority.
     """
 
-    def __init__(self, runner: Runner, options: EngineOptions | None = None) -> None:
+    def __init__(
+        self,
+        runner: Runner,
+        options: LoadOptions,
+        *,
+        eos_token_ids: tuple[int, ...] = (),
+        aging_steps: int = 64,
+    ) -> None:
         self.runner = runner
-        self.options = options or EngineOptions()
+        self.options = options.batch
         self.cache = KVCache(
             num_blocks=runner.num_blocks,
             block_size=runner.block_size,
-            prefix_cache=self.options.prefix_cache,
+            prefix_cache=options.cache.prefix_cache,
         )
         self._scheduler = Scheduler(
             self.cache,
             max_batch_tokens=self.options.max_batch_tokens,
             max_sequences=self.options.max_sequences,
         )
+        self._aging_steps = aging_steps
         self._pipeline = StepPipeline(self._scheduler, runner)
         # A configuration may name tokens that the model has no logits for: they never come.
         self._end_token_ids = tuple(
-            token_id for token_id in self.options.eos_token_ids if 0 <= token_id < runner.vocab_size
+            token_id for token_id in eos_token_ids if 0 <= token_id < runner.vocab_size
         )
         self._requests: dict[str, list[Sequence]] = {}
         self._pending: list[TokenEvent] = []
@@ -263,7 +249,7 @@ class EngineCore:
                 priority=request.priority,
                 arrival=next(self._arrivals),
                 step=self._num_steps,
-                aging_steps=self.options.aging_steps,
+                aging_steps=self._aging_steps,
             )
             sequence = Sequence(
                 request=request,

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from zse.device.phases import Phases, no_phases
-from zse.engine.core import EngineCore, EngineOptions
+from zse.engine.core import EngineCore
 from zse.engine.opening import OpenedModel, open_model
 from zse.models import load_runner
 from zse.records import record
@@ -82,14 +82,7 @@ def load_model(
                 phases=phases,
             )
             tokenizer = loading.result()
-        engine_options = EngineOptions(
-            max_batch_tokens=options.batch.max_batch_tokens,
-            max_sequences=options.batch.max_sequences,
-            max_context=options.batch.max_context,
-            prefix_cache=options.cache.prefix_cache,
-            eos_token_ids=_end_tokens(reader, tokenizer),
-        )
-        core = EngineCore(runner, engine_options)
+        core = EngineCore(runner, options, eos_token_ids=_end_tokens(reader, tokenizer))
     except BaseException:
         opened.abandon()
         raise

@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from zse.engine.core import EngineCore, EngineOptions
+from zse.engine.core import EngineCore
 from zse.engine.request import Request, SamplingParams
 from zse.errors import UsageError
 from zse.models import load_runner
@@ -89,12 +89,7 @@ def open_runner(
 
 def core_over(runner: ModelRunner, options: LoadOptions) -> EngineCore:
     """Return an engine over a runner, which it closes; no prompt is found in a cache."""
-    limits = EngineOptions(
-        max_batch_tokens=options.batch.max_batch_tokens,
-        max_sequences=options.batch.max_sequences,
-        prefix_cache=False,
-    )
-    return EngineCore(runner, limits)
+    return EngineCore(runner, with_values(options, {"prefix_cache": False}))
 
 
 def random_prompts(vocab_size: int, count: int, length: int, seed: int) -> list[list[int]]:
