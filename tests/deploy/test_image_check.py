@@ -4,9 +4,10 @@ import hashlib
 from dataclasses import replace
 
 import pytest
+from broken_rules import breaks
 
 from zse.cli import run
-from zse.deploy.errors import UnfitImageError
+from zse.deploy.errors import DeployRule
 from zse.deploy.order import ImageLook
 from zse.deploy.registry import make_plan
 from zse.oci.image.facts import ImageFacts
@@ -44,7 +45,7 @@ def test_an_image_reads_object_storage_whatever_else_it_holds(plan_with):
 
 @pytest.mark.parametrize("target", ["modal", "runpod", "kubernetes", "vast", "terraform"])
 def test_a_cpu_image_is_refused_where_there_is_a_gpu(target, plan_with):
-    with pytest.raises(UnfitImageError, match="is a CPU image") as caught:
+    with breaks(DeployRule.UNFIT_IMAGE, match="is a CPU image") as caught:
         plan_with(target, ON_CPU)
     assert "--recipe cuda" in caught.value.hint
     assert ("--gpu none" in caught.value.hint) == (target in ("modal", "kubernetes"))
@@ -54,7 +55,7 @@ def test_a_cpu_image_is_refused_where_there_is_a_gpu(target, plan_with):
     ("target", "changes"), [("render", {}), ("railway", {}), ("modal", {"gpu": "none"})]
 )
 def test_a_gpu_image_is_refused_where_there_is_none(target, changes, plan_with):
-    with pytest.raises(UnfitImageError, match="is a GPU image") as caught:
+    with breaks(DeployRule.UNFIT_IMAGE, match="is a GPU image") as caught:
         plan_with(target, BAKED, **changes)
     assert "--recipe cpu" in caught.value.hint
     assert plan_with(target, ON_CPU, **changes).files
@@ -63,22 +64,22 @@ def test_a_gpu_image_is_refused_where_there_is_none(target, changes, plan_with):
 def test_kernels_must_run_on_whatever_the_machine_may_have(plan_with):
     # Code for 8.6 runs on an L4 (8.9); code for 9.0 runs on nothing else.
     assert plan_with("modal", BAKED, gpu="L4").machine.name == "L4"
-    with pytest.raises(UnfitImageError, match="no kernels for sm_100, which B200") as caught:
+    with breaks(DeployRule.UNFIT_IMAGE, match="no kernels for sm_100, which B200") as caught:
         plan_with("modal", BAKED, gpu="B200")
     assert "--gpu sm_100" in caught.value.hint
     only_hopper = replace(BAKED, kernels=("sm_90",))
-    with pytest.raises(UnfitImageError, match="sm_86"):
+    with breaks(DeployRule.UNFIT_IMAGE, match="sm_86"):
         plan_with("runpod", only_hopper, gpu="AMPERE_24")
 
 
 def test_a_mount_would_hide_a_baked_model(plan_with):
-    with pytest.raises(UnfitImageError, match="the mount would hide it"):
+    with breaks(DeployRule.UNFIT_IMAGE, match="the mount would hide it"):
         plan_with("modal", BAKED, volume="models", model="qwen.zse")
     assert plan_with("modal", MOUNTED, volume="models", model="qwen.zse").files
 
 
 def test_an_image_without_a_model_must_get_one(plan_with):
-    with pytest.raises(UnfitImageError, match="holds no model"):
+    with breaks(DeployRule.UNFIT_IMAGE, match="holds no model"):
         plan_with("modal", MOUNTED)
     assert plan_with("modal", MOUNTED, model="https://models.example/qwen.zse").files
 
@@ -86,11 +87,11 @@ def test_an_image_without_a_model_must_get_one(plan_with):
 def test_another_model_than_the_one_in_the_image_is_refused(plan_with, tmp_path):
     path = tmp_path / "qwen.zse"
     path.write_bytes(b"another")
-    with pytest.raises(UnfitImageError, match="another model than MODEL"):
+    with breaks(DeployRule.UNFIT_IMAGE, match="another model than MODEL"):
         plan_with("modal", BAKED, model=str(path))
     same = replace(BAKED, model_sha256=hashlib.sha256(b"another").hexdigest())
     assert plan_with("modal", same, model=str(path)).files
-    with pytest.raises(UnfitImageError, match="another model"):
+    with breaks(DeployRule.UNFIT_IMAGE, match="another model"):
         plan_with("modal", BAKED, model="Qwen/Qwen3-8B")
     assert plan_with("modal", BAKED, model="Qwen/Qwen2.5-7B-Instruct").files
 

@@ -5,13 +5,14 @@ import re
 from importlib.resources import files
 
 import pytest
+from broken_rules import breaks
 from range_server import serving
 
-from zse.deploy.errors import NoFittingGpuError
+from zse.deploy.errors import DeployRule
 from zse.deploy.machines import Catalog, Machine, load_catalog
 from zse.deploy.sizing import MemoryNeed, measure, need_of
 from zse.engine.requirements import read_facts
-from zse.errors import NotFoundError, UsageError, ZSEError
+from zse.errors import DeviceError, NotFoundError, UsageError, ZSEError
 from zse.format import ZSEReader
 from zse.kernels.targets import TARGETS
 from zse.quantize.locate import locate_model
@@ -50,7 +51,7 @@ def test_the_cheapest_gpu_that_holds_the_model_is_chosen(gib, name):
 
 
 def test_a_model_that_fits_nowhere_says_what_the_largest_has():
-    with pytest.raises(NoFittingGpuError, match=r"B200, has 179\.\d GiB"):
+    with breaks(DeployRule.NO_FITTING_GPU, error=DeviceError, match=r"B200, has 179\.\d GiB"):
         load_catalog("modal").smallest(need(400))
 
 

@@ -7,10 +7,11 @@ import shlex
 
 import pytest
 import yaml
+from broken_rules import breaks
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zse.deploy.errors import UnrenderableValueError
+from zse.deploy.errors import DeployRule
 from zse.deploy.quoting import (
     quote_docker,
     quote_hcl,
@@ -91,12 +92,12 @@ def test_hcl_nests_lists_and_maps(value):
 
 @pytest.mark.parametrize("value", ["a b", "a\nRUN x", "$X", "", "a#b", 3, '"a"'])
 def test_a_dockerfile_takes_plain_words_only(value):
-    with pytest.raises(UnrenderableValueError):
+    with breaks(DeployRule.UNRENDERABLE_VALUE):
         quote_docker(value)
 
 
 @pytest.mark.parametrize("quote", [quote_json, quote_yaml, quote_hcl, quote_python, quote_shell])
 @pytest.mark.parametrize("value", ["a\x00b", "\ud800", {1: 2}, {"a": "\ud800"}, [b"x"]])
 def test_what_no_file_can_hold_is_refused(quote, value):
-    with pytest.raises(UnrenderableValueError):
+    with breaks(DeployRule.UNRENDERABLE_VALUE):
         quote(value)

@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from zse.deploy.errors import TemplateMismatchError
+from zse.deploy.errors import DeployError
 from zse.deploy.templates import OMIT, render_text
 
 
@@ -35,10 +35,10 @@ def test_a_value_that_looks_like_a_placeholder_stays_as_it_is():
 
 
 def test_a_placeholder_without_a_value_is_named():
-    with pytest.raises(TemplateMismatchError, match=r"a\.yaml: no value for x"):
+    with pytest.raises(DeployError, match=r"a\.yaml: no value for x"):
         render_text("@{x}", {}, name="a.yaml")
 
 
 def test_a_file_whose_language_is_unknown_is_refused():
-    with pytest.raises(TemplateMismatchError, match="no rule"):
+    with pytest.raises(DeployError, match="no rule"):
         render_text("@{x}", {"x": 1}, name="a.ini")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from zse.errors import DeviceError, UsageError, ZSEError
+from zse.errors import BrokenRule, UsageError, ZSEError
 
 
 class DeployError(ZSEError):
@@ -12,17 +12,15 @@ class DeployError(ZSEError):
     http_status = 502
 
 
-class TemplateMismatchError(DeployError):
-    """A template and the values given to it do not name the same things."""
+class DeployRule(BrokenRule):
+    """What a ``UsageError`` of a deployment is about."""
 
+    def __call__(self, message: str, *, hint: str = "") -> UsageError:
+        return UsageError(message, hint=hint, rule=self)
 
-class UnrenderableValueError(UsageError):
-    """A value cannot be written in the language of a file."""
-
-
-class UnfitImageError(UsageError):
+    UNFIT_IMAGE = "unfit_image"
     """An image cannot do what is asked of it, by what its labels say."""
-
-
-class NoFittingGpuError(DeviceError):
-    """No GPU type of the platform has the memory that the model needs."""
+    UNRENDERABLE_VALUE = "unrenderable_value"
+    """A value cannot be written in the language of a file."""
+    NO_FITTING_GPU = "no_fitting_gpu"
+    """No GPU type of the platform has the memory that the model needs; a ``DeviceError``."""

@@ -10,7 +10,7 @@ import hashlib
 import shlex
 from typing import TYPE_CHECKING
 
-from zse.deploy.errors import UnfitImageError
+from zse.deploy.errors import DeployRule
 from zse.kernels.targets import target_named, targets_for
 from zse.store.location import is_hub_id, parse_location
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from zse.deploy.order import Order
     from zse.deploy.plan import Plan
     from zse.deploy.registry import Target
+    from zse.errors import UsageError
     from zse.oci.image.facts import ImageFacts
 
 
@@ -27,7 +28,7 @@ def check_image(plan: Plan, target: Target) -> tuple[str, ...]:
     """Refuse a plan whose image cannot do it; return what is to be said otherwise.
 
     Raises:
-        UnfitImageError: The image cannot read the model, is made for other hardware, or holds
+        UsageError: The image cannot read the model, is made for other hardware, or holds
             another model.
     """
     order = plan.order
@@ -61,12 +62,12 @@ def _check_device(plan: Plan, target: Target, facts: ImageFacts) -> None:
     on_gpu = target.has_gpus and (order.wants_gpu if target.follows_image else order.has_gpu)
     if on_gpu and facts.device == "cpu":
         other = " Or give --gpu none to serve on a CPU." if target.has_cpus else ""
-        raise UnfitImageError(
+        raise DeployRule.UNFIT_IMAGE(
             f"{order.image} is a CPU image (recipe {facts.recipe}), and the plan has a GPU",
             hint=f"Build it with: {_build_line(order, facts, recipe='cuda')}.{other}",
         )
     if not on_gpu and facts.device == "cuda":
-        raise UnfitImageError(
+        raise DeployRule.UNFIT_IMAGE(
             f"{order.image} is a GPU image (recipe {facts.recipe}), and the plan has no GPU",
             hint=f"Build it with: {_build_line(order, facts, recipe='cpu')}.",
         )
@@ -79,7 +80,7 @@ def _check_kernels(plan: Plan, facts: ImageFacts) -> None:
         usable = {target.name for target in targets_for(target_named(name).name)}
         if not usable & set(facts.kernels):
             held = ", ".join(facts.kernels) or "none"
-            raise UnfitImageError(
+            raise DeployRule.UNFIT_IMAGE(
                 f"{plan.order.image} holds no kernels for {name}, which {plan.machine.name} may"
                 f" have; it holds {held}",
                 hint=f"Build it with --gpu {name}, or name another machine with --gpu TYPE.",
@@ -88,12 +89,12 @@ def _check_kernels(plan: Plan, facts: ImageFacts) -> None:
 
 def _check_source(order: Order, facts: ImageFacts) -> None:
     if facts.weights == "baked" and order.is_mounted:
-        raise UnfitImageError(
+        raise DeployRule.UNFIT_IMAGE(
             f"{order.image} holds its model, {facts.model_name}, and the mount would hide it",
             hint="Leave --volume and --bucket out, or build the image with --model volume.",
         )
     if facts.weights == "volume" and not order.is_mounted and not order.model_place:
-        raise UnfitImageError(
+        raise DeployRule.UNFIT_IMAGE(
             f"{order.image} was built with --model volume and holds no model",
             hint="Give --volume NAME, or the model's address as MODEL.",
         )
@@ -115,8 +116,8 @@ def _check_model(order: Order, facts: ImageFacts) -> None:
             raise _another_model(order, facts, f"{path}, sha256 {digest[:12]}")
 
 
-def _another_model(order: Order, facts: ImageFacts, asked: str) -> UnfitImageError:
-    return UnfitImageError(
+def _another_model(order: Order, facts: ImageFacts, asked: str) -> UsageError:
+    return DeployRule.UNFIT_IMAGE(
         f"{order.image} holds another model than MODEL: {facts.model_name} {facts.model_scheme},"
         f" sha256 {facts.model_sha256[:12]}; MODEL is {asked}",
         hint=f"Build it again with: {_build_line(order, facts)}",

@@ -10,8 +10,8 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
-from zse.deploy.errors import NoFittingGpuError
-from zse.errors import UsageError
+from zse.deploy.errors import DeployRule
+from zse.errors import DeviceError, UsageError
 from zse.records import record
 from zse.units import MIB, memory_text
 
@@ -83,7 +83,7 @@ class Catalog:
 
         Raises:
             UsageError: Nothing is known of the model.
-            NoFittingGpuError: Even the largest is too small.
+            DeviceError: Even the largest is too small.
         """
         kind = [machine for machine in self.machines if machine.is_gpu == gpu]
         if need is None:
@@ -95,10 +95,11 @@ class Catalog:
         fitting = [machine for machine in kind if machine.holds(need)]
         if not fitting:
             largest = max(kind, key=lambda machine: machine.memory_mib)
-            raise NoFittingGpuError(
+            raise DeviceError(
                 f"the model needs {memory_text(need.total_bytes)}, but the largest machine of "
                 f"{self.platform}, {largest.name}, has {memory_text(largest.memory_mib * MIB)}",
                 hint="Convert the model with a smaller scheme, or ask for a shorter context.",
+                rule=DeployRule.NO_FITTING_GPU,
             )
         return min(fitting, key=lambda machine: (_price(machine), machine.memory_mib))
 

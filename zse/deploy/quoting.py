@@ -11,7 +11,7 @@ import re
 import shlex
 from typing import TYPE_CHECKING, Any
 
-from zse.deploy.errors import UnrenderableValueError
+from zse.deploy.errors import DeployRule
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -129,7 +129,7 @@ def quote_shell(value: Any, indent: str = "") -> str:  # noqa: ARG001 - one sign
 def quote_docker(value: Any, indent: str = "") -> str:  # noqa: ARG001 - one signature for all
     """Write a value as a word of a Dockerfile, which has no quoting: others are refused."""
     if not isinstance(value, str) or not _DOCKER_WORD.fullmatch(value):
-        raise UnrenderableValueError(f"{value!r} cannot stand in a Dockerfile")
+        raise DeployRule.UNRENDERABLE_VALUE(f"{value!r} cannot stand in a Dockerfile")
     return value
 
 
@@ -150,19 +150,19 @@ def _check(value: Any) -> None:
     """Refuse what no language here can hold."""
     if isinstance(value, str):
         if "\x00" in value:
-            raise UnrenderableValueError("a value holds a NUL character")
+            raise DeployRule.UNRENDERABLE_VALUE("a value holds a NUL character")
         try:
             value.encode()
         except UnicodeEncodeError:
-            raise UnrenderableValueError(f"{value!r} is not valid Unicode text") from None
+            raise DeployRule.UNRENDERABLE_VALUE(f"{value!r} is not valid Unicode text") from None
     elif isinstance(value, dict):
         for key, item in value.items():
             if not isinstance(key, str):
-                raise UnrenderableValueError(f"the key {key!r} is not text")
+                raise DeployRule.UNRENDERABLE_VALUE(f"the key {key!r} is not text")
             _check(key)
             _check(item)
     elif isinstance(value, list):
         for item in value:
             _check(item)
     elif value is not None and not isinstance(value, bool | int | float):
-        raise UnrenderableValueError(f"{value!r} is not a value that files hold")
+        raise DeployRule.UNRENDERABLE_VALUE(f"{value!r} is not a value that files hold")

@@ -114,8 +114,8 @@ def make_plan(name: str, order: Order) -> Plan:
 
     Raises:
         UsageError: The platform cannot do what is asked.
-        NoFittingGpuError: It rents no machine that is large enough.
-        UnfitImageError: The image cannot do it, by what it says of itself.
+        DeviceError: It rents no machine that is large enough.
+        UsageError: The image cannot do it, by what it says of itself.
     """
     target = find_target(name)
     _check_secrets(name, target, order)

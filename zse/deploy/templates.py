@@ -11,7 +11,7 @@ import re
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 
-from zse.deploy.errors import TemplateMismatchError
+from zse.deploy.errors import DeployError
 from zse.deploy.quoting import QUOTERS
 
 if TYPE_CHECKING:
@@ -37,8 +37,8 @@ def render(template: str, values: Mapping[str, Any]) -> str:
         values: One value for each placeholder.
 
     Raises:
-        TemplateMismatchError: A placeholder has no value.
-        UnrenderableValueError: A value cannot be written in the file's language.
+        DeployError: A placeholder has no value.
+        UsageError: A value cannot be written in the file's language.
     """
     text = (files("zse.deploy") / "templates" / f"{template}.tmpl").read_text(encoding="utf-8")
     return render_text(text, values, name=template)
@@ -48,10 +48,10 @@ def render_text(text: str, values: Mapping[str, Any], *, name: str) -> str:
     """Render template text; ``name`` decides how values are quoted."""
     quote = next((quoter for end, quoter in QUOTERS.items() if name.endswith(end)), None)
     if quote is None:
-        raise TemplateMismatchError(f"{name}: no rule says how to quote values in this file")
+        raise DeployError(f"{name}: no rule says how to quote values in this file")
     unknown = {match[1] for match in _PLACEHOLDER.finditer(text)} - values.keys()
     if unknown:
-        raise TemplateMismatchError(f"{name}: no value for {', '.join(sorted(unknown))}")
+        raise DeployError(f"{name}: no value for {', '.join(sorted(unknown))}")
     lines = [_render_line(line, values, quote) for line in text.splitlines()]
     return "".join(f"{line}\n" for line in lines if line is not None)
 

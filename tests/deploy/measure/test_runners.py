@@ -36,19 +36,6 @@ def image(tmp_path):
     )
 
 
-def test_entry_point_and_environment_are_the_images_own(image):
-    command = runners.unpacked(image, [], {"PORT": "9"})
-    assert "A=1" in command
-    assert "PORT=9" in command
-    assert command[-1] == f"{image.rootfs}/opt/zse/boot.py"
-
-
-def test_an_image_without_a_loader_cannot_run_as_it_lies_there(image):
-    shutil.rmtree(image.rootfs / "usr")
-    with pytest.raises(RunnerError, match="loader"):
-        runners.unpacked(image, [], {})
-
-
 def test_a_bundle_has_the_images_user_environment_and_what_is_shown(image, monkeypatch):
     monkeypatch.setattr(runners, "find", lambda name: f"/bin/{name}")
     shown = replace(image, binds={"/dev/nvidia0": "/dev/null"})
