@@ -1,0 +1,158 @@
+"""A pack holds what the launches ask for, and nothing that none of them does."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import TYPE_CHECKING
+
+from gpu_facts import A100, H200
+
+from zse.kernels.attention import variants as attention_forms
+from zse.kernels.attention.launch import (
+    AttentionRules,
+    DecodeWorkspace,
+    PrefillTiles,
+    attention_decode,
+    attention_output_can_be_quantized,
+    attention_prefill,
+)
+from zse.kernels.embed import variants as embed_forms
+from zse.kernels.embed.launch import EmbedTable, embed
+from zse.kernels.gate_up import variants as gate_up_forms
+from zse.kernels.gate_up.launch import activate
+from zse.kernels.layout import (
+    HEAD_DIMS,
+    INT8_HEAD_DIMS,
+    BlockTables,
+    HeadInputs,
+    HeadShape,
+    PagedCache,
+    Partials,
+    Plain,
+    Quantized,
+)
+from zse.kernels.norm import variants as norm_forms
+from zse.kernels.norm.launch import residual_norm
+from zse.kernels.rope_store import variants as rope_forms
+from zse.kernels.rope_store.launch import rope_store, rope_table
+
+if TYPE_CHECKING:
+    from zse.device.facts import DeviceFacts
+    from zse.kernels.variant import Variant
+
+EITHER = (False, True)
+TABLES = BlockTables(address=0, stride=1)
+
+
+class Recorder:
+    """Remembers the keys of what it is asked to launch."""
+
+    def __init__(self, device: DeviceFacts = H200) -> None:
+        self.device = device
+        self.keys: set[str] = set()
+
+    def launch(self, variant: Variant, _grid: tuple[int, int, int], *arguments: float) -> None:
+        assert len(arguments) == len(variant.arguments)
+        self.keys.add(variant.key)
+
+
+def packed(*, of: tuple[Variant, ...]) -> set[str]:
+    return {form.key for form in of}
+
+
+def output(columns: int, *, quantized: bool, rows: int = 1) -> Plain | Quantized:
+    if quantized:
+        return Quantized(rows=rows, columns=columns, codes=0, scales=0, sums=0)
+    return Plain(rows=rows, columns=columns, values=0)
+
+
+def sums(columns: int, rows: int = 1) -> Partials:
+    return Partials(rows=rows, columns=columns, splits=2, values=0)
+
+
+def test_every_norm_is_one_that_a_row_asks_for() -> None:
+    launcher = Recorder()
+    for groups, quantized, gather in product(norm_forms.ROW_GROUPS, EITHER, EITHER):
+        hidden = 128 * groups
+        target = output(hidden, quantized=quantized)
+        residual_norm(launcher, 0, 1, hidden, 0, 1e-6, target, row_index_address=int(gather))
+        for layer in EITHER:
+            residual_norm(
+                launcher, 0, 1, hidden, 0, 1e-6, target, is_layer_norm=layer, output_scale=0.5
+            )
+    assert launcher.keys == packed(of=norm_forms.VARIANTS)
+
+
+def test_every_activation_is_one_that_a_product_asks_for() -> None:
+    launcher = Recorder()
+    for rows, quantized, gated, bias in product((1, 4096), EITHER, EITHER, (0, 16)):
+        activate(
+            launcher, sums(256 * (1 + gated), rows), output(256, quantized=quantized, rows=rows),
+            gated=gated, bias_address=bias,
+        )  # fmt: skip
+        product_16 = Plain(rows=rows, columns=256 * (1 + gated), values=0)
+        target = output(256, quantized=False, rows=rows)
+        activate(launcher, product_16, target, gated=gated, bias_address=bias)
+    assert launcher.keys == packed(of=gate_up_forms.VARIANTS)
+
+
+def test_every_embedding_is_one_that_a_table_asks_for() -> None:
+    launcher = Recorder()
+    tables = [("bf16", 0), ("fp16", 0), ("fp32", 0), ("int8", 0)]
+    tables += product(("int4", "nf4"), (128, 64, 32))
+    for (scheme, group), scale in product(tables, (1.0, 12.0)):
+        embed(
+            launcher, EmbedTable(scheme=scheme, weights=0, group_size=group), tokens_address=0,
+            slots_address=0, last_tokens_address=0, rows=1, hidden=128, residual_address=0,
+            scale=scale,
+        )  # fmt: skip
+    assert launcher.keys == packed(of=embed_forms.VARIANTS)
+
+
+def test_every_rotation_is_one_that_a_head_width_asks_for() -> None:
+    launcher = Recorder()
+    for head_dim, norm, scales in product(HEAD_DIMS, (0, 16), (0, 16)):
+        rope_table(
+            launcher, inverse_frequencies_address=0, table_address=0, num_positions=1,
+            head_dim=head_dim,
+        )  # fmt: skip
+        if scales and head_dim not in INT8_HEAD_DIMS:
+            continue
+        shape = HeadShape(num_heads=2, kv_heads=1, head_dim=head_dim)
+        inputs = HeadInputs(qkv=sums(shape.qkv_columns), cosines_sines=0, positions=0, q_norm=norm)
+        rope_store(
+            launcher, inputs, shape, PagedCache(keys=0, values=0, key_scales=scales), TABLES,
+            table_rows_address=0, queries_address=0,
+        )  # fmt: skip
+    assert launcher.keys == packed(of=rope_forms.VARIANTS)
+
+
+def attend(launcher: Recorder, head_dim: int, scales: int) -> None:
+    """Launch every attention of a head width with a cache of one type."""
+    cache = PagedCache(keys=0, values=0, key_scales=scales)
+    tiles = PrefillTiles(count=1, first_rows=0, num_rows=0, table_rows=0, first_positions=0)
+    for group, norm, quantized in product((8, 16), (0, 16), EITHER):
+        shape = HeadShape(num_heads=group, kv_heads=1, head_dim=head_dim)
+        if (group == 16 and head_dim != 128) or (
+            quantized and not attention_output_can_be_quantized(shape)
+        ):
+            continue
+        inputs = HeadInputs(qkv=sums(shape.qkv_columns), cosines_sines=0, positions=0, q_norm=norm)
+        attention_decode(
+            launcher, inputs, shape, cache, TABLES, DecodeWorkspace(partials=0, counters=0),
+            output(group * head_dim, quantized=quantized), rules=AttentionRules(),
+        )  # fmt: skip
+        for window in (0, 7):
+            attention_prefill(
+                launcher, 0, shape, cache, TABLES, tiles, 0, rules=AttentionRules(window=window)
+            )
+
+
+def test_every_attention_is_one_that_heads_and_a_cache_ask_for() -> None:
+    keys: set[str] = set()
+    for device, head_dim, scales in product((A100, H200), HEAD_DIMS, (0, 16)):
+        if not scales or head_dim in INT8_HEAD_DIMS:
+            launcher = Recorder(device)
+            attend(launcher, head_dim, scales)
+            keys |= launcher.keys
+    assert keys == packed(of=attention_forms.VARIANTS)
