@@ -8,10 +8,11 @@ import interpreted_gpu
 import pytest
 from logits import as_tensor
 from penalized_steps import decode_with_penalties
+from random_files import BIASES, LAYER_NORMS, SCALES, write_random_file
 
 from zse.backends.gpu.arrival import Arrival
 from zse.backends.gpu.open import Hardware, build_backend
-from zse.backends.types import PENDING_TOKEN, SequenceChunk, StepBatch, kind_of
+from zse.backends.types import PENDING_TOKEN, SampledToken, SequenceChunk, StepBatch, kind_of
 from zse.format import ZSEReader
 from zse.kernels.lm_head_sample.row import SamplingRow
 from zse.models import ModelRunner, load_runner
@@ -104,3 +105,48 @@ def test_a_decode_step_continues_from_the_device(runner, path):
     logits = as_tensor(cpu.logits([*PROMPT, tokens[0]]))
     cpu.close()
     assert tokens == [int(logits[-2].argmax()), int(logits[-1].argmax())]
+
+
+def test_drafts_are_checked_in_one_step(make_pair):
+    path = make_pair("qwen2", "int8", **SHAPE).path
+    cpu = load_runner(path, load_options(device="cpu", num_blocks=8))
+    tokens = list(PROMPT)
+    for _ in range(3):
+        tokens.append(int(as_tensor(cpu.logits(tokens))[-1].argmax()))
+    cpu.close()
+    first, second, third = tokens[len(PROMPT) :]
+    runner = open_runner(path)
+    assert runner.execute(StepBatch(chunks=[chunk(PROMPT, 0)], sampling=[[greedy()]]))[0] == [
+        SampledToken(first)
+    ]
+    for drafts, accepted in (([second, 9], [second, third]), ([9, third], [second])):
+        verify = chunk([first, *drafts], len(PROMPT))._replace(kind="verify")
+        rows = [greedy(step) for step in (1, 2, 3)]
+        (answer,) = runner.execute(StepBatch(chunks=[verify], sampling=[rows]))
+        assert [token.token_id for token in answer] == accepted
+    runner.close()
+
+
+@pytest.mark.parametrize(
+    "numbers", [{**SCALES, **BIASES}, LAYER_NORMS], ids=["scales", "layer-norms"]
+)
+def test_what_families_do_otherwise_is_computed_as_on_the_cpu(tmp_path, numbers):
+    path = tmp_path / "model.zse"
+    shape = {
+        "hidden_size": 128,
+        "intermediate_size": 128,
+        "num_layers": 1,
+        "num_heads": 2,
+        "num_kv_heads": 1,
+        "head_dim": 64,
+        "vocab_size": 72,
+        "max_position": 64,
+    }
+    write_random_file(path, "int8", **shape, **numbers)
+    cpu = load_runner(path, load_options(device="cpu", num_blocks=8))
+    expected = as_tensor(cpu.logits(PROMPT[:3]))
+    cpu.close()
+    runner = open_runner(path)
+    found = as_tensor(runner.logits(PROMPT[:3], chunk_tokens=2))  # a prompt's chunk, then a token
+    runner.close()
+    assert float((found - expected).norm() / expected.norm()) < 2e-2

@@ -30,6 +30,12 @@ SHAPE: dict[str, Any] = {
     "max_position_embeddings": 1024,
     "num_hidden_layers": 3,
 }
+GRANITE = {
+    "attention_multiplier": 0.1,
+    "embedding_multiplier": 6.0,
+    "residual_multiplier": 0.4,
+    "logits_scaling": 8.0,
+}
 CASES = [
     ("llama", "int4", {}),
     ("llama", "nf4", {}),
@@ -41,6 +47,11 @@ CASES = [
     ("qwen2", "int4", {}),
     ("qwen3", "int8", {}),
     ("mistral", "int4", {"sliding_window": 40}),
+    ("llama", "int4", {"attention_bias": True, "mlp_bias": True}),
+    ("granite", "int4", GRANITE),
+    ("granite", "bf16", GRANITE),
+    ("starcoder2", "int4", {}),
+    ("starcoder2", "int8", {"sliding_window": 40}),
 ]
 TOLERANCE = {"int4": 4e-2, "nf4": 4e-2, "int8": 4e-2, "bf16": 2e-2, "fp16": 2e-2}
 
@@ -158,3 +169,25 @@ def test_a_step_mixes_decode_rows_with_a_prompt(runners, case):
             row.abs().max()
         )
         assert answer.logprob == pytest.approx(float(logprobs[answer.token_id]), abs=0.1)
+
+
+@pytest.mark.parametrize("wrong_at", [None, 0, 3])
+def test_drafts_are_checked_in_one_step(runners, case, wrong_at):
+    gpu, cpu = runners
+    tokens = prompt(50, seed=3)
+    gpu.execute(StepBatch(chunks=[chunk(tokens, 0, 0)], sampling=[()]))
+    for _ in range(6):
+        tokens.append(int(as_tensor(cpu.logits(tokens))[-1].argmax()))
+    drafts = [999 if place == wrong_at else token for place, token in enumerate(tokens[51:55])]
+    verify = chunk([tokens[50], *drafts], 50, 0, kind="verify")
+    rows = [greedy(step) for step in range(5)]
+    other = chunk(prompt(7, seed=4), 0, 1)
+    found, (alone,) = gpu.execute(StepBatch(chunks=[verify, other], sampling=[rows, [greedy()]]))
+    assert alone.token_id == alone.top[0][0]
+    right = [draft == token.token_id for draft, token in zip(drafts, found, strict=False)]
+    assert all(right[: len(found) - 1])
+    assert len(found) == 5 or not right[len(found) - 1]
+    logits = as_tensor(cpu.logits([*tokens[:51], *drafts]))
+    for row, token in zip(logits[50:], found, strict=False):
+        gap = float(row.max() - row[token.token_id])
+        assert gap <= TOLERANCE[case[1]] * float(row.abs().max()) * 2
