@@ -50,6 +50,14 @@ def write_all(file_descriptor: int, data: bytes | bytearray | memoryview, path: 
     return written
 
 
+def chunks_of(file_descriptor: int, offset: int = 0) -> Iterator[memoryview]:
+    """Yield an open file from ``offset`` on in order, through one reused buffer."""
+    view = memoryview(bytearray(CHUNK_BYTES))
+    while count := os.preadv(file_descriptor, [view], offset):
+        yield view[:count]
+        offset += count
+
+
 def publish(file_descriptor: int, temporary: Path, path: Path) -> None:
     """Give a file that is written its name, when its bytes are on the disk.
 
@@ -148,11 +156,8 @@ class LocalStore:
 
     def read_chunks(self, offset: int = 0) -> Iterator[memoryview]:
         """Yield the file from ``offset`` in order, through one reused buffer."""
-        view = memoryview(bytearray(CHUNK_BYTES))
         with self._reading() as file_descriptor:
-            while count := os.preadv(file_descriptor, [view], offset):
-                yield view[:count]
-                offset += count
+            yield from chunks_of(file_descriptor, offset)
 
     def list(self) -> Iterator[Entry]:
         """Yield this file, or the files below this folder, sorted by path."""

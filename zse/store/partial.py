@@ -12,8 +12,7 @@ import os
 import re
 from typing import TYPE_CHECKING, Self
 
-from zse.store.base import CHUNK_BYTES
-from zse.store.local import publish, translated_os_error, write_all
+from zse.store.local import chunks_of, publish, translated_os_error, write_all
 from zse.store.locks import open_locked
 
 if TYPE_CHECKING:
@@ -64,12 +63,8 @@ class PartialWriter:
         descriptor = self._file_descriptor
         if os.fstat(descriptor).st_size > limit_bytes:
             os.ftruncate(descriptor, 0)
-        view = memoryview(bytearray(CHUNK_BYTES))
-        offset = 0
-        while count := os.preadv(descriptor, [view], offset):
-            yield view[:count]
-            offset += count
-        os.lseek(descriptor, offset, os.SEEK_SET)
+        yield from chunks_of(descriptor)
+        os.lseek(descriptor, 0, os.SEEK_END)
 
     def write(self, data: bytes | bytearray | memoryview) -> int:
         """Append ``data``; return its length in bytes."""
