@@ -253,6 +253,20 @@ def test_an_empty_object_has_no_bytes() -> None:
         assert open_at(server, "/empty").size_bytes == 0
 
 
+def test_an_object_replaced_while_it_is_opened_is_the_new_one(server: RangeServer) -> None:
+    def cut_and_replace(request: Handler) -> bool:
+        if server.etag == '"second"':
+            return False
+        request.answer_cut(100)
+        server.etag, server.data = '"second"', DATA[::-1]
+        return True
+
+    server.fault = cut_and_replace
+    source = open_at(server)
+    assert (source.prefix, source.facts.version) == (DATA[::-1][:PREFIX], '"second"')
+    assert read(source, 10_000, 10) == DATA[::-1][10_000:10_010]
+
+
 def test_a_redirect_is_remembered_and_asked_for_anew_when_it_is_over(server: RangeServer) -> None:
     left = [1]
 

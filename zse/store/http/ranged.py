@@ -222,10 +222,13 @@ class RangedObject:
                 raise self._other_range(answer, f"bytes 0-{prefix_bytes - 1}")
             if self._facts is not None and self._facts.size_bytes != size_bytes:
                 raise self._replaced()
-            self.prefix = answer.read(prefix_bytes)
-            # What the place said first holds: a server that it leads to may know less.
-            self._facts = self._facts or Facts(size_bytes=size_bytes, headers=answer.headers)
-        return len(self.prefix) == last + 1
+            prefix = answer.read(prefix_bytes)
+        if len(prefix) != last + 1:
+            return False  # and nothing of it counts: it may be another object when asked again
+        self.prefix = prefix
+        # What the place said first holds: a server that it leads to may know less.
+        self._facts = self._facts or Facts(size_bytes=size_bytes, headers=answer.headers)
+        return True
 
     def _described_empty(self, answer: Answer) -> Facts:
         """Tell an object that has no range because it has no bytes from a server's fault."""
