@@ -187,8 +187,7 @@ class Bench:
         """Return the time of one launch with what its reader pays, in seconds."""
         self._launcher.prepare(plan.variant)
         rounds = -(-_MIN_LAUNCHES // len(weights))
-        capture = self._gpu.capture(self._stream)
-        with capture:
+        with self._gpu.capture(self._stream) as capture:
             for weight in weights * rounds:
                 linear(self._launcher, weight, inputs, outputs, plan)
         replay = capture.graph.instantiate()

@@ -2,7 +2,8 @@
 
 ``zse.device.open`` opens one; ``zse.device.cuda`` has this shape, and so have the tests' own.
 Everything that a GPU hands out is given back by its own ``free`` or ``destroy``, or by ``close``
-of the GPU. What goes wrong is a ``DeviceError``.
+of the GPU. What goes wrong is a ``DeviceError``; what work failed with is raised where it is
+waited for. Other threads run while one waits.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol, Self, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from contextlib import AbstractContextManager
 
     from zse.device.facts import GpuInfo
 
@@ -19,18 +21,13 @@ Grid: TypeAlias = tuple[int, int, int]
 
 
 class Block(Protocol):
-    """Device memory."""
+    """Device memory, 256-byte aligned. Work in flight that may use it ends before it is freed."""
 
     @property
-    def address(self) -> int:
-        """Where it starts, 256-byte aligned."""
-
+    def address(self) -> int: ...
     @property
-    def length_bytes(self) -> int:
-        """How much it holds."""
-
-    def free(self) -> None:
-        """Give it back; work in flight that may use it ends first."""
+    def length_bytes(self) -> int: ...
+    def free(self) -> None: ...
 
 
 class Pool(Block, Protocol):
@@ -55,62 +52,44 @@ class Stream(Protocol):
     def handle(self) -> int:
         """The driver's number for it."""
 
-    def synchronize(self) -> None:
-        """Wait until everything put into it is done; other threads run meanwhile."""
-
-    def destroy(self) -> None:
-        """Give it back; work in flight goes on."""
+    def synchronize(self) -> None: ...
+    def destroy(self) -> None: ...
 
 
 class Event(Protocol):
     """A mark in a stream."""
 
-    def record(self, stream: Stream) -> None:
-        """Put the mark at the end of a stream."""
-
-    def synchronize(self) -> None:
-        """Wait until the mark is reached; other threads run meanwhile."""
-
+    def record(self, stream: Stream) -> None: ...
+    def synchronize(self) -> None: ...
     def elapsed_ms(self, since: Self) -> float:
         """Return the milliseconds between two marks that were reached; both with timing."""
 
-    def destroy(self) -> None:
-        """Give it back."""
+    def destroy(self) -> None: ...
 
 
 class GraphExec(Protocol):
     """Recorded work, ready to be repeated."""
 
-    def launch(self, stream: Stream) -> None:
-        """Put one run of it into a stream."""
-
+    def launch(self, stream: Stream) -> None: ...
     def upload(self, stream: Stream) -> None:
         """Bring it to the GPU before its first launch, so that the launch does not wait for it."""
 
-    def destroy(self) -> None:
-        """Give it back after it has run."""
+    def destroy(self) -> None: ...
 
 
 class Graph(Protocol):
-    """Recorded work, described."""
+    """Recorded work, described; what is instantiated of it outlives it."""
 
-    def instantiate(self) -> GraphExec:
-        """Return the form of it that runs."""
-
-    def destroy(self) -> None:
-        """Give the description back; what was instantiated stays."""
+    def instantiate(self) -> GraphExec: ...
+    def destroy(self) -> None: ...
 
 
 class Capture(Protocol):
-    """Records a stream while its ``with`` block runs; nothing of it is executed."""
+    """What a ``with`` block puts into a stream is recorded, not executed."""
 
     @property
     def graph(self) -> Graph:
         """What was recorded, once the block has ended."""
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None: ...
 
 
 class Kernel(Protocol):
@@ -148,63 +127,44 @@ class Module(Protocol):
 
 
 class Gpu(Protocol):
-    """An open GPU. Any thread may use it that has called ``make_current``."""
+    """An open GPU. A thread calls ``make_current`` before it uses it.
+
+    New memory holds anything. Copies and fills are put into a stream; those from and to the host
+    do not wait where the host's memory is pinned.
+    """
 
     @property
     def name(self) -> str:
         """As it is asked for: ``cuda:0``."""
 
     @property
-    def info(self) -> GpuInfo:
-        """What it is."""
-
+    def info(self) -> GpuInfo: ...
     def close(self) -> None:
         """Give everything back that is still held; twice does nothing."""
 
-    def make_current(self) -> None:
-        """Let the calling thread use it."""
-
+    def make_current(self) -> None: ...
     def memory(self) -> tuple[int, int]:
         """Return free and total bytes, now."""
 
     def limit_stack(self, length_bytes: int) -> None:
         """Set the stack that is kept for every thread that can be resident."""
 
-    def allocate(self, length_bytes: int) -> Block:
-        """Return device memory; its bytes are undefined."""
-
-    def allocate_host(self, length_bytes: int) -> HostBlock:
-        """Return pinned host memory."""
-
+    def allocate(self, length_bytes: int) -> Block: ...
+    def allocate_host(self, length_bytes: int) -> HostBlock: ...
     def create_pool(self, reserve_bytes: int) -> Pool:
         """Return device memory that grows, up to ``reserve_bytes``; it holds none yet."""
 
-    def create_stream(self) -> Stream:
-        """Return a new stream."""
-
-    def create_event(self, timing: bool = False) -> Event:
-        """Return a new event."""
-
-    def load_module(self, image: bytes) -> Module:
-        """Return loaded code."""
-
-    def capture(self, stream: Stream) -> Capture:
-        """Return a context manager that records what is put into a stream."""
-
+    def create_stream(self) -> Stream: ...
+    def create_event(self, timing: bool = False) -> Event: ...
+    def load_module(self, image: bytes) -> Module: ...
+    def capture(self, stream: Stream) -> AbstractContextManager[Capture]: ...
     def copy_to_device(
         self, destination: int, source: int, length_bytes: int, stream: Stream
-    ) -> None:
-        """Copy from the host; asynchronous when the source is pinned memory."""
-
+    ) -> None: ...
     def copy_to_host(
         self, destination: int, source: int, length_bytes: int, stream: Stream
-    ) -> None:
-        """Copy to the host; asynchronous when the destination is pinned memory."""
-
+    ) -> None: ...
     def copy_on_device(
         self, destination: int, source: int, length_bytes: int, stream: Stream
-    ) -> None:
-        """Copy from device memory to device memory, asynchronously."""
-
-    def fill(self, address: int, byte: int, length_bytes: int, stream: Stream) -> None:
-        """Set every byte of a range of device memory, asynchronously."""
+    ) -> None: ...
+    def fill(self, address: int, byte: int, length_bytes: int, stream: Stream) -> None: ...

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from zse.options import LoadOptions
 
 _LOG = logging.getLogger("zse.backends.gpu")
-KV_DTYPES = {"auto": "bf16", "bf16": "bf16", "int8": "int8"}
+_KV_DTYPES = {"auto": "bf16", "bf16": "bf16", "int8": "int8"}
 
 
 @record
@@ -114,7 +114,7 @@ def build_backend(
         StoreError: The file changed or failed on its way.
     """
     _check_options(options)
-    kv_dtype = KV_DTYPES[options.cache.kv_dtype]
+    kv_dtype = _KV_DTYPES[options.cache.kv_dtype]
     kept = outlier_layers(arrival.source, reader.header, spec) if kv_dtype == "int8" else ()
     layout = layout_for(spec, kv_dtype, kept)
     weights = DeviceWeights(arrival.gpu, arrival.placement, arrival.block)
@@ -156,10 +156,10 @@ def _share_out(
 
 
 def _check_options(options: LoadOptions) -> None:
-    if options.cache.kv_dtype not in KV_DTYPES:
+    if options.cache.kv_dtype not in _KV_DTYPES:
         raise DeviceError(
             f"a GPU keeps no {options.cache.kv_dtype} KV cache",
-            hint=f"Choose one of {', '.join(KV_DTYPES)}.",
+            hint=f"Choose one of {', '.join(_KV_DTYPES)}.",
         )
     if options.cache.block_size != BLOCK_SIZE:
         raise DeviceError(
