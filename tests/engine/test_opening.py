@@ -88,7 +88,7 @@ def pack(tmp_path_factory):
 
 def test_an_error_after_the_backend_gives_everything_back(model, pack, monkeypatch):
     before = free_bytes()
-    monkeypatch.setattr(loading, "EngineCore", lambda runner, options: 1 / 0)
+    monkeypatch.setattr(loading, "EngineCore", lambda *given, **named: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         load_model(model, load_options(device="cuda", kernels=str(pack)), load_settings())
     assert free_bytes() == before
