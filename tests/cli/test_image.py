@@ -119,6 +119,12 @@ def test_locks_are_named_once(built, tmp_path, capsys):
     assert "--recipe and --locks" in capsys.readouterr().err
 
 
+def test_locks_that_are_no_folder_are_a_usage_error(built, tmp_path, capsys):
+    place = f"oci:{tmp_path / 'out'}"
+    assert run(["image", "verify", place, "--locks", str(tmp_path / "none")]) == 2
+    assert "is not a folder" in capsys.readouterr().err
+
+
 def test_base_may_be_named_by_its_place(built, tmp_path, capsys):
     place = f"oci:{tmp_path / 'out'}"
     assert run(["image", "verify", place, "--base", place]) == 9

@@ -52,8 +52,8 @@ app = App()
 def command(
     *,
     model: Model = "tiny",
-    prompt_tokens: Annotated[int, Option(min=1)] = 128,
-    output_tokens: Annotated[int, Option(min=2)] = 64,
+    prompt_tokens: Annotated[int, Option(min=1, help="Of each sequence.")] = 128,
+    output_tokens: Annotated[int, Option(min=2, help="Of each answer.")] = 64,
     batch: Annotated[int, Option(min=1, help="Sequences.")] = 1,
     quant: Quant = None,
     as_json: Json = False,

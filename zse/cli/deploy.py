@@ -27,7 +27,12 @@ if TYPE_CHECKING:
 _TARGET_OF_HELP = "zse.deploy.target"
 
 ModelFile = Annotated[
-    str, Argument(metavar="MODEL", help="Says its size.", autocompletion=complete_model)
+    str,
+    Argument(
+        metavar="MODEL",
+        help="A .zse file or its address: says how large a GPU must be.",
+        autocompletion=complete_model,
+    ),
 ]
 Image = Annotated[str, Option(metavar="REF", help="Image that the platform pulls.")]
 ImageLabels = Annotated[
@@ -161,9 +166,8 @@ def command(
 ) -> None:
     """Deploy an image that serves MODEL to TARGET.
 
-    MODEL is a .zse file, whose header says how large a GPU must be: here, or at the address that
-    the server is to read (s3://, hf://, https://). Leave it out when the image holds the model and
-    --gpu says the rest.
+    Leave MODEL out when the image holds the model and --gpu says the rest; an address is what the
+    server reads it from (s3://, hf://, https://).
 
     `zse deploy TARGET status`, `logs` and `destroy` look after what was deployed.
 

@@ -12,7 +12,7 @@ from typer import Argument, Option
 
 from zse.cli.app import App
 from zse.cli.parameters import Json
-from zse.errors import NotFoundError, UsageError
+from zse.errors import UsageError
 from zse.oci.image.facts import NO_BYTE_CODE
 from zse.printable import printable
 from zse.settings import load_settings
@@ -84,7 +84,7 @@ def verify(
     if recipe and locks:
         raise UsageError("--recipe and --locks both name locks", hint="Leave one of them out.")
     if locks and not locks.is_dir():
-        raise NotFoundError(f"{locks} is not a folder", hint="Name a folder of lock files.")
+        raise UsageError(f"--locks {locks} is not a folder", hint="Name one of lock files.")
     expected = _expectations(base, recipe_folder(recipe) if recipe else locks)
     with open_image(reference, auth_file=_auth_file()) as source:
         found = verify_image(source, expected, lambda words: typer.echo(words, err=True))
