@@ -6,8 +6,8 @@ records, and the records themselves travel down to whoever reads an option. To a
 
 A command declares its flags from here and hands over what it was given; None is "not given"::
 
-    row = option("max_context")   # .flags ("--max-context",), .kind int, .default 0, .choices (),
-                                  # .help_text "Longest sequence, in tokens; ...  [ZSE_MAX_CONTEXT]"
+    row = options_of(ServeOptions)["max_context"]  # .flags ("--max-context",), .kind int,
+    # .default 0, .choices (), .help_text "Longest sequence, in tokens; ...  [ZSE_MAX_CONTEXT]"
     options = with_flags(load_settings().serve, {"max_context": 4096, "device": None})
 """
 
@@ -49,29 +49,54 @@ WANTED = {
 class Option:
     """One row of the table."""
 
-    key: str
-    """What it is called in ``zse.toml``, in flags and in errors."""
-    kind: type
     default: Any
+    """Its value when nobody gives one; its type is the option's."""
     help: str
-    unit: str
-    unset: str
+    """What it is, without a full stop."""
+    key: str = ""
+    """What it is called in ``zse.toml``, in flags and in errors, when not as its field."""
+    env: str | None = None
+    """Its variables, the strongest first: ``ZSE_KEY`` when left out; empty for Python's alone."""
+    unit: str = ""
+    unset: str = ""
     """What 0, or an empty text, means."""
-    variables: tuple[str, ...]
-    """The environment's names for it, the strongest first; without one it is Python's alone."""
-    least: float
-    most: float
-    choices: tuple[str, ...]
-    any_case: bool
-    is_secret: bool
-    other_flags: tuple[str, ...]
-    by_hand: bool
-    """Whether ``zse.toml`` and flags may hold it."""
+    least: float = 0
+    most: float = _LARGEST
+    choices: tuple[str, ...] = ()
+    any_case: bool = False
+    """Choices may be written in capitals."""
+    also: tuple[str, ...] = ()
+    """Other flags for it."""
+    is_secret: bool = False
+    """It is never shown."""
+    is_internal: bool = False
+    """It is not for people."""
+
+    @property
+    def kind(self) -> type:
+        """The type of its values."""
+        if isinstance(self.default, Path):
+            return Path
+        return str if self.default is None else type(self.default)
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """The environment's names for it, the strongest first."""
+        return (f"ZSE_{self.key.upper()}",) if self.env is None else tuple(self.env.split())
+
+    @property
+    def by_hand(self) -> bool:
+        """Whether ``zse.toml`` and flags may hold it: what has a variable of our own.
+
+        What other tools read too stays in the environment, so that no file sends keys elsewhere.
+        """
+        is_ours = any(name.startswith("ZSE_") for name in self.variables)
+        return is_ours and not (self.is_secret or self.is_internal)
 
     @property
     def flags(self) -> tuple[str, ...]:
         """What a command line calls it, the usual name first."""
-        return ("--" + self.key.replace("_", "-"), *self.other_flags)
+        return ("--" + self.key.replace("_", "-"), *self.also)
 
     @property
     def meaning(self) -> str:
@@ -120,75 +145,18 @@ class Option:
 _OWN: dict[type, dict[str, Option]] = {}
 
 
-def described(
-    default: Value,
-    help: str,  # noqa: A002 - what it is called everywhere
-    *,
-    unit: str = "",
-    unset: str = "",
-    key: str = "",
-    env: str | None = None,
-    least: float = 0,
-    most: float = _LARGEST,
-    choices: tuple[str, ...] = (),
-    any_case: bool = False,
-    secret: bool = False,
-    by_hand: bool = True,
-    also: tuple[str, ...] = (),
-) -> Value:
-    """Return a field of a record that is an option, as its row of the table tells.
-
-    Args:
-        default: Its value when nobody gives one; its type is the option's.
-        help: What it is, without a full stop.
-        unit: What a number counts.
-        unset: What 0, or an empty text, means.
-        key: Its name outside, when that is not the field's.
-        env: Variables, the strongest first; ``ZSE_KEY`` when left out, empty for none.
-        least: Smallest number.
-        most: Largest number.
-        choices: All that may be given.
-        any_case: Choices may be written in capitals.
-        secret: Never shown, and never in a file.
-        by_hand: Whether ``zse.toml`` and flags may hold it, if it has a variable of our own: what
-            other tools read too stays in the environment, so that no file sends keys elsewhere.
-        also: Other flags for it.
-    """
-    facts = {
-        "kind": str if default is None else Path if isinstance(default, Path) else type(default),
-        "default": default,
-        "help": help,
-        "unit": unit,
-        "unset": unset,
-        "least": least,
-        "most": most,
-        "choices": choices,
-        "any_case": any_case,
-        "is_secret": secret,
-        "other_flags": also,
-    }
-    names = {"key": key, "env": env, "by_hand": by_hand and not secret}
-    return field(default=default, repr=not secret, metadata={"facts": facts, **names})
+def described(default: Value, help: str, **facts: Any) -> Value:  # noqa: A002 - its usual name
+    """Return a field of a record that is an option; ``facts`` are other fields of ``Option``."""
+    row = Option(default=default, help=help, **facts)
+    return field(default=default, repr=not row.is_secret, metadata={"option": row})
 
 
 def own_options(of: type) -> dict[str, Option]:
     """Return the options that a record has itself, by the names of its fields."""
     if of not in _OWN:
-        _OWN[of] = {
-            entry.name: _row(entry.name, entry.metadata)
-            for entry in fields(of)
-            if "facts" in entry.metadata
-        }
+        rows = {each.name: each.metadata.get("option") for each in fields(of)}
+        _OWN[of] = {name: replace(row, key=row.key or name) for name, row in rows.items() if row}
     return _OWN[of]
-
-
-def _row(name: str, told: Mapping[str, Any]) -> Option:
-    key, env = told["key"] or name, told["env"]
-    variables = (f"ZSE_{key.upper()}",) if env is None else tuple(env.split())
-    is_ours = any(name.startswith("ZSE_") for name in variables)
-    return Option(
-        key=key, variables=variables, by_hand=is_ours and told["by_hand"], **told["facts"]
-    )
 
 
 def options_of(of: type) -> dict[str, Option]:
@@ -353,13 +321,8 @@ class ServeOptions(_Checked):
         "CLOCK_REALTIME when a launcher started the process",
         unit="nanoseconds",
         unset="the kernel is asked",
-        by_hand=False,
+        is_internal=True,
     )
-
-
-def option(key: str) -> Option:
-    """Return one row of the server's table."""
-    return options_of(ServeOptions)[key]
 
 
 def load_options(**values: Unpack[LoadFields]) -> LoadOptions:

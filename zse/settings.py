@@ -27,10 +27,14 @@ _FALSE = frozenset({"0", "false", "no", "off", ""})
 class AWSSettings:
     """Where S3 is and who asks, by the variables that all tools of AWS read."""
 
-    access_key_id: str = described("", "Key of the account", env="AWS_ACCESS_KEY_ID", secret=True)
-    secret_access_key: str = described("", "Its secret", env="AWS_SECRET_ACCESS_KEY", secret=True)
+    access_key_id: str = described(
+        "", "Key of the account", env="AWS_ACCESS_KEY_ID", is_secret=True
+    )
+    secret_access_key: str = described(
+        "", "Its secret", env="AWS_SECRET_ACCESS_KEY", is_secret=True
+    )
     session_token: str = described(
-        "", "Token of a key that expires", env="AWS_SESSION_TOKEN", secret=True
+        "", "Token of a key that expires", env="AWS_SESSION_TOKEN", is_secret=True
     )
     region: str = described(
         "",
@@ -72,7 +76,7 @@ class AWSSettings:
         "",
         "What it shows there",
         env="AWS_CONTAINER_AUTHORIZATION_TOKEN",
-        secret=True,
+        is_secret=True,
     )
     container_authorization_token_file: str = described(
         "", "File of what it shows there", env="AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"
@@ -98,7 +102,9 @@ class HubSettings:
     endpoint: str = described(
         "https://huggingface.co", "The hub that hf:// addresses mean", env="HF_ENDPOINT"
     )
-    token: str = described("", "Access token for gated repositories", env="HF_TOKEN", secret=True)
+    token: str = described(
+        "", "Access token for gated repositories", env="HF_TOKEN", is_secret=True
+    )
     hub_home: Path = described(
         Path("~/.cache/huggingface"),
         "Folder of the hub's own tools (under XDG_CACHE_HOME)",
@@ -163,10 +169,13 @@ class Settings:
     folders: Folders = Folders()
     libraries: LibrarySettings = LibrarySettings()
     config: str = described(
-        "", "A file of settings", unset="zse.toml of the current folder", by_hand=False
+        "", "A file of settings", unset="zse.toml of the current folder", is_internal=True
     )
     released_kernels: str = described(
-        "", "Repository of released packs; none asks nobody", unset="the package's", by_hand=False
+        "",
+        "Repository of released packs; none asks nobody",
+        unset="the package's",
+        is_internal=True,
     )
     cache_dir: Path = described(
         Path("~/.cache/zse"),
@@ -187,7 +196,7 @@ class Settings:
         "", "Package mirror for --base debian", unset="the one that apt uses"
     )
     runpod_api_key: str = described(
-        "", "Key of the account for zse deploy runpod --apply", env="RUNPOD_API_KEY", secret=True
+        "", "Key of the account for zse deploy runpod --apply", env="RUNPOD_API_KEY", is_secret=True
     )
     no_color: bool = described(False, "Plain output", env="NO_COLOR")
     debug: bool = described(False, "Show where every error came from, the trace of Python")
