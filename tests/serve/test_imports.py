@@ -58,7 +58,7 @@ def test_the_http_server_comes_without_the_command_line_of_its_library():
     assert not {"click", "uvicorn.main", "uvicorn.supervisors"} & set(found)
 
 
-def test_a_model_of_this_machine_is_loaded_without_what_speaks_to_others_or_writes_files():
+def test_a_model_of_this_machine_is_loaded_without_what_other_ways_to_serve_need():
     modules = "zse.engine.async_engine, zse.engine.loading, zse.text.template, zse.stream.loader"
     code = f"import sys, zse.backends.gpu.open, {modules}; print(*sys.modules)"
     environment = subprocess_environment(PYTHONPATH=ROOT)
@@ -67,4 +67,5 @@ def test_a_model_of_this_machine_is_loaded_without_what_speaks_to_others_or_writ
     )
     loaded = set(output.stdout.split())
     assert not {"http.client", "urllib.request", "zse.format.writer", "zse.device.cgroup"} & loaded
+    assert not {"zse.device.gpu", "zse.device.probe", "zse.stream.shards"} & loaded
     assert not [name for name in loaded if name.startswith("zse.store")]
