@@ -69,7 +69,6 @@ class Contents:
         return self._members[self.group(group_name).name]
 
     def has_section(self, name: str) -> bool:
-        """Whether the file carries a section of this name."""
         return name in self._sections
 
     def section_entry(self, name: str) -> Section:

@@ -33,12 +33,10 @@ class BlockAllocator:
 
     @property
     def num_blocks(self) -> int:
-        """Blocks in the pool."""
         return len(self._references)
 
     @property
     def num_free(self) -> int:
-        """Blocks that nobody references."""
         return len(self._free)
 
     @property

@@ -51,7 +51,6 @@ class KVCache:
 
     @property
     def num_blocks(self) -> int:
-        """Blocks in the pool."""
         return self._allocator.num_blocks
 
     @property
@@ -65,7 +64,6 @@ class KVCache:
         return self._tree.num_evictable
 
     def blocks_for(self, num_tokens: int) -> int:
-        """Return the blocks that ``num_tokens`` tokens take."""
         return -(-num_tokens // self.block_size)
 
     def open_table(

@@ -72,7 +72,6 @@ class RadixTree:
 
     @property
     def num_blocks(self) -> int:
-        """Blocks that the tree references."""
         return len(self._nodes)
 
     @property

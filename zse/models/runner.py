@@ -67,7 +67,6 @@ class ModelRunner:
 
     @property
     def looks_ahead(self) -> bool:
-        """Whether a step can be submitted before the one before it has been waited for."""
         return self._backend.looks_ahead
 
     def submit(self, batch: StepBatch) -> PendingStep:
@@ -126,12 +125,10 @@ class ModelRunner:
             parts.append(logits_of(self._backend, self.spec, step))
 
     def copy_block(self, source: int, destination: int) -> None:
-        """Copy one KV block of every layer."""
         with self._lock:
             self._backend.copy_block(source, destination)
 
     def memory_bytes(self) -> dict[str, int]:
-        """Return bytes held, by use: weights, kv_cache."""
         return self._backend.memory_bytes()
 
     def close(self) -> None:

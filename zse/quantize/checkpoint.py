@@ -75,7 +75,6 @@ class Checkpoint:
         return sum(file.size_bytes for file in self._files)
 
     def tensor(self, name: str) -> StoredTensor:
-        """Return what is known of a tensor, by its checkpoint name."""
         return self._find(name)[1]
 
     def read_rows(self, name: str, start: int, stop: int) -> torch.Tensor:
@@ -89,7 +88,6 @@ class Checkpoint:
         return path.read_bytes() if path.is_file() else None
 
     def close(self) -> None:
-        """Close the weight files."""
         while self._files:
             self._files.pop().close()
 

@@ -187,7 +187,6 @@ class _Conversion:
     notify: Callable[[ConversionProgress], None]
 
     def run(self, *, resume: bool) -> Written:
-        """Write the file."""
         groups = [
             (group.name, [(tensor, self.options.plan_tensor(tensor)) for tensor in group.weights])
             for group in self.checkpoint.plan

@@ -35,7 +35,6 @@ class Int4:
 
     @property
     def scheme(self) -> Scheme:
-        """The name in the file."""
         return Scheme.INT4
 
     def quantize_blocks(self, rows: torch.Tensor) -> dict[str, torch.Tensor]:

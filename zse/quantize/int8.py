@@ -21,7 +21,6 @@ class Int8:
 
     @property
     def scheme(self) -> Scheme:
-        """The name in the file."""
         return Scheme.INT8
 
     @property

@@ -32,7 +32,6 @@ class NF4:
 
     @property
     def scheme(self) -> Scheme:
-        """The name in the file."""
         return Scheme.NF4
 
     def quantize_blocks(self, rows: torch.Tensor) -> dict[str, torch.Tensor]:

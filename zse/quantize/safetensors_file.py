@@ -91,7 +91,6 @@ class SafetensorsFile:
         return torch.frombuffer(data, dtype=dtype).view(stop - start, *tensor.shape[1:])
 
     def close(self) -> None:
-        """Close the file."""
         os.close(self._fd)
 
     def __enter__(self) -> Self:

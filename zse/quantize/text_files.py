@@ -64,7 +64,6 @@ class TextOptions:
             self.template()
 
     def files(self) -> list[Path]:
-        """Return the files that are read."""
         found = [] if self.chat_template is None else [self.chat_template]
         return found + ([] if self.tokenizer is None else list(self.tokenizer.iterdir()))
 

@@ -113,7 +113,6 @@ def remove_idle_locks(cache_dir: Path) -> None:
 
 
 def kind_named(name: str) -> Kind:
-    """Return a kind of the table."""
     return next(kind for kind in KINDS if kind.name == name)
 
 

@@ -61,14 +61,12 @@ class Hashing:
             self._update, self._found = other.update, other.hexdigest
 
     def update(self, chunk: Bytes) -> None:
-        """Take the next bytes."""
         self.size_bytes += len(chunk)
         self._sha256.update(chunk)
         if self._update is not None:
             self._update(chunk)
 
     def sha256(self) -> str:
-        """Return the SHA-256 of what came."""
         return self._sha256.hexdigest()
 
     def found(self) -> Checksum:
@@ -95,7 +93,6 @@ class _PartsMd5:
         self._part, self._part_done = hashlib.md5(usedforsecurity=False), 0
 
     def update(self, chunk: Bytes) -> None:
-        """Take the next bytes."""
         view = memoryview(chunk)
         while len(view):
             taken = view[: self._part_bytes - self._part_done]

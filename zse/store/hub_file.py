@@ -48,7 +48,6 @@ class HubPlace:
 
     @property
     def private_headers(self) -> dict[str, str]:
-        """Headers for the hub alone."""
         token = self._hub.token or self._saved_token()
         return {"Authorization": f"Bearer {token}"} if token else {}
 

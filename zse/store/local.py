@@ -89,7 +89,6 @@ class LocalWriter:
         return self
 
     def write(self, data: bytes | bytearray | memoryview) -> int:
-        """Append ``data``; return its length in bytes."""
         return write_all(self._file_descriptor, data, self._path)
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -111,7 +110,6 @@ class LocalStore:
 
     @property
     def location(self) -> Location:
-        """The place this store stands for."""
         return self._location
 
     def exists(self) -> bool:
@@ -134,13 +132,11 @@ class LocalStore:
         return f"{facts.st_ino}-{facts.st_size}-{facts.st_mtime_ns}"
 
     def read_range(self, offset: int, length: int) -> bytes:
-        """Return exactly ``length`` bytes from ``offset``."""
         buffer = bytearray(length)
         self.read_into(offset, buffer)
         return bytes(buffer)
 
     def read_into(self, offset: int, buffer: bytearray | memoryview) -> None:
-        """Fill ``buffer`` with the bytes from ``offset``."""
         view = memoryview(buffer).cast("B")
         filled = 0
         with self._reading() as file_descriptor:
@@ -177,7 +173,6 @@ class LocalStore:
         progress: Progress | None = None,
         resume: bool = False,  # noqa: ARG002 - a disk is faster than finding out what is there
     ) -> Transfer:
-        """Copy ``local_path`` here."""
         source = LocalStore(Location(scheme="file", path=local_path))
         return copy_object(source, self.open_writer(), progress)
 

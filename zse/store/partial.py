@@ -67,7 +67,6 @@ class PartialWriter:
         os.lseek(descriptor, 0, os.SEEK_END)
 
     def write(self, data: bytes | bytearray | memoryview) -> int:
-        """Append ``data``; return its length in bytes."""
         return write_all(self._file_descriptor, data, self._path)
 
     def discard(self) -> None:

@@ -46,7 +46,6 @@ class RemoteStore:
 
     @property
     def location(self) -> Location:
-        """The place this store stands for."""
         return self._location
 
     def exists(self) -> bool:
@@ -61,7 +60,6 @@ class RemoteStore:
         return True
 
     def size(self) -> int:
-        """Return the object's length in bytes."""
         return self._opened().size_bytes
 
     def checksum(self) -> Checksum | None:
@@ -102,7 +100,6 @@ class RemoteStore:
         self._refuse_writing()
 
     def read_range(self, offset: int, length: int) -> bytes:
-        """Return exactly ``length`` bytes from ``offset``."""
         buffer = bytearray(length)
         self.read_into(offset, buffer)
         return bytes(buffer)

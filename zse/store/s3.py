@@ -42,7 +42,6 @@ class S3Writer:
         return self
 
     def write(self, data: bytes | bytearray | memoryview) -> int:
-        """Append ``data``; return its length in bytes."""
         return self._file.write(data)
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -85,7 +84,6 @@ class S3Store(RemoteStore):
     def put_file(
         self, local_path: Path, *, progress: Progress | None = None, resume: bool = False
     ) -> Transfer:
-        """Upload ``local_path`` here."""
         self._require_object()
         self._forget()
         cache_dir = self._settings.cache_dir

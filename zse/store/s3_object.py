@@ -127,7 +127,6 @@ class S3Place:
         return self._request
 
     def describe(self, pool: HttpPool) -> Facts | None:  # noqa: ARG002 - the first range tells all
-        """Return None."""
         return None
 
     def refusal(self, answer: Answer) -> ZSEError | None:

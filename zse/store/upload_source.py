@@ -54,7 +54,6 @@ class UploadSource:
         return digest.hexdigest()
 
     def read(self, offset: int, length: int) -> bytearray:
-        """Return exactly ``length`` bytes from ``offset``."""
         buffer = bytearray(length)
         self._read_into(offset, memoryview(buffer))
         return buffer

@@ -27,7 +27,6 @@ class WebPlace:
         return Request(url=self._address)
 
     def describe(self, pool: HttpPool) -> Facts | None:  # noqa: ARG002 - the first range tells all
-        """Return None."""
         return None
 
     def refusal(self, answer: Answer) -> ZSEError:

@@ -61,7 +61,6 @@ class AheadSource:
 
     @property
     def name(self) -> str:
-        """The path or address."""
         return self._source.name
 
     @property
@@ -71,11 +70,9 @@ class AheadSource:
 
     @property
     def size_bytes(self) -> int:
-        """Length of the whole."""
         return self._source.size_bytes
 
     def is_slow(self, offset_bytes: int, length_bytes: int) -> bool:
-        """Whether a read of this range waits for a disk or a network."""
         return self._source.is_slow(offset_bytes, length_bytes)
 
     def read_into(self, offset_bytes: int, view: memoryview) -> None:

@@ -67,7 +67,6 @@ class ReadPlan:
 
     @property
     def total_bytes(self) -> int:
-        """Bytes that are read."""
         return sum(chunk.length_bytes for chunk in self.chunks)
 
     @property

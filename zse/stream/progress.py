@@ -46,7 +46,6 @@ class LoadProgress:
 
     @property
     def error(self) -> BaseException | None:
-        """The first error."""
         return self._error
 
     def landed(self, chunk: Chunk) -> None:

@@ -77,7 +77,6 @@ class PageCacheMap:
         return cached / (count * len(firsts))
 
     def close(self) -> None:
-        """Unmap."""
         with self._lock:
             if self._address is not None:
                 self._libc.munmap(self._address, self._size_bytes)

@@ -92,7 +92,6 @@ class LocalSource:
 
     @property
     def name(self) -> str:
-        """The path."""
         return str(self._file.path)
 
     @property
@@ -135,7 +134,6 @@ class LocalSource:
         """Do nothing: reads of a disk end by themselves."""
 
     def close(self) -> None:
-        """Close the file."""
         if self._cache is not None:
             self._cache.close()
         self._file.close()

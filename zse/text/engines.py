@@ -85,7 +85,6 @@ class KitokenEngine:
         return data.decode("utf-8", "replace")
 
     def token_bytes(self, token_id: int) -> bytes:
-        """Bytes of one token inside a text."""
         try:
             return self._decode_bytes([*self._anchor, token_id])[self._anchor_length :]
         except ValueError:
@@ -149,7 +148,6 @@ class ReferenceEngine:
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=False))
 
     def token_bytes(self, token_id: int) -> bytes:
-        """Bytes of one token inside a text."""
         if token_id in self._added:
             return self._added[token_id]
         text = self.tokenizer.id_to_token(token_id) if token_id >= 0 else None

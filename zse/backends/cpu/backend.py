@@ -92,7 +92,6 @@ class CPUBackend(CPUOperations):
         cache.clear()
 
     def copy_block(self, source: int, destination: int) -> None:
-        """Copy one KV block of every layer."""
         for pool in self._cache:
             pool[destination].copy_(pool[source])
 

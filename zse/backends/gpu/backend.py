@@ -193,12 +193,10 @@ class GPUBackend(GPUOperations):
         return KVPool(self._gpu, self._memory.cache.layout, num_blocks)
 
     def release_cache(self, cache: KVPool) -> None:
-        """Give a cache of ``new_cache`` back."""
         self._stream.synchronize()
         cache.close()
 
     def copy_block(self, source: int, destination: int) -> None:
-        """Copy one KV block of every layer."""
         self._gpu.make_current()
         self._memory.cache.copy_block(source, destination, self._stream)
 

@@ -102,5 +102,4 @@ class Later:
     make: Callable[[Activation], None] = field(repr=False)
 
     def write(self, output: Activation) -> None:
-        """Make them."""
         self.make(output)

@@ -129,5 +129,4 @@ class KVPool:
                 )
 
     def close(self) -> None:
-        """Give the memory back."""
         self._block.free()

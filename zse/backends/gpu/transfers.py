@@ -59,7 +59,6 @@ class StagingRing:
         self._next = (index + 1) % RING
 
     def close(self) -> None:
-        """Give the memory back."""
         for buffer in self._buffers:
             if buffer is not None:
                 buffer.free()
@@ -117,7 +116,6 @@ class ResultRing:
         )
 
     def close(self) -> None:
-        """Give the memory back."""
         self._device.free()
         for host in self._hosts:
             host.free()

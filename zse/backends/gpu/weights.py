@@ -122,7 +122,6 @@ class DeviceWeights:
         return self._block.length_bytes + (self._widened.length_bytes if self._widened else 0)
 
     def close(self) -> None:
-        """Give the memory back."""
         self._block.free()
         if self._widened is not None:
             self._widened.free()

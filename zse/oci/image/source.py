@@ -89,7 +89,6 @@ class RegistrySource:
         return self._registry.manifest(self._registry.reference.identifier).content
 
     def document(self, descriptor: Descriptor) -> bytes:
-        """Return a manifest or a small blob, its digest checked."""
         if _is_manifest(descriptor):
             return self._registry.manifest(descriptor.digest).content
         return _checked(descriptor, self.stream(descriptor))
@@ -117,7 +116,6 @@ class LayoutSource:
         return self._layout.read_blob(self._layout.find_image(self._tag).digest)
 
     def document(self, descriptor: Descriptor) -> bytes:
-        """Return a manifest or a small blob, its digest checked."""
         return _checked(descriptor, self.stream(descriptor))
 
     def stream(self, descriptor: Descriptor) -> Iterator[bytes]:
@@ -152,7 +150,6 @@ class ArchiveSource:
         return self.document(chosen)
 
     def document(self, descriptor: Descriptor) -> bytes:
-        """Return a manifest or a small blob, its digest checked."""
         return _checked(descriptor, self.stream(descriptor))
 
     def stream(self, descriptor: Descriptor) -> Iterator[bytes]:

@@ -45,7 +45,6 @@ class BitsandbytesLayers:
         self._plain = PlainLayers(device=device, dtype=dtype)
 
     def make(self, weight: StoredMatrix, bias: torch.Tensor | None) -> torch.nn.Module:
-        """See ``LayerMaker``."""
         if weight.entry.scheme is not Scheme.NF4:
             return self._plain.make(weight, bias)
         rows, columns = weight.entry.shape

@@ -37,7 +37,6 @@ class TorchLinearKernels:
         self._launcher = launcher
 
     def supports(self, weight: StoredMatrix) -> bool:
-        """Return whether there is a kernel for a matrix."""
         try:
             form_of(_described(weight))
         except UnsupportedModelError:
@@ -78,7 +77,6 @@ class TorchStream:
 
     @property
     def handle(self) -> int:
-        """The driver's handle."""
         stream = torch.cuda.current_stream(self._device)  # noqa: TID251 - torch's, not the hardware
         return int(stream.cuda_stream)
 
@@ -94,7 +92,6 @@ class CopiedSections:
         return self._reader.has_section(name)
 
     def section(self, name: str) -> memoryview:
-        """Return a section's bytes."""
         return memoryview(bytes(self._reader.section(name)))
 
 

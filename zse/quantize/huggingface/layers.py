@@ -65,7 +65,6 @@ class PlainLayers:
     dtype: torch.dtype
 
     def make(self, weight: StoredMatrix, bias: torch.Tensor | None) -> torch.nn.Module:
-        """See ``LayerMaker``."""
         rows, columns = weight.entry.shape
         layer = torch.nn.Linear(columns, rows, bias=bias is not None, device="meta")
         # Packed weights travel faster than dense ones, and a GPU unpacks them faster.
@@ -83,7 +82,6 @@ class PackedLayers:
     kernels: LinearKernels | None
 
     def make(self, weight: StoredMatrix, bias: torch.Tensor | None) -> torch.nn.Module:
-        """See ``LayerMaker``."""
         usable = self.kernels is not None and self.kernels.supports(weight)
         kernels = self.kernels if usable else None
         return ZSELinear(weight, bias, device=self.device, kernels=kernels)

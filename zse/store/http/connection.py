@@ -62,7 +62,6 @@ class Connection:
 
     @property
     def is_open(self) -> bool:
-        """Whether it is connected."""
         return self._socket is not None
 
     def open(self) -> None:
@@ -100,7 +99,6 @@ class Connection:
                 self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Close it."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None

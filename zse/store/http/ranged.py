@@ -128,7 +128,6 @@ class RangedObject:
 
     @property
     def name(self) -> str:
-        """The address."""
         return self._place.name
 
     @property
@@ -139,7 +138,6 @@ class RangedObject:
 
     @property
     def size_bytes(self) -> int:
-        """Length of the object."""
         return self.facts.size_bytes
 
     def read_into(
@@ -189,7 +187,6 @@ class RangedObject:
         self._pool.interrupt()
 
     def close(self) -> None:
-        """Close the connections."""
         self._pool.close()
 
     # --- one request ----------------------------------------------------------------------------
