@@ -88,7 +88,7 @@ def profile(runner: Any, rows: int, context: int, blocks: int) -> list[dict[str,
     bucket = 1 << (rows - 1).bit_length()
     key = GREEDY._replace(rows=bucket)
     captured = backend._graphs[key]
-    step = backend._pass(
+    step = backend._step(
         captured.shape, captured.inputs.address, backend._memory.cache, key.sampling
     )
     recorder = Recorder(step.launcher)

@@ -13,13 +13,11 @@ import torch
 from zse.backends.cpu.step import QUERY_TILE, causal_mask
 
 if TYPE_CHECKING:
-    from zse.backends.cpu.step import ChunkRows, CpuStep
+    from zse.backends.cpu.step import ChunkRows, Step
     from zse.models.spec import AttentionSpec
 
 
-def attend(
-    step: CpuStep, query: torch.Tensor, attention: AttentionSpec, layer: int
-) -> torch.Tensor:
+def attend(step: Step, query: torch.Tensor, attention: AttentionSpec, layer: int) -> torch.Tensor:
     """Return attention of every chunk over its own sequence.
 
     Args:
@@ -85,7 +83,7 @@ def _attend_one(cache: _LayerCache, chunk: ChunkRows, query: torch.Tensor) -> to
 
 
 def _attend_tile(
-    step: CpuStep,
+    step: Step,
     cache: _LayerCache,
     chunk: ChunkRows,
     query: torch.Tensor,

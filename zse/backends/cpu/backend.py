@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from zse.backends.cpu.operations import CPUOperations, check_supported
-from zse.backends.cpu.step import CpuStep, build_step
+from zse.backends.cpu.step import Step, build_step
 from zse.backends.cpu.weights import Weights
 from zse.backends.resident import kv_block_bytes
 from zse.backends.types import DeviceUsed, FinishedStep, logit_rows
@@ -71,7 +71,7 @@ class CPUBackend(CPUOperations):
         """Compute one step now."""
         return FinishedStep(answers=forward(self, self.begin(batch)))
 
-    def begin(self, batch: StepBatch, cache: list[torch.Tensor] | None = None) -> CpuStep:
+    def begin(self, batch: StepBatch, cache: list[torch.Tensor] | None = None) -> Step:
         """Lay out one forward pass."""
         step = build_step(batch, self._cache if cache is None else cache, self._spec.vocab_size)
         end = max(chunk.start_position + chunk.num_tokens for chunk in step.chunks)

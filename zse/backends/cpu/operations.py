@@ -18,7 +18,7 @@ from zse.backends.types import accepted
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from zse.backends.cpu.step import CpuStep
+    from zse.backends.cpu.step import Step
     from zse.backends.cpu.weights import BoundLinear, BoundNorm, Weights
     from zse.backends.types import Answers
     from zse.models.spec import AttentionSpec, HeadSpec, LayerSpec, MLPSpec, ModelSpec
@@ -74,21 +74,21 @@ class CPUOperations:
         return self._scopes[layer.index]
 
     def embed(
-        self, step: CpuStep, embedding: Callable[[torch.Tensor], torch.Tensor], scale: float
+        self, step: Step, embedding: Callable[[torch.Tensor], torch.Tensor], scale: float
     ) -> torch.Tensor:
         """Return float32 [tokens, hidden]."""
         rows = embedding(step.token_ids)
         return rows if scale == 1.0 else rows.mul_(scale)
 
     def norm_linear(
-        self, step: CpuStep, residual: torch.Tensor, norm: BoundNorm, linear: BoundLinear
+        self, step: Step, residual: torch.Tensor, norm: BoundNorm, linear: BoundLinear
     ) -> torch.Tensor:
         """Return norm(residual) @ linear^T + bias."""
         return linear.multiply(norm(residual), step.single_rows)
 
     def rope_store(
         self,
-        step: CpuStep,
+        step: Step,
         qkv: torch.Tensor,
         attention: AttentionSpec,
         weights: LayerWeights,  # noqa: ARG002 - the norms of queries and keys are joined here
@@ -109,14 +109,14 @@ class CPUOperations:
         return query
 
     def attention(
-        self, step: CpuStep, query: torch.Tensor, attention: AttentionSpec, layer: int
+        self, step: Step, query: torch.Tensor, attention: AttentionSpec, layer: int
     ) -> torch.Tensor:
         """Return causal attention [tokens, heads * head_dim]."""
         return attend(step, query.contiguous(), attention, layer)
 
     def linear_residual(
         self,
-        step: CpuStep,
+        step: Step,
         inputs: torch.Tensor,
         linear: BoundLinear,
         residual: torch.Tensor,
@@ -131,7 +131,7 @@ class CPUOperations:
 
     def gate_up(
         self,
-        step: CpuStep,
+        step: Step,
         residual: torch.Tensor,
         norm: BoundNorm,
         linear: BoundLinear,
@@ -149,12 +149,12 @@ class CPUOperations:
             parts.append(_activate(joined[single:], mlp))
         return torch.cat(parts)
 
-    def lm_head(self, step: CpuStep, residual: torch.Tensor, head: HeadSpec) -> torch.Tensor:
+    def lm_head(self, step: Step, residual: torch.Tensor, head: HeadSpec) -> torch.Tensor:
         """Return float32 logits [wanted rows, vocab]."""
         rows = self.ends.final_norm(residual[step.wanted_rows])
         return _scaled(self.ends.head.all_rows(rows), head)
 
-    def lm_head_sample(self, step: CpuStep, residual: torch.Tensor, head: HeadSpec) -> Answers:
+    def lm_head_sample(self, step: Step, residual: torch.Tensor, head: HeadSpec) -> Answers:
         """Choose a token for each sampling row."""
         batch = step.batch
         if not step.sampled_rows:

@@ -38,7 +38,7 @@ class ChunkRows:
 
 
 @dataclass(kw_only=True)
-class CpuStep:
+class Step:
     """What the operations look up. Built by ``build_step``, used once."""
 
     token_ids: torch.Tensor
@@ -62,7 +62,7 @@ class CpuStep:
     masks: dict[tuple[int, int, int, int], torch.Tensor] = field(default_factory=dict)
 
 
-def build_step(batch: StepBatch, cache: list[torch.Tensor], vocab_size: int) -> CpuStep:
+def build_step(batch: StepBatch, cache: list[torch.Tensor], vocab_size: int) -> Step:
     """Lay out a batch.
 
     Raises:
@@ -92,7 +92,7 @@ def build_step(batch: StepBatch, cache: list[torch.Tensor], vocab_size: int) -> 
         raise EngineError(
             f"a token id is outside 0 to {vocab_size - 1}: {_outside(token_ids, vocab_size)}"
         )
-    return CpuStep(
+    return Step(
         token_ids=torch.tensor(token_ids),
         positions=torch.tensor(positions),
         slots=torch.tensor(slots),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from zse.backends.gpu.forward import Pass, Residual
+from zse.backends.gpu.forward import Residual, Step
 from zse.backends.gpu.graphs import (
     ENTRY_ROOMS,
     MAX_BUCKET,
@@ -103,12 +103,12 @@ class GPUBackend(GPUOperations):
         self._graph(GREEDY, forward)
         self._stream.synchronize()
 
-    def begin(self, batch: StepBatch, cache: KVPool | None = None) -> Pass:
+    def begin(self, batch: StepBatch, cache: KVPool | None = None) -> Step:
         """Send the inputs of one pass, whose operations are then launched one by one."""
         self._gpu.make_current()
         return self._begin(plan_step(batch, self._limits), cache or self._memory.cache)
 
-    def _begin(self, plan: StepPlan, cache: KVPool) -> Pass:
+    def _begin(self, plan: StepPlan, cache: KVPool) -> Step:
         shape = shape_of(plan, self._limits)
         length = shape.layout.length_bytes
         if self._eager_inputs is None or self._eager_inputs.length_bytes < length:
@@ -116,7 +116,7 @@ class GPUBackend(GPUOperations):
                 self._eager_inputs.free()  # the driver waits for steps that still read it
             self._eager_inputs = self._gpu.allocate(1 << (length - 1).bit_length())
         self._send(plan, shape, self._eager_inputs.address)
-        return self._pass(shape, self._eager_inputs.address, cache, plan.sampling_kind)
+        return self._step(shape, self._eager_inputs.address, cache, plan.sampling_kind)
 
     def _replay(self, plan: StepPlan, forward: Forward) -> None:
         bucket = bucket_of(len(plan.decode))
@@ -140,7 +140,7 @@ class GPUBackend(GPUOperations):
             entries=key.entry_room,
         )
         inputs = self._gpu.allocate(shape.layout.length_bytes)
-        step = self._pass(shape, inputs.address, self._memory.cache, key.sampling)
+        step = self._step(shape, inputs.address, self._memory.cache, key.sampling)
         rehearsal = Rehearsal(self._launcher.device)
         forward(self, replace(step, launcher=rehearsal))
         self._launcher.prepare(*rehearsal.variants)  # a stream that is captured loads no code
@@ -151,8 +151,8 @@ class GPUBackend(GPUOperations):
         capture.graph.destroy()
         return CapturedStep(graph=graph, inputs=inputs, shape=shape)
 
-    def _pass(self, shape: InputShape, inputs: int, cache: KVPool, sampling: SamplingKind) -> Pass:
-        return Pass(
+    def _step(self, shape: InputShape, inputs: int, cache: KVPool, sampling: SamplingKind) -> Step:
+        return Step(
             launcher=self._launcher,
             shape=shape,
             inputs=shape.arrays_at(inputs),
@@ -170,7 +170,7 @@ class GPUBackend(GPUOperations):
 
     # --- memory --------------------------------------------------------------------------------
 
-    def lm_head(self, step: Pass, residual: Residual, head: HeadSpec) -> bytes:
+    def lm_head(self, step: Step, residual: Residual, head: HeadSpec) -> bytes:
         """Return float32 logits of the wanted rows on the host."""
         self.write_logits(step, residual, head)
         length = step.shape.wanted * self._model.spec.vocab_size * 4

@@ -8,7 +8,7 @@ the next matrix reads them.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from zse.records import record
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @record
-class Pass:
+class Step:
     """What the operations look up: addresses, sizes, and where their kernels go."""
 
     launcher: Launcher
@@ -78,28 +78,12 @@ class Query:
     """Of queries and keys."""
 
 
-class Deferred(Protocol):
-    """Activations that are made when it is known how they will be read."""
-
-    @property
-    def columns(self) -> int:
-        """Their width."""
-
-    @property
-    def can_quantize(self) -> bool:
-        """Whether they can be made in int8."""
-
-    def write(self, output: Activation) -> None:
-        """Make them."""
-
-
 @record
-class Later:
-    """Activations that ``make`` makes."""
+class Deferred:
+    """Activations that are made when it is known how they will be read."""
 
     columns: int
     can_quantize: bool
-    make: Callable[[Activation], None] = field(repr=False)
-
-    def write(self, output: Activation) -> None:
-        self.make(output)
+    """Whether they can be made in int8."""
+    write: Callable[[Activation], None] = field(repr=False)
+    """Makes them."""

@@ -26,7 +26,7 @@ from zse.kernels.layout import (
 from zse.kernels.rope_store.launch import rope_table
 
 if TYPE_CHECKING:
-    from zse.backends.gpu.forward import Pass, Query
+    from zse.backends.gpu.forward import Query, Step
     from zse.backends.gpu.weights import DeviceWeights
     from zse.device.facts import DeviceFacts
     from zse.device.gpu import Gpu, Stream
@@ -130,11 +130,11 @@ class DeviceModel:
 
     # --- what kernels are told -----------------------------------------------------------------
 
-    def decode_workspace(self, step: Pass) -> DecodeWorkspace:
+    def decode_workspace(self, step: Step) -> DecodeWorkspace:
         """Return where the parts of a split sequence meet."""
         return DecodeWorkspace(partials=step.scratch.attention, counters=self._counters.address)
 
-    def tiles(self, step: Pass) -> PrefillTiles:
+    def tiles(self, step: Step) -> PrefillTiles:
         """Return where the query tiles of the prefill rows are listed."""
         return PrefillTiles(
             count=step.shape.tiles,
@@ -144,13 +144,13 @@ class DeviceModel:
             first_positions=step.inputs.tile_first_positions,
         )
 
-    def decode_inputs(self, step: Pass, query: Query) -> HeadInputs:
+    def decode_inputs(self, step: Step, query: Query) -> HeadInputs:
         """Return what attention makes the heads of decode rows from."""
         return self._head_inputs(
             query, first_row=0, rows=step.shape.decode_rows, positions=step.inputs.positions
         )
 
-    def prefill_inputs(self, step: Pass, query: Query) -> HeadInputs:
+    def prefill_inputs(self, step: Step, query: Query) -> HeadInputs:
         """Return what the heads of prefill rows are made from."""
         return self._head_inputs(
             query,
@@ -173,6 +173,6 @@ class DeviceModel:
             epsilon=norms[0].epsilon if norms else 0.0,
         )
 
-    def tables(self, step: Pass) -> BlockTables:
+    def tables(self, step: Step) -> BlockTables:
         """Return the step's block tables."""
         return BlockTables(address=step.inputs.tables, stride=step.shape.table_stride)

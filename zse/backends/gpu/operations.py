@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
-from zse.backends.gpu.forward import Deferred, Later, Pass, Projected, Query, Residual
+from zse.backends.gpu.forward import Deferred, Projected, Query, Residual, Step
 from zse.backends.gpu.plans import BATCH_ROWS
 from zse.backends.operations import obstacles, refuse
 from zse.kernels.attention.launch import attention_decode, attention_prefill
@@ -63,7 +63,7 @@ class GPUOperations:
         """Return the layer's weights, which are always there."""
         return self._layers[layer.index]
 
-    def embed(self, step: Pass, embedding: EmbedTable, scale: float) -> Residual:
+    def embed(self, step: Step, embedding: EmbedTable, scale: float) -> Residual:
         """Write the residual stream, float32 [rows, hidden]."""
         embed(
             step.launcher,
@@ -79,7 +79,7 @@ class GPUOperations:
         return Residual(address=step.scratch.residual)
 
     def norm_linear(
-        self, step: Pass, residual: Residual, norm: BoundNorm, linear: BoundLinear
+        self, step: Step, residual: Residual, norm: BoundNorm, linear: BoundLinear
     ) -> Projected:
         """Leave the split sums of norm(residual) @ linear^T, and the bias that is to be added."""
         inputs = self._normalized(step, residual, norm, linear.weight)
@@ -87,7 +87,7 @@ class GPUOperations:
 
     def rope_store(
         self,
-        step: Pass,
+        step: Step,
         qkv: Projected,
         attention: AttentionSpec,  # noqa: ARG002 - the model has its rotary table
         weights: LayerWeights,
@@ -110,7 +110,7 @@ class GPUOperations:
 
     def attention(
         self,
-        step: Pass,
+        step: Step,
         query: Query,
         attention: AttentionSpec,  # noqa: ARG002 - the model has its rules
         layer: int,
@@ -145,15 +145,15 @@ class GPUOperations:
                     rules=rules,
                 )
 
-        return Later(
+        return Deferred(
             columns=model.query_columns,
             can_quantize=not step.shape.prefill_rows and model.attention_can_be_quantized,
-            make=make,
+            write=make,
         )
 
     def linear_residual(
         self,
-        step: Pass,
+        step: Step,
         inputs: Deferred,
         linear: BoundLinear,
         residual: Residual,
@@ -171,7 +171,7 @@ class GPUOperations:
         )
 
     def gate_up(
-        self, step: Pass, residual: Residual, norm: BoundNorm, linear: BoundLinear, mlp: MLPSpec
+        self, step: Step, residual: Residual, norm: BoundNorm, linear: BoundLinear, mlp: MLPSpec
     ) -> Deferred:
         """Return activation(gate) * up, or activation(up), to be computed for a known reader."""
         weight, bias = linear
@@ -194,9 +194,9 @@ class GPUOperations:
                 bias_address=bias,
             )
 
-        return Later(columns=columns, can_quantize=columns % ACTIVATION_GROUP == 0, make=make)
+        return Deferred(columns=columns, can_quantize=columns % ACTIVATION_GROUP == 0, write=make)
 
-    def write_logits(self, step: Pass, residual: Residual, head: HeadSpec) -> None:
+    def write_logits(self, step: Step, residual: Residual, head: HeadSpec) -> None:
         """Write float32 logits of the wanted rows, [wanted, vocab]."""
         weight: LinearWeight = self.ends.head
         output = self._form(step, weight, step.shape.wanted, can_quantize=True)
@@ -204,7 +204,7 @@ class GPUOperations:
         self._norm(step, residual, self.ends.final_norm, output, wanted, head.logit_scale)
         self._multiply_into(step, weight, output, step.scratch.logits)
 
-    def lm_head_sample(self, step: Pass, residual: Residual, head: HeadSpec) -> None:
+    def lm_head_sample(self, step: Step, residual: Residual, head: HeadSpec) -> None:
         """Choose a token for each wanted row."""
         if not step.shape.wanted:
             return
@@ -224,7 +224,7 @@ class GPUOperations:
     # --- pieces --------------------------------------------------------------------------------
 
     def _form(
-        self, step: Pass, weight: LinearWeight, rows: int, *, can_quantize: bool
+        self, step: Step, weight: LinearWeight, rows: int, *, can_quantize: bool
     ) -> Activation:
         """Return where a matrix's inputs are to be written, in the form that it reads best."""
         quantized = step.quantized and can_quantize and supports_quantized(weight)
@@ -232,7 +232,7 @@ class GPUOperations:
         return make(rows, weight.columns)
 
     def _normalized(
-        self, step: Pass, residual: Residual, norm: BoundNorm, weight: LinearWeight
+        self, step: Step, residual: Residual, norm: BoundNorm, weight: LinearWeight
     ) -> Activation:
         output = self._form(step, weight, step.shape.rows, can_quantize=True)
         self._norm(step, residual, norm, output)
@@ -240,7 +240,7 @@ class GPUOperations:
 
     def _norm(
         self,
-        step: Pass,
+        step: Step,
         residual: Residual,
         norm: BoundNorm,
         output: Activation,
@@ -266,7 +266,7 @@ class GPUOperations:
             output_scale=output_scale,
         )
 
-    def _multiply(self, step: Pass, weight: LinearWeight, inputs: Activation) -> Partials:
+    def _multiply(self, step: Step, weight: LinearWeight, inputs: Activation) -> Partials:
         if isinstance(inputs, Plain) and inputs.rows > BATCH_ROWS:
             self._multiply_widened(step, weight, inputs, step.scratch.sums, "fp32")
             return Partials(
@@ -276,7 +276,7 @@ class GPUOperations:
         return linear(step.launcher, weight, inputs, step.scratch.sums, plan)
 
     def _multiply_into(
-        self, step: Pass, weight: LinearWeight, inputs: Activation, address: int
+        self, step: Step, weight: LinearWeight, inputs: Activation, address: int
     ) -> None:
         """Write the whole product, float32 [rows, rows of weight], to ``address``."""
         if isinstance(inputs, Plain) and inputs.rows > BATCH_ROWS:
@@ -287,7 +287,7 @@ class GPUOperations:
         linear(step.launcher, weight, inputs, address, plan)
 
     def _multiply_widened(
-        self, step: Pass, weight: LinearWeight, inputs: Plain, address: int, element: str
+        self, step: Step, weight: LinearWeight, inputs: Plain, address: int, element: str
     ) -> None:
         linear_prefill(
             step.launcher,
