@@ -48,7 +48,7 @@ app = App()
 
 
 @app.command("benchmark")
-@with_flags_of(["device", "threads"])
+@with_flags_of(["device", "threads", "kernels", "kv_dtype", "exact_activations"])
 def command(
     *,
     model: Model = "tiny",

@@ -177,7 +177,6 @@ def command(
     from zse.deploy.order import Order, parse_pairs, parse_secrets
     from zse.deploy.registry import make_plan
 
-    must_know = not (gpu or volume or bucket)
     order = Order(
         image=image, name=name, model=model, form=form, gpu=gpu, port=port, region=region,
         min_replicas=min_replicas, max_replicas=max_replicas, concurrency=concurrency,
@@ -186,7 +185,7 @@ def command(
         registry_secret=registry_secret, env=parse_pairs(env or [], "--env"),
         secrets=parse_secrets(secrets or []), extra=parse_pairs(extra or [], "--set"),
         look=_look(image, image_labels),
-        need=_need(target, model, gpu, context_tokens, memory_gib, is_needed=must_know),
+        need=_need(target, model, gpu, context_tokens, memory_gib, bool(gpu or volume or bucket)),
     )  # fmt: skip
     plan = make_plan(target, order)
     typer.echo(json.dumps(plan.to_json(), indent=2) if as_json else plan.to_text())
@@ -202,9 +201,9 @@ def _look(image: str, labels: str) -> ImageLook:
 
 
 def _need(
-    target: str, model: str, gpu: str, context_tokens: int, memory_gib: float, *, is_needed: bool
+    target: str, model: str, gpu: str, context_tokens: int, memory_gib: float, is_chosen: bool
 ) -> MemoryNeed | None:
-    """Return what MODEL takes where it is to run, as far as that can be told from here."""
+    """Return what MODEL takes where it is to run; one who has chosen a place can do without."""
     from zse.deploy.order import NO_GPU
     from zse.deploy.sizing import measure
     from zse.errors import UsageError
@@ -221,7 +220,7 @@ def _need(
         on_gpu=TARGETS[target].has_gpus and gpu != NO_GPU,
         context_tokens=context_tokens,
         memory_gib=memory_gib,
-        is_needed=is_needed,
+        is_needed=not is_chosen,
     )
 
 
