@@ -40,6 +40,7 @@ class Contents:
         self._where = path
 
     def names(self) -> tuple[str, ...]:
+        """Return the tensor names in file order."""
         return tuple(self._entries)
 
     def entry(self, name: str) -> TensorEntry:
@@ -69,6 +70,7 @@ class Contents:
         return self._members[self.group(group_name).name]
 
     def has_section(self, name: str) -> bool:
+        """Whether the file carries a section of this name."""
         return name in self._sections
 
     def section_entry(self, name: str) -> Section:
