@@ -43,7 +43,6 @@ EVERYTHING: dict[str, Any] = {
     "output_bias": True,
     "mlp_bias": True,
     "activation": "gelu_tanh",
-    "is_gated": False,
     "norm": "layer",
     "attention_scale": 0.2,
     "embedding_scale": 3.0,
@@ -88,7 +87,8 @@ def case(tmp_path_factory: pytest.TempPathFactory, request: Any) -> Iterator[Any
         tie_word_embeddings=True,
         **request.param,
     )
-    spec = numbers.spec(TensorNames())
+    ungated = TensorNames(up=("mlp.c_fc",), down="mlp.c_proj")
+    spec = numbers.spec(ungated if request.param is EVERYTHING else TensorNames())
     tensors = write_file(path, spec)
     options = load_options(block_size=4, num_blocks=8, threads=1)
     with ZSEReader(path) as reader:

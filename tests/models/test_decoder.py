@@ -2,17 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Any
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
+from zse.backends.operations import LayerWeights, bind_layer
 from zse.models.decoder import run_layers
 from zse.models.uniform import TensorNames, UniformDecoder
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from zse.models.spec import LayerSpec
+
 
 class Recorder:
-    """Notes every call; its tensors are the names of the operations that made them."""
+    """Notes every call; its tensors are the names of the operations that made them.
+
+    The handles of a layer are the names of its weights.
+    """
+
+    ends = SimpleNamespace(embedding="embed.weight")
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, tuple[Any, ...]]] = []
+
+    @contextmanager
+    def layer(self, layer: LayerSpec) -> Iterator[LayerWeights]:
+        self.calls.append(("layer", (layer.index,)))
+        yield bind_layer(layer, lambda linear: linear.weight.name, lambda norm: norm.weight.name)
+        self.calls.append(("end", (layer.index,)))
 
     def __getattr__(self, name: str) -> Any:
         def call(step: str, *arguments: Any) -> str:
@@ -43,25 +62,28 @@ def calls_of(**changes: Any) -> list[tuple[str, tuple[Any, ...]]]:
     return recorder.calls
 
 
-def test_every_layer_is_six_operations() -> None:
-    layer = [
+def test_every_layer_is_six_operations_within_its_scope() -> None:
+    operations = [
+        "layer",
         "norm_linear",
         "rope_store",
         "attention",
         "linear_residual",
         "gate_up",
         "linear_residual",
+        "end",
     ]
-    assert [name for name, _ in calls_of()] == ["embed", *layer, *layer]
+    calls = calls_of()
+    assert [name for name, _ in calls] == ["embed", *operations, *operations]
+    read = {argument for _, arguments in calls for argument in arguments if ".1." in str(argument)}
+    leaves = ("attn_norm", "qkv", "o", "mlp_norm", "gate_up", "down")
+    assert {f"layers.1.{leaf}.weight" for leaf in leaves} <= read
 
 
-def test_bias_head_norms_and_window_are_passed_where_the_spec_has_them() -> None:
-    windowed = {"sliding_window": 3, "sliding_layers": (1,)}
-    for has in (False, True):
-        calls = calls_of(qkv_bias=has, qk_norm=has, **(windowed if has else {}))
-        norm_linear = [arguments for name, arguments in calls if name == "norm_linear"]
-        rope = [arguments for name, arguments in calls if name == "rope_store"]
-        windows = [arguments[-1] for name, arguments in calls if name == "attention"]
-        assert ("layers.0.qkv.bias" in norm_linear[0]) == has
-        assert ("layers.1.k_norm.weight" in rope[1]) == has
-        assert windows == ([None, 3] if has else [None, None])
+def test_scales_and_windows_are_those_of_the_spec() -> None:
+    calls = calls_of(embedding_scale=3.0, residual_scale=0.5, sliding_window=3, sliding_layers=(1,))
+    assert calls[0] == ("embed", ("embed.weight", 3.0))
+    attentions = [arguments[1] for name, arguments in calls if name == "attention"]
+    assert [attention.window for attention in attentions] == [None, 3]
+    scales = [arguments[3] for name, arguments in calls if name == "linear_residual"]
+    assert scales == [0.5] * 4

@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 TOLERANCE = 1e-4
-FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
+FAMILIES = ("granite", "llama", "mistral", "qwen2", "qwen3", "starcoder2")
 WINDOWED: dict[str, dict[str, Any]] = {
     "mistral": {"sliding_window": 9},
+    "starcoder2": {"sliding_window": 9},
     "qwen2": {"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 1},
     "qwen3": {
         "use_sliding_window": True,
@@ -176,3 +177,28 @@ def test_configuration_of_the_file_is_the_checkpoints(make_pair: Callable[..., A
     assert [layer.mixer.window for layer in with_runner.spec.layers] == [None, 9]
     assert with_runner.vocab_size == 320
     with_runner.close()
+
+
+@pytest.mark.parametrize("activation", ["gelu", "gelu_new", "relu2"])
+def test_biases_and_activations_match_transformers(
+    activation: str, make_pair: Callable[..., Any]
+) -> None:
+    changes = {"attention_bias": True, "mlp_bias": True, "hidden_act": activation}
+    check_pair(make_pair("llama", "bf16", **changes))
+
+
+@pytest.mark.parametrize("quantization", ["fp32", "int8"])
+def test_the_multipliers_of_granite_match_transformers(
+    quantization: str, make_pair: Callable[..., Any]
+) -> None:
+    changes = {
+        "attention_multiplier": 0.0625,
+        "embedding_multiplier": 12.0,
+        "residual_multiplier": 0.22,
+        "logits_scaling": 8.0,
+        "tie_word_embeddings": True,
+    }
+    pair = make_pair("granite", quantization, **changes)
+    check_pair(pair)
+    plain = make_pair("granite", quantization, tie_word_embeddings=True).logits(prompt())
+    assert not torch.allclose(pair.logits(prompt()), plain, rtol=1e-2)

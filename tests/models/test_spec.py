@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from zse.models.families import read_checkpoint
+from zse.models.families import all_families, read_checkpoint
 from zse.models.spec import ModelSpec, weights_of
 
 SMALL = {
@@ -18,12 +18,9 @@ SMALL = {
     "max_position_embeddings": 64,
     "pad_token_id": 0,
 }
-ARCHITECTURES = {
-    "llama": "LlamaForCausalLM",
-    "mistral": "MistralForCausalLM",
-    "qwen2": "Qwen2ForCausalLM",
-    "qwen3": "Qwen3ForCausalLM",
-}
+ARCHITECTURES = {name: family.ARCHITECTURES[0] for name, family in all_families().items()}
+HEADLESS = ("granite", "qwen2", "starcoder2")
+"""Families whose heads are always as wide as the stream divided by their number."""
 
 
 def make_spec(family: str, **overrides: object) -> ModelSpec:
@@ -36,8 +33,7 @@ def make_spec(family: str, **overrides: object) -> ModelSpec:
 def test_plan_reads_exactly_the_tensors_that_transformers_has(family: str, tied: bool) -> None:
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
-    # The attention of qwen2 has no head_dim of its own.
-    overrides = {"head_dim": 8} if family == "qwen2" else {}
+    overrides = {"head_dim": 8} if family in HEADLESS else {}
     theirs = transformers.AutoConfig.for_model(
         family, **(SMALL | overrides), tie_word_embeddings=tied
     )

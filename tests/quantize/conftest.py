@@ -10,17 +10,12 @@ import torch
 from little_tokenizer import write_tokenizer
 from safetensors.torch import save_file
 
-from zse.models.families import read_checkpoint
+from zse.models.families import all_families, read_checkpoint
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-ARCHITECTURES = {
-    "llama": "LlamaForCausalLM",
-    "mistral": "MistralForCausalLM",
-    "qwen2": "Qwen2ForCausalLM",
-    "qwen3": "Qwen3ForCausalLM",
-}
+ARCHITECTURES = {name: family.ARCHITECTURES[0] for name, family in all_families().items()}
 _TORCH = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 

@@ -86,7 +86,7 @@ def test_streamed_parts_equal_the_whole_matrix_quantized_at_once(
         assert torch.equal(dequantize(entry, found), scheme.dequantize_blocks(expected))
 
 
-@pytest.mark.parametrize("family", ["mistral", "qwen2", "qwen3"])
+@pytest.mark.parametrize("family", ["granite", "mistral", "qwen2", "qwen3", "starcoder2"])
 def test_every_family_converts(make_checkpoint, tmp_path: Path, family: str) -> None:
     folder = make_checkpoint(tmp_path / "model", family, tie_word_embeddings=True, shards=2)
     convert_model(folder, tmp_path / "m.zse", "int4")
@@ -95,7 +95,7 @@ def test_every_family_converts(make_checkpoint, tmp_path: Path, family: str) -> 
         assert reader.header.architecture == family
         assert reader.entry("embed.weight").scheme is Scheme.INT8  # it is the head as well
         assert "lm_head.weight" not in reader.names()
-        assert ("layers.0.qkv.bias" in reader.names()) == (family == "qwen2")
+        assert ("layers.0.qkv.bias" in reader.names()) == (family in ("qwen2", "starcoder2"))
         assert ("layers.0.q_norm.weight" in reader.names()) == (family == "qwen3")
 
 

@@ -22,10 +22,12 @@ if TYPE_CHECKING:
     from zse.models.spec import ModelSpec, WeightSpec
 
 CONFIG_CLASSES = {
+    "granite": transformers.GraniteConfig,
     "llama": transformers.LlamaConfig,
     "mistral": transformers.MistralConfig,
     "qwen2": transformers.Qwen2Config,
     "qwen3": transformers.Qwen3Config,
+    "starcoder2": transformers.Starcoder2Config,
 }
 ARCHITECTURES = {name: family.ARCHITECTURES[0] for name, family in all_families().items()}
 SHAPE: dict[str, Any] = {

@@ -15,7 +15,17 @@ from zse.models.uniform import UniformDecoder
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from zse.models.spec import Activation
+
 _DTYPE_NAMES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
+_ACTIVATIONS: Mapping[str, Activation] = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu2": "relu2",
+}
 _OPTION_HINT = (
     "The architecture is supported, this option of it is not: leaving it out would change the "
     "answers. Choose a model without it, or ask for it in an issue."
@@ -59,8 +69,6 @@ class ConfigJSON:
         Raises:
             UnsupportedModelError: A value that is needed is missing or has no meaning.
         """
-        self.expect("hidden_act", "silu", "swish")
-        self.expect("mlp_bias", False, None)
         hidden_size = self.integer("hidden_size")
         num_heads = self.integer("num_attention_heads")
         max_position = self.integer("max_position_embeddings", 2048)
@@ -82,19 +90,21 @@ class ConfigJSON:
             "max_position": max_position,
             "sliding_window": windows[0],
             "sliding_layers": windows[1],
-            "tie_word_embeddings": bool(self._values.get("tie_word_embeddings", False)),
+            "tie_word_embeddings": self.flag("tie_word_embeddings"),
             "bos_token_id": bos_ids[0] if bos_ids else None,
             "eos_token_ids": self._token_ids("eos_token_id"),
             "dtype": self._dtype(),
+            "activation": self._activation(),
         }
         return UniformDecoder(**(numbers | own))
 
     def expect(self, name: str, *accepted: Any) -> None:
         """Refuse an option that has a value which nothing here computes."""
         if name in self._values and self._values[name] not in accepted:
+            words = " or ".join(repr(value) for value in accepted if value is not None)
             raise UnsupportedModelError(
                 f"{name}={str(self._values[name])[:100]!r} is not supported in a {self._family} "
-                f"model; expected {accepted[0]!r}",
+                f"model; expected {words}",
                 hint=_OPTION_HINT,
             )
 
@@ -114,6 +124,10 @@ class ConfigJSON:
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise UnsupportedModelError(f"{name} is {value!r} in config.json; expected a number")
         return float(value)
+
+    def flag(self, name: str, *, default: bool = False) -> bool:
+        """Return whether an option is on."""
+        return bool(self._values.get(name, default))
 
     def window_everywhere(self) -> tuple[int | None, tuple[int, ...]]:
         """Return the window of a model whose layers all have it."""
@@ -143,6 +157,11 @@ class ConfigJSON:
         value = self._values.get(name) if value is None else value
         values = value if isinstance(value, list) else [] if value is None else [value]
         return tuple(int(item) for item in values)
+
+    def _activation(self) -> Activation:
+        name = self._values.get("hidden_act", "silu")
+        self.expect("hidden_act", *_ACTIVATIONS)
+        return _ACTIVATIONS[name]
 
     def _dtype(self) -> str:
         dtype = self._values.get("dtype", self._values.get("torch_dtype")) or "float32"

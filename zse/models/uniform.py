@@ -39,7 +39,7 @@ _COUNTS = (
 )  # fmt: skip
 _NUMBERS = ("rms_norm_eps", "rope_theta", "embedding_scale", "residual_scale", "logit_scale")
 _ADDED = frozenset(
-    ("output_bias", "mlp_bias", "activation", "is_gated", "norm", "attention_scale",
+    ("output_bias", "mlp_bias", "activation", "norm", "attention_scale",
      "embedding_scale", "residual_scale", "logit_scale")
 )  # fmt: skip
 
@@ -93,7 +93,6 @@ class UniformDecoder:
     """Of what attention adds to the stream."""
     mlp_bias: bool = False
     activation: Activation = "silu"
-    is_gated: bool = True
     norm: NormKind = "rms"
     """Every LayerNorm has a bias."""
     attention_scale: float | None = None
@@ -216,10 +215,11 @@ class _Maker:
         numbers, names = self._numbers, self._names
         up = [f"{theirs}.{name}" for name in names.up]
         wide, bias = numbers.intermediate_size, numbers.mlp_bias
-        leaf = "gate_up" if numbers.is_gated else "up"
+        is_gated = len(up) > 1
+        leaf = "gate_up" if is_gated else "up"
         return MLPSpec(
             activation=numbers.activation,
-            is_gated=numbers.is_gated,
+            is_gated=is_gated,
             up=self._linear(f"{ours}.{leaf}", up, [wide] * len(up), "rows", bias=bias),
             down=self._linear(
                 f"{ours}.down", [f"{theirs}.{names.down}"], [wide], "columns", bias=bias

@@ -109,9 +109,8 @@ def test_generation_config_token_ids_win() -> None:
     [
         ({"architectures": ["GPT2LMHeadModel"]}, "GPT2LMHeadModel"),
         ({"architectures": [], "model_type": "mamba"}, "mamba"),
-        ({"hidden_act": "gelu"}, "hidden_act='gelu'"),
-        ({"mlp_bias": True}, "mlp_bias"),
-        ({"attention_bias": True}, "attention_bias"),
+        ({"hidden_act": "quick_gelu"}, "hidden_act='quick_gelu'"),
+        ({"architectures": ["MistralForCausalLM"], "mlp_bias": True}, "mlp_bias"),
         ({"quantization_config": {"bits": 4}}, "quantization_config"),
         ({"rope_scaling": {"type": "longrope", "factor": 2.0}}, "longrope"),
         ({"rope_scaling": {"type": "linear", "factor": "x"}}, "cannot be read"),
@@ -192,3 +191,47 @@ def test_a_large_model_is_described_in_a_few_milliseconds() -> None:
     spec = read_header(header)
     sum(1 for _ in spec.weights())
     assert time.process_time() - started < 0.1
+
+
+@pytest.mark.parametrize(
+    ("name", "activation"),
+    [("silu", "silu"), ("gelu", "gelu"), ("gelu_new", "gelu_tanh"), ("relu2", "relu2")],
+)
+def test_an_activation_is_read_under_each_of_its_names(name: str, activation: str) -> None:
+    spec = read(hidden_act=name)
+    assert spec.layers[0].mlp.activation == activation
+    assert ("activation" in spec.header) == (activation != "silu")
+
+
+def test_a_bias_of_llama_is_one_of_every_matrix_of_its_block() -> None:
+    biased = read(attention_bias=True, mlp_bias=True)
+    names = {weight.name for weight in biased.weights() if weight.kind == "bias"}
+    assert names == {f"layers.{i}.{leaf}.bias" for i in range(4)
+                     for leaf in ("qkv", "o", "gate_up", "down")}  # fmt: skip
+    assert read_header(biased.header) == biased
+
+
+def test_the_multipliers_of_granite_stand_where_they_multiply() -> None:
+    spec = read(
+        architectures=["GraniteForCausalLM"],
+        attention_multiplier=0.1,
+        embedding_multiplier=12.0,
+        residual_multiplier=0.22,
+        logits_scaling=8.0,
+    )
+    scales = (spec.attention.scale, spec.embedding.scale, spec.head.logit_scale)
+    assert scales == (0.1, 12.0, 0.125)
+    assert {layer.residual_scale for layer in spec.layers} == {0.22}
+    assert read_header(spec.header) == spec
+
+
+def test_starcoder2_has_layer_norms_and_an_mlp_that_nothing_gates() -> None:
+    spec = read(architectures=["Starcoder2ForCausalLM"], norm_epsilon=3e-5, sliding_window=7)
+    layer = spec.layers[0]
+    assert (layer.mixer_norm.kind, layer.mixer_norm.epsilon) == ("layer", 3e-5)
+    assert layer.mixer_norm.bias.name == "layers.0.attn_norm.bias"
+    assert (layer.mlp.is_gated, layer.mlp.activation) == (False, "gelu_tanh")
+    assert layer.mlp.up.weight.shape == (96, 64)
+    assert windows_of(spec) == [7] * 4
+    assert spec.is_tied
+    assert read_header(spec.header) == spec

@@ -20,7 +20,7 @@ from zse.quantize.packing import unpack_int4
 if TYPE_CHECKING:
     from pathlib import Path
 
-FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
+FAMILIES = ("granite", "llama", "mistral", "qwen2", "qwen3", "starcoder2")
 PROMPT = [3, 17, 95, 4, 60, 60, 8, 31, 2, 77, 41, 12]
 
 
@@ -60,7 +60,7 @@ def test_packed_layers_give_the_logits_of_the_engine(
 def test_cached_weights_are_ordinary_layers_with_the_same_logits(family: str, make_file) -> None:
     path = make_file(family, "int4")
     model, _, _ = load_zse_model(path, cache_weights=True, device="cpu")
-    assert type(model.model.layers[0].mlp.up_proj) is torch.nn.Linear
+    assert type(model.model.layers[0].self_attn.q_proj) is torch.nn.Linear
     assert_close(logits(model), logits(load_zse_model(path, device="cpu")[0]))
 
 
@@ -112,11 +112,11 @@ def test_bitsandbytes_layers_give_the_logits_of_the_engine(family: str, make_fil
     bitsandbytes = pytest.importorskip("bitsandbytes")
     path = make_file(family, "nf4")
     model, _, _ = load_zse_model(path, backend="bnb", device="cpu")
-    layer = model.model.layers[1].mlp.down_proj
+    layer = model.model.layers[1].self_attn.o_proj
     assert type(layer) is bitsandbytes.nn.Linear4bit
     assert type(model.lm_head) is torch.nn.Linear  # INT8 in the file
     with ZSEReader(path) as reader:
-        expected = reader.tensor("layers.1.down.weight")
+        expected = reader.tensor("layers.1.o.weight")
     state = layer.weight.quant_state
     found = bitsandbytes.functional.dequantize_4bit(layer.weight.data, state)
     assert_close(found, expected, 1e-6)

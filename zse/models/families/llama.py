@@ -22,5 +22,6 @@ def read(
 ) -> ModelSpec:
     """Return the model of a ``config.json``."""
     config = ConfigJSON("llama", config_json, generation_config)
-    config.expect("attention_bias", False, None)
-    return config.decoder().spec(NAMES)
+    bias = config.flag("attention_bias")
+    mlp_bias = config.flag("mlp_bias")
+    return config.decoder(qkv_bias=bias, output_bias=bias, mlp_bias=mlp_bias).spec(NAMES)

@@ -22,4 +22,5 @@ def read(
 ) -> ModelSpec:
     """Return the model of a ``config.json``."""
     config = ConfigJSON("mistral", config_json, generation_config)
+    config.expect("mlp_bias", False, None)
     return config.decoder(windows=config.window_everywhere()).spec(NAMES)

@@ -22,5 +22,6 @@ def read(
 ) -> ModelSpec:
     """Return the model of a ``config.json``."""
     config = ConfigJSON("qwen2", config_json, generation_config)
+    config.expect("mlp_bias", False, None)
     windows = config.window_where_switched_on()
     return config.decoder(windows=windows, qkv_bias=True).spec(NAMES)

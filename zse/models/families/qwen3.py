@@ -22,6 +22,7 @@ def read(
 ) -> ModelSpec:
     """Return the model of a ``config.json``."""
     config = ConfigJSON("qwen3", config_json, generation_config)
-    config.expect("attention_bias", False, None)
-    windows = config.window_where_switched_on()
-    return config.decoder(windows=windows, qk_norm=True).spec(NAMES)
+    config.expect("mlp_bias", False, None)
+    windows, bias = config.window_where_switched_on(), config.flag("attention_bias")
+    numbers = config.decoder(windows=windows, qk_norm=True, qkv_bias=bias, output_bias=bias)
+    return numbers.spec(NAMES)

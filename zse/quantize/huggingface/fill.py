@@ -43,8 +43,11 @@ def fill_model(
             elif tensor.kind in ("linear", "head"):
                 _fill_matrix(model, _stored(reader, tensor), tensor, layers, biases)
             elif tensor.kind != "bias":
-                values = reader.tensor(tensor.name)
-                _set_parameter(model, tensor.sources[0][0], frozen(values, device, dtype))
+                name, values = tensor.sources[0][0], reader.tensor(tensor.name)
+                _set_parameter(model, name, frozen(values, device, dtype))
+                if name in biases:  # a LayerNorm's
+                    bias = frozen(biases[name], device, dtype)
+                    _set_parameter(model, name.removesuffix("weight") + "bias", bias)
         reader.release(group.name)
     _compute_buffers(model, device)
     left = [name for name, value in model.named_parameters() if value.is_meta]
