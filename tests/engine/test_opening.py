@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import sys
 import threading
 from contextlib import contextmanager
 
@@ -253,3 +254,18 @@ def test_sections_are_read_from_an_object_after_its_weights_arrived(bucket, tmp_
         assert opened.reader.section("large.bin") == local.section("large.bin")
         opened.arrival.abandon()
         opened.reader.close()
+
+
+@pytest.mark.parametrize("place", ["s3", "path"])
+def test_a_cpu_opens_a_finished_file_where_nothing_converts(place, bucket, tmp_path, monkeypatch):
+    path = write_model(tmp_path / "model.zse", [20])
+    path = path.rename(tmp_path / "model.bin")
+    monkeypatch.setenv("ZSE_CACHE_DIR", str(tmp_path / "cache"))
+    for name in ("zse.quantize", "zse.quantize.locate"):
+        monkeypatch.setitem(sys.modules, name, None)
+    on_cpu = load_options(device="cpu")
+    with bucket(path.read_bytes()):
+        model = "s3://models/a.zse" if place == "s3" else path
+        opened = open_model(model, on_cpu, load_settings())
+    assert opened.reader.has_section("notes.txt")
+    opened.abandon()

@@ -5,6 +5,7 @@ The server does this before it imports the engine, so nothing here may need the 
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -81,13 +82,21 @@ def _open_file(
     path = Path(model)
     if path.suffix == ".zse" and path.is_file():
         return ZSEReader(path)  # without what knows addresses and converts
-    from zse.models.resolve import RemoteFile, resolve_model
+    from zse.models.resolve import LocalFile, RemoteFile, resolve_model
 
     named = resolve_model(model)
-    if isinstance(named, RemoteFile) and runs_on_gpu(options.device.name):
-        from zse.stream.opening import open_remote
+    if isinstance(named, LocalFile):
+        return ZSEReader(named.path)
+    if isinstance(named, RemoteFile):
+        if runs_on_gpu(options.device.name):
+            from zse.stream.opening import open_remote
 
-        return open_remote(named.location, settings)
+            return open_remote(named.location, settings)
+        from zse.store.cache import open_cache
+
+        notify = None if progress is None else partial(progress, "fetch")
+        return ZSEReader(open_cache(settings).fetch(named.location, notify))
+    # Only a checkpoint needs what converts, which images leave out.
     from zse.quantize.locate import locate_model
 
     return ZSEReader(locate_model(model, settings, quant=options.quant, progress=progress))
