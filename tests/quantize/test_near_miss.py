@@ -124,7 +124,7 @@ def test_an_empty_folder_is_told_what_belongs_there(tmp_path: Path) -> None:
     assert "config.json and model.safetensors" in error.hint
 
 
-@pytest.mark.parametrize("option", [{"hidden_act": "gelu"}, {"mlp_bias": True}])
+@pytest.mark.parametrize("option", [{"hidden_act": "quick_gelu"}, {"hidden_act": "relu"}])
 def test_an_option_of_a_supported_architecture_is_not_called_an_architecture(
     make_checkpoint, tmp_path: Path, option: dict[str, object]
 ) -> None:
