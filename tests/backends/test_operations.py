@@ -1,0 +1,131 @@
+"""What no backend computes is refused by name, before any weight moves; handles follow the spec."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from zse.backends.cpu.operations import check_supported as check_for_cpu
+from zse.backends.gpu.operations import check_supported as check_for_gpu
+from zse.backends.operations import bind_layer
+from zse.errors import UnsupportedModelError
+from zse.models.rope import RoPESpec
+from zse.models.spec import ExpertsSpec, LinearAttentionSpec
+from zse.models.uniform import TensorNames, UniformDecoder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from zse.models.spec import LayerSpec, ModelSpec
+
+SPEC = UniformDecoder(
+    family="llama",
+    vocab_size=100,
+    hidden_size=64,
+    intermediate_size=96,
+    num_layers=3,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=16,
+    rms_norm_eps=1e-5,
+    rope_theta=10000.0,
+    qkv_bias=True,
+    qk_norm=True,
+).spec(TensorNames())
+SECOND = SPEC.layers[1]
+PARTIAL = RoPESpec(theta=10000.0, rotary_dim=8)
+
+
+def with_layer(**changes: Any) -> ModelSpec:
+    """Return the model with another second layer."""
+    layer = replace(SECOND, **changes)
+    return replace(SPEC, layers=(SPEC.layers[0], layer, SPEC.layers[2]))
+
+
+def with_attention(**changes: Any) -> ModelSpec:
+    return with_layer(mixer=replace(SECOND.mixer, **changes))
+
+
+def experts(layer: LayerSpec) -> ExpertsSpec:
+    assert layer.mlp is not None
+    return ExpertsSpec(num_experts=4, experts_per_token=2, router=layer.mlp.up, expert=layer.mlp)
+
+
+def linear_attention(layer: LayerSpec) -> LinearAttentionSpec:
+    weight = layer.mixer_norm.weight
+    linear = layer.mixer.output
+    return LinearAttentionSpec(
+        num_key_heads=2,
+        num_value_heads=2,
+        key_dim=16,
+        value_dim=16,
+        convolution_width=4,
+        inputs=linear,
+        gates=linear,
+        convolution=weight,
+        decay=weight,
+        step_bias=weight,
+        norm=layer.mixer_norm,
+        output=linear,
+    )
+
+
+@pytest.mark.parametrize("check", [check_for_cpu, check_for_gpu])
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (with_layer(mlp=None, experts=experts(SECOND)), "layer 1 .*a mixture of experts"),
+        (with_layer(experts=experts(SECOND)), "layer 1 .*a mixture of experts"),
+        (with_layer(mixer=linear_attention(SECOND)), "layer 1 .*linear attention"),
+        (with_attention(rope=None), "layer 1 .*not rotated as a whole"),
+        (with_attention(rope=PARTIAL), "layer 1 .*not rotated as a whole"),
+        (with_attention(num_heads=8), "layer 1 .*other heads than the first layer"),
+        (with_attention(softcap=50.0), "layer 1 .*capped scores"),
+        (with_attention(sinks=SECOND.mixer_norm.weight), "layer 1 .*sinks"),
+        (with_attention(kv_of_layer=0), "layer 1 .*another layer's keys"),
+        (with_attention(k_norm=None), "layer 1 .*norms of heads"),
+        (with_attention(q_norm=replace(SECOND.mixer.q_norm, kind="layer")), "norms of heads"),
+        (replace(SPEC, head=replace(SPEC.head, softcap=30.0)), "the head .*capped logits"),
+        (replace(SPEC, head=replace(SPEC.head, weight=None)), "vectors in place of logits"),
+        (replace(SPEC, head=replace(SPEC.head, pooling="mean")), "vectors in place of logits"),
+    ],
+)
+def test_what_no_backend_computes_is_refused_by_layer_and_name(
+    check: Callable[[ModelSpec], None], spec: ModelSpec, message: str
+) -> None:
+    check(SPEC)
+    with pytest.raises(UnsupportedModelError, match=message):
+        check(spec)
+
+
+def test_norms_of_what_is_added_to_the_stream_are_computed_on_a_cpu_alone() -> None:
+    for name in ("mixer_post_norm", "mlp_post_norm"):
+        spec = with_layer(**{name: SECOND.mlp_norm})
+        check_for_cpu(spec)
+        with pytest.raises(UnsupportedModelError, match=r"layer 1 .*which a GPU does not"):
+            check_for_gpu(spec)
+
+
+def test_layers_may_turn_and_see_differently() -> None:
+    other = RoPESpec(theta=500.0, rotary_dim=16)
+    for check in (check_for_cpu, check_for_gpu):
+        check(with_attention(rope=other, window=4, scale=0.5))
+
+
+def test_handles_have_the_names_of_the_spec() -> None:
+    weights = bind_layer(
+        SECOND,
+        linear=lambda spec: (spec.weight.name, spec.bias and spec.bias.name),
+        norm=lambda spec: spec.weight.name,
+    )
+    assert weights.qkv == ("layers.1.qkv.weight", "layers.1.qkv.bias")
+    assert weights.output == ("layers.1.o.weight", None)
+    assert weights.up == ("layers.1.gate_up.weight", None)
+    assert weights.down == ("layers.1.down.weight", None)
+    norms = (weights.mixer_norm, weights.q_norm, weights.k_norm, weights.mlp_norm)
+    assert norms == tuple(
+        f"layers.1.{n}.weight" for n in ("attn_norm", "q_norm", "k_norm", "mlp_norm")
+    )
+    assert (weights.mixer_post_norm, weights.mlp_post_norm) == (None, None)
