@@ -18,7 +18,7 @@ from zse.settings import load_settings
 
 CONCURRENCY = 16  # jobs at the same time; the server batches them
 COMMAND = [sys.executable, "-m", "zse.serve", "--host", "127.0.0.1"]
-BASE_URL = f"http://127.0.0.1:{load_settings().port}"
+BASE_URL = f"http://127.0.0.1:{load_settings().serve.port}"
 READY_SECONDS = 0.02  # between two questions whether the model is loaded
 
 
