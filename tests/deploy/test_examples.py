@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from zse.cli import deployed, run
-from zse.cli.deploy import command
+from zse.cli import deploy, deployed, run
+from zse.cli.app import command_of
 from zse.deploy.registry import TARGETS
 from zse.deploy.verbs import Verb
 
@@ -73,5 +73,5 @@ def test_the_guide_and_the_examples_use_options_that_exist():
     for page in pages:
         for line in deploy_lines(page.read_text()):
             flags = {word.partition("=")[0] for word in line if word.startswith("--")}
-            used = deployed.command if line[2] in set(Verb) else command
+            used = command_of((deployed if line[2] in set(Verb) else deploy).app)
             assert flags <= {name for option in used.params for name in option.opts}, page

@@ -8,8 +8,8 @@ from interpreted import InterpretedLauncher  # isort: skip - before anything of 
 import torch
 
 from zse.format.layout import PlannedTensor
-from zse.format.schemes import Scheme
-from zse.format.spec import TensorEntry
+from zse.format.schemes import Scheme, parts_for
+from zse.format.spec import TensorEntry, TensorPart
 from zse.quantize.huggingface import load_zse_model
 from zse.quantize.huggingface.kernels import TorchLinearKernels
 from zse.quantize.huggingface.layers import PackedLayers, StoredMatrix, ZSELinear
@@ -24,8 +24,16 @@ def stored(scheme: str, rows: int, columns: int, group_size: int = 0) -> StoredM
     planned = PlannedTensor(
         name="w", scheme=Scheme(scheme), shape=(rows, columns), group_size=group_size
     )
+    laid_out = tuple(
+        TensorPart(role=role, dtype=dtype, shape=shape, offset_bytes=0, length_bytes=0)
+        for role, dtype, shape in parts_for(planned.scheme, planned.shape, group_size)
+    )
     entry = TensorEntry(
-        name="w", scheme=planned.scheme, shape=planned.shape, group_size=group_size, parts=()
+        name="w",
+        scheme=planned.scheme,
+        shape=planned.shape,
+        group_size=group_size,
+        parts=laid_out,
     )
     parts = create_scheme(planned.scheme, group_size).quantize_blocks(values)
     return StoredMatrix(entry=entry, parts={role: p.contiguous() for role, p in parts.items()})
