@@ -56,7 +56,10 @@ class Option:
     key: str = ""
     """What it is called in ``zse.toml``, in flags and in errors, when not as its field."""
     env: str | None = None
-    """Its variables, the strongest first: ``ZSE_KEY`` when left out; empty for Python's alone."""
+    """Its variables, the strongest first; the prefix and the key when left out; empty for none,
+    which is for an option that only Python takes."""
+    prefix: str = "ZSE_"
+    """``PREFIX`` of its record, where there is one."""
     unit: str = ""
     unset: str = ""
     """What 0, or an empty text, means."""
@@ -82,7 +85,7 @@ class Option:
     @property
     def variables(self) -> tuple[str, ...]:
         """The environment's names for it, the strongest first."""
-        return (f"ZSE_{self.key.upper()}",) if self.env is None else tuple(self.env.split())
+        return (self.prefix + self.key.upper(),) if self.env is None else tuple(self.env.split())
 
     @property
     def by_hand(self) -> bool:
@@ -155,7 +158,12 @@ def own_options(of: type) -> dict[str, Option]:
     """Return the options that a record has itself, by the names of its fields."""
     if of not in _OWN:
         rows = {each.name: each.metadata.get("option") for each in fields(of)}
-        _OWN[of] = {name: replace(row, key=row.key or name) for name, row in rows.items() if row}
+        prefix = getattr(of, "PREFIX", "ZSE_")
+        _OWN[of] = {
+            name: replace(row, key=row.key or name, prefix=prefix)
+            for name, row in rows.items()
+            if row
+        }
     return _OWN[of]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from zse.errors import BadSettingError
 from zse.options import Option, ServeOptions, described, options_of, with_values
@@ -27,15 +27,11 @@ _FALSE = frozenset({"0", "false", "no", "off", ""})
 class AWSSettings:
     """Where S3 is and who asks, by the variables that all tools of AWS read."""
 
-    access_key_id: str = described(
-        "", "Key of the account", env="AWS_ACCESS_KEY_ID", is_secret=True
-    )
-    secret_access_key: str = described(
-        "", "Its secret", env="AWS_SECRET_ACCESS_KEY", is_secret=True
-    )
-    session_token: str = described(
-        "", "Token of a key that expires", env="AWS_SESSION_TOKEN", is_secret=True
-    )
+    PREFIX: ClassVar = "AWS_"
+
+    access_key_id: str = described("", "Key of the account", is_secret=True)
+    secret_access_key: str = described("", "Its secret", is_secret=True)
+    session_token: str = described("", "Token of a key that expires", is_secret=True)
     region: str = described(
         "",
         "Region of the buckets",
@@ -48,63 +44,37 @@ class AWSSettings:
     profile: str = described(
         "", "Section of the AWS files", unset="default", env="AWS_PROFILE AWS_DEFAULT_PROFILE"
     )
-    shared_credentials_file: Path = described(
-        Path("~/.aws/credentials"), "File of keys by profile", env="AWS_SHARED_CREDENTIALS_FILE"
-    )
-    config_file: Path = described(
-        Path("~/.aws/config"), "File of settings by profile", env="AWS_CONFIG_FILE"
-    )
-    role_arn: str = described("", "Role that a web identity is exchanged for", env="AWS_ROLE_ARN")
-    role_session_name: str = described(
-        "", "What that session is called", unset="zse", env="AWS_ROLE_SESSION_NAME"
-    )
+    shared_credentials_file: Path = described(Path("~/.aws/credentials"), "File of keys by profile")
+    config_file: Path = described(Path("~/.aws/config"), "File of settings by profile")
+    role_arn: str = described("", "Role that a web identity is exchanged for")
+    role_session_name: str = described("", "What that session is called", unset="zse")
     sts_endpoint_url: str = described(
         "", "Where it is exchanged", unset="AWS", env="AWS_ENDPOINT_URL_STS"
     )
-    web_identity_token_file: str = described(
-        "", "File of the web identity's token", env="AWS_WEB_IDENTITY_TOKEN_FILE"
-    )
+    web_identity_token_file: str = described("", "File of the web identity's token")
     container_credentials_relative_uri: str = described(
-        "",
-        "Path at which a container of ECS asks for keys",
-        env="AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+        "", "Path at which a container of ECS asks for keys"
     )
     container_credentials_full_uri: str = described(
-        "", "Address at which a container asks for keys", env="AWS_CONTAINER_CREDENTIALS_FULL_URI"
+        "", "Address at which a container asks for keys"
     )
-    container_authorization_token: str = described(
-        "",
-        "What it shows there",
-        env="AWS_CONTAINER_AUTHORIZATION_TOKEN",
-        is_secret=True,
-    )
-    container_authorization_token_file: str = described(
-        "", "File of what it shows there", env="AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"
-    )
-    ec2_metadata_disabled: bool = described(
-        False, "Never ask the machine for the keys of its role", env="AWS_EC2_METADATA_DISABLED"
-    )
+    container_authorization_token: str = described("", "What it shows there", is_secret=True)
+    container_authorization_token_file: str = described("", "File of what it shows there")
+    ec2_metadata_disabled: bool = described(False, "Never ask the machine for the keys of its role")
     ec2_metadata_service_endpoint: str = described(
-        "",
-        "Where the machine is asked",
-        unset="http://169.254.169.254",
-        env="AWS_EC2_METADATA_SERVICE_ENDPOINT",
+        "", "Where the machine is asked", unset="http://169.254.169.254"
     )
-    ca_bundle: str = described(
-        "", "File of certificates that S3 is held to", unset="the system's", env="AWS_CA_BUNDLE"
-    )
+    ca_bundle: str = described("", "File of certificates that S3 is held to", unset="the system's")
 
 
 @record
 class HubSettings:
     """The hub of models, by the variables that its own tools read."""
 
-    endpoint: str = described(
-        "https://huggingface.co", "The hub that hf:// addresses mean", env="HF_ENDPOINT"
-    )
-    token: str = described(
-        "", "Access token for gated repositories", env="HF_TOKEN", is_secret=True
-    )
+    PREFIX: ClassVar = "HF_"
+
+    endpoint: str = described("https://huggingface.co", "The hub that hf:// addresses mean")
+    token: str = described("", "Access token for gated repositories", is_secret=True)
     hub_home: Path = described(
         Path("~/.cache/huggingface"),
         "Folder of the hub's own tools (under XDG_CACHE_HOME)",
@@ -113,7 +83,6 @@ class HubSettings:
     token_path: Path = described(
         Path("~/.cache/huggingface/token"),
         "File of the token that `hf auth login` saved (under HF_HOME)",
-        env="HF_TOKEN_PATH",
     )
 
 
