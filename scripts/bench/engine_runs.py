@@ -22,7 +22,9 @@ def add_device_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kv-dtype", default="auto", help="auto, fp32, bf16 or int8")
     parser.add_argument("--exact-activations", action="store_true", help="no 8-bit activations")
     parser.add_argument(
-        "--kernels", default="", help="kernel pack; empty looks in the usual places"
+        "--kernels",
+        default=load_settings().serve.load.device.kernels,
+        help="kernel pack, else that of ZSE_KERNELS; empty looks in the usual places",
     )
     parser.add_argument("--threads", type=int, default=0, help="CPU threads; 0 is all")
     parser.add_argument("--seed", type=int, default=0)

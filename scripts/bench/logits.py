@@ -21,6 +21,7 @@ from machine import machine_facts
 from zse.models import ModelRunner, load_runner
 from zse.options import load_options
 from zse.quantize.huggingface import load_zse_model
+from zse.settings import load_settings
 
 if TYPE_CHECKING:
     from zse.backends.types import LogitRows
@@ -67,6 +68,7 @@ def open_runner(options: argparse.Namespace, *, exact: bool) -> ModelRunner:
             num_blocks=64,
             max_sequences=1,
             exact_activations=exact,
+            kernels=load_settings().serve.load.device.kernels,
         ),
     )
 

@@ -41,7 +41,9 @@ def main() -> None:
     parser.add_argument("--quant", default="int4")
     parser.add_argument("--context", type=whole_numbers, default=[4096, 32768, 131072])
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N")
-    parser.add_argument("--kernels", default="", help="kernel pack")
+    parser.add_argument(
+        "--kernels", default=load_settings().serve.load.device.kernels, help="kernel pack"
+    )
     parser.add_argument("--folder", type=Path, help="for models that are made here; removed")
     parser.add_argument("--hold", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()

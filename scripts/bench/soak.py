@@ -49,7 +49,7 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--kv-dtype", default="auto")
     parser.add_argument("--exact-activations", action="store_true")
-    parser.add_argument("--kernels", default="")
+    parser.add_argument("--kernels", default=load_settings().serve.load.device.kernels)
     parser.add_argument("--block-size", type=int, default=0, help="0: 16, on a GPU 32")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()

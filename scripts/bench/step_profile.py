@@ -25,6 +25,7 @@ from zse.backends.types import (
 from zse.kernels.lm_head_sample.row import SamplingRow
 from zse.models import load_runner
 from zse.options import load_options
+from zse.settings import load_settings
 
 REPLAYS = 30
 
@@ -47,7 +48,7 @@ def main() -> None:
     parser.add_argument("model")
     parser.add_argument("--rows", type=int, default=1)
     parser.add_argument("--context", type=int, default=384)
-    parser.add_argument("--kernels", default="")
+    parser.add_argument("--kernels", default=load_settings().serve.load.device.kernels)
     parser.add_argument("--kv-dtype", default="auto")
     parser.add_argument("--exact-activations", action="store_true")
     options = parser.parse_args()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from zse.errors import UsageError
 from zse.format.layout import PlannedTensor
-from zse.format.schemes import GROUP_SIZES, Scheme, stored_bytes
+from zse.format.schemes import GROUP_SIZES, Scheme
 from zse.records import record
 
 if TYPE_CHECKING:
@@ -86,11 +86,6 @@ class Storage:
         return PlannedTensor(
             name=source.name, scheme=scheme, shape=source.shape, group_size=group_size
         )
-
-    def stored_bytes(self, source: WeightSpec) -> int:
-        """Return the bytes of one tensor as it is stored."""
-        planned = self.plan_tensor(source)
-        return stored_bytes(planned.scheme, planned.shape, planned.group_size)
 
     def count_int8_instead(self, plan: Sequence[WeightGroup]) -> Int8Instead:
         """Tell which matrices are INT8 because no group divides their width."""
