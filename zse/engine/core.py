@@ -270,37 +270,36 @@ class EngineCore:
 
         The sequence is alive: what is computed past an end is never accepted.
         """
-        least = 0 if chunk.kind == "verify" else chunk.num_wanted
-        if not least <= len(answer) <= chunk.num_wanted:
+        sequence, num_wanted, num_answered = chunk.sequence, chunk.num_wanted, len(answer)
+        is_too_few = num_answered < num_wanted and chunk.kind != "verify"
+        if is_too_few or num_answered > num_wanted:
             raise EngineError(
-                f"the runner sampled {len(answer)} tokens where {chunk.num_wanted} were asked for"
+                f"the runner sampled {num_answered} tokens where {num_wanted} were asked for"
             )
-        sequence = chunk.sequence
-        sequence.answered(chunk.num_wanted, len(answer))
+        sequence.answered(num_wanted, num_answered)
         events: list[TokenEvent] = []
         for sampled in answer:
-            events.append(self._append(sequence, sampled))
-            if sequence.finish_reason is not None:
+            sequence.append(sampled.token_id)
+            self._num_generated_tokens += 1
+            reason = sequence.finish_reason = sequence.reason_to_finish()
+            events.append(
+                TokenEvent(
+                    request_id=sequence.request.request_id,
+                    index=sequence.index,
+                    token_id=sampled.token_id,
+                    logprob=sampled.logprob,
+                    top=sampled.top,
+                    finish_reason=reason,
+                    is_stop_token=reason == "stop",
+                    cached_tokens=sequence.cached_tokens or 0,
+                )
+            )
+            if reason is not None:
                 self._retire(sequence)
                 return events
         if sequence.num_pending:
             self._scheduler.commit(sequence)  # the token may have filled a block in flight
         return events
-
-    def _append(self, sequence: Sequence, sampled: SampledToken) -> TokenEvent:
-        sequence.append(sampled.token_id)
-        self._num_generated_tokens += 1
-        reason = sequence.finish_reason = sequence.reason_to_finish()
-        return TokenEvent(
-            request_id=sequence.request.request_id,
-            index=sequence.index,
-            token_id=sampled.token_id,
-            logprob=sampled.logprob,
-            top=sampled.top,
-            finish_reason=reason,
-            is_stop_token=reason == "stop",
-            cached_tokens=sequence.cached_tokens or 0,
-        )
 
     def _retire(self, sequence: Sequence) -> None:
         """Take a finished sequence out of the engine."""

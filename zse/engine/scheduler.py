@@ -171,8 +171,9 @@ class Scheduler:
         return running + [item.table for item in self._held]
 
     def _fill(self, chunks: list[ScheduledChunk]) -> list[ScheduledChunk]:
-        """Spend what decodes leave of the budget on prompts in progress, then on arrivals."""
-        budget = self._max_batch_tokens - sum(chunk.num_tokens for chunk in chunks)
+        """Spend what decodes leave of the budget on drafts, prompts in progress, then arrivals."""
+        self._add_drafts(chunks)
+        budget = self._max_batch_tokens - sum([chunk.num_tokens for chunk in chunks])
         for sequence in self._running:
             if budget and sequence.num_remaining > 1:
                 chunks.append(_chunk_of(sequence, budget))
@@ -184,43 +185,42 @@ class Scheduler:
 
     def _schedule_decodes(self) -> list[ScheduledChunk]:
         chunks: list[ScheduledChunk] = []
-        num_drafts = self._num_drafts()
         for sequence in [s for s in self._running if s.num_remaining == 1]:
             if sequence.table is None:
                 continue  # preempted for one that stands before it
             if self._make_room(sequence):
-                chunks.append(self._decode_chunk(sequence, num_drafts))
-                num_drafts -= chunks[-1].num_tokens - 1
+                chunks.append(ScheduledChunk(sequence, sequence.num_computed, 1, "decode", 1))
         return chunks
 
     def _schedule_pending(self) -> list[ScheduledChunk] | None:
         """Let sequences in decode go on before their newest token is known; None: wait for it."""
         chunks: list[ScheduledChunk] = []
-        num_drafts = self._num_drafts()
         for sequence in self._running:
             if sequence.num_remaining != 1 or sequence.num_left < 1:
                 continue
             if sequence.num_pending > 1:
                 continue  # how many of them stay is not known yet
             if self._has_room(sequence):
-                chunks.append(self._decode_chunk(sequence, num_drafts))
-                num_drafts -= chunks[-1].num_tokens - 1
+                chunks.append(ScheduledChunk(sequence, sequence.num_computed, 1, "decode", 1))
             else:
                 return None  # somebody must be preempted, and that takes a host that knows all
         return chunks
 
-    def _num_drafts(self) -> int:
-        """Return the drafts that a step may check: everybody's next token goes before them."""
-        return min(MAX_DRAFTS, self._max_batch_tokens - len(self._running))
+    def _add_drafts(self, chunks: list[ScheduledChunk]) -> None:
+        """Let decode chunks check their sequences' drafts, as far as there is room for them.
 
-    def _decode_chunk(self, sequence: Sequence, num_drafts: int) -> ScheduledChunk:
-        """Let a sequence in decode go on, with its drafts as far as there is room for them."""
-        start = sequence.num_computed
-        if sequence.drafts and not sequence.num_pending:
-            num_drafts = min(len(sequence.drafts), num_drafts, sequence.num_left - 1)
+        Everybody's next token has its place and its block before any draft gets one.
+        """
+        most = min(MAX_DRAFTS, self._max_batch_tokens - len(self._running))
+        for index, chunk in enumerate(chunks):
+            sequence = chunk.sequence
+            if not sequence.drafts or sequence.num_pending:
+                continue
+            num_drafts = min(len(sequence.drafts), most, sequence.num_left - 1)
             if num_drafts > 0 and self._has_room(sequence, num_drafts):
-                return ScheduledChunk(sequence, start, 1 + num_drafts, "verify", 1 + num_drafts)
-        return ScheduledChunk(sequence, start, 1, "decode", 1)
+                length = 1 + num_drafts
+                chunks[index] = ScheduledChunk(sequence, chunk.start, length, "verify", length)
+                most -= num_drafts
 
     def _has_room(self, sequence: Sequence, num_drafts: int = 0) -> bool:
         table = sequence.table

@@ -111,16 +111,19 @@ class Sequence:
 
         The token lists are shared with the sequence, not copied: ``submit`` reads them at once.
         """
-        num_output = len(self.output_token_ids) + self.num_pending
-        min_tokens = self.request.params.min_tokens
-        rows = [
-            self._row.at_step(step, self.end_token_ids if step < min_tokens else ())
-            for step in range(num_output, num_output + num_wanted)
-        ]
+        if num_wanted == 0:
+            return []
+        rows = [self._sampling_row(0)]
         for count in range(1, num_wanted):
             output = [*self.output_token_ids, *self.drafts[:count]]
-            rows[count] = replace(rows[count], output_token_ids=output, history=AdjustmentHistory())
+            row = self._sampling_row(count)
+            rows.append(replace(row, output_token_ids=output, history=AdjustmentHistory()))
         return rows
+
+    def _sampling_row(self, num_drafts: int) -> SamplingRow:
+        step = len(self.output_token_ids) + self.num_pending + num_drafts
+        too_early = step < self.request.params.min_tokens
+        return self._row.at_step(step, self.end_token_ids if too_early else ())
 
     def reason_to_finish(self) -> FinishReason | None:
         """Return why the last token ends the sequence, or None when it goes on."""
