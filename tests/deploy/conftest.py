@@ -4,9 +4,10 @@ import pytest
 
 from zse.deploy.order import Order, SecretUse
 from zse.deploy.registry import TARGETS
-from zse.deploy.sizing import MemoryNeed
+from zse.models.memory import MemoryEstimate
 
-SEVEN_BILLION = MemoryNeed(
+SEVEN_BILLION = MemoryEstimate(
+    stored_bytes=4_400_000_000,
     weights_bytes=4_400_000_000,
     kv_bytes=500_000_000,
     overhead_bytes=488_000_000,

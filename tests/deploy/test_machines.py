@@ -10,11 +10,12 @@ from range_server import serving
 
 from zse.deploy.errors import DeployRule
 from zse.deploy.machines import Catalog, Machine, load_catalog
-from zse.deploy.sizing import MemoryNeed, measure, need_of
+from zse.deploy.sizing import measure, need_of
 from zse.engine.requirements import read_facts
 from zse.errors import DeviceError, NotFoundError, UsageError, ZSEError
 from zse.format import ZSEReader
 from zse.kernels.targets import TARGETS
+from zse.models.memory import MemoryEstimate
 from zse.quantize.locate import locate_model
 from zse.settings import Settings, load_settings
 
@@ -25,8 +26,10 @@ PLATFORMS = sorted(
 )
 
 
-def need(gib: float) -> MemoryNeed:
-    return MemoryNeed(weights_bytes=int(gib * 2**30), kv_bytes=0, overhead_bytes=0)
+def need(gib: float) -> MemoryEstimate:
+    return MemoryEstimate(
+        stored_bytes=0, weights_bytes=int(gib * 2**30), kv_bytes=0, overhead_bytes=0
+    )
 
 
 @pytest.mark.parametrize("platform", PLATFORMS)

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from zse.deploy.registry import TARGETS, make_plan
-from zse.deploy.sizing import MemoryNeed
+from zse.models.memory import MemoryEstimate
 
 
 def lines_of(plan, label: str) -> str:
@@ -14,7 +14,7 @@ def lines_of(plan, label: str) -> str:
 
 
 def test_memory_is_in_gib_everywhere(make_order):
-    need = MemoryNeed(weights_bytes=6 << 30, kv_bytes=0, overhead_bytes=0)
+    need = MemoryEstimate(stored_bytes=6 << 30, weights_bytes=6 << 30, kv_bytes=0, overhead_bytes=0)
     text = make_plan("modal", make_order("modal", need=need)).to_text()
     assert "6.0 GiB of memory" in text
     assert not re.search(r"\d GB\b", text)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from zse.deploy.order import ImageLook
     from zse.deploy.plan import Plan
-    from zse.deploy.sizing import MemoryNeed
+    from zse.models.memory import MemoryEstimate
 
 _TARGET_OF_HELP = "zse.deploy.target"
 
@@ -202,7 +202,7 @@ def _look(image: str, labels: str) -> ImageLook:
 
 def _need(
     target: str, model: str, gpu: str, context_tokens: int, memory_gib: float, is_chosen: bool
-) -> MemoryNeed | None:
+) -> MemoryEstimate | None:
     """Return what MODEL takes where it is to run; one who has chosen a place can do without."""
     from zse.deploy.order import NO_GPU
     from zse.deploy.sizing import measure

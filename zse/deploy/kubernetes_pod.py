@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from zse.deploy.order import Order
 
 GPU = "nvidia.com/gpu"
-_GPU_CONTEXT_MIB = 600
 _SCRATCH_GIB = 2
 """Of a server that fetches nothing: captured logs, temporary files."""
 _CPU_MEMORY_MIB = 4096
@@ -73,7 +72,7 @@ def _disk(order: Order, given: dict[str, Any]) -> str | None:
         return f"{_SCRATCH_GIB}Gi"
     if order.need is None:
         return None
-    return f"{-(-order.need.weights_bytes * 21 // (20 * GIB)) + _SCRATCH_GIB}Gi"
+    return f"{-(-order.need.stored_bytes * 21 // (20 * GIB)) + _SCRATCH_GIB}Gi"
 
 
 def _environment(order: Order) -> list[dict[str, Any]]:
@@ -108,7 +107,7 @@ def _affinity(order: Order) -> dict[str, Any]:
     if order.gpu:
         rules = [{"key": "nvidia.com/gpu.product", "operator": "In", "values": [order.gpu]}]
     else:
-        need = order.need.total_bytes // MIB + _GPU_CONTEXT_MIB if order.need else 0
+        need = order.need.total_bytes // MIB if order.need else 0
         rules = [
             # Kernels are made for compute capability 8.0 and newer.
             {"key": "nvidia.com/gpu.compute.major", "operator": "Gt", "values": ["7"]},

@@ -16,7 +16,7 @@ from zse.records import record
 from zse.units import MIB, memory_text
 
 if TYPE_CHECKING:
-    from zse.deploy.sizing import MemoryNeed
+    from zse.models.memory import MemoryEstimate
 
 _CONTEXT_BYTES = 600 * MIB
 """What the driver takes for itself, with room to spare."""
@@ -47,7 +47,7 @@ class Machine:
     def is_gpu(self) -> bool:
         return bool(self.architectures)
 
-    def holds(self, need: MemoryNeed) -> bool:
+    def holds(self, need: MemoryEstimate) -> bool:
         taken_bytes = _CONTEXT_BYTES if self.is_gpu else _RUNTIME_BYTES
         return need.total_bytes <= self.memory_mib * MIB - taken_bytes
 
@@ -74,7 +74,7 @@ class Catalog:
         known = ", ".join(machine.name for machine in self.machines)
         raise UsageError(f"{self.platform} has no {name!r}", hint=f"It has {known}.")
 
-    def smallest(self, need: MemoryNeed | None, *, gpu: bool = True) -> Machine:
+    def smallest(self, need: MemoryEstimate | None, *, gpu: bool = True) -> Machine:
         """Return the cheapest machine that holds a model; of equal ones the smallest.
 
         Args:

@@ -15,7 +15,7 @@ from zse.store.location import is_address, parse_location
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from zse.deploy.sizing import MemoryNeed
+    from zse.models.memory import MemoryEstimate
     from zse.oci.image.facts import ImageFacts
     from zse.store.location import Location
 
@@ -81,7 +81,7 @@ class Order:
     """What the image says of itself."""
     model: str = ""
     """MODEL as given: sized when it can be read here, passed on when it is an address."""
-    need: MemoryNeed | None = None
+    need: MemoryEstimate | None = None
     """Memory the model needs; None when it is not known."""
     form: str = ""
     """Which of the target's forms; empty is its first."""

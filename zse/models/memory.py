@@ -19,6 +19,7 @@ from zse.kernels.linear.weight import LinearWeight
 from zse.models.storage import Storage
 from zse.options import LoadOptions, load_options
 from zse.records import record
+from zse.units import memory_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,9 +49,11 @@ _TYPICAL_GPU = DeviceFacts(
 class MemoryEstimate:
     """What one model takes at one scheme, in bytes."""
 
-    quantization: str
-    context_tokens: int
-    """Tokens of KV cache counted."""
+    quantization: str = ""
+    context_tokens: int = 0
+    """Tokens of KV cache counted; 0 where only the total is known."""
+    stored_bytes: int
+    """Of the weights in the file."""
     weights_bytes: int
     kv_bytes: int
     overhead_bytes: int
@@ -60,6 +63,13 @@ class MemoryEstimate:
     def total_bytes(self) -> int:
         """Everything together."""
         return self.weights_bytes + self.kv_bytes + self.overhead_bytes
+
+    def __str__(self) -> str:
+        total = f"{memory_text(self.total_bytes)} of memory"
+        if not self.context_tokens:
+            return total
+        weights = f"{memory_text(self.weights_bytes)} of {self.quantization} weights"
+        return f"{total}: {weights}, {self.context_tokens} tokens of context"
 
     def to_json(self) -> dict[str, int | str]:
         """Return the fields and the total."""
@@ -115,6 +125,7 @@ def estimate_memory(
     return MemoryEstimate(
         quantization=facts.stored_quantization or quantization,
         context_tokens=context,
+        stored_bytes=sum(map(_stored_bytes, tensors)),
         weights_bytes=weights,
         kv_bytes=kv,
         overhead_bytes=overhead,
@@ -124,7 +135,7 @@ def estimate_memory(
 def _on_gpu(
     spec: ModelSpec, tensors: Sequence[Stored], options: LoadOptions
 ) -> tuple[int, int, int]:
-    weights = sum(stored_bytes(t.scheme, t.shape, t.group_size) for t in tensors)
+    weights = sum(map(_stored_bytes, tensors))
     layout = layout_for(spec, "int8" if options.cache.kv_dtype == "int8" else "bf16")
     plans = StepPlans(spec, _linears(tensors), _TYPICAL_GPU, options)
     padding_block = layout.block_bytes()  # of rows that fill up a captured step
@@ -141,7 +152,7 @@ def _on_cpu(
     spec: ModelSpec, tensors: Sequence[Stored], options: LoadOptions
 ) -> tuple[int, int, int]:
     """Return what is resident: copies of the process, and pages of the file that steps read."""
-    in_file = [stored_bytes(t.scheme, t.shape, t.group_size) for t in tensors]
+    in_file = list(map(_stored_bytes, tensors))
     upcasts = sum(in_file) <= UPCAST_LIMIT_BYTES
     weights = 0
     for tensor, size in zip(tensors, in_file, strict=True):
@@ -163,6 +174,10 @@ def _cpu_scratch_bytes(spec: ModelSpec, options: LoadOptions) -> int:
 
 def _num_blocks(options: LoadOptions) -> int:
     return -(-options.batch.max_context // options.cache.block_size)
+
+
+def _stored_bytes(tensor: Stored) -> int:
+    return stored_bytes(tensor.scheme, tensor.shape, tensor.group_size)
 
 
 def _linears(tensors: Sequence[Stored]) -> dict[str, LinearWeight]:

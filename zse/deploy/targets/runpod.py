@@ -187,7 +187,7 @@ def _notes(order: Order, machine: Machine) -> tuple[str, ...]:
 
 
 def _disk_gb(order: Order) -> int:
-    model = order.need.weights_bytes if order.need and not order.is_mounted else 0
+    model = order.need.stored_bytes if order.need and not order.is_mounted else 0
     # The image is unpacked there, and a worker is ill when a tenth of its disk is not free.
     return max(10, (_IMAGE_GB * _GB + model) * 5 // 4 // _GB + 1)
 

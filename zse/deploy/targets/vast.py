@@ -101,7 +101,7 @@ def _price(extra: dict[str, Any]) -> float | None:
 
 
 def _disk_gb(order: Order) -> int:
-    model = order.need.weights_bytes if order.need else 0
+    model = order.need.stored_bytes if order.need else 0
     return max(16, (_IMAGE_GB * _GB + 2 * model) // _GB)
 
 

@@ -61,7 +61,7 @@ def _biases(reader: ZSEReader, tensors: tuple[WeightSpec, ...]) -> dict[str, tor
     found = {}
     for tensor in tensors:
         if tensor.kind == "bias":
-            pieces = torch.split(reader.tensor(tensor.name), tensor.piece_rows)
+            pieces = torch.split(reader.tensor(tensor.name), list(tensor.piece_rows))
             for (name, _), piece in zip(tensor.sources, pieces, strict=True):
                 found[name.removesuffix("bias") + "weight"] = piece
     return found
