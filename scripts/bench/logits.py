@@ -70,6 +70,7 @@ def open_runner(options: argparse.Namespace, *, exact: bool) -> ModelRunner:
             exact_activations=exact,
             kernels=load_settings().serve.load.device.kernels,
         ),
+        cache_dir=load_settings().cache_dir,
     )
 
 

@@ -64,6 +64,7 @@ def main() -> None:
             kv_dtype=options.kv_dtype,
             exact_activations=options.exact_activations,
         ),
+        cache_dir=load_settings().cache_dir,
     )
     rows = profile(runner, options.rows, options.context, blocks)
     print_table(rows)

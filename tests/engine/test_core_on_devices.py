@@ -16,6 +16,7 @@ from zse.engine.core import EngineCore
 from zse.engine.request import Request, SamplingParams
 from zse.models import load_runner
 from zse.options import load_options
+from zse.settings import load_settings
 
 PROMPTS = [
     [random.Random(seed).randrange(256) for _ in range(length)]
@@ -67,7 +68,9 @@ def open_core(model, device):
                 # Rounding differs between a batch and a single row; without 8 bits it is far smaller
                 # than the margins of this model.
                 exact_activations=True,
+                kernels=load_settings().serve.load.device.kernels,
             ),
+            cache_dir=load_settings().cache_dir,
         )
         return EngineCore(runner, load_options(**options))
 

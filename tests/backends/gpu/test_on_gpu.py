@@ -13,6 +13,7 @@ from zse.backends.types import PENDING_TOKEN, SequenceChunk, StepBatch, kind_of
 from zse.kernels.lm_head_sample.row import SamplingRow
 from zse.models import ModelRunner, load_runner
 from zse.options import load_options
+from zse.settings import load_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -73,7 +74,16 @@ def case(request: pytest.FixtureRequest, make_pair: Callable[..., Any]) -> tuple
 
 @pytest.fixture
 def runners(case: tuple[Path, str]) -> Iterator[tuple[ModelRunner, ModelRunner]]:
-    gpu = load_runner(case[0], load_options(device="cuda", num_blocks=64, max_sequences=16))
+    gpu = load_runner(
+        case[0],
+        load_options(
+            device="cuda",
+            num_blocks=64,
+            max_sequences=16,
+            kernels=load_settings().serve.load.device.kernels,
+        ),
+        cache_dir=load_settings().cache_dir,
+    )
     cpu = load_runner(case[0], load_options(device="cpu", num_blocks=64))
     yield gpu, cpu
     gpu.close()
