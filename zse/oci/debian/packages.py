@@ -16,13 +16,7 @@ from typing import TYPE_CHECKING
 import httpx
 
 from zse.oci.debian.deb import deb_entries
-from zse.oci.debian.index import (
-    Package,
-    read_index,
-    release_digests,
-    resolve,
-    verify_release,
-)
+from zse.oci.debian.index import Package, read_index, release_digests, resolve, verify_release
 from zse.oci.errors import DigestMismatchError, ImageRule, LockError
 from zse.oci.layout.tar import Entry, Kind, directory, file_of_bytes, symlink
 from zse.oci.recipe import DebianRecipe, load_lock, lock_name, write_lock

@@ -14,12 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, BinaryIO, cast
 
-from zse.oci.debian.packages import (
-    Archive,
-    debian_entries,
-    read_debian_lock,
-    update_debian_lock,
-)
+from zse.oci.debian.packages import Archive, debian_entries, read_debian_lock, update_debian_lock
 from zse.oci.image.code import APPLICATION, code_entries, entries_digest
 from zse.oci.layout.cache import LayerCache
 from zse.oci.layout.layer import (
@@ -33,12 +28,7 @@ from zse.oci.layout.layer import (
 from zse.oci.layout.tar import directory, file_of_path
 from zse.oci.python.pyc import with_byte_code
 from zse.oci.python.wheel import SITE_PACKAGES, wheel_entries
-from zse.oci.python.wheels import (
-    fetch_wheels,
-    read_wheel_lock,
-    sha256_of,
-    update_wheel_lock,
-)
+from zse.oci.python.wheels import fetch_wheels, read_wheel_lock, sha256_of, update_wheel_lock
 from zse.oci.statements.materials import (
     Material,
     code_material,

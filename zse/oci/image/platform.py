@@ -134,9 +134,7 @@ def build_platform(
 def _archive(options: BuildOptions, report: Callable[[str], None]) -> Callable[[], Archive]:
     """Return what opens the Debian mirror: only who needs packages asks where there is one."""
     return lambda: Archive(
-        mirrors=find_mirrors(options.mirror),
-        cache=options.downloads / "debian",
-        report=report,
+        mirrors=find_mirrors(options.mirror), cache=options.downloads / "debian", report=report
     )
 
 
@@ -207,11 +205,7 @@ def _assemble(
     """Write config and manifest into the layout."""
     recipe, options = builder.recipe, builder.options
     content = build_config(
-        base.config,
-        layers,
-        settings,
-        platform=recipe.platform,
-        epoch_seconds=options.epoch_seconds,
+        base.config, layers, settings, platform=recipe.platform, epoch_seconds=options.epoch_seconds
     )
     config = Descriptor(
         media_type=MEDIA_TYPE_CONFIG, digest=layout.add_bytes(content), size_bytes=len(content)

@@ -23,11 +23,7 @@ _TITLE = "org.opencontainers.image.title"
 
 
 def image_facts(
-    recipe: Recipe,
-    options: BuildOptions,
-    model: ModelLayer | None,
-    *,
-    cpython: str,
+    recipe: Recipe, options: BuildOptions, model: ModelLayer | None, *, cpython: str
 ) -> ImageFacts:
     """Say what the image holds, for its labels.
 

@@ -170,10 +170,7 @@ def _inflate_gzip() -> Callable[[bytes], Iterator[bytes]]:
 
 
 def _documents(
-    source: ImageSource,
-    statements: list[Descriptor],
-    image: PlatformManifest,
-    result: Verification,
+    source: ImageSource, statements: list[Descriptor], image: PlatformManifest, result: Verification
 ) -> dict[str, list[Mapping[str, Any] | None]]:
     """Read the documents about an image; each must name it as its subject.
 

@@ -127,12 +127,7 @@ def _canonical_requirement(text: str) -> str:
 
 
 def _download(
-    recipe: Recipe,
-    lines: Sequence[str],
-    target: Path,
-    secrets: Secrets | None,
-    *,
-    hashes: bool,
+    recipe: Recipe, lines: Sequence[str], target: Path, secrets: Secrets | None, *, hashes: bool
 ) -> None:
     """Ask pip as it is configured; only if that fails, ask again with the recipe's spare index."""
     requirements = target / "requirements.txt"

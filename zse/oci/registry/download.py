@@ -80,10 +80,7 @@ def _from_offset(registry: Registry, descriptor: Descriptor, offset_bytes: int) 
     if offset_bytes:
         headers["Range"] = f"bytes={offset_bytes}-"
     call = Call(
-        method="GET",
-        location=f"blobs/{descriptor.digest}",
-        headers=headers,
-        accept=(200, 206),
+        method="GET", location=f"blobs/{descriptor.digest}", headers=headers, accept=(200, 206)
     )
     with registry.connection.stream(call) as answer:
         # A registry without ranges sends all of it again: what is there already is passed over.
