@@ -118,7 +118,7 @@ def test_what_is_no_artifact_of_packs_is_refused(
     layout = ImageLayout.open(tmp_path / "layout")
     document = {**json.loads(layout.read_blob(digest)), **change}
     found = layout.find_image(source_digest()).to_json()
-    changed = layout.add_bytes(json.dumps(document).encode())
+    changed = layout.add("x", json.dumps(document).encode()).digest
     index = {"manifests": [{**found, "digest": changed}]}
     (tmp_path / "layout" / "index.json").write_text(json.dumps(index))
     with (

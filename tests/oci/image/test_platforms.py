@@ -35,11 +35,7 @@ def both(project, build):
             )
         )
     layout = ImageLayout(project / "base")
-    content = build_index(manifests, {})
-    index = Descriptor(
-        media_type=MEDIA_TYPE_INDEX, digest=layout.add_bytes(content), size_bytes=len(content)
-    )
-    layout.add_image(index, "both")
+    layout.add_image(layout.add(MEDIA_TYPE_INDEX, build_index(manifests, {})), "both")
     return f"oci:{project / 'base'}:both"
 
 

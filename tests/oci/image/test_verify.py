@@ -15,7 +15,7 @@ from zse.oci.image.source import open_image
 from zse.oci.image.verify import Expectations, verify_image
 from zse.oci.layout.folder import ImageLayout
 from zse.oci.layout.layer import Compression
-from zse.oci.layout.manifest import MEDIA_TYPE_MANIFEST, Descriptor, canonical_json
+from zse.oci.layout.manifest import MEDIA_TYPE_MANIFEST, canonical_json
 from zse.oci.registry import client
 from zse.oci.registry.client import Registry
 from zse.oci.statements.attestation import MEDIA_TYPE_INTOTO, MEDIA_TYPE_SPDX
@@ -91,16 +91,10 @@ def test_config_that_lists_other_contents_is_named(build, check, project):
     config = read_json(project / "out", manifest["config"]["digest"])
     config["rootfs"]["diff_ids"][0] = "sha256:" + "0" * 64
     content = canonical_json(config)
-    manifest["config"] |= {"digest": layout.add_bytes(content), "size": len(content)}
-    document = canonical_json(manifest)
+    manifest["config"] |= layout.add(manifest["config"]["mediaType"], content).to_json()
+    listed = layout.add(manifest["mediaType"], canonical_json(manifest))
     index = json.loads((project / "out" / "index.json").read_bytes())
-    index["manifests"] = [
-        {
-            "mediaType": manifest["mediaType"],
-            "digest": layout.add_bytes(document),
-            "size": len(document),
-        }
-    ]
+    index["manifests"] = [listed.to_json()]
     (project / "out" / "index.json").write_bytes(canonical_json(index))
     assert "unpacks to" in check().problems[0]
 
@@ -118,7 +112,7 @@ def test_document_about_another_image_is_named(build, check, project):
         if subject and subject["digest"] != second.digest:  # of the first image: claim it
             subject["digest"] = second.digest
             content = canonical_json(manifest)
-            item |= {"digest": layout.add_bytes(content), "size": len(content)}
+            item |= layout.add(item["mediaType"], content).to_json()
     index["manifests"] = [
         item
         for item in index["manifests"]
@@ -248,9 +242,6 @@ def test_place_without_a_path_is_an_error_with_words(look):
 def test_manifest_that_is_none_is_an_error_with_words(build, look, project, changes):
     layout = ImageLayout(project / "out")
     content = canonical_json({**read_json(project / "out", build().digest), **changes})
-    listed = Descriptor(
-        media_type=MEDIA_TYPE_MANIFEST, digest=layout.add_bytes(content), size_bytes=len(content)
-    )
-    layout.add_image(listed, "broken")
+    layout.add_image(layout.add(MEDIA_TYPE_MANIFEST, content), "broken")
     with pytest.raises(LayoutError, match="is not an image"):
         look(f"oci:{project / 'out'}:broken")

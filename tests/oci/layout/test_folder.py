@@ -12,7 +12,6 @@ from zse.oci.layout.folder import ImageLayout
 from zse.oci.layout.manifest import (
     MEDIA_TYPE_INDEX,
     MEDIA_TYPE_MANIFEST,
-    Descriptor,
     canonical_json,
     digest_of,
     hex_of,
@@ -27,8 +26,7 @@ def layout(tmp_path):
 
 
 def add_image(layout: ImageLayout, content: bytes, tag: str, media_type=MEDIA_TYPE_MANIFEST):
-    digest = layout.add_bytes(content)
-    manifest = Descriptor(media_type=media_type, digest=digest, size_bytes=len(content))
+    manifest = layout.add(media_type, content)
     layout.add_image(manifest, tag)
     return manifest
 
@@ -65,7 +63,7 @@ def test_folder_that_is_no_layout_is_refused(tmp_path):
 
 
 def test_changed_blob_is_noticed(layout):
-    digest = layout.add_bytes(b"content")
+    digest = layout.add("x", b"content").digest
     layout.blob_path(digest).write_bytes(b"changed")
     with pytest.raises(DigestMismatchError):
         layout.read_blob(digest)

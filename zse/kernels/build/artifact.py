@@ -22,11 +22,10 @@ from zse.oci.errors import LayoutError
 from zse.oci.image.source import open_image
 from zse.oci.layout.folder import ImageLayout
 from zse.oci.layout.index import split_place
-from zse.oci.layout.manifest import MEDIA_TYPE_MANIFEST, Descriptor, canonical_json
+from zse.oci.layout.manifest import Descriptor
 from zse.oci.registry.client import open_registry
 from zse.oci.registry.reference import parse_reference
 from zse.oci.registry.upload import push_blobs
-from zse.oci.statements.attestation import MEDIA_TYPE_EMPTY
 from zse.records import record
 
 if TYPE_CHECKING:
@@ -39,7 +38,6 @@ PACK_TYPE = "application/vnd.zse.kernel-pack.v1"
 SOURCES = "dev.zse.kernels.sources"
 """Annotation: the digest of the kernels' sources."""
 _TITLE = "org.opencontainers.image.title"
-_EMPTY = b"{}"
 
 
 def is_artifact(text: str) -> bool:
@@ -157,34 +155,11 @@ def _checked(packs: Sequence[Path]) -> list[bytes]:
 def _write(
     layout: ImageLayout, sources: str, contents: Sequence[bytes]
 ) -> tuple[Descriptor, list[Descriptor]]:
-    config = Descriptor(
-        media_type=MEDIA_TYPE_EMPTY, digest=layout.add_bytes(_EMPTY), size_bytes=len(_EMPTY)
-    )
     layers = [
-        Descriptor(
-            media_type=PACK_TYPE,
-            digest=layout.add_bytes(data),
-            size_bytes=len(data),
-            annotations={_TITLE: f"{KernelPack.open(data).target}{SUFFIX}"},
-        )
+        layout.add(PACK_TYPE, data, annotations={_TITLE: f"{KernelPack.open(data).target}{SUFFIX}"})
         for data in contents
     ]
-    document = canonical_json(
-        {
-            "schemaVersion": 2,
-            "mediaType": MEDIA_TYPE_MANIFEST,
-            "artifactType": ARTIFACT_TYPE,
-            "config": config.to_json(),
-            "layers": [layer.to_json() for layer in layers],
-            "annotations": {SOURCES: sources},
-        }
-    )
-    manifest = Descriptor(
-        media_type=MEDIA_TYPE_MANIFEST,
-        digest=layout.add_bytes(document),
-        size_bytes=len(document),
-    )
-    return manifest, [config, *layers]
+    return layout.add_artifact(ARTIFACT_TYPE, layers, {SOURCES: sources})
 
 
 def _layers(name: str, top: bytes) -> dict[str, Descriptor]:

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from zse.oci.debian.apt import Mirrors
 
 LOCK_KIND = "debian"
+_LOCKED = ("name", "version", "archive", "path", "sha256", "size_bytes")
+"""Fields of a package that a lock holds, beside its suite."""
 SUITE_PYTHON = {"bookworm": "3.11", "trixie": "3.13"}
 NONROOT_ID = 65532
 _CONNECTIONS = 4
@@ -104,6 +106,11 @@ class Archive:
             file.write(data)
         return target
 
+    def fetch_all(self, packages: Sequence[Package]) -> list[Path]:
+        """Fetch several packages, a few at a time."""
+        with ThreadPoolExecutor(_CONNECTIONS) as pool:
+            return list(pool.map(self.fetch, packages))
+
 
 def read_debian_lock(folder: Path, recipe: DebianRecipe) -> list[Package]:
     """Read the locked packages.
@@ -114,14 +121,7 @@ def read_debian_lock(folder: Path, recipe: DebianRecipe) -> list[Package]:
     path = folder / lock_name(LOCK_KIND, recipe.architecture)
     try:
         packages = [
-            Package(
-                name=entry["name"],
-                version=entry["version"],
-                archive=entry["archive"],
-                path=entry["path"],
-                sha256=entry["sha256"],
-                size_bytes=entry["size_bytes"],
-            )
+            Package(**{name: entry[name] for name in _LOCKED})
             for entry in load_lock(path, "package")
             if entry["suite"] == recipe.suite
         ]
@@ -137,15 +137,7 @@ def update_debian_lock(archive: Archive, recipe: DebianRecipe, folder: Path) -> 
     """Resolve the recipe's packages against the mirror's signed indexes; write the lock."""
     packages = resolve(_all_packages(archive, recipe), recipe.packages, exclude=recipe.exclude)
     entries: list[dict[str, str | int]] = [
-        {
-            "suite": recipe.suite,
-            "name": package.name,
-            "version": package.version,
-            "archive": package.archive,
-            "path": package.path,
-            "sha256": package.sha256,
-            "size_bytes": package.size_bytes,
-        }
+        {"suite": recipe.suite, **{name: getattr(package, name) for name in _LOCKED}}
         for package in packages
     ]
     write_lock(folder / lock_name(LOCK_KIND, recipe.architecture), "package", entries)
@@ -156,8 +148,7 @@ def debian_entries(
     archive: Archive, packages: Sequence[Package], recipe: DebianRecipe
 ) -> Iterator[Entry]:
     """Yield the files of a root file system made of ``packages``."""
-    with ThreadPoolExecutor(_CONNECTIONS) as pool:
-        files = list(pool.map(archive.fetch, packages))
+    files = archive.fetch_all(packages)
     root: dict[str, Entry] = {}
     for package, file in zip(packages, files, strict=True):
         for entry in deb_entries(file):

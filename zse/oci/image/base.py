@@ -17,21 +17,30 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 import zstandard
 
 from zse.errors import NotFoundError
+from zse.oci.debian.packages import SUITE_PYTHON
 from zse.oci.errors import BadReferenceError, ImageRule, LayoutError
 from zse.oci.layout.folder import ImageLayout
 from zse.oci.layout.index import split_place, with_kind
 from zse.oci.layout.layer import Compression, Layer, write_layer_from_tar
 from zse.oci.layout.manifest import INDEX_TYPES, Descriptor, choose_platform, digest_of
+from zse.oci.registry.client import open_registry
 from zse.oci.registry.download import pull_blob
+from zse.oci.registry.reference import parse_reference
 from zse.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from contextlib import ExitStack
     from pathlib import Path
 
+    from zse.oci.image.options import BuildOptions
     from zse.oci.registry.client import Registry
 
 _TAR_CHUNK_BYTES = 1 << 20
+
+
+def _no_layer(descriptor: Descriptor) -> Path:
+    raise NotFoundError(f"there is no base that could give the layer {descriptor.digest}")
 
 
 @record
@@ -43,7 +52,7 @@ class Base:
         digest: Digest of its manifest, or empty.
         config: Its config document; empty when the base is only files.
         layers: Its layers, in order.
-        fetch: Brings one of its layers into a folder of blobs.
+        fetch: Gives the local file of one of its layers, fetching it first where it must be.
         repository: Registry host and repository its layers can be mounted from.
     """
 
@@ -51,7 +60,7 @@ class Base:
     digest: str = ""
     config: Mapping[str, Any] = field(default_factory=dict)
     layers: tuple[Descriptor, ...] = ()
-    fetch: Callable[[Descriptor], Path] | None = None
+    fetch: Callable[[Descriptor], Path] = _no_layer
     repository: tuple[str, str] = ("", "")
 
 
@@ -78,6 +87,29 @@ def parse_base(text: str) -> BaseName:
             raise BadReferenceError(f"--base {text} names no path", hint=f"Write {head}:PATH.")
         return BaseName(kind=head, value=rest)
     return BaseName(kind="registry", value=text)
+
+
+def open_base(name: BaseName, platform: str, options: BuildOptions, stack: ExitStack) -> Base:
+    """Read a base that is an image, in a layout or a registry, and on which layers can be put.
+
+    Args:
+        name: Where it is.
+        platform: ``os/architecture``.
+        options: Say how a registry is reached.
+        stack: Closes what the base's layers are fetched through.
+
+    Raises:
+        ImageError: Any of its subclasses: it cannot be read, or nothing can be put on top of it.
+        NotFoundError: There is no such folder.
+    """
+    if name.kind == "oci":
+        base = base_from_layout(name.value, platform=platform)
+    else:
+        reference = parse_reference(name.value)
+        registry = stack.enter_context(open_registry(reference, options.auth_file))
+        base = base_from_registry(registry, platform=platform, cache=options.downloads / "bases")
+    check_can_carry(base)
+    return base
 
 
 def base_from_layout(value: str, *, platform: str) -> Base:
@@ -200,13 +232,13 @@ def _check_header(block: bytes, path: Path) -> None:
         raise LayoutError(f"{path} is not a tar file: {error}") from error
 
 
-def suite_of(value: str, default: str, *, python: str, known: Mapping[str, str]) -> str:
+def suite_of(value: str, default: str, *, python: str) -> str:
     """Return the Debian suite to use; its Python must be the one the wheels are made for.
 
     Raises:
         ImageError: The suite is unknown, or carries another Python.
     """
-    suite = value or default
+    suite, known = value or default, SUITE_PYTHON
     if suite not in known:
         raise ImageRule.DEBIAN(
             f"the Debian suite {suite!r} is not known", hint=f"Known: {', '.join(sorted(known))}."

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING
 from zse.oci.errors import ImageRule
 from zse.oci.image.layers import model_layer
 from zse.oci.image.next_steps import next_steps
-from zse.oci.image.options import BuildOptions, BuiltImage, ModelMode
+from zse.oci.image.options import Build, BuildOptions, BuiltImage, BuiltPlatform, ModelMode
 from zse.oci.image.platform import PlatformImage, build_platform
 from zse.oci.image.preflight import Output, check_model, check_options, parse_output, recipes_of
 from zse.oci.image.publish import publish
 from zse.oci.layout.archive import write_archive
 from zse.oci.layout.folder import ImageLayout
 from zse.oci.layout.layer import Compression, StageProgress, no_progress
-from zse.oci.layout.manifest import MEDIA_TYPE_INDEX, Descriptor, build_index
+from zse.oci.layout.manifest import MEDIA_TYPE_INDEX, build_index
 from zse.oci.registry.client import open_registry
 from zse.oci.registry.reference import parse_reference
 from zse.oci.statements.attestation import attest
@@ -31,6 +31,7 @@ from zse.units import parse_size
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from zse.oci.layout.manifest import Descriptor
     from zse.oci.recipe import Recipe
     from zse.oci.registry.reference import Reference
     from zse.oci.statements.attestation import Attestation
@@ -60,21 +61,32 @@ def build_image(
     target = replace(target, tag=target.tag or "latest")
     check_options(recipe, options)
     output = parse_output(options)
-    recipes = recipes_of(recipe, options)
     with ExitStack() as stack:
         layout = ImageLayout(output.path if output.kind == "oci" else _scratch(stack, options))
         layout.create()
-        images = _build_platforms(stack, recipes, options, layout, report, progress)
+        build = Build(
+            recipe=recipe, options=options, layout=layout, stack=stack, report=report,
+            progress=progress,
+        )  # fmt: skip
+        images = _build_platforms(build)
         for image in images:
-            _check_size(recipe, options, image)
-        top = _index(layout, images) if len(images) > 1 else images[0].manifest
-        attestations = _attest(target.repository, recipe, options, layout, images)
+            _check_size(build, image.summary)
+        top = images[0].manifest
+        if len(images) > 1:
+            content = build_index([image.manifest for image in images], {})
+            top = layout.add(MEDIA_TYPE_INDEX, content)
+        attestations = [
+            attestation
+            for image in images
+            if options.is_attested
+            for attestation in attest(target.repository, build, image)
+        ]
         _store(output, target, layout, images, top, attestations)
         if options.is_pushed:
             hosts = {image.base.repository for image in images}
             mounts = frozenset(name for host, name in hosts if host == target.host)
             with open_registry(target, options.auth_file, mounts=mounts) as registry:
-                publish(registry, target, layout, images, top, attestations, report)
+                publish(registry, layout, images, top, attestations, report)
             report(f"pushed {target}")
         return BuiltImage(
             reference=str(target),
@@ -85,26 +97,17 @@ def build_image(
         )
 
 
-def _build_platforms(
-    stack: ExitStack,
-    recipes: list[Recipe],
-    options: BuildOptions,
-    layout: ImageLayout,
-    report: Callable[[str], None],
-    progress: StageProgress,
-) -> list[PlatformImage]:
-    """Build every platform; the model, which is the same for all, is written last and once."""
-    model = None
-    if options.model_mode is ModelMode.BAKED:
-        model = model_layer(
-            check_model(options), layout.blobs, mtime=options.epoch_seconds, progress=progress
-        )
-        report(f"model: {model.layer.size_bytes / 1e6:.1f} MB (plain)")
+def _build_platforms(build: Build) -> list[PlatformImage]:
+    """Build every platform; the model, which is the same for all, is written first and once."""
+    recipes, model = recipes_of(build.recipe, build.options), None
+    if build.options.model_mode is ModelMode.BAKED:
+        model = model_layer(check_model(build.options), build)
+        build.report(f"model: {model.layer.size_bytes / 1e6:.1f} MB (plain)")
     images = []
     for recipe in recipes:
         if len(recipes) > 1:
-            report(f"{recipe.platform}:")
-        images.append(build_platform(stack, recipe, options, layout, model, report, progress))
+            build.report(f"{recipe.platform}:")
+        images.append(build_platform(replace(build, recipe=recipe), model))
     return images
 
 
@@ -114,12 +117,12 @@ def _scratch(stack: ExitStack, options: BuildOptions) -> Path:
     return Path(stack.enter_context(tempfile.TemporaryDirectory(dir=options.cache_dir)))
 
 
-def _check_size(recipe: Recipe, options: BuildOptions, image: PlatformImage) -> None:
+def _check_size(build: Build, summary: BuiltPlatform) -> None:
     """Hold an image against the caller's limit, or without its model against the recipe's.
 
     The recipe's limit is about compressed layers: it says nothing of plain ones.
     """
-    summary = image.summary
+    recipe, options = build.recipe, build.options
     if options.max_size_bytes:
         size_bytes, limit_bytes, name = summary.size_bytes, options.max_size_bytes, "--max-size"
     elif recipe.max_size and options.compression is not Compression.NONE:
@@ -128,34 +131,11 @@ def _check_size(recipe: Recipe, options: BuildOptions, image: PlatformImage) -> 
     else:
         return
     if size_bytes > limit_bytes:
-        layers = ", ".join(f"{x.comment} {x.size_bytes / 1e6:.1f} MB" for x in image.layers)
+        layers = ", ".join(f"{x.comment} {x.size_bytes / 1e6:.1f} MB" for x in summary.layers)
         raise ImageRule.IMAGE_TOO_LARGE(
-            f"the {image.platform} image has {size_bytes / 1e6:.1f} MB, "
+            f"the {summary.platform} image has {size_bytes / 1e6:.1f} MB, "
             f"the limit is {limit_bytes / 1e6:.1f} MB ({name}); {layers}"
         )
-
-
-def _index(layout: ImageLayout, images: list[PlatformImage]) -> Descriptor:
-    content = build_index([image.manifest for image in images], {})
-    return Descriptor(
-        media_type=MEDIA_TYPE_INDEX, digest=layout.add_bytes(content), size_bytes=len(content)
-    )
-
-
-def _attest(
-    name: str,
-    recipe: Recipe,
-    options: BuildOptions,
-    layout: ImageLayout,
-    images: list[PlatformImage],
-) -> list[Attestation]:
-    if not options.is_attested:
-        return []
-    return [
-        attestation
-        for image in images
-        for attestation in attest(name, recipe.for_platform(image.platform), options, layout, image)
-    ]
 
 
 def _store(
@@ -171,13 +151,13 @@ def _store(
         return
     for image in images:
         for descriptor in image.base.layers:
-            layout.add_file(image.sources[descriptor.digest](), descriptor.digest)
+            layout.add_file(image.base.fetch(descriptor), descriptor.digest)
     referrers = [attestation.manifest for attestation in attestations]
     if output.kind == "oci":
         layout.add_image(top, name.tag, referrers)
         return
-    blobs = [blob for image in images for blob in (image.manifest, *image.blobs)]
-    blobs += [blob for item in attestations for blob in (item.manifest, *item.blobs)]
+    blobs = [blob for image in images for blob in (image.manifest, *image.base.layers, *image.own)]
+    blobs += [blob for item in attestations for blob in (item.manifest, *item.own)]
     digests = [blob.digest for blob in blobs]
     manifests = [image.manifest for image in images]
     write_archive(layout, top, manifests, digests, name, output.path, referrers)

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import hashlib
 import io
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import field, replace
+from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, BinaryIO, cast
 
 from zse.oci.debian.packages import Archive, debian_entries, read_debian_lock, update_debian_lock
@@ -21,8 +22,6 @@ from zse.oci.layout.layer import (
     LIBRARY_VERSIONS,
     Compression,
     Layer,
-    StageProgress,
-    no_progress,
     write_layer,
 )
 from zse.oci.layout.tar import directory, file_of_path
@@ -39,21 +38,19 @@ from zse.oci.statements.materials import (
 from zse.records import record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from hashlib import _Hash as Hash
     from pathlib import Path
 
-    from zse.oci.image.options import BuildOptions
+    from zse.oci.image.options import Build
     from zse.oci.image.python import ImagePython
     from zse.oci.layout.tar import Entry
-    from zse.oci.recipe import Recipe
 
 MODEL_PATH = "models/model.zse"
 PACKS = f"{APPLICATION}/zse/kernels/packs"
 OWN_LAYER_BYTES = 50 << 20
 """A wheel from this size on gets a layer of its own."""
 _PAGE_BYTES = 4096
-_CONNECTIONS = 4
 
 
 @record
@@ -64,21 +61,19 @@ class ModelLayer:
     sha256: str
 
 
-def model_layer(
-    model: Path, blobs: Path, *, mtime: int, progress: StageProgress = no_progress
-) -> ModelLayer:
-    """Build the model's layer, straight into the folder it is wanted in; the file is read once."""
+def model_layer(model: Path, build: Build) -> ModelLayer:
+    """Build the model's layer, straight into the layout; the file is read once."""
     total = hashlib.sha256()
     plain = file_of_path(MODEL_PATH, model)
     hashed = replace(plain, open=lambda: cast("BinaryIO", _HashedFile(model, total)))
     layer = write_layer(
         [directory("models"), hashed],
-        blobs,
+        build.layout.blobs,
         compression=Compression.NONE,
-        mtime=mtime,
+        mtime=build.options.epoch_seconds,
         align_bytes=_PAGE_BYTES,
         comment="model",
-        progress=progress,
+        progress=build.progress,
     )
     return ModelLayer(layer=layer, sha256=total.hexdigest())
 
@@ -98,68 +93,46 @@ class _HashedFile(io.FileIO):
 
 @record
 class LayerBuilder:
-    """Builds layers of one recipe.
+    """Builds the layers of one platform."""
 
-    Attributes:
-        recipe: What goes in.
-        options: How it is built.
-        python: Compiles the byte code.
-        report: Told what happens.
-        progress: Told how far a layer is.
-        materials: Grows by what goes into the layers.
-    """
-
-    recipe: Recipe
-    options: BuildOptions
+    build: Build
     python: ImagePython
-    report: Callable[[str], None]
-    progress: StageProgress
+    """Compiles the byte code."""
     materials: list[Material] = field(default_factory=list)
+    """Grows by what goes into the layers."""
 
     @property
     def cache(self) -> LayerCache:
-        return LayerCache(self.options.cache_dir / "layers", is_enabled=self.options.is_cached)
-
-    @property
-    def locks(self) -> Path:
-        return self.options.locks_of(self.recipe)
+        options = self.build.options
+        return LayerCache(options.cache_dir / "layers", is_enabled=options.is_cached)
 
     def debian(self, archive: Archive, suite: str) -> Layer:
-        recipe = replace(self.recipe.debian, suite=suite)
-        if self.options.is_lock_updated:
-            self.report(f"resolving Debian packages of {suite} for {recipe.architecture}")
-            packages = update_debian_lock(archive, recipe, self.locks)
+        build = self.build
+        recipe, locks = replace(build.recipe.debian, suite=suite), build.locks
+        if build.options.is_lock_updated:
+            build.report(f"resolving Debian packages of {suite} for {recipe.architecture}")
+            packages = update_debian_lock(archive, recipe, locks)
         else:
-            packages = read_debian_lock(self.locks, recipe)
-        with ThreadPoolExecutor(_CONNECTIONS) as pool:
-            files = list(pool.map(archive.fetch, packages))
+            packages = read_debian_lock(locks, recipe)
+        files = archive.fetch_all(packages)
         for package, file in zip(packages, files, strict=True):
             self.materials.append(
                 debian_material(package, file, suite=suite, architecture=recipe.architecture)
             )
+        title = f"base: {len(packages)} Debian packages"
         inputs = ["debian", [package.sha256 for package in packages], list(recipe.prune)]
-        return self._layer(
-            f"base: {len(packages)} Debian packages",
-            inputs,
-            lambda: debian_entries(archive, packages, recipe),
-        )
+        return self._layer(title, inputs, lambda: debian_entries(archive, packages, recipe))
 
     def dependencies(self) -> list[Layer]:
         """Build the layers that hold Python packages."""
-        if self.options.is_lock_updated:
-            self.report(f"resolving wheels for {self.recipe.platform}")
-            wheels = update_wheel_lock(
-                self.recipe, self.locks, self.options.downloads / "wheels", self.options.secrets
-            )
+        recipe, options, report = self.build.recipe, self.build.options, self.build.report
+        cache = options.downloads / "wheels"
+        if options.is_lock_updated:
+            report(f"resolving wheels for {recipe.platform}")
+            wheels = update_wheel_lock(recipe, self.build.locks, cache, options.secrets)
         else:
-            wheels = read_wheel_lock(self.locks, self.recipe)
-        files = fetch_wheels(
-            self.recipe,
-            wheels,
-            self.options.downloads / "wheels",
-            self.options.secrets,
-            self.report,
-        )
+            wheels = read_wheel_lock(self.build.locks, recipe)
+        files = fetch_wheels(recipe, wheels, cache, options.secrets, report)
         groups: dict[str, list[tuple[Path, str]]] = {}
         for wheel, file in zip(wheels, files, strict=True):
             is_large = file.stat().st_size >= OWN_LAYER_BYTES
@@ -169,7 +142,7 @@ class LayerBuilder:
         return [self._wheels(name, groups[name]) for name in sorted(groups, reverse=True)]
 
     def code(self) -> Layer:
-        entries = list(code_entries(self.recipe))
+        entries = list(code_entries(self.build.recipe))
         digest = entries_digest(entries)
         self.materials.append(code_material(digest))
         return self._layer("zse", ["code", digest], lambda: entries)
@@ -187,47 +160,36 @@ class LayerBuilder:
         return self._layer(title, ["kernels", entries_digest(entries)], lambda: entries)
 
     def _wheels(self, name: str, files: list[tuple[Path, str]]) -> Layer:
-        def entries() -> Iterator[Entry]:
-            for file, _ in files:
-                yield from wheel_entries(file, prune=self.recipe.wheels.prune)
-
-        hashes = [digest for _, digest in files]
-        inputs = ["wheels", SITE_PACKAGES, hashes, list(self.recipe.wheels.prune)]
-        return self._layer(name or f"{len(files)} Python packages", inputs, entries)
+        prune = self.build.recipe.wheels.prune
+        inputs = ["wheels", SITE_PACKAGES, [digest for _, digest in files], list(prune)]
+        return self._layer(
+            name or f"{len(files)} Python packages",
+            inputs,
+            lambda: chain.from_iterable(wheel_entries(file, prune=prune) for file, _ in files),
+        )
 
     def _layer(
         self, title: str, inputs: Sequence[object], entries: Callable[[], Iterable[Entry]]
     ) -> Layer:
-        library = LIBRARY_VERSIONS[self.options.compression]
-        key = [
-            inputs,
-            title,
-            self.options.compression,
-            library,
-            self.options.epoch_seconds,
-            self.python.version,
-        ]
+        options, progress = self.build.options, self.build.progress
+        compression, mtime = options.compression, options.epoch_seconds
+        library = LIBRARY_VERSIONS[compression]
+        key = [inputs, title, compression, library, mtime, self.python.version]
 
         def build(blobs: Path) -> Layer:
             files = entries()
             if self.python.version:
-                compiler = self.python.compiler()
                 files = with_byte_code(
                     files,
-                    compiler,
-                    image_python=self.recipe.python,
-                    progress=lambda *sizes: self.progress(f"{title}, byte code", *sizes),
+                    self.python.compiler(),
+                    image_python=self.build.recipe.python,
+                    progress=partial(progress, f"{title}, byte code"),
                 )
             return write_layer(
-                files,
-                blobs,
-                compression=self.options.compression,
-                mtime=self.options.epoch_seconds,
-                comment=title,
-                progress=self.progress,
+                files, blobs, compression=compression, mtime=mtime, comment=title, progress=progress
             )
 
         layer, was_built = self.cache.layer(key, build)
         state = "cached" if was_built else "built"
-        self.report(f"{title}: {layer.size_bytes / 1e6:.1f} MB ({state})")
+        self.build.report(f"{title}: {layer.size_bytes / 1e6:.1f} MB ({state})")
         return layer

@@ -12,9 +12,12 @@ from zse.records import record
 from zse.store.location import parse_location
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+    from contextlib import ExitStack
 
     from zse.oci.image.next_steps import NextStep
+    from zse.oci.layout.folder import ImageLayout
+    from zse.oci.layout.layer import StageProgress
     from zse.oci.python.secrets import Secrets
     from zse.oci.recipe import Recipe
 
@@ -92,6 +95,32 @@ class BuildOptions:
     def shown_model_url(self) -> str:
         """The model's address without its query, which is a secret where the address is signed."""
         return str(parse_location(self.model_url)) if self.model_url else ""
+
+
+@record
+class Build:
+    """A build under way.
+
+    Attributes:
+        recipe: What is built; within one platform as it is for that.
+        options: What it is built with, and where it goes.
+        layout: Gets the blobs that are built.
+        stack: Closes what the build needs to its end.
+        report: Told what happens, in lines.
+        progress: Told how far a layer is.
+    """
+
+    recipe: Recipe
+    options: BuildOptions
+    layout: ImageLayout
+    stack: ExitStack
+    report: Callable[[str], None]
+    progress: StageProgress
+
+    @property
+    def locks(self) -> Path:
+        """Folder of the lock files."""
+        return self.options.locks_of(self.recipe)
 
 
 @record

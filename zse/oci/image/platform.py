@@ -2,157 +2,84 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zse.errors import NotFoundError
 from zse.oci.debian.apt import find_mirrors
-from zse.oci.debian.packages import SUITE_PYTHON, Archive
-from zse.oci.image.base import (
-    Base,
-    base_from_layout,
-    base_from_registry,
-    check_can_carry,
-    layer_from_rootfs,
-    parse_base,
-    suite_of,
-)
+from zse.oci.debian.packages import Archive
+from zse.oci.image.base import Base, layer_from_rootfs, open_base, parse_base, suite_of
 from zse.oci.image.layers import LayerBuilder
-from zse.oci.image.options import BuildOptions, BuiltPlatform, ModelMode
+from zse.oci.image.options import Build, BuildOptions, BuiltPlatform, ModelMode
 from zse.oci.image.python import ImagePython
-from zse.oci.image.settings import image_annotations, image_facts, image_settings
+from zse.oci.image.settings import image_annotations, image_settings
 from zse.oci.layout.layer import LIBZSTD_VERSION, PINNED_LIBZSTD_VERSION, Compression
 from zse.oci.layout.manifest import (
     MEDIA_TYPE_CONFIG,
     MEDIA_TYPE_MANIFEST,
     Descriptor,
-    ImageSettings,
     build_config,
     build_manifest,
-    digest_of,
     hex_of,
 )
-from zse.oci.registry.client import open_registry
-from zse.oci.registry.reference import parse_reference
 from zse.oci.statements.materials import Material, base_material, model_material
 from zse.records import record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from contextlib import ExitStack
+    from collections.abc import Callable, Iterator
 
     from zse.oci.image.layers import ModelLayer
-    from zse.oci.layout.folder import ImageLayout
-    from zse.oci.layout.layer import Layer, StageProgress
+    from zse.oci.layout.layer import Layer
     from zse.oci.recipe import Recipe
-    from zse.oci.registry.upload import Source
 
 
 @record
 class PlatformImage:
     """An image whose own blobs lie in a layout; those of its base are where the base is."""
 
-    platform: str
+    summary: BuiltPlatform
     manifest: Descriptor
     base: Base
-    layers: tuple[Layer, ...]
-    blobs: tuple[Descriptor, ...]
-    """Every blob that the manifest names."""
-    sources: dict[str, Source]
-    """Digest -> where the blob can be had."""
+    own: tuple[Descriptor, ...]
+    """Layers and config that the manifest names beside the layers of the base."""
     materials: tuple[Material, ...]
-    python: str
-    """Release of the Python that compiled the byte code; empty when there is none."""
-    warnings: tuple[str, ...]
-
-    @property
-    def summary(self) -> BuiltPlatform:
-        """What is said of it when it is finished."""
-        return BuiltPlatform(
-            platform=self.platform,
-            digest=self.manifest.digest,
-            size_bytes=self.manifest.size_bytes + sum(blob.size_bytes for blob in self.blobs),
-            layers=self.layers,
-            python=self.python,
-            warnings=self.warnings,
-            model_size_bytes=sum(x.size_bytes for x in self.layers if x.comment == "model"),
-        )
 
 
-def build_platform(
-    stack: ExitStack,
-    recipe: Recipe,
-    options: BuildOptions,
-    layout: ImageLayout,
-    model: ModelLayer | None,
-    report: Callable[[str], None],
-    progress: StageProgress,
-) -> PlatformImage:
+def build_platform(build: Build, model: ModelLayer | None) -> PlatformImage:
     """Build the image of the recipe's platform into a layout.
 
     Args:
-        stack: Closes what the base's layers are fetched through.
-        recipe: As it is for the platform.
-        options: What to build.
-        layout: Gets the blobs that are built.
+        build: What is built.
         model: The model's layer, which all platforms share; None when none is baked in.
-        report: Told what happens.
-        progress: Told how far a layer is.
 
     Raises:
         ImageError: Any of its subclasses: a lock, wheel, package or base at fault.
     """
-    archive = _archive(options, report)
-    python = stack.enter_context(
-        ImagePython(recipe, options.locks_of(recipe), archive, options.cache_dir)
-    )
-    builder = LayerBuilder(
-        recipe=recipe, options=options, python=python, report=report, progress=progress
-    )
-    base, layers = _base(stack, builder, archive)
-    is_fetched = options.model_mode is ModelMode.URL
+    recipe, options = build.recipe, build.options
+    archive = _archive(build)
+    python = build.stack.enter_context(ImagePython(recipe, build.locks, archive, options.cache_dir))
+    builder = LayerBuilder(build=build, python=python)
+    base, layers = _base(builder, archive)
     layers += builder.dependencies()
     if recipe.kernels.gpu:
         layers.append(builder.kernels(_packs(recipe, options)))
     layers.append(builder.code())
     for layer in layers:
-        layout.add_file(builder.cache.path(layer), layer.digest)
+        build.layout.add_file(builder.cache.path(layer), layer.digest)
     if model is not None:
         layers.append(model.layer)
+    is_fetched = options.model_mode is ModelMode.URL
     if model is not None or is_fetched:
         source = {"source": options.shown_model_url} if is_fetched else {}
         facts = {**options.model_facts, **source}
         builder.materials.append(model_material(model.sha256 if model else "", facts))
-    for words in _warnings(builder):
-        report(f"warning: {words}")
-    said = image_facts(recipe, options, model, cpython=builder.python.version)
-    settings = image_settings(recipe, options, said)
-    return _assemble(settings, builder, layout, base, layers)
+    return _assemble(builder, base, layers, model)
 
 
-def _archive(options: BuildOptions, report: Callable[[str], None]) -> Callable[[], Archive]:
+def _archive(build: Build) -> Callable[[], Archive]:
     """Return what opens the Debian mirror: only who needs packages asks where there is one."""
-    return lambda: Archive(
-        mirrors=find_mirrors(options.mirror), cache=options.downloads / "debian", report=report
-    )
-
-
-def _warnings(builder: LayerBuilder) -> tuple[str, ...]:
-    """Say what makes the image worse than it could be, or its digest one of this machine's."""
-    found = []
-    if builder.python.reason:
-        found.append(
-            f"no byte code goes into the image, so it starts twice as slowly: "
-            f"{builder.python.reason}"
-        )
-    is_zstd = builder.options.compression is Compression.ZSTD
-    if is_zstd and LIBZSTD_VERSION != PINNED_LIBZSTD_VERSION:
-        found.append(
-            f"this machine's libzstd is {LIBZSTD_VERSION}: the digest differs from those that "
-            f"{PINNED_LIBZSTD_VERSION} gives"
-        )
-    return tuple(found)
+    mirror, cache = build.options.mirror, build.options.downloads / "debian"
+    return lambda: Archive(mirrors=find_mirrors(mirror), cache=cache, report=build.report)
 
 
 def _packs(recipe: Recipe, options: BuildOptions) -> dict[str, Path]:
@@ -166,82 +93,70 @@ def _packs(recipe: Recipe, options: BuildOptions) -> dict[str, Path]:
     return dict(options.kernels)
 
 
-def _base(
-    stack: ExitStack, builder: LayerBuilder, archive: Callable[[], Archive]
-) -> tuple[Base, list[Layer]]:
+def _base(builder: LayerBuilder, archive: Callable[[], Archive]) -> tuple[Base, list[Layer]]:
     """Return the base, and the layers that were built for it."""
-    recipe, options = builder.recipe, builder.options
+    build = builder.build
+    recipe, options = build.recipe, build.options
     name = parse_base(options.base or recipe.base)
     if name.kind == "debian":
-        suite = suite_of(name.value, recipe.debian.suite, python=recipe.python, known=SUITE_PYTHON)
+        suite = suite_of(name.value, recipe.debian.suite, python=recipe.python)
         return Base(name=f"debian:{suite}"), [builder.debian(archive(), suite)]
     if name.kind == "rootfs":
         path = Path(name.value)
         layer = layer_from_rootfs(path, builder.cache.blobs, compression=options.compression)
-        base = Base(name=f"rootfs:{path.name}", digest=layer.diff_id)
+        base = Base(name=f"rootfs:{path.name}")
         builder.materials.append(base_material(base.name, hex_of(layer.diff_id)))
-        return replace(base, digest=""), [layer]
-    if name.kind == "oci":
-        base = base_from_layout(name.value, platform=recipe.platform)
-    else:
-        reference = parse_reference(name.value)
-        registry = stack.enter_context(open_registry(reference, options.auth_file))
-        cache = options.downloads / "bases"
-        base = base_from_registry(registry, platform=recipe.platform, cache=cache)
-        if not reference.digest:
-            builder.report(f"the base {base.name} is {base.digest}; a tag may move, a digest not")
-    check_can_carry(base)
+        return base, [layer]
+    base = open_base(name, recipe.platform, options, build.stack)
+    if name.kind == "registry" and "@" not in name.value:
+        build.report(f"the base {base.name} is {base.digest}; a tag may move, a digest not")
     builder.materials.append(base_material(base.name, hex_of(base.digest)))
     return base, []
 
 
 def _assemble(
-    settings: ImageSettings,
-    builder: LayerBuilder,
-    layout: ImageLayout,
-    base: Base,
-    layers: list[Layer],
+    builder: LayerBuilder, base: Base, layers: list[Layer], model: ModelLayer | None
 ) -> PlatformImage:
     """Write config and manifest into the layout."""
-    recipe, options = builder.recipe, builder.options
+    build = builder.build
+    platform, epoch_seconds = build.recipe.platform, build.options.epoch_seconds
+    warnings = tuple(_warnings(builder))
+    for words in warnings:
+        build.report(f"warning: {words}")
+    settings = image_settings(builder, model)
     content = build_config(
-        base.config, layers, settings, platform=recipe.platform, epoch_seconds=options.epoch_seconds
+        base.config, layers, settings, platform=platform, epoch_seconds=epoch_seconds
     )
-    config = Descriptor(
-        media_type=MEDIA_TYPE_CONFIG, digest=layout.add_bytes(content), size_bytes=len(content)
-    )
-    own = [
-        Descriptor(media_type=x.media_type, digest=x.digest, size_bytes=x.size_bytes)
-        for x in layers
-    ]
-    annotations = image_annotations(recipe, options, base, cpython=builder.python.version)
-    document = build_manifest(config, [*base.layers, *own], annotations)
-    layout.add_bytes(document)
-    sources: dict[str, Source] = {d.digest: layout.source(d) for d in [*own, config]}
-    for descriptor in base.layers:
-        sources[descriptor.digest] = _in_base(base, descriptor)
-    return PlatformImage(
-        platform=recipe.platform,
-        manifest=Descriptor(
-            media_type=MEDIA_TYPE_MANIFEST,
-            digest=digest_of(document),
-            size_bytes=len(document),
-            platform=recipe.platform,
-        ),
-        base=base,
+    config = build.layout.add(MEDIA_TYPE_CONFIG, content)
+    packed = [Descriptor.bare(layer) for layer in layers]
+    annotations = image_annotations(builder, base)
+    document = build_manifest(config, [*base.layers, *packed], annotations)
+    manifest = build.layout.add(MEDIA_TYPE_MANIFEST, document, platform=platform)
+    summary = BuiltPlatform(
+        platform=platform,
+        digest=manifest.digest,
+        size_bytes=sum(blob.size_bytes for blob in (manifest, *base.layers, *packed, config)),
         layers=tuple(layers),
-        blobs=(*base.layers, *own, config),
-        sources=sources,
-        materials=tuple(builder.materials),
         python=builder.python.version,
-        warnings=_warnings(builder),
+        warnings=warnings,
+        model_size_bytes=model.layer.size_bytes if model else 0,
+    )
+    own, materials = (*packed, config), tuple(builder.materials)
+    return PlatformImage(
+        summary=summary, manifest=manifest, base=base, own=own, materials=materials
     )
 
 
-def _in_base(base: Base, descriptor: Descriptor) -> Source:
-    def fetch() -> Path:
-        if base.fetch is None:
-            raise NotFoundError(f"the base {base.name} cannot give its layer {descriptor.digest}")
-        return base.fetch(descriptor)
-
-    return fetch
+def _warnings(builder: LayerBuilder) -> Iterator[str]:
+    """Say what makes the image worse than it could be, or its digest one of this machine's."""
+    if builder.python.reason:
+        yield (
+            f"no byte code goes into the image, so it starts twice as slowly: "
+            f"{builder.python.reason}"
+        )
+    is_zstd = builder.build.options.compression is Compression.ZSTD
+    if is_zstd and LIBZSTD_VERSION != PINNED_LIBZSTD_VERSION:
+        yield (
+            f"this machine's libzstd is {LIBZSTD_VERSION}: the digest differs from those that "
+            f"{PINNED_LIBZSTD_VERSION} gives"
+        )

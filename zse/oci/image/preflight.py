@@ -7,19 +7,13 @@ registry. Who has to make a model or kernels calls both before; ``build_image`` 
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zse.errors import NotFoundError, StoreError, UsageError
-from zse.oci.debian.packages import SUITE_PYTHON
 from zse.oci.errors import ImageRule
-from zse.oci.image.base import (
-    base_from_layout,
-    base_from_registry,
-    check_can_carry,
-    parse_base,
-    suite_of,
-)
+from zse.oci.image.base import open_base, parse_base, suite_of
 from zse.oci.image.options import BuildOptions, ModelMode
 from zse.oci.layout.manifest import timestamp
 from zse.oci.recipe import load_lock
@@ -176,23 +170,19 @@ def _check_output(output: Output, *, force: bool) -> None:
 
 def _check_locks(recipe: Recipe, options: BuildOptions) -> None:
     if not options.is_lock_updated:
-        folder = options.locks or recipe.folder
-        load_lock(folder / recipe.lock_name("wheels"), "wheel")
+        load_lock(options.locks_of(recipe) / recipe.lock_name("wheels"), "wheel")
 
 
 def _check_base(recipe: Recipe, options: BuildOptions) -> None:
     """Refuse a base that is not there, or on which nothing can be built."""
     name = parse_base(options.base or recipe.base)
     if name.kind == "debian":
-        suite_of(name.value, recipe.debian.suite, python=recipe.python, known=SUITE_PYTHON)
+        suite_of(name.value, recipe.debian.suite, python=recipe.python)
     elif name.kind == "rootfs":
         if not Path(name.value).is_file():
             raise NotFoundError(
                 f"{name.value} does not exist", hint="Give a tar file as rootfs:FILE."
             )
-    elif name.kind == "oci":
-        check_can_carry(base_from_layout(name.value, platform=recipe.platform))
     else:
-        with open_registry(parse_reference(name.value), options.auth_file) as registry:
-            cache = options.downloads / "bases"
-            check_can_carry(base_from_registry(registry, platform=recipe.platform, cache=cache))
+        with ExitStack() as stack:
+            open_base(name, recipe.platform, options, stack)

@@ -6,6 +6,8 @@ either the old image or all of the new one.
 
 from __future__ import annotations
 
+from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from zse.oci.layout.manifest import MEDIA_TYPE_INDEX, Descriptor, build_index
@@ -18,14 +20,12 @@ if TYPE_CHECKING:
     from zse.oci.image.platform import PlatformImage
     from zse.oci.layout.folder import ImageLayout
     from zse.oci.registry.client import Registry
-    from zse.oci.registry.reference import Reference
     from zse.oci.registry.upload import Source
     from zse.oci.statements.attestation import Attestation
 
 
 def publish(
     registry: Registry,
-    target: Reference,
     layout: ImageLayout,
     images: Sequence[PlatformImage],
     top: Descriptor,
@@ -35,8 +35,7 @@ def publish(
     """Push images, what is stated about them, and the tag.
 
     Args:
-        registry: The repository.
-        target: Where it is, and the tag.
+        registry: The repository, opened with the tag.
         layout: Holds what was built.
         images: One a platform.
         top: What the tag is to name: the only image, or the index.
@@ -50,19 +49,18 @@ def publish(
     blobs: dict[str, tuple[Descriptor, Source]] = {}
     for image in images:
         host, repository = image.base.repository
-        if host == target.host:
-            mounts |= {blob.digest: repository for blob in image.base.layers}
-        for blob in image.blobs:
-            blobs[blob.digest] = (blob, image.sources[blob.digest])
-    for attestation in attestations:
-        for blob in attestation.blobs:
-            blobs[blob.digest] = (blob, layout.source(blob))
+        for blob in image.base.layers:
+            blobs[blob.digest] = (blob, partial(image.base.fetch, blob))
+            if host == registry.reference.host:
+                mounts[blob.digest] = repository
+    own = chain.from_iterable([*(x.own for x in images), *(x.own for x in attestations)])
+    blobs |= {blob.digest: (blob, layout.source(blob)) for blob in own}
     push_blobs(registry, list(blobs.values()), mount_from=mounts, report=report)
     for image in images:
         _push(registry, layout, image.manifest, image.manifest.digest)
     for attestation in attestations:
         _push_referrer(registry, layout, attestation)
-    _push(registry, layout, top, target.tag or "latest")
+    _push(registry, layout, top, registry.reference.identifier)
 
 
 def _push(registry: Registry, layout: ImageLayout, item: Descriptor, identifier: str) -> bool:

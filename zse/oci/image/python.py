@@ -162,11 +162,9 @@ class ImagePython:
         folder = Path(self._folder.name)
         entries = debian_entries(self._archive(), self._found.packages, self._found.debian)
         layer = write_layer(entries, folder, compression=Compression.NONE)
-        content = Descriptor(
-            media_type=layer.media_type, digest=layer.digest, size_bytes=layer.size_bytes
-        )
         blob = folder / hex_of(layer.digest)
-        unpack(Base(name="python", layers=(content,), fetch=lambda _: blob), folder / "rootfs")
+        packed = Base(name="python", layers=(Descriptor.bare(layer),), fetch=lambda _: blob)
+        unpack(packed, folder / "rootfs")
         image = UnpackedImage(
             layout=folder, tag="", rootfs=folder / "rootfs", config={}, scratch=folder
         )

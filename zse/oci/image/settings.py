@@ -14,25 +14,16 @@ from zse.oci.layout.manifest import ImageSettings
 
 if TYPE_CHECKING:
     from zse.oci.image.base import Base
-    from zse.oci.image.layers import ModelLayer
-    from zse.oci.image.options import BuildOptions
-    from zse.oci.recipe import Healthcheck, Recipe
+    from zse.oci.image.layers import LayerBuilder, ModelLayer
+    from zse.oci.recipe import Healthcheck
 
 _NANOSECONDS = 1_000_000_000
 _TITLE = "org.opencontainers.image.title"
 
 
-def image_facts(
-    recipe: Recipe, options: BuildOptions, model: ModelLayer | None, *, cpython: str
-) -> ImageFacts:
-    """Say what the image holds, for its labels.
-
-    Args:
-        recipe: What the image is built from.
-        options: What it is built with.
-        model: The model's layer; None when it is not baked in.
-        cpython: Version that compiled the byte code; empty when there is none.
-    """
+def image_facts(builder: LayerBuilder, model: ModelLayer | None) -> ImageFacts:
+    """Say what the image holds, for its labels; its model's layer is None when not baked in."""
+    recipe, options = builder.build.recipe, builder.build.options
     known = options.model_facts
     return ImageFacts(
         version=zse.__version__,
@@ -45,18 +36,20 @@ def image_facts(
         model_scheme=known.get("quantization", ""),
         model_sha256=model.sha256 if model else "",
         model_url=options.shown_model_url,
-        byte_code=cpython or NO_BYTE_CODE,
+        byte_code=builder.python.version or NO_BYTE_CODE,
     )
 
 
-def image_settings(recipe: Recipe, options: BuildOptions, facts: ImageFacts) -> ImageSettings:
+def image_settings(builder: LayerBuilder, model: ModelLayer | None) -> ImageSettings:
+    recipe, options = builder.build.recipe, builder.build.options
+    facts = image_facts(builder, model)
     is_url = options.model_mode is ModelMode.URL
-    model = options.model_url if is_url else f"/{MODEL_PATH}"
+    place = options.model_url if is_url else f"/{MODEL_PATH}"
     cache = {"ZSE_CACHE_DIR": "/tmp/zse"} if is_url else {}
     return ImageSettings(
         entrypoint=recipe.entrypoint,
         command=recipe.command,
-        env={**recipe.env, **cache, "ZSE_MODEL": model, "PORT": str(recipe.port)},
+        env={**recipe.env, **cache, "ZSE_MODEL": place, "PORT": str(recipe.port)},
         labels={
             **recipe.labels,
             **({_TITLE: facts.model_name} if facts.model_name else {}),
@@ -70,24 +63,16 @@ def image_settings(recipe: Recipe, options: BuildOptions, facts: ImageFacts) -> 
     )
 
 
-def image_annotations(
-    recipe: Recipe, options: BuildOptions, base: Base, *, cpython: str
-) -> dict[str, str]:
-    """Name what the digest depends on beside the inputs.
-
-    Args:
-        recipe: What the image is built from.
-        options: What it is built with.
-        base: What it stands on.
-        cpython: Version that compiled the byte code; empty when there is none.
-    """
+def image_annotations(builder: LayerBuilder, base: Base) -> dict[str, str]:
+    """Name what the digest depends on beside the inputs."""
+    is_zstd = builder.build.options.compression is Compression.ZSTD
     facts = {
         "org.opencontainers.image.base.name": base.name,
         "org.opencontainers.image.base.digest": base.digest,
         "dev.zse.image-format": IMAGE_FORMAT,
-        "dev.zse.recipe": recipe.name,
-        "dev.zse.cpython": cpython,
-        "dev.zse.libzstd": LIBZSTD_VERSION if options.compression is Compression.ZSTD else "",
+        "dev.zse.recipe": builder.build.recipe.name,
+        "dev.zse.cpython": builder.python.version,
+        "dev.zse.libzstd": LIBZSTD_VERSION if is_zstd else "",
     }
     return {key: value for key, value in facts.items() if value}
 

@@ -47,7 +47,6 @@ def unpack(image: Base, rootfs: Path) -> None:
     rootfs.mkdir(parents=True, exist_ok=True)
     rootfs.chmod(0o755)
     for descriptor in image.layers:
-        assert image.fetch is not None
         blob = image.fetch(descriptor)
         try:
             with _opened(blob, descriptor.media_type) as stream:

@@ -54,7 +54,7 @@ def write_archive(
     annotations = {**top.annotations, REFERENCE_NAME: name.tag, _IMAGE_NAME: str(name)}
     digests = [top.digest, *blobs]
     if referrers:
-        listed = layout.add_bytes(build_index(referrers, {}))
+        listed = layout.add(MEDIA_TYPE_INDEX, build_index(referrers, {})).digest
         annotations[REFERRERS] = listed
         digests.append(listed)
     index = {

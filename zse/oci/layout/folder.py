@@ -12,7 +12,9 @@ from zse.oci.layout.index import REFERENCE_NAME, choose_image, parse_index
 from zse.oci.layout.manifest import (
     INDEX_TYPES,
     MEDIA_TYPE_INDEX,
+    MEDIA_TYPE_MANIFEST,
     Descriptor,
+    build_manifest,
     canonical_json,
     choose_platform,
     digest_of,
@@ -25,9 +27,10 @@ from zse.store.local import LocalWriter
 from zse.store.locks import locked
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
+MEDIA_TYPE_EMPTY = "application/vnd.oci.empty.v1+json"
 LAYOUT_MARKER = b'{"imageLayoutVersion":"1.0.0"}'
 
 
@@ -90,11 +93,31 @@ class ImageLayout:
             raise DigestMismatchError(f"{path} does not have the digest it is named by")
         return data
 
-    def add_bytes(self, data: bytes) -> str:
-        """Store a small blob; return its digest."""
+    def add(self, media_type: str, data: bytes, **said: Any) -> Descriptor:
+        """Store a small blob; what is said of it beside its digest and its length are fields."""
         digest = digest_of(data)
         _write(self.blob_path(digest), data)
-        return digest
+        return Descriptor(media_type=media_type, digest=digest, size_bytes=len(data), **said)
+
+    def add_artifact(
+        self,
+        artifact_type: str,
+        layers: Sequence[Descriptor],
+        annotations: Mapping[str, str],
+        subject: Descriptor | None = None,
+    ) -> tuple[Descriptor, list[Descriptor]]:
+        """Store the manifest of what is no image; return it and the blobs that it names.
+
+        Args:
+            artifact_type: What it is.
+            layers: Its content, stored before.
+            annotations: Of the manifest.
+            subject: The manifest that it is about.
+        """
+        config = self.add(MEDIA_TYPE_EMPTY, b"{}")
+        about = {"subject": subject.to_json()} if subject else {}
+        content = build_manifest(config, layers, annotations, artifactType=artifact_type, **about)
+        return self.add(MEDIA_TYPE_MANIFEST, content), [config, *layers]
 
     def add_file(self, source: Path, digest: str) -> None:
         """Store a file as the blob of a known digest, sharing its bytes where that is possible.

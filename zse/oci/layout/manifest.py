@@ -66,6 +66,11 @@ class Descriptor:
         return plain
 
     @classmethod
+    def bare(cls, blob: Layer | Descriptor) -> Descriptor:
+        """Return what a manifest says of a blob: no platform, no annotations."""
+        return cls(media_type=blob.media_type, digest=blob.digest, size_bytes=blob.size_bytes)
+
+    @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Descriptor:
         """Read the JSON form; layer types are translated to OCI."""
         media_type = str(data["mediaType"])
@@ -168,8 +173,12 @@ def build_config(
 
 
 def build_manifest(
-    config: Descriptor, layers: Sequence[Descriptor], annotations: Mapping[str, str]
+    config: Descriptor,
+    layers: Sequence[Descriptor],
+    annotations: Mapping[str, str],
+    **more: object,
 ) -> bytes:
+    """Return the manifest of an image, or with ``artifactType`` and ``subject`` of an artifact."""
     return canonical_json(
         {
             "schemaVersion": 2,
@@ -177,6 +186,7 @@ def build_manifest(
             "config": config.to_json(),
             "layers": [layer.to_json() for layer in layers],
             "annotations": dict(annotations),
+            **more,
         }
     )
 

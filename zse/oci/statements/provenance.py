@@ -14,9 +14,8 @@ from zse.oci.layout.layer import LIBRARY_VERSIONS, LIBZSTD_VERSION, Compression
 from zse.oci.layout.manifest import timestamp
 
 if TYPE_CHECKING:
-    from zse.oci.image.options import BuildOptions
+    from zse.oci.image.options import Build
     from zse.oci.image.platform import PlatformImage
-    from zse.oci.recipe import Recipe
     from zse.oci.statements.materials import Material
 
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
@@ -25,17 +24,9 @@ BUILD_TYPE = "https://zse.dev/build-image/v1"
 BUILDER = "https://zse.dev/build-image"
 
 
-def build_provenance(
-    name: str, recipe: Recipe, options: BuildOptions, image: PlatformImage
-) -> dict[str, Any]:
-    """Return the statement about an image.
-
-    Args:
-        name: The image's repository, without its registry.
-        recipe: What it was built from.
-        options: What it was built with.
-        image: The image.
-    """
+def build_provenance(name: str, build: Build, image: PlatformImage) -> dict[str, Any]:
+    """Return the statement about an image; ``name`` is its repository, without its registry."""
+    options = build.options
     digest = image.manifest.digest.removeprefix("sha256:")
     when = timestamp(options.epoch_seconds)
     is_gzip = options.compression is Compression.GZIP
@@ -43,7 +34,7 @@ def build_provenance(
         "imageFormat": IMAGE_FORMAT,
         "libzstd": LIBZSTD_VERSION,
         **({"zlib": LIBRARY_VERSIONS[Compression.GZIP]} if is_gzip else {}),
-        "cpython": image.python,
+        "cpython": image.summary.python,
         "sourceDateEpoch": options.epoch_seconds,
     }
     return {
@@ -53,7 +44,7 @@ def build_provenance(
         "predicate": {
             "buildDefinition": {
                 "buildType": BUILD_TYPE,
-                "externalParameters": _parameters(recipe, options, image),
+                "externalParameters": _parameters(build, image),
                 "internalParameters": internal,
                 "resolvedDependencies": [_dependency(item) for item in image.materials],
             },
@@ -65,11 +56,12 @@ def build_provenance(
     }
 
 
-def _parameters(recipe: Recipe, options: BuildOptions, image: PlatformImage) -> dict[str, Any]:
+def _parameters(build: Build, image: PlatformImage) -> dict[str, Any]:
     """Say what was asked for; never a path of the host, and no secret."""
+    options = build.options
     return {
-        "recipe": recipe.name,
-        "platform": image.platform,
+        "recipe": build.recipe.name,
+        "platform": image.manifest.platform,
         "base": image.base.name,
         "compression": str(options.compression),
         "model": str(options.model_mode),

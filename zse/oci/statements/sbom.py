@@ -10,11 +10,13 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import zse
-from zse.oci.layout.manifest import timestamp
+from zse.oci.layout.manifest import hex_of, timestamp
 from zse.oci.statements.materials import Material, MaterialKind
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
+
+    from zse.oci.image.platform import PlatformImage
 
 _ROOT = "SPDXRef-Image"
 _UNKNOWN = "NOASSERTION"
@@ -28,26 +30,22 @@ _PURPOSES = {
 }
 
 
-def build_sbom(
-    name: str, digest: str, platform: str, materials: Sequence[Material], *, epoch_seconds: int
-) -> dict[str, Any]:
+def build_sbom(name: str, image: PlatformImage, *, epoch_seconds: int) -> dict[str, Any]:
     """Return the SPDX document of an image.
 
     Args:
         name: The image's repository, without its registry.
-        digest: Digest of the image's manifest.
-        platform: ``os/architecture``.
-        materials: What is in it.
+        image: The image.
         epoch_seconds: Creation time, seconds since 1970.
     """
-    hexadecimal = digest.removeprefix("sha256:")
-    packages = [_package(material) for material in materials]
+    digest, platform = image.manifest.digest, image.manifest.platform
+    packages = [_package(material) for material in image.materials]
     return {
         "spdxVersion": "SPDX-2.3",
         "dataLicense": "CC0-1.0",
         "SPDXID": "SPDXRef-DOCUMENT",
         "name": f"{name}-{platform.replace('/', '-')}",
-        "documentNamespace": f"https://zse.dev/spdx/{name}/{hexadecimal}",
+        "documentNamespace": f"https://zse.dev/spdx/{name}/{hex_of(digest)}",
         "creationInfo": {
             "created": timestamp(epoch_seconds),
             "creators": [f"Tool: zse-{zse.__version__}"],
@@ -55,7 +53,7 @@ def build_sbom(
         "packages": [_image(name, digest, platform), *packages],
         "relationships": [
             _relationship("SPDXRef-DOCUMENT", "DESCRIBES", _ROOT),
-            *(_relationship(_ROOT, _kind(m), _identifier(m)) for m in materials),
+            *(_relationship(_ROOT, _kind(m), _identifier(m)) for m in image.materials),
         ],
     }
 
@@ -88,7 +86,7 @@ def package_sha256(package: Mapping[str, Any]) -> str:
 
 
 def _image(name: str, digest: str, platform: str) -> dict[str, Any]:
-    last, hexadecimal = name.rpartition("/")[2], digest.removeprefix("sha256:")
+    last, hexadecimal = name.rpartition("/")[2], hex_of(digest)
     architecture = platform.partition("/")[2]
     return {
         "SPDXID": _ROOT,
