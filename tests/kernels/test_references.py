@@ -22,7 +22,8 @@ from zse.kernels.embed.reference import embed
 from zse.kernels.gate_up.reference import activated_product
 from zse.kernels.lm_head_sample.row import SamplingRow
 from zse.kernels.norm.reference import residual_norm
-from zse.kernels.rope_store.reference import rope_store
+from zse.kernels.rope_store.reference import rope_store, rotate
+from zse.models.rope import RoPESpec
 from zse.models.uniform import TensorNames, UniformDecoder
 from zse.options import load_options
 
@@ -36,6 +37,20 @@ TOLERANCE = 1e-5
 HIDDEN, HEADS, KV_HEADS, HEAD_DIM, WIDE, VOCAB = 64, 4, 2, 16, 96, 100
 EPSILON = 1e-5
 FREQUENCIES = tuple(10000.0 ** (-i / 8) for i in range(8))
+NUMBERS: dict[str, Any] = {
+    "family": "llama",
+    "vocab_size": VOCAB,
+    "hidden_size": HIDDEN,
+    "intermediate_size": WIDE,
+    "num_layers": 1,
+    "num_heads": HEADS,
+    "num_kv_heads": KV_HEADS,
+    "head_dim": HEAD_DIM,
+    "rms_norm_eps": EPSILON,
+    "rope_theta": 10000.0,
+    "max_position": 64,
+    "tie_word_embeddings": True,
+}
 PLAIN: dict[str, Any] = {"qkv_bias": True}
 HEAD_NORMS: dict[str, Any] = {"qk_norm": True}
 EVERYTHING: dict[str, Any] = {
@@ -72,21 +87,7 @@ def write_file(path: Path, spec: ModelSpec) -> dict[str, torch.Tensor]:
 def case(tmp_path_factory: pytest.TempPathFactory, request: Any) -> Iterator[Any]:
     """Return a backend over a small file, its tensors, a step and a residual stream."""
     path: Path = tmp_path_factory.mktemp("kernels") / "case.zse"
-    numbers = UniformDecoder(
-        family="llama",
-        vocab_size=VOCAB,
-        hidden_size=HIDDEN,
-        intermediate_size=WIDE,
-        num_layers=1,
-        num_heads=HEADS,
-        num_kv_heads=KV_HEADS,
-        head_dim=HEAD_DIM,
-        rms_norm_eps=EPSILON,
-        rope_theta=10000.0,
-        max_position=64,
-        tie_word_embeddings=True,
-        **request.param,
-    )
+    numbers = UniformDecoder(**NUMBERS, **request.param)
     ungated = TensorNames(up=("mlp.c_fc",), down="mlp.c_proj")
     spec = numbers.spec(ungated if request.param is EVERYTHING else TensorNames())
     tensors = write_file(path, spec)
@@ -215,3 +216,25 @@ def test_lm_head_sample_equals_its_reference(case: Any) -> None:
     answers = case.backend.lm_head_sample(step, case.residual, head)
     expected = logits(step.sampled_rows).argmax(1).tolist()
     assert [token.token_id for (token,) in answers] == expected
+
+
+def test_layers_that_turn_alike_share_a_table_and_others_have_their_own(tmp_path: Path) -> None:
+    spec = UniformDecoder(**{**NUMBERS, "num_layers": 3}).spec(TensorNames())
+    write_file(tmp_path / "case.zse", spec)
+    first, second, third = spec.layers
+    rope = RoPESpec(theta=100.0, rotary_dim=HEAD_DIM)
+    second = replace(second, mixer=replace(second.mixer, rope=rope))
+    spec = replace(spec, layers=(first, second, third))
+    with ZSEReader(tmp_path / "case.zse") as reader:
+        backend = CPUBackend(reader, spec, load_options(block_size=4, num_blocks=8, threads=1))
+        chunk = SequenceChunk(0, [5, 9, 77], 2, [6, 1], "prefill")
+        step = backend.begin(StepBatch(chunks=[chunk], sampling=[()]))
+        assert len(step.rotary) == 2
+        qkv = torch.randn(3, HEADS + 2 * KV_HEADS, HEAD_DIM)
+        for layer, theta in zip(spec.layers, (10000.0, 100.0, 10000.0), strict=True):
+            mixer: Any = layer.mixer
+            with backend.layer(layer) as weights:
+                found = backend.rope_store(step, qkv.flatten(1), mixer, weights, layer.index)
+            frequencies = torch.tensor([theta ** (-i / 8) for i in range(8)])
+            check(found, rotate(qkv[:, :HEADS], step.positions, frequencies))
+        backend.close()
