@@ -113,10 +113,7 @@ def load_catalog(platform: str) -> Catalog:
         for row in table["machines"]
     )
     return Catalog(
-        platform=platform,
-        source=table["source"],
-        prices_of=table["prices_of"],
-        machines=machines,
+        platform=platform, source=table["source"], prices_of=table["prices_of"], machines=machines
     )
 
 

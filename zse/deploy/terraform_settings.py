@@ -30,10 +30,7 @@ SETTINGS = (
     Setting(name="key_vault_id", form=AZURE, meaning="vault of the secrets; reading is granted"),
     Setting(name="log_analytics_workspace_id", form=AZURE, meaning="where logs are kept"),
     Setting(
-        name="output_bucket",
-        form=SAGEMAKER,
-        is_needed=True,
-        meaning="bucket that gets the answers",
+        name="output_bucket", form=SAGEMAKER, is_needed=True, meaning="bucket that gets the answers"
     ),
     Setting(
         name="model_prefix",

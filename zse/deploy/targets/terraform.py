@@ -231,10 +231,7 @@ def _logs_command(deployed: Deployment, *, follows: bool) -> tuple[str, ...] | N
         group = ("--resource-group", deployed.detail("resource_group_name"))
         length = ("--follow", "true") if follows else ("--tail", "200")
         return ("az", "containerapp", "logs", "show", "--name", deployed.name, *group, *length)
-    groups = {
-        SAGEMAKER: f"/aws/sagemaker/Endpoints/{deployed.name}",
-        ECS: f"/zse/{deployed.name}",
-    }
+    groups = {SAGEMAKER: f"/aws/sagemaker/Endpoints/{deployed.name}", ECS: f"/zse/{deployed.name}"}
     if deployed.form in groups:
         tail = ("aws", "logs", "tail", groups[deployed.form], "--region", deployed.detail("region"))
         return (*tail, *(("--follow",) if follows else ()))
