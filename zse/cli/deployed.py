@@ -45,9 +45,8 @@ def command(
     The folder that `zse deploy` wrote holds zse-deploy.json, which knows the names. The platform's
     own tool does the work; where it has none, zse says what to do instead.
     """
-    from zse.deploy.deployed import find_folder, recall
+    from zse.deploy.deployed import find_folder, make_action, recall
     from zse.deploy.errors import DeployError
-    from zse.deploy.registry import make_action
 
     folder = output or find_folder(Path(), target)
     deployed = recall(folder, target, identifier=identifier)

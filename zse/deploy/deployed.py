@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from zse.deploy.errors import DeployError
+from zse.deploy.plan import Request
+from zse.deploy.tables import read_table
 from zse.errors import NotFoundError, UsageError
 from zse.records import record
 from zse.store.whole import write_whole
@@ -20,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from zse.deploy.plan import Request
+    from zse.deploy.verbs import Verb
 
 RECORD = "zse-deploy.json"
 ANSWER = "answer.json"
@@ -70,28 +73,23 @@ class Deployment:
         }
         return json.dumps(said, indent=2) + "\n"
 
-    def detail(self, name: str) -> str:
-        """Return what the platform asks for beside the name.
+    def __getitem__(self, name: str) -> str:
+        """Return what a platform calls it by: its name, form, identifier or a detail.
 
         Raises:
-            DeployError: The record does not hold it.
+            NotFoundError: The platform's identifier is not known here.
+            DeployError: The record does not hold the detail.
         """
-        if not self.details.get(name):
-            raise DeployError(f"{RECORD} does not say the {name}", hint="Write the files again.")
-        return self.details[name]
-
-    def needed_identifier(self) -> str:
-        """Return the platform's identifier.
-
-        Raises:
-            NotFoundError: It is not known here.
-        """
-        if not self.identifier:
+        if name == "identifier" and not self.identifier:
             raise NotFoundError(
                 f"{self.target}'s identifier of {self.name} is not known here",
                 hint=f"Give --id; {ANSWER} holds it when it was made with --apply.",
             )
-        return self.identifier
+        own = {"name": self.name, "form": self.form, "identifier": self.identifier}
+        found = {**self.details, **own}.get(name)
+        if not found:
+            raise DeployError(f"{RECORD} does not say the {name}", hint="Write the files again.")
+        return found
 
 
 @record
@@ -105,6 +103,29 @@ class Action:
     """What people do where no tool does it."""
     stays: str = ""
     """What a destruction leaves behind."""
+
+
+def make_action(verb: Verb, deployed: Deployment, *, follows: bool = False) -> Action:
+    """Say how a platform does what a verb says: the words stand in its table, ``targets``.
+
+    Raises:
+        NotFoundError: It takes an identifier that is not known.
+    """
+    table = read_table(f"targets/{deployed.target}")
+    verbs = table["verbs"] | table.get("modules", {}).get(deployed.form, {}).get("verbs", {})
+    said = verbs[verb]
+    if follows and verb == "logs":
+        said = verbs.get("follow", said)
+    if not deployed.identifier:
+        said = verbs.get(f"{verb}_of_all", said)
+    stays = verbs.get("stays", "")
+    if isinstance(said, str):
+        words = tuple(word.format_map(deployed) for word in shlex.split(said))
+        return Action(commands=(words,), stays=stays)
+    if "instead" in said:
+        return Action(instead=said["instead"])
+    method, _, url = said["request"].partition(" ")
+    return Action(request=Request(method=method, url=url.format_map(deployed)), stays=stays)
 
 
 def recall(folder: Path, target: str, *, identifier: str = "") -> Deployment:

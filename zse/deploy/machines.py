@@ -5,12 +5,11 @@ Prices are list prices on the day that the table names; they are there to compar
 
 from __future__ import annotations
 
-import tomllib
 from functools import cache
-from importlib.resources import files
 from typing import TYPE_CHECKING
 
 from zse.deploy.errors import DeployRule
+from zse.deploy.tables import read_table
 from zse.errors import DeviceError, UsageError
 from zse.records import record
 from zse.units import MIB, memory_text
@@ -106,8 +105,7 @@ class Catalog:
 
 @cache
 def load_catalog(platform: str) -> Catalog:
-    text = (files("zse.deploy") / "data" / f"{platform}.toml").read_text(encoding="utf-8")
-    table = tomllib.loads(text)
+    table = read_table(f"data/{platform}")
     machines = tuple(
         Machine(**{**row, "architectures": tuple(row.get("architectures", ()))})
         for row in table["machines"]

@@ -1,4 +1,7 @@
-"""Every platform: one line a target, imported only when it is asked for."""
+"""Every platform, imported only when it is asked for.
+
+The table of a target in ``targets`` says what ``--set`` knows, and what does what a verb says.
+"""
 
 from __future__ import annotations
 
@@ -8,22 +11,20 @@ from typing import TYPE_CHECKING
 
 from zse.deploy.deployed import RECORD, Deployment
 from zse.deploy.image_check import check_image
+from zse.deploy.settings import Setting, take_settings
+from zse.deploy.tables import read_table
 from zse.errors import UsageError
 from zse.records import record
 
 if TYPE_CHECKING:
-    from zse.deploy.deployed import Action
     from zse.deploy.order import Order
     from zse.deploy.plan import Plan
-    from zse.deploy.settings import Setting
-    from zse.deploy.verbs import Verb
 
 
 @record
 class Target:
     """One platform."""
 
-    module: str
     summary: str
     forms: tuple[str, ...] = ()
     """The first is taken when none is asked for."""
@@ -38,19 +39,16 @@ class Target:
 
 TARGETS: dict[str, Target] = {
     "modal": Target(
-        module="zse.deploy.targets.modal",
         summary="an app for Modal's client",
         forms=("server", "class"),
         has_cpus=True,
         has_secret_entries=True,
     ),
     "runpod": Target(
-        module="zse.deploy.targets.runpod",
         summary="a serverless endpoint through RunPod's API",
         forms=("load-balancer", "queue"),
     ),
     "terraform": Target(
-        module="zse.deploy.targets.terraform",
         summary="a root module for a cloud",
         forms=(
             "gcp-cloud-run-gpu",
@@ -62,31 +60,27 @@ TARGETS: dict[str, Target] = {
         has_secret_entries=True,
     ),
     "kubernetes": Target(
-        module="zse.deploy.targets.kubernetes",
         summary="a kustomize base with overlays, KEDA for sleep",
         forms=("scale-to-zero", "always-on"),
         has_cpus=True,
         has_secret_entries=True,
     ),
     "compose": Target(
-        module="zse.deploy.targets.compose",
         summary="one machine with Docker, CPU or GPU",
         has_cpus=True,
         follows_image=True,
     ),
     "railway": Target(
-        module="zse.deploy.targets.railway",
         summary="a CPU service on Railway",
         has_gpus=False,
         has_cpus=True,
     ),
     "render": Target(
-        module="zse.deploy.targets.render",
         summary="a CPU service on Render",
         has_gpus=False,
         has_cpus=True,
     ),
-    "vast": Target(module="zse.deploy.targets.vast", summary="a machine from Vast's market"),
+    "vast": Target(summary="a machine from Vast's market"),
 }
 
 
@@ -105,38 +99,28 @@ def find_target(name: str) -> Target:
 
 def settings_of(name: str) -> tuple[Setting, ...]:
     """Return what ``--set`` of a target knows, of all its forms."""
-    found: tuple[Setting, ...] = getattr(import_module(find_target(name).module), "SETTINGS", ())
-    return found
+    rows = read_table(f"targets/{name}").get("settings", {})
+    return tuple(Setting.of(key, **row) for key, row in rows.items())
 
 
 def make_plan(name: str, order: Order) -> Plan:
     """Turn an order into a platform's plan.
 
     Raises:
-        UsageError: The platform cannot do what is asked.
+        UsageError: The platform cannot do what is asked, or the image, by what it says of itself.
         DeviceError: It rents no machine that is large enough.
-        UsageError: The image cannot do it, by what it says of itself.
     """
     target = find_target(name)
     _check_secrets(name, target, order)
-    plan: Plan = import_module(target.module).make_plan(order)
+    order = order.with_form(target.forms or ("",))
+    given = take_settings(order, settings_of(name))
+    plan: Plan = import_module(f"zse.deploy.targets.{name}").make_plan(order, given)
     kept = Deployment(target=name, name=plan.order.name, form=plan.order.form, details=plan.details)
     return replace(
         plan,
         files={**plan.files, RECORD: kept.to_text()},
         notes=(*plan.notes, *check_image(plan, target)),
     )
-
-
-def make_action(verb: Verb, deployed: Deployment, *, follows: bool = False) -> Action:
-    """Say how a platform does what a verb says.
-
-    Raises:
-        NotFoundError: It takes an identifier that is not known.
-    """
-    module = import_module(find_target(deployed.target).module)
-    action: Action = module.make_action(verb, deployed, follows=follows)
-    return action
 
 
 def _check_secrets(name: str, target: Target, order: Order) -> None:

@@ -54,6 +54,13 @@ class Setting:
     form: str = ""
     """The only form of the target that knows it; empty for all."""
 
+    @classmethod
+    def of(
+        cls, name: str, *, kind: str = "text", choices: Iterable[str] = (), **facts: Any
+    ) -> Setting:
+        """Return a setting as a target's table says it."""
+        return cls(name=name, kind=Kind(kind), choices=tuple(choices), **facts)
+
     @property
     def written(self) -> str:
         return f"{self.name}={'|'.join(self.choices) or _WRITTEN[self.kind]}"

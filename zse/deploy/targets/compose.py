@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from zse.deploy.deployed import Action
 from zse.deploy.order import MODELS_FOLDER
 from zse.deploy.plan import Cost, Plan
-from zse.deploy.settings import take_settings
 from zse.deploy.templates import OMIT, render
 from zse.errors import UsageError
 
 if TYPE_CHECKING:
-    from zse.deploy.deployed import Deployment
     from zse.deploy.order import Order
-    from zse.deploy.verbs import Verb
 
 _HEALTH = ["CMD", "python3", "-I", "-S", "/opt/zse/healthcheck.py"]
 _GPU = {"driver": "nvidia", "count": 1, "capabilities": ["gpu"]}
@@ -23,9 +19,7 @@ _COPIES = "copies"
 """Volume that keeps what the server fetched from one start to the next."""
 
 
-def make_plan(order: Order) -> Plan:
-    order = order.with_form()
-    take_settings(order)
+def make_plan(order: Order, given: dict[str, Any]) -> Plan:  # noqa: ARG001 - it has none
     if order.bucket:
         raise UsageError("compose mounts no buckets", hint="Give s3://BUCKET/KEY as MODEL.")
     return Plan(
@@ -100,15 +94,3 @@ def _literal(text: str) -> str:
 
 def _variable(secret: str) -> str:
     return "".join(c if c.isalnum() else "_" for c in secret).upper()
-
-
-def make_action(verb: Verb, deployed: Deployment, *, follows: bool) -> Action:
-    """Say how docker compose shows, follows or removes the service."""
-    compose = ("docker", "compose", "--project-name", deployed.name)
-    length = ("--follow",) if follows else ()
-    commands: dict[str, tuple[str, ...]] = {
-        "status": (*compose, "ps"),
-        "logs": (*compose, "logs", "--tail", "200", *length),
-        "destroy": (*compose, "down"),
-    }
-    return Action(commands=(commands[verb],), stays="volumes: docker compose down --volumes")

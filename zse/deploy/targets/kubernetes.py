@@ -8,75 +8,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from zse.deploy.deployed import Action
 from zse.deploy.kubernetes_pod import is_disk_known, pod_values, service_account
 from zse.deploy.plan import Cost, Plan
-from zse.deploy.settings import Kind, Setting, take_settings
 from zse.deploy.templates import OMIT, render
 from zse.errors import UsageError
 
 if TYPE_CHECKING:
-    from zse.deploy.deployed import Deployment
     from zse.deploy.order import Order
-    from zse.deploy.verbs import Verb
 
 FORMS = ("scale-to-zero", "always-on")
 _SLEEPING, _AWAKE = FORMS
 _INTERCEPTOR = "keda-add-ons-http-interceptor-proxy.keda"
-SETTINGS = (
-    Setting(name="namespace", default="default", meaning="namespace of everything"),
-    Setting(name="host", meaning="host name of requests from outside, for ingress and gateway too"),
-    Setting(name="cpu", meaning="processors asked for [default 2 with a GPU, else 4]"),
-    Setting(name="memory", meaning="memory of a replica, as 8Gi [default from the model]"),
-    Setting(
-        name="disk-gib",
-        kind=Kind.NUMBER,
-        meaning="disk that a replica may fill [default 2, and the model where it is fetched]",
-    ),
-    Setting(name="service-account", meaning="service account that exists, for s3:// without keys"),
-    Setting(
-        name="service-account-annotations",
-        kind=Kind.PAIRS,
-        meaning="makes one with these: eks.amazonaws.com/role-arn=ARN",
-    ),
-    Setting(name="pod-labels", kind=Kind.PAIRS, meaning="azure.workload.identity/use=true"),
-    Setting(name="runtime-class", meaning="nvidia, where GPUs need one"),
-    Setting(
-        name="pull-policy",
-        choices=("IfNotPresent", "Always", "Never"),
-        default="IfNotPresent",
-        meaning="when a node fetches the image",
-    ),
-    Setting(
-        name="drain-pause-seconds",
-        kind=Kind.NUMBER,
-        default="5",
-        meaning="between leaving the service and SIGTERM; above 0 it needs Kubernetes 1.30",
-    ),
-    Setting(
-        name="scrape",
-        choices=("annotations", "pod-monitor", "none"),
-        default="annotations",
-        meaning="how Prometheus finds /metrics; pod-monitor needs its operator",
-    ),
-    Setting(
-        name="max-unavailable",
-        kind=Kind.NUMBER,
-        default="1",
-        meaning="replicas that a drained node may take away at once",
-    ),
-    Setting(name="ingress-class", meaning="makes an Ingress of this class for host"),
-    Setting(name="tls-secret", meaning="certificate of the Ingress"),
-    Setting(
-        name="gateway", form=_AWAKE, meaning="makes an HTTPRoute on this Gateway: [NAMESPACE/]NAME"
-    ),
-)
 
 
-def make_plan(order: Order) -> Plan:
+def make_plan(order: Order, given: dict[str, Any]) -> Plan:
     """Plan a Deployment, a Service and what scales them."""
-    order = order.with_form(FORMS)
-    given = take_settings(order, SETTINGS)
     _check(order, given)
     values = _values(order, given)
     base = _base_names(given)
@@ -214,17 +160,3 @@ def _notes(order: Order, given: dict[str, Any]) -> tuple[str, ...]:
     if not is_disk_known(order, given):
         notes.append("the copy of the model has no limit on the node's disk: --set disk-gib=N")
     return tuple(notes)
-
-
-def make_action(verb: Verb, deployed: Deployment, *, follows: bool) -> Action:
-    """Say how kubectl shows, follows or deletes what was applied."""
-    where = ("--namespace", deployed.detail("namespace"))
-    chosen = (*where, "--selector", f"app.kubernetes.io/name={deployed.name}")
-    length = ("--follow",) if follows else ()
-    overlay = f"overlays/{deployed.form or _SLEEPING}"
-    commands: dict[str, tuple[str, ...]] = {
-        "status": ("kubectl", "get", "deployments,services,pods", *chosen),
-        "logs": ("kubectl", "logs", *chosen, "--prefix", "--tail", "200", *length),
-        "destroy": ("kubectl", "delete", "-k", overlay, "--ignore-not-found"),
-    }
-    return Action(commands=(commands[verb],), stays="the namespace, its secrets and claims")

@@ -4,25 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from zse.deploy.deployed import Action
 from zse.deploy.machines import load_catalog
 from zse.deploy.plan import Cost, Plan, cost_of, pack_notes
-from zse.deploy.settings import Setting, take_settings
 from zse.deploy.templates import render
 from zse.errors import UsageError
 from zse.units import MIB
 
 if TYPE_CHECKING:
-    from zse.deploy.deployed import Deployment
     from zse.deploy.machines import Catalog, Machine
     from zse.deploy.order import Order
-    from zse.deploy.verbs import Verb
 
-FORMS = ("server", "class")
-SETTINGS = (
-    Setting(name="bucket-endpoint", meaning="address of a --bucket that is not on AWS"),
-    Setting(name="bucket-prefix", meaning="folder of the --bucket to mount, ending in /"),
-)
 COMMAND = ["/usr/bin/python3", "-I", "-S", "/opt/zse/boot.py"]
 """The image's entry point; the full path, because Modal puts its own Python first."""
 CPU_PROCESSORS = 8.0
@@ -32,9 +23,7 @@ _REGION = "us-east"
 _MAX_GRACE_SECONDS = 3600
 
 
-def make_plan(order: Order) -> Plan:
-    order = order.with_form(FORMS)
-    extra = take_settings(order, SETTINGS)
+def make_plan(order: Order, given: dict[str, Any]) -> Plan:
     catalog = load_catalog("modal")
     machine: Machine | None = None
     if order.has_gpu:
@@ -49,13 +38,13 @@ def make_plan(order: Order) -> Plan:
         cost=cost,
         creates=(f'app "{order.name}" with one {order.form}', *_mount_words(order)),
         access=_access(order),
-        files={"app.py": render(f"modal/{order.form}.py", _values(order, machine, extra))},
+        files={"app.py": render(f"modal/{order.form}.py", _values(order, machine, given))},
         commands=(("modal", "deploy", "app.py"),),
         notes=_notes(order, machine),
     )
 
 
-def _values(order: Order, machine: Machine | None, extra: dict[str, Any]) -> dict[str, Any]:
+def _values(order: Order, machine: Machine | None, given: dict[str, Any]) -> dict[str, Any]:
     secrets: dict[str, list[str]] = {}
     for use in order.secrets:
         if use.key != use.variable:
@@ -66,8 +55,8 @@ def _values(order: Order, machine: Machine | None, extra: dict[str, Any]) -> dic
         secrets.setdefault(use.secret, []).append(use.variable)
     bucket = {
         "bucket_name": order.bucket,
-        "bucket_endpoint_url": extra.get("bucket-endpoint"),
-        "key_prefix": extra.get("bucket-prefix"),
+        "bucket_endpoint_url": given.get("bucket-endpoint"),
+        "key_prefix": given.get("bucket-prefix"),
     }
     return {
         "name": order.name,
@@ -137,15 +126,3 @@ def _cpu_cost(order: Order, catalog: Catalog) -> Cost:
         prices_of=catalog.prices_of,
         always_on=order.min_replicas,
     )
-
-
-def make_action(verb: Verb, deployed: Deployment, *, follows: bool) -> Action:
-    """Say how Modal's client shows, follows or stops an app."""
-    app = ("modal", "app")
-    length = ("--follow",) if follows else ("--tail", "200")
-    commands: dict[str, tuple[str, ...]] = {
-        "status": (*app, "info", deployed.name),
-        "logs": (*app, "logs", deployed.name, *length),
-        "destroy": (*app, "stop", deployed.name, "--yes"),
-    }
-    return Action(commands=(commands[verb],), stays="volumes and secrets of the workspace")

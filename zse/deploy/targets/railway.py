@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from zse.deploy.deployed import Action
 from zse.deploy.plan import Cost, Plan
-from zse.deploy.settings import take_settings
 from zse.deploy.templates import render
 from zse.errors import UsageError
 from zse.units import MIB
 
 if TYPE_CHECKING:
-    from zse.deploy.deployed import Deployment
     from zse.deploy.order import Order
-    from zse.deploy.verbs import Verb
 
 _USD_PER_GIB_HOUR = 10 / 730
 _USD_PER_CPU_HOUR = 20 / 730
 _BUSY_CPUS = 4
 
 
-def make_plan(order: Order) -> Plan:
-    order = order.with_form()
-    take_settings(order)
+def make_plan(order: Order, given: dict[str, Any]) -> Plan:  # noqa: ARG001 - it has none
     if order.gpu and order.has_gpu:
         raise UsageError("Railway rents no GPUs", hint="Leave --gpu out; the image serves on CPUs.")
     if order.bucket:
@@ -85,18 +79,3 @@ def _notes(order: Order) -> tuple[str, ...]:
             "Railway builds from public images; for a private one set the service's source"
         )
     return tuple(notes)
-
-
-def make_action(verb: Verb, deployed: Deployment, *, follows: bool) -> Action:
-    """Say how Railway's tool shows, follows or removes the deployment."""
-    service = ("--service", deployed.name)
-    length = () if follows else ("--lines", "200")
-    commands: dict[str, tuple[str, ...]] = {
-        "status": ("railway", "status"),
-        "logs": ("railway", "logs", *service, *length),
-        "destroy": ("railway", "down", *service, "--yes"),
-    }
-    return Action(
-        commands=(commands[verb],),
-        stays="the service with its variables, which the dashboard deletes",
-    )

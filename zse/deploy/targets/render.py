@@ -4,26 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from zse.deploy.deployed import Action
 from zse.deploy.machines import load_catalog
 from zse.deploy.plan import Cost, Plan
-from zse.deploy.settings import Setting, take_settings
 from zse.deploy.templates import OMIT, render
 from zse.errors import UsageError
 
 if TYPE_CHECKING:
-    from zse.deploy.deployed import Deployment
     from zse.deploy.machines import Machine
     from zse.deploy.order import Order
-    from zse.deploy.verbs import Verb
 
 _MAX_SHUTDOWN_SECONDS = 300
-SETTINGS = (Setting(name="plan", meaning="the service's plan; without it the cheapest that fits"),)
 
 
-def make_plan(order: Order) -> Plan:
-    order = order.with_form()
-    extra = take_settings(order, SETTINGS)
+def make_plan(order: Order, given: dict[str, Any]) -> Plan:
     if order.gpu and order.has_gpu:
         raise UsageError("Render rents no GPUs", hint="Leave --gpu out; the image serves on CPUs.")
     if order.is_mounted:
@@ -32,7 +25,7 @@ def make_plan(order: Order) -> Plan:
         )
     catalog = load_catalog("render")
     machine = (
-        catalog.named(extra["plan"]) if "plan" in extra else catalog.smallest(order.need, gpu=False)
+        catalog.named(given["plan"]) if "plan" in given else catalog.smallest(order.need, gpu=False)
     )
     return Plan(
         target="render",
@@ -89,17 +82,3 @@ def _notes(order: Order) -> tuple[str, ...]:
     if order.min_replicas == 0:
         notes.append("Render's paid services do not sleep: one replica always runs")
     return tuple(notes)
-
-
-def make_action(verb: Verb, deployed: Deployment, *, follows: bool) -> Action:
-    """Say how Render's tool lists services and shows logs."""
-    if verb == "destroy":
-        return Action(
-            instead="Delete the service in the dashboard's settings, and render.yaml in the"
-            " repository, or Render makes it again."
-        )
-    if verb == "status":
-        return Action(commands=(("render", "services", "--output", "text"),))
-    length = ("--tail",) if follows else ("--limit", "100")
-    resource = ("--resources", deployed.needed_identifier())
-    return Action(commands=(("render", "logs", *resource, *length, "--output", "text"),))

@@ -9,33 +9,14 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from zse.deploy.deployed import Action
 from zse.deploy.machines import Machine, load_catalog
 from zse.deploy.plan import Plan, Request, cost_of, pack_notes
-from zse.deploy.settings import Kind, Setting, take_settings
 from zse.deploy.templates import render
 from zse.errors import UsageError
 
 if TYPE_CHECKING:
-    from zse.deploy.deployed import Deployment
     from zse.deploy.order import Order
-    from zse.deploy.verbs import Verb
 
-FORMS = ("load-balancer", "queue")
-SETTINGS = (
-    Setting(
-        name="worker-image",
-        form="queue",
-        meaning="image built from the Dockerfile that is written: the worker with RunPod's SDK",
-    ),
-    Setting(name="data-centers", kind=Kind.LIST, meaning="where workers may run, as EU-RO-1"),
-    Setting(
-        name="flashboot",
-        choices=("FLASHBOOT", "OFF"),
-        default="FLASHBOOT",
-        meaning="whether RunPod keeps what a worker had in memory",
-    ),
-)
 URL = "https://api.runpod.io/v2/serverless"
 VOLUME_FOLDER = "/runpod-volume"
 """Where RunPod mounts a network volume; it cannot be changed."""
@@ -48,21 +29,19 @@ _WORKER_FIRST = (
 )
 
 
-def make_plan(order: Order) -> Plan:
-    order = order.with_form(FORMS)
+def make_plan(order: Order, given: dict[str, Any]) -> Plan:
     if order.bucket:
         raise UsageError("RunPod mounts no buckets", hint="Give s3://BUCKET/KEY as MODEL.")
     if order.is_mounted and order.model:
         place = order.environment(VOLUME_FOLDER)["ZSE_MODEL"]
         order = replace(order, env={"ZSE_MODEL": place, **order.env})
-    extra = take_settings(order, SETTINGS)
     if not order.has_gpu:
         raise UsageError(
             "RunPod's API creates GPU endpoints only", hint="Leave --gpu out, or name a pool."
         )
     catalog = load_catalog("runpod")
     machine = catalog.named(order.gpu) if order.gpu else catalog.smallest(order.need)
-    body = _body(order, machine, extra)
+    body = _body(order, machine, given)
     is_queue = order.form == "queue"
     return Plan(
         target="runpod",
@@ -88,11 +67,11 @@ def make_plan(order: Order) -> Plan:
         },
         request=Request(method="POST", url=URL, body=body),
         notes=_notes(order, machine),
-        first=_WORKER_FIRST if is_queue and "worker-image" not in extra else "",
+        first=_WORKER_FIRST if is_queue and "worker-image" not in given else "",
     )
 
 
-def _body(order: Order, machine: Machine, extra: dict[str, Any]) -> dict[str, Any]:
+def _body(order: Order, machine: Machine, given: dict[str, Any]) -> dict[str, Any]:
     """Return the request that creates the endpoint (REST API, version 2)."""
     is_queue = order.form == "queue"
     scaling = (
@@ -100,7 +79,7 @@ def _body(order: Order, machine: Machine, extra: dict[str, Any]) -> dict[str, An
         if is_queue
         else {"type": "REQUEST_COUNT", "requestCount": order.concurrency}
     )
-    centers = extra.get("data-centers") or ([order.region] if order.region else [])
+    centers = given.get("data-centers") or ([order.region] if order.region else [])
     optional = {
         "registry": order.registry_secret,
         "networkVolumes": [order.volume] if order.volume else [],
@@ -109,7 +88,7 @@ def _body(order: Order, machine: Machine, extra: dict[str, Any]) -> dict[str, An
     return {
         "name": order.name,
         "type": "QUEUE" if is_queue else "LOAD_BALANCER",
-        "image": extra.get("worker-image", order.image),
+        "image": given.get("worker-image", order.image),
         "env": _environment(order),
         "disk": _disk_gb(order),
         "gpu": {"pools": [machine.name], "count": 1},
@@ -119,7 +98,7 @@ def _body(order: Order, machine: Machine, extra: dict[str, Any]) -> dict[str, An
             "idleTimeout": max(1, order.idle_seconds),
         },
         "scaling": scaling,
-        "flashboot": extra["flashboot"],
+        "flashboot": given["flashboot"],
         **({} if is_queue else {"ports": [f"{order.port}/http"]}),
         **{name: value for name, value in optional.items() if value},
     }
@@ -190,14 +169,3 @@ def _disk_gb(order: Order) -> int:
     model = order.need.stored_bytes if order.need and not order.is_mounted else 0
     # The image is unpacked there, and a worker is ill when a tenth of its disk is not free.
     return max(10, (_IMAGE_GB * _GB + model) * 5 // 4 // _GB + 1)
-
-
-def make_action(verb: Verb, deployed: Deployment, *, follows: bool) -> Action:  # noqa: ARG001
-    """Say how RunPod's API describes or deletes the endpoint."""
-    if verb == "logs":
-        return Action(
-            instead="Its API gives no logs: open the endpoint in the console, Serverless, Logs."
-        )
-    method = "DELETE" if verb == "destroy" else "GET"
-    url = f"{URL}/{deployed.needed_identifier()}"
-    return Action(request=Request(method=method, url=url), stays="network volumes and secrets")

@@ -9,26 +9,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import zse
-from zse.deploy.deployed import Action
 from zse.deploy.hcl_format import align_attributes
 from zse.deploy.machines import load_catalog
 from zse.deploy.order import MAX_NAME, NO_GPU
 from zse.deploy.plan import Plan, cost_of, pack_notes
-from zse.deploy.settings import of_form, take_settings
+from zse.deploy.tables import read_table
 from zse.deploy.templates import OMIT, render
-from zse.deploy.terraform_settings import AZURE, ECS, GCP, RUNPOD, SAGEMAKER, SETTINGS
 from zse.errors import NotFoundError, UsageError
 from zse.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from zse.deploy.deployed import Deployment
     from zse.deploy.machines import Machine
     from zse.deploy.order import Order, SecretUse
-    from zse.deploy.verbs import Verb
 
-_GCLOUD_READ = ("run", "services", "logs", "read")
 _DETAILS = ("project", "resource_group_name")
 _OPEN = "anyone who knows the address: nothing asks for a key, neither the cloud nor the server"
 _PACKAGE = Path(zse.__file__).parent
@@ -54,52 +49,12 @@ class Module:
     note: str = ""
 
 
-MODULES: dict[str, Module] = {
-    GCP: Module(
-        creates="a Cloud Run service, its service account and who may ask it",
-        access="holders of an identity token with roles/run.invoker, which Google checks",
-        max_name=25,
-    ),
-    AZURE: Module(
-        creates="a container app, its environment with a GPU profile, its identity",
-        access="apps of the same Container Apps environment, by an internal address",
-        max_name=24,
-        can_mount=False,
-    ),
-    SAGEMAKER: Module(
-        creates="a SageMaker endpoint, its role, and alarms that start and stop instances",
-        access="holders of AWS credentials with sagemaker:InvokeEndpointAsync, which AWS checks",
-        max_name=40,
-        can_be_public=False,
-        can_mount=False,
-        has_secrets=False,
-    ),
-    ECS: Module(
-        creates="an ECS cluster and service, GPU instances, a load balancer, what wakes the first",
-        access="the address ranges of allowed_cidrs, by the load balancer's security group",
-        max_name=28,
-        can_mount=False,
-        note="the load balancer is paid for even while nobody asks",
-    ),
-    RUNPOD: Module(
-        creates="a serverless endpoint",
-        access="holders of an API key of the account, which RunPod checks",
-        catalog="runpod",
-        can_be_public=False,
-        can_mount=False,
-        needs_region=False,
-    ),
-}
-
-
-def make_plan(order: Order) -> Plan:
-    order = order.with_form(tuple(MODULES))
-    module = MODULES[order.form]
-    given = take_settings(order, SETTINGS)
+def make_plan(order: Order, given: dict[str, Any]) -> Plan:
+    module = _module(order.form)
     _check(order, module)
     catalog = load_catalog(module.catalog or order.form)
     machine = catalog.named(order.gpu) if order.gpu else catalog.smallest(order.need)
-    absent = {setting.name: OMIT for setting in of_form(SETTINGS, order.form)}
+    absent = dict.fromkeys(read_table("targets/terraform")["settings"], OMIT)
     values = {**absent, **_common(order, machine), **given}
     is_elsewhere = "source" in given
     values["source"] = _source(given, order.form) if is_elsewhere else f"./modules/{order.form}"
@@ -125,6 +80,11 @@ def make_plan(order: Order) -> Plan:
             **{name: given[name] for name in _DETAILS if name in given},
         },
     )
+
+
+def _module(form: str) -> Module:
+    row = read_table("targets/terraform")["modules"][form]
+    return Module(**{name: value for name, value in row.items() if name != "verbs"})
 
 
 def _check(order: Order, module: Module) -> None:
@@ -204,35 +164,3 @@ def module_files(module: str) -> dict[str, str]:
         f"modules/{module}/{path.name}": path.read_text(encoding="utf-8")
         for path in sorted([*folder.glob("*.tf"), *folder.glob("*.md")])
     }
-
-
-def make_action(verb: Verb, deployed: Deployment, *, follows: bool) -> Action:
-    """Say how Terraform shows or destroys it, and the cloud's own tool its logs."""
-    if verb == "status":
-        return Action(commands=(("terraform", "output"),))
-    if verb == "destroy":
-        # The question was asked already.
-        return Action(
-            commands=(("terraform", "destroy", "-auto-approve"),),
-            stays="buckets, registries and networks that were there before",
-        )
-    command = _logs_command(deployed, follows=follows)
-    if command is None:
-        return Action(instead="Open the endpoint in RunPod's console, Serverless, Logs.")
-    return Action(commands=(command,))
-
-
-def _logs_command(deployed: Deployment, *, follows: bool) -> tuple[str, ...] | None:
-    if deployed.form == GCP:
-        project = ("--project", deployed.detail("project"))
-        read = ("beta", "run", "services", "logs", "tail") if follows else _GCLOUD_READ
-        return ("gcloud", *read, deployed.name, "--region", deployed.detail("region"), *project)
-    if deployed.form == AZURE:
-        group = ("--resource-group", deployed.detail("resource_group_name"))
-        length = ("--follow", "true") if follows else ("--tail", "200")
-        return ("az", "containerapp", "logs", "show", "--name", deployed.name, *group, *length)
-    groups = {SAGEMAKER: f"/aws/sagemaker/Endpoints/{deployed.name}", ECS: f"/zse/{deployed.name}"}
-    if deployed.form in groups:
-        tail = ("aws", "logs", "tail", groups[deployed.form], "--region", deployed.detail("region"))
-        return (*tail, *(("--follow",) if follows else ()))
-    return None

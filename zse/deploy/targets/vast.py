@@ -5,28 +5,21 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Any
 
-from zse.deploy.deployed import Action
 from zse.deploy.machines import load_catalog
 from zse.deploy.plan import Cost, Plan, pack_notes
-from zse.deploy.settings import Setting, take_settings
 from zse.deploy.templates import render
 from zse.errors import UsageError
 
 if TYPE_CHECKING:
-    from zse.deploy.deployed import Deployment
     from zse.deploy.machines import Machine
     from zse.deploy.order import Order
-    from zse.deploy.verbs import Verb
 
 _GB = 10**9
 _IMAGE_GB = 3
 _NEEDED_CUDA = 12.4
-SETTINGS = (Setting(name="max-usd-per-hour", meaning="price above which no machine is rented"),)
 
 
-def make_plan(order: Order) -> Plan:
-    order = order.with_form()
-    extra = take_settings(order, SETTINGS)
+def make_plan(order: Order, given: dict[str, Any]) -> Plan:
     if not order.has_gpu:
         raise UsageError("Vast rents GPU machines only", hint="Leave --gpu out.")
     if not order.is_public:
@@ -38,13 +31,13 @@ def make_plan(order: Order) -> Plan:
         raise UsageError("Vast mounts nothing by name", hint="Give s3://BUCKET/KEY as MODEL.")
     catalog = load_catalog("vast")
     machine = catalog.named(order.gpu) if order.gpu else catalog.smallest(order.need)
-    values = _values(order, machine, extra)
+    values = _values(order, machine, given)
     return Plan(
         target="vast",
         order=order,
         machine=machine,
         cost=Cost(
-            usd_per_hour=_price(extra),
+            usd_per_hour=_price(given),
             sleeps=False,
             source=f"hosts set their prices: {catalog.source}; --set max-usd-per-hour bounds it",
             always_on=1,
@@ -57,7 +50,7 @@ def make_plan(order: Order) -> Plan:
     )
 
 
-def _values(order: Order, machine: Machine, extra: dict[str, Any]) -> dict[str, Any]:
+def _values(order: Order, machine: Machine, given: dict[str, Any]) -> dict[str, Any]:
     environment = {"ZSE_HOST": "0.0.0.0", **order.environment()}
     options = ["-p", f"{order.port}:{order.port}"]
     for name, value in environment.items():
@@ -75,7 +68,7 @@ def _values(order: Order, machine: Machine, extra: dict[str, Any]) -> dict[str, 
     if order.need:
         # The name alone does not tell a 40 GB card from an 80 GB one.
         query += f" gpu_ram>={order.need.total_bytes // 2**30 + 1}"
-    if (price := _price(extra)) is not None:
+    if (price := _price(given)) is not None:
         query += f" dph_total<={price}"
     return {
         "name": order.name,
@@ -87,8 +80,8 @@ def _values(order: Order, machine: Machine, extra: dict[str, Any]) -> dict[str, 
     }
 
 
-def _price(extra: dict[str, Any]) -> float | None:
-    text = extra.get("max-usd-per-hour")
+def _price(given: dict[str, Any]) -> float | None:
+    text = given.get("max-usd-per-hour")
     if text is None:
         return None
     try:
@@ -112,16 +105,3 @@ def _notes(order: Order, machine: Machine) -> tuple[str, ...]:
         for use in order.secrets
     ]
     return tuple(notes)
-
-
-def make_action(verb: Verb, deployed: Deployment, *, follows: bool) -> Action:  # noqa: ARG001
-    """Say how Vast's tool shows, reads or destroys the instance."""
-    if verb == "status" and not deployed.identifier:
-        return Action(commands=(("vastai", "show", "instances"),))
-    identifier = deployed.needed_identifier()
-    commands: dict[str, tuple[str, ...]] = {
-        "status": ("vastai", "show", "instance", identifier),
-        "logs": ("vastai", "logs", identifier, "--tail", "200"),
-        "destroy": ("vastai", "destroy", "instance", identifier),
-    }
-    return Action(commands=(commands[verb],))

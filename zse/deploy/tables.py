@@ -1,0 +1,14 @@
+"""Tables of this package: what platforms rent, and what targets know, in TOML."""
+
+from __future__ import annotations
+
+import tomllib
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+
+@cache
+def read_table(name: str) -> dict[str, Any]:
+    """Return a table by its path without the suffix: ``data/vast``, ``targets/compose``."""
+    return tomllib.loads((files("zse.deploy") / f"{name}.toml").read_text(encoding="utf-8"))
