@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from model_pairs import write_file
 
-from zse.models.uniform import TensorNames, UniformDecoder
+from zse.models.families import family_named
+from zse.models.uniform import UniformDecoder
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,7 +22,12 @@ SCALES: dict[str, Any] = {
     "logit_scale": 0.125,
 }
 BIASES: dict[str, Any] = {"qkv_bias": True, "output_bias": True, "mlp_bias": True}
-LAYER_NORMS: dict[str, Any] = {**BIASES, "activation": "gelu_tanh", "norm": "layer"}
+LAYER_NORMS: dict[str, Any] = {
+    **BIASES,
+    "family": "starcoder2",
+    "activation": "gelu_tanh",
+    "norm": "layer",
+}
 
 
 def write_random_file(path: Path, quantization: str, **numbers: Any) -> None:
@@ -35,7 +41,7 @@ def write_random_file(path: Path, quantization: str, **numbers: Any) -> None:
             **numbers,
         }
     )
-    spec = decoder.spec(TensorNames())
+    spec = decoder.spec(family_named(decoder.family).NAMES)
     generator = torch.Generator().manual_seed(11)
     weights = {
         name: random_tensor(weight, shape, generator)
