@@ -22,7 +22,7 @@ from zse.oci.statements.attestation import MEDIA_TYPE_INTOTO, MEDIA_TYPE_SPDX
 from zse.records import record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from zse.oci.image.source import ImageSource
@@ -122,8 +122,7 @@ def _check_layer(source: ImageSource, layer: Descriptor, diff_id: str) -> str:
         for chunk in source.stream(layer):
             stored.update(chunk)
             size_bytes += len(chunk)
-            for data in unpack(chunk):
-                unpacked.update(data)
+            unpacked.update(unpack(chunk))
     except (LayoutError, RegistryError, DigestMismatchError) as error:
         return f"layer {layer.digest}: {error.message}"
     except (zlib.error, zstandard.ZstdError) as error:
@@ -137,34 +136,26 @@ def _check_layer(source: ImageSource, layer: Descriptor, diff_id: str) -> str:
     return ""
 
 
-def _inflater(media_type: str) -> Callable[[bytes], Iterator[bytes]]:
+def _inflater(media_type: str) -> Callable[[bytes], bytes]:
     """Return what turns stored bytes into those of the tar stream."""
     if media_type.endswith("+zstd"):
-        return _inflate_zstd()
-    if media_type.endswith("+gzip"):
-        return _inflate_gzip()
-    return lambda chunk: iter((chunk,))
+        return zstandard.ZstdDecompressor().decompressobj(read_across_frames=True).decompress
+    return _inflate_gzip() if media_type.endswith("+gzip") else lambda chunk: chunk
 
 
-def _inflate_zstd() -> Callable[[bytes], Iterator[bytes]]:
-    inflater = zstandard.ZstdDecompressor().decompressobj(read_across_frames=True)
-
-    def inflate(chunk: bytes) -> Iterator[bytes]:
-        yield inflater.decompress(chunk)
-
-    return inflate
-
-
-def _inflate_gzip() -> Callable[[bytes], Iterator[bytes]]:
+def _inflate_gzip() -> Callable[[bytes], bytes]:
+    """Return what inflates one gzip member after the other."""
     inflater = zlib.decompressobj(16 + zlib.MAX_WBITS)
 
-    def inflate(chunk: bytes) -> Iterator[bytes]:
+    def inflate(chunk: bytes) -> bytes:
         nonlocal inflater
+        data = b""
         while chunk:
-            yield inflater.decompress(chunk)
+            data += inflater.decompress(chunk)
             chunk = inflater.unused_data
             if inflater.eof:
                 inflater = zlib.decompressobj(16 + zlib.MAX_WBITS)
+        return data
 
     return inflate
 

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Self
-
-import httpx
+from typing import TYPE_CHECKING, Any
 
 from zse.oci.errors import DigestMismatchError, RegistryError
 from zse.oci.layout.manifest import (
@@ -20,19 +17,15 @@ from zse.oci.layout.manifest import (
 )
 from zse.oci.registry.connection import MAX_ANSWER_BYTES, Answer, Call, Connection
 from zse.oci.registry.credentials import find_credentials
-from zse.oci.registry.sign_in import Scope, SignIn
+from zse.oci.registry.sign_in import Scope
 from zse.records import record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
-    from zse.oci.registry.credentials import Credentials
     from zse.oci.registry.reference import Reference
 
 _ACCEPT = ", ".join([*sorted(INDEX_TYPES), MEDIA_TYPE_MANIFEST, MEDIA_TYPE_DOCKER_MANIFEST])
-_TIMEOUT = httpx.Timeout(60.0, connect=5.0, read=300.0, write=300.0)
-_HURRIED_TIMEOUT = httpx.Timeout(5.0)
 
 
 @record
@@ -59,45 +52,8 @@ class Manifest:
         return parsed
 
 
-class Registry:
-    """One repository of one registry.
-
-    Args:
-        reference: Names the host and the repository.
-        credentials: Used when the registry asks for them.
-        mounts: Repositories of the same registry that blobs are to be mounted from.
-        transport: Replaces the network, for tests.
-        sleep: Replaces the clock, for tests.
-        is_hurried: Wait seconds instead of minutes, for an answer that can be done without.
-    """
-
-    def __init__(
-        self,
-        reference: Reference,
-        credentials: Credentials | None = None,
-        *,
-        mounts: frozenset[str] = frozenset(),
-        transport: httpx.BaseTransport | None = None,
-        sleep: Callable[[float], None] = time.sleep,
-        is_hurried: bool = False,
-    ) -> None:
-        self.reference = reference
-        self._client = httpx.Client(
-            transport=transport,
-            timeout=_HURRIED_TIMEOUT if is_hurried else _TIMEOUT,
-            follow_redirects=False,
-        )
-        self._sign_in = SignIn(self._client, reference, credentials, mounts=mounts)
-        self.connection = Connection(
-            self._client, reference, self._sign_in, sleep=sleep, is_hurried=is_hurried
-        )
-        """For those who move blobs."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._client.close()
+class Registry(Connection):
+    """One repository of one registry, and what is read from it and written to it."""
 
     # --- reading -----------------------------------------------------------------------------
 
@@ -117,9 +73,8 @@ class Registry:
 
     def referrers(self, digest: str) -> list[Descriptor]:
         """Return what refers to a manifest: by the registry's API, else by the agreed tag."""
-        answer = self.connection.send(
+        answer = self.send(
             Call(
-                method="GET",
                 location=f"referrers/{digest}",
                 headers={"Accept": MEDIA_TYPE_INDEX},
                 accept=(200, 400, 404, 405),
@@ -139,26 +94,21 @@ class Registry:
         """Return a blob that fits into memory, its digest checked."""
         if descriptor.size_bytes > MAX_ANSWER_BYTES:
             raise RegistryError(f"the config {descriptor.digest} has {descriptor.size_bytes} bytes")
-        call = Call(method="GET", location=f"blobs/{descriptor.digest}")
-        content = self.connection.send(call).content
+        call = Call(location=f"blobs/{descriptor.digest}")
+        content = self.send(call).content
         if digest_of(content) != descriptor.digest:
             raise DigestMismatchError(f"blob {descriptor.digest} arrived with other bytes")
         return content
 
     def has_blob(self, digest: str) -> bool:
-        answer = self.connection.send(
+        answer = self.send(
             Call(method="HEAD", location=f"blobs/{digest}", accept=(200, 404), scope=Scope.PUSH)
         )
         return answer.status == 200
 
     def _ask_for_manifest(self, identifier: str, *, accept: tuple[int, ...]) -> Answer:
-        return self.connection.send(
-            Call(
-                method="GET",
-                location=f"manifests/{identifier}",
-                headers={"Accept": _ACCEPT},
-                accept=accept,
-            )
+        return self.send(
+            Call(location=f"manifests/{identifier}", headers={"Accept": _ACCEPT}, accept=accept)
         )
 
     # --- writing -----------------------------------------------------------------------------
@@ -170,7 +120,7 @@ class Registry:
             RegistryAuthError: The registry does not let this user push here.
             RegistryError: It cannot be reached, or refuses.
         """
-        started = self.connection.send(
+        started = self.send(
             Call(
                 method="POST",
                 location="blobs/uploads/",
@@ -188,7 +138,7 @@ class Registry:
             retries=0,
         )
         with suppress(RegistryError):  # some know no way to end it; they forget it by themselves
-            self.connection.send(end)
+            self.send(end)
 
     def push_manifest(self, identifier: str, content: bytes, media_type: str) -> bool:
         """Store a manifest under a tag or its digest.
@@ -199,7 +149,7 @@ class Registry:
         Raises:
             DigestMismatchError: The registry says it stored other bytes.
         """
-        answer = self.connection.send(
+        answer = self.send(
             Call(
                 method="PUT",
                 location=f"manifests/{identifier}",

@@ -8,23 +8,24 @@ this machine.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import field
-from typing import TYPE_CHECKING, NoReturn, TypeVar
+from typing import TYPE_CHECKING, NoReturn, Self, TypeVar
 from urllib.parse import urlsplit
 
 import httpx
 
 from zse.oci.errors import RegistryAuthError, RegistryError
 from zse.oci.registry.address import check_address, join_address
-from zse.oci.registry.sign_in import Scope
+from zse.oci.registry.sign_in import Scope, SignIn
 from zse.records import record
 from zse.store.http.retry import BUSY_STATUSES, BusyServerError, doubled_seconds
 
 if TYPE_CHECKING:
+    from zse.oci.registry.credentials import Credentials
     from zse.oci.registry.reference import Reference
-    from zse.oci.registry.sign_in import SignIn
 
 Body = bytes | Callable[[], Iterable[bytes]] | None
 """A request body: bytes, or a function that starts it anew so that a retry can resend it."""
@@ -33,6 +34,8 @@ MAX_ANSWER_BYTES = 8 << 20
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _MAX_REDIRECTS = 5
 _MAX_SIGN_INS = 2
+_TIMEOUT = httpx.Timeout(60.0, connect=5.0, read=300.0, write=300.0)
+_HURRIED_TIMEOUT = httpx.Timeout(5.0)
 _RETRIES_UNREACHED = 1
 """Of a host that never answered: a wrong name or no network, which patience does not mend."""
 _Taken = TypeVar("_Taken")
@@ -42,7 +45,7 @@ _Taken = TypeVar("_Taken")
 class Call:
     """One request, whatever it takes to have it answered."""
 
-    method: str
+    method: str = "GET"
     location: str
     """Path below ``/v2/REPOSITORY/``, or the address that a former answer gave."""
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -79,33 +82,42 @@ class Answer:
 
 
 class Connection:
-    """What sends calls.
+    """What sends calls to one repository of one registry.
 
     Args:
-        client: The connections. Follows no redirects by itself.
         reference: Names the host and the repository.
-        sign_in: Gets authorizations.
-        sleep: Waits a number of seconds.
-        is_hurried: Try once only, for an answer that can be done without.
+        credentials: Used when the registry asks for them.
+        mounts: Repositories of the same registry that blobs are to be mounted from.
+        transport: Replaces the network, for tests.
+        sleep: Replaces the clock, for tests.
+        is_hurried: Try once and wait seconds, for an answer that can be done without.
     """
 
     def __init__(
         self,
-        client: httpx.Client,
         reference: Reference,
-        sign_in: SignIn,
+        credentials: Credentials | None = None,
         *,
-        sleep: Callable[[float], None],
+        mounts: frozenset[str] = frozenset(),
+        transport: httpx.BaseTransport | None = None,
+        sleep: Callable[[float], None] = time.sleep,
         is_hurried: bool = False,
     ) -> None:
+        self.reference = reference
         scheme = "http" if reference.is_loopback else "https"
         self._base = f"{scheme}://{reference.api_host}/v2/{reference.repository}/"
-        self._client = client
-        self._reference = reference
-        self._sign_in = sign_in
+        timeout = _HURRIED_TIMEOUT if is_hurried else _TIMEOUT
+        self._client = httpx.Client(transport=transport, timeout=timeout, follow_redirects=False)
+        self._sign_in = SignIn(self._client, reference, credentials, mounts=mounts)
         self._sleep = sleep
         self._is_hurried = is_hurried
         self._was_reached = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._client.close()
 
     def send(self, call: Call) -> Answer:
         """Return the whole answer to a call.
@@ -146,15 +158,16 @@ class Connection:
         address = join_address(self._base, call.location)
         redirects = sign_ins = 0
         while True:
-            answer = self._exchange(call, check_address(self._reference, address))
+            answer = self._exchange(call, check_address(self.reference, address))
             if answer.status_code in call.accept:
                 return answer
             with closing(answer):
+                here = str(answer.request.url)
                 following = self._redirect(call, answer)
                 if following and redirects < _MAX_REDIRECTS:
                     redirects += 1
                     address = following
-                elif self._may_sign_in(answer) and sign_ins < _MAX_SIGN_INS:
+                elif answer.status_code == 401 and self._is_ours(here) and sign_ins < _MAX_SIGN_INS:
                     sign_ins += 1
                     self._sign_in.renew(
                         call.scope,
@@ -183,9 +196,6 @@ class Connection:
             return ""
         return join_address(str(answer.request.url), target)
 
-    def _may_sign_in(self, answer: httpx.Response) -> bool:
-        return answer.status_code == 401 and self._is_ours(str(answer.request.url))
-
     def _is_ours(self, address: str) -> bool:
         """Whether an address is the registry itself: a redirect's other host gets no token."""
         return urlsplit(address)[:2] == urlsplit(self._base)[:2]
@@ -203,7 +213,7 @@ class Connection:
         """Raise what an answer that is not accepted means."""
         status, request = answer.status_code, answer.request
         what = (
-            f"{self._reference.host} answered {status} to {request.method} {request.url.path}"
+            f"{self.reference.host} answered {status} to {request.method} {request.url.path}"
             f"{_reason(_content(answer))}"
         )
         if status in BUSY_STATUSES:
@@ -224,14 +234,13 @@ class Connection:
 
 
 def _content(answer: httpx.Response) -> bytes:
-    """Read a body that fits into memory."""
     content = bytearray()
     for chunk in answer.iter_bytes():
         content += chunk
         if len(content) > MAX_ANSWER_BYTES:
+            url = answer.request.url
             raise RegistryError(
-                f"{answer.request.url.host} answered {answer.request.url.path} with more than "
-                f"{MAX_ANSWER_BYTES} bytes"
+                f"{url.host} answered {url.path} with more than {MAX_ANSWER_BYTES} bytes"
             )
     return bytes(content)
 

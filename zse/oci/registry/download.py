@@ -79,10 +79,8 @@ def _from_offset(registry: Registry, descriptor: Descriptor, offset_bytes: int) 
     headers = {"Accept-Encoding": "identity"}
     if offset_bytes:
         headers["Range"] = f"bytes={offset_bytes}-"
-    call = Call(
-        method="GET", location=f"blobs/{descriptor.digest}", headers=headers, accept=(200, 206)
-    )
-    with registry.connection.stream(call) as answer:
+    call = Call(location=f"blobs/{descriptor.digest}", headers=headers, accept=(200, 206))
+    with registry.stream(call) as answer:
         # A registry without ranges sends all of it again: what is there already is passed over.
         skipped_bytes = offset_bytes if answer.status_code == 200 else 0
         for chunk in answer.iter_bytes(_CHUNK_BYTES):

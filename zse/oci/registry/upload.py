@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from zse.oci.layout.manifest import Descriptor
     from zse.oci.registry.client import Registry
-    from zse.oci.registry.connection import Answer, Connection
+    from zse.oci.registry.connection import Answer
 
     Source = Callable[[], Path]
     """Gives the local file of a blob, fetching it first where it must be fetched."""
@@ -95,9 +95,7 @@ def push_blob(
     """
     if registry.has_blob(descriptor.digest):
         return Upload.EXISTED
-    upload = _BlobUpload(
-        connection=registry.connection, descriptor=descriptor, progress=progress, sleep=sleep
-    )
+    upload = _BlobUpload(registry=registry, descriptor=descriptor, progress=progress, sleep=sleep)
     for attempt in range(1, _SESSIONS):
         try:
             return upload.run(source, mount_from)
@@ -112,7 +110,7 @@ def push_blob(
 class _BlobUpload:
     """One blob on its way to one repository."""
 
-    connection: Connection
+    registry: Registry
     descriptor: Descriptor
     progress: Progress
     sleep: Callable[[float], None]
@@ -190,7 +188,7 @@ class _BlobUpload:
         return answer.location if "location" in answer.headers else location, done_bytes
 
     def _send(self, method: str, location: str, **options: Any) -> Answer:
-        return self.connection.send(
+        return self.registry.send(
             Call(method=method, location=location, scope=Scope.PUSH, **options)
         )
 
