@@ -112,7 +112,6 @@ class AsyncEngine:
         return self._tokenizer
 
     def stats(self) -> EngineStats:
-        """Return a snapshot for metrics."""
         return self._core.stats()
 
     def check(self, prompt_token_ids: Sequence[int], params: SamplingParams) -> None:

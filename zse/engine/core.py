@@ -187,7 +187,6 @@ class EngineCore:
         return events
 
     def stats(self) -> EngineStats:
-        """Return a snapshot of load, cache use and counters."""
         scheduler, cache = self._scheduler, self.cache
         return EngineStats(
             num_running=len(scheduler.running),
@@ -226,7 +225,6 @@ class EngineCore:
         self.cache.check_consistency(self._scheduler.tables())
 
     def close(self) -> None:
-        """Drop all requests and close the runner."""
         self._pipeline.abandon()
         for request_id in list(self._requests):
             self.abort(request_id)

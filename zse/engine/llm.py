@@ -245,10 +245,7 @@ class LLM:
         return self.generate(prompts, params)
 
     def chat_prompt(
-        self,
-        messages: Conversation,
-        *,
-        tools: Sequence[Mapping[str, Any]] | None = None,
+        self, messages: Conversation, *, tools: Sequence[Mapping[str, Any]] | None = None
     ) -> list[int]:
         """Return the token ids of a conversation, ready for ``generate`` or ``stream``.
 
@@ -290,11 +287,9 @@ class LLM:
                 self._model.close()
 
     def __enter__(self) -> Self:
-        """Return itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close the model."""
         self.close()
 
     @functools.cached_property

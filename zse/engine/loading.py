@@ -37,7 +37,6 @@ class LoadedModel:
     """What the model runs on; where ``auto`` was asked for, what it came to."""
 
     def close(self) -> None:
-        """Give the device's memory and the file back."""
         try:
             self.core.close()
         finally:
@@ -75,11 +74,7 @@ def load_model(
         with ThreadPoolExecutor(1, "zse-tokenizer") as beside:
             loading = beside.submit(_load_tokenizer, reader, phases)
             runner = load_runner(
-                reader,
-                options,
-                cache_dir=settings.cache_dir,
-                arrival=opened.arrival,
-                phases=phases,
+                reader, options, cache_dir=settings.cache_dir, arrival=opened.arrival, phases=phases
             )
             tokenizer = loading.result()
         core = EngineCore(runner, options, eos_token_ids=_end_tokens(reader, tokenizer))

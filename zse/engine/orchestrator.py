@@ -237,11 +237,9 @@ class IntelligenceOrchestrator:
             self._llm = None
 
     def __enter__(self) -> Self:
-        """Load and return itself."""
         return self.load()
 
     def __exit__(self, *_: object) -> None:
-        """Close the model."""
         self.close()
 
     def _loaded(self) -> LLM:

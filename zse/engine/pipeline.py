@@ -44,7 +44,6 @@ class StepPipeline:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a step is in flight."""
         return self._current is not None
 
     def next(self) -> list[tuple[ScheduledChunk, Sequence[SampledToken]]]:

@@ -81,8 +81,7 @@ def largest_that_fits(estimates: list[MemoryEstimate], budget_bytes: int) -> Mem
 def _facts_of_checkpoint(folder: Path) -> ModelFacts:
     generation = folder / "generation_config.json"
     spec = read_checkpoint(
-        _read_json(folder / "config.json"),
-        _read_json(generation) if generation.is_file() else None,
+        _read_json(folder / "config.json"), _read_json(generation) if generation.is_file() else None
     )
     return ModelFacts(spec=spec)
 

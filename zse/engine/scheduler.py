@@ -101,7 +101,6 @@ class Scheduler:
         return self._running
 
     def add(self, sequence: Sequence) -> None:
-        """Put a sequence in line."""
         bisect.insort(self._waiting, sequence, key=lambda waiting: waiting.rank)
 
     def remove(self, sequence: Sequence) -> None:

@@ -102,7 +102,6 @@ class Sequence:
         self.num_computed -= num_wanted - num_accepted
 
     def append(self, token_id: int) -> None:
-        """Add a generated token."""
         self.output_token_ids.append(token_id)
         self.token_ids.append(token_id)
 

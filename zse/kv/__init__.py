@@ -4,10 +4,4 @@ from zse.kv.blocks import BlockAllocator
 from zse.kv.cache import BlockTable, KVCache
 from zse.kv.prefix import PrefixMatch, RadixTree
 
-__all__ = [
-    "BlockAllocator",
-    "BlockTable",
-    "KVCache",
-    "PrefixMatch",
-    "RadixTree",
-]
+__all__ = ["BlockAllocator", "BlockTable", "KVCache", "PrefixMatch", "RadixTree"]

@@ -41,7 +41,6 @@ class BlockAllocator:
 
     @property
     def num_used(self) -> int:
-        """Blocks with at least one reference."""
         return len(self._references) - len(self._free)
 
     def allocate(self, num_blocks: int) -> list[int] | None:

@@ -80,7 +80,6 @@ class RadixTree:
         return self._num_evictable
 
     def blocks(self) -> Iterator[int]:
-        """Yield the blocks that the tree references, each once."""
         return iter(self._nodes)
 
     def match(self, token_ids: Sequence[int], *, namespace: str = "") -> PrefixMatch:

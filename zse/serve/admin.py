@@ -44,7 +44,6 @@ _HOT_ROUTES: dict[str, tuple[str, str, str | None, dict[str, str]]] = {
 
 
 def create_admin(state: AppState) -> ASGIApp:
-    """Return the FastAPI application."""
     app = FastAPI(title="zse", version=__version__, docs_url=None, redoc_url=None)
 
     async def docs(request: Request) -> Response:  # noqa: ARG001

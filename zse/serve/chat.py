@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 
 async def create_chat_completion(request: Request) -> ASGIApp:
-    """Handle the route."""
     state_of(request).require_model()
     return await answer_chat(request, await read_body(request))
 

@@ -31,7 +31,6 @@ class AnswerOptions:
 async def collect_chat(
     generation: Generation, head: dict[str, Any], options: AnswerOptions
 ) -> dict[str, Any]:
-    """Return the whole answer."""
     choices = await generation.whole()
     return {
         **head,
@@ -103,11 +102,9 @@ class _StreamedChoice:
         self._num_calls = 0
 
     def opening(self) -> bytes:
-        """Return the chunk that names the role."""
         return self._chunk({"role": "assistant", "content": "", "refusal": None})
 
     def frames(self, delta: Delta) -> Iterator[bytes]:
-        """Yield the chunks of one delta."""
         self._held_logprobs.extend(delta.logprobs or ())
         is_last = delta.finish_reason is not None
         if self._reader is None:

@@ -12,12 +12,7 @@ from zse.records import record
 from zse.serve.errors import BadRequestError, UnsupportedParameterError
 from zse.serve.generation import Generation, WholeChoice, WorkOrder
 from zse.serve.logprobs import completion_logprobs
-from zse.serve.protocol import (
-    MAX_PROMPTS,
-    CompletionRequest,
-    check_range,
-    read_request,
-)
+from zse.serve.protocol import MAX_PROMPTS, CompletionRequest, check_range, read_request
 from zse.serve.requests import answer_head, ignored_header, read_body, state_of, whole_answer
 from zse.serve.sampling import build_params, check_extras, resolve_max_tokens
 from zse.serve.streaming import DONE, ChunkWriter, EventStream
@@ -49,7 +44,6 @@ class Plan:
 
     @property
     def num_choices(self) -> int:
-        """Choices of all prompts together."""
         return len(self.echoes) * self.num_choices_each
 
     def echo_of(self, index: int) -> str:
@@ -58,13 +52,11 @@ class Plan:
 
 
 async def create_completion(request: Request) -> ASGIApp:
-    """Handle the route."""
     state_of(request).require_model()
     return await answer_completion(request, await read_body(request))
 
 
 async def answer_completion(request: Request, mapping: dict[str, Any]) -> ASGIApp:
-    """Answer a parsed body."""
     state = state_of(request)
     body, ignored = read_request(mapping, CompletionRequest)
     model = state.require_model(body.model)

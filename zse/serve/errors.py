@@ -96,7 +96,6 @@ class ErrorBody(msgspec.Struct, kw_only=True):
 
 
 def describe(error: BaseException) -> tuple[int, ErrorDetail]:
-    """Return the HTTP status and the error object for any exception."""
     if isinstance(error, ZSEError) and (error.http_status < 500 or error.http_status == 503):
         return error.http_status, ErrorDetail(
             message=sanitize(error.message),

@@ -50,7 +50,6 @@ class WholeChoice:
 
     @property
     def text(self) -> str:
-        """All of its text."""
         return "".join(self.texts)
 
 

@@ -28,10 +28,7 @@ class HeadStart:
     """
 
     def __init__(
-        self,
-        settings: Settings,
-        phases: Phases = no_phases,
-        progress: StageProgress | None = None,
+        self, settings: Settings, phases: Phases = no_phases, progress: StageProgress | None = None
     ) -> None:
         self._settings = settings
         self._phases = phases

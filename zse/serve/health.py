@@ -49,7 +49,6 @@ async def ready(request: Request) -> Response:
 
 
 async def live(request: Request) -> Response:
-    """Say that the process answers."""
     if (crash := _crash(request)) is not None:
         return crash
     body = {"status": "live", "phase": state_of(request).stage}
@@ -68,5 +67,4 @@ async def ping(request: Request) -> Response:
 
 
 async def metrics(request: Request) -> Response:
-    """Return the Prometheus exposition."""
     return Response(state_of(request).metrics.render(), headers={"content-type": CONTENT_TYPE})

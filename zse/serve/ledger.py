@@ -32,7 +32,6 @@ class Phase:
 
     @property
     def duration_ms(self) -> float:
-        """How long it took."""
         return self.end_ms - self.start_ms
 
 
@@ -122,11 +121,9 @@ class Ledger:
         self._phases[name] = Phase(name=name, start_ms=start_ms, end_ms=end_ms)
 
     def phases(self) -> tuple[Phase, ...]:
-        """Everything recorded so far, in order."""
         return tuple(self._phases.values())
 
     def has(self, name: str) -> bool:
-        """Whether a phase has ended."""
         return name in self._phases
 
     def to_json(self) -> dict[str, dict[str, float]]:

@@ -27,7 +27,6 @@ class LineFormatter(logging.Formatter):
         self._render = render
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the text for one record."""
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
         line: dict[str, Any] = {
             "time": f"{stamp}.{int(record.msecs):03d}Z",
@@ -42,7 +41,6 @@ class LineFormatter(logging.Formatter):
 
 
 def json_line(line: dict[str, Any]) -> str:
-    """Return one JSON object."""
     return json.dumps(line, default=str, ensure_ascii=False)
 
 

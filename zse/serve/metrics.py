@@ -82,7 +82,6 @@ class Metrics:
         self._write(lambda to: to.requests.labels(route, str(status)).inc())
 
     def count_rejection(self) -> None:
-        """Count a request that met a full queue."""
         self._write(lambda to: to.rejections.inc())
 
     def observe_first_token(self, seconds: float) -> None:
@@ -111,7 +110,6 @@ class Metrics:
         self._write(lambda to: to.finished.labels(reason).inc())
 
     def render(self) -> bytes:
-        """Return the text exposition."""
         from prometheus_client import generate_latest
 
         return generate_latest(self.warm().registry)
@@ -168,7 +166,6 @@ class _StateCollector:
         self._state = state
 
     def collect(self) -> Iterator[Any]:
-        """Yield the families."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         state = self._state

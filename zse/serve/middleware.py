@@ -46,7 +46,6 @@ class Shell:
         self._allowed_hosts = allowed_hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -94,7 +93,6 @@ class _Call:
 
     @property
     def has_started(self) -> bool:
-        """Whether the response has begun."""
         return self._status != 0
 
     async def send(self, message: Message) -> None:
@@ -110,7 +108,6 @@ class _Call:
         await self._send(message)
 
     def report(self) -> None:
-        """Count and log the response."""
         path = self._scope["path"]
         # Routed requests are few patterns; anything else is one label, or a scan would fill memory.
         endpoint = self._scope.get("endpoint")

@@ -27,7 +27,6 @@ def model_entry(model: LoadedModel) -> dict[str, Any]:
 
 
 async def list_models(request: Request) -> Response:
-    """Handle the list."""
     model = state_of(request).require_model()
     return _json({"object": "list", "data": [model_entry(model)]})
 

@@ -29,7 +29,6 @@ _UNDECLARED = frozenset({"", _FORM})
 
 
 def state_of(request: Request) -> AppState:
-    """Return the server's state."""
     state: AppState = request.app.state.zse
     return state
 

@@ -21,11 +21,7 @@ _OPTIONAL = ("presence_penalty", "frequency_penalty", "min_tokens", "ignore_eos"
 
 
 def build_params(
-    request: GenerationFields,
-    model: LoadedModel,
-    *,
-    max_tokens: int,
-    logprobs: int | None,
+    request: GenerationFields, model: LoadedModel, *, max_tokens: int, logprobs: int | None
 ) -> SamplingParams:
     """Return engine parameters: the request's values, else the model's, else OpenAI's defaults.
 

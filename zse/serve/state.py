@@ -69,7 +69,6 @@ class LoadedModel:
     """What the engine reads from; closed after it."""
 
     def close(self) -> None:
-        """End the engine, then give back what it stands on."""
         self.engine.close()
         for resource in self.resources:
             resource.close()

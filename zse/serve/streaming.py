@@ -96,7 +96,6 @@ class EventStream:
         self._last_sent = 0.0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the whole response."""
         try:
             await race(self._produce(send), receive, self._terminate)
         except ClientGoneError:
@@ -169,7 +168,6 @@ class ChunkWriter:
         self.include_usage = include_usage
 
     def choice(self, choice: Mapping[str, Any]) -> bytes:
-        """Return a chunk with one choice."""
         return self._prefix + _encode(choice) + self._end
 
     def chat_text(self, index: int, text: str) -> bytes:
@@ -189,5 +187,4 @@ class ChunkWriter:
         return before + _encode(text) + after
 
     def usage(self, usage: Mapping[str, Any]) -> bytes:
-        """Return the chunk that only reports usage."""
         return self._prefix + b'],"usage":' + _encode(usage) + b"}\n\n"

@@ -67,7 +67,6 @@ class ToolReader:
         return pieces
 
     def finish(self) -> list[str | CallPiece]:
-        """Return what was held, as calls where it is calls."""
         held, self._held = self._held, ""
         return self._read(held)
 

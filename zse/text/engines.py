@@ -11,12 +11,7 @@ import threading
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from zse.format.errors import Rule
-from zse.text.facts import (
-    AddedToken,
-    TokenizerFacts,
-    decoder_kind,
-    parse_object,
-)
+from zse.text.facts import AddedToken, TokenizerFacts, decoder_kind, parse_object
 from zse.text.kitoken_module import CALL_GATE, import_kitoken
 
 if TYPE_CHECKING:
@@ -77,7 +72,6 @@ class KitokenEngine:
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Decode a whole sequence; ids that name no token are skipped."""
         try:
             data = self._decode_bytes(list(ids))
         except ValueError:
@@ -144,7 +138,6 @@ class ReferenceEngine:
                 self.tokenizer.encode_special_tokens = False
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Decode a whole sequence; ids that name no token are skipped by the library."""
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=False))
 
     def token_bytes(self, token_id: int) -> bytes:

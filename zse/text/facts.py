@@ -47,7 +47,6 @@ class TokenizerFacts:
         return frozenset(token.token_id for token in self.added if token.special)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values for :meth:`from_json`."""
         return {
             "kind": self.kind,
             "vocab_size": self.vocab_size,

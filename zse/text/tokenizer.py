@@ -69,7 +69,6 @@ class Tokenizer:
 
     @property
     def engine(self) -> Literal["kitoken", "tokenizers"]:
-        """Which library does the work."""
         return self._engine.name
 
     @classmethod
@@ -98,8 +97,6 @@ class Tokenizer:
 
     @classmethod
     def from_folder(cls, folder: Path) -> Tokenizer:
-        """Load from a checkpoint folder's files."""
-
         def read(name: str) -> bytes | None:
             path = folder / name
             return path.read_bytes() if path.is_file() else None
@@ -144,7 +141,6 @@ class Tokenizer:
         return self.token_bytes(token_id).decode("utf-8", "replace")
 
     def special_id(self, text: str) -> int | None:
-        """Id of an added token by its text."""
         return self._added_ids.get(text)
 
     def added_text(self, token_id: int | None) -> str:
@@ -162,7 +158,6 @@ class Tokenizer:
 
 
 def load_tokenizer(reader: SectionReader) -> Tokenizer:
-    """Load the tokenizer that a .zse file holds."""
     return Tokenizer.from_sections(
         lambda name: bytes(reader.section(name)) if reader.has_section(name) else None
     )
