@@ -73,7 +73,7 @@ def class_part(found: Definition) -> str:
     lines += [prose(node)]
     if made is not None and made.args.kwarg and "LoadFields" in ast.unparse(made.args.kwarg):
         lines += load_options_table()
-    lines += field_table(node)
+    lines += field_table(members(found))
     groups: dict[str, list[ast.FunctionDef]] = {}
     for item in methods:
         if not item.name.startswith("_"):
@@ -148,10 +148,10 @@ def argument(item: ast.arg, default: ast.expr | None = None) -> str:
     return text if default is None else f"{text} = {ast.unparse(default)}"
 
 
-def field_table(node: ast.ClassDef) -> list[str]:
+def field_table(body: list[ast.stmt]) -> list[str]:
     """Return the annotated fields of a record with the texts behind them."""
     rows = []
-    for item, after in zip_longest(node.body, node.body[1:]):
+    for item, after in zip_longest(body, body[1:]):
         if not isinstance(item, ast.AnnAssign) or item.target.id.startswith("_"):
             continue
         text = ""

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import InitVar, dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from zse.errors import InvalidParameterError
 from zse.kernels.layout import MAX_ALTERNATIVES
+from zse.kernels.lm_head_sample.row import Sampling
+from zse.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,9 +31,9 @@ _PENALTY_RANGE = (1e-6, 1e6)
 """Kernels compute in float32: a logit times or over what lies outside may not be a number."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class SamplingParams:
-    """How the tokens of one request are chosen and when it ends.
+@record
+class SamplingParams(Sampling):
+    """How the tokens of one request are chosen and when it ends. A ``top_k`` of -1 keeps all too.
 
     Raises:
         InvalidParameterError: A value is out of its range; ``param`` names it.
@@ -39,20 +41,6 @@ class SamplingParams:
 
     max_tokens: int | None = 256
     """Most tokens to generate; None means as many as the context has room for."""
-    temperature: float = 1.0
-    """0 is greedy."""
-    top_k: int = 0
-    """Keep the k likeliest tokens; 0 or -1 keeps all."""
-    top_p: float = 1.0
-    """Keep the likeliest tokens that together have this probability; 1 keeps all."""
-    min_p: float = 0.0
-    """Keep tokens with at least this share of the likeliest one's probability."""
-    repetition_penalty: float = 1.0
-    """Makes tokens of the prompt and the answer less likely when above 1."""
-    presence_penalty: float = 0.0
-    """Taken from the logits of tokens that the answer holds."""
-    frequency_penalty: float = 0.0
-    """Taken once for each time that the answer holds the token."""
     seed: int | None = None
     """Fixes the random draws; None draws a fresh seed for each request."""
     stop: tuple[str, ...] = ()
@@ -63,18 +51,15 @@ class SamplingParams:
     """Generate past the model's own end tokens."""
     min_tokens: int = 0
     """Tokens before which neither end tokens nor stop texts end the answer."""
-    logprobs: int | None = None
-    """Alternatives to report with each token's log-probability; None reports none at all."""
     n: int = 1
     """Independent answers to the same prompt."""
-    logit_bias: Mapping[int, float] = field(default_factory=dict)
-    """Added to the logits of these token ids, each in [-100, 100]."""
-    max_new_tokens: InitVar[int | None] = None
-    """Another name for ``max_tokens``."""
+    max_new_tokens: int | None = field(default=None, repr=False, compare=False)
+    """Another name for ``max_tokens``, and None once it has been read."""
 
-    def __post_init__(self, max_new_tokens: int | None) -> None:
-        if max_new_tokens is not None:
-            object.__setattr__(self, "max_tokens", max_new_tokens)
+    def __post_init__(self) -> None:
+        if self.max_new_tokens is not None:
+            object.__setattr__(self, "max_tokens", self.max_new_tokens)
+            object.__setattr__(self, "max_new_tokens", None)
         if self.top_k == -1 or self.top_k > _MAX_INT32:  # more than any vocabulary has
             object.__setattr__(self, "top_k", 0)
         object.__setattr__(self, "stop", _tuple_of(self.stop, str))
@@ -84,7 +69,7 @@ class SamplingParams:
         _check_bias(self.logit_bias)
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class Request:
     """One prompt with its parameters, in token ids."""
 

@@ -57,20 +57,11 @@ class Sequence:
     _row: SamplingRow = field(init=False)
 
     def __post_init__(self) -> None:
-        params = self.request.params
-        self._row = SamplingRow(
-            temperature=params.temperature,
-            top_k=params.top_k,
-            top_p=params.top_p,
-            min_p=params.min_p,
-            repetition_penalty=params.repetition_penalty,
-            presence_penalty=params.presence_penalty,
-            frequency_penalty=params.frequency_penalty,
+        self._row = SamplingRow.of_answer(
+            self.request.params,
             seed=self.seed,
             prompt_token_ids=self.prompt_token_ids,
             output_token_ids=self.output_token_ids,
-            logprobs=params.logprobs,
-            logit_bias=params.logit_bias,
         )
 
     @property

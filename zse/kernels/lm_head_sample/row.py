@@ -7,8 +7,8 @@ the CPU and passed to the kernels, which makes it the same for every backend.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import field
-from typing import TYPE_CHECKING
+from dataclasses import field, fields
+from typing import TYPE_CHECKING, Any
 
 from zse.kernels.layout import GREEDY_BELOW
 from zse.kernels.lm_head_sample.entries import AdjustmentHistory
@@ -22,20 +22,36 @@ _SINGLE_BITS = 24
 
 
 @record
-class SamplingRow:
+class Sampling:
+    """What is the same for all tokens of an answer."""
+
+    temperature: float = 1.0
+    """0 is greedy: the likeliest token, the lowest id on a tie."""
+    top_k: int = 0
+    """Keep the k likeliest tokens; 0 keeps all."""
+    top_p: float = 1.0
+    """Keep the likeliest tokens that together have this probability; 1 keeps all."""
+    min_p: float = 0.0
+    """Keep tokens with at least this share of the likeliest one's probability."""
+    repetition_penalty: float = 1.0
+    """Makes tokens of the prompt and the answer less likely when above 1."""
+    presence_penalty: float = 0.0
+    """Taken from the logits of tokens that the answer holds."""
+    frequency_penalty: float = 0.0
+    """Taken once for each time that the answer holds the token."""
+    logprobs: int | None = None
+    """Likeliest alternatives to report with each token; None reports no log-probability at all."""
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    """Added to the logits of these token ids, each in [-100, 100]."""
+
+
+@record
+class SamplingRow(Sampling):
     """How the next token of one sequence is chosen.
 
     The answer depends on this row and on the sequence alone, never on the rest of the batch.
     """
 
-    temperature: float = 1.0
-    """0 means greedy: the most likely token, the lowest id on a tie."""
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
     seed: int = 0
     step: int = 0
     """Number of tokens generated before this one; with ``seed`` it fixes the random draw."""
@@ -47,10 +63,12 @@ class SamplingRow:
     output_token_ids: Sequence[int] = ()
     history: AdjustmentHistory = field(default_factory=AdjustmentHistory, compare=False, repr=False)
     """Kept from step to step, so that a long text is not counted again for each token."""
-    logprobs: int | None = None
-    """Number of likeliest alternatives to report; None reports no log-probabilities at all."""
-    logit_bias: Mapping[int, float] = field(default_factory=dict)
     banned_token_ids: Collection[int] = ()
+
+    @classmethod
+    def of_answer(cls, sampling: Sampling, **own: Any) -> SamplingRow:
+        """Return a row of an answer that is sampled so; ``own`` are the fields that it adds."""
+        return cls(**{name: getattr(sampling, name) for name in _SHARED}, **own)
 
     def at_step(self, step: int, banned_token_ids: Collection[int]) -> SamplingRow:
         """Return the row of a later token of the same sequence; everything else stays."""
@@ -88,6 +106,9 @@ class SamplingRow:
     def is_truncated(self, vocab: int) -> bool:
         """Whether some of so many tokens are cut before a draw."""
         return 0 < self.top_k < vocab or self.top_p < 1.0 or self.min_p > 0.0
+
+
+_SHARED = tuple(each.name for each in fields(Sampling))
 
 
 def uniform(seed: int, step: int) -> float:
