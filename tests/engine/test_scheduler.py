@@ -5,7 +5,7 @@ import pytest
 from zse.engine.request import Request, SamplingParams
 from zse.engine.scheduler import Scheduler, rank_of
 from zse.engine.sequence import Sequence
-from zse.kv import KVCache
+from zse.kv.cache import KVCache
 
 
 def make_sequence(num_tokens, *, arrival=0, priority=0, leader=None, first_token=0):

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from zse.errors import EngineError
-from zse.kv import BlockAllocator
+from zse.kv.blocks import BlockAllocator
 
 
 def test_freed_block_is_reused_first():
@@ -26,7 +26,7 @@ def test_a_shared_block_is_freed_by_its_last_owner():
     (block,) = allocator.allocate(1)
     assert allocator.share(block) == 2
     assert allocator.release(block) == 1
-    assert allocator.num_used == 1
+    assert allocator.num_free == allocator.num_blocks - 1
     assert allocator.release(block) == 0
     assert allocator.num_free == 1
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zse.kv import KVCache
+from zse.kv.cache import KVCache
 
 
 @pytest.fixture

@@ -52,6 +52,6 @@ def test_tiny_is_a_small_llama_with_grouped_queries():
 
 def test_tiny_ends_an_answer_with_its_own_token():
     tokenizer = Tokenizer.from_folder(builtin_checkpoint("tiny"))
-    ends = [tokenizer.added_text(token_id) for token_id in tokenizer.eos_ids]
+    ends = [tokenizer.token_text(token_id) for token_id in tokenizer.eos_ids]
     assert ends[0] == "<|im_end|>"
     assert "<|endoftext|>" in ends

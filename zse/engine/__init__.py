@@ -1,5 +1,5 @@
 """zInfer: requests become tokens.
 
 The journey of a request: ``LLM`` or ``AsyncEngine`` -> ``EngineCore`` -> ``Scheduler`` (which
-tokens of which sequences) -> ``Runner`` (the model) -> ``output`` (tokens become text).
+tokens of which sequences) -> ``ModelRunner`` -> ``output`` (tokens become text).
 """

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from zse.backends.types import LogitRows, SampledToken
     from zse.engine.request import SamplingParams
-    from zse.engine.runner import Runner
     from zse.engine.scheduler import ScheduledChunk
+    from zse.models.runner import ModelRunner
     from zse.options import LoadOptions
 
 
@@ -71,7 +71,7 @@ class EngineCore:
 
     def __init__(
         self,
-        runner: Runner,
+        runner: ModelRunner,
         options: LoadOptions,
         *,
         eos_token_ids: tuple[int, ...] = (),

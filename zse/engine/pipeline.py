@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from zse.backends.operations import PendingStep
     from zse.backends.types import SampledToken
-    from zse.engine.runner import Runner
     from zse.engine.scheduler import ScheduledChunk, Scheduler
+    from zse.models.runner import ModelRunner
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class StepPipeline:
         runner: Computes them, in the order in which they were submitted.
     """
 
-    def __init__(self, scheduler: Scheduler, runner: Runner) -> None:
+    def __init__(self, scheduler: Scheduler, runner: ModelRunner) -> None:
         self._scheduler = scheduler
         self._runner = runner
         self._looks_ahead = runner.looks_ahead

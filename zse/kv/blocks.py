@@ -27,21 +27,14 @@ class BlockAllocator:
                 f"the KV pool has {num_blocks} blocks, expected at least 1",
                 hint="Give the cache more memory, or load a smaller model.",
             )
+        self.num_blocks = num_blocks
         self._references = [0] * num_blocks
         # A stack: the block that was freed last is the one most likely still in a cache.
         self._free = list(range(num_blocks - 1, -1, -1))
 
     @property
-    def num_blocks(self) -> int:
-        return len(self._references)
-
-    @property
     def num_free(self) -> int:
         return len(self._free)
-
-    @property
-    def num_used(self) -> int:
-        return len(self._references) - len(self._free)
 
     def allocate(self, num_blocks: int) -> list[int] | None:
         """Take ``num_blocks`` free blocks, each with one reference.

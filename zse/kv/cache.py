@@ -44,14 +44,11 @@ class KVCache:
     """
 
     def __init__(self, *, num_blocks: int, block_size: int, prefix_cache: bool = True) -> None:
+        self.num_blocks = num_blocks
         self.block_size = block_size
         self._allocator = BlockAllocator(num_blocks)
         self._tree = RadixTree(self._allocator, block_size=block_size)
         self._keeps_prefixes = prefix_cache
-
-    @property
-    def num_blocks(self) -> int:
-        return self._allocator.num_blocks
 
     @property
     def num_available(self) -> int:
@@ -98,9 +95,8 @@ class KVCache:
         for block in reused:
             self._tree.acquire(block)  # first, so that making room cannot evict them
         num_new = self.blocks_for(len(token_ids)) - len(reused)
-        fresh = None
-        if num_new + num_reserved <= self.num_available:
-            fresh = self._allocate(num_new)
+        has_room = num_new + num_reserved <= self.num_available
+        fresh = self._allocate(num_new) if has_room else None
         if fresh is None:
             for block in reversed(reused):
                 self._tree.release(block)
@@ -184,8 +180,7 @@ class KVCache:
     def _reusable(self, token_ids: Sequence[int], namespace: str, num_blocks: int) -> list[int]:
         if not self._keeps_prefixes:
             return []
-        covered = token_ids[: num_blocks * self.block_size]
-        return list(self._tree.match(covered, namespace=namespace).blocks)
+        return self._tree.match(token_ids[: num_blocks * self.block_size], namespace=namespace)
 
     def _allocate(self, num_blocks: int) -> list[int] | None:
         missing = num_blocks - self._allocator.num_free

@@ -18,22 +18,10 @@ from __future__ import annotations
 import heapq
 from typing import TYPE_CHECKING
 
-from zse.records import record
-
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from zse.kv.blocks import BlockAllocator
-
-
-@record
-class PrefixMatch:
-    """The longest cached prefix of a token list."""
-
-    num_tokens: int
-    """Tokens covered: a multiple of the block size."""
-    blocks: tuple[int, ...]
-    """Blocks that hold them, in order. The caller takes references before anything else runs."""
 
 
 class _Node:
@@ -68,22 +56,21 @@ class RadixTree:
         self._nodes: dict[int, _Node] = {}
         self._candidates: list[tuple[int, int, _Node]] = []
         self._clock = 0
-        self._num_evictable = 0
+        self.num_evictable = 0
+        """Blocks that only the tree references; all of them can be evicted, leaves first."""
 
     @property
     def num_blocks(self) -> int:
         return len(self._nodes)
 
-    @property
-    def num_evictable(self) -> int:
-        """Blocks that only the tree references; all of them can be evicted, leaves first."""
-        return self._num_evictable
-
     def blocks(self) -> Iterator[int]:
         return iter(self._nodes)
 
-    def match(self, token_ids: Sequence[int], *, namespace: str = "") -> PrefixMatch:
-        """Return the longest cached prefix of ``token_ids`` made of whole blocks."""
+    def match(self, token_ids: Sequence[int], *, namespace: str = "") -> list[int]:
+        """Return the blocks of the longest cached prefix of ``token_ids``, in order.
+
+        The caller takes references before anything else runs.
+        """
         node = self._roots.get(namespace)
         blocks: list[int] = []
         self._clock += 1
@@ -91,9 +78,9 @@ class RadixTree:
             node = node.children.get(key) if node is not None else None
             if node is None:
                 break
-            self._touch(node)
+            node.last_used = self._clock
             blocks.append(node.block)
-        return PrefixMatch(num_tokens=len(blocks) * self._block_size, blocks=tuple(blocks))
+        return blocks
 
     def insert(
         self,
@@ -133,7 +120,7 @@ class RadixTree:
                 node.children[key] = child
                 self._nodes[block] = child
                 self._allocator.share(block)
-            self._touch(child)
+            child.last_used = self._clock
             held.append(child.block)
             node = child
         return held
@@ -141,12 +128,12 @@ class RadixTree:
     def acquire(self, block: int) -> None:
         """Take a reference on any owned block, cached or not, for a sequence."""
         if self._allocator.share(block) == 2 and block in self._nodes:
-            self._num_evictable -= 1
+            self.num_evictable -= 1
 
     def release(self, block: int) -> None:
         """Drop a sequence's reference on any block, cached or not."""
         if self._allocator.release(block) == 1 and block in self._nodes:
-            self._num_evictable += 1
+            self.num_evictable += 1
             self._offer(self._nodes[block])
 
     def evict(self, num_blocks: int) -> int:
@@ -177,9 +164,6 @@ class RadixTree:
         for start in range(0, len(token_ids) - size + 1, size):
             yield tuple(token_ids[start : start + size])
 
-    def _touch(self, node: _Node) -> None:
-        node.last_used = self._clock
-
     def _is_evictable(self, node: _Node) -> bool:
         return not node.children and self._allocator.references(node.block) == 1
 
@@ -195,7 +179,7 @@ class RadixTree:
         del parent.children[node.key]
         del self._nodes[node.block]
         self._allocator.release(node.block)
-        self._num_evictable -= 1
+        self.num_evictable -= 1
         if parent.parent is not None:
             parent.last_used = max(parent.last_used, node.last_used)
             self._offer(parent)

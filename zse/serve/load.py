@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
     from zse.engine.loading import LoadedModel as EngineModel
     from zse.engine.opening import OpenedModel
+    from zse.format.model_file import ModelFile
     from zse.serve.head_start import HeadStart
     from zse.serve.state import AppState
     from zse.settings import Settings
     from zse.text.template import ChatTemplate
-    from zse.text.tokenizer import SectionReader
 
 LOG = logging.getLogger("zse.serve")
 
@@ -89,7 +89,7 @@ def _tell(opened: OpenedModel, state: AppState) -> None:
     LOG.info("model opened", extra={**model, **facts, **size})
 
 
-def _template_of(reader: SectionReader) -> ChatTemplate | None:
+def _template_of(reader: ModelFile) -> ChatTemplate | None:
     from zse.text.template import load_chat_template
 
     try:
@@ -121,7 +121,7 @@ def _fingerprint(loaded: EngineModel) -> str:
     return f"zse-{digest.hexdigest()[:16]}"
 
 
-def sampling_defaults(reader: SectionReader) -> Mapping[str, float]:
+def sampling_defaults(reader: ModelFile) -> Mapping[str, float]:
     """Read the model's own sampling defaults; ``do_sample: false`` there means greedy."""
     if not reader.has_section("generation_config.json"):
         return {}

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import struct
+from dataclasses import asdict
 
 from zse.format.errors import Rule
 from zse.text.facts import TokenizerFacts, parse_object
@@ -22,7 +23,7 @@ _MAGIC, _VERSION = b"ZTOK", 1
 def pack(facts: TokenizerFacts, payload: bytes) -> bytes:
     """Return the section's bytes; the same facts and payload give the same bytes."""
     document = json.dumps(
-        facts.to_json(), sort_keys=True, separators=(",", ":"), ensure_ascii=False
+        asdict(facts), sort_keys=True, separators=(",", ":"), ensure_ascii=False
     ).encode()
     return _HEAD.pack(_MAGIC, _VERSION, len(document)) + document + payload
 

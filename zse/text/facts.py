@@ -7,8 +7,7 @@ when a checkpoint is converted, and stored as a few kilobytes of JSON.
 from __future__ import annotations
 
 import json
-from dataclasses import field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from zse.format.errors import Rule
 from zse.records import record
@@ -17,8 +16,7 @@ Kind = Literal["byte_level", "metaspace", "other"]
 """How tokens become bytes: by the byte alphabet, by ▁ and <0xNN>, or only as a whole sequence."""
 
 
-@record
-class AddedToken:
+class AddedToken(NamedTuple):
     """One added token: matched in text before the model runs; ``special`` ones are control."""
 
     token_id: int
@@ -39,26 +37,16 @@ class TokenizerFacts:
     strips_space: bool = False
     prefix_ids: tuple[int, ...] = ()
     suffix_ids: tuple[int, ...] = ()
-    added: tuple[AddedToken, ...] = field(default=())
+    added: tuple[AddedToken, ...] = ()
 
     @property
     def special_ids(self) -> frozenset[int]:
         """Ids of control tokens, which decoding leaves out by default."""
         return frozenset(token.token_id for token in self.added if token.special)
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "kind": self.kind,
-            "vocab_size": self.vocab_size,
-            "strips_space": self.strips_space,
-            "prefix_ids": list(self.prefix_ids),
-            "suffix_ids": list(self.suffix_ids),
-            "added": [[token.token_id, token.text, token.special] for token in self.added],
-        }
-
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> TokenizerFacts:
-        """Build from :meth:`to_json`'s values.
+        """Build from the values of its fields, as JSON has them.
 
         Raises:
             FormatError: A field is missing or has the wrong type.
@@ -71,7 +59,7 @@ class TokenizerFacts:
                 prefix_ids=tuple(int(i) for i in value["prefix_ids"]),
                 suffix_ids=tuple(int(i) for i in value["suffix_ids"]),
                 added=tuple(
-                    AddedToken(token_id=int(i), text=str(text), special=bool(special))
+                    AddedToken(int(i), str(text), bool(special))
                     for i, text, special in value["added"]
                 ),
             )

@@ -10,12 +10,15 @@ import datetime
 import json
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from zse.errors import TemplateError
 from zse.text.facts import parse_object
 from zse.text.template_guard import CHARGE, CHECK, JOIN, REPLACE, weave
-from zse.text.tokenizer import SectionReader, special_token_text
+from zse.text.tokenizer import special_token_text
+
+if TYPE_CHECKING:
+    from zse.format.model_file import ModelFile
 
 _FUEL_PER_KILOBYTE = 200_000
 _FUEL_PER_INPUT_VALUE = 2_000
@@ -173,7 +176,7 @@ class _Budget:
         return separator.join(texts)
 
 
-def load_chat_template(reader: SectionReader) -> ChatTemplate:
+def load_chat_template(reader: ModelFile) -> ChatTemplate:
     """Load the chat template that a .zse file holds.
 
     Raises:

@@ -10,7 +10,7 @@ import functools
 import itertools
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 from zse.errors import NotFoundError
 from zse.format.errors import Rule
@@ -21,6 +21,8 @@ from zse.text.facts import TokenizerFacts, parse_object
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from zse.format.model_file import ModelFile
+
 Sections = Callable[[str], bytes | None]
 
 
@@ -28,16 +30,6 @@ class NoTokenizerError(NotFoundError):
     """A model holds no tokenizer, so that it can neither read nor write text."""
 
     default_hint = "Convert the checkpoint again with --tokenizer FOLDER."
-
-
-class SectionReader(Protocol):
-    """The part of a .zse reader that tokenizers and templates are loaded from."""
-
-    def has_section(self, name: str) -> bool:
-        """Return whether the file holds this section."""
-
-    def section(self, name: str) -> memoryview:
-        """Return the section's bytes."""
 
 
 class Tokenizer:
@@ -61,8 +53,6 @@ class Tokenizer:
         self.eos_ids = tuple(eos_ids)
         self.special_ids = facts.special_ids
         self.vocab_size = facts.vocab_size
-        self._added_text = {token.token_id: token.text for token in facts.added}
-        self._added_ids = {token.text: token.token_id for token in facts.added}
         specials = sorted((t.text for t in facts.added if t.special), key=len, reverse=True)
         self._special_pattern = re.compile("|".join(map(re.escape, specials)) or r"(?!)")
         self.token_bytes = functools.lru_cache(maxsize=65536)(engine.token_bytes)
@@ -140,13 +130,6 @@ class Tokenizer:
         """Text of one token for display; U+FFFD stands for bytes that are no whole character."""
         return self.token_bytes(token_id).decode("utf-8", "replace")
 
-    def special_id(self, text: str) -> int | None:
-        return self._added_ids.get(text)
-
-    def added_text(self, token_id: int | None) -> str:
-        """Text of an added token; empty when the id is None or names an ordinary token."""
-        return "" if token_id is None else self._added_text.get(token_id, "")
-
     def _encode_as_plain_text(self, text: str) -> list[int]:
         """Cut every control token's text in two, so that no vocabulary can match it whole."""
         cuts = [match.start() + 1 for match in self._special_pattern.finditer(text)]
@@ -157,13 +140,13 @@ class Tokenizer:
         return [i for i in ids if i not in self.special_ids]
 
 
-def load_tokenizer(reader: SectionReader) -> Tokenizer:
+def load_tokenizer(reader: ModelFile) -> Tokenizer:
     return Tokenizer.from_sections(
         lambda name: bytes(reader.section(name)) if reader.has_section(name) else None
     )
 
 
-def check_tokenizer(reader: SectionReader, name: str) -> None:
+def check_tokenizer(reader: ModelFile, name: str) -> None:
     """Refuse a .zse file that holds no tokenizer.
 
     Raises:
