@@ -14,8 +14,11 @@ from zse.cli.app import App, command_of
 from zse.cli.deployed import TargetName
 from zse.cli.deployed import app as of_deployed
 from zse.cli.parameters import Force, Json, complete_model
+from zse.cli.table_flags import with_flags_of
+from zse.deploy.order import Order
 from zse.deploy.registry import TARGETS
 from zse.deploy.verbs import Verb
+from zse.options import options_of, own_options
 
 if TYPE_CHECKING:
     from typer._click import Context, HelpFormatter
@@ -42,14 +45,6 @@ ImageLabels = Annotated[
         help="Where the image's labels are read: oci:DIR, tar:FILE, none; else the registry.",
     ),
 ]
-Name = Annotated[str, Option(help="Of the endpoint; the image's name when not given.")]
-Form = Annotated[
-    str,
-    Option(
-        help="Of modal: server or class; runpod: load-balancer or queue; kubernetes: scale-to-zero "
-        "or always-on; terraform: the module."
-    ),
-]
 Gpu = Annotated[str, Option(metavar="TYPE", help="GPU type as the platform names it, or none.")]
 MemoryGib = Annotated[
     float, Option(show_default=False, help="Memory that MODEL needs, if it is known.")
@@ -58,19 +53,6 @@ ContextTokens = Annotated[
     int,
     Option("--context", show_default=False, help="Tokens of context that must fit; default 4096."),
 ]
-MinReplicas = Annotated[int, Option("--min", help="Replicas that never sleep.")]
-MaxReplicas = Annotated[int, Option("--max", help="Replicas at most.")]
-Concurrency = Annotated[int, Option(help="Requests a replica.")]
-IdleSeconds = Annotated[int, Option(help="Until a replica sleeps.")]
-StartupSeconds = Annotated[int, Option(help="Until a start has failed.")]
-DrainSeconds = Annotated[int, Option(help="For work in flight at a stop.")]
-Port = Annotated[int, Option(help="Port of the server.")]
-Public = Annotated[bool, Option("--public", help="Let anyone ask who knows the address.")]
-Region = Annotated[str, Option(help="As the platform names it.")]
-Volume = Annotated[str, Option(help="Volume of the platform, mounted at /models.")]
-Bucket = Annotated[str, Option(help="Bucket mounted at /models (modal).")]
-BucketSecret = Annotated[str, Option(help="The platform's secret with the bucket's keys.")]
-RegistrySecret = Annotated[str, Option(help="The platform's credential for the registry.")]
 Env = Annotated[list[str] | None, Option(metavar="NAME=VALUE", help="Variable of the server.")]
 Secret = Annotated[
     list[str] | None,
@@ -131,30 +113,17 @@ class _DeployCommand(TyperCommand):
 
 
 @app.command("deploy", cls=_DeployCommand)
+@with_flags_of(options_of(Order), of=Order)
 def command(
     *,
     target: TargetName,
     model: ModelFile = "",
     image: Image,
     image_labels: ImageLabels = "",
-    name: Name = "",
-    form: Form = "",
     gpu: Gpu = "",
     memory_gib: MemoryGib = 0.0,
     context_tokens: ContextTokens = 0,
-    min_replicas: MinReplicas = 0,
-    max_replicas: MaxReplicas = 1,
-    concurrency: Concurrency = 16,
-    idle_seconds: IdleSeconds = 300,
-    startup_seconds: StartupSeconds = 240,
-    drain_seconds: DrainSeconds = 30,
-    port: Port = 8000,
-    is_public: Public = False,
-    region: Region = "",
-    volume: Volume = "",
-    bucket: Bucket = "",
-    bucket_secret: BucketSecret = "",
-    registry_secret: RegistrySecret = "",
+    given: dict[str, Any],
     env: Env = None,
     secrets: Secret = None,
     extra: Extra = None,
@@ -174,19 +143,22 @@ def command(
     The plan is printed first: what will be created, on which machine, for how much an hour, with
     which secrets. Then its files are written; nothing costs money before --apply.
     """
-    from zse.deploy.order import Order, parse_pairs, parse_secrets
+    from zse.deploy.order import parse_pairs, parse_secrets
     from zse.deploy.registry import make_plan
 
+    fields = {name: given[row.key] for name, row in own_options(Order).items()}
+    is_placed = bool(gpu or fields["volume"] or fields["bucket"])
     order = Order(
-        image=image, name=name, model=model, form=form, gpu=gpu, port=port, region=region,
-        min_replicas=min_replicas, max_replicas=max_replicas, concurrency=concurrency,
-        idle_seconds=idle_seconds, startup_seconds=startup_seconds, drain_seconds=drain_seconds,
-        is_public=is_public, volume=volume, bucket=bucket, bucket_secret=bucket_secret,
-        registry_secret=registry_secret, env=parse_pairs(env or [], "--env"),
-        secrets=parse_secrets(secrets or []), extra=parse_pairs(extra or [], "--set"),
+        image=image,
+        model=model,
+        gpu=gpu,
+        env=parse_pairs(env or [], "--env"),
+        secrets=parse_secrets(secrets or []),
+        extra=parse_pairs(extra or [], "--set"),
         look=_look(image, image_labels),
-        need=_need(target, model, gpu, context_tokens, memory_gib, bool(gpu or volume or bucket)),
-    )  # fmt: skip
+        need=_need(target, model, gpu, context_tokens, memory_gib, is_placed),
+        **fields,
+    )
     plan = make_plan(target, order)
     typer.echo(json.dumps(plan.to_json(), indent=2) if as_json else plan.to_text())
     if not dry_run:

@@ -18,13 +18,15 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 
-def with_flags_of(keys: Iterable[str]) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
-    """Return what gives a command the flags of some options of ``ServeOptions``.
+def with_flags_of(
+    keys: Iterable[str], of: type = ServeOptions
+) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
+    """Return what gives a command the flags of some options of a record, where ``given`` stands.
 
-    The command takes them as one keyword, ``given``: by key, None where a flag was not given. That
-    is what ``zse.options.with_flags`` reads.
+    The command takes them as that one keyword: by key, None where a flag was not given and the
+    environment may say it. That is what ``zse.options.with_flags`` and ``with_values`` read.
     """
-    rows = {key: options_of(ServeOptions)[key] for key in keys}
+    rows = {key: options_of(of)[key] for key in keys}
 
     def add(command: Callable[..., Result]) -> Callable[..., Result]:
         @wraps(command)
@@ -36,22 +38,25 @@ def with_flags_of(keys: Iterable[str]) -> Callable[[Callable[..., Result]], Call
         own = [
             one.replace(kind=Parameter.KEYWORD_ONLY, annotation=hints[name])
             for name, one in signature(command).parameters.items()
-            if name != "given"
         ]
-        flags = [
-            Parameter(key, Parameter.KEYWORD_ONLY, default=None, annotation=_annotation(row))
-            for key, row in rows.items()
-        ]
-        run.__signature__ = signature(command).replace(parameters=[*own, *flags])  # type: ignore[attr-defined]
-        run.__annotations__ = {one.name: one.annotation for one in (*own, *flags)}
+        place = [one.name for one in own].index("given")
+        own[place : place + 1] = [_flag(key, row) for key, row in rows.items()]
+        run.__signature__ = signature(command).replace(parameters=own)  # type: ignore[attr-defined]
+        run.__annotations__ = {one.name: one.annotation for one in own}
         return run
 
     return add
 
 
-def _annotation(row: Option) -> Any:
+def _flag(key: str, row: Option) -> Parameter:
     names = row.flags
-    if row.kind is bool:
+    if row.kind is bool and (row.variables or row.default):
         names = (f"{names[0]}/{names[0].replace('--', '--no-', 1)}", *names[1:])
     kind: Any = Literal[row.choices] if row.choices else row.kind
-    return Annotated[kind | None, typer.Option(*names, help=row.help_text)]
+    default = row.default
+    if row.variables:
+        kind, default = kind | None, None
+    option = typer.Option(*names, help=row.help_text if row.variables else row.meaning)
+    return Parameter(
+        key, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option]
+    )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from zse.errors import UsageError
 from zse.oci.registry.reference import parse_reference
+from zse.options import MAX_PORT, described, own_options
 from zse.records import record
 from zse.store.location import is_address, parse_location
 
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 MODELS_FOLDER = "/models"
 """Where volumes and buckets are mounted; the image expects a mounted model there."""
 NO_GPU = "none"
-MAX_PORT = 65535
 MAX_NAME = 52
 """Kubernetes allows 63 characters, and platforms add suffixes."""
 
@@ -75,39 +75,37 @@ class Order:
 
     image: str
     """Image reference that the platform pulls."""
-    name: str = ""
-    """Of the endpoint; empty takes the last word of the image's repository."""
     look: ImageLook = field(default_factory=ImageLook)
     """What the image says of itself."""
     model: str = ""
     """MODEL as given: sized when it can be read here, passed on when it is an address."""
     need: MemoryEstimate | None = None
     """Memory the model needs; None when it is not known."""
-    form: str = ""
-    """Which of the target's forms; empty is its first."""
+    name: str = described("", "Of the endpoint; the image's name when not given", env="")
+    form: str = described(
+        "",
+        "Of modal: server or class; runpod: load-balancer or queue; kubernetes: scale-to-zero "
+        "or always-on; terraform: the module",
+        env="",
+    )
+    """Empty is the target's first."""
     gpu: str = ""
     """The platform's name of a GPU type; empty chooses one; "none" is a CPU deployment."""
-    min_replicas: int = 0
-    max_replicas: int = 1
-    concurrency: int = 16
-    """Requests a replica works on before another is started."""
-    idle_seconds: int = 300
-    """Without requests, until a replica is put to sleep."""
-    startup_seconds: int = 240
-    """Until a replica that is not ready counts as broken."""
-    drain_seconds: int = 30
-    """For work in flight after SIGTERM."""
-    port: int = 8000
-    is_public: bool = False
-    """Whether anyone who knows the address may ask."""
-    region: str = ""
-    volume: str = ""
-    """Named volume of the platform, mounted at /models."""
-    bucket: str = ""
-    """Bucket mounted at /models, where the platform can mount one."""
-    bucket_secret: str = ""
-    registry_secret: str = ""
-    """The platform's credential for the image's registry."""
+    min_replicas: int = described(0, "Replicas that never sleep", key="min", env="")
+    max_replicas: int = described(1, "Replicas at most", key="max", env="", least=1)
+    concurrency: int = described(16, "Requests a replica", env="", least=1)
+    """What a replica works on before another is started."""
+    idle_seconds: int = described(300, "Until a replica sleeps", env="")
+    """Without requests."""
+    startup_seconds: int = described(240, "Until a start has failed", env="", least=1)
+    drain_seconds: int = described(30, "For work in flight at a stop", env="")
+    port: int = described(8000, "Port of the server", env="", least=1, most=MAX_PORT)
+    is_public: bool = described(False, "Let anyone ask who knows the address", key="public", env="")
+    region: str = described("", "As the platform names it", env="")
+    volume: str = described("", "Volume of the platform, mounted at /models", env="")
+    bucket: str = described("", "Bucket mounted at /models (modal)", env="")
+    bucket_secret: str = described("", "The platform's secret with the bucket's keys", env="")
+    registry_secret: str = described("", "The platform's credential for the registry", env="")
     env: Mapping[str, str] = field(default_factory=dict)
     secrets: tuple[SecretUse, ...] = ()
     extra: Mapping[str, str] = field(default_factory=dict)
@@ -115,7 +113,11 @@ class Order:
 
     def __post_init__(self) -> None:
         parse_reference(self.image)
-        self._check_model()
+        if self.address is not None and self.address.is_prefix:
+            raise UsageError(
+                f"{self.address} names a folder, not a model",
+                hint=f"Add a name: {self.address.url.rstrip('/')}/NAME.zse",
+            )
         name = self.name or _name_of(self.image)
         if not _NAME.fullmatch(name) or len(name) > MAX_NAME:
             raise UsageError(
@@ -133,22 +135,9 @@ class Order:
         if both:
             raise UsageError(f"{', '.join(sorted(both))}: a value and a secret at the same time")
 
-    def _check_model(self) -> None:
-        if self.address is not None and self.address.is_prefix:
-            raise UsageError(
-                f"{self.address} names a folder, not a model",
-                hint=f"Add a name: {self.address.url.rstrip('/')}/NAME.zse",
-            )
-
     def _check_numbers(self) -> None:
-        for name in ("concurrency", "max_replicas", "startup_seconds", "port"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"{name} is {getattr(self, name)}, expected 1 or more")
-        for name in ("min_replicas", "idle_seconds", "drain_seconds"):
-            if getattr(self, name) < 0:
-                raise UsageError(f"{name} is {getattr(self, name)}, expected 0 or more")
-        if self.port > MAX_PORT:
-            raise UsageError(f"port is {self.port}, expected at most {MAX_PORT}")
+        for name, row in own_options(Order).items():
+            row.check(getattr(self, name), name)
         if self.min_replicas > self.max_replicas:
             raise UsageError(
                 f"{self.min_replicas} replicas at least, but {self.max_replicas} at most"
