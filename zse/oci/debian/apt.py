@@ -58,9 +58,8 @@ def _addresses(apt_folder: Path) -> list[str]:
     """List the addresses of all binary sources, in apt's order."""
     parts = apt_folder / "sources.list.d"
     addresses: list[str] = []
-    for path in [apt_folder / "sources.list", *sorted(parts.glob("*.list"))]:
-        if path.is_file():
-            addresses += _one_line_addresses(path.read_text())
+    for path in filter(Path.is_file, [apt_folder / "sources.list", *sorted(parts.glob("*.list"))]):
+        addresses += _one_line_addresses(path.read_text())
     for path in sorted(parts.glob("*.sources")):
         addresses += _paragraph_addresses(path.read_text())
     schemes = ("http://", "https://")  # a file: archive or a disc is apt's alone

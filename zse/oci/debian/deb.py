@@ -6,6 +6,7 @@ import gzip
 import io
 import lzma
 import tarfile
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import zstandard
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 _AR_MAGIC = b"!<arch>\n"
 _AR_HEADER_BYTES = 60
 _MAX_DATA_BYTES = 1 << 30
+_MERGED = frozenset({"bin", "sbin", "lib", "lib64", "lib32"})
 
 
 def deb_entries(package: Path) -> Iterator[Entry]:
@@ -28,20 +30,13 @@ def deb_entries(package: Path) -> Iterator[Entry]:
     Hard links become copies. Devices and setuid bits are dropped.
 
     Raises:
-        ImageError: The file is not a Debian package.
-        ImageError: A path leaves the root.
+        ImageError: The file is not a Debian package, or a path leaves the root.
     """
-    try:
-        data = _data_tar(package)
-        with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as archive:
-            for member in archive:
-                entry = _entry(archive, member, package.name)
-                if entry is not None:
-                    yield entry
-    except (tarfile.TarError, lzma.LZMAError, zstandard.ZstdError, OSError, EOFError) as error:
-        raise ImageRule.DEBIAN(
-            f"{package.name} is not a readable Debian package: {error}"
-        ) from error
+    with _files(package) as archive:
+        for member in archive:
+            entry = _entry(archive, member, package.name)
+            if entry is not None:
+                yield entry
 
 
 def read_deb_file(package: Path, path: str) -> bytes:
@@ -50,12 +45,17 @@ def read_deb_file(package: Path, path: str) -> bytes:
     Raises:
         ImageError: The file is not a Debian package.
     """
+    with _files(package) as archive, suppress(KeyError):
+        stream = archive.extractfile(f"./{path}")
+        return stream.read() if stream is not None else b""
+    return b""
+
+
+@contextmanager
+def _files(package: Path) -> Iterator[tarfile.TarFile]:
     try:
         with tarfile.open(fileobj=io.BytesIO(_data_tar(package)), mode="r:") as archive:
-            stream = archive.extractfile(f"./{path}")
-            return stream.read() if stream is not None else b""
-    except KeyError:
-        return b""
+            yield archive
     except (tarfile.TarError, lzma.LZMAError, zstandard.ZstdError, OSError, EOFError) as error:
         raise ImageRule.DEBIAN(
             f"{package.name} is not a readable Debian package: {error}"
@@ -65,7 +65,7 @@ def read_deb_file(package: Path, path: str) -> bytes:
 def merged_usr_path(path: str) -> str:
     """Move a path of /bin, /sbin or /lib* below /usr, where it lies on every system since 2021."""
     head, slash, _ = path.partition("/")
-    return f"usr/{path}" if slash and head in {"bin", "sbin", "lib", "lib64", "lib32"} else path
+    return f"usr/{path}" if slash and head in _MERGED else path
 
 
 def _entry(archive: tarfile.TarFile, member: tarfile.TarInfo, package: str) -> Entry | None:
@@ -74,9 +74,7 @@ def _entry(archive: tarfile.TarFile, member: tarfile.TarInfo, package: str) -> E
         return None
     path = merged_usr_path(check_member_path(name, archive=package))
     if member.isdir():
-        if path in {"bin", "sbin", "lib", "lib64", "lib32"}:
-            return None
-        return directory(path, mode=member.mode & 0o1777)
+        return None if path in _MERGED else directory(path, mode=member.mode & 0o1777)
     if member.issym():
         return symlink(path, member.linkname)
     if member.isreg() or member.islnk():

@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -136,11 +137,8 @@ def resolve(
 
 def compare_versions(left: str, right: str) -> int:
     """Order two Debian versions: below 0, 0 or above 0."""
-    a, b = _split_version(left), _split_version(right)
-    for x, y in zip(a, b, strict=True):
-        if order := _compare_part(x, y):
-            return order
-    return 0
+    parts = zip(_split_version(left), _split_version(right), strict=True)
+    return next(filter(None, (_compare_part(x, y) for x, y in parts)), 0)
 
 
 def _choose(
@@ -150,14 +148,14 @@ def _choose(
     providers: dict[str, list[str]],
     chosen: dict[str, Package],
 ) -> str:
-    for name in alternatives:
-        if name in chosen:
-            return name
+    known = next((name for name in alternatives if name in chosen), "")
+    if known:
+        return known
     for name in alternatives:
         if name in newest:
             return name
         if name in providers:
-            return sorted(providers[name])[0]
+            return min(providers[name])
     raise ImageRule.DEBIAN(f"{wanted_by} depends on {' | '.join(alternatives)}, which is not there")
 
 
@@ -199,16 +197,11 @@ def _split_version(version: str) -> tuple[str, str, str]:
 
 def _compare_part(left: str, right: str) -> int:
     """Compare alternating runs of other characters and digits; "~" sorts before the end."""
-    pattern = re.compile(r"(\D*)(\d*)")
-    a, b = pattern.findall(left), pattern.findall(right)
-    for index in range(max(len(a), len(b))):
-        text_a, number_a = a[index] if index < len(a) else ("", "")
-        text_b, number_b = b[index] if index < len(b) else ("", "")
-        key_a, key_b = _text_key(text_a), _text_key(text_b)
-        if key_a != key_b:
-            return -1 if key_a < key_b else 1
-        if int(number_a or 0) != int(number_b or 0):
-            return -1 if int(number_a or 0) < int(number_b or 0) else 1
+    runs = (re.findall(r"(\D*)(\d*)", part) for part in (left, right))
+    for ours, theirs in zip_longest(*runs, fillvalue=("", "")):
+        a, b = ((_text_key(text), int(number or 0)) for text, number in (ours, theirs))
+        if a != b:
+            return -1 if a < b else 1
     return 0
 
 

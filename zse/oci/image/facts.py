@@ -6,6 +6,7 @@ them: an image for CPUs is of no use on a machine with a GPU.
 
 from __future__ import annotations
 
+from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
 from zse.printable import printable
@@ -15,20 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _PREFIX = "dev.zse."
-_LABELS = {
-    "version": "version",
-    "recipe": "recipe",
-    "device": "device",
-    "kernels": "kernels",
-    "weights": "weights",
-    "model_name": "model.name",
-    "model_revision": "model.revision",
-    "model_scheme": "model.scheme",
-    "model_sha256": "model.sha256",
-    "model_url": "model.url",
-    "byte_code": "byte-code",
-}
-"""Field -> label, without the prefix."""
 NO_BYTE_CODE = "none"
 
 
@@ -62,17 +49,18 @@ class ImageFacts:
         return bool(self.recipe)
 
     def to_labels(self) -> dict[str, str]:
-        words = {
-            field: ",".join(getattr(self, field)) if field == "kernels" else getattr(self, field)
-            for field in _LABELS
-        }
-        return {f"{_PREFIX}{_LABELS[field]}": text for field, text in words.items() if text}
+        words = {**asdict(self), "kernels": ",".join(self.kernels)}
+        return {_label(field): text for field, text in words.items() if text}
 
     @classmethod
     def from_labels(cls, labels: Mapping[str, str]) -> ImageFacts:
         """Read labels, which anybody may have written; what they do not say stays empty."""
-        found: dict[str, Any] = {}
-        for field, name in _LABELS.items():
-            text = printable(str(labels.get(f"{_PREFIX}{name}", "")))
-            found[field] = tuple(filter(None, text.split(","))) if field == "kernels" else text
-        return cls(**found)
+        found: dict[str, Any] = {
+            field.name: printable(str(labels.get(_label(field.name), ""))) for field in fields(cls)
+        }
+        return cls(**found | {"kernels": tuple(filter(None, found["kernels"].split(",")))})
+
+
+def _label(field: str) -> str:
+    """Return the label of a field: ``dev.zse.model.name`` of ``model_name``."""
+    return f"{_PREFIX}{field.replace('model_', 'model.').replace('_', '-')}"

@@ -54,7 +54,7 @@ def write_archive(
     annotations = {**top.annotations, REFERENCE_NAME: name.tag, _IMAGE_NAME: str(name)}
     digests = [top.digest, *blobs]
     if referrers:
-        listed = layout.add(MEDIA_TYPE_INDEX, build_index(referrers, {})).digest
+        listed = layout.add(MEDIA_TYPE_INDEX, build_index(referrers)).digest
         annotations[REFERRERS] = listed
         digests.append(listed)
     index = {
@@ -63,8 +63,9 @@ def write_archive(
         "manifests": [replace(top, annotations=annotations).to_json()],
     }
     with LocalWriter(target) as stream:
-        entries = _entries(layout, index, _docker_manifest(layout, images[0], name), digests)
-        write_tar(entries, stream)
+        write_tar(
+            _entries(layout, index, _docker_manifest(layout, images[0], name), digests), stream
+        )
 
 
 def _docker_manifest(
@@ -72,13 +73,8 @@ def _docker_manifest(
 ) -> list[dict[str, Any]]:
     """Return what docker's classic store reads: paths of config and layers, and the name."""
     config, layers = parse_manifest(layout.read_blob(image.digest))
-    return [
-        {
-            "Config": _member(config.digest),
-            "RepoTags": [str(name)],
-            "Layers": [_member(layer.digest) for layer in layers],
-        }
-    ]
+    paths = [_member(layer.digest) for layer in layers]
+    return [{"Config": _member(config.digest), "RepoTags": [str(name)], "Layers": paths}]
 
 
 def _entries(

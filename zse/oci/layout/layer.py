@@ -76,24 +76,19 @@ class Layer:
 
 
 class StageProgress(Protocol):
-    """Hears how far a piece of work is."""
+    """Hears what is done, and how far: bytes so far and in all."""
 
-    def __call__(self, word: str, done_bytes: int, total_bytes: int, /) -> None:
-        """Take what is done, its bytes so far and in all."""
+    def __call__(self, word: str, done_bytes: int, total_bytes: int, /) -> None: ...
 
 
 def no_progress(word: str, done_bytes: int, total_bytes: int, /) -> None:
     """Tell nobody."""
 
 
-class Compressor(Protocol):
-    """The part of a compressor that layers use."""
+class _Compressor(Protocol):
+    def compress(self, data: bytes, /) -> bytes: ...
 
-    def compress(self, data: bytes, /) -> bytes:
-        """Take bytes; return what is ready."""
-
-    def flush(self) -> bytes:
-        """Return the rest."""
+    def flush(self) -> bytes: ...
 
 
 def write_layer(
@@ -124,13 +119,10 @@ def write_layer(
     total_bytes = sum(entry.size_bytes for entry in files)
     with blob_file(blobs) as blob:
         stream = _LayerStream(
-            blob,
-            compression,
-            lambda size_bytes: progress(comment, min(size_bytes, total_bytes), total_bytes),
+            blob, compression, lambda done: progress(comment, min(done, total_bytes), total_bytes)
         )
         write_tar(files, stream, mtime=mtime, align_bytes=align_bytes)
-        stream.finish()
-    return stream.layer(comment)
+        return stream.finish(comment)
 
 
 def write_layer_from_tar(
@@ -141,8 +133,7 @@ def write_layer_from_tar(
         stream = _LayerStream(blob, compression)
         for chunk in chunks:
             stream.write(chunk)
-        stream.finish()
-    return stream.layer(comment)
+        return stream.finish(comment)
 
 
 class blob_file:  # noqa: N801 - reads as a function where it is used
@@ -161,7 +152,6 @@ class blob_file:  # noqa: N801 - reads as a function where it is used
         return self
 
     def write(self, data: bytes) -> int:
-        """Write and hash; a full disk is an error of its own."""
         self._hash.update(data)
         self.size_bytes += len(data)
         try:
@@ -182,7 +172,6 @@ class blob_file:  # noqa: N801 - reads as a function where it is used
 
     @property
     def hex_digest(self) -> str:
-        """SHA-256 of what was written so far."""
         return self._hash.hexdigest()
 
     def _explained(self, error: OSError) -> Exception:
@@ -203,8 +192,8 @@ class _LayerStream:
         self._sink = sink
         self._watch = watch
         self._size_bytes = 0
-        self._media_type = compression.media_type
-        self._compressor: Compressor = _COMPRESSORS[compression]()
+        self._compression = compression
+        self._compressor: _Compressor = _COMPRESSORS[compression]()
         self._diff = hashlib.sha256()
 
     def write(self, data: bytes, /) -> int:
@@ -215,13 +204,11 @@ class _LayerStream:
         self._watch(self._size_bytes)
         return len(data)
 
-    def finish(self) -> None:
+    def finish(self, comment: str) -> Layer:
         if rest := self._compressor.flush():
             self._sink.write(rest)
-
-    def layer(self, comment: str) -> Layer:
         return Layer(
-            media_type=self._media_type,
+            media_type=self._compression.media_type,
             digest=f"sha256:{self._sink.hex_digest}",
             diff_id=f"sha256:{self._diff.hexdigest()}",
             size_bytes=self._sink.size_bytes,
@@ -257,12 +244,12 @@ class _Gzip:
         return self._header + self._deflate.flush() + trailer
 
 
-def _zstd() -> Compressor:
+def _zstd() -> _Compressor:
     # threads=1 and 0 give different bytes; any number above 0 gives the same.
     return zstandard.ZstdCompressor(level=ZSTD_LEVEL, threads=1, write_checksum=True).compressobj()
 
 
-_COMPRESSORS: dict[Compression, Callable[[], Compressor]] = {
+_COMPRESSORS: dict[Compression, Callable[[], _Compressor]] = {
     Compression.NONE: _Plain,
     Compression.GZIP: _Gzip,
     Compression.ZSTD: _zstd,

@@ -51,19 +51,18 @@ class Descriptor:
     """What a manifest that refers to another one is."""
 
     def to_json(self) -> dict[str, Any]:
-        plain: dict[str, Any] = {
+        system, _, architecture = self.platform.partition("/")
+        optional = {
+            "annotations": dict(self.annotations),
+            "platform": {"architecture": architecture, "os": system} if self.platform else {},
+            "artifactType": self.artifact_type,
+        }
+        return {
             "mediaType": self.media_type,
             "digest": self.digest,
             "size": self.size_bytes,
+            **{key: value for key, value in optional.items() if value},
         }
-        if self.annotations:
-            plain["annotations"] = dict(self.annotations)
-        if self.platform:
-            system, _, architecture = self.platform.partition("/")
-            plain["platform"] = {"architecture": architecture, "os": system}
-        if self.artifact_type:
-            plain["artifactType"] = self.artifact_type
-        return plain
 
     @classmethod
     def bare(cls, blob: Layer | Descriptor) -> Descriptor:
@@ -100,12 +99,10 @@ class ImageSettings:
 
 
 def canonical_json(value: object) -> bytes:
-    """Write JSON with sorted keys and no blanks."""
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
 def digest_of(data: bytes) -> str:
-    """Return the ``sha256:`` digest of ``data``."""
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
@@ -143,7 +140,7 @@ def build_config(
     platform: str,
     epoch_seconds: int,
 ) -> bytes:
-    """Return the image config: the base's, with our layers and our way to start.
+    """Return the image config: that of the base, if there is one, with our layers on top.
 
     Args:
         base: Config of the base image; empty for none.
@@ -191,13 +188,13 @@ def build_manifest(
     )
 
 
-def build_index(manifests: Sequence[Descriptor], annotations: Mapping[str, str]) -> bytes:
+def build_index(manifests: Sequence[Descriptor]) -> bytes:
     return canonical_json(
         {
             "schemaVersion": 2,
             "mediaType": MEDIA_TYPE_INDEX,
             "manifests": [manifest.to_json() for manifest in manifests],
-            "annotations": dict(annotations),
+            "annotations": {},
         }
     )
 

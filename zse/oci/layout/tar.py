@@ -33,10 +33,9 @@ class Kind(StrEnum):
 
 
 class Sink(Protocol):
-    """Where bytes go."""
+    """Where bytes go, all that it is given."""
 
-    def write(self, data: bytes, /) -> int:
-        """Take all of ``data``."""
+    def write(self, data: bytes, /) -> int: ...
 
 
 @record
@@ -67,15 +66,13 @@ class Entry:
 
 
 def file_of_bytes(path: str, data: bytes, *, mode: int = 0o644) -> Entry:
-    """Make a file whose content is in memory."""
     return Entry(path=path, mode=mode, size_bytes=len(data), open=lambda: io.BytesIO(data))
 
 
 def file_of_path(path: str, local: Path, *, mode: int = 0o644) -> Entry:
     """Make a file whose content is read from ``local`` when it is written."""
-    return Entry(
-        path=path, mode=mode, size_bytes=local.stat().st_size, open=lambda: local.open("rb")
-    )
+    size_bytes = local.stat().st_size
+    return Entry(path=path, mode=mode, size_bytes=size_bytes, open=lambda: local.open("rb"))
 
 
 def directory(path: str, *, mode: int = 0o755) -> Entry:
@@ -114,8 +111,7 @@ def write_tar(
             so that a reader may map it straight out of the stored layer.
 
     Raises:
-        ImageError: Two entries have the same path.
-        ImageError: A file became shorter while it was written.
+        ImageError: Two entries have the same path, or a file became shorter while it was written.
     """
     # An integer time stamp matters: a float would add a PAX record and change the bytes.
     with tarfile.open(
@@ -125,25 +121,19 @@ def write_tar(
             header = _header(entry, mtime)
             if align_bytes and entry.kind is Kind.FILE:
                 _pad_to(header, int(archive.offset), align_bytes)
-            if entry.kind is Kind.FILE and entry.open is not None:
-                _add_file(archive, header, entry.open)
-            else:
+            if entry.kind is not Kind.FILE or entry.open is None:
                 archive.addfile(header)
-
-
-def _add_file(
-    archive: tarfile.TarFile, header: tarfile.TarInfo, open_file: Callable[[], BinaryIO]
-) -> None:
-    with open_file() as stream:
-        try:
-            archive.addfile(header, stream)
-        except OSError as error:
-            if error.errno is not None:  # tarfile's own error carries no number
-                raise
-            raise ImageError(
-                f"{header.name} became shorter while it was written",
-                hint="Build again when nothing writes to it.",
-            ) from error
+                continue
+            with entry.open() as stream:
+                try:
+                    archive.addfile(header, stream)
+                except OSError as error:
+                    if error.errno is not None:  # tarfile's own error carries no number
+                        raise
+                    raise ImageError(
+                        f"{header.name} became shorter while it was written",
+                        hint="Build again when nothing writes to it.",
+                    ) from error
 
 
 def _in_order(entries: Iterable[Entry]) -> Iterator[Entry]:
