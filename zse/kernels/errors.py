@@ -71,7 +71,5 @@ def in_pack(name: str) -> Iterator[None]:
     except FormatError as error:
         hint = next((hint for rule, hint in _HINTS.items() if rule is error.rule), "")
         raise KernelPackError(
-            f"{name}: {error.message}",
-            hint=hint or KernelPackError.default_hint,
-            rule=error.rule,
+            f"{name}: {error.message}", hint=hint or KernelPackError.default_hint, rule=error.rule
         ) from None

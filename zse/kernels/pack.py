@@ -78,13 +78,7 @@ class PackEntry:
 class KernelPack:
     """The kernels of one architecture. Made by ``open``."""
 
-    def __init__(
-        self,
-        view: memoryview,
-        *,
-        name: str,
-        header: PackHeader,
-    ) -> None:
+    def __init__(self, view: memoryview, *, name: str, header: PackHeader) -> None:
         self.name = name
         self.target = header.target.name
         self.provenance = header.provenance

@@ -127,10 +127,7 @@ class CudaRule(BrokenRule):
         "Only asynchronous work of the recorded stream may be put into it meanwhile.",
     )
     """Recording a stream into a graph failed."""
-    RELEASED = (
-        "released",
-        "This is a defect of the program: report it with the message.",
-    )
+    RELEASED = ("released", "This is a defect of the program: report it with the message.")
     """Something of the GPU was used after it had been freed, destroyed or closed."""
 
 

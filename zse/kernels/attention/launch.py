@@ -16,24 +16,13 @@ from zse.kernels.attention.variants import (
     prefill_form,
     prefill_variant,
 )
-from zse.kernels.layout import (
-    ACTIVATION_GROUP,
-    Quantized,
-    activation_addresses,
-    check_head_dim,
-)
+from zse.kernels.layout import ACTIVATION_GROUP, Quantized, activation_addresses, check_head_dim
 from zse.records import record
 
 if TYPE_CHECKING:
     from zse.device.facts import DeviceFacts
     from zse.kernels.launcher import Launcher
-    from zse.kernels.layout import (
-        Activation,
-        BlockTables,
-        HeadInputs,
-        HeadShape,
-        PagedCache,
-    )
+    from zse.kernels.layout import Activation, BlockTables, HeadInputs, HeadShape, PagedCache
     from zse.kernels.variant import Variant
 
 MAX_SPLITS = 64

@@ -5,12 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from zse.errors import UnsupportedModelError
-from zse.kernels.gate_up.variants import (
-    FEW_GROUPS,
-    MANY_GROUPS,
-    activate_variant,
-    silu_mul_variant,
-)
+from zse.kernels.gate_up.variants import FEW_GROUPS, MANY_GROUPS, activate_variant, silu_mul_variant
 from zse.kernels.layout import (
     ACTIVATION_GROUP,
     ACTIVATIONS,

@@ -149,11 +149,7 @@ def adjustment_entries(
 def _no_entries(num_rows: int) -> AdjustmentEntries:
     whole, real = array("i", bytes(4 * num_rows)), array("f", bytes(4 * num_rows))
     runs = PendingRuns(
-        first=whole[:],
-        length=whole[:],
-        repetition=real[:],
-        presence=real[:],
-        frequency=real[:],
+        first=whole[:], length=whole[:], repetition=real[:], presence=real[:], frequency=real[:]
     )
     return AdjustmentEntries(
         rows=array("i"),

@@ -7,11 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 from zse.errors import UnsupportedModelError
-from zse.kernels.layout import (
-    MAX_ALTERNATIVES,
-    NUM_BINS,
-    STATE_SIZE,
-)
+from zse.kernels.layout import MAX_ALTERNATIVES, NUM_BINS, STATE_SIZE
 from zse.kernels.lm_head_sample.arrays import Workspace
 from zse.kernels.lm_head_sample.variants import TILES, Tiles
 from zse.units import align_up

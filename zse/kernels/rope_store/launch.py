@@ -77,11 +77,7 @@ def rope_store(
     check_head_dim(shape.head_dim, quantized=cache.quantized)
     all_heads = shape.num_heads + 2 * shape.kv_heads
     launcher.launch(
-        rope_store_variant(
-            shape.head_dim,
-            quantized=cache.quantized,
-            head_norm=inputs.q_norm != 0,
-        ),
+        rope_store_variant(shape.head_dim, quantized=cache.quantized, head_norm=inputs.q_norm != 0),
         (inputs.qkv.rows, -(-all_heads // HEADS), 1),
         *inputs.addresses,
         table_rows_address,
