@@ -26,13 +26,11 @@ from zse.kernels.lm_head_sample.variants import (
 from zse.kernels.lm_head_sample.workspace import num_blocks_of, workspace_at
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from zse.device.gpu import Grid
     from zse.kernels.launcher import Launcher, Value
-    from zse.kernels.lm_head_sample.arrays import (
-        SampledArrays,
-        SamplingArrays,
-        SamplingKind,
-        Workspace,
-    )
+    from zse.kernels.lm_head_sample.arrays import SampledArrays, SamplingArrays, SamplingKind
     from zse.kernels.variant import Variant
 
 
@@ -68,85 +66,55 @@ def sample(
     Raises:
         UnsupportedModelError: The vocabulary is larger than the kernels take.
     """
-    call = _Call(launcher, logits_address, rows, vocab, arrays, workspace_address, outputs, tiles)
+    num_blocks = num_blocks_of(vocab, tiles)
+    addresses: dict[str, Value] = {
+        **vars(arrays),
+        **vars(workspace_at(workspace_address, rows, vocab, tiles)),
+        **vars(outputs),
+        "logits": logits_address,
+        "chosen": outputs.tokens,
+        "vocab": vocab,
+        "num_blocks": num_blocks,
+        "num_entries": num_adjustments,
+    }
+    grids = (rows, 1, 1), (rows, num_blocks, 1)
+    aligned = vocab % 16 == 0
+    for form, grid in _launches(kind, *grids, num_adjustments, tiles, aligned=aligned):
+        values = [addresses[argument.name] for argument in form.arguments]
+        launcher.launch(form, grid, *values)
+
+
+def _launches(
+    kind: SamplingKind,
+    by_row: Grid,
+    by_block: Grid,
+    num_adjustments: int,
+    tiles: Tiles,
+    *,
+    aligned: bool,
+) -> Iterator[tuple[Variant, Grid]]:
+    """Yield the kernels of a kind in their order, each with its programs."""
     adjusted = kind.adjusted and num_adjustments > 0
+    truncated = kind.random and kind.truncated
     if adjusted:
-        call.count_pending()
-        call.adjust(num_adjustments, restore=False)
-    call.reduce_blocks(kind)
-    if kind.random and kind.truncated:
-        call.draw_truncated()
+        yield pending_variant(), by_row
+        yield _adjustment(num_adjustments, restore=False)
+    form = statistics_variant(tiles, aligned=aligned, random=kind.random, truncated=truncated)
+    yield form, by_block
+    if truncated:
+        *block_forms, draw = truncation_variants(tiles, aligned=aligned)
+        yield from ((form, by_block) for form in block_forms)
+        yield draw, by_row
     else:
-        call.pick(random=kind.random)
+        yield pick_variant(tiles, random=kind.random), by_row
     if kind.logprobs:
         if adjusted:
-            call.adjust(num_adjustments, restore=True)
-        call.report_logprobs()
+            yield _adjustment(num_adjustments, restore=True)
+        alternatives, logprobs = logprob_variants(tiles, aligned=aligned)
+        yield alternatives, by_block
+        yield logprobs, by_row
 
 
-class _Call:
-    """One call of ``sample``: what all its launches share."""
-
-    def __init__(
-        self,
-        launcher: Launcher,
-        logits_address: int,
-        rows: int,
-        vocab: int,
-        arrays: SamplingArrays,
-        workspace_address: int,
-        outputs: SampledArrays,
-        tiles: Tiles,
-    ) -> None:
-        self._launcher = launcher
-        self._rows = rows
-        self._vocab = vocab
-        self._tiles = tiles
-        self._num_blocks = num_blocks_of(vocab, tiles)
-        self._aligned = vocab % 16 == 0
-        workspace: Workspace = workspace_at(workspace_address, rows, vocab, tiles)
-        self._addresses: dict[str, Value] = {
-            **vars(arrays),
-            **vars(workspace),
-            **vars(outputs),
-            "logits": logits_address,
-            "chosen": outputs.tokens,
-            "vocab": vocab,
-            "num_blocks": self._num_blocks,
-        }
-
-    def count_pending(self) -> None:
-        self._launch(pending_variant(), (self._rows, 1, 1))
-
-    def adjust(self, num_entries: int, *, restore: bool) -> None:
-        form = adjust_variant(restore=restore)
-        programs = -(-num_entries // int(dict(form.constants)["ENTRIES"]))
-        self._addresses["num_entries"] = num_entries
-        self._launch(form, (programs, 1, 1))
-
-    def reduce_blocks(self, kind: SamplingKind) -> None:
-        form = statistics_variant(
-            self._tiles,
-            aligned=self._aligned,
-            random=kind.random,
-            truncated=kind.random and kind.truncated,
-        )
-        self._launch(form, (self._rows, self._num_blocks, 1))
-
-    def pick(self, *, random: bool) -> None:
-        self._launch(pick_variant(self._tiles, random=random), (self._rows, 1, 1))
-
-    def draw_truncated(self) -> None:
-        *block_forms, draw = truncation_variants(self._tiles, aligned=self._aligned)
-        for form in block_forms:
-            self._launch(form, (self._rows, self._num_blocks, 1))
-        self._launch(draw, (self._rows, 1, 1))
-
-    def report_logprobs(self) -> None:
-        alternatives, logprobs = logprob_variants(self._tiles, aligned=self._aligned)
-        self._launch(alternatives, (self._rows, self._num_blocks, 1))
-        self._launch(logprobs, (self._rows, 1, 1))
-
-    def _launch(self, form: Variant, grid: tuple[int, int, int]) -> None:
-        values = [self._addresses[argument.name] for argument in form.arguments]
-        self._launcher.launch(form, grid, *values)
+def _adjustment(num_entries: int, *, restore: bool) -> tuple[Variant, Grid]:
+    form = adjust_variant(restore=restore)
+    return form, (-(-num_entries // int(dict(form.constants)["ENTRIES"])), 1, 1)
