@@ -29,7 +29,7 @@ from object_server import serving
 
 from zse.format.reader import ZSEReader
 from zse.settings import load_settings
-from zse.stream.loader import LoaderOptions, LoadReport, load_region
+from zse.stream.loader import LoaderOptions, LoadReport, start_load
 from zse.stream.opening import open_source
 from zse.stream.options import LOCAL_OPTIONS, NETWORK_OPTIONS
 from zse.stream.placement import WholeFile
@@ -64,7 +64,7 @@ class Bench:
         source = open_source(url, load_settings())
         try:
             options = loader or self.loader()
-            return load_region(self.gpu, source, self.placement, self.address, options)
+            return start_load(self.gpu, source, self.placement, self.address, options).wait()
         finally:
             source.close()
 

@@ -18,7 +18,7 @@ from loader_devices import BlockingGpu, RegisteredGpu
 from loader_peers import in_threads, plain_get
 
 from zse.stream import turns
-from zse.stream.loader import LoaderOptions, LoadReport, load_region, start_load
+from zse.stream.loader import LoaderOptions, LoadReport, start_load
 from zse.stream.opening import open_source
 from zse.stream.source import LocalSource
 
@@ -180,7 +180,7 @@ def load(
 ) -> LoadReport:
     source = opening(url or bench.path)
     try:
-        return load_region(gpu, source, bench.placement, bench.address, options)
+        return start_load(gpu, source, bench.placement, bench.address, options).wait()
     finally:
         source.close()
 

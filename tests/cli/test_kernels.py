@@ -37,7 +37,7 @@ def fake_compiler(monkeypatch: pytest.MonkeyPatch) -> list[pool.Answer]:
     """Answers instead of a compiler: the variant LARGE does not compile."""
     answers: list[pool.Answer] = []
 
-    def run_jobs(jobs: list[dict], *, progress, **_: object) -> list[pool.Answer]:
+    def run_jobs(jobs: list[dict], *, progress, **_: object) -> None:
         for job in jobs:
             Path(job["output"]).write_bytes(b"\x7fELF" + job["key"].encode())
             facts = {
@@ -57,7 +57,6 @@ def fake_compiler(monkeypatch: pytest.MonkeyPatch) -> list[pool.Answer]:
             error = "CompilationError: no" if job["key"] == LARGE.key else ""
             answers.append(pool.Answer(job=job, facts=facts, error=error))
             progress(answers[-1])
-        return answers[-len(jobs) :]
 
     versions = {"triton": "3.9.0", "ptxas": "12.9.86"}
     monkeypatch.setattr(builder, "compiler_environment", lambda *_: {})

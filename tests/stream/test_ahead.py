@@ -13,7 +13,7 @@ from tests.stream.conftest import write_model
 from zse.errors import StoreError
 from zse.format.reader import ZSEReader
 from zse.stream.ahead import AheadSource
-from zse.stream.loader import LoaderOptions, load_region
+from zse.stream.loader import LoaderOptions, start_load
 from zse.stream.placement import WholeFile
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def test_every_byte_is_read_once_and_arrives(
     ahead = AheadSource(
         source, WholeFile(header), num_bytes=num_pages * 4096, threads=threads, chunk_bytes=8192
     )
-    load_region(gpu, ahead, WholeFile(header), address, OPTIONS)
+    start_load(gpu, ahead, WholeFile(header), address, OPTIONS).wait()
     ahead.close()
     assert gpu.bytes_of(address) == region_of(source, header)
     assert len(set(source.reads)) == len(source.reads)
@@ -137,7 +137,7 @@ def test_an_error_ahead_reaches_the_load(model: tuple[SlowSource, ZSEHeader], gp
     whole = WholeFile(header)
     ahead = AheadSource(source, whole, chunk_bytes=8192)
     with pytest.raises(StoreError, match="the line is dead"):
-        load_region(gpu, ahead, whole, gpu.memory(whole.length_bytes), OPTIONS)
+        start_load(gpu, ahead, whole, gpu.memory(whole.length_bytes), OPTIONS).wait()
     ahead.close()
     assert source.is_closed
     assert source.was_interrupted

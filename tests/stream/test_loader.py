@@ -16,7 +16,7 @@ from tests.stream.conftest import write_model
 from zse.errors import LoadCancelledError, SourceChangedError, StoreError, UsageError
 from zse.format.errors import Rule
 from zse.format.reader import ZSEReader
-from zse.stream.loader import LoaderOptions, LoadReport, load_region, start_load
+from zse.stream.loader import LoaderOptions, LoadReport, start_load
 from zse.stream.placement import WholeFile
 from zse.stream.source import LocalSource
 
@@ -47,7 +47,7 @@ def load(gpu: HostGpu, path: Path, options: LoaderOptions) -> tuple[bytes, LoadR
     address = gpu.memory(WholeFile(header).length_bytes)
     source = LocalSource(path)
     try:
-        report = load_region(gpu, source, WholeFile(header), address, options)
+        report = start_load(gpu, source, WholeFile(header), address, options).wait()
     finally:
         source.close()
         assert gpu.live == set()
@@ -125,7 +125,7 @@ def test_chosen_groups_leave_the_rest_of_the_block_alone(gpu: HostGpu, make_file
     header = header_of(path)
     address = gpu.memory(WholeFile(header).length_bytes)
     source = LocalSource(path)
-    load_region(gpu, source, WholeFile(header), address, SMALL, groups=["layers.1"])
+    start_load(gpu, source, WholeFile(header), address, SMALL, groups=["layers.1"]).wait()
     source.close()
     found, wanted = gpu.bytes_of(address), region_of(path)
     middle = slice(3 * 4096, 5 * 4096)
@@ -158,7 +158,7 @@ def test_a_file_cut_short_before_it_is_loaded_is_refused(gpu: HostGpu, make_file
     os.truncate(path, path.stat().st_size - 4096)
     source = LocalSource(path)
     with breaks(Rule.FILE_SHRANK, match="its header says that the tensors end"):
-        load_region(gpu, source, WholeFile(header), gpu.memory(10 * 4096), SMALL)
+        start_load(gpu, source, WholeFile(header), gpu.memory(10 * 4096), SMALL).wait()
     source.close()
     assert gpu.num_copies == 0
 

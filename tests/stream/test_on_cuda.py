@@ -11,7 +11,7 @@ from stub_libcuda import stub
 from tests.stream.conftest import write_model
 from zse.device.cuda import Gpu
 from zse.format.reader import ZSEReader
-from zse.stream.loader import LoaderOptions, load_region
+from zse.stream.loader import LoaderOptions, start_load
 from zse.stream.placement import WholeFile
 from zse.stream.source import LocalSource
 
@@ -31,7 +31,7 @@ def check_load(gpu: Gpu, path: Path, options: LoaderOptions) -> None:
     block, stream = gpu.allocate(length), gpu.create_stream()
     source = LocalSource(path)
     held = set(gpu.owner.resources)
-    load_region(gpu, source, WholeFile(header), block.address, options)
+    start_load(gpu, source, WholeFile(header), block.address, options).wait()
     assert set(gpu.owner.resources) == held
     source.close()
     back = gpu.allocate_host(length)

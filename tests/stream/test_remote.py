@@ -17,7 +17,7 @@ from zse.settings import load_settings
 from zse.store import put_file
 from zse.store.location import parse_location
 from zse.store.objects import open_object
-from zse.stream.loader import LoaderOptions, load_region
+from zse.stream.loader import LoaderOptions, start_load
 from zse.stream.opening import open_remote, open_source
 from zse.stream.placement import WholeFile
 from zse.stream.remote import RemoteReader
@@ -53,7 +53,7 @@ def server(model: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RangeServer
 
 def load(gpu: HostGpu, reader: RemoteReader) -> bytes:
     address = gpu.memory(WholeFile(reader.header).length_bytes)
-    report = load_region(gpu, reader.source, WholeFile(reader.header), address, OPTIONS)
+    report = start_load(gpu, reader.source, WholeFile(reader.header), address, OPTIONS).wait()
     assert report.source == "http"
     return gpu.bytes_of(address)
 

@@ -24,7 +24,7 @@ from zse.format.layout import PlannedFile, PlannedTensor, plan_layout
 from zse.format.schemes import Scheme
 from zse.models.families.qwen2 import read
 from zse.models.well_known import WELL_KNOWN
-from zse.stream.loader import LoaderOptions, load_region
+from zse.stream.loader import LoaderOptions, start_load
 from zse.stream.placement import WholeFile
 from zse.stream.plan import plan_reads
 from zse.stream.shards import Sharded
@@ -118,12 +118,12 @@ def test_the_loader_brings_a_share_to_a_device() -> None:
     file, gpu = make_file(scheme="nf4"), HostGpu()
     shard = Sharded(file.header, file.weights, rank=1, ranks=2)
     address = gpu.memory(shard.length_bytes)
-    load_region(gpu, InMemory(), shard, address, LoaderOptions(threads=3, chunk_bytes=4096))
+    start_load(gpu, InMemory(), shard, address, LoaderOptions(threads=3, chunk_bytes=4096)).wait()
     block = gpu.bytes_of(address)
     for entry in file.header.tensors:
         assert held_bytes(shard, entry, block) == share(file, entry, 1, 2)
     with pytest.raises(UsageError, match="digests are of whole groups"):
-        load_region(gpu, InMemory(), shard, address, LoaderOptions(verify="during"))
+        start_load(gpu, InMemory(), shard, address, LoaderOptions(verify="during")).wait()
 
 
 @pytest.mark.parametrize(

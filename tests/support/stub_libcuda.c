@@ -61,12 +61,9 @@ Result cuDeviceGetAttribute(int *out, int attribute, int device) {
   }
   return 1;
 }
-Result cuDeviceCanAccessPeer(int *out, int device, int other) { MAY_FAIL; *out = device != other; return 0; }
-Result cuDeviceGetP2PAttribute(int *out, int attribute, int device, int other) { MAY_FAIL; (void)device; (void)other; *out = attribute == 3; return 0; }
 Result cuDevicePrimaryCtxRetain(void **out, int device) { MAY_FAIL; contexts++; *out = (void *)(intptr_t)(device + 1000); return 0; }
 Result cuDevicePrimaryCtxRelease_v2(int device) { MAY_FAIL; (void)device; contexts--; return 0; }
 Result cuCtxSetCurrent(void *context) { MAY_FAIL; current = context; return 0; }
-Result cuCtxSynchronize(void) { NEEDS_CONTEXT; return 0; }
 Result cuCtxSetLimit(int limit, size_t value) { NEEDS_CONTEXT; return limit == 0 && value ? 0 : 1; }
 
 // --- memory --------------------------------------------------------------------------------------
@@ -211,7 +208,6 @@ Result cuMemsetD8Async(Address to, unsigned char byte, size_t length, void *stre
 Result cuStreamCreate(void **out, unsigned flags) { NEEDS_CONTEXT; *out = calloc(1, sizeof(Stream)); live_streams++; return flags == 1 ? 0 : 1; }
 Result cuStreamDestroy_v2(void *stream) { NEEDS_CONTEXT; free(stream); live_streams--; return 0; }
 Result cuStreamSynchronize(void *stream) { NEEDS_CONTEXT; return ((Stream *)stream)->capturing ? 900 : 0; }
-Result cuStreamWaitEvent(void *stream, void *event, unsigned flags) { NEEDS_CONTEXT; return stream && event && !flags ? 0 : 1; }
 Result cuEventCreate(void **out, unsigned flags) {
   NEEDS_CONTEXT;
   Event *event = calloc(1, sizeof(Event));
@@ -223,7 +219,6 @@ Result cuEventCreate(void **out, unsigned flags) {
 Result cuEventDestroy_v2(void *event) { NEEDS_CONTEXT; free(event); live_events--; return 0; }
 Result cuEventRecord(void *event, void *stream) { NEEDS_CONTEXT; (void)stream; clock_gettime(CLOCK_MONOTONIC, &((Event *)event)->at); return 0; }
 Result cuEventSynchronize(void *event) { NEEDS_CONTEXT; (void)event; return 0; }
-Result cuEventQuery(void *event) { NEEDS_CONTEXT; (void)event; return 0; }
 Result cuEventElapsedTime(float *out, void *since, void *until) {
   NEEDS_CONTEXT;
   Event *a = since, *b = until;

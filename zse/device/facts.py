@@ -37,15 +37,3 @@ class GpuInfo(DeviceFacts):
     """Its place among the GPUs that this process sees."""
     uuid: str
     """As the driver's tools show it, for example ``GPU-1b5c...``."""
-
-
-@record
-class PeerLink:
-    """How one GPU reaches another."""
-
-    can_access: bool
-    """Whether kernels and copies may use the other's memory directly."""
-    performance_rank: int
-    """0 is the fastest kind of link in the machine."""
-    native_atomics: bool
-    """Whether atomic operations work across the link, as over NVLink."""

@@ -134,10 +134,12 @@ def check_digest(where: str, data: Sliceable, start: int, end: int, expected: st
     digest = hashlib.sha256()
     for chunk in chunks(data, start, end):
         digest.update(chunk)
-    if digest.hexdigest() != expected:
-        raise Rule.CHECKSUM_MISMATCH(
-            f"{where} has SHA-256 {digest.hexdigest()}, expected {expected}"
-        )
+    check_sha256(where, digest.hexdigest(), expected)
+
+
+def check_sha256(where: str, found: str, expected: str) -> None:
+    if found != expected:
+        raise Rule.CHECKSUM_MISMATCH(f"{where} has SHA-256 {found}, expected {expected}")
 
 
 def check_zeros(data: Sliceable, start: int, end: int) -> None:

@@ -33,11 +33,8 @@ _LOG = logging.getLogger("zse.kernels")
 class Sections(Protocol):
     """A .zse file, as far as packs are concerned."""
 
-    def has_section(self, name: str) -> bool:
-        """Whether the file carries a section."""
-
-    def section(self, name: str) -> memoryview:
-        """Return a section's bytes."""
+    def has_section(self, name: str) -> bool: ...
+    def section(self, name: str) -> memoryview: ...
 
 
 def section_name(target: Target) -> str:

@@ -34,6 +34,11 @@ class Run:
     destination_offset_bytes: int
     """Of the first piece, in the block."""
 
+    @property
+    def length_bytes(self) -> int:
+        """Of all pieces together."""
+        return self.piece_bytes * self.num_pieces
+
 
 class Placement(Protocol):
     """Where the tensors of one file lie in a block."""
@@ -70,7 +75,7 @@ class WholeFile:
         return entry
 
     def runs(self, group: Group) -> tuple[Run, ...]:
-        return (whole_run(group, group.offset_bytes - self.origin_bytes),)
+        return (_whole(group, group.offset_bytes - self.origin_bytes),)
 
 
 class LayerWindow:
@@ -117,7 +122,7 @@ class LayerWindow:
         return replace(entry, parts=tuple(parts))
 
     def runs(self, group: Group) -> tuple[Run, ...]:
-        return (whole_run(group, self._starts[group.name]),)
+        return (_whole(group, self._starts[group.name]),)
 
 
 class ModelTable:
@@ -163,13 +168,16 @@ class _Moved:
         )
 
 
-def whole_run(group: Group, destination_offset_bytes: int) -> Run:
-    """Return all of a group as one piece."""
+def one_piece(offset_bytes: int, length_bytes: int, destination_offset_bytes: int) -> Run:
     return Run(
-        offset_bytes=group.offset_bytes,
-        piece_bytes=group.length_bytes,
+        offset_bytes=offset_bytes,
+        piece_bytes=length_bytes,
         destination_offset_bytes=destination_offset_bytes,
     )
+
+
+def _whole(group: Group, destination_offset_bytes: int) -> Run:
+    return one_piece(group.offset_bytes, group.length_bytes, destination_offset_bytes)
 
 
 def members(header: ZSEHeader) -> Iterator[tuple[Group, list[TensorEntry]]]:

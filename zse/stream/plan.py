@@ -13,33 +13,24 @@ from zse.errors import UsageError
 from zse.format.errors import Misuse
 from zse.format.spec import PAGE
 from zse.records import record
+from zse.stream.placement import Run
 from zse.units import align_up
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from zse.format.spec import Group, ZSEHeader
-    from zse.stream.placement import Placement, Run
+    from zse.stream.placement import Placement
 
 CHUNK_BYTES = 8 << 20
 
 
 @record
-class Chunk:
+class Chunk(Run):
     """One copy, and the reads for it. Of a group that is read whole it is a run of pages."""
 
     group: int
     """Index of its group in ``ReadPlan.groups``."""
-    offset_bytes: int
-    """In the file."""
-    length_bytes: int
-    """Of all pieces together."""
-    destination_offset_bytes: int
-    """In the device's block."""
-    num_pieces: int = 1
-    """Pieces of one length, which are read one by one."""
-    stride_bytes: int = 0
-    """From the start of a piece to the start of the next, in the file."""
 
 
 @record
@@ -133,7 +124,7 @@ def _cut(index: int, run: Run, chunk_bytes: int) -> Iterator[Chunk]:
             yield Chunk(
                 group=index,
                 offset_bytes=first + offset,
-                length_bytes=min(size, run.piece_bytes - offset),
+                piece_bytes=min(size, run.piece_bytes - offset),
                 destination_offset_bytes=(
                     run.destination_offset_bytes + piece * run.piece_bytes + offset
                 ),
@@ -148,7 +139,7 @@ def _cut_between_pieces(index: int, run: Run, chunk_bytes: int) -> Iterator[Chun
         yield Chunk(
             group=index,
             offset_bytes=run.offset_bytes + first * run.stride_bytes,
-            length_bytes=count * run.piece_bytes,
+            piece_bytes=run.piece_bytes,
             destination_offset_bytes=run.destination_offset_bytes + first * run.piece_bytes,
             num_pieces=count,
             stride_bytes=run.stride_bytes,

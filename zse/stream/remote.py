@@ -1,17 +1,16 @@
 """A .zse file in object storage, opened without a disk: the header and sections by small reads.
 
 It answers what ``ZSEReader`` answers about a file, except for tensors: those go to a device with
-``load_region``.
+``start_load``.
 """
 
 from __future__ import annotations
 
-import hashlib
 from typing import TYPE_CHECKING, Self
 
-from zse.format.container import PREFIX_BYTES
+from zse.format.container import PREFIX_BYTES, check_digest
 from zse.format.contents import Contents
-from zse.format.errors import Misuse, Rule
+from zse.format.errors import Misuse
 from zse.format.reader import parse_header, parse_prefix
 from zse.format.verify import verify_contents
 
@@ -33,7 +32,7 @@ class RemoteReader(Contents):
 
     def __init__(self, source: ByteSource) -> None:
         self.source = source
-        """For ``load_region``."""
+        """For ``start_load``."""
         self.path = source.name
         try:
             prefix = self._read(0, min(PREFIX_BYTES, source.size_bytes))
@@ -92,12 +91,8 @@ class RemoteReader(Contents):
 
     def _fetch(self, section: Section) -> bytes:
         data = self._read(section.offset_bytes, section.length_bytes)
-        found = hashlib.sha256(data).hexdigest()
-        if found != section.sha256:
-            raise Rule.CHECKSUM_MISMATCH(
-                f"section {section.name} of {self.path} has SHA-256 {found}, "
-                f"expected {section.sha256}"
-            )
+        where = f"section {section.name} of {self.path}"
+        check_digest(where, data, 0, len(data), section.sha256)
         return data
 
     def _read(self, offset_bytes: int, length_bytes: int) -> bytes:

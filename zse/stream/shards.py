@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 from zse.errors import UsageError
 from zse.format.errors import Misuse
 from zse.format.spec import PAGE, TENSOR_ALIGN, TensorEntry, TensorPart, bytes_of_shape, parts_for
-from zse.stream.placement import Run, members
+from zse.stream.placement import Run, members, one_piece
 from zse.units import align_up
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class Sharded:
     def _runs_of(self, part: TensorPart, share: TensorPart, weight: Weight) -> Iterator[Run]:
         row_bytes = part.length_bytes // part.shape[0]
         if share.shape == part.shape:
-            yield _run(part.offset_bytes, part.length_bytes, share.offset_bytes)
+            yield one_piece(part.offset_bytes, part.length_bytes, share.offset_bytes)
         elif weight.shard == "columns":
             piece_bytes = row_bytes // self._ranks
             yield Run(
@@ -128,17 +128,9 @@ class Sharded:
             source, target = part.offset_bytes, share.offset_bytes
             for rows in weight.piece_rows:
                 length = rows // self._ranks * row_bytes
-                yield _run(source + self._rank * length, length, target)
+                yield one_piece(source + self._rank * length, length, target)
                 source += rows * row_bytes
                 target += length
-
-
-def _run(offset_bytes: int, length_bytes: int, destination_offset_bytes: int) -> Run:
-    return Run(
-        offset_bytes=offset_bytes,
-        piece_bytes=length_bytes,
-        destination_offset_bytes=destination_offset_bytes,
-    )
 
 
 def _share_of(entry: TensorEntry, weight: Weight, ranks: int) -> tuple[int, ...]:

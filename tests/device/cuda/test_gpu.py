@@ -9,7 +9,6 @@ import pytest
 from broken_rules import breaks
 
 from zse.device.cuda import CudaError, CudaRule, Gpu
-from zse.device.facts import PeerLink
 
 if TYPE_CHECKING:
     from stub_libcuda import Stub
@@ -127,13 +126,3 @@ def test_closing_after_a_fault_does_not_hide_it(
     gpu.close()
     gpu.close()
     stub.reset()  # what the lost context took with it
-
-
-def test_another_gpu_is_asked_for_its_link(stub: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ZSE_STUB_DEVICES", "2")
-    driver = stub.driver()
-    with Gpu.open(0, driver=driver) as first, Gpu.open(1, driver=driver) as second:
-        assert first.can_access_peer(second)
-        assert not first.can_access_peer(first)
-        expected = PeerLink(can_access=True, performance_rank=0, native_atomics=True)
-        assert first.peer_link(second) == expected

@@ -7,17 +7,15 @@ own name and text are always told.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Self, TypeAlias
 
 from zse.errors import BrokenRule, DeviceError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-SUCCESS = 0
 OUT_OF_MEMORY = 2
 DEINITIALIZED = 4
-NOT_READY = 600
 
 FAULT_CODES = frozenset({214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721})
 """ECC, NVLink and kernel faults: the driver answers every later call with the same code."""
@@ -53,6 +51,10 @@ class CudaError(DeviceError):
         self.function = function
         self.code = code
         self.name = name
+
+    def retold(self, message: str) -> Self:
+        """Return the same of the driver, with other words and the hint of the class."""
+        return type(self)(message, function=self.function, code=self.code, name=self.name)
 
 
 class DeviceBusyError(CudaError):

@@ -10,13 +10,7 @@ import ctypes
 from typing import TYPE_CHECKING, Self
 
 from zse.device.cuda import info as facts
-from zse.device.cuda.errors import (
-    OUT_OF_MEMORY,
-    CudaError,
-    CudaRule,
-    DeviceBusyError,
-    OutOfDeviceMemoryError,
-)
+from zse.device.cuda.errors import CudaError, CudaRule, DeviceBusyError, OutOfDeviceMemoryError
 from zse.device.cuda.graph import Capture
 from zse.device.cuda.library import Driver
 from zse.device.cuda.memory import DeviceBlock, HostBlock, read_memory
@@ -26,7 +20,6 @@ from zse.device.cuda.resource import Owner
 from zse.device.cuda.stream import Event, Stream
 
 if TYPE_CHECKING:
-    from zse.device.facts import PeerLink
     from zse.device.gpu import Stream as AnyStream
 
 _LIMIT_STACK_SIZE = 0
@@ -77,7 +70,7 @@ class Gpu:
         self.close()
 
     def close(self) -> None:
-        """Give everything back that is still held, then the context; twice does nothing."""
+        """Give everything back that is still held, then the context."""
         if self._context is not None:
             context, self._context = self._context, None
             with contextlib.ExitStack() as rest:
@@ -103,22 +96,8 @@ class Gpu:
 
         A context begins with 1,024 bytes, which is 264 MiB on an H200. The driver makes the stack
         larger by itself for a kernel that needs more.
-
-        Args:
-            length_bytes: Of one thread.
-
-        Raises:
-            CudaError: The driver does not want to.
         """
         self._driver.call("cuCtxSetLimit", _LIMIT_STACK_SIZE, length_bytes)
-
-    def synchronize(self) -> None:
-        """Wait for every stream.
-
-        Raises:
-            CudaError: Work in one of them failed.
-        """
-        self._driver.call("cuCtxSynchronize")
 
     # --- making things ---------------------------------------------------------------------------
 
@@ -167,15 +146,6 @@ class Gpu:
     def fill(self, address: int, byte: int, length_bytes: int, stream: AnyStream) -> None:
         self._driver.call("cuMemsetD8Async", address, byte, length_bytes, stream.handle)
 
-    # --- other GPUs ------------------------------------------------------------------------------
-
-    def can_access_peer(self, other: Gpu) -> bool:
-        """Whether kernels and copies of this GPU may use the other's memory directly."""
-        return facts.can_access_peer(self._driver, self.device, other.device)
-
-    def peer_link(self, other: Gpu) -> PeerLink:
-        return facts.read_peer_link(self._driver, self.device, other.device)
-
 
 def _retain_context(driver: Driver, device: int, ordinal: int) -> int:
     """Return the device's primary context; say who is in the way when there is none to have."""
@@ -185,24 +155,16 @@ def _retain_context(driver: Driver, device: int, ordinal: int) -> int:
             f"GPU {ordinal} is in compute mode PROHIBITED: no process may use it",
             hint="Set the mode back with nvidia-smi -c DEFAULT, or choose another GPU.",
         )
-    context = ctypes.c_void_p()
     try:
-        driver.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
+        return driver.read(ctypes.c_void_p, "cuDevicePrimaryCtxRetain", device)
     except DeviceBusyError as error:
         if mode != facts.MODE_EXCLUSIVE:
             raise
-        raise DeviceBusyError(
-            f"GPU {ordinal} is in compute mode EXCLUSIVE_PROCESS and another process has it",
-            function=error.function,
-            code=error.code,
-            name=error.name,
+        raise error.retold(
+            f"GPU {ordinal} is in compute mode EXCLUSIVE_PROCESS and another process has it"
         ) from error
     except OutOfDeviceMemoryError as error:
-        raise OutOfDeviceMemoryError(
+        raise error.retold(
             f"GPU {ordinal} has too little free memory even to be opened (about 0.5 GB): "
-            "other processes hold it",
-            function=error.function,
-            code=OUT_OF_MEMORY,
-            name=error.name,
+            "other processes hold it"
         ) from error
-    return context.value or 0

@@ -28,11 +28,11 @@ class GraphExec(Resource):
     """
 
     noun = "a graph"
+    taken_back_by = "cuGraphExecDestroy"
 
     def __init__(self, owner: Owner, graph: Graph) -> None:
-        handle = ctypes.c_void_p()
-        owner.driver.call("cuGraphInstantiateWithFlags", ctypes.byref(handle), graph.handle, 0)
-        super().__init__(owner, handle.value or 0)
+        instantiate = "cuGraphInstantiateWithFlags"
+        super().__init__(owner, owner.driver.read(ctypes.c_void_p, instantiate, graph.handle, 0))
         self._launch = owner.driver.raw("cuGraphLaunch")
 
     def launch(self, stream: Stream) -> None:
@@ -43,17 +43,12 @@ class GraphExec(Resource):
     def upload(self, stream: Stream) -> None:
         self._driver.call("cuGraphUpload", self.handle, stream.handle)
 
-    def destroy(self) -> None:
-        self.release()
-
-    def _give_back(self, handle: int) -> None:
-        self._driver.release("cuGraphExecDestroy", handle)
-
 
 class Graph(Resource):
     """What was captured: a description, not yet able to run."""
 
     noun = "a captured graph"
+    taken_back_by = "cuGraphDestroy"
 
     @property
     def num_nodes(self) -> int:
@@ -64,12 +59,6 @@ class Graph(Resource):
 
     def instantiate(self) -> GraphExec:
         return GraphExec(self._owner, self)
-
-    def destroy(self) -> None:
-        self.release()
-
-    def _give_back(self, handle: int) -> None:
-        self._driver.release("cuGraphDestroy", handle)
 
 
 class Capture:

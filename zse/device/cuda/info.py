@@ -7,7 +7,7 @@ import uuid
 from typing import TYPE_CHECKING
 
 from zse.device.cuda.errors import CudaRule
-from zse.device.facts import GpuInfo, PeerLink
+from zse.device.facts import GpuInfo
 
 if TYPE_CHECKING:
     from zse.device.cuda.library import Driver
@@ -25,8 +25,6 @@ _SHARED_MEMORY_OPTIN_BYTES = 97
 MODE_PROHIBITED = 2
 MODE_EXCLUSIVE = 3
 
-_P2P_PERFORMANCE_RANK = 1
-_P2P_NATIVE_ATOMICS = 3
 _NAME_BYTES = 256
 _TRANSFERS_PER_CLOCK = 2
 
@@ -34,9 +32,7 @@ _TRANSFERS_PER_CLOCK = 2
 def count_devices(driver: Driver) -> int:
     """Return how many GPUs this process sees; the driver is initialised by it."""
     driver.call("cuInit", 0)
-    count = ctypes.c_int()
-    driver.call("cuDeviceGetCount", ctypes.byref(count))
-    return count.value
+    return driver.read(ctypes.c_int, "cuDeviceGetCount")
 
 
 def get_device(driver: Driver, ordinal: int) -> int:
@@ -49,16 +45,12 @@ def get_device(driver: Driver, ordinal: int) -> int:
     if not 0 <= ordinal < count:
         seen = "1 GPU is" if count == 1 else f"{count} GPUs are"
         raise CudaRule.NO_DEVICE(f"there is no GPU {ordinal}: {seen} visible, counted from 0")
-    device = ctypes.c_int()
-    driver.call("cuDeviceGet", ctypes.byref(device), ordinal)
-    return device.value
+    return driver.read(ctypes.c_int, "cuDeviceGet", ordinal)
 
 
 def read_attribute(driver: Driver, device: int, attribute: int) -> int:
     """Return one of the numbers of ``CUdevice_attribute``."""
-    value = ctypes.c_int()
-    driver.call("cuDeviceGetAttribute", ctypes.byref(value), attribute, device)
-    return value.value
+    return driver.read(ctypes.c_int, "cuDeviceGetAttribute", attribute, device)
 
 
 def read_info(driver: Driver, ordinal: int, *, free_bytes: int = 0) -> GpuInfo:
@@ -72,8 +64,6 @@ def read_info(driver: Driver, ordinal: int, *, free_bytes: int = 0) -> GpuInfo:
     device = get_device(driver, ordinal)
     name = ctypes.create_string_buffer(_NAME_BYTES)
     driver.call("cuDeviceGetName", name, _NAME_BYTES, device)
-    total = ctypes.c_size_t()
-    driver.call("cuDeviceTotalMem_v2", ctypes.byref(total), device)
     identity = (ctypes.c_ubyte * 16)()
     driver.call("cuDeviceGetUuid_v2", identity, device)
 
@@ -86,7 +76,7 @@ def read_info(driver: Driver, ordinal: int, *, free_bytes: int = 0) -> GpuInfo:
         name=name.value.decode("utf-8", "replace"),
         target=f"sm_{attribute(_CAPABILITY_MAJOR)}{attribute(_CAPABILITY_MINOR)}",
         warp_threads=attribute(WARP_THREADS),
-        total_bytes=total.value,
+        total_bytes=driver.read(ctypes.c_size_t, "cuDeviceTotalMem_v2", device),
         free_bytes=free_bytes,
         multiprocessors=attribute(MULTIPROCESSORS),
         driver_version=driver.version(),
@@ -95,26 +85,4 @@ def read_info(driver: Driver, ordinal: int, *, free_bytes: int = 0) -> GpuInfo:
         bandwidth_bytes_per_second=clock_hertz * bus_bytes * _TRANSFERS_PER_CLOCK,
         ordinal=ordinal,
         uuid=f"GPU-{uuid.UUID(bytes=bytes(identity))}",
-    )
-
-
-def can_access_peer(driver: Driver, device: int, other: int) -> bool:
-    """Return whether one GPU can use another's memory directly."""
-    value = ctypes.c_int()
-    driver.call("cuDeviceCanAccessPeer", ctypes.byref(value), device, other)
-    return bool(value.value)
-
-
-def read_peer_link(driver: Driver, device: int, other: int) -> PeerLink:
-    """Return what the driver says of the link from one GPU to another."""
-
-    def attribute(number: int) -> int:
-        value = ctypes.c_int()
-        driver.call("cuDeviceGetP2PAttribute", ctypes.byref(value), number, device, other)
-        return value.value
-
-    return PeerLink(
-        can_access=can_access_peer(driver, device, other),
-        performance_rank=attribute(_P2P_PERFORMANCE_RANK),
-        native_atomics=bool(attribute(_P2P_NATIVE_ATOMICS)),
     )

@@ -9,7 +9,7 @@ toolkit: only ``libcuda``, which the driver brings.
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from zse.device.cuda.errors import DEINITIALIZED, FAULT_CODES, CudaRule, error_for
 from zse.device.cuda.signatures import BRIEF, SIGNATURES
@@ -17,6 +17,8 @@ from zse.device.cuda.signatures import BRIEF, SIGNATURES
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+Number: TypeAlias = "ctypes.c_int | ctypes.c_size_t | ctypes.c_uint64 | ctypes.c_void_p"
+"""What the driver writes one of where it is told to."""
 LIBRARY_NAME = "libcuda.so.1"
 MINIMUM_VERSION = 12030
 """CUDA 12.3: the first whose graphs keep programmatic dependent launches."""
@@ -64,6 +66,21 @@ class Driver:
         if code:
             self.fail(name, code)
 
+    def read(self, kind: Callable[[], Number], name: str, *arguments: Any) -> int:
+        """Call a function that writes a number where its first argument points; return that.
+
+        Args:
+            kind: Of the number; of a handle it is ``c_void_p``.
+            name: The function.
+            arguments: Those behind the first.
+
+        Raises:
+            CudaError: It returned a code.
+        """
+        out = kind()
+        self.call(name, ctypes.byref(out), *arguments)
+        return out.value or 0
+
     def release(self, name: str, *arguments: Any) -> None:
         """Call a function that gives something back.
 
@@ -80,9 +97,7 @@ class Driver:
 
     def read_version(self) -> int:
         """Return the CUDA version that the driver speaks: 12030 is 12.3."""
-        found = ctypes.c_int()
-        self.call("cuDriverGetVersion", ctypes.byref(found))
-        return found.value
+        return self.read(ctypes.c_int, "cuDriverGetVersion")
 
     def version(self) -> int:
         """Return the CUDA version that the driver speaks, if it is enough.

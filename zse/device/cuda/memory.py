@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from zse.device.cuda.errors import OUT_OF_MEMORY, CudaError, OutOfDeviceMemoryError
 from zse.device.cuda.huge_pages import HUGE_PAGE_BYTES, HugePages
-from zse.device.cuda.resource import Resource
+from zse.device.cuda.resource import Memory
 
 if TYPE_CHECKING:
     from zse.device.cuda.library import Driver
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _PORTABLE = 1  # pinned for every context of the process
 
 
-class DeviceBlock(Resource):
+class DeviceBlock(Memory):
     """Bytes on the GPU, 256-byte aligned.
 
     Args:
@@ -28,26 +28,16 @@ class DeviceBlock(Resource):
     """
 
     noun = "a block of device memory"
+    taken_back_by = "cuMemFree_v2"
 
     def __init__(self, owner: Owner, length_bytes: int) -> None:
         address = ctypes.c_uint64()
-        _allocate(owner.driver, "cuMemAlloc_v2", ctypes.byref(address), length_bytes)
+        allocate(owner.driver, "cuMemAlloc_v2", ctypes.byref(address), length_bytes)
         super().__init__(owner, address.value)
         self.length_bytes = length_bytes
 
-    @property
-    def address(self) -> int:
-        return self.handle
 
-    def free(self) -> None:
-        """Give the memory back; the driver waits for work in flight that may use it."""
-        self.release()
-
-    def _give_back(self, handle: int) -> None:
-        self._driver.release("cuMemFree_v2", handle)
-
-
-class HostBlock(Resource):
+class HostBlock(Memory):
     """Bytes of the host that the GPU reads and writes by itself.
 
     Large ones are huge pages that are registered; small ones, and all where the driver does not
@@ -55,21 +45,18 @@ class HostBlock(Resource):
     """
 
     noun = "a block of pinned memory"
+    taken_back_by = "cuMemFreeHost"
 
     def __init__(self, owner: Owner, length_bytes: int) -> None:
         self._pages = _registered_pages(owner.driver, length_bytes)
         address = ctypes.c_void_p(self._pages.address if self._pages else 0)
         if self._pages is None:
             out = ctypes.byref(address)
-            _allocate(owner.driver, "cuMemHostAlloc", out, length_bytes, _PORTABLE)
+            allocate(owner.driver, "cuMemHostAlloc", out, length_bytes, _PORTABLE)
         super().__init__(owner, address.value or 0)
         self.length_bytes = length_bytes
         array = (ctypes.c_ubyte * length_bytes).from_address(self.handle)
         self._view = memoryview(array).cast("B")
-
-    @property
-    def address(self) -> int:
-        return self.handle
 
     @property
     def view(self) -> memoryview:
@@ -77,13 +64,10 @@ class HostBlock(Resource):
         self.handle  # noqa: B018 - raises when the memory is gone
         return self._view
 
-    def free(self) -> None:
-        self.release()
-
     def _give_back(self, handle: int) -> None:
         self._view.release()
         if self._pages is None:
-            self._driver.release("cuMemFreeHost", handle)
+            super()._give_back(handle)
             return
         self._driver.release("cuMemHostUnregister", handle)
         self._pages.close()
@@ -96,7 +80,7 @@ def read_memory(driver: Driver) -> tuple[int, int]:
     return free.value, total.value
 
 
-def out_of_memory(driver: Driver, function: str, asked_bytes: int) -> OutOfDeviceMemoryError:
+def _out_of_memory(driver: Driver, function: str, asked_bytes: int) -> OutOfDeviceMemoryError:
     """Return the error that says what was asked for and what is free."""
     try:
         free, total = read_memory(driver)
@@ -125,7 +109,13 @@ def _registered_pages(driver: Driver, length_bytes: int) -> HugePages | None:
     return pages
 
 
-def _allocate(driver: Driver, name: str, out: object, length_bytes: int, *rest: int) -> None:
+def allocate(driver: Driver, name: str, out: object, length_bytes: int, *rest: object) -> None:
+    """Call a function of the driver that puts memory of so many bytes where ``out`` points.
+
+    Raises:
+        OutOfDeviceMemoryError: So many are not free: the message says how many are.
+        CudaError: None were asked for, or the driver refused for another reason.
+    """
     if length_bytes <= 0:
         raise CudaError(f"cannot allocate {length_bytes} bytes", function=name)
     code = driver.raw(name)(out, length_bytes, *rest)
@@ -138,7 +128,7 @@ def _allocate(driver: Driver, name: str, out: object, length_bytes: int, *rest: 
             name="CUDA_ERROR_OUT_OF_MEMORY",
         )
     if code == OUT_OF_MEMORY:
-        raise out_of_memory(driver, name, length_bytes)
+        raise _out_of_memory(driver, name, length_bytes)
     if code:
         driver.fail(name, code)
 

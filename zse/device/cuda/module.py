@@ -31,7 +31,7 @@ _CODES = {
 
 
 class Module(Resource):
-    """A cubin that the driver has taken.
+    """A cubin that the driver has taken; its kernels are invalid once it is destroyed.
 
     Args:
         owner: The GPU's.
@@ -43,11 +43,10 @@ class Module(Resource):
     """
 
     noun = "a module"
+    taken_back_by = "cuModuleUnload"
 
     def __init__(self, owner: Owner, image: bytes, shared_limit_bytes: int) -> None:
-        handle = ctypes.c_void_p()
-        owner.driver.call("cuModuleLoadData", ctypes.byref(handle), image)
-        super().__init__(owner, handle.value or 0)
+        super().__init__(owner, owner.driver.read(ctypes.c_void_p, "cuModuleLoadData", image))
         self._shared_limit_bytes = shared_limit_bytes
         self._kernels: list[Kernel] = []
 
@@ -104,14 +103,10 @@ class Module(Resource):
             )
         return found.value or 0
 
-    def destroy(self) -> None:
-        """Unload it; its kernels are invalid from then on."""
-        self.release()
-
     def _give_back(self, handle: int) -> None:
         for kernel in self._kernels:
             kernel.handle = None
-        self._driver.release("cuModuleUnload", handle)
+        super()._give_back(handle)
 
 
 class Kernel:

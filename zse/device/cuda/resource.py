@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from zse.device.cuda.errors import CudaRule
 
@@ -23,13 +22,15 @@ class Owner:
         """Give everything back, the youngest first; an error is raised when all were tried."""
         with contextlib.ExitStack() as rest:
             for resource in self.resources:
-                rest.callback(resource.release)
+                rest.callback(resource.destroy)
 
 
-class Resource(ABC):
-    """One thing of the driver's, known by a number that is invalid after ``release``."""
+class Resource:
+    """One thing of the driver's, known by a number that is invalid after ``destroy``."""
 
-    noun = "a resource"
+    noun: ClassVar[str]
+    taken_back_by: ClassVar[str]
+    """The driver's function that it is given back to."""
 
     def __init__(self, owner: Owner, handle: int) -> None:
         self._owner = owner
@@ -48,12 +49,26 @@ class Resource(ABC):
             raise CudaRule.RELEASED(f"{self.noun} was used after it had been released")
         return self._handle
 
-    def release(self) -> None:
+    def destroy(self) -> None:
         """Give it back; the second time does nothing."""
         if self._handle is not None:
             handle, self._handle = self._handle, None
             self._owner.resources.pop(self, None)
             self._give_back(handle)
 
-    @abstractmethod
-    def _give_back(self, handle: int) -> None: ...
+    def _give_back(self, handle: int) -> None:
+        self._driver.release(self.taken_back_by, handle)
+
+
+class Memory(Resource):
+    """A resource that is known by its address."""
+
+    length_bytes: int
+
+    @property
+    def address(self) -> int:
+        return self.handle
+
+    def free(self) -> None:
+        """Give the memory back; the driver waits for work in flight that may use it."""
+        self.destroy()

@@ -26,12 +26,9 @@ SIGNATURES: dict[str, tuple[type[Any], ...]] = {
     "cuDeviceGetAttribute": (POINTER, c_int, c_int),
     "cuDeviceTotalMem_v2": (POINTER, c_int),
     "cuDeviceGetUuid_v2": (POINTER, c_int),
-    "cuDeviceCanAccessPeer": (POINTER, c_int, c_int),
-    "cuDeviceGetP2PAttribute": (POINTER, c_int, c_int, c_int),
     "cuDevicePrimaryCtxRetain": (POINTER, c_int),
     "cuDevicePrimaryCtxRelease_v2": (c_int,),
     "cuCtxSetCurrent": (HANDLE,),
-    "cuCtxSynchronize": (),
     "cuCtxSetLimit": (c_int, c_size_t),
     # memory
     "cuMemGetInfo_v2": (POINTER, POINTER),
@@ -57,12 +54,10 @@ SIGNATURES: dict[str, tuple[type[Any], ...]] = {
     "cuStreamCreate": (POINTER, c_uint),
     "cuStreamDestroy_v2": (HANDLE,),
     "cuStreamSynchronize": (HANDLE,),
-    "cuStreamWaitEvent": (HANDLE, HANDLE, c_uint),
     "cuEventCreate": (POINTER, c_uint),
     "cuEventDestroy_v2": (HANDLE,),
     "cuEventRecord": (HANDLE, HANDLE),
     "cuEventSynchronize": (HANDLE,),
-    "cuEventQuery": (HANDLE,),
     "cuEventElapsedTime": (POINTER, HANDLE, HANDLE),
     # kernels
     "cuModuleLoadData": (POINTER, POINTER),
@@ -88,14 +83,12 @@ BRIEF = frozenset(
         "cuMemcpyDtoDAsync_v2",
         "cuMemsetD8Async",
         "cuEventRecord",
-        "cuEventQuery",
-        "cuStreamWaitEvent",
         "cuCtxSetCurrent",
         "cuLaunchKernelEx",
         "cuGraphLaunch",
     }
 )
-"""Functions that only put work into a stream, or ask; copies are of pinned memory.
+"""Functions that only put work into a stream; copies are of pinned memory.
 
 While another thread holds the driver's lock, to pin memory or to load code, they wait for it with
 the interpreter in hand: at a start, and for milliseconds.

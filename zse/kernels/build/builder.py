@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -145,16 +146,6 @@ def _job(variant: Variant, target: Target, output: Path) -> dict[str, Any]:
     }
 
 
-@record
-class _Result:
-    """What is known of one job."""
-
-    job: dict[str, Any]
-    facts: dict[str, Any]
-    code: bytes
-    error: str = ""
-
-
 def _compile(
     jobs: Sequence[dict[str, Any]],
     finished: FinishedKernels,
@@ -162,37 +153,32 @@ def _compile(
     processes: int,
     environment: dict[str, str],
     progress: Callable[[BuildStep], None],
-) -> tuple[list[_Result], int]:
+) -> tuple[list[Answer], int]:
     """Return what came of every job, in their order, and how many an earlier build had done."""
-    known = {job["key"]: finished.find(job) for job in jobs}
     results = {
-        job["key"]: _Result(job=job, facts=kept[0], code=kept[1])
+        job["key"]: Answer(job=job, facts=kept[0], code=kept[1])
         for job in jobs
-        if (kept := known[job["key"]]) is not None
+        if (kept := finished.find(job)) is not None
     }
+    todo = [job for job in jobs if job["key"] not in results]
     found = len(results)
     progress(BuildStep(key="", done=found, total=len(jobs), found=found))
 
     def take(answer: Answer) -> None:
         """Keep a kernel at once: it is there even if the build is stopped."""
-        job, code = answer.job, b""
+        job = answer.job
         if not answer.error:
-            code = Path(job["output"]).read_bytes()
-            finished.keep(job, answer.facts, code)
-        results[job["key"]] = _Result(job=job, facts=answer.facts, code=code, error=answer.error)
+            answer = replace(answer, code=Path(job["output"]).read_bytes())
+            finished.keep(job, answer.facts, answer.code)
+        results[job["key"]] = answer
         progress(BuildStep(key=job["key"], done=len(results), total=len(jobs), found=found))
 
-    run_jobs(
-        [job for job in jobs if known[job["key"]] is None],
-        processes=processes,
-        environment=environment,
-        progress=take,
-    )
+    run_jobs(todo, processes=processes, environment=environment, progress=take)
     return [results[job["key"]] for job in jobs], found
 
 
 def _sort_out(
-    results: Sequence[_Result], target: Target
+    results: Sequence[Answer], target: Target
 ) -> tuple[list[CompiledKernel], dict[str, str], dict[str, str]]:
     """Return compiled kernels, those that the architecture cannot run, those that failed."""
     kernels: list[CompiledKernel] = []

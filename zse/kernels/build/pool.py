@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import queue
 import signal
 import subprocess
 import sys
 import threading
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 from importlib.metadata import version
@@ -36,7 +36,8 @@ class Answer:
     job: dict[str, Any]
     facts: dict[str, Any]
     """Launch facts; empty when it failed."""
-    error: str
+    code: bytes = b""
+    error: str = ""
     """What the compiler said; empty when it succeeded."""
 
 
@@ -93,8 +94,8 @@ def run_jobs(
     processes: int,
     environment: dict[str, str],
     progress: Callable[[Answer], None],
-) -> list[Answer]:
-    """Compile every job; answers come in the order of the jobs.
+) -> None:
+    """Compile every job.
 
     A process that dies fails the job it had, and a new one takes the rest. An error of ``progress``
     or an interrupt ends the build: compilers are stopped, nothing more is started.
@@ -105,10 +106,7 @@ def run_jobs(
         environment: From ``compiler_environment``.
         progress: Called with each answer, from several threads but never at once.
     """
-    todo: queue.SimpleQueue[int] = queue.SimpleQueue()
-    for index in range(len(jobs)):
-        todo.put(index)
-    answers: dict[int, Answer] = {}
+    todo = deque(jobs)
     lock = threading.Lock()
     running: set[subprocess.Popen[str]] = set()
 
@@ -116,12 +114,11 @@ def run_jobs(
         with _worker(environment, running) as ask:
             while True:
                 try:
-                    index = todo.get_nowait()
-                except queue.Empty:
+                    job = todo.popleft()
+                except IndexError:
                     return
-                answer = ask(jobs[index])
+                answer = ask(job)
                 with lock:
-                    answers[index] = answer
                     progress(answer)
 
     count = max(min(processes, len(jobs)), 1)
@@ -130,17 +127,10 @@ def run_jobs(
             for ended in as_completed([executor.submit(work) for _ in range(count)]):
                 ended.result()
         except BaseException:
-            _empty(todo)
+            todo.clear()
             for process in list(running):
                 _kill(process)
             raise
-    return [answers[index] for index in range(len(jobs))]
-
-
-def _empty(todo: queue.SimpleQueue[int]) -> None:
-    with suppress(queue.Empty):
-        while True:
-            todo.get_nowait()
 
 
 def ask_versions(number: int, environment: dict[str, str]) -> dict[str, str]:
@@ -180,7 +170,9 @@ def _worker(
         if not line:
             running.discard(process)
             _stop(current.pop())
-            return Answer(job=job, facts={}, error=f"the compiler died: {_ending(process)}")
+            code = process.returncode
+            ending = f"signal {-code}" if code < 0 else f"exit {code}"
+            return Answer(job=job, facts={}, error=f"the compiler died: {ending}")
         reply = json.loads(line)
         return Answer(job=job, facts=reply.get("ok", {}), error=reply.get("error", ""))
 
@@ -213,14 +205,6 @@ def _kill(process: subprocess.Popen[str]) -> None:
 def _stop(process: subprocess.Popen[str]) -> None:
     for pipe in (process.stdin, process.stdout):
         if pipe is not None:
-            try:
+            with suppress(BrokenPipeError):
                 pipe.close()
-            except BrokenPipeError:
-                continue
     process.wait()
-
-
-def _ending(process: subprocess.Popen[str]) -> str:
-    return (
-        f"signal {-process.returncode}" if process.returncode < 0 else f"exit {process.returncode}"
-    )
