@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from zse.deploy.errors import DeployError
 from zse.deploy.plan import Request
-from zse.deploy.tables import read_table
+from zse.deploy.tables import target_table
 from zse.errors import NotFoundError, UsageError
 from zse.records import record
 from zse.store.whole import write_whole
@@ -111,8 +111,7 @@ def make_action(verb: Verb, deployed: Deployment, *, follows: bool = False) -> A
     Raises:
         NotFoundError: It takes an identifier that is not known.
     """
-    table = read_table(f"targets/{deployed.target}")
-    verbs = table["verbs"] | table.get("modules", {}).get(deployed.form, {}).get("verbs", {})
+    verbs = target_table(deployed.target, deployed.form)["verbs"]
     said = verbs[verb]
     if follows and verb == "logs":
         said = verbs.get("follow", said)

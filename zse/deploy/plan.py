@@ -58,15 +58,15 @@ class Plan:
     machine: Machine | None
     cost: Cost
     creates: tuple[str, ...]
-    access: str
-    """Who may ask."""
     files: Mapping[str, str]
     """Path below the output folder -> text."""
     commands: tuple[tuple[str, ...], ...] = ()
     """What makes it real, run in the output folder."""
     request: Request | None = None
     """A call that makes it real, instead of commands."""
-    notes: tuple[str, ...] = field(default=())
+    access: str = ""
+    """Who may ask; empty for what the target's table says."""
+    notes: tuple[str, ...] = ()
     details: Mapping[str, str] = field(default_factory=dict)
     """What the platform asks for, beside the name, of those who look after it later."""
     first: str = ""
@@ -125,10 +125,10 @@ class Plan:
         return (*self.notes, self.first) if self.first else self.notes
 
 
-def cost_of(order: Order, machine: Machine, catalog: Catalog) -> Cost:
+def cost_of(order: Order, usd_per_hour: float | None, catalog: Catalog) -> Cost:
     """Return the cost of replicas that sleep when nobody asks."""
     return Cost(
-        usd_per_hour=machine.usd_per_hour,
+        usd_per_hour=usd_per_hour,
         sleeps=order.min_replicas == 0,
         source=catalog.source,
         prices_of=catalog.prices_of,

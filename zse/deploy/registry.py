@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING
 from zse.deploy.deployed import RECORD, Deployment
 from zse.deploy.image_check import check_image
 from zse.deploy.settings import Setting, take_settings
-from zse.deploy.tables import read_table
+from zse.deploy.tables import target_table
 from zse.errors import UsageError
 from zse.records import record
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from zse.deploy.order import Order
     from zse.deploy.plan import Plan
 
@@ -99,7 +101,7 @@ def find_target(name: str) -> Target:
 
 def settings_of(name: str) -> tuple[Setting, ...]:
     """Return what ``--set`` of a target knows, of all its forms."""
-    rows = read_table(f"targets/{name}").get("settings", {})
+    rows = target_table(name).get("settings", {})
     return tuple(Setting.of(key, **row) for key, row in rows.items())
 
 
@@ -114,13 +116,28 @@ def make_plan(name: str, order: Order) -> Plan:
     _check_secrets(name, target, order)
     order = order.with_form(target.forms or ("",))
     given = take_settings(order, settings_of(name))
+    table = target_table(name, order.form)
+    _check_abilities(order, table.get("cannot", {}))
     plan: Plan = import_module(f"zse.deploy.targets.{name}").make_plan(order, given)
     kept = Deployment(target=name, name=plan.order.name, form=plan.order.form, details=plan.details)
     return replace(
         plan,
+        access=plan.access or _access(order, table["access"]),
         files={**plan.files, RECORD: kept.to_text()},
         notes=(*plan.notes, *check_image(plan, target)),
     )
+
+
+def _check_abilities(order: Order, cannot: Mapping[str, Mapping[str, str]]) -> None:
+    """Refuse what a platform cannot do: what of the order may not hold, and what to say then."""
+    for condition, said in cannot.items():
+        name = condition.removeprefix("not ")
+        if bool(getattr(order, name)) == (name == condition):
+            raise UsageError(said["message"], hint=said["hint"])
+
+
+def _access(order: Order, access: Mapping[str, str]) -> str:
+    return access["public" if order.is_public else "private"].format(port=order.port)
 
 
 def _check_secrets(name: str, target: Target, order: Order) -> None:

@@ -12,3 +12,12 @@ from typing import Any
 def read_table(name: str) -> dict[str, Any]:
     """Return a table by its path without the suffix: ``data/vast``, ``targets/compose``."""
     return tomllib.loads((files("zse.deploy") / f"{name}.toml").read_text(encoding="utf-8"))
+
+
+def target_table(name: str, form: str = "") -> dict[str, Any]:
+    """Return what a target's table says; what it says of the form goes first."""
+    table = read_table(f"targets/{name}")
+    return table | {
+        key: table.get(key, {}) | said if isinstance(said, dict) else said
+        for key, said in table.get("forms", {}).get(form, {}).items()
+    }

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from zse.deploy.order import MODELS_FOLDER
 from zse.deploy.plan import Cost, Plan
 from zse.deploy.templates import OMIT, render
-from zse.errors import UsageError
 
 if TYPE_CHECKING:
     from zse.deploy.order import Order
@@ -20,8 +19,6 @@ _COPIES = "copies"
 
 
 def make_plan(order: Order, given: dict[str, Any]) -> Plan:  # noqa: ARG001 - it has none
-    if order.bucket:
-        raise UsageError("compose mounts no buckets", hint="Give s3://BUCKET/KEY as MODEL.")
     return Plan(
         target="compose",
         order=order,
@@ -30,9 +27,6 @@ def make_plan(order: Order, given: dict[str, Any]) -> Plan:  # noqa: ARG001 - it
             usd_per_hour=None, sleeps=False, source="nothing beyond the machine, which is yours"
         ),
         creates=tuple(_creates(order)),
-        access=f"anyone who reaches port {order.port} of this machine: nothing asks for a key"
-        if order.is_public
-        else f"programs on this machine (127.0.0.1:{order.port}); no key is asked for",
         files={"compose.yaml": render("compose/compose.yaml", _values(order))},
         commands=(("docker", "compose", "up", "--detach", "--wait"),),
         notes=_notes(order),

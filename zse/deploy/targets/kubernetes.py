@@ -23,7 +23,7 @@ _INTERCEPTOR = "keda-add-ons-http-interceptor-proxy.keda"
 
 def make_plan(order: Order, given: dict[str, Any]) -> Plan:
     """Plan a Deployment, a Service and what scales them."""
-    _check(order, given)
+    _check(given)
     values = _values(order, given)
     base = _base_names(given)
     files = {
@@ -52,12 +52,7 @@ def make_plan(order: Order, given: dict[str, Any]) -> Plan:
     )
 
 
-def _check(order: Order, given: dict[str, Any]) -> None:
-    if order.bucket:
-        raise UsageError(
-            "Kubernetes mounts no bucket by itself",
-            hint="Give s3://BUCKET/KEY as MODEL, which streams, or a claim with --volume.",
-        )
+def _check(given: dict[str, Any]) -> None:
     for name in ("ingress-class", "gateway"):
         if name in given and "host" not in given:
             raise UsageError(f"{name} needs a host", hint="Give --set host=NAME.")

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from zse.deploy.machines import load_catalog
-from zse.deploy.plan import Cost, Plan, cost_of, pack_notes
+from zse.deploy.plan import Plan, cost_of, pack_notes
 from zse.deploy.templates import render
 from zse.errors import UsageError
 from zse.units import MIB
 
 if TYPE_CHECKING:
-    from zse.deploy.machines import Catalog, Machine
+    from zse.deploy.machines import Machine
     from zse.deploy.order import Order
 
 COMMAND = ["/usr/bin/python3", "-I", "-S", "/opt/zse/boot.py"]
@@ -28,16 +28,16 @@ def make_plan(order: Order, given: dict[str, Any]) -> Plan:
     machine: Machine | None = None
     if order.has_gpu:
         machine = catalog.named(order.gpu) if order.gpu else catalog.smallest(order.need)
-        cost = cost_of(order, machine, catalog)
+        usd_per_hour = machine.usd_per_hour
     else:
-        cost = _cpu_cost(order, catalog)
+        gib = _ram_mib(order) / 1024
+        usd_per_hour = round(CPU_PROCESSORS * _CPU_USD_PER_HOUR + gib * _GIB_USD_PER_HOUR, 2)
     return Plan(
         target="modal",
         order=order,
         machine=machine,
-        cost=cost,
+        cost=cost_of(order, usd_per_hour, catalog),
         creates=(f'app "{order.name}" with one {order.form}', *_mount_words(order)),
-        access=_access(order),
         files={"app.py": render(f"modal/{order.form}.py", _values(order, machine, given))},
         commands=(("modal", "deploy", "app.py"),),
         notes=_notes(order, machine),
@@ -86,15 +86,6 @@ def _values(order: Order, machine: Machine | None, given: dict[str, Any]) -> dic
     }
 
 
-def _access(order: Order) -> str:
-    if order.is_public:
-        return "anyone who knows the address: nothing asks for a key, neither Modal nor the server"
-    return (
-        "holders of a proxy token of the workspace, which Modal checks (Modal-Key and Modal-Secret"
-        " headers, or both halves joined as the bearer); the server behind it asks for no key"
-    )
-
-
 def _mount_words(order: Order) -> tuple[str, ...]:
     kind = "volume" if order.volume else "bucket"
     name = order.volume or order.bucket
@@ -115,14 +106,3 @@ def _notes(order: Order, machine: Machine | None) -> tuple[str, ...]:
 def _ram_mib(order: Order) -> int:
     need = order.need.total_bytes // MIB if order.need else 0
     return max(4096, need * 5 // 4)
-
-
-def _cpu_cost(order: Order, catalog: Catalog) -> Cost:
-    gib = _ram_mib(order) / 1024
-    return Cost(
-        usd_per_hour=round(CPU_PROCESSORS * _CPU_USD_PER_HOUR + gib * _GIB_USD_PER_HOUR, 2),
-        sleeps=order.min_replicas == 0,
-        source=catalog.source,
-        prices_of=catalog.prices_of,
-        always_on=order.min_replicas,
-    )

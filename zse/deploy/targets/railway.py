@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from zse.deploy.plan import Cost, Plan
 from zse.deploy.templates import render
-from zse.errors import UsageError
 from zse.units import MIB
 
 if TYPE_CHECKING:
@@ -18,10 +17,6 @@ _BUSY_CPUS = 4
 
 
 def make_plan(order: Order, given: dict[str, Any]) -> Plan:  # noqa: ARG001 - it has none
-    if order.gpu and order.has_gpu:
-        raise UsageError("Railway rents no GPUs", hint="Leave --gpu out; the image serves on CPUs.")
-    if order.bucket:
-        raise UsageError("Railway mounts no buckets", hint="Give s3://BUCKET/KEY as MODEL.")
     gib = (order.need.total_bytes / MIB / 1024) if order.need else 4.0
     sleeps = order.min_replicas == 0
     variables = {"ZSE_HOST": "0.0.0.0", **order.environment()}
@@ -45,7 +40,6 @@ def make_plan(order: Order, given: dict[str, Any]) -> Plan:  # noqa: ARG001 - it
             always_on=order.min_replicas,
         ),
         creates=(f'service "{order.name}" of the linked project',),
-        access=_access(order),
         files={name: render(f"railway/{name}", values) for name in ("railway.json", "Dockerfile")},
         commands=(
             ("railway", "add", "--service", order.name),
@@ -54,15 +48,6 @@ def make_plan(order: Order, given: dict[str, Any]) -> Plan:  # noqa: ARG001 - it
             *((("railway", "domain", "--service", order.name),) if order.is_public else ()),
         ),
         notes=_notes(order),
-    )
-
-
-def _access(order: Order) -> str:
-    if order.is_public:
-        return "anyone who knows the domain: nothing asks for a key, neither Railway nor the server"
-    return (
-        "services of the same project over its private network; no key is asked for, and a domain"
-        " that you give it lets in anyone"
     )
 
 

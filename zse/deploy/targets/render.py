@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from zse.deploy.machines import load_catalog
 from zse.deploy.plan import Cost, Plan
 from zse.deploy.templates import OMIT, render
-from zse.errors import UsageError
 
 if TYPE_CHECKING:
     from zse.deploy.machines import Machine
@@ -17,12 +16,6 @@ _MAX_SHUTDOWN_SECONDS = 300
 
 
 def make_plan(order: Order, given: dict[str, Any]) -> Plan:
-    if order.gpu and order.has_gpu:
-        raise UsageError("Render rents no GPUs", hint="Leave --gpu out; the image serves on CPUs.")
-    if order.is_mounted:
-        raise UsageError(
-            "Render mounts no volume that holds a model", hint="Give s3://BUCKET/KEY as MODEL."
-        )
     catalog = load_catalog("render")
     machine = (
         catalog.named(given["plan"]) if "plan" in given else catalog.smallest(order.need, gpu=False)
@@ -39,9 +32,6 @@ def make_plan(order: Order, given: dict[str, Any]) -> Plan:
             always_on=max(1, order.min_replicas),
         ),
         creates=(f'{"web" if order.is_public else "private"} service "{order.name}"',),
-        access="anyone who knows the address: nothing asks for a key, neither Render nor the server"
-        if order.is_public
-        else "services of the same account and region, privately; no key is asked for",
         files={"render.yaml": render("render/render.yaml", _values(order, machine))},
         notes=_notes(order),
     )

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from zse.deploy.machines import Machine, load_catalog
 from zse.deploy.plan import Plan, Request, cost_of, pack_notes
 from zse.deploy.templates import render
-from zse.errors import UsageError
 
 if TYPE_CHECKING:
     from zse.deploy.order import Order
@@ -30,15 +29,9 @@ _WORKER_FIRST = (
 
 
 def make_plan(order: Order, given: dict[str, Any]) -> Plan:
-    if order.bucket:
-        raise UsageError("RunPod mounts no buckets", hint="Give s3://BUCKET/KEY as MODEL.")
     if order.is_mounted and order.model:
         place = order.environment(VOLUME_FOLDER)["ZSE_MODEL"]
         order = replace(order, env={"ZSE_MODEL": place, **order.env})
-    if not order.has_gpu:
-        raise UsageError(
-            "RunPod's API creates GPU endpoints only", hint="Leave --gpu out, or name a pool."
-        )
     catalog = load_catalog("runpod")
     machine = catalog.named(order.gpu) if order.gpu else catalog.smallest(order.need)
     body = _body(order, machine, given)
@@ -47,7 +40,7 @@ def make_plan(order: Order, given: dict[str, Any]) -> Plan:
         target="runpod",
         order=order,
         machine=machine,
-        cost=cost_of(order, machine, catalog),
+        cost=cost_of(order, machine.usd_per_hour, catalog),
         creates=(
             f'serverless endpoint "{order.name}" of type {body["type"]}',
             *(
@@ -56,8 +49,6 @@ def make_plan(order: Order, given: dict[str, Any]) -> Plan:
                 else []
             ),
         ),
-        access="holders of an API key of the account, which RunPod checks; the server behind it"
-        " asks for no key",
         files={
             "endpoint.json": json.dumps(body, indent=2) + "\n",
             "template.json": json.dumps(_template(order, body), indent=2) + "\n",

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any
 import zse
 from zse.deploy.hcl_format import align_attributes
 from zse.deploy.machines import load_catalog
-from zse.deploy.order import MAX_NAME, NO_GPU
+from zse.deploy.order import MAX_NAME
 from zse.deploy.plan import Plan, cost_of, pack_notes
-from zse.deploy.tables import read_table
+from zse.deploy.tables import target_table
 from zse.deploy.templates import OMIT, render
 from zse.errors import NotFoundError, UsageError
-from zse.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,36 +24,21 @@ if TYPE_CHECKING:
     from zse.deploy.order import Order, SecretUse
 
 _DETAILS = ("project", "resource_group_name")
-_OPEN = "anyone who knows the address: nothing asks for a key, neither the cloud nor the server"
 _PACKAGE = Path(zse.__file__).parent
 _ROOTS = (_PACKAGE / "terraform", _PACKAGE.parent / "infra" / "terraform" / "modules")
 """Where the modules lie: in an installed zse, and in a checkout."""
 
 
-@record
-class Module:
-    """One module of ``infra/terraform/modules``."""
-
-    creates: str
-    access: str
-    catalog: str = ""
-    """Table of its machines; empty is the one of the module's name."""
-    can_be_public: bool = True
-    can_mount: bool = True
-    """Whether a bucket or volume can be mounted at /models."""
-    needs_region: bool = True
-    has_secrets: bool = True
-    """Whether variables can come from secrets of the cloud."""
-    max_name: int = MAX_NAME
-    note: str = ""
-
-
 def make_plan(order: Order, given: dict[str, Any]) -> Plan:
-    module = _module(order.form)
-    _check(order, module)
-    catalog = load_catalog(module.catalog or order.form)
+    module = target_table("terraform", order.form)
+    if len(order.name) > module.get("max_name", MAX_NAME):
+        raise UsageError(
+            f"{order.form} allows names of {module['max_name']} characters, not {len(order.name)}",
+            hint="Give a shorter --name.",
+        )
+    catalog = load_catalog(module.get("catalog", order.form))
     machine = catalog.named(order.gpu) if order.gpu else catalog.smallest(order.need)
-    absent = dict.fromkeys(read_table("targets/terraform")["settings"], OMIT)
+    absent = dict.fromkeys(module["settings"], OMIT)
     values = {**absent, **_common(order, machine), **given}
     is_elsewhere = "source" in given
     values["source"] = _source(given, order.form) if is_elsewhere else f"./modules/{order.form}"
@@ -63,16 +47,13 @@ def make_plan(order: Order, given: dict[str, Any]) -> Plan:
         target="terraform",
         order=order,
         machine=machine,
-        cost=cost_of(order, machine, catalog),
-        creates=(module.creates,),
-        access=_OPEN
-        if order.is_public
-        else f"{module.access}; the server behind it asks for no key",
+        cost=cost_of(order, machine.usd_per_hour, catalog),
+        creates=(module["creates"],),
         files={"main.tf": text, **({} if is_elsewhere else module_files(order.form))},
         commands=(("terraform", "init"), ("terraform", "apply")),
         notes=(
             *pack_notes(order, machine),
-            *((module.note,) if module.note else ()),
+            *((module["note"],) if "note" in module else ()),
             "terraform apply shows its own plan and asks",
         ),
         details={
@@ -80,33 +61,6 @@ def make_plan(order: Order, given: dict[str, Any]) -> Plan:
             **{name: given[name] for name in _DETAILS if name in given},
         },
     )
-
-
-def _module(form: str) -> Module:
-    row = read_table("targets/terraform")["modules"][form]
-    return Module(**{name: value for name, value in row.items() if name != "verbs"})
-
-
-def _check(order: Order, module: Module) -> None:
-    if order.gpu == NO_GPU:
-        raise UsageError("the modules create GPU endpoints", hint="Leave --gpu out.")
-    if order.is_public and not module.can_be_public:
-        raise UsageError(f"{order.form} has no public form", hint="Leave --public out.")
-    if order.is_mounted and not module.can_mount:
-        raise UsageError(
-            f"{order.form} mounts nothing", hint="Give s3://BUCKET/KEY as MODEL, or bake it in."
-        )
-    if module.needs_region and not order.region:
-        raise UsageError(f"{order.form} needs a region", hint="Give --region.")
-    if order.secrets and not module.has_secrets:
-        raise UsageError(
-            f"{order.form} has no references to secrets", hint="Give its role the right instead."
-        )
-    if len(order.name) > module.max_name:
-        raise UsageError(
-            f"{order.form} allows names of {module.max_name} characters, not {len(order.name)}",
-            hint="Give a shorter --name.",
-        )
 
 
 def _common(order: Order, machine: Machine) -> dict[str, Any]:

@@ -20,15 +20,6 @@ _NEEDED_CUDA = 12.4
 
 
 def make_plan(order: Order, given: dict[str, Any]) -> Plan:
-    if not order.has_gpu:
-        raise UsageError("Vast rents GPU machines only", hint="Leave --gpu out.")
-    if not order.is_public:
-        raise UsageError(
-            "a port of a Vast machine is open to anyone",
-            hint="Say --public if that is meant, and keep what you ask of it harmless.",
-        )
-    if order.is_mounted:
-        raise UsageError("Vast mounts nothing by name", hint="Give s3://BUCKET/KEY as MODEL.")
     catalog = load_catalog("vast")
     machine = catalog.named(order.gpu) if order.gpu else catalog.smallest(order.need)
     values = _values(order, machine, given)
@@ -43,7 +34,6 @@ def make_plan(order: Order, given: dict[str, Any]) -> Plan:
             always_on=1,
         ),
         creates=("one instance on the cheapest machine of the market that fits",),
-        access="anyone who finds the machine's port on the internet: nothing asks for a key",
         files={name: render(f"vast/{name}", values) for name in ("template.json", "launch.sh")},
         commands=(("sh", "launch.sh"),),
         notes=_notes(order, machine),
