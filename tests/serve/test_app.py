@@ -240,7 +240,7 @@ def test_a_loopback_server_answers_its_own_names(make_caller, host):
 
 def test_a_flood_of_probes_while_loading_is_counted_whole_and_not_kept_for_ever(loading, state):
     for _ in range(5000):
-        state.metrics.count_response("ready", 503)
+        state.metrics.count("responses", "ready", "503")
     assert len(state.metrics._early) == 0
     text = loading("GET", "/metrics").text
     assert 'zse_requests_total{route="ready",status="503"} 5000.0' in text

@@ -2,6 +2,7 @@
 
 import pytest
 
+from zse.options import ServeOptions, load_options
 from zse.serve.middleware import LOOPBACK_HOSTS, MAX_BODY_BYTES
 
 CHAT = "/v1/chat/completions"
@@ -235,7 +236,7 @@ def test_a_crash_in_a_handler_is_a_plain_500(call, state, monkeypatch, check_err
 
 
 def test_a_full_queue_is_429_with_retry_after(call, state, check_error):
-    state.max_running, state.max_queue = 1, 2
+    state.options = ServeOptions(max_queue=2, load=load_options(max_sequences=1))
     state.admit(1)
     response = call.chat("say:a", n=3)
     check_error(response, 429, code="rate_limit_exceeded", kind="rate_limit_error")
@@ -249,7 +250,7 @@ def test_a_full_queue_is_429_with_retry_after(call, state, check_error):
 def test_more_answers_than_an_idle_server_takes_are_400_because_waiting_is_in_vain(
     call, state, check_error
 ):
-    state.max_running, state.max_queue = 1, 2
+    state.options = ServeOptions(max_queue=2, load=load_options(max_sequences=1))
     check_error(call.chat("say:a", n=4), 400, param="n")
     check_error(call.chat("say:a", n=4, stream=True), 400, param="n")
     check_error(call.complete(["say:a", "say:b"], n=2), 400, param="n")
@@ -284,7 +285,7 @@ def test_while_loading_work_gets_503_and_liveness_200(loading, check_error):
 
 
 def test_where_every_2xx_means_ready_a_ping_while_loading_is_503(loading, state, check_error):
-    state.loading_ping_status = 503
+    state.options = ServeOptions(loading_ping_status=503)
     check_error(loading("GET", "/ping"), 503, code="server_is_overloaded", kind="server_error")
 
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from zse.serve.toolcalls import CallPiece, ToolReader, read_whole_answer
+from zse.serve.toolcalls import CallPiece, ToolReader
+from zse.text.tools import parse_tool_calls
 
 ONE = '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
 TWO = ONE + '\n<tool_call>{"name": "g", "arguments": {}}</tool_call>'
@@ -25,9 +26,11 @@ def read(text, size):
 )
 def test_pieces_of_any_size_give_the_calls_of_the_whole(text, size):
     said, calls = read(text, size)
-    whole_text, whole_calls = read_whole_answer(text)
-    assert said.strip() == whole_text
-    assert [(c.name, c.arguments) for c in calls] == [(c.name, c.arguments) for c in whole_calls]
+    whole = parse_tool_calls(text)
+    assert said.strip() == (whole.content or "")
+    assert [(c.name, c.arguments) for c in calls] == [
+        (c.name, c.arguments_json) for c in whole.tool_calls
+    ]
     assert [c.index for c in calls] == list(range(len(calls)))
 
 

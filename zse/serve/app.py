@@ -25,7 +25,7 @@ from zse.serve.health import live, metrics, ping, ready
 from zse.serve.lazy import DESCRIBED_PATHS, LazyAdmin, home
 from zse.serve.middleware import Shell
 from zse.serve.models import get_model, list_models
-from zse.serve.requests import read_body, state_of
+from zse.serve.requests import read_body
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 async def invoke(request: Request) -> ASGIApp:
     """SageMaker's one route: the body says which of the two it is."""
-    state_of(request).require_model()
     mapping = await read_body(request)
     return await (answer_chat if "messages" in mapping else answer_completion)(request, mapping)
 

@@ -65,13 +65,7 @@ def serve(
     LOG.info("listening", extra={**place, "model": options.model.partition("?")[0]})
     if not is_loopback(options.host):
         LOG.warning("this address is reachable from other machines and no key is asked for")
-    state = AppState(
-        ledger=ledger,
-        served_name=options.served_model_name,
-        max_queue=options.max_queue,
-        max_running=options.load.batch.max_sequences,
-        loading_ping_status=options.loading_ping_status,
-    )
+    state = AppState(ledger=ledger, options=options)
     if (follow := getattr(handler, "follow", None)) is not None:  # a terminal
         follow(state)
     process = ServerProcess(state, settings, url=place["url"])

@@ -5,67 +5,53 @@ from __future__ import annotations
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
-from zse.records import record
+from zse.serve.conversation import offers_tools
 from zse.serve.logprobs import chat_logprobs
 from zse.serve.requests import new_id
 from zse.serve.streaming import DONE, ChunkWriter
-from zse.serve.toolcalls import CallPiece, ToolReader, read_whole_answer
+from zse.serve.toolcalls import CallPiece, ToolReader
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator
 
     from zse.engine.output import Delta
     from zse.serve.generation import Generation, WholeChoice
+    from zse.serve.protocol import ChatRequest
 
 
-@record
-class AnswerOptions:
-    """What the answer must contain."""
-
-    has_logprobs: bool
-    has_tools: bool
-    """Whether the text is searched for tool calls."""
-    allows_parallel_calls: bool
+async def collect_chat(body: ChatRequest, generation: Generation) -> dict[str, Any]:
+    """Return what follows the head of a whole answer."""
+    choices = [_whole(i, choice, body) for i, choice in enumerate(await generation.whole())]
+    return {"choices": choices, "usage": generation.usage()}
 
 
-async def collect_chat(
-    generation: Generation, head: dict[str, Any], options: AnswerOptions
-) -> dict[str, Any]:
-    choices = await generation.whole()
-    return {
-        **head,
-        "choices": [_whole(i, choice, options) for i, choice in enumerate(choices)],
-        "usage": generation.usage(),
-    }
-
-
-def _whole(index: int, choice: WholeChoice, options: AnswerOptions) -> dict[str, Any]:
+def _whole(index: int, choice: WholeChoice, body: ChatRequest) -> dict[str, Any]:
     content = choice.text
     message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
     finish_reason = choice.finish_reason
-    if options.has_tools:
-        content, calls = read_whole_answer(content)
-        calls = calls if options.allows_parallel_calls else calls[:1]
+    if offers_tools(body):
+        from zse.text.tools import parse_tool_calls
+
+        parsed = parse_tool_calls(content)
+        calls = (
+            parsed.tool_calls if body.parallel_tool_calls is not False else parsed.tool_calls[:1]
+        )
         if calls:
-            message["content"] = content or None
+            message["content"] = parsed.content
             message["tool_calls"] = [
                 {
                     "id": new_id("call"),
                     "type": "function",
-                    "function": {"name": call.name, "arguments": call.arguments},
+                    "function": {"name": call.name, "arguments": call.arguments_json},
                 }
                 for call in calls
             ]
             finish_reason = _reason(finish_reason, has_calls=True)
     logprobs = None
-    if options.has_logprobs:
+    if body.logprobs:
         logprobs = {"content": chat_logprobs(choice.logprobs), "refusal": None}
-    return {
-        "index": index,
-        "message": message,
-        "logprobs": logprobs,
-        "finish_reason": finish_reason,
-    }
+    end = {"logprobs": logprobs, "finish_reason": finish_reason}
+    return {"index": index, "message": message, **end}
 
 
 def _reason(reason: str, *, has_calls: bool) -> str:
@@ -74,14 +60,14 @@ def _reason(reason: str, *, has_calls: bool) -> str:
 
 
 async def chat_frames(
-    generation: Generation, writer: ChunkWriter, options: AnswerOptions
+    body: ChatRequest, generation: Generation, writer: ChunkWriter
 ) -> AsyncGenerator[bytes, None]:
     """Yield the events of a streamed answer, the end marker included."""
     choices: dict[int, _StreamedChoice] = {}
     async with aclosing(generation.deltas()) as deltas:
         async for index, delta in deltas:
             if index not in choices:
-                choices[index] = _StreamedChoice(index, writer, options)
+                choices[index] = _StreamedChoice(index, writer, body)
                 yield choices[index].opening()
             for frame in choices[index].frames(delta):
                 yield frame
@@ -93,11 +79,11 @@ async def chat_frames(
 class _StreamedChoice:
     """One choice of a stream."""
 
-    def __init__(self, index: int, writer: ChunkWriter, options: AnswerOptions) -> None:
+    def __init__(self, index: int, writer: ChunkWriter, body: ChatRequest) -> None:
         self._index = index
         self._writer = writer
-        self._options = options
-        self._reader = ToolReader() if options.has_tools else None
+        self._body = body
+        self._reader = ToolReader() if offers_tools(body) else None
         self._held_logprobs: list[Any] = []
         self._num_calls = 0
 
@@ -125,13 +111,13 @@ class _StreamedChoice:
     def _text(self, text: str) -> Iterator[bytes]:
         if not text:
             return
-        if self._options.has_logprobs:
+        if self._body.logprobs:
             yield self._chunk({"content": text}, with_logprobs=True)
         else:
             yield self._writer.chat_text(self._index, text)
 
     def _call(self, piece: CallPiece) -> Iterator[bytes]:
-        if piece.index > 0 and not self._options.allows_parallel_calls:
+        if piece.index > 0 and self._body.parallel_tool_calls is False:
             return
         if piece.name is not None:
             self._num_calls += 1
@@ -155,11 +141,5 @@ class _StreamedChoice:
         if with_logprobs:
             logprobs = {"content": chat_logprobs(self._held_logprobs), "refusal": None}
             self._held_logprobs = []
-        return self._writer.choice(
-            {
-                "index": self._index,
-                "delta": delta,
-                "logprobs": logprobs,
-                "finish_reason": finish_reason,
-            }
-        )
+        end = {"logprobs": logprobs, "finish_reason": finish_reason}
+        return self._writer.choice({"index": self._index, "delta": delta, **end})

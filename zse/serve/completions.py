@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from zse.engine.admission import check_text
 from zse.engine.request import MAX_TOP_LOGPROBS
 from zse.records import record
-from zse.serve.errors import BadRequestError, UnsupportedParameterError
-from zse.serve.generation import Generation, WholeChoice, WorkOrder
+from zse.serve.errors import BadRequestError, MissingParameterError, UnsupportedParameterError
+from zse.serve.generation import Generation, WholeChoice
 from zse.serve.logprobs import completion_logprobs
 from zse.serve.protocol import MAX_PROMPTS, CompletionRequest, check_range, read_request
-from zse.serve.requests import answer_head, ignored_header, read_body, state_of, whole_answer
-from zse.serve.sampling import build_params, check_extras, resolve_max_tokens
-from zse.serve.streaming import DONE, ChunkWriter, EventStream
+from zse.serve.requests import answer, answer_head, read_body, state_of
+from zse.serve.sampling import work_order
+from zse.serve.streaming import DONE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.types import ASGIApp
 
+    from zse.serve.generation import WorkOrder
     from zse.serve.state import LoadedModel
+    from zse.serve.streaming import ChunkWriter
 
 DEFAULT_MAX_TOKENS = 16
 
@@ -52,7 +55,6 @@ class Plan:
 
 
 async def create_completion(request: Request) -> ASGIApp:
-    state_of(request).require_model()
     return await answer_completion(request, await read_body(request))
 
 
@@ -61,54 +63,43 @@ async def answer_completion(request: Request, mapping: dict[str, Any]) -> ASGIAp
     body, ignored = read_request(mapping, CompletionRequest)
     model = state.require_model(body.model)
     plan = await asyncio.to_thread(_plan, body, model, request.state)
-    head = answer_head("text_completion", "cmpl", model)
-    headers = ignored_header(ignored)
     generation = None
     if plan.order is None:
         state.refuse_oversized(plan.num_choices)
     else:
         generation = Generation(state, model, plan.order)
-    if body.stream:
-        options = body.stream_options
-        writer = ChunkWriter(head, include_usage=bool(options and options.include_usage))
-        frames = _frames(plan, generation, writer)
-        return EventStream(frames, terminate=state.terminate, headers=headers)
-    return await whole_answer(request, _collect(plan, generation, head), headers)
+    return await answer(
+        request,
+        body,
+        answer_head("text_completion", "cmpl", model),
+        ignored=ignored,
+        frames=partial(_frames, plan, generation),
+        collect=partial(_collect, plan, generation),
+    )
 
 
 def _plan(body: CompletionRequest, model: LoadedModel, call: State) -> Plan:
     prompts = _prompts(body, model)
-    if body.logprobs is not None:
-        check_range("logprobs", body.logprobs, 0, MAX_TOP_LOGPROBS)
+    check_range("logprobs", body.logprobs, 0, MAX_TOP_LOGPROBS)
     if body.echo and body.logprobs is not None:
         raise UnsupportedParameterError(
             "logprobs", "Log-probabilities of the prompt (echo with logprobs) are not computed."
         )
     requested = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
-    max_tokens = resolve_max_tokens(
-        requested or 1,  # what generates nothing is held to the same limits
-        num_prompt_tokens=max(len(prompt) for prompt in prompts),
-        max_context=model.max_context,
-        param="max_tokens",
+    order = work_order(
+        body,
+        model,
+        call,
+        prompts,
+        max_tokens=requested or 1,  # what generates nothing is held to the same limits
+        logprobs=body.logprobs,
         prompt_param="prompt",
-    )
-    params = build_params(body, model, max_tokens=max_tokens, logprobs=body.logprobs)
-    for prompt in prompts:
-        model.engine.check(prompt, params)
-    priority, salt = check_extras(body)
-    order = WorkOrder(
-        request_id=call.request_id,
-        arrival=call.arrival,
-        prompts=tuple(prompts),
-        params=params,
-        priority=priority,
-        cache_salt=salt,
     )
     return Plan(
         order=order if requested else None,
         num_prompt_tokens=sum(len(prompt) for prompt in prompts),
         echoes=tuple(_echo(model, prompt) if body.echo else "" for prompt in prompts),
-        num_choices_each=params.n,
+        num_choices_each=order.params.n,
         has_logprobs=body.logprobs is not None,
         has_top=bool(body.logprobs),
     )
@@ -122,11 +113,7 @@ def _prompts(body: CompletionRequest, model: LoadedModel) -> list[list[int]]:
     """Return token ids for each prompt: a text, a list of ids, or a list of either."""
     prompt = body.prompt
     if prompt is None:
-        raise BadRequestError(
-            "Missing required parameter: 'prompt'.",
-            param="prompt",
-            code="missing_required_parameter",
-        )
+        raise MissingParameterError("prompt")
     items: list[Any]
     if isinstance(prompt, str) or (prompt and all(isinstance(item, int) for item in prompt)):
         items = [prompt]
@@ -158,15 +145,12 @@ def _empty_usage(plan: Plan) -> dict[str, Any]:
     }
 
 
-async def _collect(
-    plan: Plan, generation: Generation | None, head: dict[str, Any]
-) -> dict[str, Any]:
+async def _collect(plan: Plan, generation: Generation | None) -> dict[str, Any]:
     if generation is None:
         choices = [WholeChoice() for _ in range(plan.num_choices)]
     else:
         choices = await generation.whole()
     return {
-        **head,
         "choices": [
             {
                 "index": index,

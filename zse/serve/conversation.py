@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from zse.engine.admission import check_text
 from zse.engine.request import MAX_TOP_LOGPROBS
 from zse.errors import TemplateError
-from zse.serve.errors import BadRequestError, UnsupportedParameterError
+from zse.serve.errors import BadRequestError, MissingParameterError, UnsupportedParameterError
 from zse.serve.protocol import (
     FORM_ADVICE,
     MAX_MESSAGES,
@@ -135,11 +135,7 @@ def _template_message(message: Message, index: int) -> dict[str, Any]:
         result["name"] = message.name
     if role == "tool":
         if message.tool_call_id is None:
-            raise BadRequestError(
-                f"Missing required parameter: '{where}.tool_call_id'.",
-                param=f"{where}.tool_call_id",
-                code="missing_required_parameter",
-            )
+            raise MissingParameterError(f"{where}.tool_call_id")
         result["tool_call_id"] = message.tool_call_id
     if message.tool_calls:
         if role != "assistant":

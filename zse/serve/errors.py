@@ -47,6 +47,14 @@ class BadRequestError(UsageError):
         self.error_code = code
 
 
+class MissingParameterError(BadRequestError):
+    """A field that a request must have is not there."""
+
+    def __init__(self, param: str) -> None:
+        code = "missing_required_parameter"
+        super().__init__(f"Missing required parameter: '{param}'.", param=param, code=code)
+
+
 class UnsupportedParameterError(BadRequestError):
     """A known parameter asks for something this server does not do; ``advice`` leads on."""
 

@@ -54,13 +54,7 @@ class WholeChoice:
 
 
 class Generation:
-    """Runs a work order once.
-
-    Args:
-        state: Admission, metrics and shutdown.
-        model: The model that answers.
-        order: What to generate.
-    """
+    """Runs a work order once, admitted by the state and counted there."""
 
     def __init__(self, state: AppState, model: LoadedModel, order: WorkOrder) -> None:
         self._state = state
@@ -118,12 +112,12 @@ class Generation:
                 async for prompt_index, delta in source:
                     now = time.perf_counter()
                     if not has_first:
-                        metrics.observe_first_token(now - started)
+                        metrics.observe("first_token", now - started)
                         own_ms = (now - self._order.arrival) * 1000
                         self._state.ledger.mark_first_token(self._order.request_id, own_ms)
                         has_first = True
                     else:
-                        metrics.observe_token_gap(now - last)
+                        metrics.observe("token_gap", now - last)
                     last = now
                     self._count(prompt_index, delta)
                     yield prompt_index * self._order.params.n + delta.index, delta
@@ -140,14 +134,16 @@ class Generation:
         if delta.finish_reason == "abort":
             raise EngineError("the engine aborted a choice")
         if delta.finish_reason is not None:
-            self._state.metrics.count_finish(delta.finish_reason)
+            self._state.metrics.count("finished", delta.finish_reason)
 
     def _report(self, seconds: float) -> None:
-        self._state.metrics.observe_request(
-            seconds, self.prompt_tokens, self.completion_tokens, self.cached_tokens
-        )
+        metrics = self._state.metrics
+        metrics.observe("request", seconds)
+        metrics.count("prompt_tokens", by=self.prompt_tokens)
+        metrics.count("generated_tokens", by=self.completion_tokens)
+        metrics.count("cached_tokens", by=self.cached_tokens)
         if self._outcome != "completed":
-            self._state.metrics.count_finish("abort")
+            metrics.count("finished", "abort")
         LOG.info(
             "generation",
             extra={

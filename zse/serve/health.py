@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
 from starlette.responses import Response
 
 from zse.errors import EngineError
 from zse.serve.errors import error_response
 from zse.serve.metrics import CONTENT_TYPE
-from zse.serve.requests import state_of
+from zse.serve.requests import json_response, state_of
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -44,15 +43,13 @@ async def ready(request: Request) -> Response:
     if (crash := _crash(request)) is not None:
         return crash
     state.require_model()  # its refusal is the answer while loading or draining
-    body = {"status": "ready", "phases": state.ledger.to_json()}
-    return Response(msgspec.json.encode(body), media_type="application/json")
+    return json_response({"status": "ready", "phases": state.ledger.to_json()})
 
 
 async def live(request: Request) -> Response:
     if (crash := _crash(request)) is not None:
         return crash
-    body = {"status": "live", "phase": state_of(request).stage}
-    return Response(msgspec.json.encode(body), media_type="application/json")
+    return json_response({"status": "live", "phase": state_of(request).stage})
 
 
 async def ping(request: Request) -> Response:
@@ -61,7 +58,7 @@ async def ping(request: Request) -> Response:
     if (crash := _crash(request)) is not None:
         return crash
     is_loading = state.model is None and not state.draining
-    if is_loading and state.loading_ping_status == NO_CONTENT:
+    if is_loading and state.options.loading_ping_status == NO_CONTENT:
         return Response(status_code=NO_CONTENT)
     return Response(status_code=200) if state.is_ready else await ready(request)
 

@@ -57,7 +57,7 @@ def load_served_model(settings: Settings, state: AppState, head_start: HeadStart
     with _phase(state, "engine"):
         engine = AsyncEngine(loaded.core, loaded.tokenizer)
     return LoadedModel(
-        name=state.served_name or _name_of(options.model),
+        name=options.served_model_name or _name_of(options.model),
         engine=engine,
         tokenizer=loaded.tokenizer,
         template=template,

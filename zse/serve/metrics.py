@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from prometheus_client import Counter
+
     from zse.serve.state import AppState
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -20,6 +22,25 @@ _TOKEN_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08, 0.15, 0.3, 0.6, 
 _MOST_EARLY = 4096
 """Counts that wait for the library; a start under more probes than that imports it."""
 
+# key -> (name, help, labels)
+_COUNTED: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    "responses": ("zse_requests", "HTTP responses.", ("route", "status")),
+    "rejections": ("zse_admission_rejections", "Requests that met a full queue.", ()),
+    "finished": ("zse_request_success", "Choices that ended.", ("finished_reason",)),
+    "prompt_tokens": ("zse_prompt_tokens", "Prompt tokens.", ()),
+    "generated_tokens": ("zse_generation_tokens", "Generated tokens.", ()),
+    "cached_tokens": ("zse_cached_prompt_tokens", "Prompt tokens served from the cache.", ()),
+}
+# key -> (name, help, bounds in seconds)
+_TIMED = {
+    "first_token": ("zse_time_to_first_token_seconds", "Arrival to first token.", _SECONDS),
+    "token_gap": (
+        "zse_inter_token_latency_seconds",
+        "Time between pieces of an answer.",
+        _TOKEN_SECONDS,
+    ),
+    "request": ("zse_e2e_request_latency_seconds", "Arrival to end.", _SECONDS),
+}
 # name -> (help, attribute of EngineStats)
 _GAUGES = {
     "zse_num_requests_running": ("Choices that the engine is running.", "num_running"),
@@ -77,37 +98,13 @@ class Metrics:
             self._early.append(write)
             return True
 
-    def count_response(self, route: str, status: int) -> None:
-        """Count one HTTP response; ``route`` is the pattern, never the raw path."""
-        self._write(lambda to: to.requests.labels(route, str(status)).inc())
+    def count(self, key: str, *labels: str, by: int = 1) -> None:
+        """Add to a counter of the table; labels are few patterns, never what clients write."""
+        self._write(lambda to: to.counter(key, *labels).inc(by))
 
-    def count_rejection(self) -> None:
-        self._write(lambda to: to.rejections.inc())
-
-    def observe_first_token(self, seconds: float) -> None:
-        """Record the time from a request's arrival to its first token."""
-        self._write(lambda to: to.first_token.observe(seconds))
-
-    def observe_token_gap(self, seconds: float) -> None:
-        """Record the time between two pieces of an answer."""
-        self._write(lambda to: to.token_gap.observe(seconds))
-
-    def observe_request(
-        self, seconds: float, prompt_tokens: int, generated_tokens: int, cached_tokens: int
-    ) -> None:
-        """Record one request that ended, also when it was cut short."""
-
-        def write(to: _Families) -> None:
-            to.whole_request.observe(seconds)
-            to.prompt_tokens.inc(prompt_tokens)
-            to.generated_tokens.inc(generated_tokens)
-            to.cached_tokens.inc(cached_tokens)
-
-        self._write(write)
-
-    def count_finish(self, reason: str) -> None:
-        """Count one choice by the reason it ended: stop, length, tool_calls or abort."""
-        self._write(lambda to: to.finished.labels(reason).inc())
+    def observe(self, key: str, seconds: float) -> None:
+        """Note how long something took, in a histogram of the table."""
+        self._write(lambda to: to.timed[key].observe(seconds))
 
     def render(self) -> bytes:
         from prometheus_client import generate_latest
@@ -122,41 +119,18 @@ class _Families:
         from prometheus_client import CollectorRegistry, Counter, Histogram
 
         self.registry = registry = CollectorRegistry()
-        self.requests = Counter(
-            "zse_requests", "HTTP responses.", ["route", "status"], registry=registry
-        )
-        self.rejections = Counter(
-            "zse_admission_rejections", "Requests that met a full queue.", registry=registry
-        )
-        self.finished = Counter(
-            "zse_request_success", "Choices that ended.", ["finished_reason"], registry=registry
-        )
-        self.prompt_tokens = Counter("zse_prompt_tokens", "Prompt tokens.", registry=registry)
-        self.generated_tokens = Counter(
-            "zse_generation_tokens", "Generated tokens.", registry=registry
-        )
-        self.cached_tokens = Counter(
-            "zse_cached_prompt_tokens", "Prompt tokens served from the cache.", registry=registry
-        )
-        self.first_token = Histogram(
-            "zse_time_to_first_token_seconds",
-            "Arrival to first token.",
-            buckets=_SECONDS,
-            registry=registry,
-        )
-        self.token_gap = Histogram(
-            "zse_inter_token_latency_seconds",
-            "Time between pieces of an answer.",
-            buckets=_TOKEN_SECONDS,
-            registry=registry,
-        )
-        self.whole_request = Histogram(
-            "zse_e2e_request_latency_seconds",
-            "Arrival to end.",
-            buckets=_SECONDS,
-            registry=registry,
-        )
+        self.counted = {
+            key: Counter(name, text, labels, registry=registry)
+            for key, (name, text, labels) in _COUNTED.items()
+        }
+        self.timed = {
+            key: Histogram(name, text, buckets=bounds, registry=registry)
+            for key, (name, text, bounds) in _TIMED.items()
+        }
         registry.register(_StateCollector(state))
+
+    def counter(self, key: str, *labels: str) -> Counter:
+        return self.counted[key].labels(*labels) if labels else self.counted[key]
 
 
 class _StateCollector:

@@ -112,7 +112,7 @@ class _Call:
         # Routed requests are few patterns; anything else is one label, or a scan would fill memory.
         endpoint = self._scope.get("endpoint")
         name = getattr(endpoint, "__name__", None) or "other"
-        self._state.metrics.count_response(name, self._status)
+        self._state.metrics.count("responses", name, str(self._status))
         is_probe = path.startswith(("/health", "/ping", "/metrics"))
         LOG.log(
             logging.DEBUG if is_probe else logging.INFO,

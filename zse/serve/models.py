@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-from starlette.responses import Response
-
-from zse.serve.requests import state_of
+from zse.serve.requests import json_response, state_of
 
 if TYPE_CHECKING:
     from starlette.requests import Request
+    from starlette.responses import Response
 
     from zse.serve.state import LoadedModel
 
@@ -28,14 +26,10 @@ def model_entry(model: LoadedModel) -> dict[str, Any]:
 
 async def list_models(request: Request) -> Response:
     model = state_of(request).require_model()
-    return _json({"object": "list", "data": [model_entry(model)]})
+    return json_response({"object": "list", "data": [model_entry(model)]})
 
 
 async def get_model(request: Request) -> Response:
     """Handle one model; its name may hold slashes, and ``default`` is an alias."""
     model = state_of(request).require_model(request.path_params["model"])
-    return _json(model_entry(model))
-
-
-def _json(value: object) -> Response:
-    return Response(msgspec.json.encode(value), media_type="application/json")
+    return json_response(model_entry(model))

@@ -10,11 +10,10 @@ import hashlib
 from html import escape
 from typing import TYPE_CHECKING
 
-import msgspec
 from starlette.responses import Response
 
 from zse import __version__
-from zse.serve.requests import state_of
+from zse.serve.requests import json_response, state_of
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -78,7 +77,7 @@ async def home(request: Request) -> Response:
             "model": state.model.name if state.model else None,
             "links": list(_LINKS),
         }
-        answer = Response(msgspec.json.encode(body), media_type="application/json")
+        answer = json_response(body)
     answer.headers["vary"] = "accept"
     return answer
 

@@ -10,12 +10,12 @@ never dropped in silence: those nobody knows, and those that only ask for a serv
 from __future__ import annotations
 
 import re
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 
 from zse.engine.request import MAX_CHOICES
-from zse.serve.errors import BadRequestError, UnsupportedParameterError
+from zse.serve.errors import BadRequestError, MissingParameterError, UnsupportedParameterError
 
 MAX_MESSAGES = 4096
 MAX_TOOLS = 128
@@ -131,41 +131,44 @@ class CompletionRequest(GenerationFields, kw_only=True):
     logprobs: int | None = None
 
 
-# Known parameters that are not done here: name -> values that ask for nothing. All else is refused.
-_SHARED_UNSUPPORTED: dict[str, tuple[object, ...]] = {
-    "guided_json": (),
-    "guided_regex": (),
-    "guided_choice": (),
-    "guided_grammar": (),
-    "structured_outputs": (),
-    "grammar": (),
-    "json_schema": (),
-    "chat_template": (),
-    "prompt_logprobs": (0,),
-    "use_beam_search": (False,),
-    "truncation": ("disabled",),
-    "truncate_prompt_tokens": (),
+FORM_ADVICE = "Ask for the form in a message, and check the answer: it cannot be enforced here yet."
+_NEVER_CUT = "A prompt that is too long is refused, never cut."
+
+_Refused: TypeAlias = dict[str, tuple[tuple[object, ...], str]]
+"""Known parameters that are not done here: name -> (values that ask for nothing, what to do).
+
+All other values are refused."""
+_SHARED_UNSUPPORTED: _Refused = {
+    "guided_json": ((), FORM_ADVICE),
+    "guided_regex": ((), FORM_ADVICE),
+    "guided_choice": ((), FORM_ADVICE),
+    "guided_grammar": ((), FORM_ADVICE),
+    "structured_outputs": ((), FORM_ADVICE),
+    "grammar": ((), FORM_ADVICE),
+    "json_schema": ((), FORM_ADVICE),
+    "chat_template": ((), "The model's own template is used."),
+    "prompt_logprobs": ((0,), ""),
+    "use_beam_search": ((False,), ""),
+    "truncation": (("disabled",), _NEVER_CUT),
+    "truncate_prompt_tokens": ((), _NEVER_CUT),
+    "best_of": ((1,), "Use 'n' and choose."),
 }
-_CHAT_UNSUPPORTED: dict[str, tuple[object, ...]] = {
-    **_SHARED_UNSUPPORTED,
-    "functions": ([],),
-    "function_call": ("none", "auto"),
-    "audio": (),
-    "modalities": (["text"],),
-    "web_search_options": (),
-    "best_of": (1,),
-    "echo": (False,),
-}
-_COMPLETION_UNSUPPORTED: dict[str, tuple[object, ...]] = {
-    **_SHARED_UNSUPPORTED,
-    "best_of": (1,),
-    "suffix": ("",),
-    "tools": ([],),
-    "response_format": ({"type": "text"},),
-}
-_UNSUPPORTED: dict[type, dict[str, tuple[object, ...]]] = {
-    ChatRequest: _CHAT_UNSUPPORTED,
-    CompletionRequest: _COMPLETION_UNSUPPORTED,
+_UNSUPPORTED: dict[type, _Refused] = {
+    ChatRequest: {
+        **_SHARED_UNSUPPORTED,
+        "functions": (([],), "Use 'tools'."),
+        "function_call": (("none", "auto"), "Use 'tool_choice'."),
+        "audio": ((), "Only text is generated."),
+        "modalities": ((["text"],), "Only text is generated: send ['text']."),
+        "web_search_options": ((), "Search yourself, or offer a tool that does."),
+        "echo": ((False,), "Only /v1/completions echoes."),
+    },
+    CompletionRequest: {
+        **_SHARED_UNSUPPORTED,
+        "suffix": (("",), "Write the gap into the prompt, as the model's own instructions say."),
+        "tools": (([],), "Use /v1/chat/completions."),
+        "response_format": (({"type": "text"},), FORM_ADVICE),
+    },
 }
 
 # Known parameters that change no answer, the same way: all else is answered, and reported back.
@@ -177,27 +180,11 @@ _WITHOUT_EFFECT: dict[str, tuple[object, ...]] = {
     "prompt_cache_retention": ("in_memory", "in-memory"),
     "prediction": (),
 }
-FORM_ADVICE = "Ask for the form in a message, and check the answer: it cannot be enforced here yet."
-_ADVICE = {
-    **dict.fromkeys(
-        (
-            *("guided_json", "guided_regex", "guided_choice", "guided_grammar"),
-            *("structured_outputs", "grammar", "json_schema", "response_format"),
-        ),
-        FORM_ADVICE,
-    ),
-    "chat_template": "The model's own template is used.",
-    "truncation": "A prompt that is too long is refused, never cut.",
-    "truncate_prompt_tokens": "A prompt that is too long is refused, never cut.",
-    "functions": "Use 'tools'.",
-    "function_call": "Use 'tool_choice'.",
-    "audio": "Only text is generated.",
-    "modalities": "Only text is generated: send ['text'].",
-    "web_search_options": "Search yourself, or offer a tool that does.",
-    "best_of": "Use 'n' and choose.",
-    "echo": "Only /v1/completions echoes.",
-    "suffix": "Write the gap into the prompt, as the model's own instructions say.",
-    "tools": "Use /v1/chat/completions.",
+_RANGES = {
+    "n": (1, MAX_CHOICES),
+    "seed": (-_SEED_LIMIT, _SEED_LIMIT - 1),
+    "temperature": (0, 2),
+    "top_p": (0, 1),
 }
 
 RequestType = TypeVar("RequestType", ChatRequest, CompletionRequest)
@@ -212,9 +199,8 @@ def read_mapping(body: bytes) -> dict[str, Any]:
     try:
         value = msgspec.json.decode(body)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        reason = (
-            "it is nested too deeply" if isinstance(error, RecursionError) else str(error)[:200]
-        )
+        is_deep = isinstance(error, RecursionError)
+        reason = "it is nested too deeply" if is_deep else str(error)[:200]
         raise BadRequestError(f"The body could not be parsed as JSON: {reason}.") from None
     if not isinstance(value, dict):
         raise BadRequestError("The body must be a JSON object.")
@@ -238,12 +224,12 @@ def read_request(
     for name, value in mapping.items():
         if name in known:
             continue
-        unsupported = _UNSUPPORTED[kind].get(name)
-        asks_nothing = _WITHOUT_EFFECT.get(name) if unsupported is None else unsupported
+        refused = _UNSUPPORTED[kind].get(name)
+        asks_nothing = refused[0] if refused else _WITHOUT_EFFECT.get(name)
         if asks_nothing is not None and (value is None or value in asks_nothing):
             continue
-        if unsupported is not None:
-            raise UnsupportedParameterError(name, _ADVICE.get(name, ""))
+        if refused:
+            raise UnsupportedParameterError(name, refused[1])
         ignored.append(name)
     try:
         request = msgspec.convert(mapping, kind)
@@ -259,12 +245,7 @@ def _bad_field(text: str) -> BadRequestError:
     path = re.sub(r"^`?\$\.?|`$", "", where)
     missing = re.search(r"missing required field `(\w+)`", what)
     if missing:
-        param = f"{path}.{missing.group(1)}" if path else missing.group(1)
-        return BadRequestError(
-            f"Missing required parameter: '{param}'.",
-            param=param,
-            code="missing_required_parameter",
-        )
+        return MissingParameterError(f"{path}.{missing[1]}" if path else missing[1])
     return BadRequestError(
         f"Invalid value for '{path[:200]}': {what[:200]}.", param=path[:200] or None
     )
@@ -276,14 +257,8 @@ def _check_shared(request: GenerationFields) -> None:
             "The 'stream_options' parameter is only allowed when 'stream' is true.",
             param="stream_options",
         )
-    if request.n is not None:
-        check_range("n", request.n, 1, MAX_CHOICES)
-    if request.seed is not None:
-        check_range("seed", request.seed, -_SEED_LIMIT, _SEED_LIMIT - 1)
-    if request.temperature is not None:
-        check_range("temperature", request.temperature, 0, 2)
-    if request.top_p is not None:
-        check_range("top_p", request.top_p, 0, 1)
+    for name, (low, high) in _RANGES.items():
+        check_range(name, getattr(request, name), low, high)
     stops = [request.stop] if isinstance(request.stop, str) else request.stop or []
     if len(stops) > MAX_STOPS:
         raise BadRequestError(
@@ -291,9 +266,9 @@ def _check_shared(request: GenerationFields) -> None:
         )
 
 
-def check_range(param: str, value: float, low: float, high: float) -> None:
-    """Refuse a number outside [low, high] with an error that names the parameter."""
-    if not low <= value <= high:
+def check_range(param: str, value: float | None, low: float, high: float) -> None:
+    """Refuse a number outside [low, high] with an error that names the parameter; None is none."""
+    if value is not None and not low <= value <= high:
         raise BadRequestError(
             f"Invalid value for '{param}': {value} is not between {low} and {high}.", param=param
         )

@@ -1,4 +1,4 @@
-"""What every generating handler does first: read the body, name the answer, list the ignored."""
+"""What every generating handler does first and last: read the body, and answer."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ from starlette.responses import Response
 
 from zse.serve.errors import BadRequestError, ClientGoneError, MediaTypeError
 from zse.serve.protocol import read_mapping
-from zse.serve.streaming import race
+from zse.serve.streaming import ChunkWriter, EventStream, race
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterable, Mapping
+    from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping
 
     from starlette.requests import Request
+    from starlette.types import ASGIApp
 
+    from zse.serve.protocol import GenerationFields
     from zse.serve.state import AppState, LoadedModel
 
 _MAX_IGNORED = 16
@@ -34,13 +36,15 @@ def state_of(request: Request) -> AppState:
 
 
 async def read_body(request: Request) -> dict[str, Any]:
-    """Return the JSON object in the body.
+    """Return the JSON object in the body, where there is a model to answer it.
 
     Raises:
+        LoadingError: The model is not there yet, or no longer.
         MediaTypeError: The body is not declared as JSON, and is none or comes from a browser.
         BadRequestError: It is no JSON object.
         ClientGoneError: The client left before it had sent all of it.
     """
+    state_of(request).require_model()
     declared = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     is_declared = declared == "application/json" or declared.endswith("+json")
     if not is_declared and (declared not in _UNDECLARED or _is_of_browser(request)):
@@ -70,17 +74,40 @@ def _undeclared(declared: str) -> MediaTypeError:
     )
 
 
-async def whole_answer(
-    request: Request, work: Coroutine[Any, Any, dict[str, Any]], headers: Mapping[str, str]
-) -> Response:
-    """Return an answer in one piece, as soon as ``work`` has made it.
+async def answer(
+    request: Request,
+    body: GenerationFields,
+    head: Mapping[str, Any],
+    *,
+    ignored: Iterable[str],
+    frames: Callable[[ChunkWriter], AsyncGenerator[bytes, None]],
+    collect: Callable[[], Coroutine[Any, Any, dict[str, Any]]],
+) -> ASGIApp:
+    """Answer with events where a stream was asked for, else in one piece as soon as it is made.
+
+    Args:
+        request: Who asks.
+        body: What was asked for.
+        head: What the answer, and every chunk of it, begins with.
+        ignored: Fields without effect, which a header lists.
+        frames: Yields the events.
+        collect: Returns what follows the head.
 
     Raises:
         ClientGoneError: The client left; the work was cancelled.
         ShuttingDownError: Draining ran out of time; likewise.
     """
-    answer = await race(work, request.receive, state_of(request).terminate)
-    return Response(msgspec.json.encode(answer), media_type="application/json", headers=headers)
+    headers, terminate = _ignored_header(ignored), state_of(request).terminate
+    if body.stream:
+        options = body.stream_options
+        writer = ChunkWriter(head, include_usage=bool(options and options.include_usage))
+        return EventStream(frames(writer), terminate=terminate, headers=headers)
+    rest = await race(collect(), request.receive, terminate)
+    return json_response({**head, **rest}, headers)
+
+
+def json_response(value: object, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(msgspec.json.encode(value), media_type="application/json", headers=headers)
 
 
 def new_id(prefix: str) -> str:
@@ -99,7 +126,7 @@ def answer_head(kind: str, prefix: str, model: LoadedModel) -> dict[str, Any]:
     }
 
 
-def ignored_header(names: Iterable[str]) -> dict[str, str]:
+def _ignored_header(names: Iterable[str]) -> dict[str, str]:
     """Return the header that lists fields which had no effect; empty when there were none."""
     clean = [re.sub(r"[^A-Za-z0-9_.\[\]-]", "?", name)[:64] for name in names]
     return {"x-zse-ignored": ", ".join(clean[:_MAX_IGNORED])} if clean else {}

@@ -1,56 +1,89 @@
-"""From a request's fields to the engine's parameters, with the limits that the protocol sets."""
+"""From a checked body to a work order: the engine's parameters, within the protocol's limits."""
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from zse.engine import admission
-from zse.engine.request import SET_BY_MODEL, SamplingParams
+from zse.engine.request import SamplingParams
 from zse.errors import ContextLengthError, InvalidParameterError
 from zse.serve.errors import BadRequestError
+from zse.serve.generation import WorkOrder
+from zse.serve.protocol import GenerationFields
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-    from zse.serve.protocol import GenerationFields
+    from starlette.datastructures import State
+
     from zse.serve.state import LoadedModel
 
 MAX_PRIORITY = 100
 MAX_SALT_CHARACTERS = 128
-_OPTIONAL = ("presence_penalty", "frequency_penalty", "min_tokens", "ignore_eos", "n", "seed")
+_SAME = {each.name for each in fields(SamplingParams)} & set(GenerationFields.__struct_fields__)
+"""What a body calls as the engine does."""
 
 
-def build_params(
-    request: GenerationFields, model: LoadedModel, *, max_tokens: int, logprobs: int | None
-) -> SamplingParams:
-    """Return engine parameters: the request's values, else the model's, else OpenAI's defaults.
+def work_order(
+    body: GenerationFields,
+    model: LoadedModel,
+    call: State,
+    prompts: Sequence[Sequence[int]],
+    *,
+    max_tokens: int | None,
+    logprobs: int | None,
+    param: str = "max_tokens",
+    prompt_param: str,
+) -> WorkOrder:
+    """Return what to generate: a body's values, else the model's, else OpenAI's defaults.
 
     Args:
-        request: The typed body.
-        model: Supplies defaults from its generation_config.json and the vocabulary's size.
-        max_tokens: Already resolved against the context.
+        body: Its types and ranges are checked.
+        model: What is to answer.
+        call: Which call it is, and when it came.
+        prompts: Token ids of each prompt.
+        max_tokens: What the client asked for; None means as many as the context has room for.
         logprobs: Alternatives to report for each token; None reports nothing.
+        param: Name of the field that held ``max_tokens``.
+        prompt_param: Name of the field that held the prompts, at fault in an overflow.
 
     Raises:
         InvalidParameterError: A value is out of range; ``param`` names it.
+        ContextLengthError: Prompt and answer do not fit; nothing is ever cut off in silence.
     """
-    values: dict[str, Any] = {"max_tokens": max_tokens, "logprobs": logprobs}
-    for name in SET_BY_MODEL:
-        value = getattr(request, name)
-        value = model.sampling_defaults.get(name) if value is None else value
-        if value is not None:
-            values[name] = value
-    for name in _OPTIONAL:
-        if (value := getattr(request, name)) is not None:
-            values[name] = value
+    if max_tokens is not None and max_tokens < 1:
+        raise BadRequestError(f"'{param}' is {max_tokens}, expected 1 or more.", param=param)
+    size = model.max_context
+    try:
+        max_tokens = admission.resolve_max_tokens(
+            max(map(len, prompts)), max_tokens, max_context=size, capacity_tokens=size
+        )
+    except ContextLengthError as error:
+        error.param = prompt_param
+        raise
+    params = _params(body, model, max_tokens=max_tokens, logprobs=logprobs)
+    for prompt in prompts:
+        model.engine.check(prompt, params)
+    _check_extras(body)
+    return WorkOrder(
+        request_id=call.request_id,
+        arrival=call.arrival,
+        prompts=tuple(prompts),
+        params=params,
+        priority=body.priority or 0,
+        cache_salt=body.cache_salt or "",
+    )
+
+
+def _params(body: GenerationFields, model: LoadedModel, **resolved: int | None) -> SamplingParams:
+    values: dict[str, Any] = dict(model.sampling_defaults)
+    values |= {name: given for name in _SAME if (given := getattr(body, name)) is not None}
     if values.get("top_p") == 0:
         # OpenAI accepts 0 and means "only the likeliest token".
         values.update(top_p=1.0, temperature=0.0)
-    stop = request.stop
-    values["stop"] = (stop,) if isinstance(stop, str) else tuple(stop or ())
-    values["stop_token_ids"] = tuple(request.stop_token_ids or ())
-    values["logit_bias"] = _token_biases(request.logit_bias or {}, model.vocab_size)
-    return SamplingParams(**values)
+    values["logit_bias"] = _token_biases(body.logit_bias or {}, model.vocab_size)
+    return SamplingParams(**{**values, **resolved})
 
 
 def _token_biases(biases: Mapping[str, float], vocab_size: int) -> dict[int, float]:
@@ -68,49 +101,13 @@ def _token_biases(biases: Mapping[str, float], vocab_size: int) -> dict[int, flo
     return result
 
 
-def resolve_max_tokens(
-    requested: int | None,
-    *,
-    num_prompt_tokens: int,
-    max_context: int,
-    param: str,
-    prompt_param: str,
-) -> int:
-    """Return how many tokens may be generated, or refuse what does not fit.
-
-    Args:
-        requested: What the client asked for; None means as many as the context has room for.
-        num_prompt_tokens: Length of the prompt in tokens.
-        max_context: Longest sequence in tokens.
-        param: Name of the field that held ``requested``.
-        prompt_param: Name of the field that held the prompt, at fault in an overflow.
-
-    Raises:
-        BadRequestError: ``requested`` is below 1.
-        ContextLengthError: Prompt and answer do not fit; nothing is ever cut off in silence.
-    """
-    if requested is not None and requested < 1:
-        raise BadRequestError(f"'{param}' is {requested}, expected 1 or more.", param=param)
-    try:
-        return admission.resolve_max_tokens(
-            num_prompt_tokens, requested, max_context=max_context, capacity_tokens=max_context
-        )
-    except ContextLengthError as error:
-        error.param = prompt_param
-        raise
-
-
-def check_extras(request: GenerationFields) -> tuple[int, str]:
-    """Return ``(priority, cache_salt)`` after checking them."""
-    priority = request.priority or 0
-    if abs(priority) > MAX_PRIORITY:
+def _check_extras(body: GenerationFields) -> None:
+    if abs(body.priority or 0) > MAX_PRIORITY:
         raise BadRequestError(
-            f"'priority' is {priority}, expected -{MAX_PRIORITY} to {MAX_PRIORITY}.",
+            f"'priority' is {body.priority}, expected -{MAX_PRIORITY} to {MAX_PRIORITY}.",
             param="priority",
         )
-    salt = request.cache_salt or ""
-    if len(salt) > MAX_SALT_CHARACTERS:
+    if len(body.cache_salt or "") > MAX_SALT_CHARACTERS:
         raise BadRequestError(
             f"'cache_salt' is longer than {MAX_SALT_CHARACTERS} characters.", param="cache_salt"
         )
-    return priority, salt

@@ -18,6 +18,7 @@ from zse.errors import (
     OverloadedError,
     ShuttingDownError,
 )
+from zse.options import ServeOptions
 from zse.records import record
 from zse.serve.metrics import Metrics
 
@@ -91,26 +92,12 @@ class AppState:
 
     Args:
         ledger: The cold-start ledger.
-        served_name: Name to serve under; empty takes the model's own.
-        max_queue: Choices that may wait beyond ``max_running`` before new requests get 429.
-        max_running: Choices that the engine runs at once.
-        loading_ping_status: What /ping answers until the model is there.
+        options: How much runs and waits at once, and what is told while the model is loaded.
     """
 
-    def __init__(
-        self,
-        *,
-        ledger: Ledger,
-        served_name: str = "",
-        max_queue: int = 256,
-        max_running: int = 64,
-        loading_ping_status: int = 204,
-    ) -> None:
+    def __init__(self, *, ledger: Ledger, options: ServeOptions | None = None) -> None:
         self.ledger = ledger
-        self.served_name = served_name
-        self.max_queue = max_queue
-        self.max_running = max_running
-        self.loading_ping_status = loading_ping_status
+        self.options = options or ServeOptions()
         self.metrics = Metrics(self)
         self.model: LoadedModel | None = None
         self.phase = "starting"
@@ -119,6 +106,16 @@ class AppState:
         self.terminate = asyncio.Event()
         """Set when draining ran out of time: streams end with an error event."""
         self._finished: deque[float] = deque(maxlen=64)
+
+    @property
+    def max_running(self) -> int:
+        """Choices that the engine runs at once."""
+        return self.options.load.batch.max_sequences
+
+    @property
+    def max_admitted(self) -> int:
+        """Choices that run and wait together; more get 429."""
+        return self.max_running + self.options.max_queue
 
     @property
     def is_ready(self) -> bool:
@@ -172,8 +169,7 @@ class AppState:
         Raises:
             InvalidParameterError: The request asks for more answers than run and wait together.
         """
-        limit = self.max_running + self.max_queue
-        if num_choices > limit:
+        if num_choices > (limit := self.max_admitted):
             raise InvalidParameterError(
                 f"The request asks for {num_choices} answers, this server takes {limit} at once.",
                 param="n",
@@ -187,9 +183,8 @@ class AppState:
             InvalidParameterError: As ``refuse_oversized``.
         """
         self.refuse_oversized(num_choices)
-        limit = self.max_running + self.max_queue
-        if self.in_flight + num_choices > limit:
-            self.metrics.count_rejection()
+        if self.in_flight + num_choices > (limit := self.max_admitted):
+            self.metrics.count("rejections")
             error = BusyError(
                 f"The queue is full ({self.in_flight} of {limit} answers are running or waiting)."
             )

@@ -2,37 +2,19 @@
 
 from __future__ import annotations
 
-from zse.records import record
+from typing import NamedTuple
 
 _TAG, _CLOSER = "<tool_call>", "</tool_call>"
 _OPENERS = (_TAG, "[TOOL_CALLS]", "<|python_tag|>")
 _LONGEST = max(map(len, _OPENERS))
 
 
-@record
-class WholeCall:
-    """A complete call; ``arguments`` is JSON text."""
-
-    name: str
-    arguments: str
-
-
-@record
-class CallPiece:
+class CallPiece(NamedTuple):
     """A part of a streamed call. ``name`` is set on the first part of a call only."""
 
-    index: int
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody calls
     name: str | None
     arguments: str
-
-
-def read_whole_answer(text: str) -> tuple[str, list[WholeCall]]:
-    """Return the text beside the calls, and the calls."""
-    from zse.text.tools import parse_tool_calls
-
-    parsed = parse_tool_calls(text)
-    calls = [WholeCall(name=call.name, arguments=call.arguments_json) for call in parsed.tool_calls]
-    return parsed.content or "", calls
 
 
 class ToolReader:
@@ -82,10 +64,11 @@ class ToolReader:
         return len(held)
 
     def _read(self, held: str) -> list[str | CallPiece]:
-        text, calls = read_whole_answer(held)
-        pieces: list[str | CallPiece] = [text] if text else []
-        for call in calls:
-            piece = CallPiece(index=self._num_calls, name=call.name, arguments=call.arguments)
+        from zse.text.tools import parse_tool_calls
+
+        parsed = parse_tool_calls(held)
+        pieces: list[str | CallPiece] = [parsed.content] if parsed.content else []
+        for call in parsed.tool_calls:
+            pieces.append(CallPiece(self._num_calls, call.name, call.arguments_json))
             self._num_calls += 1
-            pieces.append(piece)
         return pieces
