@@ -45,10 +45,10 @@ def test_the_context_is_cut_to_the_models(random_zse):
 def test_the_first_estimate_within_the_budget_is_chosen(random_checkpoint):
     facts = read_facts(random_checkpoint, load_settings())
     estimates = [estimate_memory(facts, name, on_gpu=False) for name in ("bf16", "int8", "int4")]
-    assert largest_that_fits(estimates, estimates[0].total_bytes) is estimates[0]
-    assert largest_that_fits(estimates, estimates[0].total_bytes - 1) is estimates[1]
+    assert largest_that_fits(estimates[0].total_bytes, estimates) is estimates[0]
+    assert largest_that_fits(estimates[0].total_bytes - 1, estimates) is estimates[1]
     with pytest.raises(DeviceError, match=r"needs 0\.\d+ GB at int4"):
-        largest_that_fits(estimates, 1000)
+        largest_that_fits(1000, estimates)
 
 
 def test_an_object_is_known_by_its_header(random_zse, monkeypatch):

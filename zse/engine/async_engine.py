@@ -76,11 +76,12 @@ class AsyncEngine:
 
     def __init__(self, core: EngineCore, tokenizer: Tokenizer) -> None:
         self._core = core
-        self._tokenizer = tokenizer
+        self.tokenizer = tokenizer
+        self.failure: BaseException | None = None
+        """What crashed the engine thread."""
         self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._streams: dict[str, _Stream] = {}
         self._lock = threading.Lock()  # guards what decides whether a stream may be added
-        self._failure: BaseException | None = None  # why the thread crashed
         self._is_draining = False
         self._is_closed = False
         self._thread = threading.Thread(target=self._run, name="zse-engine", daemon=True)
@@ -89,12 +90,7 @@ class AsyncEngine:
     @property
     def is_healthy(self) -> bool:
         """Whether the engine thread runs; once it has crashed, it stays down."""
-        return self._failure is None and not self._is_closed
-
-    @property
-    def failure(self) -> BaseException | None:
-        """What crashed the engine thread."""
-        return self._failure
+        return self.failure is None and not self._is_closed
 
     @property
     def num_active(self) -> int:
@@ -105,11 +101,6 @@ class AsyncEngine:
     def max_context(self) -> int:
         """Longest sequence in tokens that can be served."""
         return self._core.capacity_tokens
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        """The tokenizer of the model."""
-        return self._tokenizer
 
     def stats(self) -> EngineStats:
         return self._core.stats()
@@ -135,14 +126,9 @@ class AsyncEngine:
         priority: int = 0,
         cache_salt: str = "",
     ) -> AsyncGenerator[Delta, None]:
-        """Stream the answer. Closing the generator cancels the request.
+        """Stream the answer to a request, whose ``request_id`` another may share.
 
-        Args:
-            prompt_token_ids: The prompt.
-            params: How to sample and when to stop.
-            request_id: For logs; two requests may share one.
-            priority: Higher goes first.
-            cache_salt: Prefixes are shared only between requests with the same salt.
+        Closing the generator cancels it.
 
         Yields:
             Deltas of all choices as they come; the last one of each carries its finish reason.
@@ -159,7 +145,7 @@ class AsyncEngine:
             priority=priority,
             cache_salt=cache_salt,
         )
-        stream = _Stream(request, self._tokenizer)
+        stream = _Stream(request, self.tokenizer)
         self._open(stream)
         num_open = params.n
         try:
@@ -194,7 +180,7 @@ class AsyncEngine:
             if self._is_closed:
                 return
             self._is_closed = True
-        self._commands.put(_nothing)  # wakes the thread
+        self._commands.put(lambda: None)  # wakes the thread
         self._thread.join(_JOIN_SECONDS)
         self._fail_all(lambda: ShuttingDownError("the engine was closed"))
         if self._thread.is_alive():
@@ -205,8 +191,8 @@ class AsyncEngine:
     # --- in any thread --------------------------------------------------------------------------
 
     def _refuse_when_down(self) -> None:
-        if self._failure is not None:
-            raise _crash_error(self._failure)
+        if self.failure is not None:
+            raise _crash_error(self.failure)
         if self._is_draining or self._is_closed:
             raise ShuttingDownError("the server is shutting down")
 
@@ -236,9 +222,8 @@ class AsyncEngine:
                 self._deliver(self._core.step())
         except BaseException as error:
             logger.exception("the engine thread crashed")
-            failure = error
             with self._lock:
-                self._failure = failure
+                self.failure = failure = error
             self._fail_all(lambda: _crash_error(failure))
 
     def _run_commands(self) -> None:
@@ -290,7 +275,3 @@ def _put_all(items: list[tuple[_Stream, Delta | ZSEError]]) -> None:
 def _crash_error(failure: BaseException) -> EngineError:
     hint = "Restart the server; its log holds the traceback."
     return EngineError(f"the engine crashed: {type(failure).__name__}: {failure}", hint=hint)
-
-
-def _nothing() -> None:
-    """Do nothing: a command that only wakes the thread."""

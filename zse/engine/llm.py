@@ -299,8 +299,8 @@ class LLM:
     def _open(self, prompt: str | list[int], params: SamplingParams | None) -> _Stream:
         token_ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
         if params is None:
-            room = max(self.max_context - len(token_ids), 1)
-            params = SamplingParams(max_tokens=min(_DEFAULT_MAX_TOKENS, room))
+            limit = default_max_tokens(self.max_context - len(token_ids))
+            params = SamplingParams(max_tokens=limit)
         request_id = str(next(self._request_ids))
         request = Request(request_id=request_id, prompt_token_ids=token_ids, params=params)
         stream = _Stream(request, self.tokenizer)
@@ -333,6 +333,11 @@ class LLM:
         with self._lock:
             self._streams.pop(stream.request.request_id, None)
             self._model.core.abort(stream.request.request_id)
+
+
+def default_max_tokens(num_left: int) -> int:
+    """Return how long an answer may get where nobody says, with so many tokens left for it."""
+    return min(_DEFAULT_MAX_TOKENS, max(num_left, 1))
 
 
 def _output_of(stream: _Stream) -> RequestOutput:

@@ -11,22 +11,23 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from zse.device.open import cuda_driver_present, runs_on_gpu
 from zse.device.probe import probe
 from zse.device.survey import survey_cuda
-from zse.engine.llm import LLM
+from zse.engine.llm import LLM, default_max_tokens
 from zse.engine.request import SamplingParams
 from zse.engine.requirements import largest_that_fits, read_facts
 from zse.errors import DeviceError, UsageError
-from zse.models.memory import MemoryEstimate, ModelFacts, estimate_memory
+from zse.models.memory import MemoryEstimate, estimate_memory
 from zse.records import record
 from zse.settings import load_settings
 from zse.units import GIB
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from zse.engine.output import Delta
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 Mode = Literal["auto", "min_memory", "balanced", "max_speed"]
 
 _SAFE_SHARE = 0.9  # of the free memory: other processes live too
-_DEFAULT_MAX_TOKENS = 256
 
 
 @record
@@ -56,18 +56,23 @@ class IntelligenceOrchestrator:
 
     Args:
         model: Whatever ``LLM`` takes.
-        estimate: What was chosen.
-        facts: What is known of the model.
+        estimates: What it takes at each scheme worth choosing, best quality first.
+        estimate: What was chosen of these.
         device: auto, cpu or cuda[:N].
     """
 
     def __init__(
-        self, model: str | Path, estimate: MemoryEstimate, facts: ModelFacts, *, device: str
+        self,
+        model: str | Path,
+        estimates: Sequence[MemoryEstimate],
+        estimate: MemoryEstimate,
+        *,
+        device: str,
     ) -> None:
         self.model = model
         self.estimate = estimate
         self.last_stats: InferenceStats | None = None
-        self._facts = facts
+        self._estimates = estimates
         self._device = device
         self._llm: LLM | None = None
 
@@ -79,7 +84,7 @@ class IntelligenceOrchestrator:
             DeviceError: Not even INT4 fits, or the device cannot be used.
         """
         budget = int(_free_bytes(device) * _SAFE_SHARE)
-        return cls._within(budget, model, device=device, max_context=max_context)
+        return cls._choose(model, device, max_context, partial(largest_that_fits, budget))
 
     @classmethod
     def for_vram(
@@ -93,22 +98,23 @@ class IntelligenceOrchestrator:
         """
         if not vram_gb > 0:
             raise UsageError(f"vram_gb is {vram_gb}, expected more than 0")
-        return cls._within(int(vram_gb * 1e9), model, device=device, max_context=max_context)
+        pick = partial(largest_that_fits, int(vram_gb * 1e9))
+        return cls._choose(model, device, max_context, pick)
 
     @classmethod
     def min_memory(cls, model: str | Path, *, device: str = "auto", max_context: int = 0) -> Self:
         """Run at INT4."""
-        return cls._at("int4", model, device=device, max_context=max_context)
+        return cls._choose(model, device, max_context, lambda estimates: estimates[-1])
 
     @classmethod
     def balanced(cls, model: str | Path, *, device: str = "auto", max_context: int = 0) -> Self:
         """Run at INT8."""
-        return cls._at("int8", model, device=device, max_context=max_context)
+        return cls._choose(model, device, max_context, lambda found: found[len(found) // 2])
 
     @classmethod
     def max_speed(cls, model: str | Path, *, device: str = "auto", max_context: int = 0) -> Self:
         """Run at 16 bits, in the checkpoint's own type."""
-        return cls._at("", model, device=device, max_context=max_context)
+        return cls._choose(model, device, max_context, lambda estimates: estimates[0])
 
     @classmethod
     def multi_gpu(cls, model: str | Path, gpu_ids: Sequence[int] | None = None) -> Self:
@@ -161,13 +167,10 @@ class IntelligenceOrchestrator:
             chosen (the scheme), and by_quantization: for each scheme its bytes of weights, KV
             cache and overhead, and their total.
         """
-        estimates = _estimates(
-            self._facts, self.estimate.context_tokens, on_gpu=runs_on_gpu(self._device)
-        )
         return {
             "model": str(self.model),
             "chosen": self.quantization,
-            "by_quantization": {e.quantization: e.to_json() for e in estimates},
+            "by_quantization": {e.quantization: e.to_json() for e in self._estimates},
         }
 
     def load(self) -> Self:
@@ -224,8 +227,7 @@ class IntelligenceOrchestrator:
             llm.tokenizer.encode(prompt) if isinstance(prompt, str) else llm.chat_prompt(prompt)
         )
         if max_tokens is None:
-            room = llm.max_context - len(token_ids)
-            max_tokens = min(_DEFAULT_MAX_TOKENS, max(room, 1))
+            max_tokens = default_max_tokens(llm.max_context - len(token_ids))
         params = SamplingParams(max_tokens=max_tokens, **sampling)
         pieces = self._texts(llm.stream(token_ids, params))
         return pieces if stream else "".join(pieces)
@@ -268,24 +270,15 @@ class IntelligenceOrchestrator:
         )
 
     @classmethod
-    def _within(
-        cls, budget_bytes: int, model: str | Path, *, device: str, max_context: int
+    def _choose(
+        cls,
+        model: str | Path,
+        device: str,
+        max_context: int,
+        pick: Callable[[Sequence[MemoryEstimate]], MemoryEstimate],
     ) -> Self:
-        facts = read_facts(model, load_settings())
-        estimates = _estimates(facts, max_context, on_gpu=runs_on_gpu(device))
-        estimate = largest_that_fits(estimates, budget_bytes)
-        return cls(model, estimate, facts, device=device)
-
-    @classmethod
-    def _at(cls, quantization: str, model: str | Path, *, device: str, max_context: int) -> Self:
-        facts = read_facts(model, load_settings())
-        estimate = estimate_memory(
-            facts,
-            quantization or facts.plain_quantization,
-            on_gpu=runs_on_gpu(device),
-            context_tokens=max_context,
-        )
-        return cls(model, estimate, facts, device=device)
+        estimates = _estimates(model, max_context, on_gpu=runs_on_gpu(device))
+        return cls(model, estimates, pick(estimates), device=device)
 
 
 def load_model(
@@ -330,13 +323,12 @@ def _free_bytes(device: str) -> int:
     return state.info.free_bytes
 
 
-def _estimates(facts: ModelFacts, context_tokens: int, *, on_gpu: bool) -> list[MemoryEstimate]:
-    """Return an estimate for each scheme worth choosing, best quality first."""
-    schemes = [facts.stored_quantization]
-    if not facts.tensors:
-        # NF4 takes what INT4 takes and computes slower, so it is for those who ask for it.
-        schemes = [facts.plain_quantization, "int8", "int4"]
+def _estimates(model: str | Path, context_tokens: int, *, on_gpu: bool) -> list[MemoryEstimate]:
+    """Return an estimate for each scheme worth choosing, best quality first: 16 bits, 8 and 4."""
+    facts = read_facts(model, load_settings())
+    # NF4 takes what INT4 takes and computes slower, so it is for those who ask for it.
+    schemes = [facts.plain_quantization, "int8", "int4"]
     return [
         estimate_memory(facts, scheme, on_gpu=on_gpu, context_tokens=context_tokens)
-        for scheme in schemes
+        for scheme in ([facts.stored_quantization] if facts.tensors else schemes)
     ]

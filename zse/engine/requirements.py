@@ -14,6 +14,7 @@ from zse.models.resolve import Builtin, LocalFile, RemoteFile, resolve_model
 from zse.stream.opening import open_remote
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from zse.format.spec import ZSEHeader
@@ -57,12 +58,12 @@ def facts_of(header: ZSEHeader) -> ModelFacts:
     )
 
 
-def largest_that_fits(estimates: list[MemoryEstimate], budget_bytes: int) -> MemoryEstimate:
+def largest_that_fits(budget_bytes: int, estimates: Sequence[MemoryEstimate]) -> MemoryEstimate:
     """Return the first estimate within the budget.
 
     Args:
-        estimates: Best quality first.
         budget_bytes: Memory that may be used.
+        estimates: Best quality first.
 
     Raises:
         DeviceError: Not even the last one fits.
