@@ -102,19 +102,13 @@ class Recipe:
                 f"the recipe {self.name} is not made for {platform}",
                 hint=f"It is made for {', '.join(self.platforms)}.",
             )
-        architecture = platform.partition("/")[2]
-        return replace(
-            self, platform=platform, debian=replace(self.debian, architecture=architecture)
-        )
+        debian = replace(self.debian, architecture=platform.partition("/")[2])
+        return replace(self, platform=platform, debian=debian)
 
     @property
     def architecture(self) -> str:
         """The platform's second word, ``amd64``; Debian calls it by the same name."""
         return self.platform.partition("/")[2]
-
-    def lock_name(self, kind: str) -> str:
-        """Return the name of a lock file: ``wheels.amd64.lock``."""
-        return lock_name(kind, self.architecture)
 
     @property
     def requirements(self) -> tuple[str, ...]:
@@ -151,12 +145,12 @@ def load_recipe(folder: Path) -> Recipe:
     data = _load_toml(path)
     try:
         code = data.pop("code", {})
-        check = data.pop("healthcheck", None)
+        check, wheels = data.pop("healthcheck", None), data.pop("wheels", {})
         return Recipe(
             folder=folder,
             code_exclude=tuple(code.get("exclude", ())),
             healthcheck=Healthcheck(**_tuples(check)) if check else None,
-            wheels=_wheel_recipe(data.pop("wheels", {})),
+            wheels=WheelRecipe(platforms=_tuples(wheels.pop("platforms", {})), **_tuples(wheels)),
             debian=DebianRecipe(**_tuples(data.pop("debian", {}))),
             kernels=KernelRecipe(**_tuples(data.pop("kernels", {}))),
             platform=next(iter(data.get("platforms", ())), Recipe.platform),
@@ -164,11 +158,6 @@ def load_recipe(folder: Path) -> Recipe:
         )
     except TypeError as error:
         raise LockError(f"{path} is not a recipe: {error}", hint="Compare images/cpu.") from error
-
-
-def _wheel_recipe(table: dict[str, Any]) -> WheelRecipe:
-    platforms = _tuples(table.pop("platforms", {}))
-    return WheelRecipe(platforms=platforms, **_tuples(table))
 
 
 def lock_name(kind: str, architecture: str) -> str:

@@ -85,7 +85,6 @@ def _entry(archive: tarfile.TarFile, member: tarfile.TarInfo, package: str) -> E
 
 
 def _data_tar(package: Path) -> bytes:
-    """Return the uncompressed data.tar of a package."""
     raw = package.read_bytes()
     if not raw.startswith(_AR_MAGIC):
         raise ImageRule.DEBIAN(f"{package.name} does not start with {_AR_MAGIC!r}")

@@ -12,7 +12,7 @@ import lzma
 import tarfile
 import zlib
 from dataclasses import field, replace
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import IO, TYPE_CHECKING, Any
 
 import zstandard
 
@@ -21,7 +21,7 @@ from zse.oci.debian.packages import SUITE_PYTHON
 from zse.oci.errors import BadReferenceError, ImageRule, LayoutError
 from zse.oci.layout.folder import ImageLayout
 from zse.oci.layout.index import split_place, with_kind
-from zse.oci.layout.layer import Compression, Layer, write_layer_from_tar
+from zse.oci.layout.layer import Compression, Layer, open_stored, write_layer_from_tar
 from zse.oci.layout.manifest import INDEX_TYPES, Descriptor, choose_platform, digest_of
 from zse.oci.registry.client import open_registry
 from zse.oci.registry.download import pull_blob
@@ -45,23 +45,17 @@ def _no_layer(descriptor: Descriptor) -> Path:
 
 @record
 class Base:
-    """A base image.
-
-    Attributes:
-        name: What is remembered of it; holds no address of a mirror.
-        digest: Digest of its manifest, or empty.
-        config: Its config document; empty when the base is only files.
-        layers: Its layers, in order.
-        fetch: Gives the local file of one of its layers, fetching it first where it must be.
-        repository: Registry host and repository its layers can be mounted from.
-    """
+    """A base: an image, with a digest of its manifest and a config document, or only files."""
 
     name: str
+    """What is remembered of it; holds no address of a mirror."""
     digest: str = ""
     config: Mapping[str, Any] = field(default_factory=dict)
     layers: tuple[Descriptor, ...] = ()
     fetch: Callable[[Descriptor], Path] = _no_layer
+    """Gives the local file of one of its layers, fetching it first where it must be."""
     repository: tuple[str, str] = ("", "")
+    """Registry host and repository its layers can be mounted from."""
 
 
 @record
@@ -191,7 +185,7 @@ def layer_from_rootfs(path: Path, blobs: Path, *, compression: Compression) -> L
     if not path.is_file():
         raise NotFoundError(f"{path} does not exist", hint="Give a tar file as rootfs:FILE.")
     try:
-        with _open_tar(path) as stream:
+        with open_stored(path) as stream:
             return write_layer_from_tar(
                 _tar_chunks(stream, path), blobs, compression=compression, comment="rootfs"
             )
@@ -199,19 +193,7 @@ def layer_from_rootfs(path: Path, blobs: Path, *, compression: Compression) -> L
         raise LayoutError(f"{path} cannot be decompressed: {error}") from error
 
 
-def _open_tar(path: Path) -> BinaryIO:
-    with path.open("rb") as stream:
-        magic = stream.read(6)
-    if magic.startswith(b"\x1f\x8b"):
-        return cast("BinaryIO", gzip.open(path, "rb"))
-    if magic.startswith(b"\xfd7zXZ"):
-        return cast("BinaryIO", lzma.open(path, "rb"))
-    if magic.startswith(b"\x28\xb5\x2f\xfd"):
-        return cast("BinaryIO", zstandard.open(path, "rb"))
-    return path.open("rb")
-
-
-def _tar_chunks(stream: BinaryIO, path: Path) -> Iterator[bytes]:
+def _tar_chunks(stream: IO[bytes], path: Path) -> Iterator[bytes]:
     """Yield a tar stream after a look at how it begins, and look at how it ends."""
     size_bytes, end = 0, b""
     while data := stream.read(_TAR_CHUNK_BYTES):

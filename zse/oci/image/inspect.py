@@ -87,12 +87,10 @@ class PlatformManifest:
 
     @property
     def platform(self) -> str:
-        """What the config says: ``os/architecture``."""
         return f"{self.config.get('os')}/{self.config.get('architecture')}"
 
     @property
     def labels(self) -> dict[str, str]:
-        """The labels that the config holds."""
         run: Json = self.config.get("config") or {}
         return dict(run.get("Labels") or {})
 

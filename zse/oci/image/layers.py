@@ -124,7 +124,6 @@ class LayerBuilder:
         return self._layer(title, inputs, lambda: debian_entries(archive, packages, recipe))
 
     def dependencies(self) -> list[Layer]:
-        """Build the layers that hold Python packages."""
         recipe, options, report = self.build.recipe, self.build.options, self.build.report
         cache = options.downloads / "wheels"
         if options.is_lock_updated:

@@ -88,7 +88,6 @@ class BuildOptions:
         return self.cache_dir / "downloads"
 
     def locks_of(self, recipe: Recipe) -> Path:
-        """Return the folder of a recipe's lock files."""
         return self.locks or recipe.folder
 
     @property
@@ -99,27 +98,22 @@ class BuildOptions:
 
 @record
 class Build:
-    """A build under way.
-
-    Attributes:
-        recipe: What is built; within one platform as it is for that.
-        options: What it is built with, and where it goes.
-        layout: Gets the blobs that are built.
-        stack: Closes what the build needs to its end.
-        report: Told what happens, in lines.
-        progress: Told how far a layer is.
-    """
+    """A build under way."""
 
     recipe: Recipe
+    """What is built; within one platform as it is for that."""
     options: BuildOptions
     layout: ImageLayout
+    """Gets the blobs that are built."""
     stack: ExitStack
+    """Closes what the build needs to its end."""
     report: Callable[[str], None]
+    """Told what happens, in lines."""
     progress: StageProgress
+    """Told how far a layer is."""
 
     @property
     def locks(self) -> Path:
-        """Folder of the lock files."""
         return self.options.locks_of(self.recipe)
 
 
@@ -155,7 +149,6 @@ class BuiltImage:
 
     @property
     def model_size_bytes(self) -> int:
-        """The model's share of it."""
         return self.platforms[0].model_size_bytes
 
     @property

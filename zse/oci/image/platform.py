@@ -117,7 +117,6 @@ def _base(builder: LayerBuilder, archive: Callable[[], Archive]) -> tuple[Base, 
 def _assemble(
     builder: LayerBuilder, base: Base, layers: list[Layer], model: ModelLayer | None
 ) -> PlatformImage:
-    """Write config and manifest into the layout."""
     build = builder.build
     platform, epoch_seconds = build.recipe.platform, build.options.epoch_seconds
     warnings = tuple(_warnings(builder))

@@ -16,7 +16,7 @@ from zse.oci.errors import ImageRule
 from zse.oci.image.base import open_base, parse_base, suite_of
 from zse.oci.image.options import BuildOptions, ModelMode
 from zse.oci.layout.manifest import timestamp
-from zse.oci.recipe import load_lock
+from zse.oci.recipe import load_lock, lock_name
 from zse.oci.registry.client import open_registry
 from zse.oci.registry.reference import parse_reference
 from zse.records import record
@@ -109,7 +109,9 @@ def check_places(recipe: Recipe, options: BuildOptions) -> None:
         ImageError: Any of its subclasses: a lock, base or registry at fault.
     """
     for one in recipes_of(recipe, options):
-        _check_locks(one, options)
+        if not options.is_lock_updated:
+            name = lock_name("wheels", one.architecture)
+            load_lock(options.locks_of(one) / name, "wheel")
         _check_base(one, options)
     if options.is_pushed:
         with open_registry(parse_reference(options.name), options.auth_file) as registry:
@@ -166,11 +168,6 @@ def _check_output(output: Output, *, force: bool) -> None:
         raise StoreError(
             f"cannot write into {existing}", hint="Check the path of --output and its permissions."
         )
-
-
-def _check_locks(recipe: Recipe, options: BuildOptions) -> None:
-    if not options.is_lock_updated:
-        load_lock(options.locks_of(recipe) / recipe.lock_name("wheels"), "wheel")
 
 
 def _check_base(recipe: Recipe, options: BuildOptions) -> None:

@@ -91,7 +91,6 @@ class ImagePython:
 
     @property
     def reason(self) -> str:
-        """Why no byte code can be made here; empty when it can."""
         return self._found.reason
 
     def compiler(self) -> PycCompiler:

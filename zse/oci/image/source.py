@@ -165,7 +165,6 @@ def open_image(text: str, *, auth_file: Path, is_hurried: bool = False) -> Itera
 
 @contextmanager
 def _open_tar(path: Path) -> Iterator[tarfile.TarFile]:
-    """Open a tar file and read the list of its members."""
     with ExitStack() as stack:
         try:
             archive = stack.enter_context(tarfile.open(path, mode="r:"))

@@ -7,21 +7,20 @@ container, where the folder is the root.
 from __future__ import annotations
 
 import errno
-import gzip
 import os
 import shutil
 import tarfile
 import zlib
-from contextlib import contextmanager, suppress
-from typing import IO, TYPE_CHECKING, cast
+from contextlib import suppress
+from typing import IO, TYPE_CHECKING
 
 import zstandard
 
 from zse.errors import DiskFullError
 from zse.oci.errors import ImageRule, LayoutError
+from zse.oci.layout.layer import open_stored
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from zse.oci.image.base import Base
@@ -49,7 +48,7 @@ def unpack(image: Base, rootfs: Path) -> None:
     for descriptor in image.layers:
         blob = image.fetch(descriptor)
         try:
-            with _opened(blob, descriptor.media_type) as stream:
+            with open_stored(blob) as stream:
                 _unpack_layer(stream, rootfs)
         except (tarfile.TarError, zstandard.ZstdError, zlib.error, EOFError) as error:
             raise LayoutError(f"layer {descriptor.digest} cannot be unpacked: {error}") from error
@@ -57,19 +56,6 @@ def unpack(image: Base, rootfs: Path) -> None:
             if error.errno == errno.ENOSPC:
                 raise DiskFullError(f"no room left in {rootfs}") from error
             raise LayoutError(f"layer {descriptor.digest} cannot be unpacked: {error}") from error
-
-
-@contextmanager
-def _opened(blob: Path, media_type: str) -> Iterator[IO[bytes]]:
-    with blob.open("rb") as raw:
-        if media_type.endswith("+zstd"):
-            with zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True) as stream:
-                yield cast("IO[bytes]", stream)
-        elif media_type.endswith("+gzip"):
-            with gzip.open(raw) as stream:
-                yield cast("IO[bytes]", stream)
-        else:
-            yield raw
 
 
 def _unpack_layer(stream: IO[bytes], rootfs: Path) -> None:
@@ -147,7 +133,6 @@ def _write(archive: tarfile.TarFile, member: tarfile.TarInfo, target: Path, root
 
 
 def _empty(folder: Path, kept: set[Path]) -> None:
-    """Delete what lower layers put into a folder."""
     with suppress(FileNotFoundError):
         for child in list(folder.iterdir()):
             if child not in kept:

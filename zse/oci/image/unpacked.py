@@ -42,7 +42,6 @@ class UnpackedImage:
         return [*(self.config.get("Entrypoint") or []), *(self.config.get("Cmd") or [])]
 
     def environment(self, extra: Mapping[str, str]) -> dict[str, str]:
-        """Return the image's variables with others on top."""
         parts = (item.partition("=") for item in self.config.get("Env") or [])
         return {**{name: value for name, _, value in parts}, **extra}
 
@@ -79,6 +78,5 @@ def unpacked(image: UnpackedImage, arguments: list[str], variables: dict[str, st
 
 
 def _inside(root: Path, text: str) -> Path | str:
-    """Turn an absolute path of the image into one of this machine."""
     path = root / text.lstrip("/")
     return path if text.startswith("/") and path.exists() else text

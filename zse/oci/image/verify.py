@@ -137,7 +137,6 @@ def _check_layer(source: ImageSource, layer: Descriptor, diff_id: str) -> str:
 
 
 def _inflater(media_type: str) -> Callable[[bytes], bytes]:
-    """Return what turns stored bytes into those of the tar stream."""
     if media_type.endswith("+zstd"):
         return zstandard.ZstdDecompressor().decompressobj(read_across_frames=True).decompress
     return _inflate_gzip() if media_type.endswith("+gzip") else lambda chunk: chunk

@@ -58,7 +58,6 @@ class ImageLayout:
         return cls(folder)
 
     def create(self) -> None:
-        """Make the folder a layout, if it is not one yet."""
         self.blobs.mkdir(parents=True, exist_ok=True)
         if not self._marker.exists():
             _write(self._marker, LAYOUT_MARKER)

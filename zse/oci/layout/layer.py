@@ -8,14 +8,16 @@ annotation; uncompressed layers are the same on any host.
 from __future__ import annotations
 
 import errno
+import gzip
 import hashlib
+import lzma
 import os
 import struct
 import tempfile
 import zlib
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Protocol
+from typing import IO, TYPE_CHECKING, BinaryIO, Protocol, cast
 
 import zstandard
 
@@ -58,21 +60,15 @@ LIBRARY_VERSIONS = {
 
 @record
 class Layer:
-    """A finished layer.
-
-    Attributes:
-        media_type: OCI media type of the stored bytes.
-        digest: ``sha256:`` digest of the stored bytes.
-        diff_id: ``sha256:`` digest of the uncompressed tar stream.
-        size_bytes: Length of the stored bytes.
-        comment: What the layer holds, for the image's history.
-    """
+    """A finished layer: media type, digest and size are of the stored bytes."""
 
     media_type: str
     digest: str
     diff_id: str
+    """``sha256:`` digest of the uncompressed tar stream."""
     size_bytes: int
     comment: str = ""
+    """What the layer holds, for the image's history."""
 
 
 class StageProgress(Protocol):
@@ -134,6 +130,20 @@ def write_layer_from_tar(
         for chunk in chunks:
             stream.write(chunk)
         return stream.finish(comment)
+
+
+def open_stored(path: Path) -> IO[bytes]:
+    """Open a tar file or a stored layer, decompressed as its first bytes say."""
+    with path.open("rb") as stream:
+        magic = stream.read(6)
+    if magic.startswith(b"\x1f\x8b"):
+        return cast("IO[bytes]", gzip.open(path))
+    if magic.startswith(b"\xfd7zXZ"):
+        return lzma.open(path)
+    if magic.startswith(b"\x28\xb5\x2f\xfd"):
+        inflater = zstandard.ZstdDecompressor()
+        return cast("IO[bytes]", inflater.stream_reader(path.open("rb"), read_across_frames=True))
+    return path.open("rb")
 
 
 class blob_file:  # noqa: N801 - reads as a function where it is used

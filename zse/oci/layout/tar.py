@@ -40,23 +40,16 @@ class Sink(Protocol):
 
 @record
 class Entry:
-    """One path in a layer.
-
-    Attributes:
-        path: Path inside the image, without a leading slash.
-        kind: File, directory or symbolic link.
-        mode: Permission bits as they will be in the image.
-        size_bytes: Length of a file's content.
-        open: Gives the content of a file from its start.
-        target: Where a symbolic link points.
-    """
+    """One path in a layer, without a leading slash."""
 
     path: str
     kind: Kind = Kind.FILE
     mode: int = 0o644
     size_bytes: int = 0
     open: Callable[[], BinaryIO] | None = None
+    """Gives the content of a file from its start."""
     target: str = ""
+    """Where a symbolic link points."""
 
     def read(self) -> bytes:
         if self.open is None:

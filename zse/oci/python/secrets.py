@@ -34,7 +34,6 @@ class Secrets:
     values: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def pip_variables(self) -> dict[str, str]:
-        """Return the environment variables that pip takes them from."""
         return {PIP_VARIABLES[name]: value for name, value in self.values.items()}
 
     def redact(self, text: str) -> str:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from zse.errors import DiskFullError, MissingDependencyError
 from zse.oci.errors import ImageRule, LockError
 from zse.oci.python.secrets import Secrets
-from zse.oci.recipe import Recipe, load_lock, write_lock
+from zse.oci.recipe import Recipe, load_lock, lock_name, write_lock
 from zse.records import record
 from zse.settings import subprocess_environment
 
@@ -49,7 +49,7 @@ def read_wheel_lock(folder: Path, recipe: Recipe) -> list[LockedWheel]:
     Raises:
         LockError: The lock is missing, malformed or made for other requirements.
     """
-    path = folder / recipe.lock_name(LOCK_KIND)
+    path = folder / lock_name(LOCK_KIND, recipe.architecture)
     try:
         wheels = [LockedWheel(**entry) for entry in load_lock(path, "wheel")]
     except TypeError as error:
@@ -67,21 +67,18 @@ def update_wheel_lock(
 ) -> list[LockedWheel]:
     """Fetch the wheels that the recipe names and write what they are into the lock."""
     wheels = []
-    with tempfile.TemporaryDirectory(dir=_made(cache)) as name:
-        scratch = Path(name)
+    with tempfile.TemporaryDirectory(dir=_made(cache)) as folder_name:
+        scratch = Path(folder_name)
         _download(recipe, recipe.requirements, scratch, secrets, hashes=False)
         for file in scratch.glob("*.whl"):
             project, version = file.name.split("-")[:2]
             digest = sha256_of(file)
             _keep(file, cache / digest / file.name)
-            wheels.append(
-                LockedWheel(
-                    name=canonical_name(project), version=version, file=file.name, sha256=digest
-                )
-            )
+            name = canonical_name(project)
+            wheels.append(LockedWheel(name=name, version=version, file=file.name, sha256=digest))
     wheels.sort(key=lambda wheel: wheel.name)
     entries: list[dict[str, str | int]] = [dict(asdict(wheel)) for wheel in wheels]
-    write_lock(folder / recipe.lock_name(LOCK_KIND), "wheel", entries)
+    write_lock(folder / lock_name(LOCK_KIND, recipe.architecture), "wheel", entries)
     return wheels
 
 
@@ -178,7 +175,6 @@ def _run_pip(command: list[str], secrets: Secrets) -> subprocess.CompletedProces
 
 
 def sha256_of(path: Path) -> str:
-    """Return the SHA-256 of a file as hexadecimal digits."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 

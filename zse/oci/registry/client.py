@@ -202,7 +202,6 @@ def _checked_manifest(identifier: str, answer: Answer) -> Manifest:
 
 
 def _listed(content: bytes, what: str) -> list[Descriptor]:
-    """Read an index of what refers to a manifest."""
     try:
         return [Descriptor.from_json(item) for item in json.loads(content).get("manifests", ())]
     except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -210,7 +210,6 @@ class Connection:
             )
 
     def _refuse(self, answer: httpx.Response) -> NoReturn:
-        """Raise what an answer that is not accepted means."""
         status, request = answer.status_code, answer.request
         what = (
             f"{self.reference.host} answered {status} to {request.method} {request.url.path}"
@@ -246,7 +245,6 @@ def _content(answer: httpx.Response) -> bytes:
 
 
 def _reason(content: bytes) -> str:
-    """Return what a registry's error body says, if it says anything."""
     try:
         errors = json.loads(content)["errors"]
         words = "; ".join(f"{e.get('code')}: {e.get('message')}" for e in errors)

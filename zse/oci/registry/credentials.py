@@ -34,7 +34,6 @@ class Credentials:
 
     @property
     def basic(self) -> str:
-        """Value of a Basic Authorization header."""
         return "Basic " + base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
 
 

@@ -162,7 +162,6 @@ class _BlobUpload:
         return location
 
     def _send_chunk(self, path: Path, location: str, start_bytes: int, end_bytes: int) -> str:
-        """Send one chunk; return where to go on."""
         answer = self._send(
             "PATCH",
             location,
@@ -194,7 +193,6 @@ class _BlobUpload:
 
 
 def _chunk_bytes(headers: Mapping[str, str]) -> int:
-    """Size of a chunk within the bounds that the registry states."""
     smallest, largest = (
         int(text) if text.isdigit() else 0
         for text in (headers.get(f"oci-chunk-{end}-length", "") for end in ("min", "max"))

@@ -19,20 +19,17 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _EXPRESSION = re.compile(r"[A-Za-z0-9.+\-() ]{1,200}")
+_SPDX = (
+    "Apache-2.0 BSD-2-Clause BSD-3-Clause BSD-4-Clause-UC BSL-1.0 CC0-1.0 curl ISC MIT MPL-2.0 "
+    "PSF-2.0 X11 Zlib"
+)
 _SIMPLE = {
+    **{name.lower(): name for name in _SPDX.split()},
     "apache 2.0": "Apache-2.0",
     "apache-2": "Apache-2.0",
-    "apache-2.0": "Apache-2.0",
     "apache license 2.0": "Apache-2.0",
     "apache software license": "Apache-2.0",
     "artistic": "Artistic-1.0-Perl",
-    "bsd": "",
-    "bsd-2-clause": "BSD-2-Clause",
-    "bsd-3-clause": "BSD-3-Clause",
-    "bsd-4-clause-uc": "BSD-4-Clause-UC",
-    "bsl-1.0": "BSL-1.0",
-    "cc0-1.0": "CC0-1.0",
-    "curl": "curl",
     "expat": "MIT",
     "gfdl-1.3": "GFDL-1.3-only",
     "gfdl-1.3+": "GFDL-1.3-or-later",
@@ -41,7 +38,6 @@ _SIMPLE = {
     "gpl-2+": "GPL-2.0-or-later",
     "gpl-3": "GPL-3.0-only",
     "gpl-3+": "GPL-3.0-or-later",
-    "isc": "ISC",
     "isc license (iscl)": "ISC",
     "lgpl-2": "LGPL-2.0-only",
     "lgpl-2+": "LGPL-2.0-or-later",
@@ -49,15 +45,11 @@ _SIMPLE = {
     "lgpl-2.1+": "LGPL-2.1-or-later",
     "lgpl-3": "LGPL-3.0-only",
     "lgpl-3+": "LGPL-3.0-or-later",
-    "mit": "MIT",
     "mit license": "MIT",
-    "mpl-2.0": "MPL-2.0",
     "mozilla public license 2.0 (mpl 2.0)": "MPL-2.0",
-    "psf-2.0": "PSF-2.0",
     "python software foundation license": "PSF-2.0",
-    "x11": "X11",
-    "zlib": "Zlib",
 }
+"""Name in small letters -> SPDX's; ``bsd`` alone says too little."""
 
 
 @record

@@ -35,26 +35,18 @@ class MaterialKind(StrEnum):
 
 @record
 class Material:
-    """One thing that went into an image.
-
-    Attributes:
-        kind: Where it comes from.
-        name: Its name there.
-        version: Its version there, or empty.
-        sha256: Hash of the file it came as; empty when there is none.
-        file: Name of that file.
-        purl: Package URL.
-        licence: What is known of its licence.
-        facts: More that is known of it.
-    """
+    """One thing that went into an image; what is not known of it is empty."""
 
     kind: MaterialKind
     name: str
     version: str = ""
     sha256: str = ""
+    """Hash of the file it came as."""
     file: str = ""
+    """Name of that file."""
     purl: str = ""
-    licence: Licence = field(default_factory=Licence)
+    """Package URL."""
+    licence: Licence = Licence()
     facts: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -70,7 +70,6 @@ def sbom_counts(document: Mapping[str, Any]) -> dict[str, int]:
 
 
 def package_url(package: Mapping[str, Any]) -> str:
-    """Return the package URL of an SPDX package, or an empty string."""
     for item in package.get("externalRefs", ()):
         if item.get("referenceType") == "purl":
             return str(item.get("referenceLocator", ""))
@@ -78,7 +77,6 @@ def package_url(package: Mapping[str, Any]) -> str:
 
 
 def package_sha256(package: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of an SPDX package's file, or an empty string."""
     for item in package.get("checksums", ()):
         if item.get("algorithm") == "SHA256":
             return str(item.get("checksumValue", ""))
