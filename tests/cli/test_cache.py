@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -89,7 +90,7 @@ def test_clean_removes_everything_that_is_not_in_use_and_says_what_is(
     assert "in use, kept: models, s3://bucket/b.zse" in out
     assert "removed: 2 items, 2.0 KB; kept: 1" in out
     assert removed(capsys, "--all") == ["b.zse"]
-    assert list(filled[0].parent.parent.iterdir()) == []
+    assert [path.name for path in filled[0].parent.parent.iterdir()] == ["CACHEDIR.TAG"]
     assert run(["cache", "clean"]) == 0
     assert capsys.readouterr().out == "removed: 0 items, 0 B; kept: 0\n"
 
@@ -130,6 +131,24 @@ def test_work_of_the_user_goes_only_by_name_or_with_all(
         table.write_bytes(bytes(1000))
         assert "h100.json" not in removed(capsys)
         assert removed(capsys, *options) == ["h100.json"]
+
+
+def test_a_folder_of_others_is_not_cleaned_before_its_owner_says_that_all_of_it_may_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ZSE_CACHE_DIR", str(tmp_path))
+    assert run(["cache", "clean", "--all"]) == 0
+    for name in ("uploads/a.jpg", "kernels/linux.tar", "triton/src/a.py"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_bytes(bytes(1000))
+    assert run(["cache", "ls"]) == 0
+    assert "(no CACHEDIR.TAG: nothing is removed)" in capsys.readouterr().err
+    for options in (["--all"], ["uploads"], ["--dry-run"]):
+        assert run(["cache", "clean", *options]) == 8
+    hint = capsys.readouterr().err.rpartition("say so: ")[2]
+    assert all((tmp_path / name).is_dir() for name in ("uploads", "kernels", "triton/src"))
+    subprocess.run(hint, shell=True, check=True)
+    assert sorted(removed(capsys, "--all")) == ["a.jpg", "linux.tar", "src"]
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ def test_what_another_process_has_open_is_not_evicted(faulty_s3: FaultyS3, tmp_p
         assert child.stdin is not None
         child.stdin.close()
     assert [entry.path for entry in shrink(tmp_path, 0)] == [old]
-    assert list(tmp_path.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["CACHEDIR.TAG"]
 
 
 def test_an_object_over_the_limit_is_refused_and_evicts_nothing(
@@ -110,7 +110,7 @@ def test_an_object_over_the_limit_is_refused_and_evicts_nothing(
     assert urls(tmp_path) == ["a.zse"]
     shrink(tmp_path, 0)
     remove_idle_locks(tmp_path)
-    assert list(tmp_path.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["CACHEDIR.TAG"]
 
 
 def test_a_full_disk_evicts_and_then_is_an_error(

@@ -15,7 +15,7 @@ from zse.settings import Settings
 from zse.store.cache_items import find_items, is_item_used, remove_idle_locks, remove_item
 from zse.store.cache_kinds import KINDS
 from zse.store.cache_room import filling, shrink
-from zse.store.cache_use import usable, using
+from zse.store.cache_use import TAG_NAME, make_cache_folder, usable, using
 
 SOURCES = Path(zse.__file__).parent
 INSIDE = {"oci": "images/", "build": "triton/"}
@@ -37,6 +37,7 @@ EXAMPLES = (
 
 def fill(cache_dir: Path, names: tuple[str, ...] = EXAMPLES) -> None:
     """Write files of 1000 bytes, each used a second after the one before."""
+    make_cache_folder(cache_dir)
     for second, name in enumerate(names):
         path = cache_dir / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -90,7 +91,7 @@ def test_all_of_it_is_found_and_all_of_it_can_go(tmp_path: Path) -> None:
     assert sum(item.size_bytes for item in items) == 1000 * len(EXAMPLES)
     assert {item.kind for item in items} == {kind.name for kind in KINDS}
     assert all(remove_item(tmp_path, item) for item in items)
-    assert list(tmp_path.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == [TAG_NAME]
 
 
 def test_what_is_not_of_a_kind_is_neither_shown_nor_removed(tmp_path: Path) -> None:
@@ -110,7 +111,7 @@ def test_a_folder_that_is_used_is_kept_and_its_lock_with_it(tmp_path: Path) -> N
         remove_idle_locks(tmp_path)
         assert (tmp_path / "images.lock").exists()
     assert all(remove_item(tmp_path, item) for item in find_items(tmp_path))
-    assert list(tmp_path.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == [TAG_NAME]
 
 
 def test_a_file_that_is_open_is_kept(tmp_path: Path) -> None:
@@ -130,7 +131,30 @@ def test_locks_that_nobody_holds_go(tmp_path: Path) -> None:
     assert not (tmp_path / "triton.lock").exists()
     (tmp_path / "images.lock").touch()  # whoever held it was killed
     remove_idle_locks(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["triton"]
+    assert {path.name for path in tmp_path.iterdir()} == {"triton", TAG_NAME}
+
+
+def test_a_folder_that_others_began_is_used_without_a_tag_and_nothing_in_it_goes(
+    tmp_path: Path,
+) -> None:
+    theirs = tmp_path / "uploads" / "photo.jpg"
+    theirs.parent.mkdir()
+    theirs.write_bytes(bytes(1000))
+    with filling(Settings(cache_dir=tmp_path, cache_gib=1 / (1 << 30)), "kernels") as folder:
+        (folder / "sm_90.zkp").write_bytes(bytes(1000))
+    assert not (tmp_path / TAG_NAME).exists()
+    assert shrink(tmp_path, 0) == []
+    assert {item.kind for item in find_items(tmp_path)} == {"uploads", "kernels"}
+    (tmp_path / TAG_NAME).write_text("a file of that name says nothing")
+    assert shrink(tmp_path, 0) == []
+
+
+def test_a_disk_of_its_own_with_tuned_tables_is_begun_by_zse(tmp_path: Path) -> None:
+    (tmp_path / "lost+found").mkdir()
+    (tmp_path / "tuned").mkdir()
+    with using(tmp_path, "kernels"):
+        tag = (tmp_path / TAG_NAME).read_bytes()
+    assert tag.startswith(b"Signature: 8a477f597d28d172789f06886806bc55\n")
 
 
 def test_the_limit_counts_everything_and_never_removes_the_users_work(

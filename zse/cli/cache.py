@@ -45,6 +45,7 @@ def list_items(kinds: Kinds = None, as_json: Json = False) -> None:
     Models come one by one, other kinds as one line each unless they are named.
     """
     from zse.store.cache_items import find_items, is_item_used
+    from zse.store.cache_use import TAG_NAME, is_tagged
 
     settings = load_settings()
     cache_dir, limit_bytes = settings.cache_dir, settings.cache_bytes
@@ -68,7 +69,9 @@ def list_items(kinds: Kinds = None, as_json: Json = False) -> None:
         size = size_text(item.size_bytes)
         typer.echo(f"{item.kind:<10} {size:>10}  {used}  {state:<10}  {name}")
     limit = f" of {size_text(limit_bytes)}" if limit_bytes else ""
-    typer.echo(f"{len(items)} items, {size_text(total_bytes)}{limit} in {cache_dir}", err=True)
+    stays = "" if is_tagged(cache_dir) or not items else f" (no {TAG_NAME}: nothing is removed)"
+    total = f"{len(items)} items, {size_text(total_bytes)}{limit}"
+    typer.echo(f"{total} in {cache_dir}{stays}", err=True)
 
 
 @app.command("clean", epilog=_EPILOG)
@@ -100,7 +103,7 @@ def clean(
     """
     from zse.cli.cache_keep import Keep, parse_keep, parse_seconds, split_kept
     from zse.store.cache_items import find_items, is_item_used, remove_idle_locks, remove_item
-    from zse.store.cache_use import usable
+    from zse.store.cache_use import check_tagged, usable
 
     cache_dir, now = load_settings().cache_dir, time.time()
     rules = [parse_keep(text, now=now) for text in keeps or ()]
@@ -108,6 +111,8 @@ def clean(
         rules.append(Keep(used_since=now - parse_seconds(older_than)))
     chosen = _chosen(kinds) if kinds or is_all else [kind for kind in KINDS if not kind.is_work]
     _, candidates = split_kept(find_items(cache_dir, chosen), rules)
+    if candidates:
+        check_tagged(cache_dir)
     removed: list[CacheItem] = []
     used: list[CacheItem] = []
     with usable(cache_dir):

@@ -21,6 +21,7 @@ from zse.kernels.pack import KernelPack
 from zse.kernels.sources import source_digest
 from zse.kernels.targets import target_named
 from zse.records import record
+from zse.store.cache_use import using
 from zse.store.whole import write_whole
 
 if TYPE_CHECKING:
@@ -130,7 +131,8 @@ def _kept(artifact: PackArtifact, gpu: str, cache_dir: Path) -> Path:
     data = artifact.read(gpu)
     _check(KernelPack.open(data), gpu, f"{artifact.name} for {gpu}")
     path = cached_pack(target_named(gpu), cache_dir)
-    write_whole(path, data)
+    with using(cache_dir, "kernels"):
+        write_whole(path, data)
     return path
 
 

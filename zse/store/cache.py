@@ -16,7 +16,7 @@ from zse.store.cache_items import find_items
 from zse.store.cache_kinds import MODELS
 from zse.store.cache_models import find_models, lock_of, record_of
 from zse.store.cache_room import shrink
-from zse.store.cache_use import ROOM_HINT, usable
+from zse.store.cache_use import ROOM_HINT, make_cache_folder, usable
 from zse.store.copying import resume_copy
 from zse.store.locks import hold, locked
 from zse.store.partial import PartialWriter, identity_of
@@ -109,6 +109,7 @@ class Cache:
         path = self.folder / name
         with usable(self._cache_dir):
             if not self._take(path):
+                make_cache_folder(self._cache_dir)
                 with locked(lock_of(path)):
                     while not self._take(path):
                         write(path)

@@ -6,7 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from zse.store.cache_items import CacheItem, find_items, kind_named, remove_item
-from zse.store.cache_use import using
+from zse.store.cache_use import is_tagged, using
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 def shrink(cache_dir: Path, most_bytes: int, *, keep: Path | None = None) -> list[CacheItem]:
     """Remove things, those used longest ago first, until the rest takes ``most_bytes``.
 
-    What is in use stays, and what is the user's own work.
+    What is in use stays, and what is the user's own work. In a folder that zse did not begin
+    everything stays.
 
     Args:
         cache_dir: ``Settings.cache_dir``.
@@ -28,7 +29,7 @@ def shrink(cache_dir: Path, most_bytes: int, *, keep: Path | None = None) -> lis
     Returns:
         What was removed.
     """
-    items = find_items(cache_dir)
+    items = find_items(cache_dir) if is_tagged(cache_dir) else []
     total_bytes = sum(item.size_bytes for item in items)
     removed = []
     for item in items:

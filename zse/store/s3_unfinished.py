@@ -13,6 +13,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from zse.records import record
+from zse.store.cache_use import make_cache_folder
 from zse.store.s3_client import translated_errors
 from zse.store.whole import write_whole
 
@@ -95,6 +96,7 @@ def save_record(record: UploadRecord, cache_dir: Path) -> None:
     """Remember an upload that has begun. Where nothing can be written, it cannot be resumed."""
     path = _record_path(record.url, record.endpoint, cache_dir)
     with contextlib.suppress(OSError):
+        make_cache_folder(cache_dir)
         write_whole(path, json.dumps(asdict(record), sort_keys=True))
 
 
