@@ -87,6 +87,7 @@ def linear_attention(layer: LayerSpec) -> LinearAttentionSpec:
         (with_attention(kv_of_layer=0), "layer 1 .*another layer's keys"),
         (with_attention(k_norm=None), "layer 1 .*norms of heads"),
         (with_attention(q_norm=replace(SECOND.mixer.q_norm, kind="layer")), "norms of heads"),
+        (replace(SPEC, extra_heads=(replace(SECOND, index=3),)), "layer 3 .*guesses further tok"),
         (replace(SPEC, head=replace(SPEC.head, softcap=30.0)), "the head .*capped logits"),
         (replace(SPEC, head=replace(SPEC.head, weight=None)), "vectors in place of logits"),
         (replace(SPEC, head=replace(SPEC.head, pooling="mean")), "vectors in place of logits"),

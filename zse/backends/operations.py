@@ -239,6 +239,8 @@ def obstacles(spec: ModelSpec) -> Iterator[tuple[str, str]]:
             yield where, "attention with sinks, capped scores or another layer's keys"
         elif {_kind(attention.q_norm), _kind(attention.k_norm)} not in ({""}, {"rms"}):
             yield where, "norms of heads that are no pair of RMSNorms"
+    for layer in spec.extra_heads:
+        yield f"layer {layer.index}", "a head that guesses further tokens"
     if spec.head.weight is None or spec.head.softcap is not None or spec.head.pooling != "none":
         yield "the head", "capped logits, or vectors in place of logits"
 
