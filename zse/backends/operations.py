@@ -192,9 +192,7 @@ class Backend(Operations, Protocol):
 
 
 def bind_layer(
-    layer: LayerSpec,
-    linear: Callable[[LinearSpec], Handle],
-    norm: Callable[[NormSpec], Handle],
+    layer: LayerSpec, linear: Callable[[LinearSpec], Handle], norm: Callable[[NormSpec], Handle]
 ) -> LayerWeights:
     """Return the handles of a layer of attention and a dense MLP.
 

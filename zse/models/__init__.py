@@ -13,10 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ModelRunner", "load_runner"]
 
-_LAZY = {
-    "ModelRunner": "zse.models.runner",
-    "load_runner": "zse.models.runner",
-}
+_LAZY = {"ModelRunner": "zse.models.runner", "load_runner": "zse.models.runner"}
 
 
 def __getattr__(name: str) -> Any:

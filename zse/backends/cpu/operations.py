@@ -130,12 +130,7 @@ class CPUOperations:
         return residual.add_(added if scale == 1.0 else added.mul_(scale))
 
     def gate_up(
-        self,
-        step: Step,
-        residual: torch.Tensor,
-        norm: BoundNorm,
-        linear: BoundLinear,
-        mlp: MLPSpec,
+        self, step: Step, residual: torch.Tensor, norm: BoundNorm, linear: BoundLinear, mlp: MLPSpec
     ) -> torch.Tensor:
         """Return activation(gate) * up, or activation(up)."""
         joined = linear.multiply(norm(residual), step.single_rows)

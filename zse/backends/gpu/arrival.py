@@ -60,12 +60,7 @@ class Arrival:
 
     @classmethod
     def begin(
-        cls,
-        device: str,
-        reader: ModelFile,
-        *,
-        allowed_bytes: int = 0,
-        phases: Phases = no_phases,
+        cls, device: str, reader: ModelFile, *, allowed_bytes: int = 0, phases: Phases = no_phases
     ) -> Arrival:
         """Open a GPU and send a file's weights on their way; return while they are moving.
 

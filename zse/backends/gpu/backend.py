@@ -53,18 +53,11 @@ class GPUBackend(GPUOperations):
     looks_ahead = True
 
     def __init__(
-        self,
-        gpu: Gpu,
-        stream: Stream,
-        launcher: Launcher,
-        model: DeviceModel,
-        memory: DeviceMemory,
+        self, gpu: Gpu, stream: Stream, launcher: Launcher, model: DeviceModel, memory: DeviceMemory
     ) -> None:
         self._gpu = gpu
         self.device = DeviceUsed(
-            name=gpu.name,
-            hardware=gpu.info.name,
-            instructions=gpu.info.target,
+            name=gpu.name, hardware=gpu.info.name, instructions=gpu.info.target
         )
         self._stream = stream
         self._launcher = launcher

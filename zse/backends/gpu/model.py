@@ -19,10 +19,7 @@ from zse.kernels.attention.launch import (
     attention_output_can_be_quantized,
 )
 from zse.kernels.attention.variants import PREFILL_QUERIES
-from zse.kernels.layout import (
-    BlockTables,
-    HeadInputs,
-)
+from zse.kernels.layout import BlockTables, HeadInputs
 from zse.kernels.rope_store.launch import rope_table
 
 if TYPE_CHECKING:

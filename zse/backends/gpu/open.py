@@ -9,11 +9,7 @@ from typing import TYPE_CHECKING
 from zse.backends.gpu.backend import GPUBackend
 from zse.backends.gpu.kv_pool import BLOCK_SIZE, KVLayout, KVPool, layout_for
 from zse.backends.gpu.launcher import PackLauncher
-from zse.backends.gpu.memory import (
-    SCRATCH_RANGE_BYTES,
-    DeviceMemory,
-    choose_num_blocks,
-)
+from zse.backends.gpu.memory import SCRATCH_RANGE_BYTES, DeviceMemory, choose_num_blocks
 from zse.backends.gpu.model import DeviceModel
 from zse.backends.gpu.operations import check_supported
 from zse.backends.gpu.outliers import outlier_layers
@@ -141,10 +137,7 @@ def build_backend(
 
 
 def _share_out(
-    arrival: Arrival,
-    model: DeviceModel,
-    layout: KVLayout,
-    options: LoadOptions,
+    arrival: Arrival, model: DeviceModel, layout: KVLayout, options: LoadOptions
 ) -> DeviceMemory:
     """Take what a backend holds besides its weights; the KV pool gets what is left."""
     budget = arrival.budget.with_scratch(model.plans.largest_scratch_bytes())

@@ -11,11 +11,7 @@ from typing import TYPE_CHECKING
 from zse.backends.gpu.graphs import MAX_BUCKET, bucket_of
 from zse.backends.gpu.inputs import InputShape
 from zse.backends.gpu.scratch import ScratchSizes, activation_bytes
-from zse.kernels.attention.launch import (
-    decode_counters_bytes,
-    decode_partials_bytes,
-    decode_splits,
-)
+from zse.kernels.attention.launch import decode_counters_bytes, decode_partials_bytes, decode_splits
 from zse.kernels.layout import HeadShape
 from zse.kernels.linear.plan import plan_linear
 from zse.kernels.linear.weight import supports_quantized
