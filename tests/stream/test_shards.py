@@ -22,7 +22,7 @@ from placed_bytes import (
 from zse.errors import UsageError
 from zse.format.layout import PlannedFile, PlannedTensor, plan_layout
 from zse.format.schemes import Scheme
-from zse.models.families.qwen2 import read
+from zse.models.families import read_checkpoint
 from zse.models.well_known import WELL_KNOWN
 from zse.stream.loader import LoaderOptions, start_load
 from zse.stream.placement import WholeFile
@@ -152,7 +152,7 @@ def test_a_tensor_of_which_nothing_is_said_and_a_device_that_is_none_are_refused
 @pytest.mark.parametrize("name", ["qwen2.5-7b", "qwen2.5-32b"])
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_a_spec_says_how_its_model_is_divided(name: str, ranks: int) -> None:
-    spec = read(WELL_KNOWN[name])
+    spec = read_checkpoint(WELL_KNOWN[name])
     groups = []
     for group in spec.groups():
         tensors = []

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from model_pairs import write_file
 
-from zse.models.families import family_named
+from zse.models.families import names_of
 from zse.models.uniform import UniformDecoder
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def write_random_file(path: Path, quantization: str, **numbers: Any) -> None:
             **numbers,
         }
     )
-    spec = decoder.spec(family_named(decoder.family).NAMES)
+    spec = decoder.spec(names_of(decoder.family))
     generator = torch.Generator().manual_seed(11)
     weights = {
         name: random_tensor(weight, shape, generator)

@@ -94,7 +94,7 @@ class ConfigJSON:
             "bos_token_id": bos_ids[0] if bos_ids else None,
             "eos_token_ids": self._token_ids("eos_token_id"),
             "dtype": self._dtype(),
-            "activation": self._activation(),
+            "activation": self.activation("silu"),
         }
         return UniformDecoder(**(numbers | own))
 
@@ -129,6 +129,11 @@ class ConfigJSON:
         """Return whether an option is on."""
         return bool(self._values.get(name, default))
 
+    def activation(self, default: str) -> Activation:
+        """Return what bends the MLP, by a name of transformers."""
+        self.expect("hidden_act", *_ACTIVATIONS)
+        return _ACTIVATIONS[self._values.get("hidden_act", default)]
+
     def window_everywhere(self) -> tuple[int | None, tuple[int, ...]]:
         """Return the window of a model whose layers all have it."""
         return self._windows(range(self.integer("num_hidden_layers")))
@@ -157,11 +162,6 @@ class ConfigJSON:
         value = self._values.get(name) if value is None else value
         values = value if isinstance(value, list) else [] if value is None else [value]
         return tuple(int(item) for item in values)
-
-    def _activation(self) -> Activation:
-        name = self._values.get("hidden_act", "silu")
-        self.expect("hidden_act", *_ACTIVATIONS)
-        return _ACTIVATIONS[name]
 
     def _dtype(self) -> str:
         dtype = self._values.get("dtype", self._values.get("torch_dtype")) or "float32"

@@ -1,7 +1,8 @@
 """Families of models: a module each, which alone reads its ``config.json``.
 
 A family is found by being here. Its module says ``ARCHITECTURES``, as a ``config.json`` calls
-them; ``MODELS``, as people do; ``NAMES``, of the tensors in its checkpoints; and ``read``.
+them; ``MODELS``, as people do; and ``read``. ``NAMES`` are those of its checkpoints' tensors, where
+they are not Llama's.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from zse.errors import FormatError, UnsupportedModelError
-from zse.models.uniform import UniformDecoder
+from zse.models.config_json import ConfigJSON
+from zse.models.uniform import TensorNames, UniformDecoder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from zse.models.spec import ModelSpec
-    from zse.models.uniform import TensorNames
 
 
 class Family(Protocol):
@@ -25,12 +26,9 @@ class Family(Protocol):
 
     ARCHITECTURES: tuple[str, ...]
     MODELS: str
-    NAMES: TensorNames
 
-    def read(
-        self, config_json: Mapping[str, Any], generation_config: Mapping[str, Any] | None
-    ) -> ModelSpec:
-        """Return the model that a ``config.json`` describes.
+    def read(self, config: ConfigJSON) -> UniformDecoder:
+        """Return the numbers of the model that a ``config.json`` describes.
 
         Raises:
             UnsupportedModelError: An option is not supported, or a value that is needed is missing
@@ -60,6 +58,15 @@ def family_named(name: str) -> Family:
     )
 
 
+def names_of(family: str) -> TensorNames:
+    """Return what a family's checkpoints call their tensors.
+
+    Raises:
+        UnsupportedModelError: There is none of this name.
+    """
+    return getattr(family_named(family), "NAMES", None) or TensorNames()
+
+
 def read_checkpoint(
     config_json: Mapping[str, Any], generation_config: Mapping[str, Any] | None = None
 ) -> ModelSpec:
@@ -79,7 +86,8 @@ def read_checkpoint(
         if set(architectures) & set(family.ARCHITECTURES) or (
             not architectures and model_type == name
         ):
-            return family.read(config_json, generation_config)
+            config = ConfigJSON(name, config_json, generation_config)
+            return family.read(config).spec(names_of(name))
     found = ", ".join(map(str, architectures)) or f"model_type {model_type!r}"
     raise UnsupportedModelError(f"architecture {found} is not supported", hint=_supported())
 
@@ -92,7 +100,7 @@ def read_header(values: Mapping[str, Any]) -> ModelSpec:
     """
     numbers = UniformDecoder.from_json(values)
     try:
-        return numbers.spec(family_named(numbers.family).NAMES)
+        return numbers.spec(names_of(numbers.family))
     except UnsupportedModelError as error:
         raise FormatError(f"model config cannot be read: {error}") from error
 

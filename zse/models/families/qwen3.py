@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-from zse.models.config_json import ConfigJSON
-from zse.models.uniform import TensorNames
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from zse.models.spec import ModelSpec
+    from zse.models.config_json import ConfigJSON
+    from zse.models.uniform import UniformDecoder
 
 ARCHITECTURES = ("Qwen3ForCausalLM",)
 MODELS = "Qwen3"
-NAMES = TensorNames()
 
 
-def read(
-    config_json: Mapping[str, Any], generation_config: Mapping[str, Any] | None = None
-) -> ModelSpec:
-    """Return the model of a ``config.json``."""
-    config = ConfigJSON("qwen3", config_json, generation_config)
+def read(config: ConfigJSON) -> UniformDecoder:
     config.expect("mlp_bias", False, None)
     windows, bias = config.window_where_switched_on(), config.flag("attention_bias")
-    numbers = config.decoder(windows=windows, qk_norm=True, qkv_bias=bias, output_bias=bias)
-    return numbers.spec(NAMES)
+    return config.decoder(windows=windows, qk_norm=True, qkv_bias=bias, output_bias=bias)

@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from zse.models.config_json import ConfigJSON
 from zse.models.uniform import TensorNames
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from zse.models.spec import ModelSpec
+    from zse.models.config_json import ConfigJSON
+    from zse.models.uniform import UniformDecoder
 
 ARCHITECTURES = ("Starcoder2ForCausalLM",)
 MODELS = "StarCoder2"
 NAMES = TensorNames(up=("mlp.c_fc",), down="mlp.c_proj")
 
 
-def read(
-    config_json: Mapping[str, Any], generation_config: Mapping[str, Any] | None = None
-) -> ModelSpec:
-    """Return the model of a ``config.json``."""
-    values = {"hidden_act": "gelu_pytorch_tanh", "tie_word_embeddings": True, **config_json}
-    config = ConfigJSON("starcoder2", values, generation_config)
+def read(config: ConfigJSON) -> UniformDecoder:
     bias = config.flag("use_bias", default=True)
-    numbers = config.decoder(
+    return config.decoder(
         windows=config.window_everywhere(),
         norm="layer",
         rms_norm_eps=config.number("norm_epsilon", 1e-5),
         qkv_bias=bias,
         output_bias=bias,
         mlp_bias=bias,
+        activation=config.activation("gelu_pytorch_tanh"),
+        tie_word_embeddings=config.flag("tie_word_embeddings", default=True),
     )
-    return numbers.spec(NAMES)
