@@ -24,7 +24,7 @@ class TorchStream:
 def pack_launcher(path: Path) -> Launcher:
     """Return a launcher of a pack's kernels on torch's stream."""
     from zse.backends.gpu.launcher import PackLauncher
-    from zse.device.cuda import Gpu
+    from zse.device.cuda.gpu import Gpu
     from zse.kernels.pack import KernelPack
 
     torch.zeros(1, device="cuda")  # the context that the GPU below shares

@@ -20,7 +20,7 @@ sys.path.insert(0, str(ROOT))
 from typing import TYPE_CHECKING  # noqa: E402
 
 from zse.cli.kernels_tune import SHAPES, Bench  # noqa: E402
-from zse.device.cuda import Gpu  # noqa: E402
+from zse.device.cuda.gpu import Gpu  # noqa: E402
 from zse.kernels.linear.plan import table_name  # noqa: E402
 from zse.kernels.pack import KernelPack  # noqa: E402
 

@@ -9,9 +9,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from zse import __version__
-from zse.device.cuda import CudaError, Driver
+from zse.device.cuda.errors import CudaError
 from zse.device.cuda.info import count_devices, read_info
-from zse.device.cuda.library import version_text
+from zse.device.cuda.library import Driver, version_text
 
 
 def machine_facts() -> dict[str, object]:

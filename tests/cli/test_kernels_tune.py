@@ -11,7 +11,7 @@ from stub_libcuda import Stub, gpu, image, stub
 
 from zse.cli import kernels_tune, run
 from zse.cli.kernels_tune import Bench, Timing, tune
-from zse.device.cuda import Gpu
+from zse.device.cuda.gpu import Gpu
 from zse.kernels.build.writer import CompiledKernel, pack_bytes
 from zse.kernels.linear.plan import LinearPlan, candidates
 from zse.kernels.linear.variants import VARIANTS

@@ -15,7 +15,7 @@ CODE = """
 import ctypes
 from zse.device.early import open_early
 open_early("cuda").join()
-from zse.device.cuda import Gpu
+from zse.device.cuda.gpu import Gpu
 Gpu.open().close()
 print("opened")
 """

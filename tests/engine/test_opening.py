@@ -13,7 +13,8 @@ from sample_packs import write_stub_pack
 
 from tests.stream.conftest import write_model
 from zse.backends.types import PENDING_TOKEN, SequenceChunk, StepBatch, kind_of
-from zse.device.cuda import Driver, Gpu
+from zse.device.cuda.gpu import Gpu
+from zse.device.cuda.library import Driver
 from zse.engine import loading
 from zse.engine.loading import load_model
 from zse.engine.opening import open_model

@@ -7,7 +7,7 @@ import pytest
 from zse.cli.hardware_models import fits_in
 from zse.deploy.sizing import need_of
 from zse.device.facts import GpuInfo
-from zse.device.survey import CudaSurvey, GpuState, Problem
+from zse.device.survey import CudaSurvey, GpuState
 from zse.engine import orchestrator
 from zse.engine.orchestrator import IntelligenceOrchestrator, load_model
 from zse.engine.requirements import read_facts
@@ -136,7 +136,7 @@ def gpu_state(ordinal, free_bytes, problem=None):
 @pytest.fixture
 def two_gpus(monkeypatch):
     """One GPU with little room, and one that is in use by others."""
-    busy = Problem(message="the GPU is in use", hint="Wait.")
+    busy = DeviceError("the GPU is in use", hint="Wait.")
     survey = CudaSurvey(
         driver_version="12.4", gpus=(gpu_state(0, 1000), gpu_state(1, 0, busy)), problem=None
     )

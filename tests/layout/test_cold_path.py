@@ -15,7 +15,7 @@ COLD_MODULES = [
     "zse.backends.gpu.open",
     "zse.deploy.registry",
     "zse.device.open",
-    "zse.device.cuda",
+    "zse.device.cuda.gpu",
     "zse.engine.llm",
     "zse.engine.core",
     "zse.errors",

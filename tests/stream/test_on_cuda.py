@@ -9,7 +9,7 @@ from stub_libcuda import gpu as stub_gpu
 from stub_libcuda import stub
 
 from tests.stream.conftest import write_model
-from zse.device.cuda import Gpu
+from zse.device.cuda.gpu import Gpu
 from zse.format.reader import ZSEReader
 from zse.stream.loader import LoaderOptions, start_load
 from zse.stream.placement import WholeFile

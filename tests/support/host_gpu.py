@@ -1,7 +1,7 @@
 """A device whose memory is ordinary memory and whose copies run as late as they may.
 
 A copy happens only when something waits for it, so a buffer that is filled again too early, or
-freed too early, gives wrong bytes or an assertion. The shape is that of ``zse.device.cuda.Gpu``.
+freed too early, gives wrong bytes or an assertion. The shape is that of ``zse.device.cuda.gpu.Gpu``.
 """
 
 from __future__ import annotations

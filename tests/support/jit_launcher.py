@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import torch
 import triton
 
-from zse.device.cuda import Driver
 from zse.device.cuda.info import read_info
+from zse.device.cuda.library import Driver
 
 if TYPE_CHECKING:
     from triton.runtime.jit import JITFunction

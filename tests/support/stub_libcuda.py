@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from zse.device.cuda import Driver, Gpu
+from zse.device.cuda.gpu import Gpu
+from zse.device.cuda.library import Driver
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -21,7 +21,8 @@ from zse.units import memory_text
 
 if TYPE_CHECKING:
     from zse.device.facts import GpuInfo
-    from zse.device.survey import GpuState, Problem
+    from zse.device.survey import GpuState
+    from zse.errors import ZSEError
     from zse.settings import Settings
 
 _SHOWN_KEYS = 5
@@ -90,9 +91,9 @@ def _describe_pack(info: GpuInfo, settings: Settings, explicit: str) -> dict[str
                 f"of that: zse kernels build --gpu {name} -o PACK.",
             }
             return {**empty, "problem": problem}
-        return {**empty, "problem": {"message": error.message, "hint": error.hint}}
+        return {**empty, "problem": _as_json(error)}
     except (KernelPackError, NotFoundError) as error:
-        return {**empty, "problem": {"message": error.message, "hint": error.hint}}
+        return {**empty, "problem": _as_json(error)}
     return {
         "pack": pack.name,
         "num_kernels": len(pack),
@@ -102,8 +103,8 @@ def _describe_pack(info: GpuInfo, settings: Settings, explicit: str) -> dict[str
     }
 
 
-def _as_json(problem: Problem | None) -> dict[str, str] | None:
-    return None if problem is None else asdict(problem)
+def _as_json(problem: ZSEError | None) -> dict[str, str] | None:
+    return {"message": problem.message, "hint": problem.hint} if problem else None
 
 
 def print_report(report: dict[str, Any]) -> None:

@@ -8,22 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from zse.device.cuda import Driver, Gpu
-from zse.device.cuda.errors import CudaError
+from zse.device.cuda.errors import CudaError, CudaRule
+from zse.device.cuda.gpu import Gpu
 from zse.device.cuda.info import count_devices, read_info
-from zse.device.cuda.library import version_text
+from zse.device.cuda.library import Driver, version_text
 from zse.records import record
 
 if TYPE_CHECKING:
     from zse.device.facts import GpuInfo
-
-
-@record
-class Problem:
-    """What is in the way, and the way out."""
-
-    message: str
-    hint: str
+    from zse.errors import DeviceError
 
 
 @record
@@ -31,7 +24,7 @@ class GpuState:
     """One GPU and whether this process can use it."""
 
     info: GpuInfo
-    problem: Problem | None
+    problem: DeviceError | None
     """Why it cannot be opened; then ``info.free_bytes`` is 0."""
 
 
@@ -42,7 +35,7 @@ class CudaSurvey:
     driver_version: str
     """As in ``12.4``; empty when there is no driver that says it."""
     gpus: tuple[GpuState, ...]
-    problem: Problem | None
+    problem: DeviceError | None
     """Why there is no GPU to speak of: no driver, too old, none visible."""
 
 
@@ -55,9 +48,9 @@ def survey_cuda(driver: Driver | None = None) -> CudaSurvey:
         driver.version()
         gpus = tuple(_look_at(driver, ordinal) for ordinal in range(count_devices(driver)))
     except CudaError as error:
-        return CudaSurvey(driver_version=version, gpus=(), problem=_problem_of(error))
-    none = Problem(
-        message="the driver shows no GPU to this process", hint="Check CUDA_VISIBLE_DEVICES."
+        return CudaSurvey(driver_version=version, gpus=(), problem=error)
+    none = CudaRule.NO_DEVICE(
+        "the driver shows no GPU to this process", hint="Check CUDA_VISIBLE_DEVICES."
     )
     return CudaSurvey(driver_version=version, gpus=gpus, problem=None if gpus else none)
 
@@ -67,8 +60,4 @@ def _look_at(driver: Driver, ordinal: int) -> GpuState:
         with Gpu.open(ordinal, driver=driver) as gpu:
             return GpuState(info=gpu.info, problem=None)
     except CudaError as error:
-        return GpuState(info=read_info(driver, ordinal), problem=_problem_of(error))
-
-
-def _problem_of(error: CudaError) -> Problem:
-    return Problem(message=error.message, hint=error.hint)
+        return GpuState(info=read_info(driver, ordinal), problem=error)

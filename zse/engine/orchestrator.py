@@ -314,7 +314,7 @@ def _free_bytes(device: str) -> int:
     state = next((gpu for gpu in survey.gpus if str(gpu.info.ordinal) == ordinal), None)
     problem = survey.problem if state is None else state.problem
     if problem is not None:
-        raise DeviceError(problem.message, hint=problem.hint)
+        raise problem
     if state is None:
         raise DeviceError(
             f"device {device!r} is none of the {len(survey.gpus)} GPUs here",

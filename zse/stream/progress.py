@@ -32,21 +32,17 @@ class LoadProgress:
         self._work = _shares(plan, by_group=by_group)
         self._on_group = on_group
         self._changed = threading.Condition()
-        self._error: BaseException | None = None
+        self.error: BaseException | None = None
 
     def next_work(self) -> tuple[Chunk, ...] | None:
         """Return the next chunks for one thread, or None when there are none or it must stop."""
         with self._changed:
-            return None if self._error else next(self._work, None)
+            return None if self.error else next(self._work, None)
 
     @property
     def is_stopped(self) -> bool:
         """Whether a thread has failed, or the load was cancelled."""
-        return self._error is not None
-
-    @property
-    def error(self) -> BaseException | None:
-        return self._error
+        return self.error is not None
 
     def landed(self, chunk: Chunk) -> None:
         """Count a chunk that is in device memory."""
@@ -62,26 +58,21 @@ class LoadProgress:
     def fail(self, error: BaseException) -> bool:
         """Stop every thread; return whether this was the first error."""
         with self._changed:
-            if self._error is not None:
+            if self.error is not None:
                 return False
-            self._error = error
+            self.error = error
             self._changed.notify_all()
             return True
 
     def wait_for_group(self, name: str) -> None:
-        """Wait until a group is in device memory.
-
-        Raises:
-            KeyError: The group is not part of the load.
-            ZSEError: The load has failed.
-        """
+        """See ``RegionLoad``."""
         if name not in self._names:
             raise KeyError(name)
         index = self._names.index(name)
         with self._changed:
-            self._changed.wait_for(lambda: self._error is not None or not self._left[index])
+            self._changed.wait_for(lambda: self.error is not None or not self._left[index])
             if self._left[index]:
-                raise self._error or LoadCancelledError("the load was stopped")
+                raise self.error or LoadCancelledError("the load was stopped")
 
 
 def _shares(plan: ReadPlan, *, by_group: bool) -> Iterator[tuple[Chunk, ...]]:

@@ -92,7 +92,7 @@ class RemoteReader(Contents):
     def _fetch(self, section: Section) -> bytes:
         data = self._read(section.offset_bytes, section.length_bytes)
         where = f"section {section.name} of {self.path}"
-        check_digest(where, data, 0, len(data), section.sha256)
+        check_digest(where, memoryview(data), 0, len(data), section.sha256)
         return data
 
     def _read(self, offset_bytes: int, length_bytes: int) -> bytes:

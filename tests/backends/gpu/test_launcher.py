@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from typing import TYPE_CHECKING
 
 import pytest
 from broken_rules import breaks
@@ -10,13 +11,16 @@ from sample_packs import PROVENANCE, stub_kernel
 from stub_libcuda import DEVICE_KIND, Stub, gpu, stub
 
 from zse.backends.gpu.launcher import PackLauncher
-from zse.device.cuda import Gpu, Stream
+from zse.device.cuda.gpu import Gpu
 from zse.errors import DeviceError
 from zse.kernels.build.writer import pack_bytes
 from zse.kernels.errors import KernelRule
 from zse.kernels.pack import KernelPack
 from zse.kernels.targets import TARGETS
 from zse.kernels.variant import Kernel, Variant, number, pointer, variant
+
+if TYPE_CHECKING:
+    from zse.device.cuda.stream import Stream
 
 __all__ = ["gpu", "stub"]
 

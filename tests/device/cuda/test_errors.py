@@ -8,15 +8,16 @@ import pytest
 from broken_rules import breaks
 from stub_libcuda import Stub, build
 
-from zse.device.cuda import (
+from zse.device.cuda.errors import (
+    FAULT_CODES,
     CudaError,
     CudaRule,
     DeviceBusyError,
-    Driver,
-    Gpu,
     OutOfDeviceMemoryError,
+    error_for,
 )
-from zse.device.cuda.errors import FAULT_CODES, error_for
+from zse.device.cuda.gpu import Gpu
+from zse.device.cuda.library import Driver
 from zse.errors import DeviceError
 
 

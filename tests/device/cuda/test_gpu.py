@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 from broken_rules import breaks
 
-from zse.device.cuda import CudaError, CudaRule, Gpu
+from zse.device.cuda.errors import CudaError, CudaRule
+from zse.device.cuda.gpu import Gpu
 
 if TYPE_CHECKING:
     from stub_libcuda import Stub

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 from broken_rules import breaks
 from stub_libcuda import Stub, image
 
-from zse.device.cuda import CudaRule, Gpu
+from zse.device.cuda.errors import CudaRule
+
+if TYPE_CHECKING:
+    from zse.device.cuda.gpu import Gpu
 
 
 def test_a_graph_does_again_what_was_recorded(gpu: Gpu, stub: Stub) -> None:

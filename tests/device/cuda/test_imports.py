@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-CODE = "import sys; before = set(sys.modules); import zse.device.cuda; print(*set(sys.modules) - before)"
+CODE = "import sys; before = set(sys.modules); import zse.device.cuda.gpu; print(*set(sys.modules) - before)"
 
 
 def test_importing_the_device_layer_imports_only_the_standard_library() -> None:
@@ -16,6 +16,6 @@ def test_importing_the_device_layer_imports_only_the_standard_library() -> None:
 
 
 def test_importing_the_device_layer_loads_no_driver() -> None:
-    code = "import zse.device.cuda; print('libcuda' in open('/proc/self/maps').read())"
+    code = "import zse.device.cuda.gpu; print('libcuda' in open('/proc/self/maps').read())"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "False"

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 from broken_rules import breaks
 from stub_libcuda import DEVICE_KIND, HOST_KIND, Stub
 
-from zse.device.cuda import CudaError, CudaRule, Gpu, OutOfDeviceMemoryError
+from zse.device.cuda.errors import CudaError, CudaRule, OutOfDeviceMemoryError
+
+if TYPE_CHECKING:
+    from zse.device.cuda.gpu import Gpu
 
 
 def test_a_block_is_aligned_and_freed_once(gpu: Gpu, stub: Stub) -> None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import struct
+from typing import TYPE_CHECKING
 
 import pytest
 from broken_rules import breaks
 from stub_libcuda import Stub, image
 
-from zse.device.cuda import CudaError, CudaRule, Gpu
+from zse.device.cuda.errors import CudaError, CudaRule
+
+if TYPE_CHECKING:
+    from zse.device.cuda.gpu import Gpu
 
 
 def test_a_launch_hands_over_grid_block_and_every_parameter(gpu: Gpu, stub: Stub) -> None:

@@ -13,11 +13,14 @@ from typing import TYPE_CHECKING
 import pytest
 from broken_rules import breaks
 
-from zse.device.cuda import CudaError, CudaRule, Gpu, OutOfDeviceMemoryError, Stream
+from zse.device.cuda.errors import CudaError, CudaRule, OutOfDeviceMemoryError
+from zse.device.cuda.gpu import Gpu
 from zse.device.survey import survey_cuda
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from zse.device.cuda.stream import Stream
 
 pytestmark = pytest.mark.gpu
 
@@ -269,7 +272,8 @@ def test_code_for_another_architecture_is_told_apart(gpu: Gpu, tmp_path: Path) -
 
 
 FAULT = f"""
-from zse.device.cuda import CudaError, Gpu
+from zse.device.cuda.errors import CudaError
+from zse.device.cuda.gpu import Gpu
 with Gpu.open() as gpu:
     stream, block = gpu.create_stream(), gpu.allocate(64)
     kernel = gpu.load_module({PTX!r}.encode()).kernel("ramp", {TYPES}, num_threads=128)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 from broken_rules import breaks
 from stub_libcuda import PIECE_KIND, Stub
 
-from zse.device.cuda import CudaError, CudaRule, Gpu, OutOfDeviceMemoryError, VirtualPool
+from zse.device.cuda.errors import CudaError, CudaRule, OutOfDeviceMemoryError
+from zse.device.cuda.pool import VirtualPool
+
+if TYPE_CHECKING:
+    from zse.device.cuda.gpu import Gpu
 
 PIECE = 2 << 20
 

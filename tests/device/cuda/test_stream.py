@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 from broken_rules import breaks
 
-from zse.device.cuda import CudaError, CudaRule, Gpu
+from zse.device.cuda.errors import CudaError, CudaRule
+
+if TYPE_CHECKING:
+    from zse.device.cuda.gpu import Gpu
 
 
 def test_time_passes_between_two_events_with_timing(gpu: Gpu) -> None:

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from zse.device.facts import DeviceFacts
-    from zse.kernels.linear.plan import Choices, LinearPlan
+    from zse.kernels.linear.plan import LinearPlan
     from zse.kernels.linear.weight import LinearWeight
+    from zse.kernels.tuning import Tuning
     from zse.models.spec import ModelSpec
     from zse.options import LoadOptions
 
@@ -52,7 +53,7 @@ class StepPlans:
         linears: Mapping[str, LinearWeight],
         facts: DeviceFacts,
         options: LoadOptions,
-        tuning: Choices | None = None,
+        tuning: Tuning | None = None,
     ) -> None:
         attention = spec.attention
         self.heads = HeadShape(

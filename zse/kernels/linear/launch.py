@@ -8,7 +8,7 @@ from zse.errors import UnsupportedModelError
 from zse.kernels.layout import Partials, Plain, Quantized
 from zse.kernels.linear.costs import costs_on
 from zse.kernels.linear.definitions import GEMV_16, MATMUL_STREAM
-from zse.kernels.linear.plan import form_of
+from zse.kernels.linear.plan import form_of, tile_of
 from zse.kernels.linear.variants import STEP_COLUMNS, matmul_forms, widen
 from zse.kernels.linear.weight import EVEN_ROWS, GROUPED_SCHEMES, PLAIN_SCHEMES
 
@@ -95,7 +95,8 @@ def linear_prefill(
         if not plain:
             source = scratch_address
             _widen(launcher, weight, first, rows, scratch_address)
-        programs = _tiles(chosen, inputs.rows, rows)
+        tile_rows, tile_tokens = tile_of(chosen)
+        programs = -(-inputs.rows // tile_tokens) * -(-rows // tile_rows)
         if chosen.kernel is MATMUL_STREAM:
             programs = min(programs, launcher.device.multiprocessors)
         launcher.launch(
@@ -127,10 +128,9 @@ def _cut(
     held_rows = weight.rows if plain else scratch_bytes // (weight.columns * 2)
     found = []
     for order, form in enumerate(forms):
-        constants = dict(form.constants)
-        tile_rows = int(constants["BN"])
+        tile_rows, tile_tokens = tile_of(form)
         width = -(-weight.rows // tile_rows)
-        height = -(-tokens // int(constants["BM"]))
+        height = -(-tokens // tile_tokens)
         fitting = width if held_rows >= weight.rows else held_rows // tile_rows
         if fitting < min(SLAB_TILES, width):
             continue
@@ -143,7 +143,7 @@ def _cut(
     if not found:
         raise UnsupportedModelError(
             f"the scratch of {scratch_bytes} bytes holds {held_rows} rows of {weight.columns} "
-            f"columns, expected at least {SLAB_TILES * int(dict(forms[0].constants)['BN'])}"
+            f"columns, expected at least {SLAB_TILES * tile_of(forms[0])[0]}"
         )
     _, _, slab, form = min(found, key=lambda entry: entry[:2])
     return form, slab
@@ -171,11 +171,6 @@ def _widen(
         rows,
         steps,
     )
-
-
-def _tiles(chosen: Variant, tokens: int, rows: int) -> int:
-    constants = dict(chosen.constants)
-    return -(-tokens // int(constants["BM"])) * -(-rows // int(constants["BN"]))
 
 
 def _quantized_operands(

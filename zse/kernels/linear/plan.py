@@ -9,7 +9,7 @@ on it, plus the sums that each split writes and the next kernel reads.
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from zse.errors import UnsupportedModelError
 from zse.kernels.linear.costs import costs_on
@@ -20,31 +20,22 @@ from zse.kernels.linear.variants import (
     dot_forms,
     imma_forms,
 )
-from zse.kernels.linear.weight import GROUPED_SCHEMES, PLAIN_SCHEMES, supports_quantized
+from zse.kernels.linear.weight import GROUPED_SCHEMES, PLAIN_SCHEMES
 from zse.records import record
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from zse.device.facts import DeviceFacts
     from zse.device.gpu import Grid
     from zse.kernels.linear.weight import LinearWeight
+    from zse.kernels.tuning import Choice, Tuning
     from zse.kernels.variant import Constant, Variant
 
-__all__ = ["LinearPlan", "candidates", "plan_linear", "supports_quantized", "table_name"]
 MAX_ROWS = 256
 """Most tokens of one product; more go through ``linear_prefill``."""
 SPLITS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
 DEFAULT_BANDWIDTH = 1e12
 LITTLE_SHARED_BYTES = 99 << 10
 """Shared memory of a program that holds no tile of more than 64 tokens."""
-
-
-class Choices(Protocol):
-    """Measured choices: ``zse.kernels.tuning.Tuning``."""
-
-    def lookup(self, table: str, shape: str) -> Mapping[str, str | int] | None:
-        """Return ``variant`` (a key) and ``splits`` for a shape such as ``3584x37888``."""
 
 
 @record
@@ -87,7 +78,7 @@ def plan_linear(
     quantized: bool,
     device: DeviceFacts,
     max_splits: int | None = None,
-    tuning: Choices | None = None,
+    tuning: Tuning | None = None,
 ) -> LinearPlan:
     """Return how to multiply ``rows`` tokens with a matrix.
 
@@ -185,9 +176,7 @@ def _piece_columns(scheme: str) -> int:
     return 32 if scheme in GROUPED_SCHEMES else 16 if scheme == "int8" else 8
 
 
-def _chosen(
-    choice: Mapping[str, str | int], form: Form, rows: int, quantized: bool
-) -> LinearPlan | None:
+def _chosen(choice: Choice, form: Form, rows: int, quantized: bool) -> LinearPlan | None:
     """Return a measured plan; None where its kernel does not multiply such a matrix."""
     splits = int(choice.get("splits", 1))
     for variant in forms_for(form, rows, quantized=quantized):
