@@ -84,13 +84,7 @@ def parse_base(text: str) -> BaseName:
 
 
 def open_base(name: BaseName, platform: str, options: BuildOptions, stack: ExitStack) -> Base:
-    """Read a base that is an image, in a layout or a registry, and on which layers can be put.
-
-    Args:
-        name: Where it is.
-        platform: ``os/architecture``.
-        options: Say how a registry is reached.
-        stack: Closes what the base's layers are fetched through.
+    """Read a base that is an image and can carry layers; ``stack`` closes what its own come by.
 
     Raises:
         ImageError: Any of its subclasses: it cannot be read, or nothing can be put on top of it.

@@ -43,13 +43,7 @@ def build_image(
     report: Callable[[str], None],
     progress: StageProgress = no_progress,
 ) -> BuiltImage:
-    """Build an image and bring it where the options say.
-
-    Args:
-        recipe: What it is built from.
-        options: What it is built with, and where it goes.
-        report: Told what happens, in lines.
-        progress: Told how far a layer is.
+    """Build an image and bring it where the options say; report, in lines, and tell of progress.
 
     Raises:
         UsageError: The options contradict each other.

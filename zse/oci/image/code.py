@@ -23,12 +23,7 @@ read, so that an image is the same whichever of the two builds it."""
 
 
 def code_entries(recipe: Recipe, *, package: Path | None = None) -> Iterator[Entry]:
-    """Yield the package's files and the recipe's own files.
-
-    Args:
-        recipe: Says what to leave out and which files of its folder to add.
-        package: Folder of the package; the running one when not given.
-    """
+    """Yield the files of a package, the running one when not given, and the recipe's own files."""
     root = package or Path(zse.__file__).parent
     for path in sorted(root.rglob("*")):
         inner = path.relative_to(root).as_posix()

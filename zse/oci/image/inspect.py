@@ -96,11 +96,7 @@ class PlatformManifest:
 
 
 def inspect_image(source: ImageSource, *, platform: str = "") -> ImageReport:
-    """Describe an image.
-
-    Args:
-        source: Where it is.
-        platform: Only this one; all when empty.
+    """Describe an image: one platform of it, or all when none is named.
 
     Raises:
         ImageError: The image cannot be read.

@@ -18,12 +18,7 @@ from typing import TYPE_CHECKING, BinaryIO, cast
 from zse.oci.debian.packages import Archive, debian_entries, read_debian_lock, update_debian_lock
 from zse.oci.image.code import APPLICATION, code_entries, entries_digest
 from zse.oci.layout.cache import LayerCache
-from zse.oci.layout.layer import (
-    LIBRARY_VERSIONS,
-    Compression,
-    Layer,
-    write_layer,
-)
+from zse.oci.layout.layer import LIBRARY_VERSIONS, Compression, Layer, write_layer
 from zse.oci.layout.tar import directory, file_of_path
 from zse.oci.python.pyc import with_byte_code
 from zse.oci.python.wheel import SITE_PACKAGES, wheel_entries
@@ -147,11 +142,7 @@ class LayerBuilder:
         return self._layer("zse", ["code", digest], lambda: entries)
 
     def kernels(self, packs: Mapping[str, Path]) -> Layer:
-        """Build the layer that holds kernel packs, where the server looks for them.
-
-        Args:
-            packs: Architecture -> pack, whose bytes decide the layer's.
-        """
+        """Build the layer of kernel packs, by architecture, where the server looks for them."""
         entries = [file_of_path(f"{PACKS}/{name}.zkp", path) for name, path in packs.items()]
         for name, path in sorted(packs.items()):
             self.materials.append(kernels_material(name, sha256_of(path)))

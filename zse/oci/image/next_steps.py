@@ -26,13 +26,7 @@ class NextStep:
 
 
 def next_steps(recipe: Recipe, options: BuildOptions, reference: str) -> tuple[NextStep, ...]:
-    """Return how the image is loaded, run and asked, in the order that they are typed.
-
-    Args:
-        recipe: What it was built from.
-        options: What it was built with.
-        reference: Its whole name, with a tag.
-    """
+    """Return how the image is loaded, run and asked, in the order that they are typed."""
     name = next((reference.removeprefix(x) for x in _SHORT if reference.startswith(x)), reference)
     kind, _, path = options.output.partition(":")
     tag = reference.rpartition(":")[2]

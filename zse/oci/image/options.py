@@ -37,9 +37,6 @@ class BuildOptions:
     Attributes:
         name: ``[HOST/]NAME[:TAG]``.
         platforms: What to build for; the recipe's first when empty. Several become one index.
-        model: The .zse file, for a baked model.
-        model_mode: Where the running image finds its model.
-        model_url: The model's address, when it is fetched at start.
         model_facts: What is known of the model: ``name``, ``version``, ``licence``, ``source``.
         kernels: GPU architecture -> kernel pack, for recipes that carry some.
         base: ``debian[:SUITE]``, ``oci:DIR``, ``rootfs:TAR`` or a reference; empty: the recipe's.
@@ -49,13 +46,10 @@ class BuildOptions:
         is_attested: Write a bill of materials and provenance beside the image.
         max_size_bytes: The build fails when a platform's image is larger, as stored; 0: any size.
         mirror: Debian mirror; empty for apt's.
-        compression: How dependency and code layers are stored.
         is_lock_updated: Resolve packages and wheels again.
         locks: Folder of the lock files; the recipe's when not given.
         cache_dir: Downloads and built layers.
-        is_cached: Whether layers built before may be used.
         epoch_seconds: The time written into the image.
-        auth_file: docker's config.json.
         secrets: Credentials that the build needs and the image must not hold.
     """
 

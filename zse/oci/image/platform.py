@@ -46,11 +46,7 @@ class PlatformImage:
 
 
 def build_platform(build: Build, model: ModelLayer | None) -> PlatformImage:
-    """Build the image of the recipe's platform into a layout.
-
-    Args:
-        build: What is built.
-        model: The model's layer, which all platforms share; None when none is baked in.
+    """Build the image of the recipe's platform into a layout, around the model, if one is baked in.
 
     Raises:
         ImageError: Any of its subclasses: a lock, wheel, package or base at fault.

@@ -32,15 +32,7 @@ def publish(
     attestations: Sequence[Attestation],
     report: Callable[[str], None],
 ) -> None:
-    """Push images, what is stated about them, and the tag.
-
-    Args:
-        registry: The repository, opened with the tag.
-        layout: Holds what was built.
-        images: One a platform.
-        top: What the tag is to name: the only image, or the index.
-        attestations: Documents about the images.
-        report: Told of each blob.
+    """Push images, what is stated about them, and the tag for ``top``: the only image or the index.
 
     Raises:
         RegistryError: The registry refused something.

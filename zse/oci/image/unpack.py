@@ -32,11 +32,7 @@ _MAX_LINKS = 40
 
 
 def unpack(image: Base, rootfs: Path) -> None:
-    """Unpack an image's layers into an empty folder.
-
-    Args:
-        image: From a layout or a registry.
-        rootfs: Made if it is not there; becomes the container's root.
+    """Unpack an image's layers into an empty folder, which becomes the container's root.
 
     Raises:
         LayoutError: A layer cannot be read.

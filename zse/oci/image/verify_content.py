@@ -40,15 +40,11 @@ def check_statements(digest: str, sbom: Document | None, provenance: Document | 
         if digest.removeprefix("sha256:") not in subjects:
             problems.append(f"the provenance is not about {digest}")
     if sbom is not None and provenance is not None:
-        listed = {package_sha256(p) for p in sbom.get("packages", ())} - {
-            "",
-            digest.removeprefix("sha256:"),
-        }
+        image = digest.removeprefix("sha256:")
+        listed = {package_sha256(package) for package in sbom.get("packages", ())} - {"", image}
         definition = (provenance.get("predicate") or {}).get("buildDefinition") or {}
-        used = {
-            item.get("digest", {}).get("sha256", "")
-            for item in definition.get("resolvedDependencies", ())
-        } - {""}
+        dependencies = definition.get("resolvedDependencies", ())
+        used = {item.get("digest", {}).get("sha256", "") for item in dependencies} - {""}
         problems += [
             f"sha256:{value} is in only one of bill of materials and provenance"
             for value in sorted(listed ^ used)
@@ -88,25 +84,23 @@ def check_locks(sbom: Document | None, locks: Path, platform: str) -> list[str]:
             str(entry["name"]): (str(entry["version"]), str(entry["sha256"]))
             for entry in load_lock(path, table)
         }
-        names = {
-            unquote(str(package.get("name")))
+        found = [
+            (unquote(str(package.get("name"))), package)
             for package in sbom.get("packages", ())
             if package_url(package).startswith(prefix)
-        }
-        if names:
-            absent = sorted(set(locked) - names)
+        ]
+        if found:
+            absent = sorted(set(locked) - {name for name, _ in found})
             problems += [f"{platform}: {name} of {path.name} is absent" for name in absent]
-        for package in sbom.get("packages", ()):
-            if not package_url(package).startswith(prefix) or package.get("name") == DISTRIBUTION:
+        for name, package in found:
+            version, sha256 = str(package.get("versionInfo", "")), package_sha256(package)
+            if name == DISTRIBUTION or locked.get(name) == (version, sha256):
                 continue
-            name = unquote(str(package.get("name")))
-            found = (str(package.get("versionInfo", "")), package_sha256(package))
-            if name not in locked:
-                problems.append(f"{platform}: {name} {found[0]} is not in {path.name}")
-            elif locked[name] != found:
-                version, sha256 = locked[name]
-                problems.append(
-                    f"{platform}: {name} is {found[0]} (sha256:{found[1][:12]}), "
-                    f"{path.name} has {version} (sha256:{sha256[:12]})"
+            problem = f"{platform}: {name} {version} is not in {path.name}"
+            if name in locked:
+                problem = (
+                    f"{platform}: {name} is {version} (sha256:{sha256[:12]}), "
+                    f"{path.name} has {locked[name][0]} (sha256:{locked[name][1][:12]})"
                 )
+            problems.append(problem)
     return problems

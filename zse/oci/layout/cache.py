@@ -23,12 +23,7 @@ IMAGE_FORMAT = "3"
 
 
 class LayerCache:
-    """Blobs of built layers, and an index from inputs to blobs.
-
-    Args:
-        folder: Where both lie.
-        is_enabled: Without it every layer is built anew; the blobs still go to the folder.
-    """
+    """Blobs of built layers, and an index from inputs to blobs, read only if enabled."""
 
     def __init__(self, folder: Path, *, is_enabled: bool = True) -> None:
         self.blobs = folder / "blobs"

@@ -35,11 +35,7 @@ LAYOUT_MARKER = b'{"imageLayoutVersion":"1.0.0"}'
 
 
 class ImageLayout:
-    """A layout in a folder.
-
-    Args:
-        folder: The layout; made when it does not exist.
-    """
+    """A layout in a folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -105,14 +101,7 @@ class ImageLayout:
         annotations: Mapping[str, str],
         subject: Descriptor | None = None,
     ) -> tuple[Descriptor, list[Descriptor]]:
-        """Store the manifest of what is no image; return it and the blobs that it names.
-
-        Args:
-            artifact_type: What it is.
-            layers: Its content, stored before.
-            annotations: Of the manifest.
-            subject: The manifest that it is about.
-        """
+        """Store the manifest of what is no image; return it and the blobs that it names."""
         config = self.add(MEDIA_TYPE_EMPTY, b"{}")
         about = {"subject": subject.to_json()} if subject else {}
         content = build_manifest(config, layers, annotations, artifactType=artifact_type, **about)

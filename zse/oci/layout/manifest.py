@@ -170,10 +170,7 @@ def build_config(
 
 
 def build_manifest(
-    config: Descriptor,
-    layers: Sequence[Descriptor],
-    annotations: Mapping[str, str],
-    **more: object,
+    config: Descriptor, layers: Sequence[Descriptor], annotations: Mapping[str, str], **more: object
 ) -> bytes:
     """Return the manifest of an image, or with ``artifactType`` and ``subject`` of an artifact."""
     return canonical_json(

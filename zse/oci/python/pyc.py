@@ -19,11 +19,7 @@ if TYPE_CHECKING:
 
 
 class PycCompiler:
-    """A clean child interpreter that compiles one source after the other.
-
-    Args:
-        python: How the interpreter is started; options and the program are added.
-    """
+    """A clean child interpreter, started by ``python``, that compiles source after source."""
 
     def __init__(self, python: Sequence[str]) -> None:
         worker = Path(__file__).with_name("pyc_worker.py")

@@ -29,16 +29,11 @@ _LIBRARY_KINDS = frozenset({"purelib", "platlib"})
 def wheel_entries(
     wheel: Path, *, site_packages: str = SITE_PACKAGES, prune: Sequence[str] = ()
 ) -> Iterator[Entry]:
-    """Yield the files of a wheel as they lie in the image.
-
-    Args:
-        wheel: The .whl file.
-        site_packages: Folder inside the image.
-        prune: Patterns (``*`` crosses slashes) of paths below site-packages to leave out.
+    """Yield the files of a wheel as they lie in the image; a ``*`` of ``prune`` crosses slashes.
 
     Raises:
-        ImageError: A member's path leaves the folder, or is not listed in RECORD.
-        ImageError: The file is no wheel, or a member differs from its hash in RECORD.
+        ImageError: It is no wheel; or the path of a member leaves the folder or is not listed in
+            RECORD, or its bytes differ from the hash there.
     """
     try:
         archive = zipfile.ZipFile(wheel)

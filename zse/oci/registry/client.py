@@ -173,13 +173,7 @@ def open_registry(
     mounts: frozenset[str] = frozenset(),
     is_hurried: bool = False,
 ) -> Registry:
-    """Open a repository with the credentials that docker has for its host.
-
-    Args:
-        reference: The repository.
-        auth_file: docker's config.json.
-        mounts: Repositories of the same registry that blobs are to be mounted from.
-        is_hurried: Wait seconds instead of minutes.
+    """Open a repository with the credentials that docker's config.json has for its host.
 
     Raises:
         RegistryAuthError: The credentials cannot be read.

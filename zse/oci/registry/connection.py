@@ -126,7 +126,7 @@ class Connection:
             RegistryAuthError: The registry refused the credentials, or wants some.
             RegistryError: Any other refusal, no connection, or an answer that is too long.
         """
-        return self._patiently(call, self._read)
+        return self._patiently(call, _read)
 
     @contextmanager
     def stream(self, call: Call) -> Iterator[httpx.Response]:
@@ -200,15 +200,6 @@ class Connection:
         """Whether an address is the registry itself: a redirect's other host gets no token."""
         return urlsplit(address)[:2] == urlsplit(self._base)[:2]
 
-    def _read(self, answer: httpx.Response) -> Answer:
-        with closing(answer):
-            return Answer(
-                status=answer.status_code,
-                headers=answer.headers,
-                content=_content(answer),
-                address=str(answer.request.url),
-            )
-
     def _refuse(self, answer: httpx.Response) -> NoReturn:
         status, request = answer.status_code, answer.request
         what = (
@@ -219,9 +210,8 @@ class Connection:
             raise BusyServerError(what, answer.headers.get("retry-after"))
         if status in {401, 403}:
             raise RegistryAuthError(what)
-        if status == 404:
-            raise RegistryError(what, hint="Check the repository's name and the tag.")
-        raise RegistryError(what)
+        hint = "Check the repository's name and the tag." if status == 404 else ""
+        raise RegistryError(what, hint=hint)
 
     def _given_up(self, error: httpx.RequestError | BusyServerError) -> RegistryError:
         if isinstance(error, BusyServerError):
@@ -230,6 +220,14 @@ class Connection:
             f"{error.request.url.netloc.decode()} could not be reached: {error}",
             hint="Check the host's name and the network.",
         )
+
+
+def _read(answer: httpx.Response) -> Answer:
+    with closing(answer):
+        content, address = _content(answer), str(answer.request.url)
+    return Answer(
+        status=answer.status_code, headers=answer.headers, content=content, address=address
+    )
 
 
 def _content(answer: httpx.Response) -> bytes:

@@ -30,14 +30,7 @@ class Scope(StrEnum):
 
 
 class SignIn:
-    """The authorizations for one repository.
-
-    Args:
-        client: Asks the sign-in service.
-        reference: Names the host and the repository.
-        credentials: Used when the registry asks for them.
-        mounts: Repositories of the same registry that blobs are to be mounted from.
-    """
+    """The authorizations for one repository, and to read those that blobs are mounted from."""
 
     def __init__(
         self,

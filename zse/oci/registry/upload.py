@@ -55,14 +55,7 @@ def push_blobs(
     mount_from: Mapping[str, str],
     report: Callable[[str], None],
 ) -> None:
-    """Upload blobs that the repository lacks.
-
-    Args:
-        registry: The repository.
-        blobs: What to upload, and where it lies.
-        mount_from: digest -> repository of the same registry that already holds it.
-        report: Told of each blob.
-    """
+    """Upload blobs that the repository lacks; ``mount_from``: digest -> another that has it."""
 
     def push(item: tuple[Descriptor, Source]) -> None:
         descriptor, source = item

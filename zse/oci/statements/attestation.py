@@ -37,13 +37,7 @@ class Attestation:
 
 
 def attest(name: str, build: Build, image: PlatformImage) -> list[Attestation]:
-    """Write the bill of materials and the provenance of an image into a layout.
-
-    Args:
-        name: The image's repository, without its registry.
-        build: What it was built from and with, and the layout.
-        image: The image.
-    """
+    """Write the bill of materials and the provenance of an image into its layout."""
     sbom = build_sbom(name, image, epoch_seconds=build.options.epoch_seconds)
     provenance = build_provenance(name, build, image)
     said = {PREDICATE_ANNOTATION: PROVENANCE_PREDICATE}

@@ -31,13 +31,7 @@ _PURPOSES = {
 
 
 def build_sbom(name: str, image: PlatformImage, *, epoch_seconds: int) -> dict[str, Any]:
-    """Return the SPDX document of an image.
-
-    Args:
-        name: The image's repository, without its registry.
-        image: The image.
-        epoch_seconds: Creation time, seconds since 1970.
-    """
+    """Return the SPDX document of an image; ``name`` is its repository, without its registry."""
     digest, platform = image.manifest.digest, image.manifest.platform
     packages = [_package(material) for material in image.materials]
     return {
