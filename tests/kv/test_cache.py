@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zse.kv.cache import KVCache
+from zse.kv.cache import BlockTable, KVCache
 
 
 @pytest.fixture
@@ -12,9 +12,15 @@ def cache():
     return KVCache(num_blocks=6, block_size=4)
 
 
+def commit(cache, table, token_ids):
+    """Offer all that is full; what is given up for it is free at once."""
+    given_up = cache.commit(table, token_ids, num_computed=len(token_ids))
+    cache.close_table(BlockTable(blocks=given_up))
+
+
 def compute(cache, token_ids, **options):
     table = cache.open_table(token_ids, **options)
-    cache.commit(table, token_ids, num_computed=len(token_ids))
+    commit(cache, table, token_ids)
     return table
 
 
@@ -51,7 +57,7 @@ def test_two_tables_that_compute_the_same_end_with_one_copy(cache):
     first, second = (cache.open_table(list(range(5))) for _ in range(2))
     assert first.blocks[0] != second.blocks[0]
     for table in (first, second):
-        cache.commit(table, list(range(5)), num_computed=5)
+        commit(cache, table, list(range(5)))
     assert first.blocks[0] == second.blocks[0]
     assert cache.num_available == 3
     cache.check_consistency([first, second])
@@ -105,7 +111,7 @@ def test_free_and_used_add_up_after_any_operation(operations, block_size, keeps)
         if name == "open":
             table = cache.open_table(token_ids, namespace="ab"[choice % 2])
             if table is not None:
-                cache.commit(table, token_ids, num_computed=len(token_ids))
+                commit(cache, table, token_ids)
                 tables.append(table)
                 texts.append(token_ids)
         elif name == "flush":
@@ -119,7 +125,7 @@ def test_free_and_used_add_up_after_any_operation(operations, block_size, keeps)
                 text = [*texts[index], *token_ids]
                 if cache.grow_table(tables[index], num_tokens=len(text)):
                     texts[index] = text
-                    cache.commit(tables[index], text, num_computed=len(text))
+                    commit(cache, tables[index], text)
         cache.check_consistency(tables)
         used = {block for table in tables for block in table.blocks}
         assert len(used) + cache.num_available == cache.num_blocks

@@ -18,11 +18,6 @@ LONGEST_TOKEN_CHARACTERS = 512
 def check_text(text: str, *, max_context: int, param: str) -> None:
     """Refuse a text that cannot fit, before a tokenizer works on it for seconds.
 
-    Args:
-        text: The whole prompt.
-        max_context: Longest sequence in tokens.
-        param: Name of the field that held it.
-
     Raises:
         ContextLengthError: It is too long, however few tokens it makes.
     """

@@ -120,8 +120,8 @@ class EngineCore:
         """Whether a step has anything to do or to report."""
         return bool(self._pending or self._requests or self._pipeline.is_busy)
 
-    def check(self, prompt_token_ids: TokenIds[int], params: SamplingParams) -> None:
-        """Refuse a request that can never be served. Touches no state: any thread may call it.
+    def check(self, prompt_token_ids: TokenIds[int], params: SamplingParams) -> int:
+        """Return how many tokens may be generated. Touches no state: any thread may call it.
 
         Raises:
             InvalidParameterError: The prompt is empty, or a token id is out of range.
@@ -129,7 +129,7 @@ class EngineCore:
             CapacityError: They exceed the KV pool.
         """
         check_request(prompt_token_ids, params, vocab_size=self.runner.vocab_size)
-        resolve_max_tokens(
+        return resolve_max_tokens(
             len(prompt_token_ids),
             params.max_tokens,
             max_context=self.max_context,
@@ -145,8 +145,8 @@ class EngineCore:
         """
         if request.request_id in self._requests:
             raise UsageError(f"request {request.request_id!r} is running already")
-        self.check(request.prompt_token_ids, request.params)
-        sequences = self._sequences_of(request)
+        max_tokens = self.check(request.prompt_token_ids, request.params)
+        sequences = self._sequences_of(request, max_tokens)
         self._requests[request.request_id] = sequences
         self._num_prompt_tokens += len(request.prompt_token_ids)
         for sequence in sequences:
@@ -231,15 +231,9 @@ class EngineCore:
         self._pending.clear()
         self.runner.close()
 
-    def _sequences_of(self, request: Request) -> list[Sequence]:
+    def _sequences_of(self, request: Request, max_tokens: int) -> list[Sequence]:
         params = request.params
         seed = secrets.randbits(63) if params.seed is None else params.seed
-        max_tokens = resolve_max_tokens(
-            len(request.prompt_token_ids),
-            params.max_tokens,
-            max_context=self.max_context,
-            capacity_tokens=self.capacity_tokens,
-        )
         end_of_answer = () if params.ignore_eos else self._end_token_ids
         sequences: list[Sequence] = []
         for index in range(params.n):

@@ -51,15 +51,7 @@ def load_model(
     phases: Phases = no_phases,
     progress: StageProgress | None = None,
 ) -> LoadedModel:
-    """Make an engine of a model.
-
-    Args:
-        model: Anything ``open_model`` accepts, or what it returned for the same options; that is
-            taken over.
-        options: Where and how.
-        settings: How addresses are reached, and where the cache is.
-        phases: Told what takes the time.
-        progress: Called while a checkpoint is converted or a file is fetched.
+    """Make an engine of what ``open_model`` accepts, or returned: that is taken over.
 
     Raises:
         FormatError: The file is damaged.

@@ -63,11 +63,7 @@ def open_runner(
 ) -> ModelRunner:
     """Place a model whose KV cache holds ``max_sequences`` of ``num_tokens`` each.
 
-    Args:
-        path: A .zse file; one without a tokenizer will do.
-        options: Where and how; how large the KV cache is follows from the batch.
-        settings: Where the cache is.
-        num_tokens: Prompt and answer together.
+    These are of prompt and answer together. A file without a tokenizer will do.
 
     Raises:
         UsageError: The model takes no sequence that long.

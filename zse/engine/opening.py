@@ -48,16 +48,10 @@ def open_model(
     phases: Phases = no_phases,
     progress: StageProgress | None = None,
 ) -> OpenedModel:
-    """Open a model's file and, on a GPU, send its weights on their way.
+    """Open the file of what ``locate_model`` accepts and, on a GPU, send its weights on their way.
 
-    A file in object storage is not fetched when a GPU can be fed from there.
-
-    Args:
-        model: Anything ``locate_model`` accepts.
-        options: Where and how.
-        settings: How addresses are reached, and where the cache is.
-        phases: Told what takes the time.
-        progress: Called while a checkpoint is converted or a file is fetched.
+    A file in object storage is not fetched when a GPU can be fed from there. ``phases`` are told
+    what takes the time, ``progress`` how far a conversion or a download is.
 
     Raises:
         NotFoundError: There is no such file or model.

@@ -107,23 +107,12 @@ class ChoiceText:
         if event.logprob is None or event.token_id is None:
             return
         chosen = self._alternative(event.token_id, event.logprob)
-        self._logprobs.append(
-            TokenLogprob(
-                token=chosen.token,
-                token_id=chosen.token_id,
-                logprob=chosen.logprob,
-                bytes=chosen.bytes,
-                top=[self._alternative(token_id, logprob) for token_id, logprob in event.top],
-            )
-        )
+        top = [self._alternative(token_id, logprob) for token_id, logprob in event.top]
+        self._logprobs.append(TokenLogprob(**chosen._asdict(), top=top))
 
     def _alternative(self, token_id: int, logprob: float) -> TopLogprob:
-        return TopLogprob(
-            token=self._tokenizer.token_text(token_id),
-            token_id=token_id,
-            logprob=logprob,
-            bytes=list(self._tokenizer.token_bytes(token_id)),
-        )
+        text, data = self._tokenizer.token_text(token_id), self._tokenizer.token_bytes(token_id)
+        return TopLogprob(text, token_id, logprob, list(data))
 
 
 class RequestText:

@@ -29,12 +29,7 @@ _PENDING = (PENDING_TOKEN,)
 
 
 class StepPipeline:
-    """Plans steps, hands them to the runner and takes their answers in order.
-
-    Args:
-        scheduler: Plans the steps.
-        runner: Computes them, in the order in which they were submitted.
-    """
+    """Has steps planned, hands them to the runner and takes their answers in the same order."""
 
     def __init__(self, scheduler: Scheduler, runner: ModelRunner) -> None:
         self._scheduler = scheduler

@@ -23,12 +23,10 @@ if TYPE_CHECKING:
 
 
 def read_facts(model: str | Path, settings: Settings) -> ModelFacts:
-    """Look a model up.
+    """Look up what ``resolve_model`` knows.
 
-    Args:
-        model: Anything ``resolve_model`` knows. Of a file behind an address the header is read; a
-            repository of the hub is downloaded, as loading it would.
-        settings: How addresses are reached.
+    Of a file behind an address the header is read; a repository of the hub is downloaded, as
+    loading it would.
 
     Raises:
         NotFoundError: There is no such model.
@@ -59,11 +57,7 @@ def facts_of(header: ZSEHeader) -> ModelFacts:
 
 
 def largest_that_fits(budget_bytes: int, estimates: Sequence[MemoryEstimate]) -> MemoryEstimate:
-    """Return the first estimate within the budget.
-
-    Args:
-        budget_bytes: Memory that may be used.
-        estimates: Best quality first.
+    """Return the first estimate within the budget; the best quality stands first.
 
     Raises:
         DeviceError: Not even the last one fits.

@@ -55,13 +55,8 @@ def rank_of(*, priority: int, arrival: int, step: int, aging_steps: int) -> tupl
     """Return the fixed rank of an arrival; larger goes first.
 
     Waiting raises everybody's priority by one each ``aging_steps`` steps. As all age alike, the
-    order between two requests never changes and can be written down at arrival.
-
-    Args:
-        priority: As requested.
-        arrival: Running number of the arrival, for order within a step.
-        step: Steps done when it arrived.
-        aging_steps: Steps of waiting that outweigh one unit of priority.
+    order between two requests never changes and can be written down at arrival: in which step, and
+    as which arrival of all.
     """
     return (priority * aging_steps - step, -arrival)
 
@@ -70,7 +65,6 @@ class Scheduler:
     """Holds the waiting and the running sequences and plans steps.
 
     Args:
-        cache: Where blocks come from.
         max_batch_tokens: Token budget of a step.
         max_sequences: Most sequences that run at once, at most the budget.
     """
@@ -158,8 +152,7 @@ class Scheduler:
         num_known = min(sequence.num_computed, len(sequence.token_ids))
         if num_known < (table.num_cached + 1) * self._block_size:
             return
-        replaced: list[int] = []
-        self._cache.commit(table, sequence.token_ids, num_computed=num_known, replaced=replaced)
+        replaced = self._cache.commit(table, sequence.token_ids, num_computed=num_known)
         if replaced:
             given_up = BlockTable(blocks=replaced)
             self._give_back(_Held(last_step=sequence.last_step, table=given_up))

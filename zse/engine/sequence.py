@@ -127,12 +127,7 @@ class Sequence:
 def seed_of_choice(seed: int, index: int) -> int:
     """Return the seed of choice ``index``: the request's own for the first, unrelated for others.
 
-    Args:
-        seed: Any integer.
-        index: Position among the choices.
-
-    Returns:
-        A seed in [0, 2**63).
+    It is in [0, 2**63), whatever was asked for.
     """
     if index == 0:
         return seed % 2**63

@@ -38,7 +38,6 @@ class KVCache:
     """Gives sequences their blocks, evicting cached prefixes when the pool runs dry.
 
     Args:
-        num_blocks: Blocks in the pool.
         block_size: Tokens a block.
         prefix_cache: Keep computed blocks for later requests with the same prefix.
     """
@@ -119,27 +118,20 @@ class KVCache:
         return True
 
     def commit(
-        self,
-        table: BlockTable,
-        token_ids: Sequence[int],
-        *,
-        num_computed: int,
-        replaced: list[int] | None = None,
-    ) -> None:
+        self, table: BlockTable, token_ids: Sequence[int], *, num_computed: int
+    ) -> list[int]:
         """Offer the blocks that have become full to other sequences.
 
-        Where an equal block is cached already, the table changes over to it and its own is freed.
+        These are of the first ``num_computed`` tokens, whose KV has been written, or will have been
+        before anything that is computed later reads it. Where an equal block is cached already, the
+        table changes over to it and gives up its own.
 
-        Args:
-            table: The sequence's table.
-            token_ids: The sequence's tokens.
-            num_computed: Tokens at its start whose KV has been written, or will have been before
-                anything that is computed later reads it.
-            replaced: Takes the blocks that would be freed, for a table of the caller's to own.
+        Returns:
+            The blocks given up, for a table of the caller's to own.
         """
         start, stop = table.num_cached, num_computed // self.block_size
         if not self._keeps_prefixes or stop <= start:
-            return
+            return []
         own = table.blocks[start:stop]
         held = self._tree.insert(
             token_ids[start * self.block_size : stop * self.block_size],
@@ -147,15 +139,14 @@ class KVCache:
             namespace=table.namespace,
             after=table.blocks[start - 1] if start else None,
         )
+        replaced: list[int] = []
         for index, (mine, cached) in enumerate(zip(own, held, strict=True), start=start):
             if mine != cached:
                 self._tree.acquire(cached)
                 table.blocks[index] = cached
-                if replaced is None:
-                    self._tree.release(mine)
-                else:
-                    replaced.append(mine)
+                replaced.append(mine)
         table.num_cached = stop
+        return replaced
 
     def close_table(self, table: BlockTable) -> None:
         """Give a table's blocks back; cached ones stay for reuse until evicted."""

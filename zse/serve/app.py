@@ -41,12 +41,7 @@ async def invoke(request: Request) -> ASGIApp:
 
 
 def create_app(state: AppState, *, allowed_hosts: frozenset[str] | None = None) -> ASGIApp:
-    """Return the ASGI application.
-
-    Args:
-        state: Shared with the boot thread, which puts the model in when it is loaded.
-        allowed_hosts: Host header names to answer; None answers all.
-    """
+    """Return the ASGI application; where ``allowed_hosts`` are None, it answers to any name."""
     admin = LazyAdmin(state)
     app = Starlette(
         routes=[

@@ -50,14 +50,7 @@ def serve(
     load: Callable[[AppState], LoadedModel],
     ledger: Ledger,
 ) -> int:
-    """Serve on a bound socket until a signal; return the exit code.
-
-    Args:
-        listener: Bound and listening.
-        settings: How to serve.
-        load: Returns the model, in a thread.
-        ledger: With the phases so far.
-    """
+    """Serve on a listening socket until a signal; return the exit code. A thread calls ``load``."""
     options = settings.serve
     handler = configure_logging(options.log_level, options.log_format)
     port = listener.getsockname()[1]
@@ -88,13 +81,7 @@ def _make_server(state: AppState, host: str) -> uvicorn.Server:
 
 
 class ServerProcess:
-    """The process from its first answer to its exit code.
-
-    Args:
-        state: Shared with the handlers.
-        settings: For the drain, and for what a failure is.
-        url: Where it answers, for the log.
-    """
+    """The process from its first answer to its exit code."""
 
     def __init__(self, state: AppState, settings: Settings, *, url: str) -> None:
         self._url = url

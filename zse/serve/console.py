@@ -114,11 +114,7 @@ _EVENTS: dict[str, Callable[[Mapping[str, Any]], str]] = {
 
 
 class Terminal(logging.StreamHandler[Any]):
-    """Writes records, and below them one line that is repainted.
-
-    Args:
-        stream: A terminal.
-    """
+    """Writes records, and below them one line that is repainted."""
 
     def __init__(self, stream: Any) -> None:
         super().__init__(stream)

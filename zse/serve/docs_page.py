@@ -17,11 +17,7 @@ Schema = dict[str, Any]
 
 
 def docs_page(document: Mapping[str, Any]) -> Response:
-    """Return the page.
-
-    Args:
-        document: The OpenAPI document.
-    """
+    """Return the page."""
     schemas = document["components"]["schemas"]
     operations = [
         _operation(method, path, operation)

@@ -19,13 +19,7 @@ if TYPE_CHECKING:
 
 
 class HeadStart:
-    """Opens the model that the settings name.
-
-    Args:
-        settings: How the server is started.
-        phases: Told what takes the time.
-        progress: Called while a checkpoint is converted or a file is fetched.
-    """
+    """Opens the model that the settings name."""
 
     def __init__(
         self, settings: Settings, phases: Phases = no_phases, progress: StageProgress | None = None

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 from starlette.responses import Response
 
 from zse.errors import EngineError
-from zse.serve.errors import error_response
 from zse.serve.metrics import CONTENT_TYPE
 from zse.serve.requests import json_response, state_of
 
 if TYPE_CHECKING:
     from starlette.requests import Request
+
+    from zse.serve.state import AppState
 
 NO_CONTENT = 204
 
@@ -30,33 +31,29 @@ class UnhealthyError(EngineError):
     error_code = "engine_crashed"
 
 
-def _crash(request: Request) -> Response | None:
-    model = state_of(request).model
-    if model is None or model.engine.is_healthy:
-        return None
-    return error_response(UnhealthyError("The engine has crashed; restart the server."))
+def _refuse_crashed(state: AppState) -> None:
+    if state.model is not None and not state.model.engine.is_healthy:
+        raise UnhealthyError("The engine has crashed; restart the server.")
 
 
 async def ready(request: Request) -> Response:
     """Say whether requests are taken, and where the start is if not."""
     state = state_of(request)
-    if (crash := _crash(request)) is not None:
-        return crash
+    _refuse_crashed(state)
     state.require_model()  # its refusal is the answer while loading or draining
     return json_response({"status": "ready", "phases": state.ledger.to_json()})
 
 
 async def live(request: Request) -> Response:
-    if (crash := _crash(request)) is not None:
-        return crash
-    return json_response({"status": "live", "phase": state_of(request).stage})
+    state = state_of(request)
+    _refuse_crashed(state)
+    return json_response({"status": "live", "phase": state.stage})
 
 
 async def ping(request: Request) -> Response:
     """Answer the load balancers of RunPod and SageMaker."""
     state = state_of(request)
-    if (crash := _crash(request)) is not None:
-        return crash
+    _refuse_crashed(state)
     is_loading = state.model is None and not state.draining
     if is_loading and state.options.loading_ping_status == NO_CONTENT:
         return Response(status_code=NO_CONTENT)

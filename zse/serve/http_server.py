@@ -18,9 +18,7 @@ KEEP_ALIVE_SECONDS = 75
 def make_server(app: ASGIApp, *, end_seconds: float) -> uvicorn.Server:
     """Return a server of an application; it serves the sockets that it is given.
 
-    Args:
-        app: What answers.
-        end_seconds: How long connections may take to close in the end.
+    In the end it waits ``end_seconds`` for connections to close.
     """
     config_class, server_class = _import_uvicorn()
     return server_class(

@@ -27,11 +27,7 @@ async def home(request: Request) -> Response:
 
 
 class LazyAdmin:
-    """An ASGI application that becomes the FastAPI one.
-
-    Args:
-        state: Says when the model is there, and what ``/version`` reports.
-    """
+    """An ASGI application that becomes the FastAPI one."""
 
     __name__ = "admin"
 

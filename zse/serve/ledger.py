@@ -86,9 +86,7 @@ class Ledger:
     def mark_first_token(self, request_id: str, request_ms: float) -> None:
         """Record the first token that was ever generated; only the first call counts.
 
-        Args:
-            request_id: Whose answer reports it in its header.
-            request_ms: From that request's arrival to the token.
+        It came ``request_ms`` after its request, whose answer alone reports it in its header.
         """
         if "first-token" not in self._phases:
             ready = self._phases.get("ready")

@@ -30,12 +30,8 @@ LOG = logging.getLogger("zse.serve")
 
 
 def load_served_model(settings: Settings, state: AppState, head_start: HeadStart) -> LoadedModel:
-    """Load a model; the caller puts it into the state.
+    """Load the model that is being opened, and tell the state of each phase.
 
-    Args:
-        settings: How the server was started.
-        state: Told of each phase.
-        head_start: Opens the model's file.
 
     Raises:
         ZSEError: The model is missing, damaged or does not fit the device.

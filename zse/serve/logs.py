@@ -16,11 +16,7 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", 
 
 
 class LineFormatter(logging.Formatter):
-    """Makes a mapping of a record (time, level, logger, message, what ``extra`` held), then text.
-
-    Args:
-        render: Makes the text.
-    """
+    """Renders a mapping made of a record: time, level, logger, message, what ``extra`` held."""
 
     def __init__(self, render: Callable[[dict[str, Any]], str]) -> None:
         super().__init__()
@@ -54,12 +50,7 @@ def is_for_people(log_format: str) -> bool:
 
 
 def configure_logging(level: str, log_format: str = "auto") -> logging.Handler:
-    """Send the server's logs to stderr; return what writes them.
-
-    Args:
-        level: As in ``ServeOptions``.
-        log_format: Likewise.
-    """
+    """Send the server's logs to stderr; return what writes them."""
     threshold = logging.getLevelNamesMapping()[level.upper()]
     handler = _handler(log_format)
     for name in ("zse", "uvicorn"):

@@ -58,11 +58,7 @@ _COUNTERS = {
 
 
 class Metrics:
-    """Everything that is counted.
-
-    Args:
-        state: Where gauges are read at scrape time.
-    """
+    """Everything that is counted."""
 
     def __init__(self, state: AppState) -> None:
         self._state = state

@@ -32,8 +32,6 @@ class Shell:
     """Wraps the application.
 
     Args:
-        app: What answers.
-        state: The ledger and the metrics.
         allowed_hosts: Host names that are answered; None answers all. A server bound to loopback
             takes loopback names only, or a web page could reach it by rebinding its own name.
     """

@@ -85,13 +85,8 @@ async def answer(
 ) -> ASGIApp:
     """Answer with events where a stream was asked for, else in one piece as soon as it is made.
 
-    Args:
-        request: Who asks.
-        body: What was asked for.
-        head: What the answer, and every chunk of it, begins with.
-        ignored: Fields without effect, which a header lists.
-        frames: Yields the events.
-        collect: Returns what follows the head.
+    ``head`` begins the answer and every chunk of it; ``collect`` returns what follows, ``frames``
+    yields the events. A header lists the fields that were ignored.
 
     Raises:
         ClientGoneError: The client left; the work was cancelled.

@@ -27,9 +27,7 @@ if TYPE_CHECKING:
 def start(settings: Settings, load: Callable[[AppState], LoadedModel] | None = None) -> int:
     """Serve until told to stop; return the exit code.
 
-    Args:
-        settings: How to serve, in ``settings.serve``, and what loading needs besides.
-        load: Returns the model, in a thread; by default the one that the options name.
+    A thread calls ``load`` for the model; by default it is the one that the options name.
 
     Raises:
         ZSEError: The address cannot be bound.

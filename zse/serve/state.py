@@ -91,7 +91,6 @@ class AppState:
     """Everything a handler may read.
 
     Args:
-        ledger: The cold-start ledger.
         options: How much runs and waits at once, and what is told while the model is loaded.
     """
 

@@ -75,8 +75,6 @@ class EventStream:
 
     Args:
         frames: Whole events, each ending in a blank line; closed when the response ends.
-        terminate: Set when the server must stop.
-        headers: Added to the response.
         keep_alive_seconds: Longest silence before a comment is sent.
     """
 

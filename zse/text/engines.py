@@ -127,15 +127,9 @@ class ReferenceEngine:
 
     def encode(self, text: str, *, parse_special: bool) -> list[int]:
         """Encode; safe to call from several threads."""
-        if parse_special:
-            with self._lock:
-                return list(self.tokenizer.encode(text, add_special_tokens=False).ids)
         with self._lock:
-            self.tokenizer.encode_special_tokens = True
-            try:
-                return list(self.tokenizer.encode(text, add_special_tokens=False).ids)
-            finally:
-                self.tokenizer.encode_special_tokens = False
+            self.tokenizer.encode_special_tokens = not parse_special
+            return list(self.tokenizer.encode(text, add_special_tokens=False).ids)
 
     def decode(self, ids: Sequence[int]) -> str:
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=False))

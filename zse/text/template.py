@@ -32,7 +32,6 @@ class ChatTemplate:
     """A compiled chat template. Any thread may use it; they take turns.
 
     Args:
-        source: The Jinja source, as in a checkpoint's tokenizer_config.json.
         bos_token: Text of the token that begins a text, for templates that print it.
         eos_token: Text of the token that ends one.
 

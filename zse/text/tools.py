@@ -41,11 +41,7 @@ class ParsedMessage:
 
 
 def parse_tool_calls(text: str) -> ParsedMessage:
-    """Take the calls out of an answer.
-
-    Args:
-        text: The whole answer, special tokens already left out or not.
-    """
+    """Take the calls out of an answer."""
     for parse in (_parse_tagged, _parse_mistral, _parse_bare):
         content, calls = parse(text)
         if calls:
