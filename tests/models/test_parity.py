@@ -13,13 +13,14 @@ from zse.backends.types import SequenceChunk, StepBatch, kind_of
 from zse.kernels.lm_head_sample.row import SamplingRow
 from zse.models import ModelRunner, load_runner
 from zse.models.decoder import logits_of
+from zse.models.families import all_families
 from zse.options import load_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 TOLERANCE = 1e-4
-FAMILIES = ("granite", "llama", "mistral", "qwen2", "qwen3", "starcoder2")
+FAMILIES = sorted(all_families())
 WINDOWED: dict[str, dict[str, Any]] = {
     "mistral": {"sliding_window": 9},
     "starcoder2": {"sliding_window": 9},

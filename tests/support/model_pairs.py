@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 import transformers
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from zse.format import Scheme, ZSEReader, ZSEWriter
 from zse.format.as_torch import bytes_from
@@ -21,14 +22,7 @@ if TYPE_CHECKING:
 
     from zse.models.spec import ModelSpec, WeightSpec
 
-CONFIG_CLASSES = {
-    "granite": transformers.GraniteConfig,
-    "llama": transformers.LlamaConfig,
-    "mistral": transformers.MistralConfig,
-    "qwen2": transformers.Qwen2Config,
-    "qwen3": transformers.Qwen3Config,
-    "starcoder2": transformers.Starcoder2Config,
-}
+CONFIG_CLASSES = {name: CONFIG_MAPPING[name] for name in all_families()}
 ARCHITECTURES = {name: family.ARCHITECTURES[0] for name, family in all_families().items()}
 SHAPE: dict[str, Any] = {
     "vocab_size": 320,

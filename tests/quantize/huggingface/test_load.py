@@ -11,6 +11,7 @@ from zse import format as zse_format
 from zse.errors import FormatError, MissingDependencyError, UsageError
 from zse.format import ZSEReader, convert_model
 from zse.models import load_runner
+from zse.models.families import all_families
 from zse.options import load_options
 from zse.quantize.huggingface import load, load_zse_model
 from zse.quantize.huggingface.bnb import to_bitsandbytes
@@ -20,7 +21,7 @@ from zse.quantize.packing import unpack_int4
 if TYPE_CHECKING:
     from pathlib import Path
 
-FAMILIES = ("granite", "llama", "mistral", "qwen2", "qwen3", "starcoder2")
+FAMILIES = sorted(all_families())
 PROMPT = [3, 17, 95, 4, 60, 60, 8, 31, 2, 77, 41, 12]
 
 
