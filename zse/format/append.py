@@ -18,12 +18,7 @@ from zse.format.container import PREFIX_BYTES
 from zse.format.errors import Misuse, Rule
 from zse.format.partial import write_at
 from zse.format.reader import read_header
-from zse.format.spec import (
-    CONTAINER,
-    PAGE,
-    Section,
-    check_section_name,
-)
+from zse.format.spec import CONTAINER, PAGE, Section, check_section_name
 from zse.format.validate import validate
 from zse.units import align_up
 

@@ -129,12 +129,7 @@ def _place(planned: PlannedFile, header_space: int) -> Layout:
         offset = align_up(offset, PAGE)
         members[name] = tuple(entries)
         groups.append(
-            Group(
-                name=name,
-                offset_bytes=start,
-                length_bytes=offset - start,
-                sha256=UNKNOWN_DIGEST,
-            )
+            Group(name=name, offset_bytes=start, length_bytes=offset - start, sha256=UNKNOWN_DIGEST)
         )
     header = ZSEHeader(
         architecture=planned.architecture,

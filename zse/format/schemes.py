@@ -43,14 +43,7 @@ class DType(StrEnum):
         return _DTYPE_BYTES[self]
 
 
-_DTYPE_BYTES = {
-    DType.F32: 4,
-    DType.F16: 2,
-    DType.BF16: 2,
-    DType.U8: 1,
-    DType.I8: 1,
-    DType.I32: 4,
-}
+_DTYPE_BYTES = {DType.F32: 4, DType.F16: 2, DType.BF16: 2, DType.U8: 1, DType.I8: 1, DType.I32: 4}
 _PLAIN = {Scheme.FP32: DType.F32, Scheme.FP16: DType.F16, Scheme.BF16: DType.BF16}
 
 

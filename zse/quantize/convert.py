@@ -100,11 +100,7 @@ def convert_model(
     # A checkpoint may take an hour to come.
     check_output(destination, settings, force=force)
     source = resolve_source(
-        model,
-        settings,
-        revision=revision,
-        check=texts.check_names,
-        progress=stage(notify, "fetch"),
+        model, settings, revision=revision, check=texts.check_names, progress=stage(notify, "fetch")
     )
     with closing(source):
         check_output(

@@ -99,10 +99,7 @@ class Hub:
     def _list_files(self, library: Any, repository: str, revision: str | None) -> list[str]:
         api = library.HfApi(endpoint=self.endpoint, token=self.token)
         info = _translated(
-            library,
-            repository,
-            revision,
-            lambda: api.model_info(repository, revision=revision),
+            library, repository, revision, lambda: api.model_info(repository, revision=revision)
         )
         return sorted(sibling.rfilename for sibling in info.siblings or [])
 

@@ -12,11 +12,7 @@ from zse.format.spec import Scheme
 from zse.quantize.scheme import check_finite
 from zse.records import record
 
-_DTYPES = {
-    Scheme.FP32: torch.float32,
-    Scheme.FP16: torch.float16,
-    Scheme.BF16: torch.bfloat16,
-}
+_DTYPES = {Scheme.FP32: torch.float32, Scheme.FP16: torch.float16, Scheme.BF16: torch.bfloat16}
 
 
 @record

@@ -73,11 +73,7 @@ class _Patience:
         self._has_answered = False
 
     def __call__(
-        self,
-        response: Any,
-        attempts: int,
-        caught_exception: Exception | None = None,
-        **_: object,
+        self, response: Any, attempts: int, caught_exception: Exception | None = None, **_: object
     ) -> float | None:
         """Return the seconds to wait before another attempt, or None."""
         if response is None:

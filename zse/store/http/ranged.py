@@ -313,8 +313,7 @@ class RangedObject:
             except UnreachableError as error:
                 if attempt + 1 >= FIRST_ATTEMPTS:
                     raise StoreError(
-                        f"{self.name} cannot be reached: {error.strerror}",
-                        hint=_NO_WAY,
+                        f"{self.name} cannot be reached: {error.strerror}", hint=_NO_WAY
                     ) from error
                 problem = error
             except (OSError, BusyServerError) as error:
