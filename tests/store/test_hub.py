@@ -9,7 +9,7 @@ from fake_hub import COMMIT, FILES, LARGE, TOKEN
 
 from zse.errors import NotFoundError, RefusedError, StoreError, UsageError
 from zse.settings import load_settings
-from zse.store import fetch, open_store
+from zse.store import fetch, open_store, open_writable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -120,10 +120,8 @@ def test_a_listing_has_every_page_sorted(hub: FakeHub) -> None:
 
 
 def test_a_hub_is_read_only_and_a_repository_is_no_file(hub: FakeHub) -> None:
-    store = open_store(URL, load_settings())
-    for action in (store.open_writer, store.delete):
-        with pytest.raises(UsageError, match="can be read, not written"):
-            action()
+    with pytest.raises(UsageError, match="can be read, not written"):
+        open_writable(URL, load_settings())
     with pytest.raises(UsageError, match="names a folder"):
         open_store("hf://owner/name", load_settings()).size()
 

@@ -10,6 +10,7 @@ import pytest
 from zse.errors import DiskFullError, NotFoundError, StoreError
 from zse.settings import load_settings
 from zse.store import open_store, read_ranges
+from zse.store.local import LocalWriter
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,7 +46,6 @@ def test_a_file_that_is_not_there_is_not_found(tmp_path: Path) -> None:
     for action in (store.size, lambda: store.read_range(0, 1), lambda: list(store.list())):
         with pytest.raises(NotFoundError, match="does not exist"):
             action()
-    store.delete()
 
 
 def test_a_folder_is_not_readable_as_a_file(tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_a_folder_is_not_readable_as_a_file(tmp_path: Path) -> None:
 
 def test_a_writer_publishes_only_at_the_end(tmp_path: Path) -> None:
     store = open_store(tmp_path / "new" / "a", load_settings())
-    with store.open_writer() as writer:
+    with LocalWriter(store.location.path) as writer:
         assert writer.write(b"one") == 3
         writer.write(memoryview(b"two"))
         assert not store.exists()
@@ -66,7 +66,7 @@ def test_a_writer_publishes_only_at_the_end(tmp_path: Path) -> None:
 def test_a_published_file_has_ordinary_permissions(tmp_path: Path) -> None:
     before = os.umask(0o027)
     try:
-        with open_store(tmp_path / "a", load_settings()).open_writer() as writer:
+        with LocalWriter(tmp_path / "a") as writer:
             writer.write(b"x")
     finally:
         os.umask(before)
@@ -78,7 +78,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> 
     path.write_bytes(b"old")
 
     def interrupted() -> None:
-        with open_store(path, load_settings()).open_writer() as writer:
+        with LocalWriter(path) as writer:
             writer.write(b"new")
             raise KeyboardInterrupt
 
@@ -95,7 +95,7 @@ def test_a_full_disk_is_its_own_error(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(os, "write", no_room)
     with (
         pytest.raises(DiskFullError),
-        open_store(tmp_path / "a", load_settings()).open_writer() as writer,
+        LocalWriter(tmp_path / "a") as writer,
     ):
         writer.write(b"x")
     monkeypatch.undo()
@@ -106,7 +106,7 @@ def test_a_parent_that_is_a_file_is_reported(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"")
     with (
         pytest.raises(StoreError, match="cannot write"),
-        open_store(tmp_path / "a/b", load_settings()).open_writer(),
+        LocalWriter(tmp_path / "a/b"),
     ):
         pass
 
@@ -123,12 +123,6 @@ def test_listing_walks_folders_in_order(tmp_path: Path) -> None:
     assert [entry.size_bytes for entry in open_store(tmp_path / "b/2", load_settings()).list()] == [
         3
     ]
-
-
-def test_delete_removes_the_file(tmp_path: Path) -> None:
-    (tmp_path / "a").write_bytes(b"")
-    open_store(tmp_path / "a", load_settings()).delete()
-    assert names(tmp_path) == []
 
 
 def test_a_replaced_file_has_another_version(tmp_path: Path) -> None:

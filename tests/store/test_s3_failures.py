@@ -331,8 +331,6 @@ def test_another_etag_than_that_of_the_bytes_is_an_error(faulty_s3: FaultyS3, so
 def test_a_prefix_cannot_be_read_or_written(faulty_s3: FaultyS3, source: Path) -> None:
     for action in (
         open_store("s3://bucket/folder/", load_settings()).size,
-        open_store("s3://bucket", load_settings()).delete,
-        open_store("s3://bucket", load_settings()).open_writer,
         lambda: put_file(source, "s3://bucket/folder/", load_settings()),
     ):
         with pytest.raises(UsageError, match="names a folder") as caught:
@@ -346,24 +344,6 @@ def test_a_file_that_is_not_there_is_not_uploaded(faulty_s3: FaultyS3, tmp_path:
     with pytest.raises(StoreError):
         put_file(tmp_path, URL, load_settings())
     assert faulty_s3.requests == []
-
-
-def test_a_writer_uploads_only_when_its_block_ends_well(faulty_s3: FaultyS3) -> None:
-    store = open_store(URL, load_settings())
-    with store.open_writer() as writer:
-        writer.write(DATA)
-        assert faulty_s3.objects == {}
-    assert faulty_s3.objects[PATH][0] == DATA
-    del faulty_s3.objects[PATH]
-
-    def broken() -> None:
-        with store.open_writer() as writer:
-            writer.write(DATA)
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        broken()
-    assert faulty_s3.objects == {}
 
 
 def test_parts_grow_so_that_ten_thousand_are_enough() -> None:

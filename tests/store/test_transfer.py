@@ -13,7 +13,7 @@ from zse.store import base as store_base
 from zse.store import fetch, open_store, put_file
 from zse.store.checksum import Checksum
 from zse.store.copying import copy_object
-from zse.store.local import LocalStore
+from zse.store.local import LocalStore, LocalWriter
 from zse.store.location import parse_location
 from zse.store.s3_client import client_of
 
@@ -85,7 +85,7 @@ def test_bytes_that_are_not_those_stored_are_never_published(
     (tmp_path / "a").write_bytes(CONTENT)
     target = LocalStore(parse_location(tmp_path / "b"))
     with pytest.raises(StoreError, match="does not hold what was stored"):
-        copy_object(kind(parse_location(tmp_path / "a")), target.open_writer())
+        copy_object(kind(parse_location(tmp_path / "a")), LocalWriter(target.location.path))
     assert not target.exists()
 
 

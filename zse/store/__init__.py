@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from zse.store.base import Entry, Progress, Store, Transfer, Writer
+    from zse.store.base import Entry, Progress, Store, Transfer
     from zse.store.cache import Cache
     from zse.store.copying import copy_object
     from zse.store.location import Location, is_address, parse_location
@@ -22,7 +22,6 @@ __all__ = [
     "Progress",
     "Store",
     "Transfer",
-    "Writer",
     "copy_object",
     "fetch",
     "is_address",
@@ -34,7 +33,7 @@ __all__ = [
 ]
 
 _MODULES = {
-    "base": ("Entry", "Progress", "Store", "Transfer", "Writer"),
+    "base": ("Entry", "Progress", "Store", "Transfer"),
     "cache": ("Cache",),
     "copying": ("copy_object",),
     "location": ("Location", "is_address", "parse_location"),

@@ -1,9 +1,9 @@
-"""What every store can do: one location, read in ranges, written whole or not at all."""
+"""What every store can do: one location, read in ranges, put whole or not at all."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Protocol
 
 from zse.records import record
 from zse.units import MIB
@@ -38,17 +38,6 @@ class Transfer:
     """Whether the bytes were checked against a digest that the store had."""
     resumed_bytes: int = 0
     """How much an earlier attempt had moved already."""
-
-
-class Writer(Protocol):
-    """A new object. Leaving the ``with`` block publishes it; an exception leaves no trace."""
-
-    def write(self, data: bytes | bytearray | memoryview) -> int:
-        """Append ``data``; return its length in bytes."""
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None: ...
 
 
 class Store(Protocol):
@@ -86,6 +75,10 @@ class Store(Protocol):
     def list(self) -> Iterator[Entry]:
         """Yield the objects at or below this location, sorted by name."""
 
+
+class WritableStore(Store, Protocol):
+    """A location that objects can be put to."""
+
     def put_file(
         self, local_path: Path, *, progress: Progress | None = None, resume: bool = False
     ) -> Transfer:
@@ -94,9 +87,3 @@ class Store(Protocol):
         With ``resume`` it goes on with what an earlier attempt left, and leaves what is done if
         it fails.
         """
-
-    def open_writer(self) -> Writer:
-        """Return a writer for a new object at this location."""
-
-    def delete(self) -> None:
-        """Remove the object. Removing one that is not there is no error."""

@@ -17,7 +17,7 @@ from zse.store.cache_kinds import MODELS
 from zse.store.cache_models import find_models, lock_of, record_of
 from zse.store.cache_room import shrink
 from zse.store.cache_use import ROOM_HINT, make_cache_folder, usable
-from zse.store.copying import resume_copy
+from zse.store.copying import copy_object
 from zse.store.locks import hold, locked
 from zse.store.partial import PartialWriter, identity_of
 from zse.store.transfer import open_store
@@ -77,7 +77,7 @@ class Cache:
             self._make_room(store, path)
             self._note(path, str(store.location))
             # The store that gave the name: it refuses the bytes of a newer object.
-            resume_copy(store, PartialWriter(path, identity), progress)
+            copy_object(store, PartialWriter(path, identity), progress)
 
         return self._obtain(identity[:_NAME_DIGITS] + _suffix(store), copy)
 

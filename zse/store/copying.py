@@ -6,21 +6,23 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from zse.errors import StoreError
-from zse.store.base import Progress, Store, Transfer, Writer
+from zse.store.base import Progress, Store, Transfer
 from zse.store.checksum import Checksum, Hashing
 
 if TYPE_CHECKING:
-    from zse.store.partial import PartialWriter
-
-
-class DamagedError(StoreError):
-    """The bytes that came are not those that the store announced."""
+    from zse.store.local import LocalWriter
 
 
 def copy_object(
-    source: Store, writer: Writer, progress: Progress | None = None, *, sha256: str | None = None
+    source: Store,
+    writer: LocalWriter,
+    progress: Progress | None = None,
+    *,
+    sha256: str | None = None,
 ) -> Transfer:
-    """Copy ``source`` into ``writer``; nothing is published unless every check holds.
+    """Copy ``source`` into ``writer``, from where an earlier copy stopped if the writer knows.
+
+    Nothing is published unless every check holds, and damaged bytes are not kept.
 
     Args:
         source: What to copy.
@@ -32,39 +34,31 @@ def copy_object(
         NotFoundError: The source does not exist.
         StoreError: The bytes that came are not the bytes that were announced.
     """
-    total_bytes, expected = source.size(), _expected(source, sha256)
+    known = None if sha256 is None else Checksum(algorithm="sha256", value=sha256)
+    total_bytes, expected = source.size(), known or source.checksum()
     hashing = Hashing(expected, total_bytes)
     with writer:
-        _copy(source, writer, hashing, total_bytes, progress)
-        _check(source, hashing, total_bytes, expected)
-    return Transfer(size_bytes=total_bytes, sha256=hashing.sha256(), verified=expected is not None)
-
-
-def resume_copy(
-    source: Store,
-    writer: PartialWriter,
-    progress: Progress | None = None,
-    *,
-    sha256: str | None = None,
-) -> Transfer:
-    """As ``copy_object``, from where an earlier copy of the same object stopped.
-
-    Raises:
-        NotFoundError: The source does not exist.
-        StoreError: The bytes that came are not the bytes that were announced; nothing is kept.
-    """
-    total_bytes, expected = source.size(), _expected(source, sha256)
-    hashing = Hashing(expected, total_bytes)
-    with writer:
-        for chunk in writer.read_back(total_bytes):
-            hashing.update(chunk)
+        for held in writer.read_back(total_bytes):
+            hashing.update(held)
         resumed_bytes = hashing.size_bytes
-        _copy(source, writer, hashing, total_bytes, progress)
-        try:
-            _check(source, hashing, total_bytes, expected)
-        except DamagedError:
+        # Hashing lets other threads run: a chunk is hashed while it is written.
+        with ThreadPoolExecutor(1, thread_name_prefix="zse-hash") as pool:
+            for chunk in source.read_chunks(resumed_bytes):
+                hashed = pool.submit(hashing.update, chunk)
+                try:
+                    writer.write(chunk)
+                finally:
+                    hashed.result()
+                if progress is not None:
+                    progress(hashing.size_bytes, total_bytes)
+        if hashing.size_bytes != total_bytes or not hashing.is_as_expected():
             writer.discard()
-            raise
+            raise StoreError(
+                f"{source.location} does not hold what was stored: {hashing.size_bytes} bytes, "
+                f"{hashing.found()}; expected {total_bytes} bytes, "
+                f"{expected or 'no recorded digest'}",
+                hint="The object was damaged or changed while it was read: copy it again.",
+            )
     return Transfer(
         size_bytes=total_bytes,
         sha256=hashing.sha256(),
@@ -94,35 +88,3 @@ def read_digests(
         if progress is not None:
             progress(hashing.size_bytes, total_bytes)
     return hashing
-
-
-def _copy(
-    source: Store, writer: Writer, hashing: Hashing, total_bytes: int, progress: Progress | None
-) -> None:
-    """Write and hash what follows the bytes that were hashed already."""
-    # Hashing lets other threads run: a chunk is hashed while it is written.
-    with ThreadPoolExecutor(1, thread_name_prefix="zse-hash") as pool:
-        for chunk in source.read_chunks(hashing.size_bytes):
-            hashed = pool.submit(hashing.update, chunk)
-            try:
-                writer.write(chunk)
-            finally:
-                hashed.result()
-            if progress is not None:
-                progress(hashing.size_bytes, total_bytes)
-
-
-def _expected(source: Store, sha256: str | None) -> Checksum | None:
-    if sha256 is not None:
-        return Checksum(algorithm="sha256", value=sha256)
-    return source.checksum()
-
-
-def _check(source: Store, hashing: Hashing, total_bytes: int, expected: Checksum | None) -> None:
-    if hashing.size_bytes == total_bytes and hashing.is_as_expected():
-        return
-    raise DamagedError(
-        f"{source.location} does not hold what was stored: {hashing.size_bytes} bytes, "
-        f"{hashing.found()}; expected {total_bytes} bytes, {expected or 'no recorded digest'}",
-        hint="The object was damaged or changed while it was read: copy it again.",
-    )

@@ -34,22 +34,6 @@ def translated_os_error(error: OSError, path: Path, action: str) -> ZSEError:
     )
 
 
-def write_all(file_descriptor: int, data: bytes | bytearray | memoryview, path: Path) -> int:
-    """Write all of ``data`` where the file stands; return its length in bytes.
-
-    Raises:
-        DiskFullError, StoreError: As ``translated_os_error`` says of ``path``.
-    """
-    view = memoryview(data).cast("B")
-    written = 0
-    try:
-        while written < len(view):
-            written += os.write(file_descriptor, view[written:])
-    except OSError as error:
-        raise translated_os_error(error, path, "write") from error
-    return written
-
-
 def chunks_of(file_descriptor: int, offset: int = 0) -> Iterator[memoryview]:
     """Yield an open file from ``offset`` on in order, through one reused buffer."""
     view = memoryview(bytearray(CHUNK_BYTES))
@@ -58,47 +42,61 @@ def chunks_of(file_descriptor: int, offset: int = 0) -> Iterator[memoryview]:
         offset += count
 
 
-def publish(file_descriptor: int, temporary: Path, path: Path) -> None:
-    """Give a file that is written its name, when its bytes are on the disk.
-
-    Raises:
-        DiskFullError, StoreError: As ``translated_os_error`` says of ``path``.
-    """
-    try:
-        os.fsync(file_descriptor)
-        temporary.replace(path)
-    except OSError as error:
-        raise translated_os_error(error, path, "write") from error
-
-
 class LocalWriter:
     """Writes ``.NAME.random.part`` beside the target and renames it when the block ends well."""
 
-    def __init__(self, path: Path) -> None:
+    _is_kept = False
+    """Whether what was written stays when the block fails."""
+
+    def __init__(self, path: Path, *, mark: str = "") -> None:
         self._path = path
-        self._temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.part")
+        self._temporary = path.with_name(f".{path.name}.{mark or secrets.token_hex(6)}.part")
         self._file_descriptor = -1
 
     def __enter__(self) -> Self:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._file_descriptor = os.open(self._temporary, flags, 0o666)
+            self._file_descriptor = self._open()
         except OSError as error:
             raise translated_os_error(error, self._path, "write") from error
         return self
 
+    def read_back(self, limit_bytes: int) -> Iterator[memoryview]:  # noqa: ARG002
+        """Yield what an earlier writer left: nothing, here."""
+        yield from ()
+
     def write(self, data: bytes | bytearray | memoryview) -> int:
-        return write_all(self._file_descriptor, data, self._path)
+        view = memoryview(data).cast("B")
+        written = 0
+        try:
+            while written < len(view):
+                written += os.write(self._file_descriptor, view[written:])
+        except OSError as error:
+            raise translated_os_error(error, self._path, "write") from error
+        return written
+
+    def discard(self) -> None:
+        """Keep nothing: the bytes are not those of the object."""
+        self._is_kept = False
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        is_published = False
         try:
             if kind is None:
-                publish(self._file_descriptor, self._temporary, self._path)
+                os.fsync(self._file_descriptor)
+                self._temporary.replace(self._path)
+                is_published = True
+        except OSError as error:
+            raise translated_os_error(error, self._path, "write") from error
         finally:
+            if not (is_published or self._is_kept):
+                with contextlib.suppress(OSError):  # why it goes is on its way
+                    self._temporary.unlink()
             os.close(self._file_descriptor)
-            with contextlib.suppress(OSError):
-                self._temporary.unlink()
+
+    def _open(self) -> int:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        return os.open(self._temporary, flags, 0o666)
 
 
 class LocalStore:
@@ -113,11 +111,9 @@ class LocalStore:
         return self._location
 
     def exists(self) -> bool:
-        """Return whether the file is there."""
         return self._path.is_file()
 
     def size(self) -> int:
-        """Return the file's length in bytes."""
         with self._reading() as file_descriptor:
             return os.fstat(file_descriptor).st_size
 
@@ -174,18 +170,7 @@ class LocalStore:
         resume: bool = False,  # noqa: ARG002 - a disk is faster than finding out what is there
     ) -> Transfer:
         source = LocalStore(Location(scheme="file", path=local_path))
-        return copy_object(source, self.open_writer(), progress)
-
-    def open_writer(self) -> LocalWriter:
-        """Return a writer for a new file at this path."""
-        return LocalWriter(self._path)
-
-    def delete(self) -> None:
-        """Remove the file if it is there."""
-        try:
-            self._path.unlink(missing_ok=True)
-        except OSError as error:
-            raise translated_os_error(error, self._path, "delete") from error
+        return copy_object(source, LocalWriter(self._path), progress)
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[int]:

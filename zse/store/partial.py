@@ -12,7 +12,7 @@ import os
 import re
 from typing import TYPE_CHECKING, Self
 
-from zse.store.local import chunks_of, publish, translated_os_error, write_all
+from zse.store.local import LocalWriter, chunks_of
 from zse.store.locks import open_locked
 
 if TYPE_CHECKING:
@@ -35,27 +35,21 @@ def identity_of(store: Store) -> str:
     return hashlib.sha256(facts.encode()).hexdigest()
 
 
-class PartialWriter:
+class PartialWriter(LocalWriter):
     """Writes ``.NAME.identity.part`` beside the target and renames it when the block ends well.
 
     When the block fails the file stays, to be taken up by the next writer of the same identity.
     Those who write the same object to the same path at the same time wait for each other.
     """
 
+    _is_kept = True
+
     def __init__(self, path: Path, identity: str) -> None:
-        self._path = path
-        digits = identity[:_IDENTITY_DIGITS]
-        self._temporary = path.with_name(f".{path.name}.{digits}.part")
-        self._file_descriptor = -1
-        self._discarded = False
+        super().__init__(path, mark=identity[:_IDENTITY_DIGITS])
 
     def __enter__(self) -> Self:
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._file_descriptor = open_locked(self._temporary, mode=0o666)
-        except OSError as error:
-            raise translated_os_error(error, self._path, "write") from error
-        remove_partials(self._path, keep=self._temporary)
+        super().__enter__()
+        _remove_others(self._path, self._temporary)
         return self
 
     def read_back(self, limit_bytes: int) -> Iterator[memoryview]:
@@ -66,26 +60,12 @@ class PartialWriter:
         yield from chunks_of(descriptor)
         os.lseek(descriptor, 0, os.SEEK_END)
 
-    def write(self, data: bytes | bytearray | memoryview) -> int:
-        return write_all(self._file_descriptor, data, self._path)
-
-    def discard(self) -> None:
-        """Keep nothing: the bytes are not those of the object."""
-        self._discarded = True
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        try:
-            if kind is None:
-                publish(self._file_descriptor, self._temporary, self._path)
-            elif self._discarded:
-                with contextlib.suppress(OSError):  # why it is discarded is on its way
-                    self._temporary.unlink()
-        finally:
-            os.close(self._file_descriptor)
+    def _open(self) -> int:
+        return open_locked(self._temporary, mode=0o666)
 
 
-def remove_partials(path: Path, *, keep: Path | None = None) -> None:
-    """Remove what unfinished downloads to ``path`` left, unless one is still running."""
+def _remove_others(path: Path, keep: Path) -> None:
+    """Remove what other unfinished downloads to ``path`` left, unless one is still running."""
     name = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{{_IDENTITY_DIGITS}}}\.part")
     with contextlib.suppress(OSError):
         for left in path.parent.iterdir():

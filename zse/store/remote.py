@@ -8,9 +8,9 @@ import re
 import threading
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
-from zse.errors import NotFoundError, UsageError
+from zse.errors import NotFoundError
 from zse.store.base import CHUNK_BYTES, Entry
 from zse.store.checksum import SHA256_HEX, Checksum
 from zse.store.objects import open_object
@@ -18,10 +18,8 @@ from zse.store.s3_errors import MissingBucketError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from zse.settings import Settings
-    from zse.store.base import Progress, Transfer, Writer
     from zse.store.http.ranged import RangedObject
     from zse.store.location import Location
 
@@ -81,24 +79,6 @@ class RemoteStore:
         """Yield this object: the web has no listings."""
         yield Entry(location=self._location, size_bytes=self.size())
 
-    def put_file(
-        self,
-        local_path: Path,  # noqa: ARG002
-        *,
-        progress: Progress | None = None,  # noqa: ARG002
-        resume: bool = False,  # noqa: ARG002
-    ) -> Transfer:
-        """Refuse: such places are read only."""
-        self._refuse_writing()
-
-    def open_writer(self) -> Writer:
-        """Refuse: such places are read only."""
-        self._refuse_writing()
-
-    def delete(self) -> None:
-        """Refuse: such places are read only."""
-        self._refuse_writing()
-
     def read_range(self, offset: int, length: int) -> bytes:
         buffer = bytearray(length)
         self.read_into(offset, buffer)
@@ -147,9 +127,3 @@ class RemoteStore:
         """Let the next question find the object anew: it may be another by now."""
         with self._lock:
             self._object = None
-
-    def _refuse_writing(self) -> NoReturn:
-        raise UsageError(
-            f"{self._location} can be read, not written",
-            hint="Write to a path or to s3://bucket/key.",
-        )

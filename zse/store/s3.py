@@ -6,10 +6,7 @@ writing, is done by boto3, which is imported for it alone.
 
 from __future__ import annotations
 
-import contextlib
-import tempfile
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from zse.store.base import Entry, Progress, Transfer
 from zse.store.checksum import Checksum, etag_md5
@@ -21,34 +18,10 @@ from zse.store.s3_upload import upload_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
     from zse.settings import Settings
     from zse.store.http.ranged import Facts
-
-
-class S3Writer:
-    """Collects the bytes in a temporary file and uploads them when the block ends well.
-
-    The digest is stored in the object's metadata, which S3 fixes before the first byte is sent.
-    """
-
-    def __init__(self, store: S3Store) -> None:
-        self._store = store
-        self._stack = contextlib.ExitStack()
-
-    def __enter__(self) -> Self:
-        # A file without a name: not even a killed process leaves it behind.
-        self._file = self._stack.enter_context(tempfile.TemporaryFile())
-        return self
-
-    def write(self, data: bytes | bytearray | memoryview) -> int:
-        return self._file.write(data)
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        with self._stack:
-            if kind is None:
-                self._file.flush()
-                self._store.put_file(Path(f"/proc/self/fd/{self._file.fileno()}"))
 
 
 class S3Store(RemoteStore):
@@ -84,24 +57,11 @@ class S3Store(RemoteStore):
     def put_file(
         self, local_path: Path, *, progress: Progress | None = None, resume: bool = False
     ) -> Transfer:
-        self._require_object()
         self._forget()
         cache_dir = self._settings.cache_dir
         return upload_file(
             self._client, local_path, self._location, cache_dir, progress, resume=resume
         )
-
-    def open_writer(self) -> S3Writer:
-        """Return a writer for a new object at this key."""
-        self._require_object()
-        return S3Writer(self)
-
-    def delete(self) -> None:
-        """Remove the object if it is there."""
-        self._require_object()
-        self._forget()
-        with translated_errors(self._location):
-            self._client.delete_object(Bucket=self._location.bucket, Key=self._location.key)
 
     @property
     def _client(self) -> Any:
@@ -126,9 +86,6 @@ class S3Store(RemoteStore):
     def _forget(self) -> None:
         super()._forget()
         self._is_checksum_known = False
-
-    def _require_object(self) -> None:
-        S3Place(self._location, self._account)
 
 
 def _is_opaque(headers: Mapping[str, str]) -> bool:

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zse.errors import UsageError
-from zse.store.copying import copy_object, resume_copy
-from zse.store.local import LocalStore
-from zse.store.location import Location, parse_location
+from zse.store.copying import copy_object
+from zse.store.local import LocalStore, LocalWriter
+from zse.store.location import parse_location
 from zse.store.partial import PartialWriter, identity_of
 from zse.store.remote import READERS, RemoteStore
 
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from zse.settings import Settings
-    from zse.store.base import Progress, Store, Transfer
+    from zse.store.base import Progress, Store, Transfer, WritableStore
+    from zse.store.location import Location
 
 
 def open_store(url: str | Path | Location, settings: Settings) -> Store:
@@ -47,7 +48,7 @@ def open_store(url: str | Path | Location, settings: Settings) -> Store:
     return RemoteStore(location, settings)
 
 
-def open_writable(url: str | Path | Location, settings: Settings) -> Store:
+def open_writable(url: str | Path | Location, settings: Settings) -> WritableStore:
     """Return the store for a place that objects can be put to.
 
     Raises:
@@ -63,7 +64,11 @@ def open_writable(url: str | Path | Location, settings: Settings) -> Store:
             f"{location} names a folder, not an object",
             hint=f"Add a name: {location.url.rstrip('/')}/NAME",
         )
-    return open_store(location, settings)
+    if location.is_local:
+        return LocalStore(location)
+    from zse.store.s3 import S3Store
+
+    return S3Store(location, settings)
 
 
 def fetch(
@@ -91,11 +96,8 @@ def fetch(
         DiskFullError: The local disk has no room left.
     """
     source, path = open_store(url, settings), Path(local_path)
-    if resume:
-        writer = PartialWriter(path, identity_of(source))
-        return resume_copy(source, writer, progress, sha256=sha256)
-    target = LocalStore(Location(scheme="file", path=path))
-    return copy_object(source, target.open_writer(), progress, sha256=sha256)
+    writer = PartialWriter(path, identity_of(source)) if resume else LocalWriter(path)
+    return copy_object(source, writer, progress, sha256=sha256)
 
 
 def put_file(

@@ -44,19 +44,10 @@ class UploadSource:
         os.close(self._file_descriptor)
 
     def sha256(self) -> str:
-        """Return the digest of the whole file, read through one buffer."""
         digest = hashlib.sha256()
-        buffer = bytearray(min(CHUNK_BYTES, self.size_bytes))
         for offset in range(0, self.size_bytes, CHUNK_BYTES):
-            view = memoryview(buffer)[: min(CHUNK_BYTES, self.size_bytes - offset)]
-            self._read_into(offset, view)
-            digest.update(view)
+            digest.update(self.read(offset, min(CHUNK_BYTES, self.size_bytes - offset)))
         return digest.hexdigest()
-
-    def read(self, offset: int, length: int) -> bytearray:
-        buffer = bytearray(length)
-        self._read_into(offset, memoryview(buffer))
-        return buffer
 
     def require_unchanged(self) -> None:
         """Raise a StoreError when the file changed since it was opened."""
@@ -67,9 +58,10 @@ class UploadSource:
                 hint="Upload it again when nothing writes to it.",
             )
 
-    def _read_into(self, offset: int, view: memoryview) -> None:
-        filled = 0
-        while filled < len(view):
+    def read(self, offset: int, length: int) -> bytearray:
+        buffer, filled = bytearray(length), 0
+        view = memoryview(buffer)
+        while filled < length:
             try:
                 count = os.preadv(self._file_descriptor, [view[filled:]], offset + filled)
             except OSError as error:
@@ -82,3 +74,4 @@ class UploadSource:
                     hint="Upload it again when nothing writes to it.",
                 )
             filled += count
+        return buffer
