@@ -4,11 +4,14 @@ import warnings
 
 import pytest
 import torch
+from restored_rows import restored
 
 from zse.errors import ConversionError
+from zse.format.as_torch import unpack_nibbles
 from zse.format.nf4 import NF4_CODES
-from zse.quantize.nf4 import NF4, nearest_codes
-from zse.quantize.packing import unpack_int4
+from zse.format.spec import Scheme
+from zse.quantize.nf4 import nearest_codes, quantize_nf4
+from zse.quantize.scheme import quantize_rows
 
 
 def midpoints() -> torch.Tensor:
@@ -43,15 +46,15 @@ def test_codes_equal_those_of_bitsandbytes(dtype: torch.dtype) -> None:
     packed, state = functional.quantize_4bit(weight, blocksize=64, quant_type="nf4")
     flat = packed.view(-1)
     theirs = torch.stack((flat >> 4, flat & 15), dim=1).view(64, 256)
-    parts = NF4(group_size=64).quantize_blocks(weight.float())
-    assert torch.equal(unpack_int4(parts["qweight"], 64), theirs)
+    parts = quantize_nf4(weight.float(), 64)
+    assert torch.equal(unpack_nibbles(parts["qweight"], 64).view(64, 256), theirs)
     assert torch.equal(parts["absmax"].view(-1), state.absmax.half())
 
 
 def test_table_value_comes_back_exactly() -> None:
     weight = torch.tensor(NF4_CODES).repeat(4).view(1, 64) * 0.5
-    scheme = NF4(group_size=64)
-    assert torch.equal(scheme.dequantize_blocks(scheme.quantize_blocks(weight)), weight)
+    parts = quantize_nf4(weight, 64)
+    assert torch.equal(restored(Scheme.NF4, parts, weight.shape, 64), weight)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), 1e6])
@@ -59,4 +62,4 @@ def test_group_without_a_float16_maximum_is_an_error(bad: float) -> None:
     weight = torch.zeros(1, 64)
     weight[0, 5] = bad
     with pytest.raises(ConversionError, match="not finite"):
-        NF4().quantize_blocks(weight)
+        quantize_rows(Scheme.NF4, weight, 64)

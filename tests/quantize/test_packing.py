@@ -4,7 +4,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zse.quantize.packing import groups_first, pack_int4, tree_sum_, unpack_int4
+from zse.format.as_torch import unpack_nibbles
+from zse.quantize.packing import pack_int4, tree_sum_
 
 GROUPS = st.sampled_from([32, 64, 128])
 
@@ -17,7 +18,7 @@ def test_unpack_undoes_pack(num_rows: int, num_groups: int, group: int, key: int
     )
     packed = pack_int4(codes, group)
     assert packed.shape == (num_rows, num_groups * group // 2)
-    assert torch.equal(unpack_int4(packed, group), codes)
+    assert torch.equal(unpack_nibbles(packed, group).reshape(codes.shape), codes)
 
 
 def test_byte_holds_code_b_low_and_code_b_plus_half_high() -> None:
@@ -27,13 +28,6 @@ def test_byte_holds_code_b_low_and_code_b_plus_half_high() -> None:
         for byte in range(16):
             low, high = codes[0, 32 * group + byte], codes[0, 32 * group + 16 + byte]
             assert packed[16 * group + byte] == low + 16 * high
-
-
-def test_groups_stand_in_columns() -> None:
-    rows = torch.arange(128.0).view(2, 64)
-    columns = groups_first(rows, 32)
-    assert columns.shape == (32, 4)
-    assert torch.equal(columns[:, 3], rows[1, 32:])
 
 
 def test_tree_sum_adds_every_row() -> None:

@@ -14,7 +14,7 @@ from zse.format import Scheme, ZSEReader, ZSEWriter
 from zse.format.as_torch import bytes_from
 from zse.format.layout import PlannedTensor
 from zse.models.families import all_families, read_checkpoint, read_header
-from zse.quantize.registry import create_scheme
+from zse.quantize.scheme import quantize_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,7 +79,7 @@ def write_file(
             for tensor, form in zip(group.weights, tensors, strict=True):
                 rows = torch.cat([weights[name].float() for name, _ in tensor.sources])
                 matrix = rows.reshape(rows.shape[0], -1)
-                parts = create_scheme(form.scheme, form.group_size).quantize_blocks(matrix)
+                parts = quantize_rows(form.scheme, matrix, form.group_size)
                 for role, part in parts.items():
                     writer.write_part(tensor.name, role, bytes_from(part))
         writer.close()

@@ -25,7 +25,7 @@ class Scheme(StrEnum):
     @property
     def is_plain(self) -> bool:
         """Whether the tensor is stored as it is, in one ``data`` part."""
-        return self in _PLAIN
+        return self in PLAIN
 
 
 class DType(StrEnum):
@@ -44,7 +44,7 @@ class DType(StrEnum):
 
 
 _DTYPE_BYTES = {DType.F32: 4, DType.F16: 2, DType.BF16: 2, DType.U8: 1, DType.I8: 1, DType.I32: 4}
-_PLAIN = {Scheme.FP32: DType.F32, Scheme.FP16: DType.F16, Scheme.BF16: DType.BF16}
+PLAIN = {Scheme.FP32: DType.F32, Scheme.FP16: DType.F16, Scheme.BF16: DType.BF16}
 
 
 def bytes_of_shape(dtype: DType, shape: tuple[int, ...]) -> int:
@@ -75,8 +75,8 @@ def parts_for(
     grouped = scheme in (Scheme.INT4, Scheme.NF4)
     if not grouped and group_size != 0:
         raise Rule.BAD_GROUP_SIZE(f"scheme {scheme} has no groups, but group_size is {group_size}")
-    if scheme in _PLAIN:
-        return (("data", _PLAIN[scheme], shape),)
+    if scheme in PLAIN:
+        return (("data", PLAIN[scheme], shape),)
     if len(shape) != 2:
         raise Rule.BAD_SHAPE(f"scheme {scheme} stores matrices, but the shape is {list(shape)}")
     rows, columns = shape

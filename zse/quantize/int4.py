@@ -12,8 +12,8 @@ from __future__ import annotations
 import torch
 
 from zse.format.spec import Scheme
-from zse.quantize.packing import groups_first, pack_int4, tree_sum_, unpack_int4
-from zse.quantize.scheme import check_finite
+from zse.quantize.finite import check_finite
+from zse.quantize.packing import pack_int4, tree_sum_
 from zse.records import record
 
 MAX_CODE = 15
@@ -21,49 +21,27 @@ CLIP_RATIOS = (1.0, 0.9, 0.8)
 REFINE_ROUNDS = 4
 
 
-@record
-class Int4:
-    """Asymmetric four-bit groups along K.
+def quantize_int4(rows: torch.Tensor, group_size: int) -> dict[str, torch.Tensor]:
+    """Quantize [num_rows, K] float32 to qweight uint8 [num_rows, K/2], scale_zero int32.
 
-    Attributes:
-        group_size: Weights that share a scale and zero point: 128, 64 or 32.
-        refine: Whether to clip and refine; False is plain min-max rounding, kept to measure by.
+    Scales and zero points are [num_rows, K/G] for groups of G along K.
+
+    Raises:
+        ConversionError: A group's range is not finite.
     """
-
-    group_size: int = 128
-    refine: bool = True
-
-    @property
-    def scheme(self) -> Scheme:
-        return Scheme.INT4
-
-    def quantize_blocks(self, rows: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Quantize [num_rows, K] float32 to qweight uint8 [num_rows, K/2], scale_zero int32."""
-        num_rows, columns = rows.shape
-        groups = groups_first(rows, self.group_size)  # [group_size, num_groups]
-        low, high = groups.amin(0), groups.amax(0)
-        check_finite({"range": high - low}, self.scheme)
-        if self.refine:
-            scale, offset = _refined(groups, low, high)
-        else:
-            scale, offset = (high - low) / MAX_CODE, low
-        scale_zero = torch.stack((scale.half(), offset.half()), dim=1)  # [num_groups, 2]
-        scale, offset = scale_zero[:, 0].float(), scale_zero[:, 1].float()
-        codes = _round_codes_(groups.sub_(offset), _inverse(scale))
-        flat = codes.to(torch.uint8).t().reshape(num_rows, columns)
-        # On a little-endian machine the first float16 of a pair is the low half of the int32.
-        pairs = scale_zero.view(torch.int32).view(num_rows, columns // self.group_size)
-        parts = {"qweight": pack_int4(flat, self.group_size), "scale_zero": pairs}
-        return check_finite(parts, self.scheme)
-
-    def dequantize_blocks(self, parts: dict[str, torch.Tensor]) -> torch.Tensor:
-        """Return [num_rows, K] float32."""
-        codes = unpack_int4(parts["qweight"], self.group_size)
-        num_rows, columns = codes.shape
-        pairs = parts["scale_zero"].view(torch.float16).float()
-        pairs = pairs.view(num_rows, columns // self.group_size, 2)
-        groups = codes.view(num_rows, -1, self.group_size).float()
-        return (groups * pairs[:, :, :1] + pairs[:, :, 1:]).view(num_rows, columns)
+    num_rows, columns = rows.shape
+    # [group_size, num_groups]: an operation on one number a group is then one on plain vectors.
+    groups = rows.reshape(-1, group_size).t().contiguous()
+    low, high = groups.amin(0), groups.amax(0)
+    check_finite({"range": high - low}, Scheme.INT4)
+    scale, offset = _refined(groups, low, high)
+    scale_zero = torch.stack((scale.half(), offset.half()), dim=1)  # [num_groups, 2]
+    scale, offset = scale_zero[:, 0].float(), scale_zero[:, 1].float()
+    codes = _round_codes_(groups.sub_(offset), _inverse(scale))
+    flat = codes.to(torch.uint8).t().reshape(num_rows, columns)
+    # On a little-endian machine the first float16 of a pair is the low half of the int32.
+    pairs = scale_zero.view(torch.int32).view(num_rows, columns // group_size)
+    return {"qweight": pack_int4(flat, group_size), "scale_zero": pairs}
 
 
 @record

@@ -12,45 +12,23 @@ from functools import cache
 import torch
 
 from zse.format.nf4 import NF4_CODES
-from zse.format.spec import Scheme
-from zse.quantize.packing import pack_int4, unpack_int4
-from zse.quantize.scheme import check_finite
-from zse.records import record
+from zse.quantize.packing import pack_int4
 
 _CELLS = 128  # narrower than the smallest gap between midpoints, so a cell holds at most one
 
 
-@record
-class NF4:
-    """Four-bit normal-float groups along K.
+def quantize_nf4(rows: torch.Tensor, group_size: int) -> dict[str, torch.Tensor]:
+    """Quantize [num_rows, K] float32 to qweight uint8 [num_rows, K/2], absmax float16.
 
-    Attributes:
-        group_size: Weights that share a maximum: 128, 64 or 32.
+    The maxima are [num_rows, K/G] for groups of G along K.
     """
-
-    group_size: int = 64
-
-    @property
-    def scheme(self) -> Scheme:
-        return Scheme.NF4
-
-    def quantize_blocks(self, rows: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Quantize [num_rows, K] float32 to qweight uint8 [num_rows, K/2], absmax float16."""
-        num_rows, columns = rows.shape
-        groups = rows.reshape(-1, self.group_size)
-        absmax = groups.abs().amax(1)  # [num_groups]
-        scaled = (groups * (1.0 / absmax.clamp(min=1e-38)).unsqueeze(1)).clamp_(-1, 1)
-        codes = nearest_codes(scaled.view(-1)).view(num_rows, columns)
-        stored = absmax.half().view(num_rows, columns // self.group_size)
-        parts = {"qweight": pack_int4(codes, self.group_size), "absmax": stored}
-        return check_finite(parts, self.scheme)
-
-    def dequantize_blocks(self, parts: dict[str, torch.Tensor]) -> torch.Tensor:
-        """Return [num_rows, K] float32."""
-        codes = unpack_int4(parts["qweight"], self.group_size)
-        num_rows, columns = codes.shape
-        values = torch.tensor(NF4_CODES)[codes.int()].view(num_rows, -1, self.group_size)
-        return (values * parts["absmax"].float().unsqueeze(2)).view(num_rows, columns)
+    num_rows, columns = rows.shape
+    groups = rows.reshape(-1, group_size)
+    absmax = groups.abs().amax(1)  # [num_groups]
+    scaled = (groups * (1.0 / absmax.clamp(min=1e-38)).unsqueeze(1)).clamp_(-1, 1)
+    codes = nearest_codes(scaled.view(-1)).view(num_rows, columns)
+    stored = absmax.half().view(num_rows, columns // group_size)
+    return {"qweight": pack_int4(codes, group_size), "absmax": stored}
 
 
 def nearest_codes(scaled: torch.Tensor) -> torch.Tensor:

@@ -8,32 +8,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from zse.format.as_torch import unpack_nibbles
-
 if TYPE_CHECKING:
     import torch
 
 
 def pack_int4(codes: torch.Tensor, group_size: int) -> torch.Tensor:
-    """Pack codes [num_rows, K] uint8, each 0 to 15, into [num_rows, K/2] uint8."""
+    """Pack codes [num_rows, K] uint8, each 0 to 15, into [num_rows, K/2] uint8.
+
+    The inverse is ``as_torch.unpack_nibbles``.
+    """
     num_rows, columns = codes.shape
     halves = codes.view(num_rows, columns // group_size, 2, group_size // 2)
     packed = halves[:, :, 0] | (halves[:, :, 1] << 4)  # [num_rows, num_groups, group_size / 2]
     return packed.reshape(num_rows, columns // 2)
-
-
-def unpack_int4(packed: torch.Tensor, group_size: int) -> torch.Tensor:
-    """Return the codes [num_rows, K] uint8 of packed bytes [num_rows, K/2] uint8."""
-    num_rows, num_bytes = packed.shape
-    return unpack_nibbles(packed, group_size).reshape(num_rows, num_bytes * 2)
-
-
-def groups_first(rows: torch.Tensor, group_size: int) -> torch.Tensor:
-    """Return rows [num_rows, K] as [group_size, num_groups], contiguous.
-
-    With the groups last, an operation on "one number a group" is a plain vector operation.
-    """
-    return rows.reshape(-1, group_size).t().contiguous()
 
 
 def tree_sum_(values: torch.Tensor) -> torch.Tensor:

@@ -2,51 +2,44 @@
 
 Every scheme works on whole rows with exactly rounded element-wise operations, so the bytes do not
 depend on how the rows are cut into chunks nor on the number of threads. The price is a few more
-passes over memory than fused reductions would take.
+passes over memory than fused reductions would take. The inverse is ``as_torch.dequantize``.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-import torch
-
-from zse.errors import ConversionError
+from zse.format.as_torch import TORCH_DTYPES
+from zse.format.schemes import PLAIN, Scheme
+from zse.quantize.finite import check_finite
+from zse.quantize.int4 import quantize_int4
+from zse.quantize.int8 import quantize_int8
+from zse.quantize.nf4 import quantize_nf4
 
 if TYPE_CHECKING:
-    from zse.format.spec import Scheme
+    import torch
 
 
-class WeightScheme(Protocol):
-    """One way to store a weight. Implementations are frozen and hold no tensor."""
+def quantize_rows(
+    scheme: Scheme, rows: torch.Tensor, group_size: int = 0
+) -> dict[str, torch.Tensor]:
+    """Return the parts of some rows by role, as in ``parts_for``.
 
-    @property
-    def scheme(self) -> Scheme:
-        """The name in the file."""
+    Args:
+        scheme: How they are stored.
+        rows: [num_rows, K] float32; of any shape and type for a plain scheme, which rounds them.
+        group_size: Elements along K that share a scale (int4 and nf4).
 
-    @property
-    def group_size(self) -> int:
-        """Elements along K that share a scale; 0 when there are no groups."""
-
-    def quantize_blocks(self, rows: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Quantize rows [num_rows, K] float32; return the parts by role, as in ``parts_for``.
-
-        Raises:
-            ConversionError: A value is infinite, not a number, or out of the scheme's range.
-        """
-
-    def dequantize_blocks(self, parts: dict[str, torch.Tensor]) -> torch.Tensor:
-        """Return the float32 rows that the parts stand for: the inverse, up to rounding."""
-
-
-def check_finite(parts: dict[str, torch.Tensor], scheme: Scheme) -> dict[str, torch.Tensor]:
-    """Return ``parts``, or raise ConversionError when a stored number is not finite."""
-    for role, part in parts.items():
-        values = part.view(torch.float16) if part.dtype == torch.int32 else part
-        if values.is_floating_point() and not bool(torch.isfinite(values).all()):
-            raise ConversionError(
-                f"{role} of scheme {scheme} is not finite: the weight holds an infinite value, "
-                "not-a-number, or a value above the range of the stored type",
-                hint="Check the checkpoint, or choose --quant bf16.",
-            )
-    return parts
+    Raises:
+        ConversionError: A value is infinite, not a number, or out of the scheme's range. (Float16
+            ends at 65504: a larger bfloat16 weight is an error and not an infinity in the file.)
+    """
+    if scheme is Scheme.INT4:
+        parts = quantize_int4(rows, group_size)
+    elif scheme is Scheme.NF4:
+        parts = quantize_nf4(rows, group_size)
+    elif scheme is Scheme.INT8:
+        parts = quantize_int8(rows)
+    else:
+        parts = {"data": rows.to(TORCH_DTYPES[PLAIN[scheme]]).contiguous()}
+    return check_finite(parts, scheme)

@@ -18,7 +18,7 @@ import torch
 
 from zse.errors import ConversionError
 from zse.format.as_torch import bytes_from
-from zse.quantize.registry import create_scheme
+from zse.quantize.scheme import quantize_rows
 from zse.records import record
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from zse.format.writer import ZSEWriter
     from zse.models.spec import WeightSpec
     from zse.quantize.checkpoint import Checkpoint
-    from zse.quantize.scheme import WeightScheme
 
 QUANTIZED_CHUNK_ELEMENTS = 256 * 1024
 PLAIN_CHUNK_ELEMENTS = 4 * 1024 * 1024
@@ -83,9 +82,8 @@ class TensorStream:
             CheckpointError: A file is shorter than its header says.
             DiskFullError: No room is left.
         """
-        scheme = create_scheme(planned.scheme, planned.group_size)
         late: dict[str, list[torch.Tensor]] = {}
-        for chunk, parts in self._converted(scheme, source):
+        for chunk, parts in self._converted(source, planned):
             (role, data), *others = parts.items()
             # The first part is streamed; scales follow it in the file, so they wait here.
             self._writer.write_part(source.name, role, bytes_from(data), row_offset=chunk.first_row)
@@ -97,12 +95,14 @@ class TensorStream:
             self._writer.write_part(source.name, role, bytes_from(torch.cat(pieces)))
 
     def _converted(
-        self, scheme: WeightScheme, source: WeightSpec
+        self, source: WeightSpec, planned: PlannedTensor
     ) -> Iterator[tuple[_Chunk, dict[str, torch.Tensor]]]:
         waiting: deque[tuple[_Chunk, Future[dict[str, torch.Tensor]]]] = deque()
-        convert = partial(self._convert, scheme, source.name)
+        is_plain = planned.scheme.is_plain
+        elements = PLAIN_CHUNK_ELEMENTS if is_plain else QUANTIZED_CHUNK_ELEMENTS
+        convert = partial(self._convert, planned)
         try:
-            for chunk in _chunks(scheme, source):
+            for chunk in _chunks(source, elements):
                 waiting.append((chunk, self._pool.submit(convert, chunk)))
                 if len(waiting) > 2 * self._num_workers:
                     oldest, future = waiting.popleft()
@@ -114,20 +114,20 @@ class TensorStream:
             for _, future in waiting:
                 future.cancel()
 
-    def _convert(self, scheme: WeightScheme, name: str, chunk: _Chunk) -> dict[str, torch.Tensor]:
+    def _convert(self, planned: PlannedTensor, chunk: _Chunk) -> dict[str, torch.Tensor]:
         rows = self._checkpoint.read_rows(chunk.source_name, chunk.start, chunk.stop)
         try:
-            return scheme.quantize_blocks(rows if scheme.scheme.is_plain else rows.float())
+            rows = rows if planned.scheme.is_plain else rows.float()
+            return quantize_rows(planned.scheme, rows, planned.group_size)
         except ConversionError as error:
             raise ConversionError(
-                f"tensor {name} ({chunk.source_name}, rows {chunk.start} to {chunk.stop}): "
+                f"tensor {planned.name} ({chunk.source_name}, rows {chunk.start} to {chunk.stop}): "
                 f"{error.message}",
                 hint=error.hint,
             ) from error
 
 
-def _chunks(scheme: WeightScheme, source: WeightSpec) -> Iterator[_Chunk]:
-    elements = PLAIN_CHUNK_ELEMENTS if scheme.scheme.is_plain else QUANTIZED_CHUNK_ELEMENTS
+def _chunks(source: WeightSpec, elements: int) -> Iterator[_Chunk]:
     first_row = 0
     for name, shape in source.sources:
         columns = shape[1] if len(shape) > 1 else 1

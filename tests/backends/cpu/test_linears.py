@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from restored_rows import restored
 
 from zse.backends.cpu import int8_linear
 from zse.backends.cpu.int4_linear import Int4Linear
@@ -15,7 +16,7 @@ from zse.backends.resident import kept_bytes
 from zse.format.layout import PlannedTensor
 from zse.format.nf4 import NF4_CODES
 from zse.format.spec import Scheme
-from zse.quantize.registry import create_scheme
+from zse.quantize.scheme import quantize_rows
 
 FORMS = ("dense", "fp16", "bf16", "int8", "int8_packed", "int8_tiles", "int4", "nf4")
 
@@ -30,9 +31,9 @@ def make(
     if form in ("fp16", "bf16"):
         data = weight.half() if form == "fp16" else weight.bfloat16()
         return plain_tiles(data), data.float()
-    scheme = create_scheme(Scheme(form.split("_")[0]), 32)
-    parts = scheme.quantize_blocks(weight)
-    values = scheme.dequantize_blocks(parts)
+    scheme = Scheme(form.split("_")[0])
+    parts = quantize_rows(scheme, weight, 32)
+    values = restored(scheme, parts, weight.shape, 32)
     if form == "int8_tiles":
         return int8_tiles(parts["qweight"], parts["scale"]), values
     if form.startswith("int8"):
@@ -75,12 +76,12 @@ def test_each_row_has_the_same_bits_in_every_company(
 @pytest.mark.parametrize("shape", [(1024, 1024), (300, 384)])
 def test_packed_matrices_take_what_was_said_before(shape: tuple[int, int]) -> None:
     weights = torch.randn(shape)
-    parts = create_scheme(Scheme.INT4, 128).quantize_blocks(weights)
+    parts = quantize_rows(Scheme.INT4, weights, 128)
     int4 = Int4Linear(parts["qweight"], parts["scale_zero"], 128)
     planned = PlannedTensor(name="w", scheme=Scheme.INT4, shape=shape, group_size=128)
     own = (int4._table, int4._scale, int4._minus_zero_scale)
     assert sum(tensor.nbytes for tensor in own) == kept_bytes(planned, "int4")
-    parts = create_scheme(Scheme.INT8, 0).quantize_blocks(weights)
+    parts = quantize_rows(Scheme.INT8, weights)
     int8 = Int8Linear(parts["qweight"], parts["scale"])
     planned = PlannedTensor(name="w", scheme=Scheme.INT8, shape=shape)
     own = (int8._unpacked, int8._scale, int8._zero_points)

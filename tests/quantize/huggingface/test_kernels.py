@@ -13,7 +13,7 @@ from zse.format.spec import TensorEntry, TensorPart
 from zse.quantize.huggingface import load_zse_model
 from zse.quantize.huggingface.kernels import TorchLinearKernels
 from zse.quantize.huggingface.layers import PackedLayers, StoredMatrix, ZSELinear
-from zse.quantize.registry import create_scheme
+from zse.quantize.scheme import quantize_rows
 
 CPU = torch.device("cpu")
 
@@ -35,7 +35,7 @@ def stored(scheme: str, rows: int, columns: int, group_size: int = 0) -> StoredM
         group_size=group_size,
         parts=laid_out,
     )
-    parts = create_scheme(planned.scheme, group_size).quantize_blocks(values)
+    parts = quantize_rows(planned.scheme, values, group_size)
     return StoredMatrix(entry=entry, parts={role: p.contiguous() for role, p in parts.items()})
 
 

@@ -10,13 +10,13 @@ from logits import as_tensor
 from zse import format as zse_format
 from zse.errors import FormatError, MissingDependencyError, UsageError
 from zse.format import ZSEReader, convert_model
+from zse.format.as_torch import unpack_nibbles
 from zse.models import load_runner
 from zse.models.families import all_families
 from zse.options import load_options
 from zse.quantize.huggingface import load, load_zse_model
 from zse.quantize.huggingface.bnb import to_bitsandbytes
 from zse.quantize.huggingface.layers import ZSELinear
-from zse.quantize.packing import unpack_int4
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -126,7 +126,7 @@ def test_bitsandbytes_layers_give_the_logits_of_the_engine(family: str, make_fil
 
 def test_bitsandbytes_has_neighbours_in_a_byte_and_the_first_one_high() -> None:
     packed = torch.randint(0, 256, (3, 64), dtype=torch.uint8)
-    codes = unpack_int4(packed, 32).reshape(-1, 2)
+    codes = unpack_nibbles(packed, 32).reshape(-1, 2)
     assert torch.equal(to_bitsandbytes(packed, 32)[:, 0], codes[:, 0] * 16 + codes[:, 1])
 
 
