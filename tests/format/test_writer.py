@@ -285,12 +285,3 @@ def test_journal_of_another_plan_is_not_believed(
         assert writer.completed_groups == set()
         small_file.fill(writer)
     assert path.read_bytes() == small_path.read_bytes()
-
-
-def test_progress_ends_at_the_planned_size(tmp_path: Path) -> None:
-    with new_writer(tmp_path / "m.zse") as writer:
-        assert writer.planned_bytes == 0
-        start(writer)
-        small_file.fill(writer)
-        assert writer.written_bytes == writer.planned_bytes
-    assert (tmp_path / "m.zse").stat().st_size == writer.planned_bytes

@@ -52,7 +52,7 @@ def test_rows_are_those_of_the_file(llama_folder: Path) -> None:
 
 def test_shards_are_one_checkpoint(sharded: Path) -> None:
     with Checkpoint(sharded) as checkpoint:
-        names = [piece for group in checkpoint.plan for t in group.tensors for piece in t.sources]
+        names = [piece for group in checkpoint.plan for t in group.weights for piece in t.sources]
         for name, shape in names:
             assert checkpoint.tensor(name).shape == shape
 

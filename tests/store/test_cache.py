@@ -15,7 +15,6 @@ from zse.settings import load_settings
 from zse.store import cache as cache_module
 from zse.store.cache import Cache
 from zse.store.cache_items import (
-    CacheItem,
     find_items,
     is_item_used,
     remove_idle_locks,
@@ -28,6 +27,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from faulty_s3 import FaultyS3
+
+    from zse.store.cache_kinds import CacheItem
 
 
 @pytest.fixture(autouse=True)

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from zse.store.cache_items import CacheItem
-    from zse.store.cache_kinds import Kind
+    from zse.store.cache_kinds import CacheItem, Kind
 
 _KINDS_TEXT = "\n".join(f"  {kind.name:<10} {kind.what}" for kind in KINDS)
 _EPILOG = f"\b\nKinds:\n{_KINDS_TEXT}"

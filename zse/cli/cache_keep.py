@@ -13,7 +13,7 @@ from zse.units import parse_size
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from zse.store.cache_items import CacheItem
+    from zse.store.cache_kinds import CacheItem
 
 _TIME = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from zse.format.errors import Misuse
 from zse.format.validate import validate
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from zse.format.spec import Group, Section, TensorEntry, ZSEHeader
+
+_Listed = TypeVar("_Listed")
 
 
 class Contents:
@@ -44,26 +47,12 @@ class Contents:
         return tuple(self._entries)
 
     def entry(self, name: str) -> TensorEntry:
-        """Return a tensor's entry.
-
-        Raises:
-            UsageError: The file holds no such tensor.
-        """
-        try:
-            return self._entries[name]
-        except KeyError:
-            raise Misuse.UNKNOWN_NAME(f"{self._where} holds no tensor {name!r}") from None
+        """Return a tensor's entry; a UsageError says that there is none."""
+        return self._find("tensor", self._entries, name)
 
     def group(self, name: str) -> Group:
-        """Return a group.
-
-        Raises:
-            UsageError: The file holds no such group.
-        """
-        try:
-            return self._groups[name]
-        except KeyError:
-            raise Misuse.UNKNOWN_NAME(f"{self._where} holds no group {name!r}") from None
+        """Return a group; a UsageError says that there is none."""
+        return self._find("group", self._groups, name)
 
     def tensors_of(self, group_name: str) -> tuple[TensorEntry, ...]:
         """Return the entries of the tensors in a group, in file order."""
@@ -74,14 +63,13 @@ class Contents:
         return name in self._sections
 
     def section_entry(self, name: str) -> Section:
-        """Return where a section lies.
+        """Return where a section lies; a UsageError says which there are."""
+        return self._find("section", self._sections, name, f"; it has {sorted(self._sections)}")
 
-        Raises:
-            UsageError: The file carries no such section.
-        """
+    def _find(
+        self, kind: str, known: Mapping[str, _Listed], name: str, others: str = ""
+    ) -> _Listed:
         try:
-            return self._sections[name]
+            return known[name]
         except KeyError:
-            raise Misuse.UNKNOWN_NAME(
-                f"{self._where} carries no section {name!r}; it has {sorted(self._sections)}"
-            ) from None
+            raise Misuse.UNKNOWN_NAME(f"{self._where} holds no {kind} {name!r}{others}") from None

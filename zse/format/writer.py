@@ -142,16 +142,6 @@ class ZSEWriter:
         """Names of the groups that are already in the file; after ``plan``, those to skip."""
         return frozenset(name for name, _ in self._finished)
 
-    @property
-    def written_bytes(self) -> int:
-        """Bytes of the file that are written so far."""
-        return self._file.offset_bytes
-
-    @property
-    def planned_bytes(self) -> int:
-        """Size of the finished file in bytes; 0 before ``plan``."""
-        return self._layout.file_size_bytes if self._layout else 0
-
     def write_part(self, name: str, role: str, data: Buffer, *, row_offset: int = 0) -> None:
         """Write the next part, or the next rows of it.
 

@@ -82,11 +82,6 @@ class Checkpoint:
         file, tensor = self._find(name)
         return file.read_rows(tensor, start, stop)
 
-    def read_file(self, name: str) -> bytes | None:
-        """Return a metadata file of the folder, or None when it is absent."""
-        path = self.folder / name
-        return path.read_bytes() if path.is_file() else None
-
     def close(self) -> None:
         while self._files:
             self._files.pop().close()

@@ -21,7 +21,7 @@ from zse.models.storage import Storage
 from zse.quantize.checkpoint import Checkpoint
 from zse.quantize.report import ConversionProgress as ConversionProgress
 from zse.quantize.report import ConversionReport as ConversionReport
-from zse.quantize.report import stage
+from zse.quantize.report import Written, stage
 from zse.quantize.sections import collect_sections
 from zse.quantize.source import Source, resolve_source
 from zse.quantize.stream import TensorStream, single_threaded_torch
@@ -87,7 +87,7 @@ def convert_model(
     """
     settings = load_settings()
     started = time.monotonic()
-    notify = progress or _ignore
+    notify = progress or (lambda _now: None)
     options = Storage(
         quantization=quantization.lower(), group_size=group_size, lm_head=lm_head.lower()
     )
@@ -154,20 +154,8 @@ def convert_source(
             texts=texts,
             target=target,
             threads=threads,
-            notify=progress or _ignore,
+            notify=progress or (lambda _now: None),
         ).run(resume=resume)
-
-
-@record
-class Written:
-    """What is known of a file that was written; the fields are those of ConversionReport."""
-
-    source_bytes: int
-    header_sha256: str
-    schemes: dict[str, int]
-    int8_instead: int
-    resumed_groups: int
-    warnings: tuple[str, ...]
 
 
 @record
@@ -263,9 +251,7 @@ def _check_destination(out: str | Path, settings: Settings) -> Location:
             hint="Add a file name, such as model.zse.",
         )
     if not location.is_local:
-        open_writable(
-            location, settings
-        )  # what is wrong with it is better known now than afterwards
+        open_writable(location, settings)  # what is wrong is better known now than afterwards
     return location
 
 
@@ -306,7 +292,3 @@ def _deliver(
             open_store(target, settings), progress=stage(notify, "checksum")
         ).sha256()
     return put_file(target, destination, settings, progress=stage(notify, "upload")).sha256
-
-
-def _ignore(progress: ConversionProgress) -> None:
-    """Report to nobody."""

@@ -15,6 +15,7 @@ from zse.errors import CheckpointError, HubError, needing
 from zse.quantize.near_miss import near_listing
 from zse.quantize.weight_files import INDEX_NAME, SINGLE_NAME, refuse_pickle
 from zse.records import record
+from zse.store.hub_file import refusal_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -138,25 +139,16 @@ def _translated(
     errors = library.errors
     try:
         return call()
-    except errors.GatedRepoError as error:
-        raise HubError(
-            f"{repository} is gated: the hub wants an account that accepted its licence",
-            hint="Accept the licence on the model's page, then set HF_TOKEN to your token.",
-        ) from error
-    except errors.RevisionNotFoundError as error:
-        raise HubError(
-            f"{repository} has no revision {revision!r}",
-            hint="Check the name of the branch, tag or commit.",
-        ) from error
-    except errors.RepositoryNotFoundError as error:
-        raise HubError(
-            f"{repository} does not exist on the hub, or is private",
-            hint="Check the name; for a private repository set HF_TOKEN.",
-        ) from error
     except errors.LocalEntryNotFoundError as error:
         raise HubOfflineError(
             f"the hub cannot be reached and its cache does not hold {repository}"
         ) from error
+    except errors.GatedRepoError as error:
+        raise refusal_of(HubError, "GatedRepo", repository, revision) from error
+    except errors.RevisionNotFoundError as error:
+        raise refusal_of(HubError, "RevisionNotFound", repository, revision) from error
+    except errors.RepositoryNotFoundError as error:
+        raise refusal_of(HubError, "RepoNotFound", repository, revision) from error
     except errors.HfHubHTTPError as error:
         status = getattr(error.response, "status_code", "no")
         raise HubError(

@@ -62,7 +62,7 @@ def locate_model(
         ZSEError: What ``convert_model`` raises.
     """
     named = resolve_model(model)
-    notify = progress or _ignore
+    notify = progress or (lambda _stage, _done, _total: None)
     if isinstance(named, LocalFile):
         return named.path
     cache = open_cache(settings)
@@ -119,7 +119,3 @@ class ZSEReader(FileReader):
         if isinstance(path, str) and not Path(path).exists():
             path = locate_model(path, load_settings())
         super().__init__(path)
-
-
-def _ignore(stage: str, done_bytes: int, total_bytes: int) -> None:
-    """Report to nobody."""

@@ -22,20 +22,13 @@ class ConversionProgress:
 
 
 @record
-class ConversionReport:
-    """What a conversion made."""
+class Written:
+    """What is known of a file when it was written."""
 
-    path: str
-    """Where the file is: a local path, or the s3:// location."""
-    size_bytes: int
     source_bytes: int
     """Size of the checkpoint's weight files."""
-    sha256: str
-    """Of the file, as ``sha256sum`` prints it."""
     header_sha256: str
     """Of the header, which lists the digest of everything else in the file."""
-    seconds: float
-    tensors: int
     schemes: Mapping[str, int]
     """Scheme -> number of tensors stored in it."""
     int8_instead: int
@@ -44,6 +37,19 @@ class ConversionReport:
     """Groups that an earlier run had finished."""
     warnings: tuple[str, ...] = ()
     """What will be missed when the file is served, one sentence each."""
+
+
+@record
+class ConversionReport(Written):
+    """What a conversion made."""
+
+    path: str
+    """Where the file is: a local path, or the s3:// location."""
+    size_bytes: int
+    sha256: str
+    """Of the file, as ``sha256sum`` prints it."""
+    seconds: float
+    tensors: int
 
 
 def stage(notify: Callable[[ConversionProgress], None], name: str) -> Callable[[int, int], None]:

@@ -14,7 +14,7 @@ from zse.quantize.text_files import (
 from zse.text.binary import build_binary
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterable
     from pathlib import Path
 
     from zse.quantize.checkpoint import Checkpoint
@@ -36,10 +36,10 @@ def collect_sections(checkpoint: Checkpoint, options: TextOptions) -> list[tuple
     """
     names = [path.name for path in checkpoint.folder.iterdir()]
     options.check_names(str(checkpoint.folder), names)
-    sections = [(name, data) for name in _OWN if (data := checkpoint.read_file(name)) is not None]
-    texts = own = _present(checkpoint.read_file)
+    sections = list(_present(checkpoint.folder, _OWN).items())
+    texts = own = _present(checkpoint.folder, TOKENIZER_FILES)
     if options.tokenizer is not None:
-        texts = _present(_reader(options.tokenizer))
+        texts = _present(options.tokenizer, TOKENIZER_FILES)
     sections += [(name, texts[name]) for name in _COPIED_TEXTS if name in texts]
     template = options.template() or default_template(texts) or default_template(own)
     if template:
@@ -50,13 +50,6 @@ def collect_sections(checkpoint: Checkpoint, options: TextOptions) -> list[tuple
     return sorted(sections)
 
 
-def _present(read: Callable[[str], bytes | None]) -> dict[str, bytes]:
-    return {name: data for name in TOKENIZER_FILES if (data := read(name)) is not None}
-
-
-def _reader(folder: Path) -> Callable[[str], bytes | None]:
-    def read(name: str) -> bytes | None:
-        path = folder / name
-        return path.read_bytes() if path.is_file() else None
-
-    return read
+def _present(folder: Path, names: Iterable[str]) -> dict[str, bytes]:
+    paths = {name: folder / name for name in names}
+    return {name: path.read_bytes() for name, path in paths.items() if path.is_file()}

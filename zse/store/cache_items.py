@@ -7,8 +7,7 @@ import shutil
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from zse.records import record
-from zse.store.cache_kinds import KINDS, MODELS, Kind
+from zse.store.cache_kinds import KINDS, MODELS, CacheItem, Kind
 from zse.store.cache_models import find_models, is_model_used, remove_left_notes, remove_model
 from zse.store.cache_use import cleaning, is_area_used, usable
 from zse.store.locks import is_used, remove_unused
@@ -16,21 +15,6 @@ from zse.store.locks import is_used, remove_unused
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
-
-
-@record
-class CacheItem:
-    """One thing in the cache."""
-
-    kind: str
-    name: str
-    """Where it came from, or its file's name."""
-    path: Path
-    size_bytes: int
-    used_seconds: float
-    """When it was last used, since 1970. File systems tell it within a day for most kinds."""
-    is_whole: bool = True
-    """Whether it is finished, and not what a stopped process left."""
 
 
 def find_items(cache_dir: Path, kinds: Iterable[Kind] = KINDS) -> list[CacheItem]:
@@ -44,27 +28,13 @@ def find_items(cache_dir: Path, kinds: Iterable[Kind] = KINDS) -> list[CacheItem
         next(cache_dir.iterdir(), None)
     for kind in kinds:
         if kind is MODELS:
-            found += [
-                CacheItem(
-                    kind=kind.name,
-                    name=model.origin,
-                    path=model.path,
-                    size_bytes=model.size_bytes,
-                    used_seconds=model.used_seconds,
-                    is_whole=model.is_whole,
-                )
-                for model in find_models(cache_dir / kind.area)
-            ]
+            found += find_models(cache_dir / kind.area)
             continue
         for path in _matches(cache_dir, kind):
-            size_bytes, used_seconds = _measure(path)
+            size, used = _measure(path)
             found.append(
                 CacheItem(
-                    kind=kind.name,
-                    name=path.name,
-                    path=path,
-                    size_bytes=size_bytes,
-                    used_seconds=used_seconds,
+                    kind=kind.name, name=path.name, path=path, size_bytes=size, used_seconds=used
                 )
             )
     return sorted(found, key=lambda item: (item.used_seconds, item.path))

@@ -6,7 +6,12 @@ Whatever writes there has a line here, and a test reads the sources to see that 
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from zse.records import record
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @record
@@ -27,6 +32,23 @@ class Kind:
     def area(self) -> str:
         """The folder below the cache folder that those who use such things lock."""
         return self.items[0].partition("/")[0]
+
+
+@record
+class CacheItem:
+    """One thing in the cache."""
+
+    kind: str
+    name: str
+    """Where it came from, without a query, or its file's name."""
+    path: Path
+    """Of a model that is not whole: where it will be."""
+    size_bytes: int
+    """Of all its files."""
+    used_seconds: float
+    """When it was last used, since 1970. File systems tell it within a day for most kinds."""
+    is_whole: bool = True
+    """Whether it is finished, and not what a stopped process left."""
 
 
 MODELS = Kind(

@@ -13,7 +13,7 @@ import re
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from zse.records import record
+from zse.store.cache_kinds import MODELS, CacheItem
 from zse.store.locks import is_locked, is_used, locked_if_free, remove_unused
 
 if TYPE_CHECKING:
@@ -29,21 +29,7 @@ _NOTES = re.compile(r"(.+?)(?:\.zse)?(?:\.lock|\.json(?:\.new)?|\.partial\.json(
 """Small files beside a model."""
 
 
-@record
-class CachedModel:
-    """One model in the cache, or what is there of it."""
-
-    path: Path
-    """The model's file, which is not there when it is not whole."""
-    origin: str
-    """Where it came from, without a query."""
-    size_bytes: int
-    """Of all its files."""
-    used_seconds: float
-    is_whole: bool
-
-
-def find_models(folder: Path) -> list[CachedModel]:
+def find_models(folder: Path) -> list[CacheItem]:
     """Return the models in a folder and what stopped processes left of some."""
     described = (_described(stem, files) for stem, files in _by_model(folder).items())
     return [model for model in described if model is not None]
@@ -120,7 +106,7 @@ def _whole(path: Path) -> Path:
     return path.with_name(match[1] if match else path.name.removesuffix(_PARTIAL))
 
 
-def _described(stem: str, files: Iterable[Path]) -> CachedModel | None:
+def _described(stem: str, files: Iterable[Path]) -> CacheItem | None:
     """Return what the files of one model are; None when there are only notes."""
     facts = {}
     for path in files:
@@ -133,9 +119,10 @@ def _described(stem: str, files: Iterable[Path]) -> CachedModel | None:
     is_whole = path in data
     record = record_of(path)
     used = facts[record] if is_whole and record in facts else max(facts.values(), key=_time_of)
-    return CachedModel(
+    return CacheItem(
+        kind=MODELS.name,
+        name=_recorded_origin(record) or stem,
         path=path,
-        origin=_recorded_origin(record) or stem,
         size_bytes=sum(found.st_size for found in data.values()),
         used_seconds=used.st_mtime,
         is_whole=is_whole,

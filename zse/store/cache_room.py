@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from zse.store.cache_items import CacheItem, find_items, kind_named, remove_item
+from zse.store.cache_items import find_items, kind_named, remove_item
 from zse.store.cache_use import is_tagged, using
 
 if TYPE_CHECKING:
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from zse.settings import Settings
+    from zse.store.cache_kinds import CacheItem
 
 
 def shrink(cache_dir: Path, most_bytes: int, *, keep: Path | None = None) -> list[CacheItem]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from zse.records import record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     Bytes = bytes | bytearray | memoryview
 
@@ -34,8 +34,14 @@ class Checksum:
         return f"{self.algorithm} {self.value}"
 
 
-def etag_md5(etag: str) -> tuple[str, int] | None:
-    """Return the MD5 of an ETag and its number of parts, 0 for one PUT; None for other ETags."""
+def etag_md5(etag: str, headers: Mapping[str, str]) -> tuple[str, int] | None:
+    """Return the MD5 of an ETag and its number of parts, 0 for one PUT; None for other ETags.
+
+    It means nothing where the ``headers`` say that the server encrypts with keys of its own.
+    """
+    encrypted = "x-amz-server-side-encryption"
+    if f"{encrypted}-customer-algorithm" in headers or "kms" in headers.get(encrypted, ""):
+        return None
     match = _MD5_ETAG.fullmatch(etag)
     return None if match is None else (match[1], int(match[2] or 0))
 

@@ -7,16 +7,15 @@ Large files come with their SHA-256, small ones with git's digest of a blob.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote, urlsplit
 
-from zse.errors import NotFoundError, StoreError, UsageError
+from zse.errors import NotFoundError, StoreError, UsageError, ZSEError
 from zse.store.http.ranged import Facts, Request
 from zse.store.http.retry import BUSY_STATUSES, BusyServerError
 from zse.store.location import parse_location
 
 if TYPE_CHECKING:
-    from zse.errors import ZSEError
     from zse.settings import HubSettings
     from zse.store.http.answer import Answer
     from zse.store.http.pool import HttpPool
@@ -25,7 +24,28 @@ if TYPE_CHECKING:
 DIGEST_HEADER = "x-linked-etag"
 COMMIT = re.compile(r"[0-9a-f]{40}")
 _SIZE = re.compile(r"[0-9]{1,18}")
-_TOKEN_HINT = "Accept the licence on the repository's page, then set HF_TOKEN to your token."
+_REFUSALS = {
+    "GatedRepo": (
+        "{} is gated: the hub wants an account that accepted its licence",
+        "Accept the licence on the repository's page, then set HF_TOKEN to your token.",
+    ),
+    "RevisionNotFound": (
+        "{} has no revision {!r}",
+        "Check the name of the branch, tag or commit.",
+    ),
+    "RepoNotFound": (
+        "{} does not exist on the hub, or is private",
+        "Check the name; for a private repository set HF_TOKEN.",
+    ),
+}
+"""What the hub's words for a refusal mean of a repository and a revision, and what to do."""
+_Refusal = TypeVar("_Refusal", bound=ZSEError)
+
+
+def refusal_of(kind: type[_Refusal], code: str, repository: str, revision: str | None) -> _Refusal:
+    """Return what the hub means by GatedRepo, RevisionNotFound or RepoNotFound."""
+    message, hint = _REFUSALS[code]
+    return kind(message.format(repository, revision), hint=hint)
 
 
 class HubPlace:
@@ -106,26 +126,16 @@ class HubPlace:
     def refusal(self, answer: Answer) -> ZSEError:
         """Return what an answer means."""
         repository, code = self._location.repository, answer.header("X-Error-Code")
-        if code == "GatedRepo":
-            return StoreError(
-                f"{repository} is gated: the hub wants an account that accepted its licence",
-                hint=_TOKEN_HINT,
-            )
-        if code == "RevisionNotFound":
-            return NotFoundError(
-                f"{repository} has no revision {self._location.revision or 'main'!r}",
-                hint="Check the name of the branch, tag or commit.",
-            )
         if code == "EntryNotFound":
             return NotFoundError(
                 f"{self._location} does not exist",
                 hint=f"See what there is: zse ls hf://{repository}",
             )
-        if code == "RepoNotFound" or answer.status in (401, 404):
-            return NotFoundError(
-                f"{repository} does not exist on the hub, or is private",
-                hint="Check the name; for a private repository set HF_TOKEN.",
-            )
+        if code not in _REFUSALS and answer.status in (401, 404):
+            code = "RepoNotFound"
+        if code in _REFUSALS:
+            kind = StoreError if code == "GatedRepo" else NotFoundError
+            return refusal_of(kind, code, repository, self._location.revision or "main")
         return StoreError(
             f"{self._location}: the hub answered {answer.status} {answer.reason}",
             hint="Check the name and HF_TOKEN, then try again.",

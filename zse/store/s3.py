@@ -17,7 +17,7 @@ from zse.store.s3_object import S3Place, account_of
 from zse.store.s3_upload import upload_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
     from pathlib import Path
 
     from zse.settings import Settings
@@ -68,7 +68,7 @@ class S3Store(RemoteStore):
         return client_of(self._settings.aws, self._settings.proxies)
 
     def _checksum_of_etag(self, facts: Facts) -> Checksum | None:
-        found = None if _is_opaque(facts.headers) else etag_md5(facts.version)
+        found = etag_md5(facts.version, facts.headers)
         if found is None:
             return None
         md5, count = found
@@ -86,9 +86,3 @@ class S3Store(RemoteStore):
     def _forget(self) -> None:
         super()._forget()
         self._is_checksum_known = False
-
-
-def _is_opaque(headers: Mapping[str, str]) -> bool:
-    """Whether an object's ETag means nothing: the server encrypts with keys of its own."""
-    sse = "x-amz-server-side-encryption"
-    return f"{sse}-customer-algorithm" in headers or "kms" in headers.get(sse, "")

@@ -263,16 +263,12 @@ def _check_written(
             hint="Something else wrote the same key at the same time, or the server is faulty.",
         )
     shown = head.get("ETag", "")
-    if etag_md5(shown) and not is_opaque_etag(head) and shown.strip('"') != etag:
+    headers = head["ResponseMetadata"]["HTTPHeaders"]
+    if etag_md5(shown, headers) and shown.strip('"') != etag:
         raise StoreError(
             f"{location.url} has the ETag {shown}; the bytes sent have {etag}",
             hint="Something else wrote the same key at the same time, or the server is faulty.",
         )
-
-
-def is_opaque_etag(head: dict[str, Any]) -> bool:
-    """Whether an object's ETag means nothing: the server encrypts with keys of its own."""
-    return "SSECustomerAlgorithm" in head or "kms" in head.get("ServerSideEncryption", "")
 
 
 def _md5(data: bytes | bytearray) -> bytes:
