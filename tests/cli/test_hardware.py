@@ -13,7 +13,8 @@ from sample_packs import sample_pack
 from stub_libcuda import stub
 
 from zse.cli import run
-from zse.cli.hardware_models import SCHEMES, fits_in
+from zse.cli.hardware_models import SCHEMES, well_known_estimates
+from zse.cli.hardware_report import _models
 from zse.kernels.catalog import all_variants
 from zse.models.well_known import WELL_KNOWN
 
@@ -172,11 +173,10 @@ def test_a_child_process_finds_the_driver_by_its_usual_name_and_imports_no_torch
 
 
 def test_a_model_takes_more_at_a_wider_scheme_and_keys_are_half_as_wide_on_a_gpu() -> None:
-    gpu = {(fit.model, fit.quantization): fit for fit in fits_in(10**12, on_gpu=True)}
-    cpu = {(fit.model, fit.quantization): fit for fit in fits_in(0, on_gpu=False)}
+    gpu, cpu = well_known_estimates(on_gpu=True), well_known_estimates(on_gpu=False)
     for model in WELL_KNOWN:
         totals = [gpu[model, scheme].total_bytes for scheme in ("int4", "int8", "bf16")]
         assert totals == sorted(totals)
         assert 2 * gpu[model, "int4"].kv_bytes == cpu[model, "int4"].kv_bytes
-    assert all(fit.fits for fit in gpu.values())
-    assert not any(fit.fits for fit in cpu.values())
+    assert all(fit["fits"] for fit in _models(10**12, on_gpu=True))
+    assert not any(fit["fits"] for fit in _models(0, on_gpu=False))

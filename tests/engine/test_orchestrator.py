@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from zse.cli.hardware_models import fits_in
+from zse.cli.hardware_models import well_known_estimates
 from zse.deploy.sizing import need_of
 from zse.device.facts import GpuInfo
 from zse.device.survey import CudaSurvey, GpuState
@@ -178,7 +178,7 @@ def test_one_model_needs_the_same_of_a_gpu_whoever_asks(tmp_path):
     )
     assert made.estimate.total_bytes == asked_by_deploy.total_bytes < 16 * 10**9
     short = IntelligenceOrchestrator.min_memory(tmp_path, device="cuda")
-    fits = {(fit.model, fit.quantization): fit for fit in fits_in(24 * 10**9, on_gpu=True)}
-    assert short.estimate.total_bytes == fits["qwen2.5-14b", "int4"].total_bytes
+    known = well_known_estimates(on_gpu=True)
+    assert short.estimate.total_bytes == known["qwen2.5-14b", "int4"].total_bytes
     needs = short.estimate_requirements()["by_quantization"]["int4"]
     assert needs["total_bytes"] == short.estimate.total_bytes

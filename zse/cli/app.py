@@ -25,6 +25,11 @@ _completion_classes._sanitize_help_text = lambda text: text
 HELP_NAMES = ["-h", "--help"]
 
 
+def say(words: str) -> None:
+    """Tell a person something; stdout is for what was asked for."""
+    typer.echo(words, err=True)
+
+
 class App(typer.Typer):
     """A command, or a group of them: plain help, no suggestions but those of ``error_output``."""
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from typer import Option
 
-from zse.cli.app import App
+from zse.cli.app import App, say
 from zse.cli.parameters import AllowNoTokenizer, Force, Gpus, Json, Model, Quant
 from zse.errors import UsageError
 
@@ -145,11 +145,11 @@ def command(
     find_model = partial(_located, model, quant, settings, allow_no_tokenizer=allow_no_tokenizer)
     built = _build(recipe, options, kernels, settings, find_model)
     typer.echo(_as_json(built) if as_json else built.digest)
-    _say(_summary(built))
+    say(_summary(built))
     for words in dict.fromkeys(words for it in built.platforms for words in it.warnings):
-        _say(f"warning: {words}")
+        say(f"warning: {words}")
     for step in built.next_steps:
-        _say(f"{step.purpose}:\n  {step.command}")
+        say(f"{step.purpose}:\n  {step.command}")
 
 
 def _build(
@@ -170,15 +170,15 @@ def _build(
 
     check_options(recipe, options)
     check_places(recipe, options)
-    packs = find_image_packs(recipe.kernels.gpu, kernels, settings, _say)
+    packs = find_image_packs(recipe.kernels.gpu, kernels, settings, say)
     with clean_stop(), filling(settings, "images"):
         if options.model_mode is ModelMode.BAKED:
             model, facts = find_model()
             options = replace(options, model=model, model_facts=facts)
             check_model(options)
-        options = replace(options, kernels=build_image_packs(packs, settings.cache_dir, _say))
+        options = replace(options, kernels=build_image_packs(packs, settings.cache_dir, say))
         with staged_progress() as progress:
-            return build_image(recipe, options, _say, progress)
+            return build_image(recipe, options, say, progress)
 
 
 def _located(
@@ -229,16 +229,12 @@ def _recipe(name: str | None, gpu_names: list[str], *, has_kernels: bool) -> Rec
             hint=f"Leave out {given}, or choose --recipe cuda.",
         )
     if not name:
-        _say(_RECIPES_TAKEN[recipe.name].format(given=given))
+        say(_RECIPES_TAKEN[recipe.name].format(given=given))
     return replace(recipe, kernels=KernelRecipe(gpu=gpus)) if gpus else recipe
 
 
 def _platforms(text: str | None) -> tuple[str, ...]:
     return tuple(word.strip() for word in (text or "").split(",") if word.strip())
-
-
-def _say(words: str) -> None:
-    typer.echo(words, err=True)
 
 
 def _summary(built: BuiltImage) -> str:

@@ -10,7 +10,7 @@ from zse.options import load_fields
 from zse.records import record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Generator, Sequence
 
     import httpx
 
@@ -58,7 +58,7 @@ class LocalBackend:
         self._llm = LLM(model, progress=progress, **load_fields(load))
         self._values = {**sampling_defaults(self._llm.file), **options.given()}
 
-    def answer(self, messages: Sequence[Message]) -> Iterator[str]:
+    def answer(self, messages: Sequence[Message]) -> Generator[str]:
         """Yield the pieces of the answer. Closing the iterator stops it.
 
         Raises:
@@ -99,7 +99,7 @@ class ServerBackend:
         headers = {"authorization": f"Bearer {api_key}"}
         self._client = httpx.Client(timeout=timeout, headers=headers)
 
-    def answer(self, messages: Sequence[Message]) -> Iterator[str]:
+    def answer(self, messages: Sequence[Message]) -> Generator[str]:
         """Yield the pieces of the answer. Closing the iterator closes the connection.
 
         Raises:

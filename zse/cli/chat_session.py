@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import closing, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 import typer
 
+from zse.cli.app import say
 from zse.cli.error_output import show_error
 from zse.errors import StoreError, ZSEError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from zse.cli.chat_backends import Message
+    from zse.cli.chat_backends import LocalBackend, Message, ServerBackend
 
 HELP = """\
 /help           show this
@@ -29,13 +29,6 @@ PROMPT = "> "
 _LEAVE = frozenset({"/exit", "/quit", "/bye", "exit", "quit"})
 
 
-class Backend(Protocol):
-    """Answers conversations."""
-
-    def answer(self, messages: Sequence[Message]) -> Iterator[str]:
-        """Yield the pieces of an answer."""
-
-
 class Session:
     """One conversation.
 
@@ -45,7 +38,9 @@ class Session:
         is_terminal: Whether a person reads: prompts are shown, and an error does not end it.
     """
 
-    def __init__(self, backend: Backend, *, system: str = "", is_terminal: bool) -> None:
+    def __init__(
+        self, backend: LocalBackend | ServerBackend, *, system: str = "", is_terminal: bool
+    ) -> None:
         self._backend = backend
         self._system = system
         self._is_terminal = is_terminal
@@ -60,7 +55,7 @@ class Session:
     def run(self, source: TextIO) -> None:
         """Read messages until the end of input or ``/exit``."""
         if self._is_terminal:
-            typer.echo("Type a message, or /help.", err=True)
+            say("Type a message, or /help.")
         while (line := self._read(source)) is not None:
             text = line.strip()
             if text.lower() in _LEAVE:
@@ -80,7 +75,7 @@ class Session:
             typer.echo(err=True)
             return None
         except KeyboardInterrupt:
-            typer.echo("\nType /exit or press Ctrl-D to leave.", err=True)
+            say("\nType /exit or press Ctrl-D to leave.")
             return ""
 
     def _command(self, text: str) -> None:
@@ -90,15 +85,15 @@ class Session:
             typer.echo(HELP)
         elif name == "/reset":
             self._history.clear()
-            self._say("The conversation is forgotten.")
+            say("The conversation is forgotten.")
         elif name == "/system":
             self._system = argument
             self._history.clear()
-            self._say("The system message is set." if argument else "No system message.")
+            say("The system message is set." if argument else "No system message.")
         elif name == "/save" and argument:
             self._save(Path(argument).expanduser())
         else:
-            typer.echo(f"{text!r} is no command. /help lists them.", err=True)
+            say(f"{text!r} is no command. /help lists them.")
 
     def _ask(self, text: str) -> None:
         self._history.append({"role": "user", "content": text})
@@ -118,17 +113,12 @@ class Session:
 
     def _print_answer(self, pieces: list[str]) -> None:
         """Print an answer as it comes, collecting it; a stop keeps what was said."""
-        answer = self._backend.answer(self.messages)
-        try:
+        # Closing cancels the work; a generator that is left alone would go on.
+        with closing(self._backend.answer(self.messages)) as answer:
             for piece in answer:
                 pieces.append(piece)
                 typer.echo(piece, nl=False)
             typer.echo()
-        finally:
-            # Closing cancels the work; a generator that is left alone would go on.
-            close = getattr(answer, "close", None)
-            if close is not None:
-                close()
 
     def _save(self, path: Path) -> None:
         temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -139,16 +129,11 @@ class Session:
         except OSError as error:
             show_error(StoreError(f"cannot write {path}: {error.strerror}", hint="Try another."))
             return
-        self._say(f"Saved to {path}.")
-
-    def _say(self, text: str) -> None:
-        typer.echo(text, err=True)
+        say(f"Saved to {path}.")
 
 
 def _ask_terminal() -> str:
     # Importing readline gives input() editing and history; some Pythons are built without it.
-    import contextlib
-
-    with contextlib.suppress(ImportError):
+    with suppress(ImportError):
         import readline  # noqa: F401
     return input(PROMPT)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from zse.cli.app import App
+from zse.cli.app import App, say
 from zse.cli.parameters import Json, complete_model
 from zse.cli.table_flags import with_flags_of
 
@@ -63,7 +63,7 @@ def command(
         starts = []
         for number in range(1, repeat + 1):
             start = measure_start(target, timeout_seconds=timeout_seconds)
-            _say(f"start {number} of {repeat}: first token after {start.first_token_ms:.0f} ms")
+            say(f"start {number} of {repeat}: first token after {start.first_token_ms:.0f} ms")
             starts.append(start)
     limits_ms = measure_limits() if target.how == "process" else {}
     report = make_report(subject, target.how, starts, limits_ms=limits_ms, budget_ms=budget_ms)
@@ -92,7 +92,7 @@ def _subject(name: str, device: str, runner: str, stack: ExitStack) -> Subject:
                 device=device,
                 runner=runner,
                 auth_file=settings.registry_auth_file,
-                say=_say,
+                say=say,
             )
         )
     if runner:
@@ -102,7 +102,3 @@ def _subject(name: str, device: str, runner: str, stack: ExitStack) -> Subject:
         with opening_progress() as progress:
             name = str(locate_model(name, settings, progress=progress))
     return model_subject(name, device=device)
-
-
-def _say(words: str) -> None:
-    typer.echo(words, err=True)

@@ -10,8 +10,8 @@ import typer
 from typer import Argument, Option
 from typer.core import TyperCommand
 
-from zse.cli.app import App, command_of
-from zse.cli.deployed import TargetName
+from zse.cli.app import App, command_of, say
+from zse.cli.deployed import TargetName, send_request
 from zse.cli.deployed import app as of_deployed
 from zse.cli.parameters import Force, Json, complete_model
 from zse.cli.table_flags import with_flags_of
@@ -198,32 +198,17 @@ def _need(
 
 def _carry_out(plan: Plan, output: Path | None, *, is_forced: bool, is_applied: bool) -> None:
     from zse.deploy.carry_out import run_commands, write_files
+    from zse.deploy.deployed import keep_answer
     from zse.errors import UsageError
 
     if is_applied and plan.first:
         raise UsageError(f"--apply comes too early: {plan.first}")
     folder = output or Path(f"{plan.order.name}-{plan.target}")
     written = write_files(plan, folder, is_forced=is_forced)
-    _say(f"{len(written)} of {len(plan.files)} files written to {folder}")
+    say(f"{len(written)} of {len(plan.files)} files written to {folder}")
     if not is_applied:
-        _say("nothing was created yet: --apply does it, or the commands above, there")
+        say("nothing was created yet: --apply does it, or the commands above, there")
         return
     if plan.request is not None:
-        _send(plan, folder)
-    run_commands(plan.commands, folder, _say)
-
-
-def _send(plan: Plan, folder: Path) -> None:
-    from zse.deploy.deployed import keep_answer
-    from zse.deploy.runpod_api import send
-    from zse.settings import load_settings
-
-    assert plan.request is not None
-    _say(f"{plan.request.method} {plan.request.url}")
-    answer = send(plan.request, load_settings().runpod_api_key)
-    keep_answer(folder, answer)
-    typer.echo(json.dumps(answer, indent=2))
-
-
-def _say(words: str) -> None:
-    typer.echo(words, err=True)
+        keep_answer(folder, send_request(plan.request))
+    run_commands(plan.commands, folder, say)

@@ -6,17 +6,18 @@ import json
 import shlex
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Argument, Option
 
-from zse.cli.app import App
+from zse.cli.app import App, say
 from zse.deploy.registry import TARGETS
 from zse.deploy.verbs import Verb
 
 if TYPE_CHECKING:
     from zse.deploy.deployed import Action, Deployment
+    from zse.deploy.plan import Request
 
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ def command(
     The folder that `zse deploy` wrote holds zse-deploy.json, which knows the names. The platform's
     own tool does the work; where it has none, zse says what to do instead.
     """
+    from zse.deploy.carry_out import run_commands
     from zse.deploy.deployed import find_folder, make_action, recall
     from zse.deploy.errors import DeployError
 
@@ -55,27 +57,28 @@ def command(
         raise DeployError(f"{target} has no way to do this from here", hint=action.instead)
     if verb == Verb.DESTROY:
         _ask(deployed, action, folder, is_sure=yes)
-    _do(action, folder)
+    if action.request is not None:
+        send_request(action.request)
+    run_commands(action.commands, folder, say)
 
 
 def _ask(deployed: Deployment, action: Action, folder: Path, *, is_sure: bool) -> None:
     """Say what is about to be destroyed, where and how; ask unless the user is sure."""
     if action.stays:
-        typer.echo(f"what stays: {action.stays}", err=True)
+        say(f"what stays: {action.stays}")
     if not is_sure:
         for words in action.commands:
-            typer.echo(f"what runs in {folder}: {shlex.join(words)}", err=True)
+            say(f"what runs in {folder}: {shlex.join(words)}")
         typer.confirm(f"Destroy {deployed.name} on {deployed.target}?", abort=True, err=True)
 
 
-def _do(action: Action, folder: Path) -> None:
-    from zse.deploy.carry_out import run_commands
+def send_request(request: Request) -> Any:
+    """Send a platform's API a request, saying which; show and return its answer, if it has one."""
     from zse.deploy.runpod_api import send
     from zse.settings import load_settings
 
-    if action.request is not None:
-        typer.echo(f"{action.request.method} {action.request.url}", err=True)
-        answer = send(action.request, load_settings().runpod_api_key)
-        if answer is not None:
-            typer.echo(json.dumps(answer, indent=2))
-    run_commands(action.commands, folder, lambda words: typer.echo(words, err=True))
+    say(f"{request.method} {request.url}")
+    answer = send(request, load_settings().runpod_api_key)
+    if answer is not None:
+        typer.echo(json.dumps(answer, indent=2))
+    return answer

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from zse.cli.hardware_models import SCHEMES, fits_in
+from zse.cli.hardware_models import SCHEMES, well_known_estimates
 from zse.device.probe import probe
 from zse.device.survey import survey_cuda
 from zse.errors import NotFoundError
@@ -46,9 +46,7 @@ def build_report(settings: Settings, *, kernels: str) -> dict[str, Any]:
         },
         "cuda": {"driver_version": cuda.driver_version, "problem": _as_json(cuda.problem)},
         "gpus": [_describe_gpu(gpu, settings, explicit) for gpu in cuda.gpus],
-        "cpu_models": [
-            asdict(fit) for fit in fits_in(machine.available_memory_bytes, on_gpu=False)
-        ],
+        "cpu_models": _models(machine.available_memory_bytes, on_gpu=False),
     }
 
 
@@ -64,15 +62,23 @@ def _describe_gpu(gpu: GpuState, settings: Settings, explicit: str) -> dict[str,
         "driver_version": f"{info.driver_version // 1000}.{info.driver_version % 1000 // 10}",
         "problem": _as_json(gpu.problem),
         "kernels": _describe_pack(info, settings, explicit),
-        "models": []
-        if gpu.problem
-        else [asdict(fit) for fit in fits_in(info.free_bytes, on_gpu=True)],
+        "models": [] if gpu.problem else _models(info.free_bytes, on_gpu=True),
     }
+
+
+def _models(free_bytes: int, *, on_gpu: bool) -> list[dict[str, Any]]:
+    """Return what every well-known model takes at every scheme, and whether a memory has it."""
+    shown = ("quantization", "context_tokens", "weights_bytes", "kv_bytes", "total_bytes")
+    return [
+        {"model": model}
+        | {name: getattr(estimate, name) for name in shown}
+        | {"fits": estimate.total_bytes <= free_bytes}
+        for (model, _), estimate in well_known_estimates(on_gpu=on_gpu).items()
+    ]
 
 
 def _describe_pack(info: GpuInfo, settings: Settings, explicit: str) -> dict[str, Any]:
     """Say which pack serving would use, what it lacks, or why there is none."""
-    empty = {"pack": "", "num_kernels": 0, "missing": [], "skipped": {}}
     try:
         pack = find_pack(
             info,
@@ -81,19 +87,17 @@ def _describe_pack(info: GpuInfo, settings: Settings, explicit: str) -> dict[str
             cache_dir=settings.cache_dir,
             build=False,
         )
-    except KernelPackNotFound as error:
+    except (KernelPackError, NotFoundError) as error:
+        problem = _as_json(error)
         targets = targets_for(info.target)
-        if targets and find_spec("triton") is not None:
+        if isinstance(error, KernelPackNotFound) and targets and find_spec("triton") is not None:
             name = targets[0].name
             problem = {
                 "message": f"there is no kernel pack for {info.name} ({name}) yet",
                 "hint": f"Serving builds one when it is first needed, which takes minutes; ahead "
                 f"of that: zse kernels build --gpu {name} -o PACK.",
             }
-            return {**empty, "problem": problem}
-        return {**empty, "problem": _as_json(error)}
-    except (KernelPackError, NotFoundError) as error:
-        return {**empty, "problem": _as_json(error)}
+        return {"pack": "", "num_kernels": 0, "missing": [], "skipped": {}, "problem": problem}
     return {
         "pack": pack.name,
         "num_kernels": len(pack),

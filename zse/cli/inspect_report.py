@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from zse.format.reader import ZSEReader
-    from zse.format.spec import ZSEHeader
+    from zse.format.spec import Region, ZSEHeader
     from zse.stream.remote import RemoteReader
 
     Reader = ZSEReader | RemoteReader
@@ -75,26 +76,12 @@ def build_tables(reader: Reader, *, verified: bool, sha256: str = "") -> list[Ta
         )
         for tensor in header.tensors
     ]
-    region_columns = ("name", "offset", "bytes", "sha256")
     return [
         Table(title="file", columns=("field", "value"), rows=summary),
         _mapping_table("model config", header.model_config),
         _mapping_table("provenance", header.provenance),
-        Table(
-            title="sections",
-            columns=region_columns,
-            rows=[
-                (s.name, str(s.offset_bytes), str(s.length_bytes), s.sha256)
-                for s in header.sections
-            ],
-        ),
-        Table(
-            title="groups",
-            columns=region_columns,
-            rows=[
-                (g.name, str(g.offset_bytes), str(g.length_bytes), g.sha256) for g in header.groups
-            ],
-        ),
+        _region_table("sections", header.sections),
+        _region_table("groups", header.groups),
         Table(
             title="tensors", columns=("name", "scheme", "shape", "offset", "bytes"), rows=tensors
         ),
@@ -103,6 +90,11 @@ def build_tables(reader: Reader, *, verified: bool, sha256: str = "") -> list[Ta
 
 def _header_sha256(header: ZSEHeader) -> str:
     return hashlib.sha256(header.to_bytes()).hexdigest()
+
+
+def _region_table(title: str, regions: Sequence[Region]) -> Table:
+    rows = [(r.name, str(r.offset_bytes), str(r.length_bytes), r.sha256) for r in regions]
+    return Table(title=title, columns=("name", "offset", "bytes", "sha256"), rows=rows)
 
 
 def _mapping_table(title: str, mapping: Any) -> Table:
@@ -118,27 +110,17 @@ def _bytes_by_scheme(header: ZSEHeader) -> dict[str, int]:
 
 
 def _count_parameters(header: ZSEHeader) -> int:
-    total = 0
-    for tensor in header.tensors:
-        count = 1
-        for size in tensor.shape:
-            count *= size
-        total += count
-    return total
+    return sum(math.prod(tensor.shape) for tensor in header.tensors)
 
 
 def print_tables(tables: Sequence[Table]) -> None:
     """Print tables: drawn on a terminal that may have it, as plain text elsewhere."""
-    if sys.stdout.isatty() and not load_settings().no_color:
-        _print_rich(tables)
-    else:
-        _print_plain(tables)
+    is_drawn = sys.stdout.isatty() and not load_settings().no_color
+    (_print_rich if is_drawn else _print_plain)([table for table in tables if table.rows])
 
 
 def _print_plain(tables: Sequence[Table]) -> None:
     for table in tables:
-        if not table.rows:
-            continue
         typer.echo(f"[{table.title}]")
         rows = [tuple(printable(cell) for cell in row) for row in (table.columns, *table.rows)]
         widths = [max(len(row[column]) for row in rows) for column in range(len(table.columns))]
@@ -156,8 +138,6 @@ def _print_rich(tables: Sequence[Table]) -> None:
 
     console = Console()
     for table in tables:
-        if not table.rows:
-            continue
         shown = RichTable(title=table.title, title_justify="left", title_style="bold")
         for column in table.columns:
             numeric = column in ("offset", "bytes")

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from zse.kernels.variant import Variant
 
 _LINE_SECONDS = 10.0
+_ENTRY_FACTS = (
+    "key", "registers", "stack_bytes", "shared_bytes", "global_scratch_bytes",
+    "num_warps", "programmatic", "trailing_pointers", "sha256",
+)  # fmt: skip
 
 
 @contextmanager
@@ -106,7 +110,6 @@ def describe_pack(pack: KernelPack, wanted: Iterable[Variant]) -> dict[str, Any]
     Raises:
         KernelPackError: A kernel in it is damaged.
     """
-    entries = [pack.entry(key) for key in pack]
     return {
         "path": pack.name,
         "target": pack.target,
@@ -116,19 +119,8 @@ def describe_pack(pack: KernelPack, wanted: Iterable[Variant]) -> dict[str, Any]
         "missing": list(pack.missing(wanted)),
         "skipped": dict(pack.skipped),
         "kernels": [
-            {
-                "key": entry.key,
-                "bytes": len(entry.image),
-                "registers": entry.registers,
-                "stack_bytes": entry.stack_bytes,
-                "shared_bytes": entry.shared_bytes,
-                "global_scratch_bytes": entry.global_scratch_bytes,
-                "num_warps": entry.num_warps,
-                "programmatic": entry.programmatic,
-                "trailing_pointers": entry.trailing_pointers,
-                "sha256": entry.sha256,
-            }
-            for entry in entries
+            {"bytes": len(entry.image)} | {name: getattr(entry, name) for name in _ENTRY_FACTS}
+            for entry in map(pack.entry, pack)
         ],
     }
 

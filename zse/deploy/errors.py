@@ -12,6 +12,17 @@ class DeployError(ZSEError):
     http_status = 502
 
 
+class ColdStartError(DeployError):
+    """The server that is measured did not start, or did not answer."""
+
+
+class OverBudgetError(DeployError):
+    """The start is slower than the budget allows."""
+
+    exit_code = 13
+    default_hint = "The table says which phase it was; docs/guides/cold-start.md says what helps."
+
+
 class DeployRule(BrokenRule):
     """What a ``UsageError`` of a deployment is about."""
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from timed_server import TimedServer, measure_starts, spread
 
 from peers.errors import PeerNotRunError
-from zse.deploy.measure.errors import ColdStartError
+from zse.deploy.errors import ColdStartError
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from zse.deploy.measure.errors import OverBudgetError
+from zse.deploy.errors import OverBudgetError
 from zse.deploy.measure.report import make_report, measure_limits
 from zse.deploy.measure.start import LedgerPhase, Start
 

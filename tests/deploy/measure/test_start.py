@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from zse.deploy.measure.errors import ColdStartError
+from zse.deploy.errors import ColdStartError
 from zse.deploy.measure.start import Subject, measure_start
 
 ROOT = Path(__file__).parents[3]

@@ -9,7 +9,7 @@ import time
 from dataclasses import asdict, field
 from typing import TYPE_CHECKING, Any
 
-from zse.deploy.measure.errors import OverBudgetError
+from zse.deploy.errors import OverBudgetError
 from zse.records import record
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import field
 from typing import IO, TYPE_CHECKING, Any
 
-from zse.deploy.measure.errors import ColdStartError
+from zse.deploy.errors import ColdStartError
 from zse.records import record
 from zse.settings import subprocess_environment
 
@@ -118,7 +118,13 @@ def measure_start(
             variables["ZSE_START_TIME_NS"] = str(time.time_ns())
         began = time.perf_counter()
         with _running(command, variables, log) as process:
-            watch = _Watch(process, port, began, timeout_seconds, log)
+            watch = _Watch(
+                process=process,
+                port=port,
+                began=began,
+                timeout_seconds=timeout_seconds,
+                log=log,
+            )
             dialogue = subject.dialogue
             live_ms = watch.wait(dialogue.live_path) if dialogue.live_path else 0.0
             ready_ms = watch.wait(dialogue.ready_path)
@@ -129,36 +135,30 @@ def measure_start(
     return Start(live_ms=live_ms, ready_ms=ready_ms, first_token_ms=first_token_ms, ledger=ledger)
 
 
+@record
 class _Watch:
     """A process with a stopwatch."""
 
-    def __init__(
-        self,
-        process: subprocess.Popen[bytes],
-        port: int,
-        began: float,
-        timeout_seconds: float,
-        log: IO[bytes],
-    ) -> None:
-        self._process = process
-        self._port = port
-        self._began = began
-        self._timeout_seconds = timeout_seconds
-        self._log = log
+    process: subprocess.Popen[bytes]
+    port: int
+    began: float
+    """By ``time.perf_counter``, in seconds."""
+    timeout_seconds: float
+    log: IO[bytes]
 
     def wait(self, path: str) -> float:
         """Return the ms until a path answers 200."""
-        while self._elapsed_ms() < self._timeout_seconds * 1000:
+        while self._elapsed_ms() < self.timeout_seconds * 1000:
             try:
                 with self._request("GET", path) as answer:
                     if answer.status == http.HTTPStatus.OK:
                         return self._elapsed_ms()
             except (OSError, http.client.HTTPException):
                 pass
-            if self._process.poll() is not None:
-                raise self._failure(f"the server ended with code {self._process.returncode}")
+            if self.process.poll() is not None:
+                raise self._failure(f"the server ended with code {self.process.returncode}")
             time.sleep(_POLL_SECONDS)
-        raise self._failure(f"{path} was not answered with 200 in {self._timeout_seconds:g} s")
+        raise self._failure(f"{path} was not answered with 200 in {self.timeout_seconds:g} s")
 
     def ask(self, dialogue: Dialogue) -> float:
         """Return the ms until the first text of a streamed answer."""
@@ -193,13 +193,13 @@ class _Watch:
         }
 
     def _elapsed_ms(self) -> float:
-        return (time.perf_counter() - self._began) * 1000
+        return (time.perf_counter() - self.began) * 1000
 
     @contextmanager
     def _request(
         self, method: str, path: str, body: bytes | None = None
     ) -> Iterator[http.client.HTTPResponse]:
-        connection = http.client.HTTPConnection(HOST, self._port, timeout=self._timeout_seconds)
+        connection = http.client.HTTPConnection(HOST, self.port, timeout=self.timeout_seconds)
         try:
             connection.request(method, path, body, {"content-type": "application/json"})
             yield connection.getresponse()
@@ -207,8 +207,8 @@ class _Watch:
             connection.close()
 
     def _failure(self, what: str) -> ColdStartError:
-        self._log.seek(0)
-        words = self._log.read()[-_LOG_BYTES:].decode(errors="replace").strip()
+        self.log.seek(0)
+        words = self.log.read()[-_LOG_BYTES:].decode(errors="replace").strip()
         return ColdStartError(f"{what}; its last words:\n{words}" if words else what)
 
 
