@@ -78,7 +78,6 @@ def dequantize(entry: TensorEntry, parts: Mapping[str, torch.Tensor]) -> torch.T
     """Return the numbers that a stored tensor stands for.
 
     Args:
-        entry: The tensor's entry.
         parts: Its parts by role, with the dtypes and shapes of the entry.
 
     Returns:

@@ -56,9 +56,6 @@ class Container:
         Args:
             prefix: The first 64 bytes, or all there are.
             size_bytes: Size of the whole.
-
-        Raises:
-            FormatError: Its ``rule`` says what is broken.
         """
         found = prefix[: len(self.magic)]
         if found != self.magic[: len(prefix)]:

@@ -20,13 +20,7 @@ class Contents:
     """Look-ups in a checked header; readers add the bytes.
 
     Args:
-        path: Where the file is, for messages.
         header: Parsed, not yet validated.
-        header_end_bytes: Offset of the first byte after the header's JSON.
-        size_bytes: Size of the file.
-
-    Raises:
-        FormatError: Its ``rule`` says what is broken.
     """
 
     def __init__(

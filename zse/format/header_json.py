@@ -60,10 +60,6 @@ def dump_canonical(document: Any, default: Callable[[Any], Any] | None = None) -
 def parse_object(raw: bytes, where: str = "the header") -> dict[str, Any]:
     """Parse one JSON object, refusing what is deep, huge, ambiguous or not strict JSON.
 
-    Args:
-        raw: What should be UTF-8 JSON.
-        where: What it is, for messages.
-
     Raises:
         FormatError: Its ``rule`` says what is broken.
     """
@@ -133,8 +129,6 @@ class Fields:
     """One object of the header, read field by field, each with its type.
 
     Args:
-        value: What the JSON holds at this place.
-        where: The place in words, for error messages.
         keys: The exact set of keys that the object must have.
 
     Raises:

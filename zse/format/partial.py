@@ -33,9 +33,6 @@ def write_at(fd: int, data: bytes, offset_bytes: int) -> None:
 class PartialFile:
     """``<path>.partial`` and its journal ``<path>.partial.json``.
 
-    Args:
-        path: The final name.
-
     Raises:
         NotFoundError: The folder does not exist.
         UsageError: Another process holds the partial file.

@@ -29,15 +29,8 @@ if TYPE_CHECKING:
 def read_header(fd: int, file_size_bytes: int) -> tuple[ZSEHeader, int]:
     """Read and check the prefix and the header of an open file.
 
-    Args:
-        fd: A file descriptor that can be read at any offset.
-        file_size_bytes: Size of the file.
-
     Returns:
         The header, and the offset of the first byte after its JSON.
-
-    Raises:
-        FormatError: Its ``rule`` says what is broken.
     """
     prefix = os.pread(fd, PREFIX_BYTES, 0)
     length, digest = parse_prefix(prefix, file_size_bytes)
@@ -46,11 +39,7 @@ def read_header(fd: int, file_size_bytes: int) -> tuple[ZSEHeader, int]:
 
 
 def parse_prefix(prefix: bytes, file_size_bytes: int) -> tuple[int, bytes]:
-    """Return the header's length in bytes and its SHA-256 from the first 64 bytes of a file.
-
-    Raises:
-        FormatError: Its ``rule`` says what is broken.
-    """
+    """Return the header's length in bytes and its SHA-256 from the first 64 bytes of a file."""
     if prefix[:4] == b"GGUF":
         message = "the file is GGUF, llama.cpp's format, and no .zse file"
         raise Rule.BAD_MAGIC(message, hint=GGUF_HINT)
@@ -63,11 +52,7 @@ def parse_prefix(prefix: bytes, file_size_bytes: int) -> tuple[int, bytes]:
 
 
 def parse_header(raw: bytes, digest: bytes) -> ZSEHeader:
-    """Check the header's SHA-256 and parse it.
-
-    Raises:
-        FormatError: Its ``rule`` says what is broken.
-    """
+    """Check the header's SHA-256 and parse it."""
     return ZSEHeader.from_bytes(checked_header(raw, digest))
 
 
@@ -131,9 +116,6 @@ class ZSEReader(Contents):
     """Random access to one file. Use it as a context manager.
 
     Views and tensors taken from a reader stay valid after ``close``: they keep the mapping alive.
-
-    Args:
-        path: The file.
 
     Raises:
         NotFoundError: There is no such file, or it is a folder.

@@ -58,7 +58,6 @@ def parts_for(
     """Return ``(role, dtype, shape)`` of each part of a tensor, in file order.
 
     Args:
-        scheme: How the tensor is stored.
         shape: Logical shape; quantized tensors are matrices [N, K].
         group_size: Elements along K that share a scale: 128, 64 or 32; 0 for other schemes.
 

@@ -260,11 +260,7 @@ class ZSEHeader:
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> ZSEHeader:
-        """Parse a header. Offsets are checked against a file by ``validate``, not here.
-
-        Raises:
-            FormatError: Its ``rule`` says what is broken.
-        """
+        """Parse a header. Offsets are checked against a file by ``validate``, not here."""
         fields = Fields(parse_object(raw), "the header", _HEADER_KEYS)
         version = fields.count("format_version")
         if version != VERSION:

@@ -34,9 +34,7 @@ def validate(
     """Check names, alignment, bounds, overlap and order.
 
     Args:
-        header: A parsed header.
         header_end_bytes: Offset of the first byte after the header's JSON.
-        file_size_bytes: Size of the file that the header came from.
 
     Returns:
         The tensors of each group, by group name.

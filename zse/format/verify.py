@@ -27,8 +27,6 @@ def verify_contents(header: ZSEHeader, data: Sliceable, *, header_end_bytes: int
     """Check a file whose header was validated.
 
     Args:
-        header: The validated header.
-        data: The whole file.
         header_end_bytes: Offset of the first byte after the header's JSON.
 
     Raises:

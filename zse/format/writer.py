@@ -46,9 +46,7 @@ class ZSEWriter:
     exception removes the partial file, unless it is kept for a resume.
 
     Args:
-        path: The final name.
         architecture: Model family, such as ``llama``.
-        model_config: The model's configuration as JSON values.
         provenance: Where the model came from, as JSON values. It must not depend on the clock or
             on the machine, or the file is not reproducible.
         resume: Go on with a partial file left by a writer with the same plan, if there is one, and
@@ -146,7 +144,6 @@ class ZSEWriter:
         """Write the next part, or the next rows of it.
 
         Args:
-            name: The tensor.
             role: The part, such as ``qweight``.
             data: Contiguous little-endian bytes of whole rows (along the first dimension).
             row_offset: The first of these rows; rows come in order without a gap.

@@ -63,7 +63,6 @@ class Hub:
         """Download what a conversion needs of one revision; files in the cache are not fetched.
 
         Args:
-            repository: ``owner/name``.
             revision: Branch, tag or commit; None means the default branch.
 
         Raises:

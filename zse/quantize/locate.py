@@ -51,9 +51,7 @@ def locate_model(
     Args:
         model: Anything ``resolve_model`` knows. What is behind an address is fetched, what is a
             checkpoint is converted.
-        settings: Where the cache is, and how addresses are reached.
         quant: As for ``convert_model``; None means int8 for built-ins, int4 for others.
-        progress: Called while the file is fetched or the checkpoint is converted.
 
     Raises:
         UsageError: The address is malformed.

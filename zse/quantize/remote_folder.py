@@ -37,7 +37,6 @@ def fetch_folder(
 
     Args:
         location: ``s3://bucket/folder``, with or without a slash at the end.
-        settings: Where the cache is, and how the storage is reached.
         check: Given the folder's address and its files' names before anything is fetched.
         progress: Called with bytes of all files together.
 

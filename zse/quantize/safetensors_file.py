@@ -42,9 +42,6 @@ class StoredTensor:
 class SafetensorsFile:
     """An open safetensors file. Reads are safe from several threads.
 
-    Args:
-        path: The file.
-
     Raises:
         CheckpointError: The file is missing, cut short, or its header breaks the format.
     """

@@ -47,8 +47,6 @@ class TensorStream:
     """Moves tensors from a checkpoint to a writer. Use as a context manager.
 
     Args:
-        checkpoint: Where rows come from.
-        writer: Where parts go.
         on_bytes: Called with the number of checkpoint bytes that were converted since.
         num_workers: Threads; 0 means one for each CPU that this process may use.
     """

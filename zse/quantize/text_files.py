@@ -115,7 +115,6 @@ def check_texts(
     """Try the tokenizer and the template that a file will hold; return what is to be said.
 
     Args:
-        sections: The sections of the file.
         vocab_size: Rows of the embedding.
         options: A template that the user gave must work.
 

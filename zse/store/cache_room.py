@@ -23,8 +23,6 @@ def shrink(cache_dir: Path, most_bytes: int, *, keep: Path | None = None) -> lis
     everything stays.
 
     Args:
-        cache_dir: ``Settings.cache_dir``.
-        most_bytes: Most that may stay.
         keep: A model that stays, finished or not.
 
     Returns:

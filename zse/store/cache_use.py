@@ -100,10 +100,6 @@ def check_tagged(cache_dir: Path) -> None:
 def using(cache_dir: Path, area: str) -> Iterator[Path]:
     """Yield a folder of the cache, made if need be, of which nothing is removed meanwhile.
 
-    Args:
-        cache_dir: ``Settings.cache_dir``.
-        area: The folder's name, which a ``Kind`` has.
-
     Raises:
         StoreError: The folder cannot be used.
         DiskFullError: Its disk is full.

@@ -25,9 +25,6 @@ def copy_object(
     Nothing is published unless every check holds, and damaged bytes are not kept.
 
     Args:
-        source: What to copy.
-        writer: Where to.
-        progress: Called after each chunk.
         sha256: The digest that the caller knows; otherwise the one that the store knows.
 
     Raises:
@@ -73,9 +70,7 @@ def read_digests(
     """Read a whole object for its digests.
 
     Args:
-        source: What to read.
         expected: What the caller will compare with.
-        progress: Called after each chunk.
 
     Raises:
         NotFoundError: The source does not exist.

@@ -53,7 +53,6 @@ class HubPlace:
 
     Args:
         location: The file; a folder of it may be listed, not asked for.
-        hub: Which hub, and who asks.
 
     Raises:
         RefusedError: The hub's address is not encrypted.

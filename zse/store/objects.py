@@ -17,11 +17,6 @@ def open_object(
 ) -> RangedObject:
     """Open an object behind s3://, hf:// or https://: one small request, or two.
 
-    Args:
-        location: The object.
-        settings: Who asks, and by which way.
-        prefix_bytes: How much of it is read at once.
-
     Raises:
         UsageError: The location names a folder.
         NotFoundError: There is no such object.

@@ -43,11 +43,8 @@ def check_output(
     """Refuse an output that would replace something.
 
     Args:
-        out: A path or an address that can be written.
-        settings: How an address is reached.
         force: What is there may be replaced, and the output may lie inside ``folder``.
         inputs: Files that are read; none of them is ever replaced.
-        folder: A folder of the user's that is read.
 
     Raises:
         WouldReplaceError: Something is there, or the output lies inside ``folder``.
@@ -82,9 +79,6 @@ def existing_copy(
     """Say whether a copy is needed: None when it is, else what a copy would have reported.
 
     Args:
-        source: What is copied.
-        target: Where to.
-        force: Whatever is there may be replaced.
         progress: Called while a file that may be the same is read.
         sha256: The digest that the caller knows of the source.
 

@@ -30,12 +30,7 @@ _REPR_DIGEST = re.compile(r"(?:^|,)\s*sha-256=:([A-Za-z0-9+/=]+):", re.IGNORECAS
 
 
 class RemoteStore:
-    """One object that can be read; see ``Store``.
-
-    Args:
-        location: Where it is.
-        settings: Who asks, and by which way.
-    """
+    """One object that can be read; see ``Store``."""
 
     def __init__(self, location: Location, settings: Settings) -> None:
         self._location, self._settings = location, settings

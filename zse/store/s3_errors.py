@@ -42,7 +42,6 @@ def s3_error(
     """Return the error for an answer of a server.
 
     Args:
-        location: What was asked for.
         code: The server's word for it, or the status.
         text: What the server says beside.
         is_anonymous: Nobody's key was shown to it.

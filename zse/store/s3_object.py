@@ -30,10 +30,6 @@ _ERROR = re.compile(r"<Code>([^<]*)</Code>(?:.*?<Message>([^<]*)</Message>)?", r
 class S3Account:
     """Where S3 is and who asks: one rule for all that reads and writes there.
 
-    Args:
-        aws: What the environment says.
-        proxies: The way to other machines.
-
     Raises:
         StoreError: The endpoint or the profile is not usable.
     """
@@ -93,10 +89,6 @@ def account_of(aws: AWSSettings, proxies: ProxySettings) -> S3Account:
 
 class S3Place:
     """How one object is asked for; see ``Place``.
-
-    Args:
-        location: The object.
-        account: Where S3 is and who asks.
 
     Raises:
         UsageError: The location names a folder.

@@ -58,11 +58,7 @@ def upload_file(
     """Upload a file and check what arrived.
 
     Args:
-        client: The S3 client.
-        local_path: What to send.
-        location: The object.
         cache_dir: Where an upload that may be taken up again is remembered.
-        progress: Called after each part.
         resume: Take up what a killed upload of the same file left and remove other unfinished
             uploads to the same key; leave what was sent if this upload fails.
 

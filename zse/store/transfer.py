@@ -24,10 +24,6 @@ if TYPE_CHECKING:
 def open_store(url: str | Path | Location, settings: Settings) -> Store:
     """Return the store for a path or an address; nothing is read yet.
 
-    Args:
-        url: The path or the address.
-        settings: Who asks, and by which way.
-
     Raises:
         UsageError: The location is not well formed.
         RefusedError: It is a web address that is not encrypted.
@@ -83,10 +79,6 @@ def fetch(
     """Copy an object to a local file, atomically; the digest that its store knows is checked.
 
     Args:
-        url: The object.
-        local_path: The file.
-        settings: How it is reached.
-        progress: Called after each chunk.
         resume: Go on with what an earlier copy left, and leave what is done if this one fails.
         sha256: The digest that the caller knows.
 

@@ -13,7 +13,6 @@ def write_whole(path: Path, data: bytes | str, *, mode: int = 0o644) -> None:
     Args:
         path: The file; its folder is made when it is not there.
         data: What it holds; text is written as UTF-8.
-        mode: Its permissions.
 
     Raises:
         OSError: It cannot be written; what was there before is there still.

@@ -23,8 +23,6 @@ class BitsandbytesLayers:
 
     Args:
         reader: The file; it must hold NF4 layers.
-        device: Where layers live.
-        dtype: Type that they compute in.
 
     Raises:
         MissingDependencyError: bitsandbytes is not installed.
@@ -86,7 +84,6 @@ def to_bitsandbytes(qweight: torch.Tensor, group_size: int) -> torch.Tensor:
 
     Args:
         qweight: uint8 [N, K/2] in the order of the file.
-        group_size: G.
 
     Returns:
         uint8 [N * K / 2, 1].

@@ -26,9 +26,7 @@ def fill_model(
 
     Args:
         model: A transformers model whose parameters are on the meta device.
-        reader: The file.
         layers: What linear layers become.
-        device: Where tensors go.
         dtype: Of embeddings and norms.
 
     Raises:

@@ -96,7 +96,6 @@ class ZSELinear(torch.nn.Module):
     Args:
         weight: The matrix; its parts are copied to the device.
         bias: Float32 [N].
-        device: Where the layer lives.
         kernels: Multiplies on the GPU; None for torch.
     """
 

@@ -20,7 +20,6 @@ class Answer:
     """Status and headers of an answer; the body is read from it.
 
     Args:
-        connection: Where the body comes from.
         head: Status line and header lines.
         rest: The part of the body that came with them.
         has_body: Whether the request is one whose answer has a body.

@@ -44,7 +44,6 @@ class Connection:
     """Connects when it is first used.
 
     Args:
-        server: Whom to.
         tls: Makes what encrypts; called for a server that wants it.
         timeout_seconds: How long nothing may come.
     """

@@ -44,8 +44,6 @@ class CredentialChain:
     """Credentials of one account, shared by threads.
 
     Args:
-        aws: What the environment says.
-        profile: What the chosen profile says.
         proxies: The way to AWS; the machine and the container are asked directly.
     """
 

@@ -81,12 +81,8 @@ class HttpPool:
         """Send a request and yield the answer; the connection is kept if its body was read whole.
 
         Args:
-            url: ``http(s)://host[:port]/path``.
             headers: To send, wherever a redirect leads.
             private: Headers for the server of ``url`` alone: a redirect must not carry them away.
-            method: Of the request.
-            body: To send with it.
-            follow: Which redirects are followed.
 
         Raises:
             OSError: The connection failed.

@@ -36,12 +36,6 @@ def is_link_local(host: str) -> bool:
 def proxy_for(scheme: str, host: str, port: int, settings: ProxySettings) -> Proxy | None:
     """Return the proxy for a server; None where it is asked directly.
 
-    Args:
-        scheme: ``http`` or ``https``.
-        host: Name or address, without brackets.
-        port: Of the server.
-        settings: What the environment says.
-
     Raises:
         UsageError: The proxy's address is not usable.
     """

@@ -105,7 +105,6 @@ class RangedObject:
     """One object; a ``ByteSource``. Opening it is one GET, which also tells its size and version.
 
     Args:
-        place: Where it is.
         pool: Connections; closed with the object.
         prefix_bytes: How much is read at once, and then need not be asked for again.
 

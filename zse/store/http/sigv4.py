@@ -29,11 +29,7 @@ class Credentials:
 
 
 class Signatures:
-    """Headers that are made anew once a minute; the servers accept them for a quarter of an hour.
-
-    Args:
-        sign: Makes them.
-    """
+    """Headers that are made anew once a minute; servers accept them for a quarter of an hour."""
 
     def __init__(self, sign: Callable[[], dict[str, str]]) -> None:
         self._sign = sign
@@ -61,14 +57,10 @@ def sign(
     """Return the headers that authorize a request to S3 without a body.
 
     Args:
-        credentials: Who asks.
         host: As in the Host header.
         path: Percent-encoded, without a query.
-        region: Of the bucket.
-        method: Of the request.
         query: Percent-encoded, its parts sorted, each with a ``=``.
         headers: Others to sign; those that are not signed may be added to what is returned.
-        seconds: The time, since 1970; now when not given.
     """
     moment = time.gmtime(time.time() if seconds is None else seconds)
     stamp = time.strftime("%Y%m%dT%H%M%SZ", moment)
