@@ -35,7 +35,7 @@ def both(project, build):
             )
         )
     layout = ImageLayout(project / "base")
-    layout.add_image(layout.add(MEDIA_TYPE_INDEX, build_index(manifests)), "both")
+    layout.add_image(layout.add(MEDIA_TYPE_INDEX, build_index(manifests, annotations={})), "both")
     return f"oci:{project / 'base'}:both"
 
 

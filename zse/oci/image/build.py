@@ -67,7 +67,7 @@ def build_image(
             _check_size(build, image.summary)
         top = images[0].manifest
         if len(images) > 1:
-            content = build_index([image.manifest for image in images])
+            content = build_index([image.manifest for image in images], annotations={})
             top = layout.add(MEDIA_TYPE_INDEX, content)
         attestations = [
             attestation

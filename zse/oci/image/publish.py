@@ -68,5 +68,5 @@ def _push_referrer(registry: Registry, layout: ImageLayout, attestation: Attesta
     tag = referrers_tag(attestation.subject.digest)
     listed = registry.tagged_referrers(attestation.subject.digest)
     others = [item for item in listed if item.digest != attestation.manifest.digest]
-    content = build_index([*others, attestation.manifest])
+    content = build_index([*others, attestation.manifest], annotations={})
     registry.push_manifest(tag, content, MEDIA_TYPE_INDEX)

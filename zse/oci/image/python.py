@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from zse.oci.debian.index import Package
     from zse.oci.debian.packages import Archive
-    from zse.oci.recipe import Recipe
+    from zse.oci.image.options import Build
 
 _PACKAGES = (
     "python{}-minimal", "libpython{}-minimal", "libpython{}-stdlib", "libc6", "libexpat1", "zlib1g",
@@ -61,17 +61,14 @@ class ImagePython:
     """Finds the image's Python in the locks, and unpacks it when the first source is compiled.
 
     Args:
-        recipe: As it is for one platform.
-        locks: Folder of its lock files; read when the version is first asked for.
+        build: Of one platform; its locks are read when the version is first asked for. Its cache's
+            folder must allow programs to run.
         archive: Gives access to a Debian mirror.
-        scratch: Folder for what is unpacked; must allow programs to run.
     """
 
-    def __init__(
-        self, recipe: Recipe, locks: Path, archive: Callable[[], Archive], scratch: Path
-    ) -> None:
-        self._recipe, self._locks = recipe, locks
-        self._archive, self._scratch = archive, scratch
+    def __init__(self, build: Build, archive: Callable[[], Archive]) -> None:
+        self._recipe, self._locks = build.recipe, build.locks
+        self._archive, self._scratch = archive, build.options.cache_dir
 
     def __enter__(self) -> Self:
         return self

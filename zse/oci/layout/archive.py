@@ -54,18 +54,13 @@ def write_archive(
     annotations = {**top.annotations, REFERENCE_NAME: name.tag, _IMAGE_NAME: str(name)}
     digests = [top.digest, *blobs]
     if referrers:
-        listed = layout.add(MEDIA_TYPE_INDEX, build_index(referrers)).digest
+        listed = layout.add(MEDIA_TYPE_INDEX, build_index(referrers, annotations={})).digest
         annotations[REFERRERS] = listed
         digests.append(listed)
-    index = {
-        "schemaVersion": 2,
-        "mediaType": MEDIA_TYPE_INDEX,
-        "manifests": [replace(top, annotations=annotations).to_json()],
-    }
+    index = build_index([replace(top, annotations=annotations)])
+    docker = canonical_json(_docker_manifest(layout, images[0], name))
     with LocalWriter(target) as stream:
-        write_tar(
-            _entries(layout, index, _docker_manifest(layout, images[0], name), digests), stream
-        )
+        write_tar(_entries(layout, index, docker, digests), stream)
 
 
 def _docker_manifest(
@@ -78,11 +73,11 @@ def _docker_manifest(
 
 
 def _entries(
-    layout: ImageLayout, index: dict[str, Any], docker: list[dict[str, Any]], digests: Sequence[str]
+    layout: ImageLayout, index: bytes, docker: bytes, digests: Sequence[str]
 ) -> Iterator[Entry]:
     yield file_of_bytes("oci-layout", LAYOUT_MARKER)
-    yield file_of_bytes("index.json", canonical_json(index))
-    yield file_of_bytes("manifest.json", canonical_json(docker))
+    yield file_of_bytes("index.json", index)
+    yield file_of_bytes("manifest.json", docker)
     yield directory("blobs/sha256")
     for digest in dict.fromkeys(digests):
         yield file_of_path(_member(digest), layout.blob_path(digest))

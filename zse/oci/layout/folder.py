@@ -11,11 +11,10 @@ from zse.oci.errors import DigestMismatchError, LayoutError
 from zse.oci.layout.index import REFERENCE_NAME, choose_image, parse_index
 from zse.oci.layout.manifest import (
     INDEX_TYPES,
-    MEDIA_TYPE_INDEX,
     MEDIA_TYPE_MANIFEST,
     Descriptor,
+    build_index,
     build_manifest,
-    canonical_json,
     choose_platform,
     digest_of,
     hex_of,
@@ -135,10 +134,10 @@ class ImageLayout:
 
     def _items_with(
         self, manifest: Descriptor, tag: str, referrers: Sequence[Descriptor]
-    ) -> list[dict[str, Any]]:
+    ) -> list[Descriptor]:
         items = self.manifests()
         gone = {item.digest for item in items if item.annotations.get(REFERENCE_NAME) == tag}
-        gone |= {child for digest in gone for child in self._children(digest)}
+        gone |= {child for digest in gone for child in self._said(digest)[0]}
         gone -= {
             item.digest for item in items if item.annotations.get(REFERENCE_NAME) not in {tag, None}
         }
@@ -146,12 +145,12 @@ class ImageLayout:
             item
             for item in items
             if item.annotations.get(REFERENCE_NAME) != tag
-            and not (item.artifact_type and self._subject(item.digest) in gone)
+            and not (item.artifact_type and self._said(item.digest)[1] in gone)
         ]
         named = replace(manifest, annotations={**manifest.annotations, REFERENCE_NAME: tag})
         added = {item.digest for item in referrers}
         kept = [item for item in kept if item.digest not in added]
-        return [item.to_json() for item in [*kept, named, *referrers]]
+        return [*kept, named, *referrers]
 
     def manifests(self) -> list[Descriptor]:
         """Return what the index lists: images, and artifacts that refer to them.
@@ -165,18 +164,14 @@ class ImageLayout:
             raise LayoutError(f"{self.folder}/index.json cannot be read: {error}") from error
         return parse_index(content, place=str(self.folder))
 
-    def _children(self, digest: str) -> list[str]:
+    def _said(self, digest: str) -> tuple[list[str], str]:
+        """Return the manifests that a document lists and its subject; a broken one has neither."""
         try:
-            document = json.loads(self.read_blob(digest))
+            content = self.read_blob(digest)
+            children = [str(item["digest"]) for item in json.loads(content).get("manifests", ())]
         except (LayoutError, DigestMismatchError, ValueError):
-            return []
-        return [str(item["digest"]) for item in document.get("manifests", ())]
-
-    def _subject(self, digest: str) -> str:
-        try:
-            return subject_of(self.read_blob(digest))
-        except (LayoutError, DigestMismatchError):
-            return ""
+            return [], ""
+        return children, subject_of(content)
 
     def find_manifest(self, tag: str, *, platform: str) -> bytes:
         """Return the manifest listed under a tag, or the only one when no tag is given.
@@ -198,9 +193,8 @@ class ImageLayout:
         """
         return choose_image(self.manifests(), tag, place=f"oci:{self.folder}")
 
-    def _write_index(self, manifests: list[dict[str, Any]]) -> None:
-        document = {"schemaVersion": 2, "mediaType": MEDIA_TYPE_INDEX, "manifests": manifests}
-        _write(self.folder / "index.json", canonical_json(document))
+    def _write_index(self, manifests: Sequence[Descriptor]) -> None:
+        _write(self.folder / "index.json", build_index(manifests))
 
 
 def _write(path: Path, data: bytes) -> None:

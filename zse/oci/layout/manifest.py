@@ -185,14 +185,10 @@ def build_manifest(
     )
 
 
-def build_index(manifests: Sequence[Descriptor]) -> bytes:
+def build_index(manifests: Sequence[Descriptor], **more: object) -> bytes:
+    items = [manifest.to_json() for manifest in manifests]
     return canonical_json(
-        {
-            "schemaVersion": 2,
-            "mediaType": MEDIA_TYPE_INDEX,
-            "manifests": [manifest.to_json() for manifest in manifests],
-            "annotations": {},
-        }
+        {"schemaVersion": 2, "mediaType": MEDIA_TYPE_INDEX, "manifests": items, **more}
     )
 
 

@@ -26,9 +26,7 @@ _IN_MEMORY_BYTES = 4 << 20
 _LIBRARY_KINDS = frozenset({"purelib", "platlib"})
 
 
-def wheel_entries(
-    wheel: Path, *, site_packages: str = SITE_PACKAGES, prune: Sequence[str] = ()
-) -> Iterator[Entry]:
+def wheel_entries(wheel: Path, *, prune: Sequence[str] = ()) -> Iterator[Entry]:
     """Yield the files of a wheel as they lie in the image; a ``*`` of ``prune`` crosses slashes.
 
     Raises:
@@ -52,7 +50,7 @@ def wheel_entries(
                 continue
             # A library's executable bit has no meaning; programs that libraries start need theirs.
             mode = 0o755 if (member.external_attr >> 16) & 0o111 else 0o644
-            yield _entry(wheel, archive, member, digest, f"{site_packages}/{target}", mode)
+            yield _entry(wheel, archive, member, digest, f"{SITE_PACKAGES}/{target}", mode)
 
 
 def _entry(

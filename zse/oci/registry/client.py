@@ -101,10 +101,7 @@ class Registry(Connection):
         return content
 
     def has_blob(self, digest: str) -> bool:
-        answer = self.send(
-            Call(method="HEAD", location=f"blobs/{digest}", accept=(200, 404), scope=Scope.PUSH)
-        )
-        return answer.status == 200
+        return self.push("HEAD", f"blobs/{digest}", accept=(200, 404)).status == 200
 
     def _ask_for_manifest(self, identifier: str, *, accept: tuple[int, ...]) -> Answer:
         return self.send(
@@ -113,6 +110,10 @@ class Registry(Connection):
 
     # --- writing -----------------------------------------------------------------------------
 
+    def push(self, method: str, location: str, **options: Any) -> Answer:
+        """Send a call that may change the repository; options are the fields of the call."""
+        return self.send(Call(method=method, location=location, scope=Scope.PUSH, **options))
+
     def check_push(self) -> None:
         """Ask for room for a blob, as a push does first, and give it back.
 
@@ -120,25 +121,9 @@ class Registry(Connection):
             RegistryAuthError: The registry does not let this user push here.
             RegistryError: It cannot be reached, or refuses.
         """
-        started = self.send(
-            Call(
-                method="POST",
-                location="blobs/uploads/",
-                body=b"",
-                accept=(202,),
-                scope=Scope.PUSH,
-                retries=1,
-            )
-        )
-        end = Call(
-            method="DELETE",
-            location=started.location,
-            accept=(200, 202, 204),
-            scope=Scope.PUSH,
-            retries=0,
-        )
+        started = self.push("POST", "blobs/uploads/", body=b"", accept=(202,), retries=1)
         with suppress(RegistryError):  # some know no way to end it; they forget it by themselves
-            self.send(end)
+            self.push("DELETE", started.location, accept=(200, 202, 204), retries=0)
 
     def push_manifest(self, identifier: str, content: bytes, media_type: str) -> bool:
         """Store a manifest under a tag or its digest.
@@ -149,15 +134,12 @@ class Registry(Connection):
         Raises:
             DigestMismatchError: The registry says it stored other bytes.
         """
-        answer = self.send(
-            Call(
-                method="PUT",
-                location=f"manifests/{identifier}",
-                body=content,
-                headers={"Content-Type": media_type},
-                accept=(200, 201, 202),
-                scope=Scope.PUSH,
-            )
+        answer = self.push(
+            "PUT",
+            f"manifests/{identifier}",
+            body=content,
+            headers={"Content-Type": media_type},
+            accept=(200, 201, 202),
         )
         digest = digest_of(content)
         stored = answer.headers.get("docker-content-digest", digest)

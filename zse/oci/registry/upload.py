@@ -11,11 +11,9 @@ from __future__ import annotations
 import time
 from concurrent.futures import ThreadPoolExecutor
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from zse.oci.errors import RegistryAuthError, RegistryError
-from zse.oci.registry.connection import Call
-from zse.oci.registry.sign_in import Scope
 from zse.records import record
 from zse.store.http.retry import doubled_seconds
 
@@ -25,7 +23,6 @@ if TYPE_CHECKING:
 
     from zse.oci.layout.manifest import Descriptor
     from zse.oci.registry.client import Registry
-    from zse.oci.registry.connection import Answer
 
     Source = Callable[[], Path]
     """Gives the local file of a blob, fetching it first where it must be fetched."""
@@ -112,14 +109,14 @@ class _BlobUpload:
         """Have the blob mounted, or send it in one session."""
         digest = self.descriptor.digest
         query = f"?mount={digest}&from={mount_from}" if mount_from else ""
-        start = self._send("POST", f"blobs/uploads/{query}", body=b"", accept=(201, 202))
+        start = self.registry.push("POST", f"blobs/uploads/{query}", body=b"", accept=(201, 202))
         if start.status == 201:
             return Upload.MOUNTED
         path, location, rest_bytes = source(), start.location, self.descriptor.size_bytes
         if rest_bytes > WHOLE_MAX_BYTES:
             location = self._send_chunks(path, location, _chunk_bytes(start.headers))
             rest_bytes = 0
-        self._send(
+        self.registry.push(
             "PUT",
             f"{location}{'&' if '?' in location else '?'}digest={digest}",
             body=file_window(path, self.descriptor.size_bytes - rest_bytes, rest_bytes),
@@ -155,7 +152,7 @@ class _BlobUpload:
         return location
 
     def _send_chunk(self, path: Path, location: str, start_bytes: int, end_bytes: int) -> str:
-        answer = self._send(
+        answer = self.registry.push(
             "PATCH",
             location,
             body=file_window(path, start_bytes, end_bytes - start_bytes),
@@ -171,18 +168,13 @@ class _BlobUpload:
 
     def _state(self, location: str) -> tuple[str, int]:
         """Ask how much of the upload the registry has; where it has lost it, this is an error."""
-        answer = self._send("GET", location, accept=(204,))
+        answer = self.registry.push("GET", location, accept=(204,))
         first, _, last = answer.headers.get("range", "").rpartition("=")[2].partition("-")
         done_bytes = int(last) + 1 if first == "0" and last.isdigit() else 0
         # "0-0" means one byte or none: the registry cannot say, so it is taken for none.
         if done_bytes == 1:
             done_bytes = 0
         return answer.location if "location" in answer.headers else location, done_bytes
-
-    def _send(self, method: str, location: str, **options: Any) -> Answer:
-        return self.registry.send(
-            Call(method=method, location=location, scope=Scope.PUSH, **options)
-        )
 
 
 def _chunk_bytes(headers: Mapping[str, str]) -> int:

@@ -96,7 +96,16 @@ def _image(name: str, digest: str, platform: str) -> dict[str, Any]:
 
 
 def _package(material: Material) -> dict[str, Any]:
-    package: dict[str, Any] = {
+    sha256, words = material.sha256, material.licence.words
+    optional = {
+        "versionInfo": material.version,
+        "packageFileName": material.file,
+        "checksums": [{"algorithm": "SHA256", "checksumValue": sha256}] if sha256 else [],
+        "externalRefs": [_purl(material.purl)] if material.purl else [],
+        "licenseComments": f"Stated as: {words}" if words else "",
+        "comment": "; ".join(f"{key}: {value}" for key, value in sorted(material.facts.items())),
+    }
+    return {
         "SPDXID": _identifier(material),
         "name": material.name,
         "downloadLocation": _UNKNOWN,
@@ -105,21 +114,8 @@ def _package(material: Material) -> dict[str, Any]:
         "licenseDeclared": material.licence.expression or _UNKNOWN,
         "copyrightText": _UNKNOWN,
         "primaryPackagePurpose": _PURPOSES[material.kind],
+        **{key: value for key, value in optional.items() if value},
     }
-    if material.version:
-        package["versionInfo"] = material.version
-    if material.file:
-        package["packageFileName"] = material.file
-    if material.sha256:
-        package["checksums"] = [{"algorithm": "SHA256", "checksumValue": material.sha256}]
-    if material.purl:
-        package["externalRefs"] = [_purl(material.purl)]
-    if material.licence.words:
-        package["licenseComments"] = f"Stated as: {material.licence.words}"
-    if material.facts:
-        facts = "; ".join(f"{key}: {value}" for key, value in sorted(material.facts.items()))
-        package["comment"] = facts
-    return package
 
 
 def _kind(material: Material) -> str:
