@@ -29,21 +29,13 @@ class MemoryLimit:
 
 
 def cpu_quota(root: Path) -> float:
-    """Return how many CPUs' worth of time this process may use; 0 where nothing limits it.
-
-    Args:
-        root: Where ``proc`` and ``sys`` are.
-    """
+    """Return how many CPUs' worth of time this process may use; 0 where nothing limits it."""
     quotas = [*_unified_quotas(root), *_legacy_quotas(root)]
     return min(quotas, default=0.0)
 
 
 def memory_limits(root: Path) -> list[MemoryLimit]:
-    """Return the memory limits that hold for this process, its own group's first.
-
-    Args:
-        root: Where ``proc`` and ``sys`` are.
-    """
+    """Return the memory limits that hold for this process, its own group's first."""
     unified = [
         _memory_limit(folder, "memory.max", "memory.current", "inactive_file")
         for folder in _groups(root, "")

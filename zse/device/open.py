@@ -29,7 +29,6 @@ def check_device(device: str) -> int:
 
 
 def runs_on_gpu(device: str) -> bool:
-    """Return whether a GPU stands behind a device's name."""
     kind = device.partition(":")[0]
     return kind == "cuda" or (kind == "auto" and cuda_device_present())
 
@@ -47,7 +46,6 @@ def open_gpu(device: str) -> Gpu:
 
 
 def cuda_driver_present() -> bool:
-    """Return whether the CUDA driver library can be loaded."""
     try:
         ctypes.CDLL("libcuda.so.1")
     except OSError:

@@ -60,9 +60,6 @@ _HINTS = {
 def in_pack(name: str) -> Iterator[None]:
     """Say of a broken rule of the format that it is a pack that breaks it.
 
-    Args:
-        name: Which pack, for messages.
-
     Raises:
         KernelPackError: A rule was broken in the block.
     """

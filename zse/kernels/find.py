@@ -38,7 +38,6 @@ class Sections(Protocol):
 
 
 def section_name(target: Target) -> str:
-    """Return the name of the section that holds a pack in a .zse file."""
     return f"kernels/{target.name}"
 
 

@@ -19,8 +19,7 @@ class Launcher(Protocol):
     """Puts kernels into one stream, in order."""
 
     @property
-    def device(self) -> DeviceFacts:
-        """The device that the stream is on."""
+    def device(self) -> DeviceFacts: ...
 
     def launch(self, variant: Variant, grid: Grid, *arguments: Value) -> None:
         """Enqueue one kernel.

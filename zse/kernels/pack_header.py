@@ -74,7 +74,6 @@ class Row:
 
     @property
     def length_bytes(self) -> int:
-        """Bytes of the facts, the zeros and the code."""
         return self.code_offset + self.code_bytes
 
 

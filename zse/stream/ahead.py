@@ -65,7 +65,6 @@ class AheadSource:
 
     @property
     def kind(self) -> str:
-        """How the bytes came so far."""
         return self._source.kind
 
     @property
@@ -86,11 +85,9 @@ class AheadSource:
             _copy(view, area)
 
     def check_unchanged(self) -> None:
-        """Check that what was read is one state of the file."""
         self._source.check_unchanged()
 
     def interrupt(self) -> None:
-        """Make reads that wait for a network fail soon."""
         self._source.interrupt()
 
     def close(self) -> None:

@@ -37,9 +37,6 @@ class ChunkCopier:
     that lets the others run may have to wait for its turn afterwards.
 
     Args:
-        gpu: The device.
-        source: Where the bytes are.
-        destination_address: The device's block.
         buffer_bytes: Size of a buffer; no chunk is larger.
         num_buffers: Buffers used in turn.
         landed: Called with each chunk that is in device memory.
@@ -66,15 +63,7 @@ class ChunkCopier:
         self.seconds: defaultdict[str, float] = defaultdict(float)
 
     def copy(self, chunk: Chunk, digest: Callable[[memoryview], object] | None = None) -> None:
-        """Bring one chunk on its way.
-
-        Args:
-            chunk: What to read and where it goes.
-            digest: Fed with the bytes that were read, while they are copied.
-
-        Raises:
-            ZSEError: What the source or the device raises.
-        """
+        """Bring a chunk on its way; while it is copied, ``digest`` is fed with its bytes."""
         slot = self._next_slot()
         with slot.buffer.view[: chunk.length_bytes] as view:
             started = perf_counter()

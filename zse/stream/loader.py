@@ -38,11 +38,8 @@ class RegionLoad:
     """A load that is running. Call ``wait`` in the end, also when its result is not needed.
 
     Args:
-        gpu: The device.
         source: Where the bytes are; it stays open.
-        plan: What to read.
         destination_address: The device's block; it must outlive the load.
-        options: How.
         on_group: Called with each group's name when it is in device memory, by a loading thread,
             in about the order of execution.
     """

@@ -19,10 +19,6 @@ if TYPE_CHECKING:
 def open_source(url: str | Path | Location, settings: Settings) -> ByteSource:
     """Open a local file or an object behind s3://, hf:// or https:// for reading in ranges.
 
-    Args:
-        url: The path or the address.
-        settings: Who asks, and by which way.
-
     Raises:
         UsageError: The location is not well formed.
         NotFoundError: There is no such file or object.

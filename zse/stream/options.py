@@ -39,7 +39,6 @@ class LoaderOptions:
 
 
 def options_for(source: ByteSource) -> LoaderOptions:
-    """Return the options that suit a source."""
     return NETWORK_OPTIONS if source.kind == "http" else LOCAL_OPTIONS
 
 
@@ -64,5 +63,4 @@ class LoadReport:
 
     @property
     def gigabytes_per_second(self) -> float:
-        """Speed of the load in 1e9 bytes a second."""
         return self.num_bytes / 1e9 / self.seconds if self.seconds else 0.0

@@ -44,8 +44,7 @@ class Placement(Protocol):
     """Where the tensors of one file lie in a block."""
 
     @property
-    def header(self) -> ZSEHeader:
-        """The file's."""
+    def header(self) -> ZSEHeader: ...
 
     @property
     def length_bytes(self) -> int:
@@ -126,11 +125,7 @@ class LayerWindow:
 
 
 class ModelTable:
-    """Several models in one block, one behind the other.
-
-    Args:
-        placements: Each model's own, by its name.
-    """
+    """Several models in one block, one behind the other, by their names."""
 
     def __init__(self, placements: Mapping[str, Placement]) -> None:
         self._placed: dict[str, Placement] = {}

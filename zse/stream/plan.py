@@ -53,7 +53,6 @@ class ReadPlan:
 
     @property
     def chunks(self) -> tuple[Chunk, ...]:
-        """Every chunk, in execution order."""
         return tuple(chunk for group in self.groups for chunk in group.chunks)
 
     @property

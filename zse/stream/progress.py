@@ -41,11 +41,9 @@ class LoadProgress:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether a thread has failed, or the load was cancelled."""
         return self.error is not None
 
     def landed(self, chunk: Chunk) -> None:
-        """Count a chunk that is in device memory."""
         with self._changed:
             self.landed_bytes += chunk.length_bytes
             self._left[chunk.group] -= 1
@@ -65,7 +63,6 @@ class LoadProgress:
             return True
 
     def wait_for_group(self, name: str) -> None:
-        """See ``RegionLoad``."""
         if name not in self._names:
             raise KeyError(name)
         index = self._names.index(name)

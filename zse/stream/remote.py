@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 class RemoteReader(Contents):
     """One file behind a source, which it closes in the end. Use it as a context manager.
 
-    Args:
-        source: Where the bytes are; the header is read from it at once.
-
     Raises:
         FormatError: Its ``rule`` says what is broken.
         StoreError: The source failed.

@@ -20,12 +20,7 @@ _SAMPLE_PAGES = 16
 
 
 class PageCacheMap:
-    """A mapping of a whole file, for questions only.
-
-    Args:
-        fd: The file.
-        size_bytes: Its size.
-    """
+    """A mapping of a whole file, for questions only."""
 
     def __init__(self, fd: int, size_bytes: int) -> None:
         # Not CDLL: giving up the GIL and waiting for it again takes longer than a look.

@@ -26,8 +26,7 @@ class Weight(Protocol):
     """How a tensor is divided: ``zse.models.spec.WeightSpec``."""
 
     @property
-    def name(self) -> str:
-        """Of the tensor."""
+    def name(self) -> str: ...
 
     @property
     def shard(self) -> str:
@@ -83,11 +82,9 @@ class Sharded:
         self.length_bytes = offset
 
     def held(self, entry: TensorEntry) -> TensorEntry:
-        """Return this device's share of a tensor, a tensor by itself."""
         return self._held[entry.name]
 
     def runs(self, group: Group) -> tuple[Run, ...]:
-        """Return the runs of a group that hold this device's share."""
         return self._runs[group.name]
 
     def _place(self, entry: TensorEntry, weight: Weight, offset_bytes: int) -> TensorEntry:
@@ -134,7 +131,6 @@ class Sharded:
 
 
 def _share_of(entry: TensorEntry, weight: Weight, ranks: int) -> tuple[int, ...]:
-    """Return the shape of one device's share."""
     if weight.shard == "none":
         return entry.shape
     pieces: tuple[int, ...]

@@ -96,14 +96,12 @@ class LocalSource:
 
     @property
     def kind(self) -> str:
-        """How the bytes came so far."""
         if self._direct_bytes and self._buffered_bytes:
             return "mixed"
         return "direct" if self._direct_bytes else "page cache"
 
     @property
     def size_bytes(self) -> int:
-        """Length of the file when it was opened."""
         return self._file.opened_state[0]
 
     def read_into(self, offset_bytes: int, view: memoryview) -> None:
@@ -119,7 +117,6 @@ class LocalSource:
             self._buffered_bytes += filled - direct
 
     def is_slow(self, offset_bytes: int, length_bytes: int) -> bool:
-        """Whether a read of this range goes past the page cache."""
         return self._wants_direct(offset_bytes, length_bytes)
 
     def check_unchanged(self) -> None:

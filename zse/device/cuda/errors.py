@@ -29,12 +29,9 @@ class CudaError(DeviceError):
     """A call of the CUDA driver was refused.
 
     Args:
-        message: What happened.
-        hint: What to do next.
         function: The driver's function, for example ``cuMemAlloc_v2``.
         code: The driver's code; 0 when the driver was not asked.
         name: The driver's name of the code, for example ``CUDA_ERROR_OUT_OF_MEMORY``.
-        rule: What is wrong, where that is known.
     """
 
     def __init__(
@@ -138,14 +135,7 @@ _Made: TypeAlias = "tuple[Callable[..., CudaError], str]"
 
 
 def error_for(function: str, code: int, name: str, text: str) -> CudaError:
-    """Return the error that stands for a code of the driver.
-
-    Args:
-        function: The driver's function that returned it.
-        code: The code, not 0.
-        name: As ``cuGetErrorName`` says it.
-        text: As ``cuGetErrorString`` says it.
-    """
+    """Return the error for a code of the driver, by its ``cuGetErrorName`` and ``...String``."""
     make, hint = _made_by(code)
     message = f"{function}: {name} ({code}): {text}"
     return make(message, hint=hint, function=function, code=code, name=name)

@@ -20,12 +20,7 @@ _CAPTURE_RELAXED = 2
 
 
 class GraphExec(Resource):
-    """A graph ready to run.
-
-    Args:
-        owner: The GPU's.
-        graph: What was captured; it may be destroyed afterwards.
-    """
+    """A graph ready to run; what was captured may be destroyed."""
 
     noun = "a graph"
     taken_back_by = "cuGraphExecDestroy"
@@ -71,11 +66,6 @@ class Capture:
 
     @property
     def graph(self) -> Graph:
-        """What was recorded.
-
-        Raises:
-            CudaError: The ``with`` block has not ended well.
-        """
         if self._graph is None:
             raise CudaRule.CAPTURE("the graph is there only after its capture has ended")
         return self._graph

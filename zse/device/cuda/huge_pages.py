@@ -16,9 +16,6 @@ HUGE_PAGE_BYTES = 2 << 20
 class HugePages:
     """Private memory that starts at a multiple of 2 MiB; in small pages where there are no others.
 
-    Args:
-        length_bytes: How much.
-
     Raises:
         OSError: The system does not give it.
     """

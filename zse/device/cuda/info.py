@@ -54,13 +54,7 @@ def read_attribute(driver: Driver, device: int, attribute: int) -> int:
 
 
 def read_info(driver: Driver, ordinal: int, *, free_bytes: int = 0) -> GpuInfo:
-    """Describe a GPU; no context is made.
-
-    Args:
-        driver: The driver.
-        ordinal: Which GPU.
-        free_bytes: Its free memory, which only a context can tell.
-    """
+    """Describe a GPU; no context is made, which alone can tell ``free_bytes``."""
     device = get_device(driver, ordinal)
     name = ctypes.create_string_buffer(_NAME_BYTES)
     driver.call("cuDeviceGetName", name, _NAME_BYTES, device)

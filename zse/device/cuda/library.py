@@ -29,9 +29,6 @@ _GONE_CODES = FAULT_CODES | {DEINITIALIZED}
 class Driver:
     """The loaded driver library.
 
-    Args:
-        path: Name or path of the library.
-
     Raises:
         CudaError: It cannot be loaded.
     """
@@ -69,13 +66,7 @@ class Driver:
     def read(self, kind: Callable[[], Number], name: str, *arguments: Any) -> int:
         """Call a function that writes a number where its first argument points; return that.
 
-        Args:
-            kind: Of the number; of a handle it is ``c_void_p``.
-            name: The function.
-            arguments: Those behind the first.
-
-        Raises:
-            CudaError: It returned a code.
+        The others are ``arguments``; ``kind`` of a handle is ``c_void_p``.
         """
         out = kind()
         self.call(name, ctypes.byref(out), *arguments)

@@ -19,10 +19,6 @@ _PORTABLE = 1  # pinned for every context of the process
 class DeviceBlock(Memory):
     """Bytes on the GPU, 256-byte aligned.
 
-    Args:
-        owner: The GPU's.
-        length_bytes: How many.
-
     Raises:
         OutOfDeviceMemoryError: So many are not free.
     """
@@ -81,7 +77,6 @@ def read_memory(driver: Driver) -> tuple[int, int]:
 
 
 def _out_of_memory(driver: Driver, function: str, asked_bytes: int) -> OutOfDeviceMemoryError:
-    """Return the error that says what was asked for and what is free."""
     try:
         free, total = read_memory(driver)
         left = f"{_gigabytes(free)} of {_gigabytes(total)} are free"

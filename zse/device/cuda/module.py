@@ -33,11 +33,6 @@ _CODES = {
 class Module(Resource):
     """A cubin that the driver has taken; its kernels are invalid once it is destroyed.
 
-    Args:
-        owner: The GPU's.
-        image: The cubin.
-        shared_limit_bytes: Shared memory that a block may ask for on this GPU.
-
     Raises:
         CudaError: It is for another GPU, or the driver cannot read it.
     """
@@ -82,7 +77,6 @@ class Module(Resource):
         return kernel
 
     def _find(self, entry: str, shared_bytes: int) -> int:
-        """Return the driver's number of a kernel."""
         if shared_bytes > self._shared_limit_bytes:
             raise CudaError(
                 f"kernel {entry} needs {shared_bytes} bytes of shared memory; this GPU gives a "
@@ -114,15 +108,6 @@ class Kernel:
 
     Not for two threads at once: a call writes into memory that the driver reads. The driver copies
     the values during the call, so one kernel serves any number of launches and captures.
-
-    Args:
-        driver: The driver.
-        entry: Its symbol.
-        handle: The driver's number for it.
-        types: Of its arguments.
-        config: Threads and shared memory of a block.
-        attributes: What else its launches ask for.
-        num_ctas: Blocks of a cluster.
 
     Raises:
         CudaError: A type is not known.
@@ -159,12 +144,7 @@ class Kernel:
         self._pointers = (ctypes.c_void_p * len(codes))(*(base + start for start in starts))
 
     def launch(self, grid: Grid, stream: Stream, *values: float) -> None:
-        """Put it into a stream.
-
-        Args:
-            grid: Programs along x, y and z.
-            stream: Where.
-            values: One for each of its types.
+        """Put it into a stream, with a value for each of its types.
 
         Raises:
             CudaError: Too many values or too few, one does not fit its type, or the driver

@@ -24,9 +24,7 @@ _GRANULARITY_RECOMMENDED = 1
 class VirtualPool(Memory):
     """A range of device addresses with memory behind its first part.
 
-    Args:
-        gpu: Where.
-        reserve_bytes: The most that it can ever hold; rounded up to ``granularity_bytes``.
+    It never holds more than ``reserve_bytes``, rounded up to ``granularity_bytes``.
     """
 
     noun = "a memory pool"
@@ -50,13 +48,9 @@ class VirtualPool(Memory):
         self._pieces: list[tuple[int, int]] = []  # handle, bytes; in the order of addresses
 
     def grow(self, to_bytes: int) -> int:
-        """Put memory behind the range; what is there stays as it is. New bytes are undefined.
+        """Put memory behind the range, in whole pieces of ``granularity_bytes``; see ``gpu.Pool``.
 
-        Args:
-            to_bytes: How much it shall hold at least.
-
-        Returns:
-            How much it holds now: whole pieces of ``granularity_bytes``.
+        What is there stays as it is. New bytes are undefined.
 
         Raises:
             OutOfDeviceMemoryError: So much is not free; the pool is as before.

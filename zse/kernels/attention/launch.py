@@ -41,7 +41,6 @@ class AttentionRules:
     """Factor on scores; 0 for 1 / sqrt(head_dim)."""
 
     def scale_for(self, head_dim: int) -> float:
-        """Return the factor on scores."""
         return self.scale or float(head_dim) ** -0.5
 
 

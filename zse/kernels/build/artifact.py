@@ -177,7 +177,6 @@ def _layers(name: str, top: bytes) -> dict[str, Descriptor]:
 
 
 def _tagged(place: str, tag: str) -> str:
-    """Return a place with a tag where it names none."""
     kind, colon, rest = place.partition(":")
     if kind in {"oci", "tar"} and colon:
         return place if split_place(rest)[1] else f"{place}:{tag}"

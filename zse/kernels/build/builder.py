@@ -38,11 +38,7 @@ class BuildStep:
     """Kernels that an earlier build had compiled."""
 
     def seconds_left(self, elapsed_seconds: float) -> float | None:
-        """Return about how long the rest takes; None while nothing was compiled.
-
-        Args:
-            elapsed_seconds: Since the build began.
-        """
+        """Return about how long the rest takes; None while nothing was compiled."""
         compiled = self.done - self.found
         return elapsed_seconds / compiled * (self.total - self.done) if compiled else None
 

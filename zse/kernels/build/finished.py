@@ -27,17 +27,13 @@ _NO_INPUTS = frozenset({"key", "output"})
 
 @record
 class FinishedKernels:
-    """Compiled kernels in a folder.
-
-    Attributes:
-        folder: Holds them.
-        versions: Of the compilers.
-        roots: Folders that modules of kernels are imported from.
-    """
+    """Compiled kernels in a folder."""
 
     folder: Path
     versions: Mapping[str, str]
+    """Of the compilers."""
     roots: tuple[Path, ...]
+    """Folders that modules of kernels are imported from, the first one first."""
 
     def find(self, job: Mapping[str, Any]) -> tuple[dict[str, Any], bytes] | None:
         """Return launch facts and code of a job that was done before; None where it was not."""
@@ -67,12 +63,7 @@ class FinishedKernels:
 
 @cache
 def sources_digest(module: str, roots: tuple[Path, ...]) -> str:
-    """Return the SHA-256 of a module's source and of all that it imports from the same folders.
-
-    Args:
-        module: Its dotted name.
-        roots: Folders that modules are looked for in, the first one first.
-    """
+    """Return the SHA-256 of a module's source and of all that it imports from the same folders."""
     found: dict[str, bytes] = {}
     todo = [module]
     while todo:

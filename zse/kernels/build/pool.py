@@ -148,9 +148,7 @@ def _worker(
 ) -> Iterator[Callable[[dict[str, Any]], Answer]]:
     """Yield a function that asks one process, started when it is first needed.
 
-    Args:
-        environment: The process's.
-        running: Holds the process while there is one.
+    ``running`` holds the process while there is one.
     """
     current: list[subprocess.Popen[str]] = []
 

@@ -13,11 +13,7 @@ _LABEL = "kernel packs"
 
 
 def release_address(setting: str) -> str:
-    """Return the repository of the released packs; empty where there is none.
-
-    Args:
-        setting: ``Settings.released_kernels``.
-    """
+    """Return the repository of the released packs, by ``Settings.released_kernels``; else empty."""
     if setting:
         return "" if setting == NOBODY else setting
     try:

@@ -73,10 +73,8 @@ def pack_bytes(
 
 
 def assemble(header: bytes, code: bytes) -> bytes:
-    """Return prefix, header, zeros and code as one byte string."""
     return padded(CONTAINER.seal(header)) + code
 
 
 def padded(piece: bytes) -> bytes:
-    """Return bytes with zeros to a multiple of 256."""
     return piece.ljust(align_up(len(piece), ALIGN), b"\0")

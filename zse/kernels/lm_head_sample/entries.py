@@ -71,11 +71,9 @@ class AdjustmentHistory:
         self._clear()
 
     def advance(self, row: SamplingRow) -> None:
-        """Count the tokens that have come since the last call.
+        """Count the tokens of a sequence that have come since the last call.
 
-        Args:
-            row: Of the sequence; with other lists or other parameters than before, everything is
-                counted anew.
+        With other lists or other parameters than before, everything is counted anew.
         """
         prompt, output = row.prompt_token_ids, row.output_token_ids
         repetition, presence, frequency = (

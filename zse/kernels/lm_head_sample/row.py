@@ -81,12 +81,10 @@ class SamplingRow(Sampling):
 
     @property
     def is_greedy(self) -> bool:
-        """Whether the most likely token is taken."""
         return self.temperature < GREEDY_BELOW
 
     @property
     def has_penalty(self) -> bool:
-        """Whether the row's tokens are counted."""
         return (
             self.repetition_penalty != 1.0
             or self.presence_penalty != 0.0

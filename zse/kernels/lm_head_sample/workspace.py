@@ -44,7 +44,6 @@ def workspace_at(address: int, rows: int, vocab: int, tiles: Tiles = TILES) -> W
 
 @lru_cache(maxsize=64)
 def _sizes(rows: int, vocab: int, tiles: Tiles) -> dict[str, int]:
-    """Return the bytes of each piece."""
     blocks = rows * num_blocks_of(vocab, tiles)
     counts = {
         "blocks": blocks,
