@@ -38,23 +38,37 @@ class PendingRuns(NamedTuple):
     """fp32."""
 
 
-class AdjustmentEntries(NamedTuple):
+class AdjustmentList:
     """Parallel arrays; ``logit = (logit > 0 ? logit / penalty : logit * penalty) + addition``."""
 
-    rows: array[int]
-    """i32."""
-    tokens: array[int]
-    """i32; ``NO_TOKEN`` changes nothing."""
-    penalties: array[float]
-    """fp32."""
-    additions: array[float]
-    """fp32."""
-    seen: array[int]
-    """i32: 1 where presence is counted already."""
-    pending: PendingRuns
+    def __init__(self) -> None:
+        self.tokens = array("i")
+        """i32; ``NO_TOKEN`` changes nothing."""
+        self.penalties = array("f")
+        self.additions = array("f")
+        self.seen = array("i")
+        """i32: 1 where presence is counted already."""
+
+    def add(self, token: int, addition: float = 0.0) -> None:
+        self.tokens.append(token)
+        self.penalties.append(1.0)
+        self.additions.append(addition)
+        self.seen.append(0)
 
 
-class AdjustmentHistory:
+class AdjustmentEntries(AdjustmentList):
+    """The adjustments of a batch, and the row of each."""
+
+    def __init__(self, num_rows: int) -> None:
+        super().__init__()
+        self.rows = array("i")
+        whole, real = array("i", bytes(4 * num_rows)), array("f", bytes(4 * num_rows))
+        self.pending = PendingRuns(
+            first=whole[:], length=whole[:], repetition=real[:], presence=real[:], frequency=real[:]
+        )
+
+
+class AdjustmentHistory(AdjustmentList):
     """What the penalties and biases of one sequence have come to so far.
 
     Repetition counts prompt and output; presence and frequency count the output alone.
@@ -100,10 +114,7 @@ class AdjustmentHistory:
         self._num_prompt, self._num_output = len(prompt), len(output)
 
     def _clear(self) -> None:
-        self.tokens = array("i")
-        self.penalties = array("f")
-        self.additions = array("f")
-        self.seen = array("i")
+        super().__init__()
         self.places = {}
         self._times = {}
         self._num_prompt = self._num_output = 0
@@ -111,10 +122,7 @@ class AdjustmentHistory:
     def _place(self, token: int) -> int:
         place = self.places.setdefault(token, len(self.tokens))
         if place == len(self.tokens):
-            self.tokens.append(token)
-            self.penalties.append(1.0)
-            self.additions.append(0.0)
-            self.seen.append(0)
+            self.add(token)
         return place
 
 
@@ -127,14 +135,14 @@ def adjustment_entries(
         rows: One for each row of logits, in order; None is a row of padding.
         pending: Numbers of the rows whose newest token only the device knows.
     """
-    entries = _no_entries(len(rows))
+    entries = AdjustmentEntries(len(rows))
     for index, row in enumerate(rows):
         if row is None or not row.is_adjusted:
             continue
         first = len(entries.tokens)
         _add_known(entries, row)
         if index in pending and row.has_penalty:
-            _add_entry(entries, NO_TOKEN, 0.0)
+            entries.add(NO_TOKEN)
             entries.pending.first[index] = first
             entries.pending.length[index] = len(entries.tokens) - first
             entries.pending.repetition[index] = row.repetition_penalty
@@ -142,21 +150,6 @@ def adjustment_entries(
             entries.pending.frequency[index] = row.frequency_penalty
         entries.rows.extend(array("i", [index]) * (len(entries.tokens) - first))
     return entries
-
-
-def _no_entries(num_rows: int) -> AdjustmentEntries:
-    whole, real = array("i", bytes(4 * num_rows)), array("f", bytes(4 * num_rows))
-    runs = PendingRuns(
-        first=whole[:], length=whole[:], repetition=real[:], presence=real[:], frequency=real[:]
-    )
-    return AdjustmentEntries(
-        rows=array("i"),
-        tokens=array("i"),
-        penalties=array("f"),
-        additions=array("f"),
-        seen=array("i"),
-        pending=runs,
-    )
 
 
 def _add_known(entries: AdjustmentEntries, row: SamplingRow) -> None:
@@ -169,13 +162,6 @@ def _add_known(entries: AdjustmentEntries, row: SamplingRow) -> None:
     for token in dict.fromkeys(row.banned_token_ids):
         place = history.places.get(token)
         if place is None:
-            _add_entry(entries, token, _FORBIDDEN)
+            entries.add(token, _FORBIDDEN)
         else:
             entries.additions[first + place] = _FORBIDDEN
-
-
-def _add_entry(entries: AdjustmentEntries, token: int, addition: float) -> None:
-    entries.tokens.append(token)
-    entries.penalties.append(1.0)
-    entries.additions.append(addition)
-    entries.seen.append(0)
