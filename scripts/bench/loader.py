@@ -29,9 +29,9 @@ from object_server import serving
 
 from zse.format.reader import ZSEReader
 from zse.settings import load_settings
-from zse.stream.loader import LoaderOptions, LoadReport, start_load
+from zse.stream.loader import start_load
 from zse.stream.opening import open_source
-from zse.stream.options import LOCAL_OPTIONS, NETWORK_OPTIONS
+from zse.stream.options import LOCAL_OPTIONS, NETWORK_OPTIONS, LoaderOptions, LoadReport
 from zse.stream.placement import WholeFile
 from zse.stream.residency import PageCacheMap
 

@@ -18,8 +18,9 @@ from loader_devices import BlockingGpu, RegisteredGpu
 from loader_peers import in_threads, plain_get
 
 from zse.stream import turns
-from zse.stream.loader import LoaderOptions, LoadReport, start_load
+from zse.stream.loader import start_load
 from zse.stream.opening import open_source
+from zse.stream.options import LoaderOptions, LoadReport
 from zse.stream.source import LocalSource
 
 if TYPE_CHECKING:

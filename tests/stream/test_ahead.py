@@ -13,7 +13,8 @@ from tests.stream.conftest import write_model
 from zse.errors import StoreError
 from zse.format.reader import ZSEReader
 from zse.stream.ahead import AheadSource
-from zse.stream.loader import LoaderOptions, start_load
+from zse.stream.loader import start_load
+from zse.stream.options import LoaderOptions
 from zse.stream.placement import WholeFile
 
 if TYPE_CHECKING:

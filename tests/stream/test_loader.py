@@ -16,7 +16,8 @@ from tests.stream.conftest import write_model
 from zse.errors import LoadCancelledError, SourceChangedError, StoreError, UsageError
 from zse.format.errors import Rule
 from zse.format.reader import ZSEReader
-from zse.stream.loader import LoaderOptions, LoadReport, start_load
+from zse.stream.loader import start_load
+from zse.stream.options import LoaderOptions, LoadReport
 from zse.stream.placement import WholeFile
 from zse.stream.source import LocalSource
 

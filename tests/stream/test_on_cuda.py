@@ -11,7 +11,8 @@ from stub_libcuda import stub
 from tests.stream.conftest import write_model
 from zse.device.cuda.gpu import Gpu
 from zse.format.reader import ZSEReader
-from zse.stream.loader import LoaderOptions, start_load
+from zse.stream.loader import start_load
+from zse.stream.options import LoaderOptions
 from zse.stream.placement import WholeFile
 from zse.stream.source import LocalSource
 

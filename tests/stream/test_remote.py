@@ -17,8 +17,9 @@ from zse.settings import load_settings
 from zse.store import put_file
 from zse.store.location import parse_location
 from zse.store.objects import open_object
-from zse.stream.loader import LoaderOptions, start_load
+from zse.stream.loader import start_load
 from zse.stream.opening import open_remote, open_source
+from zse.stream.options import LoaderOptions
 from zse.stream.placement import WholeFile
 from zse.stream.remote import RemoteReader
 from zse.stream.source import LocalSource

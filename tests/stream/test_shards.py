@@ -24,7 +24,8 @@ from zse.format.layout import PlannedFile, PlannedTensor, plan_layout
 from zse.format.schemes import Scheme
 from zse.models.families import read_checkpoint
 from zse.models.well_known import WELL_KNOWN
-from zse.stream.loader import LoaderOptions, start_load
+from zse.stream.loader import start_load
+from zse.stream.options import LoaderOptions
 from zse.stream.placement import WholeFile
 from zse.stream.plan import plan_reads
 from zse.stream.shards import Sharded

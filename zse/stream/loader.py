@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from zse.stream.plan import Chunk, GroupReads
     from zse.stream.source import ByteSource
 
-__all__ = ["LoadReport", "LoaderOptions", "RegionLoad", "start_load"]
-
 
 class RegionLoad:
     """A load that is running. Call ``wait`` in the end, also when its result is not needed.

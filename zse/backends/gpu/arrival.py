@@ -22,7 +22,7 @@ from zse.stream.placement import WholeFile
 if TYPE_CHECKING:
     from zse.device.gpu import Gpu
     from zse.format.model_file import ModelFile
-    from zse.stream.loader import LoadReport
+    from zse.stream.options import LoadReport
     from zse.stream.placement import Placement
     from zse.stream.source import ByteSource
 

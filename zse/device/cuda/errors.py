@@ -20,10 +20,6 @@ DEINITIALIZED = 4
 FAULT_CODES = frozenset({214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721})
 """ECC, NVLink and kernel faults: the driver answers every later call with the same code."""
 
-_CAPTURE_CODES = range(900, 909)
-_MPS_CODES = range(805, 811)
-_IMAGE_CODES = frozenset({200, 218, 222, 300})
-
 
 class CudaError(DeviceError):
     """A call of the CUDA driver was refused.
@@ -136,24 +132,17 @@ _Made: TypeAlias = "tuple[Callable[..., CudaError], str]"
 
 def error_for(function: str, code: int, name: str, text: str) -> CudaError:
     """Return the error for a code of the driver, by its ``cuGetErrorName`` and ``...String``."""
-    make, hint = _made_by(code)
+    make, hint = _MADE.get(code, (CudaError, ""))
     message = f"{function}: {name} ({code}): {text}"
     return make(message, hint=hint, function=function, code=code, name=name)
 
 
-def _made_by(code: int) -> _Made:
-    if code in FAULT_CODES:
-        return CudaRule.DEVICE_FAULT, ""
-    if code in _CAPTURE_CODES:
-        return CudaRule.CAPTURE, ""
-    if code in _MPS_CODES:
-        return DeviceBusyError, "The CUDA multi-process service (MPS) is not ready or is full."
-    if code in _IMAGE_CODES:
-        return CudaRule.INVALID_IMAGE, ""
-    return _MADE.get(code, (CudaError, ""))
-
-
+_MPS = "The CUDA multi-process service (MPS) is not ready or is full."
 _MADE: dict[int, _Made] = {
+    **dict.fromkeys(FAULT_CODES, (CudaRule.DEVICE_FAULT, "")),
+    **dict.fromkeys(range(900, 909), (CudaRule.CAPTURE, "")),
+    **dict.fromkeys(range(805, 811), (DeviceBusyError, _MPS)),
+    **dict.fromkeys((200, 218, 222, 300), (CudaRule.INVALID_IMAGE, "")),
     OUT_OF_MEMORY: (OutOfDeviceMemoryError, ""),
     3: (CudaError, "A process that used CUDA was forked: start it anew instead (spawn)."),
     34: (

@@ -80,15 +80,9 @@ def sources_digest(module: str, roots: tuple[Path, ...]) -> str:
 
 
 def _find(module: str, roots: Sequence[Path]) -> Path | None:
-    parts = module.split(".")
-    for root in roots:
-        for path in (
-            root.joinpath(*parts).with_suffix(".py"),
-            root.joinpath(*parts, "__init__.py"),
-        ):
-            if path.is_file():
-                return path
-    return None
+    places = (root.joinpath(*module.split(".")) for root in roots)
+    paths = (path for at in places for path in (at.with_suffix(".py"), at / "__init__.py"))
+    return next((path for path in paths if path.is_file()), None)
 
 
 def _imports(source: bytes) -> Iterator[str]:

@@ -33,16 +33,17 @@ class JobError(Exception):
 
 def versions(number: int) -> dict[str, str]:
     """Return the versions of triton and of the ptxas that compiles for capability ``number``."""
-    text = subprocess.run(
-        [_tools(number)[0], "--version"], check=True, capture_output=True, text=True
-    ).stdout
-    release = re.search(r"V([\d.]+)", text)
+    release = re.search(r"V([\d.]+)", _said_by(_tools(number)[0], "--version"))
     return {"triton": triton.__version__, "ptxas": release[1] if release else "unknown"}
 
 
 def _tools(number: int) -> tuple[str, str]:
     ptxas = knobs.nvidia.ptxas if number < 90 else knobs.nvidia.ptxas_blackwell
     return ptxas.path, knobs.nvidia.cuobjdump.path
+
+
+def _said_by(*command: str) -> str:
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
 def compile_job(job: dict[str, Any]) -> dict[str, Any]:
@@ -133,10 +134,7 @@ def _trailing_pointers(ptx: str, arguments: list[list[Any]]) -> int:
 
 def _resource_usage(number: int, cubin: str) -> tuple[int, int]:
     """Return registers and bytes of stack of a thread."""
-    text = subprocess.run(
-        [_tools(number)[1], "-res-usage", cubin], check=True, capture_output=True, text=True
-    ).stdout
-    usage = _USAGE.search(text)
+    usage = _USAGE.search(_said_by(_tools(number)[1], "-res-usage", cubin))
     return (int(usage[1]), int(usage[2])) if usage else (0, 0)
 
 

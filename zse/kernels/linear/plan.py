@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from zse.device.gpu import Grid
     from zse.kernels.linear.weight import LinearWeight
     from zse.kernels.tuning import Choice, Tuning
-    from zse.kernels.variant import Constant, Variant
+    from zse.kernels.variant import Variant
 
 MAX_ROWS = 256
 """Most tokens of one product; more go through ``linear_prefill``."""
@@ -163,13 +163,11 @@ def tile_of(variant: Variant) -> tuple[int, int]:
 
 def steps_of(variant: Variant, form: Form) -> int:
     """Return how many steps a program without splits takes along the columns."""
-    return -(-form.columns // _step_columns(dict(variant.constants), form))
-
-
-def _step_columns(constants: dict[str, Constant], form: Form) -> int:
+    constants = dict(variant.constants)
+    step_columns = int(constants.get("BK", form.group_size or 128))
     if "R" in constants:
-        return int(constants["C"]) * _piece_columns(form.scheme)
-    return int(constants.get("BK", form.group_size or 128))
+        step_columns = int(constants["C"]) * _piece_columns(form.scheme)
+    return -(-form.columns // step_columns)
 
 
 def _piece_columns(scheme: str) -> int:
