@@ -6,7 +6,7 @@ from contextlib import closing
 import numpy
 import pytest
 
-from zse.engine.conversations import messages_of
+from zse.engine.inputs import messages_of
 from zse.engine.llm import LLM
 from zse.engine.request import SamplingParams
 from zse.errors import ContextLengthError, InvalidParameterError, UsageError

@@ -16,7 +16,7 @@ import threading
 import time
 import uuid
 from collections import defaultdict, deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from zse.engine.output import Delta, RequestText
 from zse.engine.request import Request, SamplingParams
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from zse.engine.request import TokenEvent
     from zse.text.tokenizer import Tokenizer
 
+    _Item: TypeAlias = Delta | ZSEError
+    _Batches: TypeAlias = dict[asyncio.AbstractEventLoop, list[tuple["_Stream", _Item]]]
+
 logger = logging.getLogger(__name__)
 
 _DRAIN_POLL_SECONDS = 0.01
@@ -36,34 +39,27 @@ _JOIN_SECONDS = 10.0
 """How long ``close`` waits for a step; one that takes longer is left behind with the process."""
 
 
-class _Inbox:
-    """A queue with one reader, used within one loop: half the cost of ``asyncio.Queue``."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._items: deque[Delta | ZSEError] = deque()
-        self._waiter: asyncio.Future[None] | None = None
-
-    def put(self, item: Delta | ZSEError) -> None:
-        self._items.append(item)
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    async def get(self) -> Delta | ZSEError:
-        while not self._items:
-            self._waiter = self._loop.create_future()
-            await self._waiter
-        return self._items.popleft()
-
-
 class _Stream:
-    """One caller's view of a request. The inbox belongs to the loop, the text to the thread."""
+    """One caller's view of a request. Its inbox belongs to the loop, the text to the thread."""
 
     def __init__(self, request: Request, tokenizer: Tokenizer) -> None:
         self.request = request
         self.text = RequestText(tokenizer, request)
         self.loop = asyncio.get_running_loop()
-        self.inbox = _Inbox(self.loop)
+        # One reader within one loop: half the cost of ``asyncio.Queue``.
+        self._items: deque[_Item] = deque()
+        self._waiter: asyncio.Future[None] | None = None
+
+    def put(self, item: _Item) -> None:
+        self._items.append(item)
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def get(self) -> _Item:
+        while not self._items:
+            self._waiter = self.loop.create_future()
+            await self._waiter
+        return self._items.popleft()
 
 
 class AsyncEngine:
@@ -97,11 +93,6 @@ class AsyncEngine:
         """Requests that have not ended."""
         return len(self._streams)
 
-    @property
-    def max_context(self) -> int:
-        """Longest sequence in tokens that can be served."""
-        return self._core.capacity_tokens
-
     def stats(self) -> EngineStats:
         return self._core.stats()
 
@@ -109,9 +100,7 @@ class AsyncEngine:
         """Refuse what ``generate`` would refuse, before a response has begun.
 
         Raises:
-            InvalidParameterError: A token id or parameter is out of range.
-            ContextLengthError: The request exceeds the context.
-            CapacityError: The request exceeds the KV pool.
+            ZSEError: As ``EngineCore.check``.
             EngineError: The engine thread has crashed.
             ShuttingDownError: The engine is draining.
         """
@@ -150,7 +139,7 @@ class AsyncEngine:
         num_open = params.n
         try:
             while num_open:
-                item = await stream.inbox.get()
+                item = await stream.get()
                 if isinstance(item, ZSEError):
                     raise item
                 num_open -= item.finish_reason is not None
@@ -234,8 +223,7 @@ class AsyncEngine:
             self._commands.get()()
 
     def _deliver(self, events: list[TokenEvent]) -> None:
-        batches: dict[asyncio.AbstractEventLoop, list[tuple[_Stream, Delta | ZSEError]]]
-        batches = defaultdict(list)
+        batches: _Batches = defaultdict(list)
         for event in events:
             stream = self._streams.get(event.request_id)
             if stream is None:
@@ -245,7 +233,7 @@ class AsyncEngine:
                 batches[stream.loop].append((stream, item))
         self._hand_over(batches)
 
-    def _item_of(self, stream: _Stream, event: TokenEvent) -> Delta | ZSEError | None:
+    def _item_of(self, stream: _Stream, event: TokenEvent) -> _Item | None:
         try:
             delta = stream.text.push(event)
         except Exception as error:  # one request's text must not take the others down
@@ -256,9 +244,7 @@ class AsyncEngine:
             self._core.abort(event.request_id, event.index)  # a stop string
         return delta
 
-    def _hand_over(
-        self, batches: dict[asyncio.AbstractEventLoop, list[tuple[_Stream, Delta | ZSEError]]]
-    ) -> None:
+    def _hand_over(self, batches: _Batches) -> None:
         for loop, items in batches.items():
             try:
                 loop.call_soon_threadsafe(_put_all, items)
@@ -267,9 +253,9 @@ class AsyncEngine:
                     self._forget(stream)
 
 
-def _put_all(items: list[tuple[_Stream, Delta | ZSEError]]) -> None:
+def _put_all(items: list[tuple[_Stream, _Item]]) -> None:
     for stream, item in items:
-        stream.inbox.put(item)
+        stream.put(item)
 
 
 def _crash_error(failure: BaseException) -> EngineError:

@@ -15,10 +15,9 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any, Self, Unpack, cast, overload
 
-from zse.engine.conversations import is_one_conversation, messages_of
+from zse.engine.inputs import is_one_conversation, list_of_prompts, messages_of
 from zse.engine.loading import load_model
 from zse.engine.output import Delta, RequestText, TokenLogprob
-from zse.engine.prompts import list_of_prompts
 from zse.engine.request import FinishReason, Request, SamplingParams
 from zse.errors import UsageError
 from zse.options import LoadFields, load_options
@@ -31,8 +30,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from zse.backends.types import DeviceUsed, LogitRows
-    from zse.engine.conversations import Conversation, Message
     from zse.engine.core import EngineStats
+    from zse.engine.inputs import Conversation, Message
     from zse.format.model_file import ModelFile
     from zse.quantize.locate import StageProgress
     from zse.text.template import ChatTemplate

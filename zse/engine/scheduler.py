@@ -75,8 +75,10 @@ class Scheduler:
         self._max_batch_tokens = max_batch_tokens
         num_slots = min(max_sequences, max_batch_tokens)
         self._free_slots = list(range(num_slots - 1, -1, -1))
-        self._waiting: list[Sequence] = []  # lowest rank first, so the next one is at the end
-        self._running: list[Sequence] = []  # highest rank first
+        self.waiting: list[Sequence] = []
+        """Sequences without blocks: lowest rank first, so the next one is at the end."""
+        self.running: list[Sequence] = []
+        """Sequences with blocks, highest rank first."""
         self._held: list[_Held] = []
         self._num_submitted = 0
         self._num_done = 0
@@ -84,23 +86,13 @@ class Scheduler:
         self.num_prefix_queries = 0
         self.num_prefix_hits = 0
 
-    @property
-    def waiting(self) -> list[Sequence]:
-        """Sequences without blocks, the next to be admitted last."""
-        return self._waiting
-
-    @property
-    def running(self) -> list[Sequence]:
-        """Sequences with blocks, highest rank first."""
-        return self._running
-
     def add(self, sequence: Sequence) -> None:
-        bisect.insort(self._waiting, sequence, key=lambda waiting: waiting.rank)
+        bisect.insort(self.waiting, sequence, key=lambda waiting: waiting.rank)
 
     def remove(self, sequence: Sequence) -> None:
         """Take a sequence out, wherever it is, and give its blocks back."""
         if sequence.table is None:
-            self._waiting.remove(sequence)
+            self.waiting.remove(sequence)
         else:
             self._stop_running(sequence)
 
@@ -159,14 +151,14 @@ class Scheduler:
 
     def tables(self) -> list[BlockTable]:
         """Return the tables that own blocks: of running sequences, and held for steps in flight."""
-        running = [s.table for s in self._running if s.table is not None]
+        running = [s.table for s in self.running if s.table is not None]
         return running + [item.table for item in self._held]
 
     def _fill(self, chunks: list[ScheduledChunk]) -> list[ScheduledChunk]:
         """Spend what decodes leave of the budget on drafts, prompts in progress, then arrivals."""
         self._add_drafts(chunks)
         budget = self._max_batch_tokens - sum([chunk.num_tokens for chunk in chunks])
-        for sequence in self._running:
+        for sequence in self.running:
             if budget and sequence.num_remaining > 1:
                 chunks.append(_chunk_of(sequence, budget))
                 budget -= chunks[-1].num_tokens
@@ -177,7 +169,7 @@ class Scheduler:
 
     def _schedule_decodes(self) -> list[ScheduledChunk]:
         chunks: list[ScheduledChunk] = []
-        for sequence in [s for s in self._running if s.num_remaining == 1]:
+        for sequence in [s for s in self.running if s.num_remaining == 1]:
             if sequence.table is None:
                 continue  # preempted for one that stands before it
             if self._make_room(sequence):
@@ -187,7 +179,7 @@ class Scheduler:
     def _schedule_pending(self) -> list[ScheduledChunk] | None:
         """Let sequences in decode go on before their newest token is known; None: wait for it."""
         chunks: list[ScheduledChunk] = []
-        for sequence in self._running:
+        for sequence in self.running:
             if sequence.num_remaining != 1 or sequence.num_left < 1:
                 continue
             if sequence.num_pending > 1:
@@ -203,7 +195,7 @@ class Scheduler:
 
         Everybody's next token has its place and its block before any draft gets one.
         """
-        most = min(MAX_DRAFTS, self._max_batch_tokens - len(self._running))
+        most = min(MAX_DRAFTS, self._max_batch_tokens - len(self.running))
         for index, chunk in enumerate(chunks):
             sequence = chunk.sequence
             if not sequence.drafts or sequence.num_pending:
@@ -227,7 +219,7 @@ class Scheduler:
         while sequence.table is not None:
             if self._has_room(sequence):
                 return True
-            self._preempt(self._running[-1])
+            self._preempt(self.running[-1])
         return False
 
     def _preempt(self, sequence: Sequence) -> None:
@@ -241,7 +233,7 @@ class Scheduler:
         position = self._next_position()
         if position is None or not self._free_slots:
             return None
-        sequence = self._waiting[position]
+        sequence = self.waiting[position]
         # A leader that still holds blocks has computed its prompt, or this one would not be next.
         parent = sequence.leader.table if sequence.leader is not None else None
         table = self._cache.open_table(
@@ -250,11 +242,11 @@ class Scheduler:
             parent=parent,
             num_parent_tokens=len(sequence.prompt_token_ids),
             # A block for each running sequence: admitting must not force a preemption at once.
-            num_reserved=len(self._running),
+            num_reserved=len(self.running),
         )
         if table is None:
             return None
-        del self._waiting[position]
+        del self.waiting[position]
         sequence.table = table
         sequence.slot = self._free_slots.pop()
         sequence.num_computed = table.num_reused_tokens
@@ -262,13 +254,13 @@ class Scheduler:
             sequence.cached_tokens = table.num_reused_tokens
             self.num_prefix_queries += sequence.num_tokens
             self.num_prefix_hits += table.num_reused_tokens
-        bisect.insort(self._running, sequence, key=_descending_rank)
+        bisect.insort(self.running, sequence, key=_descending_rank)
         return sequence
 
     def _next_position(self) -> int | None:
         """Index of the first sequence in line that need not wait for its leader's prompt."""
-        for position in range(len(self._waiting) - 1, -1, -1):
-            leader = self._waiting[position].leader
+        for position in range(len(self.waiting) - 1, -1, -1):
+            leader = self.waiting[position].leader
             if leader is None or leader.table is None or leader.is_prompt_computed:
                 return position
         return None
@@ -278,7 +270,7 @@ class Scheduler:
         held = _Held(last_step=sequence.last_step, table=sequence.table, slot=sequence.slot)
         sequence.table = None
         sequence.slot = -1
-        self._running.remove(sequence)
+        self.running.remove(sequence)
         self._give_back(held)
 
     def _give_back(self, item: _Held) -> None:

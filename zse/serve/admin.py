@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _REF = "#/components/schemas/{name}"
 _EVENTS = {"text/event-stream": {"schema": {"type": "string"}}}
+_PLAIN = {"text/plain": {"schema": {"type": "string"}}}
 _ANY_JSON = {"application/json": {"schema": {"type": "object"}}}
 
 # path -> (method, summary, name of the body's schema or None, successful statuses)
@@ -84,18 +85,9 @@ def _describe_hot_routes(schema: dict[str, Any]) -> None:
     schema.setdefault("components", {}).setdefault("schemas", {}).update(components)
     error = {"schema": {"$ref": _REF.format(name="ErrorBody")}}
     for path, (method, summary, body, statuses) in _HOT_ROUTES.items():
-        responses: dict[str, Any] = {}
-        for status, text in statuses.items():
-            content = dict(_ANY_JSON)
-            if body is not None:
-                content.update(_EVENTS)
-            responses[status] = {"description": text}
-            if status == "200":
-                responses[status]["content"] = (
-                    {"text/plain": {"schema": {"type": "string"}}}
-                    if path == "/metrics"
-                    else content
-                )
+        content: dict[str, Any] = {**_ANY_JSON, **_EVENTS} if body else _ANY_JSON
+        responses: dict[str, Any] = {code: {"description": it} for code, it in statuses.items()}
+        responses["200"]["content"] = _PLAIN if path == "/metrics" else content
         responses["default"] = {"description": "Error", "content": {"application/json": error}}
         operation: dict[str, Any] = {"summary": summary, "responses": responses}
         if method == "post":

@@ -19,7 +19,6 @@ import sys
 import threading
 from typing import TYPE_CHECKING, NoReturn
 
-from zse.errors import ZSEError
 from zse.serve.logs import configure_logging
 from zse.serve.sockets import is_loopback, url_of
 from zse.serve.state import AppState
@@ -162,7 +161,7 @@ class ServerProcess:
             await asyncio.sleep(WATCH_SECONDS)
             model = self._state.model
             failure = model.engine.failure if model is not None else None
-        self._exit_code = _exit_code_of(failure)
+        self._exit_code = getattr(failure, "exit_code", 1)
         LOG.critical(
             "the engine crashed, the server stops: %s",
             failure,
@@ -195,10 +194,6 @@ class ServerProcess:
                     await asyncio.sleep(0.02)
         if self._server is not None:
             self._server.should_exit = True
-
-
-def _exit_code_of(error: BaseException) -> int:
-    return error.exit_code if isinstance(error, ZSEError) else 1
 
 
 def _has_stragglers() -> bool:

@@ -19,12 +19,13 @@ from zse.serve.sampling import work_order
 from zse.serve.streaming import DONE
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Sequence
 
     from starlette.datastructures import State
     from starlette.requests import Request
     from starlette.types import ASGIApp
 
+    from zse.engine.output import TokenLogprob
     from zse.serve.generation import WorkOrder
     from zse.serve.state import LoadedModel
     from zse.serve.streaming import ChunkWriter
@@ -42,8 +43,8 @@ class Plan:
     echoes: tuple[str, ...]
     """Text to begin each prompt's choices with; empty texts without ``echo``."""
     num_choices_each: int
-    has_logprobs: bool
-    has_top: bool
+    num_alternatives: int | None
+    """To report with each token; None reports no log-probabilities at all."""
 
     @property
     def num_choices(self) -> int:
@@ -52,6 +53,13 @@ class Plan:
     def echo_of(self, index: int) -> str:
         """Return what the text of a choice begins with."""
         return self.echoes[index // self.num_choices_each]
+
+    def logprobs(self, entries: Sequence[TokenLogprob], text_offset: int) -> dict[str, Any] | None:
+        """Return what is said of tokens that begin so many characters into a choice's text."""
+        if self.num_alternatives is None:
+            return None
+        has_top = self.num_alternatives > 0
+        return completion_logprobs(entries, text_offset=text_offset, with_top=has_top)
 
 
 async def create_completion(request: Request) -> ASGIApp:
@@ -100,8 +108,7 @@ def _plan(body: CompletionRequest, model: LoadedModel, call: State) -> Plan:
         num_prompt_tokens=sum(len(prompt) for prompt in prompts),
         echoes=tuple(_echo(model, prompt) if body.echo else "" for prompt in prompts),
         num_choices_each=order.params.n,
-        has_logprobs=body.logprobs is not None,
-        has_top=bool(body.logprobs),
+        num_alternatives=body.logprobs,
     )
 
 
@@ -155,11 +162,7 @@ async def _collect(plan: Plan, generation: Generation | None) -> dict[str, Any]:
             {
                 "index": index,
                 "text": plan.echo_of(index) + choice.text,
-                "logprobs": completion_logprobs(
-                    choice.logprobs, text_offset=0, with_top=plan.has_top
-                )
-                if plan.has_logprobs
-                else None,
+                "logprobs": plan.logprobs(choice.logprobs, 0),
                 "finish_reason": choice.finish_reason,
             }
             for index, choice in enumerate(choices)
@@ -184,10 +187,8 @@ async def _frames(
                     is_new.discard(index)
                     if echo := plan.echo_of(index):
                         yield writer.completion_text(index, echo)
-                if plan.has_logprobs and delta.logprobs:
-                    logprobs = completion_logprobs(
-                        delta.logprobs, text_offset=offsets[index], with_top=plan.has_top
-                    )
+                if delta.logprobs:
+                    logprobs = plan.logprobs(delta.logprobs, offsets[index])
                     offsets[index] += sum(len(entry.token) for entry in delta.logprobs)
                     yield writer.choice(_piece(index, text=delta.text, logprobs=logprobs))
                 elif delta.text:

@@ -20,9 +20,12 @@ def make_server(app: ASGIApp, *, end_seconds: float) -> uvicorn.Server:
 
     In the end it waits ``end_seconds`` for connections to close.
     """
-    config_class, server_class = _import_uvicorn()
-    return server_class(
-        config_class(
+    _import_uvicorn()
+    from uvicorn.config import Config
+    from uvicorn.server import Server
+
+    return Server(
+        Config(
             app,
             http="h11",  # caps headers; the faster parser does not
             ws="none",
@@ -39,10 +42,10 @@ def make_server(app: ASGIApp, *, end_seconds: float) -> uvicorn.Server:
     )
 
 
-def _import_uvicorn() -> tuple[type[uvicorn.Config], type[uvicorn.Server]]:
-    """Import the two classes alone.
+def _import_uvicorn() -> None:
+    """Import the package without its command line.
 
-    The package imports its command line first, and with that more than the server itself needs. An
+    It imports that first, and with that more than the server itself needs. An
     empty module stands in for it meanwhile.
     """
     name, unneeded = "uvicorn.main", ("Server", "main", "run")
@@ -55,7 +58,3 @@ def _import_uvicorn() -> tuple[type[uvicorn.Config], type[uvicorn.Server]]:
             del sys.modules[name]
         for attribute in unneeded:
             delattr(uvicorn, attribute)
-    from uvicorn.config import Config
-    from uvicorn.server import Server
-
-    return Config, Server

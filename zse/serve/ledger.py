@@ -121,9 +121,6 @@ class Ledger:
     def phases(self) -> tuple[Phase, ...]:
         return tuple(self._phases.values())
 
-    def has(self, name: str) -> bool:
-        return name in self._phases
-
     def to_json(self) -> dict[str, dict[str, float]]:
         """Return ``{phase: {"start_ms", "end_ms", "duration_ms"}}``."""
         return {

@@ -32,7 +32,6 @@ LOG = logging.getLogger("zse.serve")
 def load_served_model(settings: Settings, state: AppState, head_start: HeadStart) -> LoadedModel:
     """Load the model that is being opened, and tell the state of each phase.
 
-
     Raises:
         ZSEError: The model is missing, damaged or does not fit the device.
     """
@@ -62,27 +61,24 @@ def load_served_model(settings: Settings, state: AppState, head_start: HeadStart
         fingerprint=_fingerprint(loaded),
         created=int(time.time()),
         sampling_defaults=sampling_defaults(loaded.reader),
-        details={
-            "architecture": loaded.reader.header.architecture,
-            "scheme": loaded.reader.header.main_scheme,
-            "file_bytes": loaded.reader.size_bytes,
-            "device": str(loaded.device),
-        },
+        details={**_facts_of(loaded.reader), "device": str(loaded.device)},
         resources=(loaded.reader,),
     )
 
 
 def _tell(opened: OpenedModel, state: AppState) -> None:
     """Say what is being loaded, and where to look how far it is."""
-    header = opened.reader.header
-    facts = {"architecture": header.architecture, "scheme": header.main_scheme}
-    size = {"file_bytes": opened.reader.size_bytes}
     target = "the CPU"
     if opened.arrival is not None:
         target = opened.arrival.gpu.info.name
         state.ledger.watch("weights", opened.arrival.num_bytes)
     model = {"model": str(opened.reader.path), "target": target}
-    LOG.info("model opened", extra={**model, **facts, **size})
+    LOG.info("model opened", extra={**model, **_facts_of(opened.reader)})
+
+
+def _facts_of(reader: ModelFile) -> dict[str, object]:
+    header, size = reader.header, reader.size_bytes
+    return {"architecture": header.architecture, "scheme": header.main_scheme, "file_bytes": size}
 
 
 def _template_of(reader: ModelFile) -> ChatTemplate | None:
