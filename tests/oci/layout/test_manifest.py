@@ -8,7 +8,6 @@ from zse.oci.errors import BadReferenceError
 from zse.oci.layout.layer import Layer
 from zse.oci.layout.manifest import (
     Descriptor,
-    ImageSettings,
     build_config,
     build_manifest,
     canonical_json,
@@ -16,9 +15,14 @@ from zse.oci.layout.manifest import (
 )
 
 LAYER = Layer(media_type="t", digest="sha256:d", diff_id="sha256:u", size_bytes=1, comment="code")
-SETTINGS = ImageSettings(
-    entrypoint=["python3"], env={"B": "2", "A": "1"}, labels={"x": "y"}, user="1:1", port=8000
-)
+SETTINGS = {
+    "Entrypoint": ["python3"],
+    "Env": {"B": "2", "A": "1"},
+    "Labels": {"x": "y"},
+    "User": "1:1",
+    "ExposedPorts": {"8000/tcp": {}},
+    "Volumes": {},
+}
 
 
 def config_of(base: dict, **options) -> dict:
@@ -40,6 +44,7 @@ def test_config_without_a_base_is_complete():
     assert config["rootfs"]["diff_ids"] == ["sha256:u"]
     assert config["config"]["User"] == "1:1"
     assert config["config"]["ExposedPorts"] == {"8000/tcp": {}}
+    assert "Volumes" not in config["config"]
 
 
 def test_config_is_put_on_top_of_the_base():

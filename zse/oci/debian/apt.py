@@ -61,7 +61,9 @@ def _addresses(apt_folder: Path) -> list[str]:
     for path in filter(Path.is_file, [apt_folder / "sources.list", *sorted(parts.glob("*.list"))]):
         addresses += _one_line_addresses(path.read_text())
     for path in sorted(parts.glob("*.sources")):
-        addresses += _paragraph_addresses(path.read_text())
+        for paragraph in parse_paragraphs(path.read_text()):
+            if "deb" in paragraph.get("types", "deb").split() and paragraph.get("enabled") != "no":
+                addresses += paragraph.get("uris", "").split()
     schemes = ("http://", "https://")  # a file: archive or a disc is apt's alone
     return [text.rstrip("/") for text in addresses if text.startswith(schemes)]
 
@@ -77,14 +79,6 @@ def _one_line_addresses(text: str) -> list[str]:
             end = next((i for i, word in enumerate(rest) if word.endswith("]")), len(rest))
             rest = rest[end + 1 :]
         addresses += rest[:1]
-    return addresses
-
-
-def _paragraph_addresses(text: str) -> list[str]:
-    addresses: list[str] = []
-    for paragraph in parse_paragraphs(text):
-        if "deb" in paragraph.get("types", "deb").split() and paragraph.get("enabled") != "no":
-            addresses += paragraph.get("uris", "").split()
     return addresses
 
 

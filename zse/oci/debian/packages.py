@@ -181,18 +181,11 @@ def _all_packages(archive: Archive, recipe: DebianRecipe) -> Iterator[Package]:
             archive.report(f"warning: the mirror has no {suite}: it is left out")
             continue
         digests = release_digests(verify_release(signed, label=suite))
-        yield from _index(archive, name, suite, recipe.architecture, digests)
-
-
-def _index(
-    archive: Archive, name: str, suite: str, architecture: str, digests: dict[str, str]
-) -> list[Package]:
-    inner = f"main/binary-{architecture}/Packages.xz"
-    expected = digests.get(inner)
-    packed = archive.get(name, f"dists/{suite}/{inner}")
-    if expected is None or packed is None:
-        raise ImageRule.DEBIAN(f"{suite} has no {inner}")
-    return read_index(packed, expected_sha256=expected, archive=name)
+        index = f"main/binary-{recipe.architecture}/Packages.xz"
+        packed = archive.get(name, f"dists/{suite}/{index}")
+        if index not in digests or packed is None:
+            raise ImageRule.DEBIAN(f"{suite} has no {index}")
+        yield from read_index(packed, expected_sha256=digests[index], archive=name)
 
 
 def _is_kept(path: str, prune: Iterable[str]) -> bool:

@@ -18,7 +18,7 @@ from zse.oci.image.next_steps import next_steps
 from zse.oci.image.options import Build, BuildOptions, BuiltImage, BuiltPlatform, ModelMode
 from zse.oci.image.platform import PlatformImage, build_platform
 from zse.oci.image.preflight import Output, check_model, check_options, parse_output, recipes_of
-from zse.oci.image.publish import publish
+from zse.oci.image.publish import WholeImage, publish
 from zse.oci.layout.archive import write_archive
 from zse.oci.layout.folder import ImageLayout
 from zse.oci.layout.layer import Compression, StageProgress, no_progress
@@ -31,10 +31,8 @@ from zse.units import parse_size
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from zse.oci.layout.manifest import Descriptor
     from zse.oci.recipe import Recipe
     from zse.oci.registry.reference import Reference
-    from zse.oci.statements.attestation import Attestation
 
 
 def build_image(
@@ -69,18 +67,23 @@ def build_image(
         if len(images) > 1:
             content = build_index([image.manifest for image in images], annotations={})
             top = layout.add(MEDIA_TYPE_INDEX, content)
-        attestations = [
-            attestation
-            for image in images
-            if options.is_attested
-            for attestation in attest(target.repository, build, image)
-        ]
-        _store(output, target, layout, images, top, attestations)
+        whole = WholeImage(
+            layout=layout,
+            top=top,
+            platforms=images,
+            attestations=[
+                attestation
+                for image in images
+                if options.is_attested
+                for attestation in attest(target.repository, build, image)
+            ],
+        )
+        _store(output, target, whole)
         if options.is_pushed:
             hosts = {image.base.repository for image in images}
             mounts = frozenset(name for host, name in hosts if host == target.host)
             with open_registry(target, options.auth_file, mounts=mounts) as registry:
-                publish(registry, layout, images, top, attestations, report)
+                publish(registry, whole, report)
             report(f"pushed {target}")
         return BuiltImage(
             reference=str(target),
@@ -132,26 +135,19 @@ def _check_size(build: Build, summary: BuiltPlatform) -> None:
         )
 
 
-def _store(
-    output: Output,
-    name: Reference,
-    layout: ImageLayout,
-    images: list[PlatformImage],
-    top: Descriptor,
-    attestations: list[Attestation],
-) -> None:
+def _store(output: Output, name: Reference, image: WholeImage) -> None:
     """List the image in its layout, or write it as one file."""
     if not output.kind:
         return
-    for image in images:
-        for descriptor in image.base.layers:
-            layout.add_file(image.base.fetch(descriptor), descriptor.digest)
-    referrers = [attestation.manifest for attestation in attestations]
+    for platform in image.platforms:
+        for descriptor in platform.base.layers:
+            image.layout.add_file(platform.base.fetch(descriptor), descriptor.digest)
+    referrers = [attestation.manifest for attestation in image.attestations]
     if output.kind == "oci":
-        layout.add_image(top, name.tag, referrers)
+        image.layout.add_image(image.top, name.tag, referrers)
         return
-    blobs = [blob for image in images for blob in (image.manifest, *image.base.layers, *image.own)]
-    blobs += [blob for item in attestations for blob in (item.manifest, *item.own)]
+    manifests = [platform.manifest for platform in image.platforms]
+    blobs = [*image.own, *manifests, *referrers]
+    blobs += [layer for platform in image.platforms for layer in platform.base.layers]
     digests = [blob.digest for blob in blobs]
-    manifests = [image.manifest for image in images]
-    write_archive(layout, top, manifests, digests, name, output.path, referrers)
+    write_archive(image.layout, image.top, manifests, digests, name, output.path, referrers)

@@ -197,7 +197,7 @@ def _report(source: ImageSource, image: PlatformManifest) -> PlatformReport:
             )
             for item in statements
         ),
-        sbom=_sbom(source, statements),
+        sbom=sbom_counts(read_statement(source, statements, MEDIA_TYPE_SPDX) or {}),
     )
 
 
@@ -206,11 +206,6 @@ def _comments(image: PlatformManifest) -> list[str]:
     steps = [step for step in image.config.get("history") or () if not step.get("empty_layer")]
     words = [str(step.get("created_by", "")).removeprefix("zse: ") for step in steps]
     return words if len(words) == len(image.layers) else [""] * len(image.layers)
-
-
-def _sbom(source: ImageSource, statements: list[Descriptor]) -> dict[str, int]:
-    found = read_statement(source, statements, MEDIA_TYPE_SPDX)
-    return sbom_counts(found) if found is not None else {}
 
 
 def read_statement(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from zse.oci.layout.manifest import MEDIA_TYPE_INDEX, Descriptor, build_index
 from zse.oci.registry.client import referrers_tag
 from zse.oci.registry.upload import push_blobs
+from zse.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,35 +25,45 @@ if TYPE_CHECKING:
     from zse.oci.statements.attestation import Attestation
 
 
-def publish(
-    registry: Registry,
-    layout: ImageLayout,
-    images: Sequence[PlatformImage],
-    top: Descriptor,
-    attestations: Sequence[Attestation],
-    report: Callable[[str], None],
-) -> None:
-    """Push images, what is stated about them, and the tag for ``top``: the only image or the index.
+@record
+class WholeImage:
+    """An image of one platform or several, and what is stated about it."""
+
+    layout: ImageLayout
+    """Holds what was built; the layers of bases lie elsewhere."""
+    top: Descriptor
+    """What its name stands for: the only manifest, or the index."""
+    platforms: Sequence[PlatformImage]
+    attestations: Sequence[Attestation]
+
+    @property
+    def own(self) -> list[Descriptor]:
+        """The blobs in the layout that its manifests name."""
+        parts = [*(x.own for x in self.platforms), *(x.own for x in self.attestations)]
+        return list(chain.from_iterable(parts))
+
+
+def publish(registry: Registry, image: WholeImage, report: Callable[[str], None]) -> None:
+    """Push images, what is stated about them, and the tag that the registry was opened with.
 
     Raises:
         RegistryError: The registry refused something.
     """
     mounts: dict[str, str] = {}
     blobs: dict[str, tuple[Descriptor, Source]] = {}
-    for image in images:
-        host, repository = image.base.repository
-        for blob in image.base.layers:
-            blobs[blob.digest] = (blob, partial(image.base.fetch, blob))
+    for platform in image.platforms:
+        host, repository = platform.base.repository
+        for blob in platform.base.layers:
+            blobs[blob.digest] = (blob, partial(platform.base.fetch, blob))
             if host == registry.reference.host:
                 mounts[blob.digest] = repository
-    own = chain.from_iterable([*(x.own for x in images), *(x.own for x in attestations)])
-    blobs |= {blob.digest: (blob, layout.source(blob)) for blob in own}
+    blobs |= {blob.digest: (blob, image.layout.source(blob)) for blob in image.own}
     push_blobs(registry, list(blobs.values()), mount_from=mounts, report=report)
-    for image in images:
-        _push(registry, layout, image.manifest, image.manifest.digest)
-    for attestation in attestations:
-        _push_referrer(registry, layout, attestation)
-    _push(registry, layout, top, registry.reference.identifier)
+    for platform in image.platforms:
+        _push(registry, image.layout, platform.manifest, platform.manifest.digest)
+    for attestation in image.attestations:
+        _push_referrer(registry, image.layout, attestation)
+    _push(registry, image.layout, image.top, registry.reference.identifier)
 
 
 def _push(registry: Registry, layout: ImageLayout, item: Descriptor, identifier: str) -> bool:

@@ -10,7 +10,6 @@ from zse.oci.image.layers import MODEL_PATH
 from zse.oci.image.options import ModelMode
 from zse.oci.layout.cache import IMAGE_FORMAT
 from zse.oci.layout.layer import LIBZSTD_VERSION, Compression
-from zse.oci.layout.manifest import ImageSettings
 
 if TYPE_CHECKING:
     from zse.oci.image.base import Base
@@ -40,27 +39,29 @@ def image_facts(builder: LayerBuilder, model: ModelLayer | None) -> ImageFacts:
     )
 
 
-def image_settings(builder: LayerBuilder, model: ModelLayer | None) -> ImageSettings:
+def image_settings(builder: LayerBuilder, model: ModelLayer | None) -> dict[str, Any]:
+    """Say how the image starts, in the words of an image's config; what is not wanted is empty."""
     recipe, options = builder.build.recipe, builder.build.options
     facts = image_facts(builder, model)
     is_url = options.model_mode is ModelMode.URL
     place = options.model_url if is_url else f"/{MODEL_PATH}"
     cache = {"ZSE_CACHE_DIR": "/tmp/zse"} if is_url else {}
-    return ImageSettings(
-        entrypoint=recipe.entrypoint,
-        command=recipe.command,
-        env={**recipe.env, **cache, "ZSE_MODEL": place, "PORT": str(recipe.port)},
-        labels={
+    return {
+        "Entrypoint": list(recipe.entrypoint),
+        "Cmd": list(recipe.command),
+        "Env": {**recipe.env, **cache, "ZSE_MODEL": place, "PORT": str(recipe.port)},
+        "Labels": {
             **recipe.labels,
             **({_TITLE: facts.model_name} if facts.model_name else {}),
             "org.opencontainers.image.version": zse.__version__,
             **facts.to_labels(),
         },
-        user=recipe.user,
-        port=recipe.port,
-        volumes=["/models"] if options.model_mode is ModelMode.VOLUME else [],
-        healthcheck=_healthcheck(recipe.healthcheck) if recipe.healthcheck else None,
-    )
+        "User": recipe.user,
+        "WorkingDir": "/",
+        "ExposedPorts": {f"{recipe.port}/tcp": {}},
+        "Volumes": {"/models": {}} if options.model_mode is ModelMode.VOLUME else {},
+        "Healthcheck": _healthcheck(recipe.healthcheck) if recipe.healthcheck else {},
+    }
 
 
 def image_annotations(builder: LayerBuilder, base: Base) -> dict[str, str]:

@@ -84,20 +84,6 @@ class Descriptor:
         )
 
 
-@record
-class ImageSettings:
-    """How the image starts."""
-
-    entrypoint: Sequence[str]
-    command: Sequence[str] = ()
-    env: Mapping[str, str]
-    labels: Mapping[str, str]
-    user: str
-    port: int
-    volumes: Sequence[str] = ()
-    healthcheck: Mapping[str, Any] | None = None
-
-
 def canonical_json(value: object) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
@@ -135,7 +121,7 @@ def hex_of(digest: str) -> str:
 def build_config(
     base: Mapping[str, Any],
     layers: Sequence[Layer],
-    settings: ImageSettings,
+    settings: Mapping[str, Any],
     *,
     platform: str,
     epoch_seconds: int,
@@ -145,7 +131,7 @@ def build_config(
     Args:
         base: Config of the base image; empty for none.
         layers: What is put on top of the base, in order.
-        settings: How the image starts.
+        settings: How the image starts: its ``config``, but ``Env`` as name -> value.
         platform: ``os/architecture``.
         epoch_seconds: Creation time, seconds since 1970.
     """
@@ -219,26 +205,13 @@ def subject_of(manifest: bytes) -> str:
         return ""
 
 
-def _run_config(base: Mapping[str, Any], settings: ImageSettings) -> dict[str, Any]:
+def _run_config(base: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
     """Merge how the base starts with how we start; a base's command makes no sense any more."""
-    env = {"PATH": DEFAULT_PATH}
-    for line in base.get("Env") or ():
-        name, _, value = line.partition("=")
-        env[name] = value
-    env.update(settings.env)
-    merged: dict[str, Any] = {key: value for key, value in base.items() if key != "Cmd"}
-    merged.update(
-        Entrypoint=list(settings.entrypoint),
-        Env=[f"{name}={value}" for name, value in sorted(env.items())],
-        Labels={**(base.get("Labels") or {}), **settings.labels},
-        User=settings.user,
-        WorkingDir="/",
-        ExposedPorts={f"{settings.port}/tcp": {}},
-    )
-    if settings.command:
-        merged["Cmd"] = list(settings.command)
-    if settings.volumes:
-        merged["Volumes"] = {path: {} for path in settings.volumes}
-    if settings.healthcheck is not None:
-        merged["Healthcheck"] = dict(settings.healthcheck)
-    return merged
+    lines = (line.partition("=") for line in base.get("Env") or ())
+    env = {"PATH": DEFAULT_PATH, **{name: value for name, _, value in lines}, **settings["Env"]}
+    return {
+        **{key: value for key, value in base.items() if key != "Cmd"},
+        **{key: value for key, value in settings.items() if value},
+        "Env": [f"{name}={value}" for name, value in sorted(env.items())],
+        "Labels": {**(base.get("Labels") or {}), **settings["Labels"]},
+    }
