@@ -11,7 +11,7 @@ from zse.errors import StoreError
 from zse.settings import AWSSettings, ProxySettings, load_settings
 from zse.store.location import parse_location
 from zse.store.objects import open_object
-from zse.store.s3_object import S3Account
+from zse.store.s3_object import S3Account, S3Place
 
 if TYPE_CHECKING:
     from range_server import Handler
@@ -78,3 +78,17 @@ def test_a_bucket_in_another_region_is_asked_with_its_signature(
         found = open_object(parse_location("s3://models/a"), load_settings())
         assert found.prefix == DATA
         assert len(server.requests) == 2
+
+
+def test_signatures_are_made_anew_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    signer = account(access_key_id="AKID", secret_access_key="secret")
+    place = S3Place(parse_location("s3://models/a"), signer)
+    made = []
+    for moment in (1000.0, 1030.0, 1060.0, 1061.0, 1062.0):
+        now[0] = moment
+        made.append(place.request())
+    assert "authorization" in made[0].private
+    assert [request is made[0] for request in made] == [True, True, True, False, False]
+    assert made[4] is made[3]

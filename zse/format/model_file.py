@@ -1,41 +1,78 @@
-"""What loading needs of an open .zse file, whether it lies on a disk or in object storage."""
+"""An open .zse file: what it holds by name, whether it lies on a disk or in object storage."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, TypeVar
+
+from zse.format.errors import Misuse
+from zse.format.validate import validate
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
-    from zse.format.spec import TensorEntry, ZSEHeader
+    from zse.format.spec import Group, Section, TensorEntry, ZSEHeader
+
+_Listed = TypeVar("_Listed")
 
 
-class ModelFile(Protocol):
-    """An open file whose header was checked. Tensors are read by whoever needs them."""
+class ModelFile:
+    """An open file whose header was checked. Its readers add how bytes are read, and an end.
 
-    @property
-    def path(self) -> Path | str:
+    Args:
+        header: Parsed, not yet validated.
+    """
+
+    def __init__(
+        self, path: Path | str, header: ZSEHeader, *, header_end_bytes: int, size_bytes: int
+    ) -> None:
+        self.path = path
         """The path, or the address."""
-
-    @property
-    def header(self) -> ZSEHeader:
-        """Everything the file says about itself."""
-
-    @property
-    def size_bytes(self) -> int:
-        """Length of the file."""
+        self.header = header
+        self.size_bytes = size_bytes
+        self._members = validate(
+            header, header_end_bytes=header_end_bytes, file_size_bytes=size_bytes
+        )
+        self._entries = {tensor.name: tensor for tensor in header.tensors}
+        self._groups = {group.name: group for group in header.groups}
+        self._sections = {section.name: section for section in header.sections}
 
     def names(self) -> tuple[str, ...]:
         """Return the tensor names in file order."""
+        return tuple(self._entries)
 
     def entry(self, name: str) -> TensorEntry:
-        """Return a tensor's entry."""
+        """Return a tensor's entry; a UsageError says that there is none."""
+        return self._find("tensor", self._entries, name)
+
+    def group(self, name: str) -> Group:
+        """Return a group; a UsageError says that there is none."""
+        return self._find("group", self._groups, name)
+
+    def tensors_of(self, group_name: str) -> tuple[TensorEntry, ...]:
+        """Return the entries of the tensors in a group, in file order."""
+        return self._members[self.group(group_name).name]
 
     def has_section(self, name: str) -> bool:
         """Whether the file carries a section of this name."""
+        return name in self._sections
+
+    def section_entry(self, name: str) -> Section:
+        """Return where a section lies; a UsageError says which there are."""
+        return self._find("section", self._sections, name, f"; it has {sorted(self._sections)}")
 
     def section(self, name: str) -> memoryview:
-        """Return a section's bytes."""
+        """Return a section's bytes; a UsageError says which there are."""
+        raise NotImplementedError
 
     def close(self) -> None:
         """Stop reading."""
+        raise NotImplementedError
+
+    def _find(
+        self, kind: str, known: Mapping[str, _Listed], name: str, others: str = ""
+    ) -> _Listed:
+        try:
+            return known[name]
+        except KeyError:
+            raise Misuse.UNKNOWN_NAME(f"{self.path} holds no {kind} {name!r}{others}") from None

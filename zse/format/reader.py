@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Self
 
 from zse.errors import NotFoundError, UsageError
 from zse.format.container import PREFIX_BYTES, checked_header
-from zse.format.contents import Contents
 from zse.format.errors import GGUF_HINT, Misuse, Rule
+from zse.format.model_file import ModelFile
 from zse.format.spec import CONTAINER, ZSEHeader
 from zse.format.verify import verify_contents
 
@@ -112,7 +112,7 @@ def open_file(path: Path) -> OpenFile:
     return OpenFile(path, fd)
 
 
-class ZSEReader(Contents):
+class ZSEReader(ModelFile):
     """Random access to one file. Use it as a context manager.
 
     Views and tensors taken from a reader stay valid after ``close``: they keep the mapping alive.
@@ -122,6 +122,8 @@ class ZSEReader(Contents):
         UsageError: The file cannot be opened.
         FormatError: Its ``rule`` says what is broken.
     """
+
+    path: Path
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)

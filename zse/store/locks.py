@@ -64,38 +64,23 @@ def locked(path: Path) -> Iterator[None]:
 @contextlib.contextmanager
 def locked_if_free(path: Path) -> Iterator[bool]:
     """Hold a lock file's exclusive lock if nobody else does, and remove the file at the end."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            yield False
-            return
-        if not _is_at(descriptor, path):
+    with _opened(path, os.O_RDWR | os.O_CREAT) as descriptor:
+        if not _lock(descriptor) or not _is_at(descriptor, path):
             yield False
             return
         try:
             yield True
         finally:
             path.unlink(missing_ok=True)  # those who wait for it open it anew
-    finally:
-        os.close(descriptor)
 
 
 def is_locked(path: Path) -> bool:
     """Whether somebody holds a lock of a file that exists for nothing else."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        with _opened(path, os.O_RDONLY) as descriptor:
+            return not _lock(descriptor)
     except OSError:
         return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    else:
-        return False
-    finally:
-        os.close(descriptor)
 
 
 def hold(path: Path) -> int | None:
@@ -117,30 +102,40 @@ def remove_unused(path: Path) -> bool:
     Raises:
         OSError: The file cannot be opened or removed.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    try:
+    with _opened(path, os.O_RDWR) as descriptor:
         if _is_used(descriptor):
             return False
         path.unlink()
         return True
-    finally:
-        os.close(descriptor)
 
 
 def is_used(path: Path) -> bool:
     """Whether somebody holds a file, has it open or has it mapped."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    try:
+    with _opened(path, os.O_RDWR) as descriptor:
         return _is_used(descriptor)
+
+
+@contextlib.contextmanager
+def _opened(path: Path, flags: int) -> Iterator[int]:
+    descriptor = os.open(path, flags | os.O_CLOEXEC, 0o644)
+    try:
+        yield descriptor
     finally:
         os.close(descriptor)
 
 
-def _is_used(descriptor: int) -> bool:
-    """Take the exclusive lock, and ask for a lease: the kernel grants it to the only opener."""
+def _lock(descriptor: int) -> bool:
+    """Take the exclusive lock unless somebody else holds one; tell whether it was taken."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
+        return False
+    return True
+
+
+def _is_used(descriptor: int) -> bool:
+    """Take the exclusive lock, and ask for a lease: the kernel grants it to the only opener."""
+    if not _lock(descriptor):
         return True
     try:
         # Who opens the file before the lease is given back sends us a signal: one nobody minds.

@@ -6,14 +6,13 @@ The bytes come in order, so the partial file's length is all there is to know ab
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import os
 import re
 from typing import TYPE_CHECKING, Self
 
 from zse.store.local import LocalWriter, chunks_of
-from zse.store.locks import open_locked
+from zse.store.locks import open_locked, remove_unused
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -70,14 +69,5 @@ def _remove_others(path: Path, keep: Path) -> None:
     with contextlib.suppress(OSError):
         for left in path.parent.iterdir():
             if name.fullmatch(left.name) and left != keep:
-                _remove_if_idle(left)
-
-
-def _remove_if_idle(path: Path) -> None:
-    with contextlib.suppress(OSError):
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            path.unlink()
-        finally:
-            os.close(descriptor)
+                with contextlib.suppress(OSError):
+                    remove_unused(left)

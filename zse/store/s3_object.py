@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
-from functools import cache, cached_property
+import time
+from functools import cache
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit
 
@@ -12,7 +14,7 @@ from zse.store.http.credentials import CredentialChain
 from zse.store.http.pool import HttpPool
 from zse.store.http.profiles import load_profile
 from zse.store.http.ranged import Request
-from zse.store.http.sigv4 import Signatures, sign
+from zse.store.http.sigv4 import sign
 from zse.store.s3_errors import s3_error
 
 if TYPE_CHECKING:
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from zse.store.location import Location
 
 _AUTO_REGION_HOSTS = (".r2.cloudflarestorage.com", "storage.googleapis.com")
+_SIGNED_SECONDS = 60.0
+"""How long a signature is used; the servers accept it for a quarter of an hour."""
 _USUAL_REGION = "us-east-1"
 _ERROR = re.compile(r"<Code>([^<]*)</Code>(?:.*?<Message>([^<]*)</Message>)?", re.DOTALL)
 
@@ -103,19 +107,16 @@ class S3Place:
         self._location, self._account = location, account
         self._region = account.region
         self._is_anonymous = False
-        self._request = Request(url="")
+        self._request, self._signed_at = Request(url=""), -math.inf
         self.name = location.url
-
-    @cached_property
-    def _signatures(self) -> Signatures:
-        return Signatures(self._signed)
 
     def request(self) -> Request:
         """Return how the object is asked for now; a redirect would be to another's signature."""
-        headers = self._signatures.headers()
-        if headers is not self._request.private:
+        now = time.monotonic()
+        if now - self._signed_at > _SIGNED_SECONDS:  # two threads may both do it: no harm
             server, path = self._account.address(self._location, self._region)
-            self._request = Request(url=server + path, private=headers, follow="nowhere")
+            self._request = Request(url=server + path, private=self._signed(), follow="nowhere")
+            self._signed_at = now
         return self._request
 
     def describe(self, pool: HttpPool) -> Facts | None:  # noqa: ARG002 - the first range tells all
@@ -126,7 +127,7 @@ class S3Place:
         region = answer.header("x-amz-bucket-region")
         if answer.status in (301, 307, 400, 403) and region not in ("", self._region):
             self._region = region
-            self.__dict__.pop("_signatures", None)
+            self._signed_at = -math.inf
             return None
         body = answer.read().decode("utf-8", "replace")
         said = _ERROR.search(body)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Self
 
 from zse.format.container import PREFIX_BYTES, check_digest
-from zse.format.contents import Contents
 from zse.format.errors import Misuse
+from zse.format.model_file import ModelFile
 from zse.format.reader import parse_header, parse_prefix
 from zse.format.verify import verify_contents
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from zse.stream.source import ByteSource
 
 
-class RemoteReader(Contents):
+class RemoteReader(ModelFile):
     """One file behind a source, which it closes in the end. Use it as a context manager.
 
     Raises:

@@ -6,7 +6,7 @@ import calendar
 
 import pytest
 
-from zse.store.http.sigv4 import Credentials, Signatures, sign
+from zse.store.http.sigv4 import Credentials, sign
 
 MOMENT = calendar.timegm((2026, 3, 4, 5, 6, 7))
 
@@ -85,19 +85,3 @@ def test_credentials_are_not_shown() -> None:
     shown = repr(Credentials(access_key="AKID", secret_key="hidden", token="hidden"))
     assert "AKID" in shown
     assert "hidden" not in shown
-
-
-def test_signatures_are_made_anew_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
-    now, made = [1000.0], []
-
-    def sign() -> dict[str, str]:
-        made.append(now[0])
-        return {"authorization": str(now[0])}
-
-    monkeypatch.setattr("time.monotonic", lambda: now[0])
-    signatures = Signatures(sign)
-    for moment in (1000.0, 1030.0, 1060.0, 1061.0):
-        now[0] = moment
-        signatures.headers()
-    assert made == [1000.0, 1061.0]
-    assert signatures.headers() == {"authorization": "1061.0"}

@@ -12,6 +12,7 @@ from zse.records import record
 
 if TYPE_CHECKING:
     from zse.format.spec import TensorEntry
+    from zse.quantize.huggingface.kernels import TorchLinearKernels
 
 
 @record
@@ -38,16 +39,6 @@ class StoredMatrix:
     def values(self) -> torch.Tensor:
         """Return the weights float32 [N, K], where the parts are."""
         return dequantize(self.entry, self.parts)
-
-
-class LinearKernels(Protocol):
-    """Multiplies packed matrices on a GPU."""
-
-    def supports(self, weight: StoredMatrix) -> bool:
-        """Return whether there is a kernel for a matrix."""
-
-    def multiply(self, weight: StoredMatrix, inputs: torch.Tensor) -> torch.Tensor:
-        """Return inputs [M, K] @ weight^T as [M, N] float32 or bfloat16."""
 
 
 class LayerMaker(Protocol):
@@ -79,7 +70,7 @@ class PackedLayers:
     """Keeps the packed weights: ``ZSELinear``."""
 
     device: torch.device
-    kernels: LinearKernels | None
+    kernels: TorchLinearKernels | None
 
     def make(self, weight: StoredMatrix, bias: torch.Tensor | None) -> torch.nn.Module:
         usable = self.kernels is not None and self.kernels.supports(weight)
@@ -105,7 +96,7 @@ class ZSELinear(torch.nn.Module):
         bias: torch.Tensor | None,
         *,
         device: torch.device,
-        kernels: LinearKernels | None = None,
+        kernels: TorchLinearKernels | None = None,
     ) -> None:
         super().__init__()
         self._entry = weight.entry

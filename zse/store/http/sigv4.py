@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING
 from zse.records import record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
 _EMPTY_SHA256 = hashlib.sha256(b"").hexdigest()
-_SECONDS_USED = 60.0
 
 
 @record
@@ -26,21 +25,6 @@ class Credentials:
     token: str = field(default="", repr=False)
     expires_at: float = 0.0
     """Seconds since 1970; 0 means never."""
-
-
-class Signatures:
-    """Headers that are made anew once a minute; servers accept them for a quarter of an hour."""
-
-    def __init__(self, sign: Callable[[], dict[str, str]]) -> None:
-        self._sign = sign
-        self._made: tuple[float, dict[str, str]] | None = None
-
-    def headers(self) -> dict[str, str]:
-        """Return them; two threads may both make them, which does no harm."""
-        made, now = self._made, time.monotonic()
-        if made is None or now - made[0] > _SECONDS_USED:
-            made = self._made = (now, self._sign())
-        return made[1]
 
 
 def sign(
