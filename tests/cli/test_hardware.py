@@ -13,8 +13,7 @@ from sample_packs import sample_pack
 from stub_libcuda import stub
 
 from zse.cli import run
-from zse.cli.hardware_models import SCHEMES, well_known_estimates
-from zse.cli.hardware_report import _models
+from zse.cli.hardware_report import SCHEMES, _models, well_known_estimates
 from zse.kernels.catalog import all_variants
 from zse.models.well_known import WELL_KNOWN
 

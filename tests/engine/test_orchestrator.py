@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from zse.cli.hardware_models import well_known_estimates
+from zse.cli.hardware_report import well_known_estimates
 from zse.deploy.sizing import need_of
 from zse.device.facts import GpuInfo
 from zse.device.survey import CudaSurvey, GpuState

@@ -40,14 +40,7 @@ class ServerError(ZSEError):
 
 
 class LocalBackend:
-    """A model in this process.
-
-    Args:
-        model: A .zse file, a checkpoint folder, a hub id or a built-in name.
-        load: Where it runs, and how.
-        options: How to generate.
-        progress: Called while a checkpoint is converted or a file is fetched.
-    """
+    """A model in this process."""
 
     def __init__(
         self, model: str, load: LoadOptions, *, options: AnswerOptions, progress: StageProgress
@@ -79,14 +72,7 @@ class LocalBackend:
 
 
 class ServerBackend:
-    """A server that speaks the OpenAI protocol, ours or another.
-
-    Args:
-        url: Its address, with or without ``/v1``.
-        model: The model to ask for.
-        api_key: Sent as a bearer token.
-        options: How to generate.
-    """
+    """A server that speaks the OpenAI protocol, ours or another, with or without ``/v1``."""
 
     def __init__(self, url: str, *, model: str, api_key: str, options: AnswerOptions) -> None:
         import httpx

@@ -33,7 +33,6 @@ class Session:
     """One conversation.
 
     Args:
-        backend: Answers.
         system: System message; empty means none.
         is_terminal: Whether a person reads: prompts are shown, and an error does not end it.
     """

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from zse.cli.hardware_models import SCHEMES, well_known_estimates
 from zse.device.probe import probe
 from zse.device.survey import survey_cuda
 from zse.errors import NotFoundError
@@ -17,6 +16,9 @@ from zse.kernels.catalog import all_variants
 from zse.kernels.errors import KernelPackError, KernelPackNotFound
 from zse.kernels.find import find_pack
 from zse.kernels.targets import targets_for
+from zse.models.families import read_checkpoint
+from zse.models.memory import DEFAULT_CONTEXT, MemoryEstimate, ModelFacts, estimate_memory
+from zse.models.well_known import WELL_KNOWN
 from zse.units import memory_text
 
 if TYPE_CHECKING:
@@ -25,15 +27,15 @@ if TYPE_CHECKING:
     from zse.errors import ZSEError
     from zse.settings import Settings
 
+SCHEMES = ("int4", "nf4", "int8", "bf16")
+"""The smallest first."""
 _SHOWN_KEYS = 5
 
 
 def build_report(settings: Settings, *, kernels: str) -> dict[str, Any]:
     """Look at the machine; return JSON values. Sizes are in bytes.
 
-    Args:
-        settings: The environment.
-        kernels: A kernel pack or a folder of packs; empty means the one that serving would use.
+    Of kernels, an empty name means those that serving would use.
     """
     machine = probe()
     cuda = survey_cuda()
@@ -75,6 +77,22 @@ def _models(free_bytes: int, *, on_gpu: bool) -> list[dict[str, Any]]:
         | {"fits": estimate.total_bytes <= free_bytes}
         for (model, _), estimate in well_known_estimates(on_gpu=on_gpu).items()
     ]
+
+
+def well_known_estimates(*, on_gpu: bool) -> dict[tuple[str, str], MemoryEstimate]:
+    """Return what every well-known model takes, by its name and scheme.
+
+    Args:
+        on_gpu: Keys and values in bf16, as on a GPU; else in float32, as on a CPU.
+    """
+    specs = {model: read_checkpoint(settings) for model, settings in WELL_KNOWN.items()}
+    return {
+        (model, scheme): estimate_memory(
+            ModelFacts(spec=spec), scheme, on_gpu=on_gpu, context_tokens=DEFAULT_CONTEXT
+        )
+        for model, spec in specs.items()
+        for scheme in SCHEMES
+    }
 
 
 def _describe_pack(info: GpuInfo, settings: Settings, explicit: str) -> dict[str, Any]:

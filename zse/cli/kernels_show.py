@@ -101,11 +101,7 @@ def print_build(path: Path, built: BuiltPack) -> None:
 
 
 def describe_pack(pack: KernelPack, wanted: Iterable[Variant]) -> dict[str, Any]:
-    """Return what a pack holds, as JSON has it.
-
-    Args:
-        pack: The pack.
-        wanted: The kernels of this version.
+    """Return what a pack holds of the kernels that are wanted, as JSON has it.
 
     Raises:
         KernelPackError: A kernel in it is damaged.

@@ -70,7 +70,6 @@ class Bench:
     """Times products on one GPU; ``close`` gives everything back.
 
     Args:
-        gpu: The GPU.
         pack: Its kernels; forms that it lacks are not timed.
         repeats: Replays of which the fastest counts.
     """
@@ -85,18 +84,11 @@ class Bench:
         self._launcher = PackLauncher(gpu, pack, self._stream)
 
     def close(self) -> None:
-        """Give stream and events back."""
         for resource in (self._start, self._end, self._stream):
             resource.destroy()
 
     def measure(self, scheme: str, columns: int, rows: int, tokens: Sequence[int]) -> list[Timing]:
         """Time the products of one matrix with some numbers of tokens.
-
-        Args:
-            scheme: Of the matrix.
-            columns: Of the matrix.
-            rows: Of the matrix.
-            tokens: Numbers of tokens.
 
         Raises:
             UnsupportedModelError: No kernel multiplies such a matrix.

@@ -58,12 +58,7 @@ def tell_copied(
 ) -> None:
     """Say what a copy came to, and its facts as JSON unless they are None.
 
-    Args:
-        word: What was done.
-        transfer: What came of it.
-        target: Where it went.
-        started: By ``time.monotonic``.
-        facts: Beside the transfer's own.
+    It began at ``started``, by ``time.monotonic``.
     """
     seconds = time.monotonic() - started
     typer.echo(_summary(word, transfer, target, seconds), err=True)

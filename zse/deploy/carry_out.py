@@ -19,15 +19,9 @@ if TYPE_CHECKING:
 
 
 def write_files(plan: Plan, folder: Path, *, is_forced: bool = False) -> list[Path]:
-    """Write a plan's files, each whole or not at all.
+    """Write a plan's files, each whole or not at all; return those that were not there already.
 
-    Args:
-        plan: What to write.
-        folder: Made when it is not there.
-        is_forced: Replace files that say something else.
-
-    Returns:
-        The files that were written; those that already were as they should be are left out.
+    Files that say something else are replaced when that is forced.
 
     Raises:
         RefusedError: A file is there and says something else.

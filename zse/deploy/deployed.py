@@ -128,12 +128,7 @@ def make_action(verb: Verb, deployed: Deployment, *, follows: bool = False) -> A
 
 
 def recall(folder: Path, target: str, *, identifier: str = "") -> Deployment:
-    """Read what was deployed from a folder.
-
-    Args:
-        folder: Of the files that `zse deploy` wrote.
-        target: The platform that is meant.
-        identifier: The platform's own, when people say it.
+    """Read what was deployed from a folder that `zse deploy` wrote.
 
     Raises:
         NotFoundError: The folder holds no record.

@@ -17,10 +17,7 @@ NOWHERE = "none"
 def look_at(image: str, place: str, *, auth_file: Path) -> ImageLook:
     """Read what an image says of itself, or say why that was not possible.
 
-    Args:
-        image: The reference that the platform pulls.
-        place: ``oci:DIR[:TAG]``, ``tar:FILE[:TAG]``, ``none``, or empty for the registry.
-        auth_file: docker's config.json.
+    The place is ``oci:DIR[:TAG]``, ``tar:FILE[:TAG]``, ``none``, or empty for the registry.
 
     Raises:
         ImageError: A place that was named holds no image.

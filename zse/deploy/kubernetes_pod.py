@@ -19,12 +19,7 @@ _CPU_MEMORY_MIB = 4096
 
 
 def pod_values(order: Order, given: dict[str, Any]) -> dict[str, Any]:
-    """Return the values of the pod's part of the Deployment.
-
-    Args:
-        order: What is deployed.
-        given: The target's settings.
-    """
+    """Return the values of the pod's part of the Deployment."""
     pause_seconds = given["drain-pause-seconds"]
     disk = _disk(order, given)
     scraped = {

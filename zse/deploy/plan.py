@@ -53,9 +53,10 @@ class Request:
 class Plan:
     """One deployment in a platform's words."""
 
-    target: str
+    target: str = ""
+    """The registry fills it in."""
     order: Order
-    machine: Machine | None
+    machine: Machine | None = None
     cost: Cost
     creates: tuple[str, ...]
     files: Mapping[str, str]

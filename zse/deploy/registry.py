@@ -122,6 +122,7 @@ def make_plan(name: str, order: Order) -> Plan:
     kept = Deployment(target=name, name=plan.order.name, form=plan.order.form, details=plan.details)
     return replace(
         plan,
+        target=name,
         access=plan.access or _access(order, table["access"]),
         files={**plan.files, RECORD: kept.to_text()},
         notes=(*plan.notes, *check_image(plan, target)),

@@ -18,10 +18,7 @@ _SHOWN_CHARACTERS = 500
 def send(request: Request, api_key: str, *, transport: httpx.BaseTransport | None = None) -> Any:
     """Send a request; return the JSON of the answer, None for an empty one.
 
-    Args:
-        request: What to create.
-        api_key: Of the account; sent as a bearer token, never shown.
-        transport: Takes the place of the network.
+    The account's key goes as a bearer token, and is never shown.
 
     Raises:
         DeployError: There is no key, the API cannot be reached, or it refuses.

@@ -109,10 +109,6 @@ def of_form(settings: Iterable[Setting], form: str) -> list[Setting]:
 def take_settings(order: Order, settings: Iterable[Setting] = ()) -> dict[str, Any]:
     """Return the values of an order's settings, each of its kind, and defaults for the rest.
 
-    Args:
-        order: With the form that it was given.
-        settings: What the target knows, of all forms.
-
     Returns:
         Setting -> value; those that were not given and have no default are left out.
 

@@ -30,11 +30,7 @@ OMIT: Final = _Omit()
 
 
 def render(template: str, values: Mapping[str, Any]) -> str:
-    """Render a template of this package.
-
-    Args:
-        template: Its path below ``templates``, as ``kubernetes/base/deployment.yaml``.
-        values: One value for each placeholder.
+    """Render a template by its path below ``templates``, as ``kubernetes/base/service.yaml``.
 
     Raises:
         DeployError: A placeholder has no value.

@@ -30,7 +30,6 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
-        """Summarize values."""
         return cls(
             median_ms=round(statistics.median(values), 1),
             min_ms=round(min(values), 1),
@@ -81,16 +80,7 @@ class Report:
             )
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "subject": self.subject,
-            "how": self.how,
-            "starts": self.starts,
-            "milestones": {name: asdict(spread) for name, spread in self.milestones.items()},
-            "phases": {name: asdict(phase) for name, phase in self.phases.items()},
-            "limits_ms": dict(self.limits_ms),
-            "budget_ms": self.budget_ms,
-            "is_within_budget": self.is_within_budget,
-        }
+        return {**asdict(self), "is_within_budget": self.is_within_budget}
 
     def to_text(self) -> str:
         plural = "s" if self.starts != 1 else ""

@@ -100,12 +100,7 @@ class Start:
 def measure_start(
     subject: Subject, *, timeout_seconds: float, then: Callable[[int], None] | None = None
 ) -> Start:
-    """Start once, wait, ask once, stop.
-
-    Args:
-        subject: What to start.
-        timeout_seconds: Until a start counts as failed.
-        then: What else to do with the server before it is stopped; called with its port.
+    """Start once, wait, ask once, call ``then`` with the server's port, stop.
 
     Raises:
         ColdStartError: The process ended, or did not answer in time; its last words are quoted.

@@ -20,9 +20,7 @@ _COPIES = "copies"
 
 def make_plan(order: Order, given: dict[str, Any]) -> Plan:  # noqa: ARG001 - it has none
     return Plan(
-        target="compose",
         order=order,
-        machine=None,
         cost=Cost(
             usd_per_hour=None, sleeps=False, source="nothing beyond the machine, which is yours"
         ),
@@ -44,7 +42,7 @@ def _values(order: Order) -> dict[str, Any]:
     fetched = {"ZSE_CACHE_DIR": f"{_TEMPORARY}/zse"} if order.is_fetched else {}
     plain = {**fetched, **order.environment()}
     return {
-        "name": order.name,
+        **vars(order),
         "image": _literal(order.image),
         "environment": {
             **{name: _literal(value) for name, value in plain.items()},

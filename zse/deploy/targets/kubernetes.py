@@ -35,9 +35,7 @@ def make_plan(order: Order, given: dict[str, Any]) -> Plan:
     sleeps = order.form == _SLEEPING
     scaler = "InterceptorRoute and ScaledObject (KEDA)" if sleeps else "fixed replicas"
     return Plan(
-        target="kubernetes",
         order=order,
-        machine=None,
         cost=Cost(
             usd_per_hour=None,
             sleeps=sleeps and order.min_replicas == 0,
@@ -102,19 +100,12 @@ def _values(order: Order, given: dict[str, Any]) -> dict[str, Any]:
     place, _, gateway = given.get("gateway", "").rpartition("/")
     tls = [{"hosts": [host], "secretName": given["tls-secret"]}] if "tls-secret" in given else OMIT
     return {
-        "name": order.name,
+        **vars(order),
         "namespace": namespace,
-        "image": order.image,
         "replicas": max(1, order.min_replicas),
-        "min_replicas": order.min_replicas,
-        "max_replicas": order.max_replicas,
-        "concurrency": order.concurrency,
-        "idle_seconds": order.idle_seconds,
-        "startup_seconds": order.startup_seconds,
         "readiness_timeout": f"{order.startup_seconds}s",
         "progress_seconds": order.startup_seconds + 300,
         "strategy": {"type": "Recreate"} if order.has_gpu else {"type": "RollingUpdate"},
-        "port": order.port,
         "service_type": "LoadBalancer" if order.is_public else "ClusterIP",
         "hosts": [*([host] if host else []), *names],
         "host": host,

@@ -33,7 +33,6 @@ def make_plan(order: Order, given: dict[str, Any]) -> Plan:
         gib = _ram_mib(order) / 1024
         usd_per_hour = round(CPU_PROCESSORS * _CPU_USD_PER_HOUR + gib * _GIB_USD_PER_HOUR, 2)
     return Plan(
-        target="modal",
         order=order,
         machine=machine,
         cost=cost_of(order, usd_per_hour, catalog),
@@ -59,8 +58,7 @@ def _values(order: Order, machine: Machine | None, given: dict[str, Any]) -> dic
         "key_prefix": given.get("bucket-prefix"),
     }
     return {
-        "name": order.name,
-        "image": order.image,
+        **vars(order),
         "registry_secret": order.registry_secret or None,
         "gpu": machine.name if machine else None,
         "has_gpu": machine is not None,
@@ -71,17 +69,11 @@ def _values(order: Order, machine: Machine | None, given: dict[str, Any]) -> dic
         "volume": order.volume or None,
         "bucket": {k: v for k, v in bucket.items() if v} if order.bucket else None,
         "bucket_secret": order.bucket_secret or None,
-        "port": order.port,
         "command": COMMAND,
-        "concurrency": order.concurrency,
         "max_concurrency": order.concurrency * 4,
-        "min_replicas": order.min_replicas,
-        "max_replicas": order.max_replicas,
         "idle_seconds": max(2, order.idle_seconds),
-        "startup_seconds": order.startup_seconds,
         "drain_seconds": min(order.drain_seconds, _MAX_GRACE_SECONDS),
         "region": order.region or _REGION,
-        "is_public": order.is_public,
         "is_private": not order.is_public,
     }
 

@@ -22,16 +22,12 @@ def make_plan(order: Order, given: dict[str, Any]) -> Plan:  # noqa: ARG001 - it
     variables = {"ZSE_HOST": "0.0.0.0", **order.environment()}
     settings = [f"{name}={value}" for name, value in variables.items()]
     values = {
-        "image": order.image,
-        "startup_seconds": order.startup_seconds,
+        **vars(order),
         "replicas": max(1, order.min_replicas),
         "sleeps": sleeps,
-        "drain_seconds": order.drain_seconds,
     }
     return Plan(
-        target="railway",
         order=order,
-        machine=None,
         cost=Cost(
             usd_per_hour=round(gib * _USD_PER_GIB_HOUR + _BUSY_CPUS * _USD_PER_CPU_HOUR, 2),
             sleeps=sleeps,

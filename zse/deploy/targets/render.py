@@ -21,7 +21,6 @@ def make_plan(order: Order, given: dict[str, Any]) -> Plan:
         catalog.named(given["plan"]) if "plan" in given else catalog.smallest(order.need, gpu=False)
     )
     return Plan(
-        target="render",
         order=order,
         machine=machine,
         cost=Cost(
@@ -43,9 +42,8 @@ def _values(order: Order, machine: Machine) -> dict[str, Any]:
     is_scaled = order.max_replicas > least
     credentials = {"fromRegistryCreds": {"name": order.registry_secret}}
     return {
+        **vars(order),
         "type": "web" if order.is_public else "pserv",
-        "name": order.name,
-        "image": order.image,
         "credentials": credentials if order.registry_secret else OMIT,
         "plan": machine.name,
         "region": order.region or OMIT,

@@ -37,7 +37,6 @@ def make_plan(order: Order, given: dict[str, Any]) -> Plan:
     body = _body(order, machine, given)
     is_queue = order.form == "queue"
     return Plan(
-        target="runpod",
         order=order,
         machine=machine,
         cost=cost_of(order, machine.usd_per_hour, catalog),

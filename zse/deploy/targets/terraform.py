@@ -44,7 +44,6 @@ def make_plan(order: Order, given: dict[str, Any]) -> Plan:
     values["source"] = _source(given, order.form) if is_elsewhere else f"./modules/{order.form}"
     text = align_attributes(render(f"terraform/{order.form}.tf", values))
     return Plan(
-        target="terraform",
         order=order,
         machine=machine,
         cost=cost_of(order, machine.usd_per_hour, catalog),
@@ -67,8 +66,7 @@ def _common(order: Order, machine: Machine) -> dict[str, Any]:
     mounted = order.bucket or order.volume
     file_name = Path(order.model).name or "model.zse"
     return {
-        "name": order.name,
-        "image": order.image,
+        **vars(order),
         "region": order.region or OMIT,
         "model_url": order.address.url if order.address else OMIT,
         "bucket": mounted or OMIT,
@@ -78,15 +76,7 @@ def _common(order: Order, machine: Machine) -> dict[str, Any]:
         "machines": [machine.name],
         "regions": [order.region] if order.region else OMIT,
         "registry_secret": order.registry_secret or OMIT,
-        "drain_seconds": order.drain_seconds,
-        "min_replicas": order.min_replicas,
-        "max_replicas": order.max_replicas,
-        "concurrency": order.concurrency,
-        "idle_seconds": order.idle_seconds,
         "idle_minutes_in_seconds": max(1, -(-order.idle_seconds // 60)) * 60,
-        "startup_seconds": order.startup_seconds,
-        "port": order.port,
-        "is_public": order.is_public,
         "env": dict(order.env) or OMIT,
         "secrets": {use.variable: _reference(use) for use in order.secrets} or OMIT,
     }

@@ -24,7 +24,6 @@ def make_plan(order: Order, given: dict[str, Any]) -> Plan:
     machine = catalog.named(order.gpu) if order.gpu else catalog.smallest(order.need)
     values = _values(order, machine, given)
     return Plan(
-        target="vast",
         order=order,
         machine=machine,
         cost=Cost(
@@ -61,8 +60,7 @@ def _values(order: Order, machine: Machine, given: dict[str, Any]) -> dict[str, 
     if (price := _price(given)) is not None:
         query += f" dph_total<={price}"
     return {
-        "name": order.name,
-        "image": order.image,
+        **vars(order),
         "docker_options": shlex.join(options),
         "disk_gb": _disk_gb(order),
         "filters": filters,
