@@ -53,15 +53,6 @@ class DeviceUsed:
         return f"{self.name} ({self.hardware}, {self.instructions}{threads})"
 
 
-@record
-class CacheGeometry:
-    """Size of the paged KV cache."""
-
-    block_size: int
-    """Tokens in a block."""
-    num_blocks: int
-
-
 class SequenceChunk(NamedTuple):
     """Consecutive tokens of one sequence: a piece of its prompt, a decode token, or drafts."""
 

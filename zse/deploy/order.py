@@ -151,10 +151,6 @@ class Order:
         return self.gpu != NO_GPU
 
     @property
-    def names_gpu(self) -> bool:
-        return self.has_gpu and bool(self.gpu)
-
-    @property
     def is_mounted(self) -> bool:
         return bool(self.volume or self.bucket)
 

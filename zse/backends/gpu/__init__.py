@@ -1,1 +1,1 @@
-"""The dozen operations on an NVIDIA GPU: kernel packs, raw buffers, graphs; no torch."""
+"""The dozen operations on a GPU: kernel packs, raw buffers, graphs; no torch."""

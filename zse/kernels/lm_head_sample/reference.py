@@ -2,26 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
-
-from zse.kernels.lm_head_sample.entries import adjustment_entries
-
-if TYPE_CHECKING:
-    from zse.kernels.lm_head_sample.row import SamplingRow
-
-
-def adjusted_logits(logits: torch.Tensor, row: SamplingRow) -> torch.Tensor:
-    """Return float32 logits [V] after penalties, biases and bans of one row."""
-    adjusted = logits.clone()
-    entries = adjustment_entries([row])
-    adjustments = zip(entries.tokens, entries.penalties, entries.additions, strict=True)
-    for token, penalty, addition in adjustments:
-        if 0 <= token < logits.shape[0]:
-            value = adjusted[token]
-            adjusted[token] = (value / penalty if value > 0 else value * penalty) + addition
-    return adjusted
 
 
 def kept_probabilities(
