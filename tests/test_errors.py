@@ -27,7 +27,8 @@ def all_error_classes() -> list[type[ZSEError]]:
 def test_every_error_carries_exit_code_status_type_and_docstring(error: type[ZSEError]) -> None:
     assert 1 <= error.exit_code < 126
     assert 400 <= error.http_status < 600
-    assert error.error_type in {"server_error", "invalid_request_error", "rate_limit_error"}
+    error_type = error.__new__(error).error_type
+    assert error_type in {"server_error", "invalid_request_error", "rate_limit_error"}
     assert inspect.getdoc(error)
 
 

@@ -25,7 +25,6 @@ class BrokenRule(StrEnum):
     hint: str
 
     def __new__(cls, word: str, hint: str = "") -> Self:
-        """Make the member."""
         rule = str.__new__(cls, word)
         rule._value_ = word
         rule.hint = hint
@@ -44,7 +43,6 @@ class ZSEError(Exception):
 
     exit_code: int = 1
     http_status: int = 500
-    error_type: str = "server_error"
     error_code: str | None = None
     default_hint: str = ""
 
@@ -62,6 +60,13 @@ class ZSEError(Exception):
         self.param = param
         self.rule = rule
 
+    @property
+    def error_type(self) -> str:
+        """What OpenAI calls errors of this status."""
+        if self.http_status == 429:
+            return "rate_limit_error"
+        return "server_error" if self.http_status >= 500 else "invalid_request_error"
+
     def __str__(self) -> str:
         """Return the message alone; the hint is shown on its own line by the command line."""
         return self.message
@@ -75,7 +80,6 @@ class UsageError(ZSEError):
 
     exit_code = 2
     http_status = 400
-    error_type = "invalid_request_error"
 
 
 class BadSettingError(UsageError):
@@ -129,7 +133,6 @@ class NotFoundError(ZSEError):
 
     exit_code = 3
     http_status = 404
-    error_type = "invalid_request_error"
 
 
 class RefusedError(ZSEError):
@@ -137,7 +140,6 @@ class RefusedError(ZSEError):
 
     exit_code = 4
     http_status = 400
-    error_type = "invalid_request_error"
 
 
 class DiskFullError(ZSEError):
@@ -153,7 +155,6 @@ class FormatError(ZSEError):
     """A .zse file breaks a rule of the format; ``rule`` says which (see zse/format/SPEC.md)."""
 
     exit_code = 6
-    http_status = 500
     default_hint = "The file is damaged or was not written by zse: convert the checkpoint again."
 
 
@@ -227,14 +228,12 @@ class CapacityError(EngineError):
     """A request can never fit: it needs more KV blocks than the pool has."""
 
     http_status = 400
-    error_type = "invalid_request_error"
 
 
 class ContextLengthError(EngineError):
     """Prompt plus completion is longer than the model's context."""
 
     http_status = 400
-    error_type = "invalid_request_error"
     error_code = "context_length_exceeded"
 
 
@@ -246,7 +245,6 @@ class TemplateError(ZSEError):
     """A chat template failed to render the messages."""
 
     http_status = 400
-    error_type = "invalid_request_error"
 
 
 # --- serving ------------------------------------------------------------------------------------
@@ -262,7 +260,6 @@ class OverloadedError(ZSEError):
     """The queue is full."""
 
     http_status = 429
-    error_type = "rate_limit_error"
     error_code = "rate_limit_exceeded"
 
 
@@ -270,7 +267,6 @@ class LoadingError(ZSEError):
     """The model is still loading."""
 
     http_status = 503
-    error_type = "server_error"
     error_code = "server_is_overloaded"
     default_hint = "Try again after the time in Retry-After."
 
@@ -279,5 +275,4 @@ class ShuttingDownError(ZSEError):
     """The server is draining and takes no new work."""
 
     http_status = 503
-    error_type = "server_error"
     error_code = "server_is_overloaded"

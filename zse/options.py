@@ -77,7 +77,6 @@ class Option:
 
     @property
     def kind(self) -> type:
-        """The type of its values."""
         if isinstance(self.default, Path):
             return Path
         return str if self.default is None else type(self.default)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from machine import machine_facts
 
-from zse.models import ModelRunner, load_runner
+from zse.models.runner import ModelRunner, load_runner
 from zse.options import load_options
 from zse.quantize.huggingface import load_zse_model
 from zse.settings import load_settings

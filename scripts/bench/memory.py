@@ -26,8 +26,8 @@ from make_model import make_model
 
 from zse.engine import meter
 from zse.engine.requirements import read_facts
-from zse.models import load_runner
 from zse.models.memory import estimate_memory
+from zse.models.runner import load_runner
 from zse.options import load_options
 from zse.settings import load_settings
 

@@ -23,7 +23,7 @@ from zse.backends.types import (
     StepBatch,
 )
 from zse.kernels.lm_head_sample.row import SamplingRow
-from zse.models import load_runner
+from zse.models.runner import load_runner
 from zse.options import load_options
 from zse.settings import load_settings
 

@@ -14,7 +14,7 @@ import torch
 
 from zse.engine.core import EngineCore
 from zse.engine.request import Request, SamplingParams
-from zse.models import load_runner
+from zse.models.runner import load_runner
 from zse.options import load_options
 from zse.settings import load_settings
 

@@ -8,9 +8,9 @@ import pytest
 
 from zse.engine.requirements import facts_of
 from zse.format import ZSEReader
-from zse.models import load_runner
 from zse.models.families import read_checkpoint
 from zse.models.memory import GPU_RUNTIME_BYTES, ModelFacts, estimate_memory
+from zse.models.runner import load_runner
 from zse.models.well_known import WELL_KNOWN
 from zse.options import load_options
 

@@ -41,7 +41,7 @@ import json, sys
 import torch
 from zse.backends.types import SequenceChunk, StepBatch, kind_of
 from zse.kernels.lm_head_sample.row import SamplingRow
-from zse.models import load_runner
+from zse.models.runner import load_runner
 from zse.options import load_options
 
 def status(name):

@@ -11,9 +11,9 @@ from logits import as_tensor
 
 from zse.backends.types import SequenceChunk, StepBatch, kind_of
 from zse.kernels.lm_head_sample.row import SamplingRow
-from zse.models import ModelRunner, load_runner
 from zse.models.decoder import logits_of
 from zse.models.families import all_families
+from zse.models.runner import ModelRunner, load_runner
 from zse.options import load_options
 
 if TYPE_CHECKING:

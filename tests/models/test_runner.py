@@ -12,8 +12,8 @@ from zse.backends.types import SequenceChunk, StepBatch, kind_of
 from zse.errors import ContextLengthError, DeviceError, EngineError, InvalidParameterError
 from zse.format import ZSEReader
 from zse.kernels.lm_head_sample.row import SamplingRow
-from zse.models import ModelRunner, load_runner
 from zse.models.decoder import run_layers
+from zse.models.runner import ModelRunner, load_runner
 from zse.options import load_options
 from zse.units import GIB
 

@@ -10,7 +10,7 @@ from zse.kernels.lm_head_sample.row import SamplingRow
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from zse.models import ModelRunner
+    from zse.models.runner import ModelRunner
 
 
 def decode_with_penalties(

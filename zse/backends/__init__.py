@@ -11,6 +11,7 @@ from zse.device.open import check_device, runs_on_gpu
 from zse.device.phases import Phases, no_phases
 from zse.errors import DeviceError, needing
 from zse.format import ZSEReader
+from zse.records import record
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,38 +54,40 @@ def begin_arrival(
     return Arrival.begin(options.name, reader, allowed_bytes=options.vram_bytes, phases=phases)
 
 
-def create_backend(
-    reader: ModelFile,
-    spec: ModelSpec,
-    options: LoadOptions,
-    *,
-    forward: Forward,
-    cache_dir: Path | None = None,
-    arrival: Arrival | None = None,
-    phases: Phases = no_phases,
-) -> Backend:
+@record
+class ModelLoad:
+    """A model that is to be loaded onto a device."""
+
+    reader: ModelFile
+    """The open file; it must stay open while the backend lives."""
+    spec: ModelSpec
+    options: LoadOptions
+    """Where and how; the context is no longer than the model's."""
+    forward: Forward
+    """The pass that steps will make; a GPU prepares it while the weights arrive."""
+    cache_dir: Path | None = None
+    """Where kernel packs and tables of this machine lie; None looks nowhere."""
+    phases: Phases = no_phases
+    """Told what takes the time."""
+
+
+def create_backend(load: ModelLoad, arrival: Arrival | None = None) -> Backend:
     """Load a file's weights onto a device and make its KV pool.
 
     Args:
-        reader: The open file; it must stay open while the backend lives.
-        spec: The model.
-        options: Where and how; the context is no longer than the model's.
-        forward: The pass that steps will make; a GPU prepares it while the weights arrive.
-        cache_dir: Where kernel packs and tables of this machine lie; None looks nowhere.
+        load: The model.
         arrival: The weights, if they are on their way; taken over.
-        phases: Told what takes the time.
 
     Raises:
         DeviceError: The device is unknown, absent or has too little memory.
         MissingDependencyError: The backend stands on a package that is not installed.
     """
-    arrival = arrival or begin_arrival(options.device, reader, phases=phases)
+    reader = load.reader
+    arrival = arrival or begin_arrival(load.options.device, reader, phases=load.phases)
     if arrival is not None:
         from zse.backends.gpu.open import open_gpu_backend
 
-        return open_gpu_backend(
-            arrival, reader, spec, options, forward, cache_dir=cache_dir, phases=phases
-        )
+        return open_gpu_backend(arrival, load)
     with needing("cpu", "the cpu backend"):
         from zse.backends.cpu import CPUBackend
     if not isinstance(reader, ZSEReader):
@@ -92,4 +95,4 @@ def create_backend(
             f"a CPU reads its weights from a file of this machine, not from {reader.path}",
             hint="Fetch it first: zse pull URL.",
         )
-    return CPUBackend(reader, spec, options)
+    return CPUBackend(reader, load.spec, load.options)

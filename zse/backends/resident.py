@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from zse.format.schemes import Scheme
 
 if TYPE_CHECKING:
+    from zse.format.layout import PlannedTensor
+    from zse.format.spec import TensorEntry
     from zse.models.spec import ModelSpec
 
 UPCAST_LIMIT_BYTES = 256 * 1024 * 1024
@@ -22,24 +24,8 @@ Form: TypeAlias = Literal["vector", "dense", "int8", "int4", "mapped"]
 tiles of the file's mapping are made float32 as they are needed."""
 
 
-class Stored(Protocol):
-    """A tensor as a file has it, or will have it."""
-
-    @property
-    def name(self) -> str:
-        """Name in the file."""
-
-    @property
-    def scheme(self) -> Scheme:
-        """How it is stored."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Its shape, without packing."""
-
-    @property
-    def group_size(self) -> int:
-        """Columns that share a scale; 0 where there are no groups."""
+Stored: TypeAlias = "TensorEntry | PlannedTensor"
+"""A tensor as a file has it, or will have it."""
 
 
 def form_of(tensor: Stored, *, upcasts: bool, packs_int8: bool) -> Form:

@@ -48,7 +48,6 @@ class DeviceUsed:
     """CPU threads that compute; 0 on a GPU."""
 
     def __str__(self) -> str:
-        """Say it in words."""
         threads = f", threads: {self.threads}" if self.threads else ""
         return f"{self.name} ({self.hardware}, {self.instructions}{threads})"
 
@@ -106,7 +105,6 @@ class FinishedStep:
     answers: Answers
 
     def wait(self) -> Answers:
-        """Return what was sampled."""
         return self.answers
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from zse.device.phases import Phases, no_phases
 from zse.engine.core import EngineCore
 from zse.engine.opening import OpenedModel, open_model
-from zse.models import load_runner
+from zse.models.runner import load_runner
 from zse.records import record
 from zse.text.tokenizer import load_tokenizer
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from zse.engine.core import EngineCore
 from zse.engine.request import Request, SamplingParams
 from zse.errors import UsageError
-from zse.models import load_runner
+from zse.models.runner import load_runner
 from zse.options import with_values
 from zse.records import record
 

@@ -126,7 +126,6 @@ class ConfigJSON:
         return float(value)
 
     def flag(self, name: str, *, default: bool = False) -> bool:
-        """Return whether an option is on."""
         return bool(self._values.get(name, default))
 
     def activation(self, default: str) -> Activation:

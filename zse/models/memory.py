@@ -61,7 +61,6 @@ class MemoryEstimate:
 
     @property
     def total_bytes(self) -> int:
-        """Everything together."""
         return self.weights_bytes + self.kv_bytes + self.overhead_bytes
 
     def __str__(self) -> str:
@@ -72,7 +71,6 @@ class MemoryEstimate:
         return f"{total}: {weights}, {self.context_tokens} tokens of context"
 
     def to_json(self) -> dict[str, int | str]:
-        """Return the fields and the total."""
         return {**asdict(self), "total_bytes": self.total_bytes}
 
 

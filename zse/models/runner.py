@@ -7,7 +7,7 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any
 
-from zse.backends import create_backend
+from zse.backends import ModelLoad, create_backend
 from zse.backends.types import FinishedStep, SequenceChunk, StepBatch, kind_of
 from zse.device.phases import Phases, no_phases
 from zse.errors import ContextLengthError, FormatError, InvalidParameterError
@@ -172,18 +172,17 @@ def load_runner(
     )
     try:
         spec = read_header(reader.header.model_config)
-        forward = forward_of(spec)
         _check_tensors(reader, spec)
         max_position = _context_of(spec, options.batch.max_context)
-        backend = create_backend(
-            reader,
-            spec,
-            with_values(options, {"max_context": max_position}),
-            forward=forward,
+        load = ModelLoad(
+            reader=reader,
+            spec=spec,
+            options=with_values(options, {"max_context": max_position}),
+            forward=forward_of(spec),
             cache_dir=cache_dir,
-            arrival=arrival,
             phases=phases,
         )
+        backend = create_backend(load, arrival)
         return ModelRunner(
             reader, backend, spec, owns_reader=owns_reader, max_position=max_position
         )

@@ -246,7 +246,6 @@ class ModelSpec:
         yield WeightGroup(name="final", weights=tuple(head))
 
     def weights(self) -> Iterator[WeightSpec]:
-        """Return the weights of all groups."""
         return (weight for group in self.groups() for weight in group.weights)
 
 

@@ -75,7 +75,6 @@ class Storage:
         }
 
     def plan_tensor(self, source: WeightSpec) -> PlannedTensor:
-        """Choose how one tensor is stored."""
         scheme, group_size = Scheme.FP32, 0
         if source.kind in ("linear", "experts"):
             scheme, group_size = self._linear_scheme(source.shape[1])

@@ -35,7 +35,6 @@ _LLAMA: Mapping[str, Any] = {
 def _shaped(
     common: Mapping[str, Any], hidden: int, layers: int, heads: int, kv_heads: int, wide: int
 ) -> dict[str, Any]:
-    """Return a family's configuration with these sizes."""
     return {
         **common,
         "hidden_size": hidden,

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from zse.errors import DeviceError
-from zse.models import load_runner
+from zse.models.runner import load_runner
 from zse.options import load_options
 from zse.quantize.locate import locate_model
 from zse.settings import Settings

@@ -10,14 +10,15 @@ from logits import as_tensor
 from penalized_steps import decode_with_penalties
 from random_files import BIASES, LAYER_NORMS, SCALES, write_random_file
 
+from zse.backends import ModelLoad
 from zse.backends.gpu.arrival import Arrival
-from zse.backends.gpu.open import Hardware, build_backend
+from zse.backends.gpu.open import build_backend
 from zse.backends.types import PENDING_TOKEN, SampledToken, SequenceChunk, StepBatch, kind_of
 from zse.format import ZSEReader
 from zse.kernels.lm_head_sample.row import SamplingRow
-from zse.models import ModelRunner, load_runner
 from zse.models.decoder import forward_of
 from zse.models.families import read_header
+from zse.models.runner import ModelRunner, load_runner
 from zse.options import load_options
 from zse.stream.placement import WholeFile
 from zse.stream.source import LocalSource
@@ -47,14 +48,12 @@ def open_runner(path: Path, **sizes: object) -> ModelRunner:
     gpu = interpreted_gpu.InterpretedGpu()
     stream = gpu.create_stream()
     arrival = Arrival(gpu, LocalSource(path), WholeFile(reader.header))
-    hardware = Hardware(
-        stream=stream,
-        make_launcher=lambda: interpreted_gpu.StreamLauncher(stream),
-    )
     options = load_options(
         **{"num_blocks": 8, "max_sequences": 2, "max_batch_tokens": 16, **sizes},
     )
-    backend = build_backend(hardware, arrival, reader, spec, options, forward_of(spec))
+    load = ModelLoad(reader=reader, spec=spec, options=options, forward=forward_of(spec))
+    launcher = interpreted_gpu.StreamLauncher(stream)
+    backend = build_backend(stream, lambda: launcher, arrival, load)
     return ModelRunner(reader, backend, spec, owns_reader=True, max_position=spec.max_position)
 
 

@@ -11,7 +11,7 @@ from penalized_steps import decode_with_penalties
 
 from zse.backends.types import PENDING_TOKEN, SequenceChunk, StepBatch, kind_of
 from zse.kernels.lm_head_sample.row import SamplingRow
-from zse.models import ModelRunner, load_runner
+from zse.models.runner import ModelRunner, load_runner
 from zse.options import load_options
 from zse.settings import load_settings
 

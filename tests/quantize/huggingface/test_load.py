@@ -11,8 +11,8 @@ from zse import format as zse_format
 from zse.errors import FormatError, MissingDependencyError, UsageError
 from zse.format import ZSEReader, convert_model
 from zse.format.as_torch import unpack_nibbles
-from zse.models import load_runner
 from zse.models.families import all_families
+from zse.models.runner import load_runner
 from zse.options import load_options
 from zse.quantize.huggingface import load, load_zse_model
 from zse.quantize.huggingface.bnb import to_bitsandbytes

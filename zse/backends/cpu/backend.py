@@ -68,11 +68,9 @@ class CPUBackend(CPUOperations):
     # --- the pass ------------------------------------------------------------------------------
 
     def submit(self, batch: StepBatch, forward: Forward) -> FinishedStep:
-        """Compute one step now."""
         return FinishedStep(answers=forward(self, self.begin(batch)))
 
     def begin(self, batch: StepBatch, cache: list[torch.Tensor] | None = None) -> Step:
-        """Lay out one forward pass."""
         step = build_step(batch, self._cache if cache is None else cache, self._spec.vocab_size)
         end = max(chunk.start_position + chunk.num_tokens for chunk in step.chunks)
         step.rotary = {
@@ -88,7 +86,6 @@ class CPUBackend(CPUOperations):
         return [_untouched_zeros(shape, self._kv_dtype) for _ in range(len(self._spec.layers))]
 
     def release_cache(self, cache: list[torch.Tensor]) -> None:
-        """Drop a cache of ``new_cache``."""
         cache.clear()
 
     def copy_block(self, source: int, destination: int) -> None:
@@ -96,18 +93,15 @@ class CPUBackend(CPUOperations):
             pool[destination].copy_(pool[source])
 
     def join_rows(self, parts: Sequence[torch.Tensor]) -> LogitRows:
-        """Return the rows of parts [n_i, vocab]."""
         return logit_rows(bytes_from(torch.cat(list(parts))), self._spec.vocab_size)
 
     def memory_bytes(self) -> dict[str, int]:
-        """Return bytes held, by use."""
         return {
             "weights": self._weights.kept_bytes,
             "kv_cache": self.num_blocks * self._block_bytes,
         }
 
     def close(self) -> None:
-        """Drop weights and pool."""
         self.drop()
         self._weights.clear()
         self._cache = []

@@ -35,7 +35,6 @@ class Int4Linear:
         self._indices, self._offsets = _bags(self._tiles * self._columns, group_size)
 
     def each_row(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Multiply [M, K] float32 row by row."""
         if inputs.shape[0] == 1:
             return self._multiply_one(inputs)
         return torch.cat([self._multiply_one(row) for row in torch.split(inputs, 1)])

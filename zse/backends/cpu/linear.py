@@ -42,7 +42,6 @@ class DenseLinear:
         return torch.cat([torch.mm(row, self._transposed) for row in torch.split(inputs, 1)])
 
     def all_rows(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Multiply all rows at once."""
         return torch.mm(inputs, self._transposed)
 
 
@@ -69,11 +68,9 @@ class TiledLinear:
         self._arrange = arrange
 
     def each_row(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Make each tile once, multiply it with one row at a time."""
         return self._multiply(inputs, one_at_a_time=True)
 
     def all_rows(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Make each tile once, multiply it with all rows."""
         return self._multiply(inputs, one_at_a_time=False)
 
     def _multiply(self, inputs: torch.Tensor, *, one_at_a_time: bool) -> torch.Tensor:

@@ -64,26 +64,22 @@ class CPUOperations:
         self._rotary = {rope: RotaryTable(rope) for rope in ropes if rope is not None}
 
     def drop(self) -> None:
-        """Forget every weight."""
         self._scopes.clear()
         self._head_norms.clear()
         self.ends = EndWeights(embedding=None, final_norm=None, head=None)
 
     def layer(self, layer: LayerSpec) -> contextlib.AbstractContextManager[LayerWeights]:
-        """Return the layer's weights, which are always there."""
         return self._scopes[layer.index]
 
     def embed(
         self, step: Step, embedding: Callable[[torch.Tensor], torch.Tensor], scale: float
     ) -> torch.Tensor:
-        """Return float32 [tokens, hidden]."""
         rows = embedding(step.token_ids)
         return rows if scale == 1.0 else rows.mul_(scale)
 
     def norm_linear(
         self, step: Step, residual: torch.Tensor, norm: BoundNorm, linear: BoundLinear
     ) -> torch.Tensor:
-        """Return norm(residual) @ linear^T + bias."""
         return linear.multiply(norm(residual), step.single_rows)
 
     def rope_store(
@@ -94,7 +90,6 @@ class CPUOperations:
         weights: LayerWeights,  # noqa: ARG002 - the norms of queries and keys are joined here
         layer: int,
     ) -> torch.Tensor:
-        """Normalize heads if asked, rotate q and k, store k and v; return q."""
         num_heads, num_kv_heads = attention.num_heads, attention.num_kv_heads
         heads = qkv.view(qkv.shape[0], -1, attention.head_dim)
         turning = heads[:, : num_heads + num_kv_heads]
@@ -111,7 +106,6 @@ class CPUOperations:
     def attention(
         self, step: Step, query: torch.Tensor, attention: AttentionSpec, layer: int
     ) -> torch.Tensor:
-        """Return causal attention [tokens, heads * head_dim]."""
         return attend(step, query.contiguous(), attention, layer)
 
     def linear_residual(
@@ -132,7 +126,6 @@ class CPUOperations:
     def gate_up(
         self, step: Step, residual: torch.Tensor, norm: BoundNorm, linear: BoundLinear, mlp: MLPSpec
     ) -> torch.Tensor:
-        """Return activation(gate) * up, or activation(up)."""
         joined = linear.multiply(norm(residual), step.single_rows)
         single = step.single_rows
         if joined.shape[0] == 1 or single == 0:
@@ -145,12 +138,10 @@ class CPUOperations:
         return torch.cat(parts)
 
     def lm_head(self, step: Step, residual: torch.Tensor, head: HeadSpec) -> torch.Tensor:
-        """Return float32 logits [wanted rows, vocab]."""
         rows = self.ends.final_norm(residual[step.wanted_rows])
         return _scaled(self.ends.head.all_rows(rows), head)
 
     def lm_head_sample(self, step: Step, residual: torch.Tensor, head: HeadSpec) -> Answers:
-        """Choose a token for each sampling row."""
         batch = step.batch
         if not step.sampled_rows:
             return [()] * len(batch.chunks)

@@ -53,7 +53,6 @@ class BoundNorm(NamedTuple):
     bias: torch.Tensor | None = None
 
     def __call__(self, values: torch.Tensor) -> torch.Tensor:
-        """Normalize along the last dimension."""
         if self.subtracts_mean:
             values = values - values.mean(-1, keepdim=True)
         mean_square = (values * values).mean(-1, keepdim=True)
@@ -85,11 +84,9 @@ class Weights:
         self._embed_parts = stored_parts(reader, embedding)
 
     def linear(self, spec: LinearSpec) -> BoundLinear:
-        """Return the handle of a matrix."""
         return BoundLinear(self._linears[spec.weight.name], self._vector(spec.bias))
 
     def norm(self, spec: NormSpec) -> BoundNorm:
-        """Return the handle of a norm."""
         weight = self._vectors[spec.weight.name]
         return BoundNorm(weight, spec.epsilon, spec.kind == "layer", self._vector(spec.bias))
 
@@ -105,7 +102,6 @@ class Weights:
         return query._replace(weight=torch.cat(rows))
 
     def head(self, spec: ModelSpec) -> Linear:
-        """Return the matrix that makes logits."""
         assert spec.head.weight is not None
         return self._linears[spec.head.weight.name]
 

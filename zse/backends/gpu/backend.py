@@ -176,12 +176,10 @@ class GPUBackend(GPUOperations):
             host.free()
 
     def join_rows(self, parts: Sequence[bytes]) -> LogitRows:
-        """Return the rows of parts float32 [n_i, vocab]."""
         joined = bytearray().join(parts)  # not bytes: a view of it may be written to
         return logit_rows(memoryview(joined), self._model.spec.vocab_size)
 
     def new_cache(self, num_blocks: int) -> KVPool:
-        """Return a separate, empty KV cache; give it back with ``release_cache``."""
         self._gpu.make_current()
         return KVPool(self._gpu, self._memory.cache.layout, num_blocks)
 
@@ -194,7 +192,6 @@ class GPUBackend(GPUOperations):
         self._memory.cache.copy_block(source, destination, self._stream)
 
     def memory_bytes(self) -> dict[str, int]:
-        """Return bytes of device memory held, by use."""
         return {
             "weights": self._model.weights.memory_bytes(),
             "kv_cache": self._memory.cache.length_bytes,

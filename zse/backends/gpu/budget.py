@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from zse.errors import DeviceError
 from zse.records import record
 from zse.units import GIB
@@ -23,10 +21,6 @@ class MemoryBudget:
     weights: int
     scratch: int = 0
     """Scratch memory of the largest step."""
-
-    def with_scratch(self, scratch: int) -> MemoryBudget:
-        """Return the budget once the scratch memory is known."""
-        return replace(self, scratch=scratch)
 
     def check_weights(self) -> None:
         """Refuse a model whose weights alone do not fit.
@@ -58,5 +52,4 @@ class MemoryBudget:
 
 
 def gib(length_bytes: int) -> str:
-    """Return bytes as text."""
     return f"{length_bytes / GIB:.2f} GiB"

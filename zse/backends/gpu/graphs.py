@@ -42,11 +42,9 @@ class Rehearsal:
         self.variants: list[Variant] = []
 
     def launch(self, variant: Variant, grid: Grid, *arguments: Value) -> None:  # noqa: ARG002
-        """Remember the kernel."""
         self.variants.append(variant)
 
     def prepare(self, *variants: Variant) -> None:
-        """Remember the kernels."""
         self.variants.extend(variants)
 
 
@@ -69,8 +67,3 @@ class CapturedStep:
     inputs: Block
     """Where it reads its inputs."""
     shape: InputShape
-
-    def close(self) -> None:
-        """Give graph and memory back."""
-        self.graph.destroy()
-        self.inputs.free()

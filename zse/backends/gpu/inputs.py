@@ -65,12 +65,10 @@ class InputShape:
 
     @property
     def table_blocks(self) -> int:
-        """Blocks that the block tables have room for."""
         return self.sequences * self.table_stride
 
     @property
     def layout(self) -> InputLayout:
-        """Where each array lies in the block."""
         return _layout_at(self, 0)
 
     def arrays_at(self, address: int) -> StepArrays:
@@ -131,7 +129,6 @@ class InputWriter:
             self._integers[start : start + len(values)] = _packed("i", values)
 
     def floats(self, at: Floats, values: Sequence[float]) -> None:
-        """Write float32 numbers."""
         if values:
             start = at // 4
             self._floats[start : start + len(values)] = _packed("f", values)

@@ -41,7 +41,6 @@ class KVLayout:
     kept_layers: frozenset[int] = frozenset()
 
     def dtype_of(self, layer: int) -> str:
-        """Return how one layer is stored."""
         return "bf16" if layer in self.kept_layers else self.dtype
 
     def block_bytes(self) -> int:
@@ -53,7 +52,6 @@ class KVLayout:
         return self._parts(layer, num_blocks)[-1]
 
     def layer_at(self, layer: int, address: int, num_blocks: int) -> PagedCache:
-        """Return the addresses of a layer that starts at ``address``."""
         values, key_scales, value_scales, _ = self._parts(layer, num_blocks)
         scaled = self.dtype_of(layer) == "int8"
         return PagedCache(
@@ -73,7 +71,6 @@ class KVLayout:
 
 
 def layout_for(spec: ModelSpec, dtype: str, kept_layers: Collection[int] = ()) -> KVLayout:
-    """Return the layout for a model."""
     return KVLayout(
         num_layers=len(spec.layers),
         kv_heads=spec.attention.num_kv_heads,
@@ -110,11 +107,9 @@ class KVPool:
 
     @property
     def length_bytes(self) -> int:
-        """Bytes of device memory held."""
         return self._block.length_bytes
 
     def copy_block(self, source: int, destination: int, stream: Stream) -> None:
-        """Copy one block of every layer."""
         layout = self.layout
         elements = layout.kv_heads * BLOCK_SIZE * layout.head_dim
         for cache in self.layers:

@@ -87,7 +87,6 @@ class DeviceModel:
         self._counters = gpu.allocate(self.plans.counters_bytes)
 
     def limits(self, num_blocks: int) -> StepLimits:
-        """Return what a chunk may ask for."""
         return StepLimits(
             vocab_size=self.spec.vocab_size,
             num_blocks=num_blocks,
@@ -132,7 +131,6 @@ class DeviceModel:
         return DecodeWorkspace(partials=step.scratch.attention, counters=self._counters.address)
 
     def tiles(self, step: Step) -> PrefillTiles:
-        """Return where the query tiles of the prefill rows are listed."""
         return PrefillTiles(
             count=step.shape.tiles,
             first_rows=step.inputs.tile_first_rows,
@@ -148,7 +146,6 @@ class DeviceModel:
         )
 
     def prefill_inputs(self, step: Step, query: Query) -> HeadInputs:
-        """Return what the heads of prefill rows are made from."""
         return self._head_inputs(
             query,
             first_row=step.shape.decode_rows,
@@ -171,5 +168,4 @@ class DeviceModel:
         )
 
     def tables(self, step: Step) -> BlockTables:
-        """Return the step's block tables."""
         return BlockTables(address=step.inputs.tables, stride=step.shape.table_stride)

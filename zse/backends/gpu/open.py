@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,57 +15,29 @@ from zse.backends.gpu.model import DeviceModel
 from zse.backends.gpu.operations import check_supported
 from zse.backends.gpu.outliers import outlier_layers
 from zse.backends.gpu.weights import DeviceWeights
-from zse.device.phases import Phases, no_phases
 from zse.errors import DeviceError
 from zse.kernels.find import find_pack
 from zse.kernels.tuning import Tuning
-from zse.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from zse.backends import ModelLoad
     from zse.backends.gpu.arrival import Arrival
-    from zse.backends.operations import Forward
     from zse.device.gpu import Stream
-    from zse.format.model_file import ModelFile
     from zse.kernels.launcher import Launcher
-    from zse.models.spec import ModelSpec
     from zse.options import LoadOptions
 
 _LOG = logging.getLogger("zse.backends.gpu")
 _KV_DTYPES = {"auto": "bf16", "bf16": "bf16", "int8": "int8"}
 
 
-@record
-class Hardware:
-    """What is made on an open GPU."""
-
-    stream: Stream
-    make_launcher: Callable[[], Launcher]
-    cache_dir: Path | None = None
-    """Where its tuning tables lie, besides those that are shipped."""
-
-
-def open_gpu_backend(
-    arrival: Arrival,
-    reader: ModelFile,
-    spec: ModelSpec,
-    options: LoadOptions,
-    forward: Forward,
-    *,
-    cache_dir: Path | None = None,
-    phases: Phases = no_phases,
-) -> GPUBackend:
+def open_gpu_backend(arrival: Arrival, load: ModelLoad) -> GPUBackend:
     """Build a backend around weights that are on their way.
 
     Args:
         arrival: The GPU and the weights; the backend takes them over, an error gives them back.
-        reader: The open file.
-        spec: The model.
-        options: Where and how.
-        forward: The pass that is prepared while the weights arrive.
-        cache_dir: Where kernel packs and tables of this machine lie; None looks nowhere.
-        phases: Told what takes the time.
+        load: The model.
 
     Raises:
         DeviceError: The GPU is too small, or an option has no meaning for it.
@@ -72,36 +45,29 @@ def open_gpu_backend(
         StoreError: The file changed or failed on its way.
     """
     try:
-        check_supported(spec)
+        check_supported(load.spec)
         gpu = arrival.gpu
         gpu.make_current()  # another thread may have opened it
         stream = gpu.create_stream()
 
         def make_launcher() -> Launcher:
-            named = options.device.kernels
+            named = load.options.device.kernels
             pack = find_pack(
                 gpu.info,
                 explicit=Path(named) if named else None,
-                sections=reader,
-                cache_dir=cache_dir,
+                sections=load.reader,
+                cache_dir=load.cache_dir,
             )
             return PackLauncher(gpu, pack, stream)
 
-        hardware = Hardware(stream=stream, make_launcher=make_launcher, cache_dir=cache_dir)
-        return build_backend(hardware, arrival, reader, spec, options, forward, phases)
+        return build_backend(stream, make_launcher, arrival, load)
     except BaseException:
         arrival.abandon()
         raise
 
 
 def build_backend(
-    hardware: Hardware,
-    arrival: Arrival,
-    reader: ModelFile,
-    spec: ModelSpec,
-    options: LoadOptions,
-    forward: Forward,
-    phases: Phases = no_phases,
+    stream: Stream, make_launcher: Callable[[], Launcher], arrival: Arrival, load: ModelLoad
 ) -> GPUBackend:
     """Make everything else while the weights arrive, then wait for them.
 
@@ -109,21 +75,22 @@ def build_backend(
         DeviceError: The GPU is too small, or an option has no meaning for it.
         StoreError: The file changed or failed on its way.
     """
+    spec, options, phases = load.spec, load.options, load.phases
     _check_options(options)
     kv_dtype = _KV_DTYPES[options.cache.kv_dtype]
-    kept = outlier_layers(arrival.source, reader.header, spec) if kv_dtype == "int8" else ()
+    kept = outlier_layers(arrival.source, load.reader.header, spec) if kv_dtype == "int8" else ()
     layout = layout_for(spec, kv_dtype, kept)
     weights = DeviceWeights(arrival.gpu, arrival.placement, arrival.block)
     with phases("kernels"):
-        launcher = hardware.make_launcher()
+        launcher = make_launcher()
     with phases("kv-cache"):
-        tuning = Tuning.load(launcher.device.name, cache_dir=hardware.cache_dir)
+        tuning = Tuning.load(launcher.device.name, cache_dir=load.cache_dir)
         model = DeviceModel(arrival.gpu, launcher.device, weights, spec, options, tuning)
         memory = _share_out(arrival, model, layout, options)
-        model.make_tables(launcher, hardware.stream)
-    backend = GPUBackend(arrival.gpu, hardware.stream, launcher, model, memory)
+        model.make_tables(launcher, stream)
+    backend = GPUBackend(arrival.gpu, stream, launcher, model, memory)
     with phases("warm-up"):
-        backend.warm(forward)
+        backend.warm(load.forward)
     with phases("weights-to-gpu"):
         report = arrival.wait()
     figures = {
@@ -132,7 +99,7 @@ def build_backend(
         "source": report.source,
     }
     _LOG.info("weights are on the GPU", extra=figures)
-    weights.widen_vectors(hardware.stream)
+    weights.widen_vectors(stream)
     return backend
 
 
@@ -140,7 +107,7 @@ def _share_out(
     arrival: Arrival, model: DeviceModel, layout: KVLayout, options: LoadOptions
 ) -> DeviceMemory:
     """Take what a backend holds besides its weights; the KV pool gets what is left."""
-    budget = arrival.budget.with_scratch(model.plans.largest_scratch_bytes())
+    budget = replace(arrival.budget, scratch=model.plans.largest_scratch_bytes())
     num_blocks = choose_num_blocks(budget, layout, model.spec, options)
     return DeviceMemory(
         cache=KVPool(arrival.gpu, layout, num_blocks),

@@ -60,7 +60,6 @@ class GPUOperations:
         self._results = results
 
     def layer(self, layer: LayerSpec) -> AbstractContextManager[LayerWeights]:
-        """Return the layer's weights, which are always there."""
         return self._layers[layer.index]
 
     def embed(self, step: Step, embedding: EmbedTable, scale: float) -> Residual:
@@ -205,7 +204,6 @@ class GPUOperations:
         self._multiply_into(step, weight, output, step.scratch.logits)
 
     def lm_head_sample(self, step: Step, residual: Residual, head: HeadSpec) -> None:
-        """Choose a token for each wanted row."""
         if not step.shape.wanted:
             return
         self.write_logits(step, residual, head)

@@ -78,7 +78,6 @@ class StepPlans:
 
     @property
     def counters_bytes(self) -> int:
-        """Bytes of the counters by which attention finds its last part."""
         return decode_counters_bytes(self._most_decode_rows(), self.heads)
 
     def decode_splits(self, rows: int) -> int:

@@ -58,12 +58,6 @@ class StagingRing:
         event.record(stream)
         self._next = (index + 1) % RING
 
-    def close(self) -> None:
-        for buffer in self._buffers:
-            if buffer is not None:
-                buffer.free()
-        self._buffers = [None] * RING
-
 
 class ResultRing:
     """Where sampled tokens are written on the device, and their way to the host.
@@ -115,11 +109,6 @@ class ResultRing:
             offsets=tuple(self._offsets),
         )
 
-    def close(self) -> None:
-        self._device.free()
-        for host in self._hosts:
-            host.free()
-
 
 @record
 class PendingResults:
@@ -132,7 +121,6 @@ class PendingResults:
     offsets: tuple[int, ...]
 
     def wait(self) -> Answers:
-        """Wait for the device and return the tokens that follow each chunk."""
         self.gpu.make_current()
         self.event.synchronize()
         plan, tokens = self.plan, self._numbers(0, "i")

@@ -87,25 +87,17 @@ class DeviceWeights:
             ) from None
 
     def linear(self, spec: LinearSpec) -> BoundLinear:
-        """Return the handle of a matrix.
-
-        Raises:
-            UnsupportedModelError: It is stored in a way that no kernel multiplies.
-        """
         return BoundLinear(self.matrix(spec.weight), self._vector(spec.bias))
 
     def norm(self, spec: NormSpec) -> BoundNorm:
-        """Return the handle of a norm."""
         weight, bias = self._vectors[spec.weight.name], self._vector(spec.bias)
         return BoundNorm(weight, bias, spec.epsilon, spec.kind == "layer")
 
     @property
     def linears(self) -> Mapping[str, LinearWeight]:
-        """Every matrix by name."""
         return self._linears
 
     def embedding(self, spec: WeightSpec) -> EmbedTable:
-        """Return the table whose rows the tokens name."""
         entry = self._entries[spec.name]
         weights, scales = self._addresses(entry)
         return EmbedTable(
@@ -118,13 +110,7 @@ class DeviceWeights:
             self._widen(self._widened, stream)
 
     def memory_bytes(self) -> int:
-        """Return the bytes of device memory held."""
         return self._block.length_bytes + (self._widened.length_bytes if self._widened else 0)
-
-    def close(self) -> None:
-        self._block.free()
-        if self._widened is not None:
-            self._widened.free()
 
     def _vector(self, spec: WeightSpec | None) -> int:
         return 0 if spec is None else self._vectors[spec.name]

@@ -37,7 +37,6 @@ class Family(Protocol):
 
 
 def all_families() -> dict[str, Family]:
-    """Return every family by name."""
     names = sorted(path.stem for path in Path(__file__).parent.glob("[!_]*.py"))
     return {name: family_named(name) for name in names}
 
