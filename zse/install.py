@@ -86,11 +86,7 @@ class Installation:
 
 
 def install_hint(extra: str) -> str:
-    """Return how to get an extra in the environment that runs this.
-
-    Args:
-        extra: One of the extras of ``pyproject.toml``, such as ``cpu``.
-    """
+    """Return how to get an extra of ``pyproject.toml`` in the environment that runs this."""
     return find_installation().hint(extra)
 
 
@@ -100,13 +96,7 @@ def find_installation(
     prefix: Path | None = None,
     found: Iterable[Distribution] | None = None,
 ) -> Installation:
-    """Find out how the code came here.
-
-    Args:
-        root: Folder that holds the package ``zse``; that of the running one when not given.
-        prefix: The environment's folder.
-        found: What is installed in it.
-    """
+    """Find out how the code below ``root`` came here, from what is installed below ``prefix``."""
     from importlib.metadata import distributions
 
     root = root or Path(__file__).resolve().parents[1]

@@ -32,15 +32,10 @@ def preload(device: str) -> None:
 def begin_arrival(
     options: DeviceOptions, reader: ModelFile, *, phases: Phases = no_phases
 ) -> Arrival | None:
-    """Send a file's weights on their way to a GPU, ahead of ``create_backend``.
-
-    Args:
-        options: Which device, and how much of its memory everything may take.
-        reader: The open file.
-        phases: Told what takes the time.
+    """Send a file's weights on their way to a GPU; ``create_backend`` takes them over.
 
     Returns:
-        What ``create_backend`` takes over; None where the device is no GPU.
+        None where the device is no GPU.
 
     Raises:
         DeviceError: The device is unknown, absent or has too little memory.
@@ -72,11 +67,7 @@ class ModelLoad:
 
 
 def create_backend(load: ModelLoad, arrival: Arrival | None = None) -> Backend:
-    """Load a file's weights onto a device and make its KV pool.
-
-    Args:
-        load: The model.
-        arrival: The weights, if they are on their way; taken over.
+    """Load a file's weights onto a device, or take over those on their way, and make its KV pool.
 
     Raises:
         DeviceError: The device is unknown, absent or has too little memory.

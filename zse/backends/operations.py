@@ -194,13 +194,7 @@ class Backend(Operations, Protocol):
 def bind_layer(
     layer: LayerSpec, linear: Callable[[LinearSpec], Handle], norm: Callable[[NormSpec], Handle]
 ) -> LayerWeights:
-    """Return the handles of a layer of attention and a dense MLP.
-
-    Args:
-        layer: The layer.
-        linear: Makes the handle of a matrix with its bias.
-        norm: Makes the handle of a norm.
-    """
+    """Return the handles of a layer of attention and a dense MLP."""
 
     def optional(spec: NormSpec | None) -> Handle | None:
         return None if spec is None else norm(spec)
@@ -244,11 +238,7 @@ def obstacles(spec: ModelSpec) -> Iterator[tuple[str, str]]:
 
 
 def refuse(device: str, found: Iterator[tuple[str, str]]) -> None:
-    """Refuse a model that has anything of what was found.
-
-    Args:
-        device: What cannot compute it, in words.
-        found: As ``obstacles`` returns.
+    """Refuse a model that has anything of what ``obstacles`` found; ``device`` is in words.
 
     Raises:
         UnsupportedModelError: It has; the message names the first.

@@ -31,10 +31,8 @@ Stored: TypeAlias = "TensorEntry | PlannedTensor"
 def form_of(tensor: Stored, *, upcasts: bool, packs_int8: bool) -> Form:
     """Return what a CPU makes of a stored tensor.
 
-    Args:
-        tensor: The tensor.
-        upcasts: Whether the file is below ``UPCAST_LIMIT_BYTES``.
-        packs_int8: Whether the processor multiplies int8 exactly.
+    It upcasts where the file is below ``UPCAST_LIMIT_BYTES``, and packs INT8 where the processor
+    multiplies it exactly.
     """
     if len(tensor.shape) == 1:
         return "vector"

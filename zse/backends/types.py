@@ -118,10 +118,6 @@ def accepted(chunk: SequenceChunk, sampled: Sequence[SampledToken]) -> Sequence[
 
     How a token is chosen depends on its row and on the tokens before it alone, so these are the
     tokens that single steps would have given, greedy or not.
-
-    Args:
-        chunk: The chunk; one of kind ``verify`` is a known token, then drafts.
-        sampled: What was sampled for each of its sampling rows.
     """
     if chunk.kind != "verify":
         return sampled
@@ -150,11 +146,6 @@ def check_batch(batch: StepBatch) -> None:
 
 
 def logit_rows(data: memoryview, vocab_size: int) -> LogitRows:
-    """Return rows over float32 [tokens, vocab_size], without a copy.
-
-    Args:
-        data: The bytes; they live as long as a row does.
-        vocab_size: Numbers of a row.
-    """
+    """Return rows over float32 [tokens, vocab_size], without a copy: ``data`` lives as they do."""
     numbers = data.cast("f")
     return [numbers[at : at + vocab_size] for at in range(0, len(numbers), vocab_size)]

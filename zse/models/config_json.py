@@ -33,12 +33,7 @@ _OPTION_HINT = (
 
 
 class ConfigJSON:
-    """One ``config.json``, in the spelling of transformers 4 or 5.
-
-    Args:
-        family: Whose it is.
-        values: It, parsed.
-        generation: The parsed ``generation_config.json``, if there is one.
+    """One parsed ``config.json``, in the spelling of transformers 4 or 5.
 
     Raises:
         UnsupportedModelError: Its weights are quantized already.
@@ -60,11 +55,7 @@ class ConfigJSON:
     def decoder(
         self, *, windows: tuple[int | None, tuple[int, ...]] = (None, ()), **own: Any
     ) -> UniformDecoder:
-        """Return the numbers that every family spells alike, and a family's own.
-
-        Args:
-            windows: The window in tokens and the layers that use it.
-            own: Fields of ``UniformDecoder``.
+        """Return the numbers that every family spells alike, and a family's ``own``.
 
         Raises:
             UnsupportedModelError: A value that is needed is missing or has no meaning.

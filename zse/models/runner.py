@@ -81,11 +81,7 @@ class ModelRunner:
             return self._backend.submit(batch, self._forward)
 
     def execute(self, batch: StepBatch) -> Answers:
-        """Compute one step and wait for the tokens that follow each chunk.
-
-        Raises:
-            EngineError: A chunk is empty, names an unknown token or lacks blocks.
-        """
+        """Compute one step and wait for the tokens that follow each chunk; fails as ``submit``."""
         return self.submit(batch).wait()
 
     def logits(self, token_ids: Sequence[int], *, chunk_tokens: int = _LOGITS_CHUNK) -> LogitRows:

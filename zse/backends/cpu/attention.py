@@ -18,16 +18,10 @@ if TYPE_CHECKING:
 
 
 def attend(step: Step, query: torch.Tensor, attention: AttentionSpec, layer: int) -> torch.Tensor:
-    """Return attention of every chunk over its own sequence.
+    """Return attention of every chunk over its own sequence, float32 [tokens, heads * head_dim].
 
-    Args:
-        step: The step; keys and values of its tokens are already in the cache.
-        query: float32 [tokens, heads, head_dim], rotated.
-        attention: Heads, window and scale.
-        layer: Whose cache is read.
-
-    Returns:
-        float32 [tokens, heads * head_dim].
+    Keys and values of the step's tokens are in the cache already; ``query`` is float32
+    [tokens, heads, head_dim], rotated.
     """
     cache = _LayerCache(
         step.cache[layer], attention.num_kv_heads, attention.window, attention.scale

@@ -130,12 +130,7 @@ class CPUBackend(CPUOperations):
 
 
 def choose_threads(machine: DeviceInfo, weight_bytes: int) -> int:
-    """Return how many threads compute a model best on a machine.
-
-    Args:
-        machine: Its cores and its quota.
-        weight_bytes: What every token reads.
-    """
+    """Return how many threads compute a model best that reads ``weight_bytes`` for a token."""
     return max(1, min(machine.compute_threads, weight_bytes // _WEIGHT_BYTES_A_THREAD))
 
 

@@ -32,21 +32,12 @@ _ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 def check_supported(spec: ModelSpec) -> None:
-    """Refuse a model that the CPU does not compute.
-
-    Raises:
-        UnsupportedModelError: The message says which layer has what.
-    """
+    """Refuse a model that the CPU does not compute, with an ``UnsupportedModelError``."""
     refuse("a CPU", obstacles(spec))
 
 
 class CPUOperations:
-    """See ``zse.backends.operations.Operations``.
-
-    Args:
-        weights: Every tensor.
-        spec: The model, which has been checked.
-    """
+    """See ``zse.backends.operations.Operations``; the model has been checked."""
 
     def __init__(self, weights: Weights, spec: ModelSpec) -> None:
         self.ends = EndWeights(

@@ -29,9 +29,7 @@ class RotaryTable:
     def rows(self, positions: torch.Tensor, end: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return cosines [tokens, 1, 1, D/2] and sines (-s, +s) [tokens, 1, 2, D/2].
 
-        Args:
-            positions: int64 [tokens].
-            end: Larger than every position.
+        ``end`` is larger than every position.
         """
         while self._cosines.shape[0] < end:
             self._grow()

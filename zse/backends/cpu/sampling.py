@@ -22,12 +22,7 @@ if TYPE_CHECKING:
 
 
 def sample(logits: torch.Tensor, row: SamplingRow) -> SampledToken:
-    """Choose one token.
-
-    Args:
-        logits: float32 [vocab]; not changed.
-        row: How to choose.
-    """
+    """Choose one token by logits float32 [vocab], which stay as they are."""
     adjusted = _adjust(logits, row)
     token_id = int(adjusted.argmax()) if row.is_greedy else _draw(adjusted, row)
     if row.logprobs is None:

@@ -112,11 +112,7 @@ def causal_mask(
 ) -> torch.Tensor:
     """Return what to add to scores: 0 where a query sees a key, minus infinity elsewhere.
 
-    Args:
-        first_query: Position of the first query.
-        end_query: Position after the last query, and after the last key.
-        first_key: Position of the first key.
-        window: Keys a query sees, its own included; None for all before it.
+    Both queries and keys end before ``end_query``; a window counts the query's own key.
 
     Returns:
         float32 [end_query - first_query, end_query - first_key].

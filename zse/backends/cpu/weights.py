@@ -136,13 +136,7 @@ class Weights:
 
 
 def make_linear(entry: TensorEntry, parts: dict[str, torch.Tensor], form: Form) -> Linear:
-    """Return the multiplying form of a stored matrix.
-
-    Args:
-        entry: Its entry, of shape [N, K].
-        parts: Its parts by role.
-        form: What it becomes.
-    """
+    """Return the multiplying form of a stored matrix [N, K]; ``parts`` are its parts by role."""
     if form == "dense":
         return DenseLinear(parts["data"].float().clone())
     if form == "int8":

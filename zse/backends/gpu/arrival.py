@@ -62,13 +62,7 @@ class Arrival:
     def begin(
         cls, device: str, reader: ModelFile, *, allowed_bytes: int = 0, phases: Phases = no_phases
     ) -> Arrival:
-        """Open a GPU and send a file's weights on their way; return while they are moving.
-
-        Args:
-            device: Which GPU: ``cuda:1``.
-            reader: The open file.
-            allowed_bytes: GPU memory that everything may take; 0 is all.
-            phases: Told what takes the time.
+        """Open a GPU (``cuda:1``) and send a file's weights on their way; return while they move.
 
         Raises:
             DeviceError: The GPU is absent, busy or too small.

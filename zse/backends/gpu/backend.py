@@ -39,15 +39,7 @@ GREEDY = GraphKey("decode", 1, SamplingKind())
 
 
 class GPUBackend(GPUOperations):
-    """See ``zse.backends.operations.Backend``.
-
-    Args:
-        gpu: The device, closed with the backend.
-        stream: Where work goes.
-        launcher: Puts kernels into ``stream``.
-        model: Weights, tables and the numbers of the model.
-        memory: The KV pool, the scratch memory and what else is held.
-    """
+    """See ``zse.backends.operations.Backend``. ``launcher`` puts kernels into ``stream``."""
 
     block_size = BLOCK_SIZE
     looks_ahead = True

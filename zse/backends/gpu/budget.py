@@ -23,11 +23,7 @@ class MemoryBudget:
     """Scratch memory of the largest step."""
 
     def check_weights(self) -> None:
-        """Refuse a model whose weights alone do not fit.
-
-        Raises:
-            DeviceError: They do not.
-        """
+        """Refuse a model whose weights alone do not fit, with a ``DeviceError``."""
         if self.for_cache <= 0:
             raise self.too_small()
 

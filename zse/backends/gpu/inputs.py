@@ -108,12 +108,7 @@ _COUNTS = {entry.metadata["count"] for entry in fields(StepArrays) if entry.meta
 
 
 class InputWriter:
-    """Writes arrays into a block of host memory.
-
-    Args:
-        view: Writable bytes, at least ``layout.length_bytes``.
-        layout: Where the arrays lie.
-    """
+    """Writes arrays into a block of host memory, at least ``layout.length_bytes`` long."""
 
     def __init__(self, view: memoryview, layout: InputLayout) -> None:
         bytes_view = view.cast("B") if view.format != "B" else view

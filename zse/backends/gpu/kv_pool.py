@@ -81,11 +81,7 @@ def layout_for(spec: ModelSpec, dtype: str, kept_layers: Collection[int] = ()) -
 
 
 class KVPool:
-    """The tensors of a cache of ``num_blocks`` blocks and the padding block behind them.
-
-    Raises:
-        DeviceError: The device has too little memory.
-    """
+    """The tensors of a cache of ``num_blocks`` blocks and the padding block behind them."""
 
     def __init__(self, gpu: Gpu, layout: KVLayout, num_blocks: int) -> None:
         self.num_blocks = num_blocks

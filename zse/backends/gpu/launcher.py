@@ -23,10 +23,7 @@ _ALIGNMENT_MASK = 15
 class PackLauncher:
     """See ``zse.kernels.launcher.Launcher``. For one thread: arguments are packed in place.
 
-    Args:
-        gpu: Where the stream is; its context is current in the thread that launches.
-        pack: The kernels.
-        stream: Where launches go.
+    The GPU's context is current in the thread that launches.
 
     Raises:
         KernelPackError: The pack is for another GPU.
@@ -53,12 +50,7 @@ class PackLauncher:
         site.launch(grid, self._stream, arguments)
 
     def prepare(self, *variants: Variant) -> None:
-        """Load the code of variants before their first launch.
-
-        Raises:
-            KernelPackError: The pack holds no such variant.
-            DeviceError: The driver refused the code, or the pack describes other arguments.
-        """
+        """Load the code of variants before their first launch; fails as ``launch`` does."""
         for variant in variants:
             if variant.key not in self._sites:
                 self._load(variant)

@@ -33,12 +33,8 @@ def choose_num_blocks(
 ) -> int:
     """Return the blocks of the KV pool.
 
-    Args:
-        budget: What is left.
-        layout: Bytes of a block.
-        spec: The model.
-        options: ``num_blocks`` wins, then ``kv_bytes``; else what is left, as far as sequences of
-            full length can use it.
+    ``num_blocks`` wins, then ``kv_bytes``; else it is what is left, as far as sequences of full
+    length can use it.
 
     Raises:
         DeviceError: It does not fit; the message says what does.

@@ -35,16 +35,7 @@ if TYPE_CHECKING:
 
 
 class DeviceModel:
-    """A model on a device.
-
-    Args:
-        gpu: The device.
-        device: What the choice of kernels may depend on.
-        weights: Where the tensors are.
-        spec: The model.
-        options: Where and how.
-        tuning: What was measured on such a device.
-    """
+    """A model on a device, whose choice of kernels may depend on ``device`` and on ``tuning``."""
 
     def __init__(
         self,

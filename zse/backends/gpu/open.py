@@ -33,11 +33,7 @@ _KV_DTYPES = {"auto": "bf16", "bf16": "bf16", "int8": "int8"}
 
 
 def open_gpu_backend(arrival: Arrival, load: ModelLoad) -> GPUBackend:
-    """Build a backend around weights that are on their way.
-
-    Args:
-        arrival: The GPU and the weights; the backend takes them over, an error gives them back.
-        load: The model.
+    """Build a backend around weights that are on their way; an error gives the GPU back.
 
     Raises:
         DeviceError: The GPU is too small, or an option has no meaning for it.
@@ -69,12 +65,7 @@ def open_gpu_backend(arrival: Arrival, load: ModelLoad) -> GPUBackend:
 def build_backend(
     stream: Stream, make_launcher: Callable[[], Launcher], arrival: Arrival, load: ModelLoad
 ) -> GPUBackend:
-    """Make everything else while the weights arrive, then wait for them.
-
-    Raises:
-        DeviceError: The GPU is too small, or an option has no meaning for it.
-        StoreError: The file changed or failed on its way.
-    """
+    """Make everything else while the weights arrive, then wait for them."""
     spec, options, phases = load.spec, load.options, load.phases
     _check_options(options)
     kv_dtype = _KV_DTYPES[options.cache.kv_dtype]

@@ -31,11 +31,7 @@ if TYPE_CHECKING:
 
 
 def check_supported(spec: ModelSpec) -> None:
-    """Refuse a model that the kernels do not compute.
-
-    Raises:
-        UnsupportedModelError: The message says which layer has what.
-    """
+    """Refuse a model that the kernels do not compute, with an ``UnsupportedModelError``."""
     post_norms = (
         (f"layer {layer.index}", "a norm of what it adds to the stream")
         for layer in spec.layers
@@ -45,12 +41,7 @@ def check_supported(spec: ModelSpec) -> None:
 
 
 class GPUOperations:
-    """See ``zse.backends.operations.Operations``.
-
-    Args:
-        model: Where weights and tables are, and the numbers of the model.
-        results: Where sampled tokens go.
-    """
+    """See ``zse.backends.operations.Operations``; sampled tokens go to ``results``."""
 
     def __init__(self, model: DeviceModel, results: SampledArrays) -> None:
         self.ends = model.ends

@@ -21,13 +21,7 @@ OUTLIER_RATIO = 5.0
 
 
 def outlier_layers(source: ByteSource, header: ZSEHeader, spec: ModelSpec) -> set[int]:
-    """Return the layers whose key bias is far larger than that of the others.
-
-    Args:
-        source: The file's bytes.
-        header: Its header.
-        spec: The model.
-    """
+    """Read from a file which layers have a key bias far larger than that of the others."""
     entries = {entry.name: entry for entry in header.tensors}
     attention = spec.attention
     first = attention.num_heads * attention.head_dim
@@ -48,13 +42,10 @@ def outlier_layers(source: ByteSource, header: ZSEHeader, spec: ModelSpec) -> se
 
 
 def kv_layers_kept_in_16_bits(norms: Sequence[float]) -> set[int]:
-    """Return the layers whose key bias is far larger than that of the others.
+    """Return the layers whose norm of the key bias is far larger than that of the others.
 
     Some models (Qwen2.5: the first and the last layer) carry huge constants in a few key channels.
-    Beside them, 8 bits leave nothing of the rest.
-
-    Args:
-        norms: Euclidean norm of each layer's key bias; empty for a model without biases.
+    Beside them, 8 bits leave nothing of the rest. A model without biases has no norms.
     """
     if not norms:
         return set()

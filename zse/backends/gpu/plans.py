@@ -37,14 +37,9 @@ products gain more than a stay in the cache."""
 
 
 class StepPlans:
-    """What is chosen for each shape of a step.
+    """What is chosen for each shape of a step, by measured choices where there are some.
 
-    Args:
-        spec: The model.
-        linears: Its matrices by name; addresses are not looked at.
-        facts: What the choice of kernels may depend on.
-        options: Where and how.
-        tuning: Measured choices of this GPU.
+    Addresses of ``linears``, matrices by name, are not looked at.
     """
 
     def __init__(

@@ -50,12 +50,7 @@ class ScratchSizes:
 
 
 class Scratch:
-    """The buffers of one step.
-
-    Args:
-        pool: Where they lie, one after the other; grown if it is too small.
-        sizes: How large they are.
-    """
+    """The buffers of one step, one after the other in a pool that is grown if it is too small."""
 
     def __init__(self, pool: Pool, sizes: ScratchSizes) -> None:
         offsets, total = sizes.offsets()

@@ -104,11 +104,8 @@ def shape_of(
 ) -> InputShape:
     """Return the shape of a step's inputs.
 
-    Args:
-        plan: The step.
-        limits: For tiles and tables.
-        bucket: Decode rows to pad to; 0 pads nothing.
-        entry_room: Room for adjusted logits, if the step has any; 0 takes what it needs.
+    ``bucket`` are decode rows to pad to, 0 pads nothing; ``entry_room`` is room for adjusted
+    logits, if the step has any, and 0 takes what it needs.
     """
     entry_room = entry_room or len(plan.entries.rows)
     chunks = plan.batch.chunks
@@ -125,14 +122,7 @@ def shape_of(
 
 
 def write_inputs(view: memoryview, plan: StepPlan, shape: InputShape, limits: StepLimits) -> None:
-    """Write everything a step needs into host memory.
-
-    Args:
-        view: At least ``shape.layout.length_bytes`` bytes.
-        plan: The step.
-        shape: Its shape, padded or not.
-        limits: For tiles and padding.
-    """
+    """Write everything a step needs into host memory of ``shape.layout.length_bytes`` or more."""
     writer = InputWriter(view, shape.layout)
     chunks = plan.batch.chunks
     padding = shape.decode_rows - len(plan.decode)
@@ -178,9 +168,7 @@ def tiles_of(plan: StepPlan, shape: InputShape, limits: StepLimits) -> TileLists
 def wanted_rows(plan: StepPlan, decode_rows: int) -> list[int]:
     """Return the rows that go through the head, ascending.
 
-    Args:
-        plan: The step.
-        decode_rows: Rows before those of ``plan.prefill``, padding included.
+    ``decode_rows`` stand before those of ``plan.prefill``, padding included.
     """
     batch, wants_logits = plan.batch, plan.wants_logits
     asked = [c.wants_logits for c in batch.chunks] if wants_logits else batch.sampling

@@ -24,11 +24,7 @@ RING = 3
 
 
 class StagingRing:
-    """Host buffers for what goes to the device.
-
-    Args:
-        gpu: The device.
-    """
+    """Host buffers for what goes to the device."""
 
     def __init__(self, gpu: Gpu) -> None:
         self._gpu = gpu
@@ -62,10 +58,7 @@ class StagingRing:
 class ResultRing:
     """Where sampled tokens are written on the device, and their way to the host.
 
-    Args:
-        gpu: The device.
-        max_rows: Most rows that one step samples.
-        max_slots: Sequences whose last token the device remembers; one slot more is for padding.
+    The device remembers the last token of ``max_slots`` sequences; one slot more is for padding.
     """
 
     def __init__(self, gpu: Gpu, *, max_rows: int, max_slots: int, stream: Stream) -> None:

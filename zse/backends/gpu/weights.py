@@ -43,13 +43,7 @@ class BoundNorm(NamedTuple):
 
 
 class DeviceWeights:
-    """Where every tensor lies on the device.
-
-    Args:
-        gpu: The device.
-        placement: What of the file lies where in the block.
-        block: Device memory that holds it.
-    """
+    """Where every tensor lies on the device: ``block`` holds what ``placement`` says."""
 
     def __init__(self, gpu: Gpu, placement: Placement, block: Block) -> None:
         self._gpu = gpu

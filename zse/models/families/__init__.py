@@ -58,22 +58,16 @@ def family_named(name: str) -> Family:
 
 
 def names_of(family: str) -> TensorNames:
-    """Return what a family's checkpoints call their tensors.
-
-    Raises:
-        UnsupportedModelError: There is none of this name.
-    """
+    """Return what a family's checkpoints call their tensors."""
     return getattr(family_named(family), "NAMES", None) or TensorNames()
 
 
 def read_checkpoint(
     config_json: Mapping[str, Any], generation_config: Mapping[str, Any] | None = None
 ) -> ModelSpec:
-    """Return the model that a checkpoint's ``config.json`` describes.
+    """Return the model that a checkpoint's parsed ``config.json`` describes.
 
-    Args:
-        config_json: The parsed ``config.json``.
-        generation_config: The parsed ``generation_config.json``; its token ids win.
+    Token ids of ``generation_config.json`` win.
 
     Raises:
         UnsupportedModelError: The architecture or one of its options is not supported, or a value
