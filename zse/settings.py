@@ -207,7 +207,9 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
             said[row.key] = _parse(row, variable, env[variable])
     values: dict[str, object] = {}
     for path in _files(str(said.get("config", "")), str(said.get("config_home", "~/.config"))):
-        values |= _read(path, rows)
+        from zse.settings_file import read_settings_file
+
+        values |= read_settings_file(path, rows)
     values |= said
     for key, (folder, name) in _BELOW.items():
         if key not in values and folder in values:
@@ -264,12 +266,6 @@ def _files(named: str, config_home: str) -> list[Path]:
         )
     users = _home_in(config_home) / "zse" / FILE_NAME
     return [path for path in (users, Path(named or FILE_NAME)) if path.is_file()]
-
-
-def _read(path: Path, rows: Mapping[str, Option]) -> dict[str, object]:
-    from zse.settings_file import read_settings_file
-
-    return read_settings_file(path, rows)
 
 
 def _parse(row: Option, name: str, text: str) -> object:

@@ -128,11 +128,19 @@ def accepted(chunk: SequenceChunk, sampled: Sequence[SampledToken]) -> Sequence[
     return sampled
 
 
-def check_batch(batch: StepBatch) -> None:
-    """Refuse a batch that contradicts itself.
+def check_batch(
+    batch: StepBatch,
+    *,
+    block_size: int,
+    num_blocks: int,
+    vocab_size: int,
+    looks_ahead: bool = False,
+) -> None:
+    """Refuse a batch that contradicts itself, or that names what is not there.
 
     Raises:
-        EngineError: A chunk's kind, tokens and sampling rows do not fit together.
+        EngineError: A chunk's kind, tokens and sampling rows do not fit together; or it is empty,
+            holds an unknown token, or its blocks do not cover it.
     """
     if len(batch.chunks) != len(batch.sampling):
         raise EngineError(
@@ -143,6 +151,20 @@ def check_batch(batch: StepBatch) -> None:
         count, kind = len(chunk.token_ids), chunk.kind
         if len(rows) > (count if kind == "verify" else 1) or (kind == "decode" and count > 1):
             raise EngineError(f"a {kind} chunk has {count} tokens and {len(rows)} sampling rows")
+        start, blocks = chunk.start_position, chunk.block_table
+        needed = -(-(start + count) // block_size)
+        if not count or start < 0 or len(blocks) < needed:
+            raise EngineError(
+                f"a chunk of {count} tokens at position {start} has {len(blocks)} blocks of "
+                f"{block_size}; it needs {needed}, and at least one token"
+            )
+        if min(blocks) < 0 or max(blocks) >= num_blocks:
+            raise EngineError(f"a block is outside 0 to {num_blocks - 1}: {list(blocks)}")
+        lowest = PENDING_TOKEN if looks_ahead and kind == "decode" else 0
+        least, most = min(chunk.token_ids), max(chunk.token_ids)
+        if least < lowest or most >= vocab_size:
+            outside = least if least < lowest else most
+            raise EngineError(f"a token id is outside 0 to {vocab_size - 1}: {outside}")
 
 
 def logit_rows(data: memoryview, vocab_size: int) -> LogitRows:

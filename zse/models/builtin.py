@@ -19,11 +19,6 @@ BUILTIN_MODELS: MappingProxyType[str, Path] = MappingProxyType({"tiny": _HERE / 
 _REQUIRED = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
 
 
-def is_builtin(name: str) -> bool:
-    """Return whether ``name`` names a built-in model; a path with the same text does not."""
-    return name in BUILTIN_MODELS
-
-
 def builtin_checkpoint(name: str) -> Path:
     """Return the checkpoint folder of a built-in model.
 

@@ -12,7 +12,7 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from zse.errors import NotFoundError, UsageError
-from zse.models.builtin import BUILTIN_MODELS, is_builtin
+from zse.models.builtin import BUILTIN_MODELS
 from zse.records import record
 from zse.store.location import Location, is_hub_id, parse_location
 
@@ -78,7 +78,7 @@ def resolve_model(model: str | Path) -> NamedModel:
         NotFoundError: It is a path to nothing, or a word that means nothing.
     """
     text = str(model)
-    if is_builtin(text):
+    if text in BUILTIN_MODELS:
         return Builtin(name=text)
     location = parse_location(text)
     if location.is_local:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import torch
 
 from zse.backends.types import check_batch
-from zse.errors import EngineError
 from zse.records import record
 
 if TYPE_CHECKING:
@@ -68,8 +67,8 @@ def build_step(batch: StepBatch, cache: list[torch.Tensor], vocab_size: int) -> 
     Raises:
         EngineError: A chunk is empty, holds an unknown token, or its blocks do not cover it.
     """
-    check_batch(batch)
-    num_blocks, block_size = cache[0].shape[0], cache[0].shape[1]
+    num_blocks, block_size = cache[0].shape[:2]
+    check_batch(batch, block_size=block_size, num_blocks=num_blocks, vocab_size=vocab_size)
     order = sorted(range(len(batch.chunks)), key=lambda i: batch.chunks[i].kind == "prefill")
     token_ids: list[int] = []
     chunks: list[ChunkRows] = []
@@ -78,19 +77,15 @@ def build_step(batch: StepBatch, cache: list[torch.Tensor], vocab_size: int) -> 
     positions: list[int] = []
     for index in order:
         chunk = batch.chunks[index]
-        blocks = _check_chunk(chunk, num_blocks, block_size)
         first_rows[index] = len(token_ids)
         end = chunk.start_position + len(chunk.token_ids)
+        blocks = chunk.block_table[: -(-end // block_size)]
         chunks.extend(_rows_of(chunk, len(token_ids), torch.tensor(blocks)))
         token_ids.extend(chunk.token_ids)
         positions.extend(range(chunk.start_position, end))
         slots.extend(
             blocks[position // block_size] * block_size + position % block_size
             for position in range(chunk.start_position, end)
-        )
-    if min(token_ids) < 0 or max(token_ids) >= vocab_size:
-        raise EngineError(
-            f"a token id is outside 0 to {vocab_size - 1}: {_outside(token_ids, vocab_size)}"
         )
     return Step(
         token_ids=torch.tensor(token_ids),
@@ -125,21 +120,6 @@ def causal_mask(
     return torch.zeros(hidden.shape).masked_fill_(hidden, float("-inf"))
 
 
-def _check_chunk(chunk: SequenceChunk, num_blocks: int, block_size: int) -> list[int]:
-    """Return the blocks that the chunk's sequence uses up to its end."""
-    end = chunk.start_position + len(chunk.token_ids)
-    needed = -(-end // block_size)
-    if not chunk.token_ids or chunk.start_position < 0 or len(chunk.block_table) < needed:
-        raise EngineError(
-            f"a chunk of {len(chunk.token_ids)} tokens at position {chunk.start_position} has "
-            f"{len(chunk.block_table)} blocks of {block_size}; it needs {needed}"
-        )
-    blocks = list(chunk.block_table[:needed])
-    if min(blocks) < 0 or max(blocks) >= num_blocks:
-        raise EngineError(f"block table {blocks} names a block outside 0 to {num_blocks - 1}")
-    return blocks
-
-
 def _rows_of(chunk: SequenceChunk, first_row: int, blocks: torch.Tensor) -> list[ChunkRows]:
     """Return a prompt's chunk whole, and any other one token at a time."""
     count = len(chunk.token_ids)
@@ -164,7 +144,3 @@ def _last_rows(
         end = first + len(chunk.token_ids)
         rows.extend(range(end - count, end))
     return rows
-
-
-def _outside(token_ids: list[int], vocab_size: int) -> int:
-    return next(token for token in token_ids if not 0 <= token < vocab_size)

@@ -130,24 +130,13 @@ class DeviceModel:
             first_positions=step.inputs.tile_first_positions,
         )
 
-    def decode_inputs(self, step: Step, query: Query) -> HeadInputs:
-        """Return what attention makes the heads of decode rows from."""
-        return self._head_inputs(
-            query, first_row=0, rows=step.shape.decode_rows, positions=step.inputs.positions
-        )
-
-    def prefill_inputs(self, step: Step, query: Query) -> HeadInputs:
-        return self._head_inputs(
-            query,
-            first_row=step.shape.decode_rows,
-            rows=step.shape.prefill_rows,
-            positions=step.inputs.prefill_positions,
-        )
-
-    def _head_inputs(
-        self, query: Query, *, first_row: int, rows: int, positions: int
-    ) -> HeadInputs:
-        norms = query.head_norms
+    def head_inputs(self, step: Step, query: Query, *, prefill: bool = False) -> HeadInputs:
+        """Return what the heads of decode rows, or of prefill rows, are made from."""
+        decode_rows, norms = step.shape.decode_rows, query.head_norms
+        first_row, rows, positions = 0, decode_rows, step.inputs.positions
+        if prefill:
+            first_row, rows = decode_rows, step.shape.prefill_rows
+            positions = step.inputs.prefill_positions
         return HeadInputs(
             qkv=query.projected.sums.part(first_row, rows),
             cosines_sines=self._rotary_of[query.layer],

@@ -89,7 +89,7 @@ class GPUOperations:
         if step.shape.prefill_rows:
             rope_store(
                 step.launcher,
-                self._model.prefill_inputs(step, query),
+                self._model.head_inputs(step, query, prefill=True),
                 self._model.heads,
                 step.cache.layers[layer],
                 self._model.tables(step),
@@ -112,7 +112,7 @@ class GPUOperations:
             if rows := step.shape.decode_rows:
                 attention_decode(
                     step.launcher,
-                    model.decode_inputs(step, query),
+                    model.head_inputs(step, query),
                     model.heads,
                     step.cache.layers[layer],
                     model.tables(step),

@@ -73,7 +73,13 @@ def plan_step(batch: StepBatch, limits: StepLimits) -> StepPlan:
         EngineError: A chunk is empty, holds an unknown token, or its blocks do not cover it; or
             more tokens are asked for than a step can sample.
     """
-    check_batch(batch)
+    check_batch(
+        batch,
+        block_size=BLOCK_SIZE,
+        num_blocks=limits.num_blocks,
+        vocab_size=limits.vocab_size,
+        looks_ahead=True,
+    )
     chunks, sampling = batch.chunks, batch.sampling
     for chunk in chunks:
         _check_chunk(chunk, limits)
@@ -262,22 +268,9 @@ def _kind_of(batch: StepBatch) -> StepKind:
 
 
 def _check_chunk(chunk: SequenceChunk, limits: StepLimits) -> None:
-    length = len(chunk.token_ids)
-    end = chunk.start_position + length
-    needed = -(-end // BLOCK_SIZE)
-    if not length or chunk.start_position < 0 or len(chunk.block_table) < needed:
-        raise EngineError(
-            f"a chunk of {length} tokens at position {chunk.start_position} has "
-            f"{len(chunk.block_table)} blocks; expected at least one token and {needed} blocks"
-        )
     if len(chunk.block_table) > limits.table_stride:
         raise EngineError(
             f"a sequence has {len(chunk.block_table)} blocks; at most {limits.table_stride} fit"
         )
     if not 0 <= chunk.sequence_slot < limits.max_slots:
         raise EngineError(f"slot {chunk.sequence_slot} is outside 0 to {limits.max_slots - 1}")
-    low = PENDING_TOKEN if chunk.kind == "decode" else 0
-    if min(chunk.token_ids) < low or max(chunk.token_ids) >= limits.vocab_size:
-        raise EngineError(f"a token id is outside 0 to {limits.vocab_size - 1}")
-    if min(chunk.block_table) < 0 or max(chunk.block_table) >= limits.num_blocks:
-        raise EngineError(f"a block is outside 0 to {limits.num_blocks - 1}")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from zse.deploy.measure.runners import RUNNERS, first_that_works
 from zse.deploy.measure.start import HOST, Subject
 from zse.errors import NotFoundError
-from zse.models.builtin import is_builtin
+from zse.models.builtin import BUILTIN_MODELS
 from zse.oci.errors import LayoutError
 from zse.oci.image.base import base_from_layout, base_from_registry
 from zse.oci.image.python import host_architecture
@@ -37,7 +37,7 @@ def is_image(name: str) -> bool:
     """Whether a name means an image: a layout, an archive, or a reference with a host or a tag."""
     if with_kind(name).startswith("oci:"):
         return True
-    if is_builtin(name) or is_address(name) or name.endswith(".zse"):
+    if name in BUILTIN_MODELS or is_address(name) or name.endswith(".zse"):
         return False
     if Path(name).expanduser().exists():
         return name.endswith(".tar")
