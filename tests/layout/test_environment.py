@@ -30,7 +30,6 @@ IMPORTS_BY_NAME = {
     "__init__.py",  # public names that are imported when they are asked for (PEP 562)
     "cli/__init__.py",
     "format/__init__.py",
-    "models/__init__.py",
     "store/__init__.py",
     "models/families/__init__.py",  # a table of modules of its own package
     "deploy/registry.py",
