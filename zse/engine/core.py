@@ -161,13 +161,14 @@ class EngineCore:
             if index in (None, sequence.index):
                 sequence.finish_reason = "abort"
                 self._retire(sequence)
+                reused = sequence.cached_tokens or 0
                 self._pending.append(
                     TokenEvent(
-                        request_id=request_id,
-                        index=sequence.index,
-                        token_id=None,
+                        request_id,
+                        sequence.index,
+                        None,
                         finish_reason="abort",
-                        cached_tokens=sequence.cached_tokens or 0,
+                        cached_tokens=reused,
                     )
                 )
 

@@ -81,6 +81,5 @@ def _facts_of_checkpoint(folder: Path) -> ModelFacts:
     return ModelFacts(spec=spec)
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return data
+def _read_json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))

@@ -33,9 +33,9 @@ def _whole(index: int, choice: WholeChoice, body: ChatRequest) -> dict[str, Any]
         from zse.text.tools import parse_tool_calls
 
         parsed = parse_tool_calls(content)
-        calls = (
-            parsed.tool_calls if body.parallel_tool_calls is not False else parsed.tool_calls[:1]
-        )
+        calls = parsed.tool_calls
+        if body.parallel_tool_calls is False:
+            calls = calls[:1]
         if calls:
             message["content"] = parsed.content
             message["tool_calls"] = [

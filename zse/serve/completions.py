@@ -106,14 +106,10 @@ def _plan(body: CompletionRequest, model: LoadedModel, call: State) -> Plan:
     return Plan(
         order=order if requested else None,
         num_prompt_tokens=sum(len(prompt) for prompt in prompts),
-        echoes=tuple(_echo(model, prompt) if body.echo else "" for prompt in prompts),
+        echoes=tuple(model.tokenizer.decode(prompt) if body.echo else "" for prompt in prompts),
         num_choices_each=order.params.n,
         num_alternatives=body.logprobs,
     )
-
-
-def _echo(model: LoadedModel, prompt: list[int]) -> str:
-    return model.tokenizer.decode(prompt, skip_special_tokens=True)
 
 
 def _prompts(body: CompletionRequest, model: LoadedModel) -> list[list[int]]:
@@ -121,11 +117,8 @@ def _prompts(body: CompletionRequest, model: LoadedModel) -> list[list[int]]:
     prompt = body.prompt
     if prompt is None:
         raise MissingParameterError("prompt")
-    items: list[Any]
-    if isinstance(prompt, str) or (prompt and all(isinstance(item, int) for item in prompt)):
-        items = [prompt]
-    else:
-        items = list(prompt)
+    is_one = isinstance(prompt, str) or (prompt and all(isinstance(item, int) for item in prompt))
+    items: list[Any] = [prompt] if is_one else list(prompt)
     if not 0 < len(items) <= MAX_PROMPTS:
         raise BadRequestError(
             f"'prompt' holds {len(items)} prompts, expected 1 to {MAX_PROMPTS}.", param="prompt"
@@ -136,12 +129,10 @@ def _prompts(body: CompletionRequest, model: LoadedModel) -> list[list[int]]:
 def _token_ids(item: str | list[int] | int, model: LoadedModel) -> list[int]:
     if isinstance(item, str):
         check_text(item, max_context=model.max_context, param="prompt")
-        ids = model.tokenizer.encode(item)
-    elif isinstance(item, list):
-        ids = item
-    else:
-        raise BadRequestError("'prompt' mixes token ids with texts or lists.", param="prompt")
-    return ids
+        return model.tokenizer.encode(item)
+    if isinstance(item, list):
+        return item
+    raise BadRequestError("'prompt' mixes token ids with texts or lists.", param="prompt")
 
 
 def _empty_usage(plan: Plan) -> dict[str, Any]:

@@ -94,10 +94,6 @@ def _draining(line: Mapping[str, Any]) -> str:
     return f"stopping: {waiting}"
 
 
-def _stopped(line: Mapping[str, Any]) -> str:  # noqa: ARG001
-    return "stopped"
-
-
 def _now() -> str:
     return time.strftime("%H:%M:%S")
 
@@ -109,7 +105,7 @@ _EVENTS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "response": _response,
     "generation": _generation,
     "draining": _draining,
-    "stopped": _stopped,
+    "stopped": lambda _: "stopped",
 }
 
 

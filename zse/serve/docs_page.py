@@ -79,8 +79,6 @@ def _types(schema: Schema) -> Iterator[str]:
 
 
 def _default(schema: Schema) -> str:
-    return (
-        f"default <code>{escape(json.dumps(schema['default']))}</code>"
-        if "default" in schema
-        else ""
-    )
+    if "default" not in schema:
+        return ""
+    return f"default <code>{escape(json.dumps(schema['default']))}</code>"

@@ -68,7 +68,6 @@ class Generation:
 
     @property
     def cached_tokens(self) -> int:
-        """Prompt tokens whose KV was reused."""
         return sum(self._cached_by_prompt.values())
 
     def usage(self) -> dict[str, Any]:

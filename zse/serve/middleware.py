@@ -58,7 +58,7 @@ class Shell:
                 await self._app(scope, _capped(receive), call.send)
         except Exception:
             # Starlette answers and logs a crash, then raises it again for the server to log twice.
-            if not call.has_started:
+            if not call.status:
                 raise
         finally:
             call.report()
@@ -86,17 +86,14 @@ class _Call:
         self._state = state
         self._scope = scope
         self._send = send
-        self._status = 0
+        self.status = 0
+        """Of the response; 0 until it has begun."""
         self.arrival = time.perf_counter()
-
-    @property
-    def has_started(self) -> bool:
-        return self._status != 0
 
     async def send(self, message: Message) -> None:
         """Pass a message on, with our headers on the first."""
         if message["type"] == "http.response.start":
-            self._status = message["status"]
+            self.status = message["status"]
             timing = self._state.ledger.server_timing(self.request_id)
             message["headers"] = [
                 *message.get("headers", ()),
@@ -110,7 +107,7 @@ class _Call:
         # Routed requests are few patterns; anything else is one label, or a scan would fill memory.
         endpoint = self._scope.get("endpoint")
         name = getattr(endpoint, "__name__", None) or "other"
-        self._state.metrics.count("responses", name, str(self._status))
+        self._state.metrics.count("responses", name, str(self.status))
         is_probe = path.startswith(("/health", "/ping", "/metrics"))
         LOG.log(
             logging.DEBUG if is_probe else logging.INFO,
@@ -119,7 +116,7 @@ class _Call:
                 "request_id": self.request_id,
                 "method": self._scope["method"],
                 "path": path[:200],
-                "status": self._status,
+                "status": self.status,
                 "duration_ms": round((time.perf_counter() - self.arrival) * 1000, 1),
             },
         )

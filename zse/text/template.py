@@ -163,16 +163,18 @@ class _Budget:
         text = str(value)
         found = len(text) + 1 if old == "" else text.count(old)
         times = found if count < 0 else min(found, count)
-        if len(text) + times * max(0, len(new) - len(old)) > self._stored:
-            raise TemplateError("the chat template stores a value that is too large")
+        self._refuse_larger(len(text) + times * max(0, len(new) - len(old)))
         return text.replace(old, new, count)
 
     def join(self, separator: str, values: Sequence[Any]) -> str:
         """``str.join`` that measures its result before it makes it."""
         texts = [str(value) for value in values]
-        if sum(map(len, texts)) + len(separator) * len(texts) > self._stored:
-            raise TemplateError("the chat template stores a value that is too large")
+        self._refuse_larger(sum(map(len, texts)) + len(separator) * len(texts))
         return separator.join(texts)
+
+    def _refuse_larger(self, characters: int) -> None:
+        if characters > self._stored:
+            raise TemplateError("the chat template stores a value that is too large")
 
 
 def load_chat_template(reader: ModelFile) -> ChatTemplate:
