@@ -7,27 +7,25 @@ is used, so an interrupted download goes on where it stopped and other tools sha
 from __future__ import annotations
 
 import sys
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zse.errors import CheckpointError, HubError, needing
 from zse.quantize.near_miss import near_listing
+from zse.quantize.text_files import TOKENIZER_FILES
 from zse.quantize.weight_files import INDEX_NAME, SINGLE_NAME, refuse_pickle
 from zse.records import record
 from zse.store.hub_file import refusal_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 ALLOWED_FILES = (
     "config.json",
     "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "chat_template.jinja",
-    "chat_template.json",
+    *TOKENIZER_FILES,
     SINGLE_NAME,
     INDEX_NAME,
     "model-*.safetensors",
@@ -71,20 +69,21 @@ class Hub:
             RefusedError: The repository holds only pickle weights.
             MissingDependencyError: huggingface_hub is not installed.
         """
-        library = _load_library()
+        with needing("convert", "downloading from the hub"):
+            library = import_module("huggingface_hub")
+        api = library.HfApi(endpoint=self.endpoint, token=self.token)  # which loads its errors
         try:
-            names = self._list_files(library, repository, revision)
+            with _translated(library, repository, revision):
+                info = api.model_info(repository, revision=revision)
+            names = sorted(sibling.rfilename for sibling in info.siblings or [])
         except HubOfflineError:
             names = None
         if names is not None:
             check_names(repository, names)
             if self.check is not None:
                 self.check(repository, names)
-        folder = _translated(
-            library,
-            repository,
-            revision,
-            lambda: library.snapshot_download(
+        with _translated(library, repository, revision):
+            found = library.snapshot_download(
                 repository,
                 revision=revision,
                 allow_patterns=list(ALLOWED_FILES),
@@ -92,27 +91,14 @@ class Hub:
                 token=self.token,
                 cache_dir=self.cache_dir,
                 local_files_only=names is None,
-            ),
-        )
-        return Snapshot(folder=Path(folder), revision=Path(folder).name)
-
-    def _list_files(self, library: Any, repository: str, revision: str | None) -> list[str]:
-        api = library.HfApi(endpoint=self.endpoint, token=self.token)
-        info = _translated(
-            library, repository, revision, lambda: api.model_info(repository, revision=revision)
-        )
-        return sorted(sibling.rfilename for sibling in info.siblings or [])
+            )
+        return Snapshot(folder=Path(found), revision=Path(found).name)
 
 
 class HubOfflineError(HubError):
     """The hub cannot be reached."""
 
     default_hint = "Check the network, or name a local folder that holds the checkpoint."
-
-
-def _load_library() -> Any:
-    with needing("convert", "downloading from the hub"):
-        return import_module("huggingface_hub")
 
 
 def check_names(repository: str, names: list[str]) -> None:
@@ -131,13 +117,12 @@ def check_names(repository: str, names: list[str]) -> None:
     )
 
 
-def _translated(
-    library: Any, repository: str, revision: str | None, call: Callable[[], Any]
-) -> Any:
-    """Run ``call``; turn the hub library's errors into ours."""
+@contextmanager
+def _translated(library: Any, repository: str, revision: str | None) -> Iterator[None]:
+    """Turn the hub library's errors into ours."""
     errors = library.errors
     try:
-        return call()
+        yield
     except errors.LocalEntryNotFoundError as error:
         raise HubOfflineError(
             f"the hub cannot be reached and its cache does not hold {repository}"
