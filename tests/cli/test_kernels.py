@@ -178,7 +178,7 @@ def test_add_puts_a_pack_into_a_model_file(
     assert "kernels/sm_90" in capsys.readouterr().out
     with ZSEReader(model) as reader:
         reader.verify()
-        assert KernelPack.open(reader.section("kernels/sm_90")).keys()
+        assert list(KernelPack.open(reader.section("kernels/sm_90")))
     pack.write_bytes(pack.read_bytes()[:-256])
     before = model.read_bytes()
     assert run(["kernels", "add", str(model), str(pack)]) == 12

@@ -100,7 +100,7 @@ def test_a_pack_read_back_says_what_was_written(tmp_path: Path) -> None:
         assert opened.target == "sm_90"
         assert opened.provenance == PROVENANCE
         assert opened.size_bytes == len(PACK)
-        assert sorted(opened.keys()) == sorted(v.key for v in VARIANTS)
+        assert sorted(opened) == sorted(v.key for v in VARIANTS)
         entry = opened.entry(VARIANTS[0].key)
         assert isinstance(entry, PackEntry)
         assert entry.arguments == tuple((a.name, a.type) for a in VARIANTS[0].arguments)

@@ -106,11 +106,8 @@ class KernelPack:
         with in_pack(name):
             return cls(view, name=name, header=read_header(view))
 
-    def keys(self) -> tuple[str, ...]:
-        """Return the keys in the order in which the kernels lie."""
-        return tuple(self._rows)
-
     def __iter__(self) -> Iterator[str]:
+        """Yield the keys in the order in which the kernels lie."""
         return iter(self._rows)
 
     def __contains__(self, key: object) -> bool:

@@ -164,7 +164,7 @@ class RegionLoad:
             else:
                 for chunk in work:
                     copier.copy(chunk)
-        if not self._progress.is_stopped:
+        if self._progress.error is None:
             copier.finish()
         with self._lock:  # before the buffers are freed, which takes a while
             self._ended = max(self._ended, time.perf_counter())
@@ -173,7 +173,7 @@ class RegionLoad:
         group = self._plan.groups[chunks[0].group]
         digest = hashlib.sha256()
         for chunk in chunks:
-            if self._progress.is_stopped:
+            if self._progress.error is not None:
                 return
             copier.copy(chunk, digest.update)
         where = f"group {group.name} of {self._source.name}"

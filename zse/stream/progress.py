@@ -39,10 +39,6 @@ class LoadProgress:
         with self._changed:
             return None if self.error else next(self._work, None)
 
-    @property
-    def is_stopped(self) -> bool:
-        return self.error is not None
-
     def landed(self, chunk: Chunk) -> None:
         with self._changed:
             self.landed_bytes += chunk.length_bytes

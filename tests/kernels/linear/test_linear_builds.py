@@ -46,6 +46,6 @@ def test_keys_differ_and_there_are_not_too_many() -> None:
 def test_the_forms_compile(name: str, tmp_path: Path) -> None:
     built = build_pack(target_named(name), SOME, source_digest="test", cache_dir=tmp_path)
     pack = KernelPack.open(built.data)
-    assert set(pack.keys()) == {variant.key for variant in SOME}
+    assert set(pack) == {variant.key for variant in SOME}
     for variant in SOME:
         assert pack.entry(variant.key).programmatic == (name == "sm_90")

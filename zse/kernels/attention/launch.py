@@ -40,9 +40,6 @@ class AttentionRules:
     scale: float = 0.0
     """Factor on scores; 0 for 1 / sqrt(head_dim)."""
 
-    def scale_for(self, head_dim: int) -> float:
-        return self.scale or float(head_dim) ** -0.5
-
 
 @record
 class DecodeWorkspace:
@@ -141,12 +138,7 @@ def attention_decode(
         stats,
         workspace.counters,
         *inputs.numbers,
-        tables.stride,
-        shape.num_heads,
-        shape.kv_heads,
-        rules.window,
-        rules.softcap,
-        rules.scale_for(shape.head_dim),
+        *_numbers(tables, shape, rules),
         inputs.epsilon,
     )
 
@@ -246,10 +238,13 @@ def attention_prefill(
         tiles.table_rows,
         tiles.first_positions,
         output_address,
-        tables.stride,
-        shape.num_heads,
-        shape.kv_heads,
-        rules.window,
-        rules.softcap,
-        rules.scale_for(shape.head_dim),
+        *_numbers(tables, shape, rules),
     )
+
+
+def _numbers(
+    tables: BlockTables, shape: HeadShape, rules: AttentionRules
+) -> tuple[int | float, ...]:
+    scale = rules.scale or float(shape.head_dim) ** -0.5
+    heads = (shape.num_heads, shape.kv_heads)
+    return (tables.stride, *heads, rules.window, rules.softcap, scale)

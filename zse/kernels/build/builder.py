@@ -89,14 +89,10 @@ def build_pack(
     started = time.monotonic()
     environment = compiler_environment(cache_dir, import_paths)
     versions = ask_versions(target.number, environment)
-    finished = FinishedKernels(
-        folder=cache_dir / "finished", versions=versions, roots=(*import_paths, _ROOT)
-    )
+    roots = (*import_paths, _ROOT)
+    finished = FinishedKernels(folder=cache_dir / "finished", versions=versions, roots=roots)
     with tempfile.TemporaryDirectory(prefix="zse-kernels-") as folder:
-        jobs = [
-            _job(variant, target, Path(folder) / str(index))
-            for index, variant in enumerate(variants)
-        ]
+        jobs = [_job(one, target, Path(folder) / str(i)) for i, one in enumerate(variants)]
         results, found = _compile(
             jobs,
             finished,
@@ -182,7 +178,7 @@ def _sort_out(
     failed: dict[str, str] = {}
     for result in results:
         job, facts = result.job, result.facts
-        key: str = job["key"]
+        key = job["key"]
         if result.error:
             failed[key] = result.error
         elif facts["shared_bytes"] > target.shared_limit_bytes:
