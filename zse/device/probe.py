@@ -39,11 +39,7 @@ class DeviceInfo:
 
 
 def probe(root: Path = Path("/")) -> DeviceInfo:
-    """Look at the machine once.
-
-    Args:
-        root: Where ``proc`` and ``sys`` are; tests point it at a made-up tree.
-    """
+    """Look at the machine once; ``proc`` and ``sys`` are in ``root``."""
     from zse.device.cgroup import cpu_quota  # a server on a GPU never asks
 
     cpuinfo = _read(root / "proc/cpuinfo")

@@ -42,9 +42,7 @@ class Tuning:
     def load(cls, device_name: str, *, cache_dir: Path | None = None) -> Tuning:
         """Read what is known about a GPU: zse's own table, then the user's over it.
 
-        Args:
-            device_name: As the driver says it.
-            cache_dir: ``Settings.cache_dir``; None leaves the user's tables out.
+        The user's are in ``Settings.cache_dir``; None leaves them out.
 
         Raises:
             KernelPackError: A file is broken, or is about another GPU.

@@ -44,10 +44,6 @@ class Gpu:
     def open(cls, ordinal: int = 0, *, driver: Driver | None = None) -> Gpu:
         """Start the driver and take a GPU: about 0.2 s, nearly all of it the driver's.
 
-        Args:
-            ordinal: Which of the GPUs that this process sees.
-            driver: An already loaded driver.
-
         Raises:
             CudaError: There is no driver, it is too old, or it shows no such GPU.
             DeviceBusyError: The GPU keeps this process out.

@@ -64,11 +64,8 @@ def compiler_environment(cache_dir: Path, import_paths: Sequence[Path] = ()) -> 
     """Return the environment of a worker: triton's own variables, none of the caller's.
 
     The ptxas of CUDA 12 compiles for every architecture: its code loads on drivers of CUDA 12 and
-    of CUDA 13, whereas code of the other one that triton ships needs a driver of CUDA 13.
-
-    Args:
-        cache_dir: Triton's cache, of these builds alone.
-        import_paths: Where kernels' modules are found besides the interpreter's own paths.
+    of CUDA 13, whereas code of the other one that triton ships needs a driver of CUDA 13. Triton's
+    cache is of these builds alone.
     """
     ptxas = require_triton() / "backends" / "nvidia" / "bin" / "ptxas"
     inherited = {
@@ -95,16 +92,11 @@ def run_jobs(
     environment: dict[str, str],
     progress: Callable[[Answer], None],
 ) -> None:
-    """Compile every job.
+    """Compile every job (see ``worker.compile_job``), each answer told to ``progress``.
 
-    A process that dies fails the job it had, and a new one takes the rest. An error of ``progress``
-    or an interrupt ends the build: compilers are stopped, nothing more is started.
-
-    Args:
-        jobs: See ``zse.kernels.build.worker.compile_job``.
-        processes: Workers at a time.
-        environment: From ``compiler_environment``.
-        progress: Called with each answer, from several threads but never at once.
+    It is called from several threads, but never at once. A process that dies fails the job it had,
+    and a new one takes the rest. An error of ``progress`` or an interrupt ends the build: compilers
+    are stopped, nothing more is started.
     """
     todo = deque(jobs)
     lock = threading.Lock()
