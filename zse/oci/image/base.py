@@ -169,6 +169,11 @@ def check_can_carry(base: Base) -> None:
         )
 
 
+def check_rootfs(path: Path) -> None:
+    if not path.is_file():
+        raise NotFoundError(f"{path} does not exist", hint="Give a tar file as rootfs:FILE.")
+
+
 def layer_from_rootfs(path: Path, blobs: Path, *, compression: Compression) -> Layer:
     """Store a tar file of a root file system (plain, .gz, .xz or .zst) as a layer.
 
@@ -176,8 +181,7 @@ def layer_from_rootfs(path: Path, blobs: Path, *, compression: Compression) -> L
         NotFoundError: There is no such file.
         LayoutError: It cannot be decompressed, or is no whole tar file.
     """
-    if not path.is_file():
-        raise NotFoundError(f"{path} does not exist", hint="Give a tar file as rootfs:FILE.")
+    check_rootfs(path)
     try:
         with open_stored(path) as stream:
             return write_layer_from_tar(

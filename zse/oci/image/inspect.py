@@ -112,11 +112,6 @@ def inspect_image(source: ImageSource, *, platform: str = "") -> ImageReport:
 def read_image_facts(reference: str, *, auth_file: Path, is_hurried: bool = False) -> ImageFacts:
     """Read what an image says of itself: its first platform, since all are built for one model.
 
-    Args:
-        reference: An image reference, ``oci:DIR[:TAG]`` or ``tar:FILE[:TAG]``.
-        auth_file: docker's config.json.
-        is_hurried: Wait seconds instead of minutes for a registry.
-
     Raises:
         ImageError: The image cannot be read.
         NotFoundError: There is no such file or folder.

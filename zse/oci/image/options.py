@@ -32,49 +32,44 @@ class ModelMode(StrEnum):
 
 @record
 class BuildOptions:
-    """What to build and where it goes.
-
-    Attributes:
-        name: ``[HOST/]NAME[:TAG]``.
-        platforms: What to build for; the recipe's first when empty. Several become one index.
-        model_facts: What is known of the model: ``name``, ``version``, ``licence``, ``source``.
-        kernels: GPU architecture -> kernel pack, for recipes that carry some.
-        base: ``debian[:SUITE]``, ``oci:DIR``, ``rootfs:TAR`` or a reference; empty: the recipe's.
-        output: ``oci:DIR`` or ``tar:FILE``; empty for none.
-        is_forced: A tar file that is there already may be replaced.
-        is_pushed: Send the image to the registry that its name says.
-        is_attested: Write a bill of materials and provenance beside the image.
-        max_size_bytes: The build fails when a platform's image is larger, as stored; 0: any size.
-        mirror: Debian mirror; empty for apt's.
-        is_lock_updated: Resolve packages and wheels again.
-        locks: Folder of the lock files; the recipe's when not given.
-        cache_dir: Downloads and built layers.
-        epoch_seconds: The time written into the image.
-        secrets: Credentials that the build needs and the image must not hold.
-    """
+    """What to build and where it goes."""
 
     name: str
+    """``[HOST/]NAME[:TAG]``."""
     cache_dir: Path
+    """Downloads and built layers."""
     platforms: tuple[str, ...] = ()
+    """What to build for; the recipe's first when empty. Several become one index."""
     model: Path | None = None
     model_mode: ModelMode = ModelMode.BAKED
     model_url: str = ""
     model_facts: Mapping[str, str] = field(default_factory=dict)
+    """What is known of the model: ``name``, ``version``, ``licence``, ``source``."""
     kernels: Mapping[str, Path] = field(default_factory=dict)
+    """GPU architecture -> kernel pack, for recipes that carry some."""
     base: str = ""
+    """``debian[:SUITE]``, ``oci:DIR``, ``rootfs:TAR`` or a reference; empty: the recipe's."""
     output: str = ""
+    """``oci:DIR`` or ``tar:FILE``; empty for none."""
     is_forced: bool = False
+    """A tar file that is there already may be replaced."""
     is_pushed: bool = False
     is_attested: bool = True
     max_size_bytes: int = 0
+    """The build fails when a platform's image is larger, as stored; 0: any size."""
     mirror: str = ""
+    """Debian mirror; empty for apt's."""
     compression: Compression = Compression.ZSTD
     is_lock_updated: bool = False
+    """Resolve packages and wheels again."""
     locks: Path | None = None
+    """Folder of the lock files; the recipe's when not given."""
     is_cached: bool = True
     epoch_seconds: int = 0
+    """The time written into the image."""
     auth_file: Path = Path("~/.docker/config.json")
     secrets: Secrets | None = None
+    """Credentials that the build needs and the image must not hold."""
 
     @property
     def downloads(self) -> Path:

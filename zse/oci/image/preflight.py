@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from zse.errors import NotFoundError, StoreError, UsageError
 from zse.oci.errors import ImageRule
-from zse.oci.image.base import open_base, parse_base, suite_of
+from zse.oci.image.base import check_rootfs, open_base, parse_base, suite_of
 from zse.oci.image.options import BuildOptions, ModelMode
 from zse.oci.layout.manifest import timestamp
 from zse.oci.recipe import load_lock, lock_name
@@ -176,10 +176,7 @@ def _check_base(recipe: Recipe, options: BuildOptions) -> None:
     if name.kind == "debian":
         suite_of(name.value, recipe.debian.suite, python=recipe.python)
     elif name.kind == "rootfs":
-        if not Path(name.value).is_file():
-            raise NotFoundError(
-                f"{name.value} does not exist", hint="Give a tar file as rootfs:FILE."
-            )
+        check_rootfs(Path(name.value))
     else:
         with ExitStack() as stack:
             open_base(name, recipe.platform, options, stack)

@@ -76,13 +76,7 @@ class _RegistrySource(ImageSource):
 
 
 class _LayoutSource(ImageSource):
-    """An image in a layout.
-
-    Args:
-        place: The layout as it is written before a tag: ``oci:FOLDER``.
-        tag: Names one of its images; not needed when there is only one.
-        open_file: Opens a file of the layout by its path in it; None where it is not there.
-    """
+    """An image in a layout, whose files are opened by their paths in it; None is an absent one."""
 
     def __init__(self, place: str, tag: str, open_file: Callable[[str], IO[bytes] | None]) -> None:
         self._place, self._tag, self._open_file = place, tag, open_file
@@ -134,14 +128,9 @@ def _in_tar(archive: tarfile.TarFile) -> Callable[[str], IO[bytes] | None]:
 
 @contextmanager
 def open_image(text: str, *, auth_file: Path, is_hurried: bool = False) -> Iterator[ImageSource]:
-    """Open ``oci:DIR[:TAG]``, ``tar:FILE[:TAG]`` or an image reference.
+    """Open ``oci:DIR[:TAG]``, ``tar:FILE[:TAG]`` or an image reference; hurried, within seconds.
 
     A layout or a tar file that is there needs no word before its path.
-
-    Args:
-        text: Names the image.
-        auth_file: docker's config.json.
-        is_hurried: Wait seconds instead of minutes for a registry.
 
     Raises:
         NotFoundError: There is no such file or folder.

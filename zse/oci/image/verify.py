@@ -31,17 +31,14 @@ if TYPE_CHECKING:
 
 @record
 class Expectations:
-    """What the image is held against, beside itself.
-
-    Attributes:
-        locks: Folder of lock files that every dependency must be in; None for none.
-        base: Digests of the base's manifests, one a platform; empty for any base.
-        base_layers: Manifest's digest -> its layers, as far as they are known.
-    """
+    """What the image is held against, beside itself."""
 
     locks: Path | None = None
+    """Folder of lock files that every dependency must be in; None for none."""
     base: tuple[str, ...] = ()
+    """Digests of the base's manifests, one a platform; empty for any base."""
     base_layers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Manifest's digest -> its layers, as far as they are known."""
 
 
 @dataclass(kw_only=True)

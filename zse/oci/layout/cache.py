@@ -31,12 +31,7 @@ class LayerCache:
         self._is_enabled = is_enabled
 
     def layer(self, inputs: object, build: Callable[[Path], Layer]) -> tuple[Layer, bool]:
-        """Return the layer of these inputs, and whether it had been built before.
-
-        Args:
-            inputs: Everything that decides the layer's bytes, as a JSON value.
-            build: Builds the layer into the folder of blobs that it is given.
-        """
+        """Return the layer of these inputs, a JSON value, and whether it had been built before."""
         key = hex_of(digest_of(canonical_json([IMAGE_FORMAT, inputs])))
         note = self._keys / key
         if self._is_enabled and (known := self._read(note)) is not None:

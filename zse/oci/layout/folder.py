@@ -174,11 +174,7 @@ class ImageLayout:
         return children, subject_of(content)
 
     def find_manifest(self, tag: str, *, platform: str) -> bytes:
-        """Return the manifest listed under a tag, or the only one when no tag is given.
-
-        Raises:
-            LayoutError: There is no such image, or several to choose from.
-        """
+        """Return a platform's manifest under a tag, or the only one when no tag is given."""
         chosen = self.find_image(tag)
         data = self.read_blob(chosen.digest)
         if chosen.media_type in INDEX_TYPES:
@@ -186,11 +182,7 @@ class ImageLayout:
         return data
 
     def find_image(self, tag: str) -> Descriptor:
-        """Return what is listed under a tag, or the only image when no tag is given.
-
-        Raises:
-            LayoutError: There is no such image, or several to choose from.
-        """
+        """Return what is listed under a tag, or the only image when no tag is given."""
         return choose_image(self.manifests(), tag, place=f"oci:{self.folder}")
 
     def _write_index(self, manifests: Sequence[Descriptor]) -> None:

@@ -47,12 +47,7 @@ def parse_manifest(content: bytes) -> tuple[Descriptor, list[Descriptor]]:
 
 
 def choose_image(items: Sequence[Descriptor], tag: str, *, place: str) -> Descriptor:
-    """Return the image that is listed under a tag, or the only one when no tag is given.
-
-    Args:
-        items: What an index lists.
-        tag: The tag, or nothing.
-        place: The layout as it is written before a tag: ``oci:FOLDER``.
+    """Return the image of a tag, or the only one; ``place`` is the layout: ``oci:FOLDER``.
 
     Raises:
         LayoutError: There is no such image, or several to choose from.

@@ -66,14 +66,7 @@ def with_byte_code(
     image_python: str,
     progress: Callable[[int, int], None] = lambda *_: None,
 ) -> Iterator[Entry]:
-    """Yield ``entries``, and beside each Python source its .pyc.
-
-    Args:
-        entries: The files of a layer.
-        python: The compiler, not yet started.
-        image_python: Minor version of the image's Python ("3.11"); must be the compiler's.
-        progress: Told the bytes of sources compiled and those of all sources.
-    """
+    """Yield entries, and beside each Python source its .pyc by a compiler of ``image_python``."""
     tag = f"cpython-{image_python.replace('.', '')}"
     files, done_bytes = list(entries), 0
     total_bytes = sum(entry.size_bytes for entry in files if _is_source(entry))

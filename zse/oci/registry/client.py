@@ -43,10 +43,9 @@ class Manifest:
         Raises:
             RegistryError: It is none, or no object.
         """
-        try:
+        parsed = None
+        with suppress(ValueError):
             parsed = json.loads(self.content)
-        except ValueError:
-            parsed = None
         if not isinstance(parsed, dict):
             raise RegistryError(f"the registry's manifest {self.digest} is not a JSON object")
         return parsed
@@ -73,13 +72,8 @@ class Registry(Connection):
 
     def referrers(self, digest: str) -> list[Descriptor]:
         """Return what refers to a manifest: by the registry's API, else by the agreed tag."""
-        answer = self.send(
-            Call(
-                location=f"referrers/{digest}",
-                headers={"Accept": MEDIA_TYPE_INDEX},
-                accept=(200, 400, 404, 405),
-            )
-        )
+        headers, accept = {"Accept": MEDIA_TYPE_INDEX}, (200, 400, 404, 405)
+        answer = self.send(Call(location=f"referrers/{digest}", headers=headers, accept=accept))
         if answer.status == 200:
             return _listed(answer.content, f"the referrers of {digest}")
         return self.tagged_referrers(digest)
@@ -94,8 +88,7 @@ class Registry(Connection):
         """Return a blob that fits into memory, its digest checked."""
         if descriptor.size_bytes > MAX_ANSWER_BYTES:
             raise RegistryError(f"the config {descriptor.digest} has {descriptor.size_bytes} bytes")
-        call = Call(location=f"blobs/{descriptor.digest}")
-        content = self.send(call).content
+        content = self.send(Call(location=f"blobs/{descriptor.digest}")).content
         if digest_of(content) != descriptor.digest:
             raise DigestMismatchError(f"blob {descriptor.digest} arrived with other bytes")
         return content

@@ -130,12 +130,7 @@ class Connection:
 
     @contextmanager
     def stream(self, call: Call) -> Iterator[httpx.Response]:
-        """Give the answer to a call with its body unread.
-
-        Raises:
-            RegistryAuthError: The registry refused the credentials, or wants some.
-            RegistryError: Any other refusal, or no connection.
-        """
+        """Give the answer to a call with its body unread; errors are those of `send`."""
         with closing(self._patiently(call, lambda answer: answer)) as answer:
             yield answer
 

@@ -38,11 +38,7 @@ class Credentials:
 
 
 def find_credentials(host: str, config_file: Path) -> Credentials | None:
-    """Look up the credentials of a registry host.
-
-    Args:
-        host: Host as written in references (``docker.io``, ``registry.example:5000``).
-        config_file: docker's config.json, or a file of the same form.
+    """Look up the credentials of a registry host, as references write it, in docker's config.json.
 
     Raises:
         RegistryAuthError: The file is malformed, or names a helper that fails.

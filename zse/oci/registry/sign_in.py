@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import threading
+from contextlib import suppress
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -53,12 +54,7 @@ class SignIn:
         return {"Authorization": found} if found else {}
 
     def renew(self, scope: Scope, *, challenge: str, refused: str) -> None:
-        """Get another authorization.
-
-        Args:
-            scope: What it is for.
-            challenge: ``WWW-Authenticate`` of the answer that refused.
-            refused: The authorization that was refused; empty when there was none.
+        """Get another authorization than the one ``refused``, as the ``challenge`` demands.
 
         Raises:
             RegistryAuthError: There are no credentials, they are refused, or the registry asks
@@ -94,11 +90,10 @@ class SignIn:
             )
         if answer.status_code != 200:
             raise RegistryAuthError(f"{host} gave no token ({answer.status_code})")
-        try:
+        token = None
+        with suppress(ValueError, AttributeError):
             document = answer.json()
             token = document.get("token") or document.get("access_token")
-        except (ValueError, AttributeError):
-            token = None
         if not isinstance(token, str) or not token:
             raise RegistryAuthError(f"{host}'s sign-in answer holds no token")
         return token

@@ -120,12 +120,7 @@ def kernels_material(target: str, sha256: str) -> Material:
 
 
 def model_material(sha256: str, facts: Mapping[str, str]) -> Material:
-    """Describe the model.
-
-    Args:
-        sha256: Hash of the .zse file; empty when the image only names an address.
-        facts: ``name``, ``version``, ``licence`` and ``source``, as far as they are known.
-    """
+    """Describe the model; the hash is that of its file, or empty where that is only an address."""
     name, version = facts.get("name", "") or "model", facts.get("version", "")
     source = facts.get("source", "")
     purl = f"pkg:generic/{quote(name, safe='')}"

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _ROOT = "SPDXRef-Image"
 _UNKNOWN = "NOASSERTION"
+_RELATIONS = {**dict.fromkeys(MaterialKind, "CONTAINS"), MaterialKind.BASE: "DESCENDANT_OF"}
 _PURPOSES = {
     MaterialKind.BASE: "OPERATING-SYSTEM",
     MaterialKind.CODE: "APPLICATION",
@@ -47,7 +48,7 @@ def build_sbom(name: str, image: PlatformImage, *, epoch_seconds: int) -> dict[s
         "packages": [_image(name, digest, platform), *packages],
         "relationships": [
             _relationship("SPDXRef-DOCUMENT", "DESCRIBES", _ROOT),
-            *(_relationship(_ROOT, _kind(m), _identifier(m)) for m in image.materials),
+            *(_relationship(_ROOT, _RELATIONS[m.kind], _identifier(m)) for m in image.materials),
         ],
     }
 
@@ -116,10 +117,6 @@ def _package(material: Material) -> dict[str, Any]:
         "primaryPackagePurpose": _PURPOSES[material.kind],
         **{key: value for key, value in optional.items() if value},
     }
-
-
-def _kind(material: Material) -> str:
-    return "DESCENDANT_OF" if material.kind is MaterialKind.BASE else "CONTAINS"
 
 
 def _relationship(subject: str, kind: str, target: str) -> dict[str, str]:
