@@ -295,7 +295,6 @@ class EngineCore:
         return events
 
     def _retire(self, sequence: Sequence) -> None:
-        """Take a finished sequence out of the engine."""
         self._scheduler.remove(sequence)
         request_id = sequence.request.request_id
         siblings = self._requests[request_id]

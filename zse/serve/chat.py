@@ -27,7 +27,6 @@ async def create_chat_completion(request: Request) -> ASGIApp:
 
 
 async def answer_chat(request: Request, mapping: dict[str, Any]) -> ASGIApp:
-    """Answer a parsed body."""
     state = state_of(request)
     body, ignored = read_request(mapping, ChatRequest)
     model = state.require_model(body.model)

@@ -17,7 +17,6 @@ Schema = dict[str, Any]
 
 
 def docs_page(document: Mapping[str, Any]) -> Response:
-    """Return the page."""
     schemas = document["components"]["schemas"]
     operations = [
         _operation(method, path, operation)
