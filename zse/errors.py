@@ -118,14 +118,11 @@ def needing(extra: str, what: str) -> Iterator[None]:
     """
     try:
         yield
-    except ModuleNotFoundError as error:
-        raise MissingDependencyError(
-            f"{what} needs the package {error.name}", extra=extra
-        ) from error
     except ImportError as error:
-        raise MissingDependencyError(
-            f"{what} needs a package that cannot be imported: {error}", extra=extra
-        ) from error
+        lacking = f"a package that cannot be imported: {error}"
+        if isinstance(error, ModuleNotFoundError):
+            lacking = f"the package {error.name}"
+        raise MissingDependencyError(f"{what} needs {lacking}", extra=extra) from error
 
 
 class NotFoundError(ZSEError):

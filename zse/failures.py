@@ -52,10 +52,8 @@ def as_error(failure: BaseException, cache_dir: Path) -> ZSEError | None:
 
 def deliberate(failure: BaseException, cache_dir: Path) -> ZSEError:
     """Return the deliberate error that says what ``failure`` means, a defect where it has none."""
-    return as_error(failure, cache_dir) or _unforeseen(failure)
-
-
-def _unforeseen(failure: BaseException) -> UnforeseenError:
+    if (error := as_error(failure, cache_dir)) is not None:
+        return error
     words = str(failure).strip().partition("\n")[0]
     said = f"{type(failure).__name__}: {words}" if words else type(failure).__name__
     hint = strangers_warning(find_strangers())  # code of another program fails in any way

@@ -156,12 +156,11 @@ def described(default: Value, help: str, **facts: Any) -> Value:  # noqa: A002 -
 def own_options(of: type) -> dict[str, Option]:
     """Return the options that a record has itself, by the names of its fields."""
     if of not in _OWN:
-        rows = {each.name: each.metadata.get("option") for each in fields(of)}
         prefix = getattr(of, "PREFIX", "ZSE_")
         _OWN[of] = {
-            name: replace(row, key=row.key or name, prefix=prefix)
-            for name, row in rows.items()
-            if row
+            entry.name: replace(row, key=row.key or entry.name, prefix=prefix)
+            for entry in fields(of)
+            if (row := entry.metadata.get("option"))
         }
     return _OWN[of]
 

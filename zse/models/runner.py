@@ -148,12 +148,8 @@ def load_runner(
 ) -> ModelRunner:
     """Load a ``.zse`` file onto a device.
 
-    Args:
-        path_or_reader: The file, or an open reader that the caller keeps open and closes.
-        options: Where and how.
-        cache_dir: Where kernel packs and tables of this machine lie; None looks nowhere.
-        arrival: The weights, if they are on their way to the device already; taken over.
-        phases: Told what takes the time.
+    A reader that is given stays the caller's to close; weights that are on their way to the device
+    already (``arrival``) are taken over. ``ModelLoad`` says what the rest means.
 
     Raises:
         FormatError: The file is damaged, or its tensors do not fit its model config.

@@ -34,11 +34,8 @@ STACK_BYTES = 256
 class Arrival:
     """Weights that stream into a block of an open GPU's memory.
 
-    Args:
-        gpu: The GPU. Whoever takes the arrival over closes it.
-        source: Where the file's bytes are; closed when they have arrived.
-        placement: What of the file goes where.
-        allowed_bytes: GPU memory that everything may take; 0 is all.
+    Whoever takes it over closes the GPU; the source is closed when its bytes have arrived. All that
+    is held takes at most ``allowed_bytes`` of GPU memory, 0 is all.
 
     Raises:
         DeviceError: The weights do not fit.

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from zse.models.spec import ModelSpec
 
 BLOCK_SIZE = BLOCK_TOKENS
-SCALE_GROUP = SCALE_CHANNELS
 _ALIGNMENT = 256
 
 
@@ -66,7 +65,7 @@ class KVLayout:
         elements = num_blocks * self.kv_heads * BLOCK_SIZE * self.head_dim
         scaled = self.dtype_of(layer) == "int8"
         part = align_up(elements * (1 if scaled else 2), _ALIGNMENT)
-        scales = align_up(elements // SCALE_GROUP * 2, _ALIGNMENT) if scaled else 0
+        scales = align_up(elements // SCALE_CHANNELS * 2, _ALIGNMENT) if scaled else 0
         return part, 2 * part, 2 * part + scales, 2 * part + 2 * scales
 
 
@@ -112,7 +111,7 @@ class KVPool:
             size = elements * (1 if cache.quantized else 2)
             parts = [(cache.keys, size), (cache.values, size)]
             if cache.quantized:
-                scale_bytes = elements // SCALE_GROUP * 2
+                scale_bytes = elements // SCALE_CHANNELS * 2
                 parts += [(cache.key_scales, scale_bytes), (cache.value_scales, scale_bytes)]
             for address, length in parts:
                 self._gpu.copy_on_device(
