@@ -9,8 +9,6 @@ from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from zse.deploy.deployed import RECORD, Deployment
-from zse.deploy.image_check import check_image
 from zse.deploy.settings import Setting, take_settings
 from zse.deploy.tables import target_table
 from zse.errors import UsageError
@@ -112,6 +110,10 @@ def make_plan(name: str, order: Order) -> Plan:
         UsageError: The platform cannot do what is asked, or the image, by what it says of itself.
         DeviceError: It rents no machine that is large enough.
     """
+    # The help of the command line needs the table above only.
+    from zse.deploy.deployed import RECORD, Deployment  # noqa: PLC0415
+    from zse.deploy.image_check import check_image  # noqa: PLC0415
+
     target = find_target(name)
     _check_secrets(name, target, order)
     order = order.with_form(target.forms or ("",))

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import tomllib
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
+
+_FOLDER = Path(__file__).parent
 
 
 @cache
 def read_table(name: str) -> dict[str, Any]:
     """Return a table by its path without the suffix: ``data/vast``, ``targets/compose``."""
-    return tomllib.loads((files("zse.deploy") / f"{name}.toml").read_text(encoding="utf-8"))
+    import tomllib  # noqa: PLC0415 - the help of most commands reads no table
+
+    return tomllib.loads((_FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
 
 
 def target_table(name: str, form: str = "") -> dict[str, Any]:
