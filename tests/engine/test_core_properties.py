@@ -50,7 +50,7 @@ shapes = st.fixed_dictionaries(
         "aging_steps": st.integers(1, 20),
         "looks_ahead": st.booleans(),
         "is_late": st.booleans(),
-        "most_accepted": st.integers(0, 5),
+        "most_accepted": st.integers(1, 5),
     }
 )
 LONGEST = 14 + 8
