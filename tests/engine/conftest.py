@@ -130,7 +130,13 @@ class ScriptedRunner:
 
     def _copy_of(self, batch: StepBatch) -> Submitted:
         known = []
-        check_batch(batch)
+        check_batch(
+            batch,
+            block_size=self.block_size,
+            num_blocks=self.num_blocks,
+            vocab_size=self.vocab_size,
+            looks_ahead=self.looks_ahead,
+        )
         for chunk, rows in zip(batch.chunks, batch.sampling, strict=True):
             assert (chunk.kind == "decode") == (len(chunk.token_ids) == 1)
             if chunk.kind == "verify":

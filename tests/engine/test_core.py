@@ -300,6 +300,16 @@ def test_a_runner_that_answers_too_little_or_too_much_is_an_error(engine, answer
         core.step()
 
 
+def test_drafts_that_are_answered_with_nothing_are_an_error(engine):
+    runner = engine.Runner(most_accepted=0)
+    core = engine.core(runner)
+    core.add_request(engine.request("a", [1], max_tokens=5))
+    core.step()
+    core._scheduler.running[0].drafts = [2, 3]
+    with pytest.raises(EngineError, match="sampled 0 tokens where 3 were asked for"):
+        core.step()
+
+
 def test_right_drafts_give_a_step_several_tokens_and_wrong_ones_cost_none(engine):
     runner = engine.Runner()
     core = engine.core(runner)
