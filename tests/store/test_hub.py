@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from fake_hub import COMMIT, FILES, LARGE, TOKEN
+from object_ranges import opened, read_range
 
 from zse.errors import NotFoundError, RefusedError, StoreError, UsageError
 from zse.settings import load_settings
@@ -29,10 +30,7 @@ def test_a_large_file_is_read_where_it_lies_and_checked(hub: FakeHub, tmp_path: 
 
 
 def test_a_branch_is_read_at_the_commit_that_it_was_at_first(hub: FakeHub) -> None:
-    assert (
-        open_store("hf://owner/name@v1/models/model.zse", load_settings()).read_range(10, 5)
-        == LARGE[10:15]
-    )
+    assert read_range("hf://owner/name@v1/models/model.zse", 10, 5) == LARGE[10:15]
     assert [line for line in hub.requests if line.startswith("GET")] == [
         f"GET /owner/name/resolve/{COMMIT}/models/model.zse"
     ]
@@ -59,9 +57,9 @@ def test_the_token_goes_to_the_hub_and_to_nobody_else(
         fetch(gated, tmp_path / "a", load_settings())
     assert "HF_TOKEN" in caught.value.hint
     monkeypatch.setenv("HF_TOKEN", TOKEN)
-    store = open_store(gated, load_settings())
-    assert store.read_range(0, 4) == LARGE[:4]
-    assert store.read_range(4, 4) == LARGE[4:8]  # straight from where the redirect led
+    source = opened(gated)
+    assert read_range(source, 0, 4) == LARGE[:4]
+    assert read_range(source, 4, 4) == LARGE[4:8]  # straight from where the redirect led
     assert hub.leaked_tokens == []
 
 
@@ -76,19 +74,17 @@ def test_a_saved_token_is_used(
 
 
 def test_an_address_that_expires_during_the_copy_is_asked_for_again(hub: FakeHub) -> None:
-    store = open_store(URL, load_settings())
-    assert store.read_range(0, 4) == LARGE[:4]
+    source = opened(URL)
+    assert read_range(source, 0, 4) == LARGE[:4]
     hub.signature = 2
-    assert store.read_range(4, 4) == LARGE[4:8]
-    assert store.read_range(8, 4) == LARGE[8:12]
+    assert read_range(source, 4, 4) == LARGE[4:8]
+    assert read_range(source, 8, 4) == LARGE[8:12]
     resolved = [line for line in hub.requests if line.startswith("GET")]
     assert len(resolved) == 2
 
 
 def test_a_repository_that_was_renamed_is_found(hub: FakeHub) -> None:
-    assert (
-        open_store("hf://old/name/models/model.zse", load_settings()).read_range(0, 3) == LARGE[:3]
-    )
+    assert read_range("hf://old/name/models/model.zse", 0, 3) == LARGE[:3]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from zse.errors import DiskFullError, NotFoundError, StoreError
 from zse.settings import load_settings
-from zse.store import open_store, read_ranges
+from zse.store import open_store
 from zse.store.local import LocalWriter
 
 if TYPE_CHECKING:
@@ -20,37 +20,26 @@ def names(folder: Path) -> list[str]:
     return sorted(item.name for item in folder.iterdir())
 
 
-def test_ranges_are_read_from_their_offset(tmp_path: Path) -> None:
+def test_chunks_are_read_from_their_offset(tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.write_bytes(bytes(range(100)))
     store = open_store(path, load_settings())
     assert store.size() == 100
-    assert store.read_range(10, 3) == b"\x0a\x0b\x0c"
-    assert store.read_range(100, 0) == b""
-    buffer = bytearray(4)
-    store.read_into(96, buffer)
-    assert buffer == b"\x60\x61\x62\x63"
-    assert read_ranges(store, [(5, 1), (0, 2)]) == [b"\x05", b"\x00\x01"]
-    assert read_ranges(store, []) == []
-
-
-def test_a_range_past_the_end_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "a").write_bytes(b"1234")
-    with pytest.raises(StoreError, match="ends at byte 4"):
-        open_store(tmp_path / "a", load_settings()).read_range(2, 3)
+    assert [bytes(chunk) for chunk in store.read_chunks(96)] == [b"\x60\x61\x62\x63"]
+    assert list(store.read_chunks(100)) == []
 
 
 def test_a_file_that_is_not_there_is_not_found(tmp_path: Path) -> None:
     store = open_store(tmp_path / "a", load_settings())
     assert not store.exists()
-    for action in (store.size, lambda: store.read_range(0, 1), lambda: list(store.list())):
+    for action in (store.size, lambda: list(store.read_chunks()), lambda: list(store.list())):
         with pytest.raises(NotFoundError, match="does not exist"):
             action()
 
 
 def test_a_folder_is_not_readable_as_a_file(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="cannot read"):
-        open_store(tmp_path, load_settings()).read_range(0, 1)
+        list(open_store(tmp_path, load_settings()).read_chunks())
 
 
 def test_a_writer_publishes_only_at_the_end(tmp_path: Path) -> None:
@@ -59,7 +48,7 @@ def test_a_writer_publishes_only_at_the_end(tmp_path: Path) -> None:
         assert writer.write(b"one") == 3
         writer.write(memoryview(b"two"))
         assert not store.exists()
-    assert store.read_range(0, 6) == b"onetwo"
+    assert store.location.path.read_bytes() == b"onetwo"
     assert names(tmp_path / "new") == ["a"]
 
 

@@ -7,11 +7,12 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
+from object_ranges import opened, read_range
 from s3_clients import default_client
 
 from zse.errors import NotFoundError, StoreError
 from zse.settings import load_settings
-from zse.store import fetch, open_store, put_file, read_ranges
+from zse.store import fetch, open_store, put_file
 from zse.store.s3_upload import PART_BYTES
 
 if TYPE_CHECKING:
@@ -68,28 +69,32 @@ def test_a_large_file_goes_in_parts_and_comes_back_in_ranges(
 
 def test_ranges_of_an_object_are_exact(s3_bucket: str, large: Path) -> None:
     put_file(large, f"s3://{s3_bucket}/large", load_settings())
-    store = open_store(f"s3://{s3_bucket}/large", load_settings())
+    source = opened(f"s3://{s3_bucket}/large")
     data = large.read_bytes()
-    assert store.size() == len(data)
+    assert source.size_bytes == len(data)
     edge = PART_BYTES - 5
-    wanted = [(0, 1), (edge, 10), (len(data) - 3, 3), (7, 0)]
-    assert read_ranges(store, wanted) == [data[at : at + length] for at, length in wanted]
+    for at, length in [(0, 1), (edge, 10), (len(data) - 3, 3), (7, 0)]:
+        assert read_range(source, at, length) == data[at : at + length]
     buffer = bytearray(100)
-    store.read_into(edge, memoryview(buffer)[:50])
+    source.read_into(edge, memoryview(buffer)[:50])
     assert buffer == data[edge : edge + 50] + bytes(50)
     with pytest.raises(StoreError, match="the range asked for ends at"):
-        store.read_range(len(data) - 1, 2)
+        read_range(source, len(data) - 1, 2)
 
 
 def test_an_object_replaced_between_two_reads_is_noticed(s3_bucket: str) -> None:
-    store = open_store(f"s3://{s3_bucket}/a", load_settings())
+    url = f"s3://{s3_bucket}/a"
     default_client().put_object(Bucket=s3_bucket, Key="a", Body=b"first")
-    assert store.read_range(0, 5) == b"first"
+    source, store = opened(url), open_store(url, load_settings())
+    before = store.version()
+    assert read_range(source, 0, 5) == b"first"
     default_client().put_object(Bucket=s3_bucket, Key="a", Body=b"other")
     with pytest.raises(StoreError, match="was replaced while it was read"):
-        store.read_range(0, 5)
-    assert store.exists()
-    assert store.read_range(0, 5) == b"other"
+        read_range(source, 0, 5)
+    assert store.version() == before
+    assert store.exists()  # which finds it anew
+    assert store.version() != before
+    assert read_range(url, 0, 5) == b"other"
 
 
 def test_an_interrupted_upload_leaves_no_parts_and_no_object(s3_bucket: str, large: Path) -> None:

@@ -8,6 +8,7 @@ import socket
 from typing import TYPE_CHECKING
 
 import pytest
+from object_ranges import opened, read_range
 
 from zse.errors import NotFoundError, StoreError, UsageError
 from zse.settings import load_settings
@@ -69,7 +70,7 @@ def test_a_content_range_other_than_asked_is_refused(stored: FaultyS3) -> None:
 
     stored.fault = shifted
     with pytest.raises(StoreError, match="bytes 4-7/10240"):
-        open_store(URL, load_settings()).read_range(4, 4)
+        read_range(URL, 4, 4)
 
 
 def cut_after(count: int, times: int) -> Callable[[Handler], bool]:
@@ -94,7 +95,7 @@ def cut_after(count: int, times: int) -> Callable[[Handler], bool]:
 
 def test_a_cut_connection_goes_on_where_it_stopped(stored: FaultyS3) -> None:
     stored.fault = cut_after(100, times=2)
-    assert open_store(URL, load_settings()).read_range(1000, 5000) == DATA[1000:6000]
+    assert read_range(URL, 1000, 5000) == DATA[1000:6000]
     asked = [line.split("bytes=")[1] for line in stored.seen("^GET")]
     assert asked == ["1000-5999", "1100-5999", "1200-5999"]
 
@@ -121,23 +122,22 @@ def fail_times(method: str, status: int, code: str, times: int) -> Callable[[Han
 @pytest.mark.parametrize("method", ["LOOK", "GET"])
 def test_two_server_errors_are_tried_again(stored: FaultyS3, method: str) -> None:
     stored.fault = fail_times(method, 500, "InternalError", times=2)
-    assert open_store(URL, load_settings()).read_range(0, 10) == DATA[:10]
+    assert read_range(URL, 0, 10) == DATA[:10]
     assert len(stored.seen(f"^{method}")) == 3
 
 
 def test_a_server_that_keeps_failing_is_an_error(stored: FaultyS3) -> None:
     stored.fault = fail_times("GET", 503, "SlowDown", times=1000)
     with pytest.raises(StoreError, match="SlowDown") as caught:
-        open_store(URL, load_settings()).read_range(0, 10)
+        read_range(URL, 0, 10)
     assert "fewer requests" in caught.value.hint
 
 
 def test_an_object_replaced_during_the_read_is_an_error(stored: FaultyS3) -> None:
-    store = open_store(URL, load_settings())
-    store.size()
+    source = opened(URL)
     stored.fault = fail_times("GET", 412, "PreconditionFailed", times=2)
     with pytest.raises(StoreError, match="was replaced while it was read"):
-        store.read_range(0, 10)
+        read_range(source, 0, 10)
 
 
 def test_damaged_bytes_are_not_published(stored: FaultyS3, tmp_path: Path) -> None:
@@ -229,7 +229,7 @@ def test_what_is_for_everybody_is_read_without_credentials(
         return False
 
     stored.fault = note
-    assert open_store(URL, load_settings()).read_range(0, 4) == DATA[:4]
+    assert read_range(URL, 0, 4) == DATA[:4]
     assert shown == ["", ""]
 
 

@@ -111,14 +111,10 @@ def test_groups_are_announced_when_they_are_in_device_memory(
 
     source = LocalSource(path)
     running = start_load(gpu, source, WholeFile(header), address, SMALL, on_group=on_group)
-    for group in header.groups:
-        running.wait_for_group(group.name)
     running.wait()
     source.close()
     assert running.num_bytes() == (len(wanted), len(wanted))
     assert seen == {"layers.0": True, "layers.1": True, "layers.2": True}
-    with pytest.raises(KeyError):
-        running.wait_for_group("layers.9")
 
 
 def test_chosen_groups_leave_the_rest_of_the_block_alone(gpu: HostGpu, make_file: MakeFile) -> None:
@@ -185,21 +181,6 @@ def test_the_first_failure_stops_every_thread_and_frees_everything(
         load(gpu, make_file([300]), LoaderOptions(threads=4, chunk_bytes=4096))
     assert gpu.num_copies < 300
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("zse-load")]
-
-
-def test_whoever_waits_for_a_group_learns_of_the_failure(gpu: HostGpu, make_file: MakeFile) -> None:
-    def fail(count: int) -> None:
-        raise DeviceLostError("no")
-
-    gpu.on_copy = fail
-    path = make_file([4, 4])
-    source = LocalSource(path)
-    running = start_load(gpu, source, WholeFile(header_of(path)), gpu.memory(8 * 4096), SMALL)
-    with pytest.raises(DeviceLostError):
-        running.wait_for_group("layers.1")
-    with pytest.raises(DeviceLostError):
-        running.wait()
-    source.close()
 
 
 def test_a_load_can_be_cancelled(gpu: HostGpu, make_file: MakeFile) -> None:

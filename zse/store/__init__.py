@@ -1,4 +1,4 @@
-"""Where bytes live: folders, s3://, hf://, https://; read in ranges, written whole or not.
+"""Where bytes live: folders, s3://, hf://, https://; read and written, whole or not at all.
 
 The names here are imported on first use: whoever only parses an address loads no client.
 """
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from zse.store.cache import Cache
     from zse.store.copying import copy_object
     from zse.store.location import Location, is_address, parse_location
-    from zse.store.transfer import fetch, open_store, open_writable, put_file, read_ranges
+    from zse.store.transfer import fetch, open_store, open_writable, put_file
 
 __all__ = [
     "Cache",
@@ -29,7 +29,6 @@ __all__ = [
     "open_writable",
     "parse_location",
     "put_file",
-    "read_ranges",
 ]
 
 _MODULES = {
@@ -37,7 +36,7 @@ _MODULES = {
     "cache": ("Cache",),
     "copying": ("copy_object",),
     "location": ("Location", "is_address", "parse_location"),
-    "transfer": ("fetch", "open_store", "open_writable", "put_file", "read_ranges"),
+    "transfer": ("fetch", "open_store", "open_writable", "put_file"),
 }
 
 

@@ -1,4 +1,4 @@
-"""What every store can do: one location, read in ranges, put whole or not at all."""
+"""What every store can do: one location, read in order, put whole or not at all."""
 
 from __future__ import annotations
 
@@ -62,12 +62,6 @@ class Store(Protocol):
 
     def version(self) -> str:
         """Return a word that is another one when the object was replaced, even by one as long."""
-
-    def read_range(self, offset: int, length: int) -> bytes:
-        """Return exactly ``length`` bytes from ``offset``."""
-
-    def read_into(self, offset: int, buffer: bytearray | memoryview) -> None:
-        """Fill ``buffer`` with the bytes from ``offset``."""
 
     def read_chunks(self, offset: int = 0) -> Iterator[bytes | bytearray | memoryview]:
         """Yield the rest of the object in order. A chunk is valid until the next is asked for."""

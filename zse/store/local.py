@@ -127,25 +127,6 @@ class LocalStore:
             facts = os.fstat(file_descriptor)
         return f"{facts.st_ino}-{facts.st_size}-{facts.st_mtime_ns}"
 
-    def read_range(self, offset: int, length: int) -> bytes:
-        buffer = bytearray(length)
-        self.read_into(offset, buffer)
-        return bytes(buffer)
-
-    def read_into(self, offset: int, buffer: bytearray | memoryview) -> None:
-        view = memoryview(buffer).cast("B")
-        filled = 0
-        with self._reading() as file_descriptor:
-            while filled < len(view):
-                count = os.preadv(file_descriptor, [view[filled:]], offset + filled)
-                if count == 0:
-                    raise StoreError(
-                        f"{self._path} ends at byte {offset + filled}; the range asked for ends at "
-                        f"{offset + len(view)}",
-                        hint="The file is shorter than expected: copy it again.",
-                    )
-                filled += count
-
     def read_chunks(self, offset: int = 0) -> Iterator[memoryview]:
         """Yield the file from ``offset`` in order, through one reused buffer."""
         with self._reading() as file_descriptor:

@@ -74,15 +74,6 @@ class RemoteStore:
         """Yield this object: the web has no listings."""
         yield Entry(location=self._location, size_bytes=self.size())
 
-    def read_range(self, offset: int, length: int) -> bytes:
-        buffer = bytearray(length)
-        self.read_into(offset, buffer)
-        return bytes(buffer)
-
-    def read_into(self, offset: int, buffer: bytearray | memoryview) -> None:
-        """Fill ``buffer`` with the bytes from ``offset``; go on where a cut connection stopped."""
-        self._opened().read_into(offset, memoryview(buffer).cast("B"))
-
     def read_chunks(self, offset: int = 0) -> Iterator[memoryview]:
         """Yield the object from ``offset`` in order, read by several threads a few chunks ahead."""
         source = self._opened()

@@ -1,8 +1,7 @@
-"""Whole objects between places: open one, fetch one, put one, read several ranges of one."""
+"""Whole objects between places: open one, fetch one, put one."""
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,11 +10,9 @@ from zse.store.copying import copy_object
 from zse.store.local import LocalStore, LocalWriter
 from zse.store.location import parse_location
 from zse.store.partial import PartialWriter, identity_of
-from zse.store.remote import READERS, RemoteStore
+from zse.store.remote import RemoteStore
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from zse.settings import Settings
     from zse.store.base import Progress, Store, Transfer, WritableStore
     from zse.store.location import Location
@@ -111,9 +108,3 @@ def put_file(
         DiskFullError: The destination has no room left.
     """
     return open_writable(url, settings).put_file(Path(local_path), progress=progress, resume=resume)
-
-
-def read_ranges(store: Store, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-    """Return the bytes of each ``(offset, length)``, in order, read in parallel."""
-    with ThreadPoolExecutor(max(1, min(READERS, len(ranges)))) as pool:
-        return list(pool.map(lambda part: store.read_range(*part), ranges))

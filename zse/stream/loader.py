@@ -84,15 +84,6 @@ class RegionLoad:
                 hint="Allow this process more threads (ulimit -u, the container's pids limit).",
             ) from error
 
-    def wait_for_group(self, name: str) -> None:
-        """Wait until a group is in device memory.
-
-        Raises:
-            KeyError: The group is not part of this load.
-            ZSEError: The load has failed.
-        """
-        self._progress.wait_for_group(name)
-
     def num_bytes(self) -> tuple[int, int]:
         """Return the bytes that are in device memory, and the bytes of the whole load."""
         return self._progress.landed_bytes, self._plan.total_bytes

@@ -5,8 +5,6 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from zse.errors import LoadCancelledError
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -31,41 +29,29 @@ class LoadProgress:
         self._left = [len(group.chunks) for group in plan.groups]
         self._work = _shares(plan, by_group=by_group)
         self._on_group = on_group
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
         self.error: BaseException | None = None
 
     def next_work(self) -> tuple[Chunk, ...] | None:
         """Return the next chunks for one thread, or None when there are none or it must stop."""
-        with self._changed:
+        with self._lock:
             return None if self.error else next(self._work, None)
 
     def landed(self, chunk: Chunk) -> None:
-        with self._changed:
+        with self._lock:
             self.landed_bytes += chunk.length_bytes
             self._left[chunk.group] -= 1
             complete = self._left[chunk.group] == 0
-            if complete:
-                self._changed.notify_all()
         if complete and self._on_group is not None:
             self._on_group(self._names[chunk.group])
 
     def fail(self, error: BaseException) -> bool:
         """Stop every thread; return whether this was the first error."""
-        with self._changed:
+        with self._lock:
             if self.error is not None:
                 return False
             self.error = error
-            self._changed.notify_all()
             return True
-
-    def wait_for_group(self, name: str) -> None:
-        if name not in self._names:
-            raise KeyError(name)
-        index = self._names.index(name)
-        with self._changed:
-            self._changed.wait_for(lambda: self.error is not None or not self._left[index])
-            if self._left[index]:
-                raise self.error or LoadCancelledError("the load was stopped")
 
 
 def _shares(plan: ReadPlan, *, by_group: bool) -> Iterator[tuple[Chunk, ...]]:

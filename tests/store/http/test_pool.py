@@ -5,11 +5,11 @@ from urllib.parse import urlsplit
 
 import pytest
 from encrypted_server import encrypted_server
+from object_ranges import opened, read_range
 from range_server import serving
 
 from zse.errors import RefusedError, StoreError, UsageError
-from zse.settings import ProxySettings, load_settings
-from zse.store import open_store
+from zse.settings import ProxySettings
 from zse.store.http.pool import CertificateError, HttpPool
 
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ def test_a_connection_that_the_server_closed_meanwhile_is_opened_anew() -> None:
 
     with serving("/a", DATA) as server:
         server.fault = answer_and_close
-        store = open_store(f"{server.url}/a", load_settings())
-        assert [store.read_range(at, 2) for at in (0, 4, 8)] == [b"01", b"45", b"89"]
+        source = opened(f"{server.url}/a")
+        assert [read_range(source, at, 2) for at in (0, 4, 8)] == [b"01", b"45", b"89"]
         assert len(server.requests) == 4
 
 
