@@ -5,20 +5,21 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
-from dataclasses import replace
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import pytest
 
 from zse.errors import HubError, RefusedError
-from zse.quantize.hub import Hub, HubOfflineError
+from zse.quantize.hub import HubOfflineError, fetch_snapshot
 from zse.quantize.text_files import TextOptions, TokenizerMissingError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
+Fetch: TypeAlias = "Callable[..., Path]"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 FILES = {
     "good/model": ["config.json", "model.safetensors", "modeling.py", "pytorch_model.bin"],
@@ -88,28 +89,29 @@ def server() -> Iterator[ThreadingHTTPServer]:
 
 
 @pytest.fixture
-def hub(server: ThreadingHTTPServer, tmp_path: Path) -> Hub:
-    return Hub(endpoint=f"http://127.0.0.1:{server.server_port}", cache_dir=tmp_path, token="t")
+def fetch(server: ThreadingHTTPServer, tmp_path: Path) -> Fetch:
+    endpoint = f"http://127.0.0.1:{server.server_port}"
+    return partial(fetch_snapshot, endpoint=endpoint, cache_dir=tmp_path, token="t")
 
 
-def test_snapshot_holds_weights_and_never_code_or_pickle(hub: Hub) -> None:
-    snapshot = hub.fetch_snapshot("good/model")
-    names = sorted(path.name for path in snapshot.folder.iterdir())
+def test_snapshot_holds_weights_and_never_code_or_pickle(fetch: Fetch) -> None:
+    folder = fetch("good/model")
+    names = sorted(path.name for path in folder.iterdir())
     assert names == ["config.json", "model.safetensors"]
-    assert snapshot.revision == COMMIT
+    assert folder.name == COMMIT
 
 
-def test_second_fetch_downloads_nothing(hub: Hub, server: ThreadingHTTPServer) -> None:
-    hub.fetch_snapshot("good/model")
+def test_second_fetch_downloads_nothing(fetch: Fetch, server: ThreadingHTTPServer) -> None:
+    fetch("good/model")
     server.requested.clear()  # type: ignore[attr-defined]
-    hub.fetch_snapshot("good/model", COMMIT)
+    fetch("good/model", COMMIT)
     assert not [path for path in server.requested if "/resolve/" in path]  # type: ignore[attr-defined]
 
 
-def test_cached_commit_is_found_without_a_network(hub: Hub, tmp_path: Path) -> None:
-    folder = hub.fetch_snapshot("good/model").folder
-    offline = Hub(endpoint="http://127.0.0.1:9", cache_dir=tmp_path)
-    assert offline.fetch_snapshot("good/model", COMMIT).folder == folder
+def test_cached_commit_is_found_without_a_network(fetch: Fetch, tmp_path: Path) -> None:
+    folder = fetch("good/model")
+    offline = "http://127.0.0.1:9"
+    assert fetch_snapshot("good/model", COMMIT, endpoint=offline, cache_dir=tmp_path) == folder
 
 
 @pytest.mark.parametrize(
@@ -122,34 +124,32 @@ def test_cached_commit_is_found_without_a_network(hub: Hub, tmp_path: Path) -> N
     ],
 )
 def test_refusal_says_what_to_do(
-    hub: Hub, repository: str, revision: str | None, message: str, hint: str
+    fetch: Fetch, repository: str, revision: str | None, message: str, hint: str
 ) -> None:
     with pytest.raises(HubError, match=message) as caught:
-        hub.fetch_snapshot(repository, revision)
+        fetch(repository, revision)
     assert hint in caught.value.hint
 
 
 def test_pickle_repository_is_refused_before_any_download(
-    hub: Hub, server: ThreadingHTTPServer
+    fetch: Fetch, server: ThreadingHTTPServer
 ) -> None:
     server.requested.clear()  # type: ignore[attr-defined]
     with pytest.raises(RefusedError, match="pickle"):
-        hub.fetch_snapshot("pickle/model")
+        fetch("pickle/model")
     assert not [path for path in server.requested if "/resolve/" in path]  # type: ignore[attr-defined]
 
 
 def test_a_repository_without_a_tokenizer_is_refused_before_any_download(
-    hub: Hub, server: ThreadingHTTPServer
+    fetch: Fetch, server: ThreadingHTTPServer
 ) -> None:
     server.requested.clear()  # type: ignore[attr-defined]
-    checking = replace(hub, check=TextOptions().check_names)
     with pytest.raises(TokenizerMissingError, match=r"good/model holds no tokenizer\.json"):
-        checking.fetch_snapshot("good/model")
+        fetch("good/model", check=TextOptions().check_names)
     assert not [path for path in server.requested if "/resolve/" in path]  # type: ignore[attr-defined]
 
 
 def test_no_network_and_no_cache_is_an_offline_error(tmp_path: Path) -> None:
     pytest.importorskip("huggingface_hub")
-    hub = Hub(endpoint="http://127.0.0.1:9", cache_dir=tmp_path)
     with pytest.raises(HubOfflineError, match="cannot be reached"):
-        hub.fetch_snapshot("good/model")
+        fetch_snapshot("good/model", endpoint="http://127.0.0.1:9", cache_dir=tmp_path)

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from zse.errors import NotFoundError, UsageError
-from zse.quantize.hub import Hub, Snapshot
 from zse.quantize.source import fingerprint, resolve_source
 from zse.settings import load_settings
 
@@ -52,11 +51,11 @@ def test_a_hub_address_is_a_hub_id_with_its_revision(
 ) -> None:
     asked: list[tuple[str, str | None]] = []
 
-    def fetch(_hub: Hub, repository: str, revision: str | None = None) -> Snapshot:
+    def fetch(repository: str, revision: str | None, **_: object) -> Path:
         asked.append((repository, revision))
-        return Snapshot(folder=tmp_path, revision="0" * 40)
+        return tmp_path
 
-    monkeypatch.setattr(Hub, "fetch_snapshot", fetch)
+    monkeypatch.setattr("zse.quantize.source.fetch_snapshot", fetch)
     assert resolve_source("hf://owner/name@v1", load_settings()).name == "owner/name"
     resolve_source("hf://owner/name", load_settings(), revision="v2")
     resolve_source("hf://owner/name/", load_settings())

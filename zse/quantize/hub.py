@@ -16,7 +16,6 @@ from zse.errors import CheckpointError, HubError, needing
 from zse.quantize.near_miss import near_listing
 from zse.quantize.text_files import TOKENIZER_FILES
 from zse.quantize.weight_files import INDEX_NAME, SINGLE_NAME, refuse_pickle
-from zse.records import record
 from zse.store.hub_file import refusal_of
 
 if TYPE_CHECKING:
@@ -32,67 +31,58 @@ ALLOWED_FILES = (
 )
 
 
-@record
-class Snapshot:
-    """A downloaded revision."""
+def fetch_snapshot(
+    repository: str,
+    revision: str | None = None,
+    *,
+    endpoint: str | None = None,
+    token: str | None = None,
+    cache_dir: Path | None = None,
+    check: Callable[[str, Sequence[str]], None] | None = None,
+) -> Path:
+    """Download what a conversion needs of one revision; files in the cache are not fetched.
 
-    folder: Path
-    revision: str
-    """The commit, 40 hexadecimal digits."""
-
-
-@record
-class Hub:
-    """Access to one hub.
-
-    Attributes:
+    Args:
+        revision: Branch, tag or commit; None means the default branch.
         endpoint: Base URL; None means the hub's own, or what HF_ENDPOINT says.
         token: For gated repositories; None means the one that the hub's tools saved.
         cache_dir: None means the hub's usual cache.
         check: Given a repository's name and its files' names before anything is downloaded.
+
+    Returns:
+        The folder, whose name is the commit, 40 hexadecimal digits.
+
+    Raises:
+        HubError: The repository or revision does not exist, is gated, or the hub is out of reach
+            and the cache does not hold the revision.
+        RefusedError: The repository holds only pickle weights.
+        MissingDependencyError: huggingface_hub is not installed.
     """
-
-    endpoint: str | None = None
-    token: str | None = None
-    cache_dir: Path | None = None
-    check: Callable[[str, Sequence[str]], None] | None = None
-
-    def fetch_snapshot(self, repository: str, revision: str | None = None) -> Snapshot:
-        """Download what a conversion needs of one revision; files in the cache are not fetched.
-
-        Args:
-            revision: Branch, tag or commit; None means the default branch.
-
-        Raises:
-            HubError: The repository or revision does not exist, is gated, or the hub is out of
-                reach and the cache does not hold the revision.
-            RefusedError: The repository holds only pickle weights.
-            MissingDependencyError: huggingface_hub is not installed.
-        """
-        with needing("convert", "downloading from the hub"):
-            library = import_module("huggingface_hub")
-        api = library.HfApi(endpoint=self.endpoint, token=self.token)  # which loads its errors
-        try:
-            with _translated(library, repository, revision):
-                info = api.model_info(repository, revision=revision)
-            names = sorted(sibling.rfilename for sibling in info.siblings or [])
-        except HubOfflineError:
-            names = None
-        if names is not None:
-            check_names(repository, names)
-            if self.check is not None:
-                self.check(repository, names)
+    with needing("convert", "downloading from the hub"):
+        library = import_module("huggingface_hub")
+    api = library.HfApi(endpoint=endpoint, token=token)  # which loads its errors
+    try:
         with _translated(library, repository, revision):
-            found = library.snapshot_download(
+            info = api.model_info(repository, revision=revision)
+        names = sorted(sibling.rfilename for sibling in info.siblings or [])
+    except HubOfflineError:
+        names = None
+    if names is not None:
+        check_names(repository, names)
+        if check is not None:
+            check(repository, names)
+    with _translated(library, repository, revision):
+        return Path(
+            library.snapshot_download(
                 repository,
                 revision=revision,
                 allow_patterns=list(ALLOWED_FILES),
-                endpoint=self.endpoint,
-                token=self.token,
-                cache_dir=self.cache_dir,
+                endpoint=endpoint,
+                token=token,
+                cache_dir=cache_dir,
                 local_files_only=names is None,
             )
-        return Snapshot(folder=Path(found), revision=Path(found).name)
+        )
 
 
 class HubOfflineError(HubError):

@@ -18,7 +18,7 @@ from zse.models.resolve import (
     RemoteFile,
     resolve_model,
 )
-from zse.quantize.hub import Hub
+from zse.quantize.hub import fetch_snapshot
 from zse.quantize.near_miss import near_file, near_object
 from zse.quantize.remote_folder import fetch_folder
 from zse.records import record
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from zse.settings import Settings
-    from zse.store import Location, Progress
+    from zse.store import Progress
 
 _WHOLE_DIGEST_BYTES = 64 * 1024 * 1024  # larger files are identified by size and time as well
 
@@ -89,24 +89,15 @@ def resolve_source(
         case RemoteFile(location=location):
             if location.scheme != "s3":
                 raise near_object(location)
-            source = _fetch_folder(location, settings, check, progress)
+            links = fetch_folder(location, settings, check=check, progress=progress)
+            name = location.name or location.bucket
+            source = Source(folder=Path(links.name), name=name, temporary=links)
     if revision is not None:
         raise UsageError(
             f"{model} has no revisions, but revision {revision!r} was asked for",
             hint="Revisions belong to hub ids.",
         )
     return source
-
-
-def _fetch_folder(
-    location: Location,
-    settings: Settings,
-    check: Callable[[str, Sequence[str]], None] | None,
-    progress: Progress | None,
-) -> Source:
-    links = fetch_folder(location, settings, check=check, progress=progress)
-    name = location.name or location.bucket
-    return Source(folder=Path(links.name), name=name, temporary=links)
 
 
 def _fetch_snapshot(
@@ -120,10 +111,9 @@ def _fetch_snapshot(
             f"{named.repository}@{named.revision} and revision {revision!r} contradict each other",
             hint="Give one of the two.",
         )
-    token = settings.hub.token or None
-    wanted = revision or named.revision or None
-    snapshot = Hub(token=token, check=check).fetch_snapshot(named.repository, wanted)
-    return Source(folder=snapshot.folder, name=named.repository, revision=snapshot.revision)
+    wanted, token = revision or named.revision or None, settings.hub.token or None
+    folder = fetch_snapshot(named.repository, wanted, token=token, check=check)
+    return Source(folder=folder, name=named.repository, revision=folder.name)
 
 
 def fingerprint(folder: Path) -> str:
