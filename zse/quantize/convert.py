@@ -26,7 +26,6 @@ from zse.quantize.sections import collect_sections
 from zse.quantize.source import Source, resolve_source
 from zse.quantize.stream import TensorStream, single_threaded_torch
 from zse.quantize.text_files import TextOptions, check_texts
-from zse.records import record
 from zse.settings import Settings, load_settings
 from zse.store import Location, open_store, open_writable, parse_location, put_file
 from zse.store.cache_use import using
@@ -146,53 +145,36 @@ def convert_source(
     ``threads`` compute, 0 means as many as there are cores. The other arguments and the errors are
     those of ``convert_model``.
     """
+    notify = progress or (lambda _now: None)
     with Checkpoint(source.folder) as checkpoint:
-        return _Conversion(
-            checkpoint=checkpoint,
-            source=source,
-            options=options,
-            texts=texts,
-            target=target,
-            threads=threads,
-            notify=progress or (lambda _now: None),
-        ).run(resume=resume)
-
-
-@record
-class _Conversion:
-    """One checkpoint on its way into one local file."""
-
-    checkpoint: Checkpoint
-    source: Source
-    options: Storage
-    texts: TextOptions
-    target: Path
-    threads: int
-    notify: Callable[[ConversionProgress], None]
-
-    def run(self, *, resume: bool) -> Written:
         groups = [
-            (group.name, [(tensor, self.options.plan_tensor(tensor)) for tensor in group.weights])
-            for group in self.checkpoint.plan
+            (group.name, [(tensor, options.plan_tensor(tensor)) for tensor in group.weights])
+            for group in checkpoint.plan
         ]
-        sections = collect_sections(self.checkpoint, self.texts)
-        warnings = check_texts(dict(sections), self.checkpoint.spec.vocab_size, self.texts)
-        not_as_asked = self.options.count_int8_instead(self.checkpoint.plan)
+        sections = collect_sections(checkpoint, texts)
+        warnings = check_texts(dict(sections), checkpoint.spec.vocab_size, texts)
+        not_as_asked = options.count_int8_instead(checkpoint.plan)
         with ZSEWriter(
-            self.target,
-            architecture=self.checkpoint.spec.family,
-            model_config=self.checkpoint.spec.header,
-            provenance=self._provenance(),
+            target,
+            architecture=checkpoint.spec.family,
+            model_config=checkpoint.spec.header,
+            provenance={
+                "source": source.name,
+                "revision": source.revision,
+                "tool": f"zse {__version__}",
+                "options": options.to_json(),
+                **texts.to_json(),
+            },
             resume=resume,
         ) as writer:
             for name, data in sections:
                 writer.add_section(name, data)
             writer.plan([(name, [planned for _, planned in items]) for name, items in groups])
-            completed = set(writer.completed_groups)
-            self._write_groups(writer, groups, completed)
+            completed = writer.completed_groups
+            _write_groups(checkpoint, writer, groups, threads, notify)
             header = writer.close()
         return Written(
-            source_bytes=self.checkpoint.source_bytes,
+            source_bytes=checkpoint.source_bytes,
             header_sha256=hashlib.sha256(header.to_bytes()).hexdigest(),
             schemes=dict(sorted(Counter(entry.scheme.value for entry in header.tensors).items())),
             int8_instead=not_as_asked.matrices,
@@ -200,47 +182,40 @@ class _Conversion:
             warnings=(*not_as_asked.warnings, *warnings),
         )
 
-    def _write_groups(
-        self,
-        writer: ZSEWriter,
-        groups: list[tuple[str, list[tuple[WeightSpec, PlannedTensor]]]],
-        completed: set[str],
-    ) -> None:
-        sizes = {
-            name: sum(self._stored_bytes(tensor) for tensor, _ in items) for name, items in groups
-        }
-        total_bytes = sum(sizes.values())
-        done_bytes = sum(size for name, size in sizes.items() if name in completed)
 
-        def on_bytes(count: int) -> None:
-            nonlocal done_bytes
-            done_bytes += count
-            self.notify(
-                ConversionProgress(stage="convert", done_bytes=done_bytes, total_bytes=total_bytes)
-            )
+def _write_groups(
+    checkpoint: Checkpoint,
+    writer: ZSEWriter,
+    groups: list[tuple[str, list[tuple[WeightSpec, PlannedTensor]]]],
+    threads: int,
+    notify: Callable[[ConversionProgress], None],
+) -> None:
+    """Write the tensors of the groups that are not in the file yet."""
+    sizes = {
+        name: sum(
+            checkpoint.tensor(piece).length_bytes
+            for tensor, _ in items
+            for piece, _ in tensor.sources
+        )
+        for name, items in groups
+    }
+    completed = writer.completed_groups
+    done_bytes, total_bytes = sum(sizes[name] for name in completed), sum(sizes.values())
 
-        on_bytes(0)
-        with (
-            single_threaded_torch(),
-            TensorStream(self.checkpoint, writer, on_bytes, num_workers=self.threads) as stream,
-        ):
-            for name, items in groups:
-                if name in completed:
-                    continue
+    def on_bytes(count: int) -> None:
+        nonlocal done_bytes
+        done_bytes += count
+        notify(ConversionProgress(stage="convert", done_bytes=done_bytes, total_bytes=total_bytes))
+
+    on_bytes(0)
+    with (
+        single_threaded_torch(),
+        TensorStream(checkpoint, writer, on_bytes, num_workers=threads) as stream,
+    ):
+        for name, items in groups:
+            if name not in completed:
                 for tensor, planned in items:
                     stream.write_tensor(tensor, planned)
-
-    def _stored_bytes(self, tensor: WeightSpec) -> int:
-        return sum(self.checkpoint.tensor(name).length_bytes for name, _ in tensor.sources)
-
-    def _provenance(self) -> dict[str, object]:
-        return {
-            "source": self.source.name,
-            "revision": self.source.revision,
-            "tool": f"zse {__version__}",
-            "options": self.options.to_json(),
-            **self.texts.to_json(),
-        }
 
 
 def _check_destination(out: str | Path, settings: Settings) -> Location:
