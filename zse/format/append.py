@@ -10,7 +10,6 @@ import errno
 import fcntl
 import os
 from dataclasses import replace
-from hashlib import sha256
 from pathlib import Path
 
 from zse.errors import DiskFullError, NotFoundError, UsageError
@@ -66,15 +65,10 @@ def _append(fd: int, path: str, name: str, data: bytes) -> Section:
     size_bytes = os.fstat(fd).st_size
     header, header_end_bytes = read_header(fd, size_bytes)
     validate(header, header_end_bytes=header_end_bytes, file_size_bytes=size_bytes)
-    regions = [*header.sections, *header.groups]
+    regions = header.regions
     if not regions:
         raise UsageError(f"{path} holds nothing yet: add sections when it is written")
-    section = Section(
-        name=name,
-        offset_bytes=align_up(max(region.end_bytes for region in regions), PAGE),
-        length_bytes=len(data),
-        sha256=sha256(data).hexdigest(),
-    )
+    section = Section.of(name, align_up(max(region.end_bytes for region in regions), PAGE), data)
     old = next((known for known in header.sections if known.name == name), None)
     if old is not None and old.sha256 == section.sha256:
         return old

@@ -7,7 +7,6 @@ until it holds still. It only ever grows, and so it ends.
 from __future__ import annotations
 
 from dataclasses import field
-from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from zse.format.container import PREFIX_BYTES, check_unique
@@ -54,8 +53,8 @@ class PlannedFile:
     architecture: str
     model_config: Mapping[str, Any]
     provenance: Mapping[str, Any]
-    sections: Sequence[tuple[str, bytes]]
-    groups: Sequence[tuple[str, Sequence[PlannedTensor]]]
+    sections: Sequence[tuple[str, bytes]] = ()
+    groups: Sequence[tuple[str, Sequence[PlannedTensor]]] = ()
 
 
 @record
@@ -106,14 +105,7 @@ def _place(planned: PlannedFile, header_space: int) -> Layout:
     offset = header_space
     sections = []
     for name, data in planned.sections:
-        sections.append(
-            Section(
-                name=name,
-                offset_bytes=offset,
-                length_bytes=len(data),
-                sha256=sha256(data).hexdigest(),
-            )
-        )
+        sections.append(Section.of(name, offset, data))
         offset = align_up(offset + len(data), PAGE)
     if planned.groups:
         offset = align_up(offset, REGION_ALIGN)

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import field
 from dataclasses import fields as fields_of
+from hashlib import sha256
 from typing import Any, Self
 
 from zse.format.container import Container
@@ -198,6 +199,11 @@ class Region:
     def end_bytes(self) -> int:
         return self.offset_bytes + self.length_bytes
 
+    @property
+    def where(self) -> str:
+        """What errors call it."""
+        return f"{type(self).__name__.lower()} {self.name}"
+
     @classmethod
     def from_json(cls, value: object) -> Self:
         """Read the header's form."""
@@ -229,6 +235,12 @@ class Section(Region):
 
     check_name = staticmethod(check_section_name)
 
+    @classmethod
+    def of(cls, name: str, offset_bytes: int, data: bytes) -> Section:
+        """Return the section that has these bytes."""
+        digest = sha256(data).hexdigest()
+        return cls(name=name, offset_bytes=offset_bytes, length_bytes=len(data), sha256=digest)
+
 
 @record
 class ZSEHeader:
@@ -241,6 +253,11 @@ class ZSEHeader:
     sections: tuple[Section, ...]
     provenance: Mapping[str, Any] = field(default_factory=dict)
     format_version: int = VERSION
+
+    @property
+    def regions(self) -> tuple[Region, ...]:
+        """What the file holds besides the header; nothing else is in it but padding."""
+        return (*self.sections, *self.groups)
 
     def bytes_by_scheme(self) -> Counter[Scheme]:
         """Return how many bytes of tensors are stored in each scheme."""

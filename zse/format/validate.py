@@ -17,7 +17,6 @@ from zse.format.spec import (
     REGION_ALIGN,
     TENSOR_ALIGN,
     Group,
-    Region,
     TensorEntry,
     TensorPart,
     ZSEHeader,
@@ -50,36 +49,35 @@ def validate(
     _check_parts(header)
     _check_regions(header, header_end_bytes)
     members = _tensors_by_group(header)
-    _check_file_end(header, header_end_bytes, file_size_bytes)
+    # Without sections and groups, only the padding after the header is left.
+    ends = [region.end_bytes for region in header.regions] or [header_end_bytes + HEADER_SLACK]
+    check_end(align_up(max(ends), PAGE), file_size_bytes)
     return members
 
 
 def _check_alignment(header: ZSEHeader) -> None:
     for section in header.sections:
-        check_aligned(
-            Rule.MISALIGNED_SECTION, f"section {section.name}", section.offset_bytes, PAGE
-        )
+        check_aligned(Rule.MISALIGNED_SECTION, section.where, section.offset_bytes, PAGE)
     for tensor, part in _all_parts(header):
         where = f"tensor {tensor.name}, part {part.role}"
         check_aligned(Rule.MISALIGNED_TENSOR, where, part.offset_bytes, TENSOR_ALIGN)
     for index, group in enumerate(header.groups):
-        where, alignment = f"group {group.name}", PAGE if index else REGION_ALIGN
-        check_aligned(Rule.MISALIGNED_GROUP, where, group.offset_bytes, alignment)
+        alignment = PAGE if index else REGION_ALIGN
+        check_aligned(Rule.MISALIGNED_GROUP, group.where, group.offset_bytes, alignment)
         if group.length_bytes % PAGE:
             raise Rule.MISALIGNED_GROUP(
-                f"{where}: length {group.length_bytes} is not a multiple of {PAGE}"
+                f"{group.where}: length {group.length_bytes} is not a multiple of {PAGE}"
             )
 
 
 def _check_bounds(header: ZSEHeader, size_bytes: int) -> None:
     for section in header.sections:
-        where = f"section {section.name}"
-        check_inside(Rule.TRUNCATED_SECTION, where, section.end_bytes, size_bytes)
+        check_inside(Rule.TRUNCATED_SECTION, section.where, section.end_bytes, size_bytes)
     for tensor, part in _all_parts(header):
         where = f"tensor {tensor.name}, part {part.role},"
         check_inside(Rule.TRUNCATED_TENSOR, where, part.end_bytes, size_bytes)
     for group in header.groups:
-        check_inside(Rule.TRUNCATED_GROUP, f"group {group.name}", group.end_bytes, size_bytes)
+        check_inside(Rule.TRUNCATED_GROUP, group.where, group.end_bytes, size_bytes)
 
 
 def _check_regions(header: ZSEHeader, header_end_bytes: int) -> None:
@@ -89,11 +87,8 @@ def _check_regions(header: ZSEHeader, header_end_bytes: int) -> None:
                 f"group {after.name} starts at {after.offset_bytes}, expected {before.end_bytes}, "
                 f"where group {before.name} ends"
             )
-    regions: list[Region] = sorted(
-        (*header.sections, *header.groups), key=lambda r: (r.offset_bytes, r.end_bytes)
-    )
     end_bytes, owner = header_end_bytes, "the header"
-    for region in regions:
+    for region in sorted(header.regions, key=lambda r: (r.offset_bytes, r.end_bytes)):
         if region.length_bytes == 0:
             continue
         if region.offset_bytes < end_bytes:
@@ -137,13 +132,6 @@ def _group_of(part: TensorPart, starts: list[int], groups: tuple[Group, ...]) ->
     if index < 0 or part.end_bytes > groups[index].end_bytes:
         return None
     return groups[index].name
-
-
-def _check_file_end(header: ZSEHeader, header_end_bytes: int, file_size_bytes: int) -> None:
-    # Without sections and groups, only the padding after the header is left.
-    ends = [region.end_bytes for region in (*header.sections, *header.groups)]
-    end_bytes = max(ends, default=header_end_bytes + HEADER_SLACK)
-    check_end(align_up(end_bytes, PAGE), file_size_bytes)
 
 
 def _all_parts(header: ZSEHeader) -> Iterable[tuple[TensorEntry, TensorPart]]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from zse.format.container import check_digest, check_zeros, chunks
 from zse.format.errors import Rule
-from zse.format.spec import DType, Region, TensorPart, ZSEHeader
+from zse.format.spec import DType, TensorPart, ZSEHeader
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,10 +33,8 @@ def verify_contents(header: ZSEHeader, data: Sliceable, *, header_end_bytes: int
         FormatError: A section or group differs from its digest. A byte between the regions is not
             zero. A scale is infinite or NaN.
     """
-    for kind, regions in (("section", header.sections), ("group", header.groups)):
-        for region in regions:
-            where = f"{kind} {region.name}"
-            check_digest(where, data, region.offset_bytes, region.end_bytes, region.sha256)
+    for region in header.regions:
+        check_digest(region.where, data, region.offset_bytes, region.end_bytes, region.sha256)
     _check_padding(header, data, header_end_bytes)
     for tensor in header.tensors:
         for part in tensor.parts:
@@ -45,9 +43,8 @@ def verify_contents(header: ZSEHeader, data: Sliceable, *, header_end_bytes: int
 
 
 def _check_padding(header: ZSEHeader, data: Sliceable, header_end_bytes: int) -> None:
-    regions: list[Region] = [*header.sections, *header.groups]
     position = header_end_bytes
-    spans = [(region.offset_bytes, region.end_bytes) for region in regions if region.length_bytes]
+    spans = [(each.offset_bytes, each.end_bytes) for each in header.regions if each.length_bytes]
     for start, end in (*sorted(spans), (len(data), len(data))):
         check_zeros(data, position, start)
         position = end

@@ -68,9 +68,9 @@ class ZSEWriter:
     ) -> None:
         self.path = Path(path)
         self.stage = Stage.SECTIONS
-        self._architecture = architecture
-        self._model_config = model_config
-        self._provenance = provenance
+        self._planned = PlannedFile(
+            architecture=architecture, model_config=model_config, provenance=provenance
+        )
         self._resume = resume
         self._sections: list[tuple[str, bytes]] = []
         self._layout: Layout | None = None
@@ -107,15 +107,7 @@ class ZSEWriter:
         """
         self._expect(Stage.SECTIONS, "plan")
         self.stage = Stage.PLAN
-        layout = plan_layout(
-            PlannedFile(
-                architecture=self._architecture,
-                model_config=self._model_config,
-                provenance=self._provenance,
-                sections=self._sections,
-                groups=groups,
-            )
-        )
+        layout = plan_layout(replace(self._planned, sections=self._sections, groups=groups))
         self._layout = layout
         self._plan_digest = hashlib.sha256(layout.header.to_bytes()).hexdigest()
         self._finished = self._recover(layout) if self._resume else []
@@ -192,7 +184,10 @@ class ZSEWriter:
             raise Misuse.WRITER_STAGE(
                 f"close: {entry.name}/{part.role} has {self._rows_written} of {part.shape[0]} rows"
             )
-        header = self._final_header(self._planned())
+        assert self._layout is not None  # made before this stage
+        planned, digests = self._layout.header, dict(self._finished)
+        groups = tuple(replace(group, sha256=digests[group.name]) for group in planned.groups)
+        header = replace(planned, groups=groups)
         raw = header.to_bytes()
         self._file.write_at_start(CONTAINER.seal(raw))
         self._file.publish()
@@ -225,11 +220,6 @@ class ZSEWriter:
                 f"{call} belongs to stage {stage}, but the stage is {self.stage}"
             )
 
-    def _planned(self) -> Layout:
-        if self._layout is None:
-            raise Misuse.WRITER_STAGE("no plan was made")
-        return self._layout
-
     def _check_room(self, needed_bytes: int) -> None:
         # Blocks that the partial file already holds are reused or freed by this run.
         held_bytes = os.fstat(self._file.fd).st_blocks * 512 if not self._finished else 0
@@ -241,13 +231,11 @@ class ZSEWriter:
 
     def _write_front(self, layout: Layout) -> None:
         self._file.restart_at(0)
-        regions = (*layout.header.sections, *layout.header.groups[:1])
         for section, (_, data) in zip(layout.header.sections, self._sections, strict=True):
             self._pad_until(section.offset_bytes)
             self._file.write(data)
-        self._pad_until(
-            regions[-1].offset_bytes if layout.header.groups else layout.file_size_bytes
-        )
+        starts = [group.offset_bytes for group in layout.header.groups]
+        self._pad_until(min(starts, default=layout.file_size_bytes))
         self._group_hash = hashlib.sha256()
 
     def _pad_until(self, offset_bytes: int) -> None:
@@ -262,11 +250,6 @@ class ZSEWriter:
         self._finished.append((written.name, self._group_hash.hexdigest()))
         self._group_hash = hashlib.sha256()
         self._file.write_journal(self._plan_digest, self._finished)
-
-    def _final_header(self, layout: Layout) -> ZSEHeader:
-        digests = dict(self._finished)
-        groups = tuple(replace(g, sha256=digests[g.name]) for g in layout.header.groups)
-        return replace(layout.header, groups=groups)
 
     def _recover(self, layout: Layout) -> list[tuple[str, str]]:
         """Return the leading groups of the partial file whose bytes are what the journal says."""
