@@ -12,7 +12,7 @@ from zse.format.schemes import Scheme, parts_for
 from zse.format.spec import TensorEntry, TensorPart
 from zse.quantize.huggingface import load_zse_model
 from zse.quantize.huggingface.kernels import TorchLinearKernels
-from zse.quantize.huggingface.layers import PackedLayers, StoredMatrix, ZSELinear
+from zse.quantize.huggingface.layers import StoredMatrix, ZSELinear
 from zse.quantize.scheme import quantize_rows
 
 CPU = torch.device("cpu")
@@ -59,9 +59,8 @@ def test_kernels_give_the_product_of_the_stored_weights(
 
 def test_matrix_without_a_kernel_is_left_to_torch() -> None:
     kernels = TorchLinearKernels(InterpretedLauncher())
-    layer = PackedLayers(device=CPU, kernels=kernels).make(stored("int8", 8, 40), None)
+    layer = ZSELinear(stored("int8", 8, 40), None, device=CPU, kernels=kernels)
     assert not kernels.supports(stored("int8", 8, 40))
-    assert isinstance(layer, ZSELinear)
     assert layer._kernels is None
 
 

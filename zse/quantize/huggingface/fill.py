@@ -9,25 +9,23 @@ import torch
 from zse.errors import FormatError
 from zse.format.as_torch import stored_parts
 from zse.models.families import read_header
-from zse.quantize.huggingface.layers import StoredMatrix, frozen
+from zse.quantize.huggingface.layers import StoredMatrix
 
 if TYPE_CHECKING:
     from typing import Any
 
     from zse.format.reader import ZSEReader
     from zse.models.spec import WeightSpec
-    from zse.quantize.huggingface.layers import LayerMaker
+    from zse.quantize.huggingface.layers import LayerMaker, Place
 
 
-def fill_model(
-    model: Any, reader: ZSEReader, layers: LayerMaker, *, device: torch.device, dtype: torch.dtype
-) -> None:
+def fill_model(model: Any, reader: ZSEReader, layers: LayerMaker, place: Place) -> None:
     """Give every parameter of a model its value, group by group.
 
     Args:
         model: A transformers model whose parameters are on the meta device.
         layers: What linear layers become.
-        dtype: Of embeddings and norms.
+        place: Of embeddings and norms.
 
     Raises:
         FormatError: The file's tensors and its config.json do not belong together.
@@ -37,17 +35,17 @@ def fill_model(
         biases = _biases(reader, group.weights)
         for tensor in group.weights:
             if tensor is spec.head.weight and spec.is_tied:
-                _fill_tied(model, _stored(reader, tensor), layers, device, dtype)
+                _fill_tied(model, _stored(reader, tensor), layers, place)
             elif tensor.kind in ("linear", "head"):
                 _fill_matrix(model, _stored(reader, tensor), tensor, layers, biases)
             elif tensor.kind != "bias":
                 name, values = tensor.sources[0][0], reader.tensor(tensor.name)
-                _set_parameter(model, name, frozen(values, device, dtype))
+                _set_parameter(model, name, place.frozen(values))
                 if name in biases:  # a LayerNorm's
-                    bias = frozen(biases[name], device, dtype)
+                    bias = place.frozen(biases[name])
                     _set_parameter(model, name.removesuffix("weight") + "bias", bias)
         reader.release(group.name)
-    _compute_buffers(model, device)
+    _compute_buffers(model, place.device)
     left = [name for name, value in model.named_parameters() if value.is_meta]
     left += [name for name, value in model.named_buffers() if value.is_meta]
     if left:
@@ -81,16 +79,14 @@ def _fill_matrix(
     for name, shape in tensor.sources:
         piece = whole.rows(first, first + shape[0])
         first += shape[0]
-        _set_module(model, name.removesuffix(".weight"), layers.make(piece, biases.get(name)))
+        _set_module(model, name.removesuffix(".weight"), layers(piece, biases.get(name)))
 
 
-def _fill_tied(
-    model: Any, whole: StoredMatrix, layers: LayerMaker, device: torch.device, dtype: torch.dtype
-) -> None:
+def _fill_tied(model: Any, whole: StoredMatrix, layers: LayerMaker, place: Place) -> None:
     """Fill embedding and head from the one matrix that both read."""
     embedding = model.get_input_embeddings()
-    embedding.weight = frozen(whole.values(), device, dtype)
-    head = layers.make(whole, None)
+    embedding.weight = place.frozen(whole.values())
+    head = layers(whole, None)
     if isinstance(head, torch.nn.Linear):
         head.weight = embedding.weight
     model.set_output_embeddings(head)

@@ -89,7 +89,6 @@ class CopiedSections:
         self._reader = reader
 
     def has_section(self, name: str) -> bool:
-        """Return whether the file carries a section."""
         return self._reader.has_section(name)
 
     def section(self, name: str) -> memoryview:

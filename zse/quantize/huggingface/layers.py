@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 
@@ -11,6 +11,8 @@ from zse.format.as_torch import dequantize
 from zse.records import record
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from zse.format.spec import TensorEntry
     from zse.quantize.huggingface.kernels import TorchLinearKernels
 
@@ -41,41 +43,32 @@ class StoredMatrix:
         return dequantize(self.entry, self.parts)
 
 
-class LayerMaker(Protocol):
-    """Decides what stands where the transformers model has a linear layer."""
-
-    def make(self, weight: StoredMatrix, bias: torch.Tensor | None) -> torch.nn.Module:
-        """Return a layer for a matrix and a float32 bias [N]; nothing of it stays in the file."""
+LayerMaker: TypeAlias = "Callable[[StoredMatrix, torch.Tensor | None], torch.nn.Module]"
+"""Makes what stands where the transformers model has a linear layer, of a matrix and a float32
+bias [N]; nothing of it stays in the file."""
 
 
 @record
-class PlainLayers:
-    """Dequantizes once: an ordinary ``torch.nn.Linear``."""
+class Place:
+    """Where a model is, and the type of its plain tensors."""
 
     device: torch.device
     dtype: torch.dtype
 
-    def make(self, weight: StoredMatrix, bias: torch.Tensor | None) -> torch.nn.Module:
+    def frozen(self, values: torch.Tensor) -> torch.nn.Parameter:
+        """Return values as a parameter that is not trained; never a view of the file."""
+        copied = values.to(self.device, self.dtype, copy=True)
+        return torch.nn.Parameter(copied, requires_grad=False)
+
+    def plain_layer(self, weight: StoredMatrix, bias: torch.Tensor | None) -> torch.nn.Module:
+        """Return an ordinary ``torch.nn.Linear``, dequantized once."""
         rows, columns = weight.entry.shape
         layer = torch.nn.Linear(columns, rows, bias=bias is not None, device="meta")
         # Packed weights travel faster than dense ones, and a GPU unpacks them faster.
-        layer.weight = frozen(weight.on(self.device).values(), self.device, self.dtype)
+        layer.weight = self.frozen(weight.on(self.device).values())
         if bias is not None:
-            layer.bias = frozen(bias, self.device, self.dtype)
+            layer.bias = self.frozen(bias)
         return layer
-
-
-@record
-class PackedLayers:
-    """Keeps the packed weights: ``ZSELinear``."""
-
-    device: torch.device
-    kernels: TorchLinearKernels | None
-
-    def make(self, weight: StoredMatrix, bias: torch.Tensor | None) -> torch.nn.Module:
-        usable = self.kernels is not None and self.kernels.supports(weight)
-        kernels = self.kernels if usable else None
-        return ZSELinear(weight, bias, device=self.device, kernels=kernels)
 
 
 class ZSELinear(torch.nn.Module):
@@ -87,7 +80,7 @@ class ZSELinear(torch.nn.Module):
     Args:
         weight: The matrix; its parts are copied to the device.
         bias: Float32 [N].
-        kernels: Multiplies on the GPU; None for torch.
+        kernels: Multiply on the GPU what they know; None for torch.
     """
 
     def __init__(
@@ -100,7 +93,8 @@ class ZSELinear(torch.nn.Module):
     ) -> None:
         super().__init__()
         self._entry = weight.entry
-        self._kernels = kernels
+        usable = kernels is not None and kernels.supports(weight)
+        self._kernels = kernels if usable else None
         self._roles = tuple(weight.parts)
         self.out_features, self.in_features = weight.entry.shape
         for role, part in weight.parts.items():
@@ -129,8 +123,3 @@ class ZSELinear(torch.nn.Module):
         """Say what ``print(model)`` should."""
         grouped = f", group_size={self._entry.group_size}" if self._entry.group_size else ""
         return f"{self.in_features}, {self.out_features}, scheme={self._entry.scheme}{grouped}"
-
-
-def frozen(values: torch.Tensor, device: torch.device, dtype: torch.dtype) -> torch.nn.Parameter:
-    """Return values as a parameter that is not trained; never a view of the file."""
-    return torch.nn.Parameter(values.to(device, dtype, copy=True), requires_grad=False)

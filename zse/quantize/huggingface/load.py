@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 import tempfile
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from zse.errors import FormatError, UsageError, needing
-from zse.quantize.huggingface.bnb import BitsandbytesLayers
+from zse.quantize.huggingface.bnb import bitsandbytes_layers
 from zse.quantize.huggingface.fill import fill_model
 from zse.quantize.huggingface.kernels import open_kernels
-from zse.quantize.huggingface.layers import PackedLayers, PlainLayers
+from zse.quantize.huggingface.layers import Place, ZSELinear
 from zse.quantize.locate import ZSEReader
 from zse.settings import load_settings
 
@@ -72,20 +73,20 @@ def load_zse_model(
         raise UsageError(
             f"backend {backend!r} is not known", hint=f"Use one of {', '.join(BACKENDS)}."
         )
-    transformers = _transformers()
-    place = choose_device(device)
-    values = choose_dtype(dtype, place)
+    with needing("hf", "load_zse_model"):
+        import transformers
+    on = choose_device(device)
+    place = Place(device=on, dtype=choose_dtype(dtype, on))
     with ZSEReader(path) as reader:
         if cache_weights is True:
-            layers: LayerMaker = PlainLayers(device=place, dtype=values)
+            layers: LayerMaker = place.plain_layer
         elif backend == "bnb":
-            layers = BitsandbytesLayers(reader, device=place, dtype=values)
+            layers = bitsandbytes_layers(reader, place)
         else:
-            layers = PackedLayers(
-                device=place, kernels=open_kernels(place, reader, load_settings())
-            )
-        model = _empty_model(transformers, reader, values)
-        fill_model(model, reader, layers, device=place, dtype=values)
+            kernels = open_kernels(on, reader, load_settings())
+            layers = partial(ZSELinear, device=on, kernels=kernels)
+        model = _empty_model(transformers, reader, place.dtype)
+        fill_model(model, reader, layers, place)
         tokenizer = _build_tokenizer(transformers, reader)
         info = _describe(reader.path, reader)
     return model.eval(), tokenizer, info
@@ -125,12 +126,6 @@ def choose_dtype(dtype: str, place: torch.device) -> torch.dtype:
     if dtype not in DTYPES:
         raise UsageError(f"dtype {dtype!r} is not known", hint=f"auto, {', '.join(DTYPES)}.")
     return DTYPES[dtype]
-
-
-def _transformers() -> Any:
-    with needing("hf", "load_zse_model"):
-        import transformers
-    return transformers
 
 
 def _empty_model(transformers: Any, reader: ZSEReader, dtype: torch.dtype) -> Any:
