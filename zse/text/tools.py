@@ -20,6 +20,8 @@ _DECODER = json.JSONDecoder()
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
 _MISTRAL = "[TOOL_CALLS]"
 _PYTHON_TAG = "<|python_tag|>"
+_OPENERS = (_OPEN, _MISTRAL, _PYTHON_TAG)
+_LONGEST_OPENER = max(map(len, _OPENERS))
 _NAME_AND_ARGUMENTS = re.compile(r"\s*([A-Za-z0-9_.:-]+)\s*\[ARGS\]")
 _OTHER_KEYS = frozenset({"id", "type", "name", "arguments", "parameters"})
 
@@ -48,6 +50,57 @@ def parse_tool_calls(text: str) -> ParsedMessage:
             content = content.strip()
             return ParsedMessage(content=content or None, tool_calls=tuple(calls))
     return ParsedMessage(content=text, tool_calls=())
+
+
+class ToolReader:
+    """Splits a streamed answer into text and calls.
+
+    Text flows until something that may open a call; from there on it is held until the call is
+    closed or the answer ends, when it is read as a whole answer is. A call that is half written is
+    never handed out.
+    """
+
+    def __init__(self) -> None:
+        self._held = ""
+        self._has_sent_text = False
+
+    def push(self, text: str) -> list[str | ToolCall]:
+        """Return what is certain after ``text``."""
+        self._held += text
+        pieces: list[str | ToolCall] = []
+        while self._held:
+            start = self._possible_start()
+            if start > 0:
+                pieces.append(self._held[:start])
+                self._has_sent_text = self._has_sent_text or bool(self._held[:start].strip())
+                self._held = self._held[start:]
+                continue
+            end = self._held.find(_CLOSE) + len(_CLOSE)
+            if not self._held.startswith(_OPEN) or end < len(_CLOSE):
+                break
+            closed, self._held = self._held[:end], self._held[end:]
+            pieces.extend(_pieces_of(closed))
+        return pieces
+
+    def finish(self) -> list[str | ToolCall]:
+        held, self._held = self._held, ""
+        return _pieces_of(held)
+
+    def _possible_start(self) -> int:
+        """Return where a call opens or may be opening; the length when nowhere."""
+        held = self._held
+        if not self._has_sent_text and held.lstrip().startswith("{"):
+            return 0  # an answer that is one JSON object may be a call
+        for start in range(len(held)):
+            rest = held[start : start + _LONGEST_OPENER]
+            if any(rest.startswith(opener) or opener.startswith(rest) for opener in _OPENERS):
+                return start
+        return len(held)
+
+
+def _pieces_of(held: str) -> list[str | ToolCall]:
+    parsed = parse_tool_calls(held)
+    return [*([parsed.content] if parsed.content else ()), *parsed.tool_calls]
 
 
 def _parse_tagged(text: str) -> tuple[str, list[ToolCall]]:
