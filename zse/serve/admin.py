@@ -1,6 +1,6 @@
 """The FastAPI part: the API's description for all routes, and ``/version``.
 
-Imported late (see ``zse.serve.lazy``): nothing on the hot path may import this module.
+Imported late (see ``zse.serve.app``): nothing on the hot path may import this module.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import msgspec
 from fastapi import FastAPI
 
 from zse import __version__
-from zse.serve.docs_page import docs_page
 from zse.serve.errors import ErrorBody, handle_crash, handle_http_error
+from zse.serve.pages import docs_page
 from zse.serve.protocol import ChatRequest, CompletionRequest
 
 if TYPE_CHECKING:

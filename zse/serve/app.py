@@ -1,10 +1,13 @@
 """The application: hot routes on plain Starlette, the described rest mounted on first use.
 
 Importing this module costs no torch, transformers, FastAPI, pydantic or numpy; a test proves it.
+FastAPI costs half a second of imports that would otherwise stand between a start and its first
+token; nobody who waits for a token is waiting for the API's description, or for a page.
 """
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
@@ -22,16 +25,25 @@ from zse.serve.errors import (
     handle_zse_error,
 )
 from zse.serve.health import live, metrics, ping, ready
-from zse.serve.lazy import DESCRIBED_PATHS, LazyAdmin, home
 from zse.serve.middleware import Shell
 from zse.serve.models import get_model, list_models
 from zse.serve.requests import read_body
 
 if TYPE_CHECKING:
     from starlette.requests import Request
-    from starlette.types import ASGIApp
+    from starlette.responses import Response
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
     from zse.serve.state import AppState
+
+DESCRIBED_PATHS = ("/docs", "/openapi.json", "/version")
+
+
+async def home(request: Request) -> Response:
+    """Handle ``/``; its page is imported when somebody asks."""
+    from zse.serve import pages
+
+    return await pages.home(request)
 
 
 async def invoke(request: Request) -> ASGIApp:
@@ -68,3 +80,27 @@ def create_app(state: AppState, *, allowed_hosts: frozenset[str] | None = None) 
     app.router.redirect_slashes = False
     app.state.zse = state
     return Shell(app, state=state, allowed_hosts=allowed_hosts)
+
+
+class LazyAdmin:
+    """An ASGI application that becomes the FastAPI one."""
+
+    __name__ = "admin"
+
+    def __init__(self, state: AppState) -> None:
+        self._state = state
+        self._app: ASGIApp | None = None
+        self._lock = asyncio.Lock()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer, importing the application before the first answer."""
+        self._state.require_model()
+        async with self._lock:
+            if self._app is None:
+                self._app = await asyncio.to_thread(self._build)
+        await self._app(scope, receive, send)
+
+    def _build(self) -> ASGIApp:
+        from zse.serve.admin import create_admin
+
+        return create_admin(self._state)
