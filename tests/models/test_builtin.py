@@ -51,7 +51,10 @@ def test_tiny_is_a_small_llama_with_grouped_queries():
 
 
 def test_tiny_ends_an_answer_with_its_own_token():
-    tokenizer = Tokenizer.from_folder(builtin_checkpoint("tiny"))
+    folder = builtin_checkpoint("tiny")
+    tokenizer = Tokenizer.from_sections(
+        lambda name: (folder / name).read_bytes() if (folder / name).is_file() else None
+    )
     ends = [tokenizer.token_text(token_id) for token_id in tokenizer.eos_ids]
     assert ends[0] == "<|im_end|>"
     assert "<|endoftext|>" in ends

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from zse.text.container import pack
 from zse.text.engines import KitokenEngine, ReferenceEngine
+from zse.text.facts import pack
 from zse.text.kitoken_module import import_kitoken
 from zse.text.tokenizer import Tokenizer
 

@@ -23,15 +23,9 @@ class IncrementalDetokenizer:
     U+FFFD appears only for bytes that no later token could complete.
     """
 
-    def __init__(
-        self,
-        tokenizer: Tokenizer,
-        prompt_ids: Sequence[int] = (),
-        *,
-        skip_special_tokens: bool = True,
-    ) -> None:
+    def __init__(self, tokenizer: Tokenizer, prompt_ids: Sequence[int] = ()) -> None:
         self._tokenizer = tokenizer
-        self._skipped = tokenizer.special_ids if skip_special_tokens else frozenset()
+        self._skipped = tokenizer.special_ids
         self._is_whole = tokenizer.facts.kind == "other"
         # Only a text's very first token may lose its leading space.
         self._strips_next = tokenizer.facts.strips_space and not self._kept(prompt_ids)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import importlib
 import threading
+from concurrent.futures import Future
 from typing import Any
 
 _DRAIN_SECONDS = 10.0
@@ -64,21 +65,15 @@ def import_kitoken() -> Any:
 
 
 def _import_in_keeper() -> Any:
-    done = threading.Event()
-    result: list[Any] = []
+    imported: Future[Any] = Future()
 
     def keep() -> None:
         try:
-            result.append(importlib.import_module("kitoken"))
-        except ImportError as error:
-            result.append(error)
+            imported.set_result(importlib.import_module("kitoken"))
+        except BaseException as error:  # noqa: BLE001 - raised to who waits
+            imported.set_exception(error)
             return
-        finally:
-            done.set()
         threading.Event().wait()
 
     threading.Thread(target=keep, name="kitoken-keeper", daemon=True).start()
-    done.wait()
-    if isinstance(result[0], ImportError):
-        raise result[0]
-    return result[0]
+    return imported.result()

@@ -10,17 +10,14 @@ import functools
 import itertools
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from zse.errors import NotFoundError
 from zse.format.errors import Rule
-from zse.text.container import BINARY_SECTION, unpack
 from zse.text.engines import Engine, KitokenEngine, ReferenceEngine
-from zse.text.facts import TokenizerFacts, parse_object
+from zse.text.facts import BINARY_SECTION, TokenizerFacts, parse_object, unpack
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from zse.format.model_file import ModelFile
 
 Sections = Callable[[str], bytes | None]
@@ -47,7 +44,7 @@ class Tokenizer:
         bos_id: int | None = None,
         eos_ids: Sequence[int] = (),
     ) -> None:
-        self._engine = engine
+        self.engine = engine
         self.facts = facts
         self.bos_id = bos_id
         self.eos_ids = tuple(eos_ids)
@@ -56,10 +53,6 @@ class Tokenizer:
         specials = sorted((t.text for t in facts.added if t.special), key=len, reverse=True)
         self._special_pattern = re.compile("|".join(map(re.escape, specials)) or r"(?!)")
         self.token_bytes = functools.lru_cache(maxsize=65536)(engine.token_bytes)
-
-    @property
-    def engine(self) -> Literal["kitoken", "tokenizers"]:
-        return self._engine.name
 
     @classmethod
     def from_sections(cls, get: Sections) -> Tokenizer:
@@ -85,14 +78,6 @@ class Tokenizer:
         bos_id, eos_ids = _boundaries(get, facts)
         return cls(engine, facts, bos_id=bos_id, eos_ids=eos_ids)
 
-    @classmethod
-    def from_folder(cls, folder: Path) -> Tokenizer:
-        def read(name: str) -> bytes | None:
-            path = folder / name
-            return path.read_bytes() if path.is_file() else None
-
-        return cls.from_sections(read)
-
     def encode(
         self, text: str, *, add_special_tokens: bool = True, parse_special: bool = True
     ) -> list[int]:
@@ -105,7 +90,7 @@ class Tokenizer:
                 false no control token comes out, whatever the text says.
         """
         text = _without_surrogates(text)
-        ids = self._engine.encode(text, parse_special=parse_special)
+        ids = self.engine.encode(text, parse_special=parse_special)
         if not parse_special and not self.special_ids.isdisjoint(ids):
             ids = self._encode_as_plain_text(text)
         if add_special_tokens:
@@ -116,7 +101,7 @@ class Tokenizer:
         """Decode ids; unknown ids are left out, bytes that are not UTF-8 become U+FFFD."""
         kept = [i for i in ids if not (skip_special_tokens and i in self.special_ids)]
         if self.facts.kind == "other":
-            return self._engine.decode(kept)
+            return self.engine.decode(kept)
         data = b"".join(map(self.token_bytes, kept))
         if self.facts.strips_space and data.startswith(b" "):
             data = data[1:]
@@ -124,7 +109,7 @@ class Tokenizer:
 
     def decode_whole(self, ids: Sequence[int]) -> str:
         """Decode by the engine itself; for tokenizers whose tokens have no bytes of their own."""
-        return self._engine.decode(ids)
+        return self.engine.decode(ids)
 
     def token_text(self, token_id: int) -> str:
         """Text of one token for display; U+FFFD stands for bytes that are no whole character."""
@@ -136,7 +121,7 @@ class Tokenizer:
         edges = [0, *cuts, len(text)]
         ids: list[int] = []
         for start, end in itertools.pairwise(edges):
-            ids += self._engine.encode(text[start:end], parse_special=False)
+            ids += self.engine.encode(text[start:end], parse_special=False)
         return [i for i in ids if i not in self.special_ids]
 
 
