@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urljoin
@@ -12,15 +13,15 @@ from zse.errors import StoreError
 from zse.store.base import Entry
 from zse.store.checksum import SHA256_HEX, Checksum
 from zse.store.http.pool import HttpPool, same_server
-from zse.store.http.retry import BusyServerError, patiently
+from zse.store.http.retry import RETRIED, patiently
 from zse.store.hub_file import COMMIT, DIGEST_HEADER, HubPlace
-from zse.store.location import Location
 from zse.store.remote import RemoteStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from zse.settings import Settings
+    from zse.store.location import Location
 
 _Listing = list[dict[str, Any]]
 _NEXT_PAGE = re.compile(r'<([^>]+)>;\s*rel="next"')
@@ -58,7 +59,7 @@ class HubStore(RemoteStore):
                 found.append((path, size_bytes))
         for path, size_bytes in sorted(found):
             if not key or path == key or path.startswith(key + "/"):
-                yield Entry(location=self._located(path), size_bytes=size_bytes)
+                yield Entry(location=replace(self._location, key=path), size_bytes=size_bytes)
 
     def _tree(self) -> Iterator[dict[str, Any]]:
         """Yield what the repository holds, page by page."""
@@ -67,10 +68,8 @@ class HubStore(RemoteStore):
         url += "?recursive=true"
         while url:
             try:
-                listing, url = patiently(
-                    partial(self._page, url), retried=(OSError, BusyServerError)
-                )
-            except (OSError, BusyServerError) as error:
+                listing, url = patiently(partial(self._page, url))
+            except RETRIED as error:
                 raise StoreError(
                     f"{self._location} cannot be listed: {error}",
                     hint="Check this machine's network and proxy, and HF_ENDPOINT.",
@@ -92,11 +91,3 @@ class HubStore(RemoteStore):
             )
         following = urljoin(url, link[1]) if link else ""
         return listing, following if following and same_server(following, url) else ""
-
-    def _located(self, path: str) -> Location:
-        return Location(
-            scheme="hf",
-            repository=self._location.repository,
-            revision=self._location.revision,
-            key=path,
-        )

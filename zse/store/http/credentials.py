@@ -19,7 +19,7 @@ from urllib.parse import urlencode, urlsplit
 from zse.errors import StoreError
 from zse.store.http.pool import HttpPool
 from zse.store.http.profiles import credentials_of
-from zse.store.http.retry import BUSY_STATUSES, BusyServerError, patiently
+from zse.store.http.retry import BUSY_STATUSES, RETRIED, BusyServerError, patiently
 from zse.store.http.sigv4 import Credentials
 from zse.store.location import is_loopback
 
@@ -203,8 +203,8 @@ class CredentialChain:
                 return text
 
         try:
-            return patiently(ask, retried=(OSError, BusyServerError))
-        except (OSError, BusyServerError) as error:
+            return patiently(ask)
+        except RETRIED as error:
             raise StoreError(
                 f"{what} cannot be asked for at {urlsplit(url).netloc}: {error}",
                 hint="Check this machine's network and the AWS_* variables.",

@@ -12,7 +12,7 @@ import contextlib
 import re
 import threading
 from dataclasses import field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from zse.errors import LoadCancelledError, SourceChangedError, StoreError, ZSEError
 from zse.records import record
@@ -20,10 +20,10 @@ from zse.store.http.pool import same_server
 from zse.store.http.retry import (
     ATTEMPTS,
     BUSY_STATUSES,
-    FIRST_ATTEMPTS,
+    RETRIED,
     BusyServerError,
     UnreachableError,
-    pause,
+    patiently,
 )
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from zse.store.http.answer import Answer
     from zse.store.http.pool import Follow, HttpPool
 
+_Result = TypeVar("_Result")
 PREFIX_BYTES = 256 << 10
 """Read when a model is opened: the header of most, and small sections behind it."""
 _STOPPABLE_BYTES = 1 << 20
@@ -39,6 +40,7 @@ _CONTENT_RANGE = re.compile(r"bytes (?:(\d{1,18})-(\d{1,18})|\*)/(\d{1,18})")
 _GONE = frozenset({401, 403, 404, 410})
 _TRY_AGAIN = "Check the network and the server, then try again."
 _NO_WAY = "Check the address (for s3:// also AWS_ENDPOINT_URL_S3), the network and the proxy."
+_CUT = "the connection was cut"
 _NO_RANGES = "The server or a proxy does not honour ranges; use one that does."
 
 
@@ -119,9 +121,8 @@ class RangedObject:
         self._place, self._pool = place, pool
         self._stopped = threading.Event()
         self._found_at = ""
-        self._facts: Facts | None
         self.prefix = b""
-        self._patiently(self._describe, self._stopped)
+        self._facts = self._patiently(lambda: place.describe(pool), self._stopped)
         if self._facts is None or prefix_bytes > 1:
             self._patiently(lambda: self._open(prefix_bytes), self._stopped)
 
@@ -161,7 +162,7 @@ class RangedObject:
             return
         filled = 0
 
-        def read_rest() -> bool:
+        def read_rest() -> None:
             nonlocal filled
             # Whole, so that the interpreter is asked for once; or in pieces that can be left.
             piece_bytes = _STOPPABLE_BYTES if stop is not None else len(view)
@@ -169,7 +170,8 @@ class RangedObject:
                 filled += count
                 if stop is not None and stop.is_set():
                     break
-            return filled == len(view)
+            if filled < len(view):
+                raise ConnectionError(_CUT)
 
         self._patiently(read_rest, stop or self._stopped, lambda: offset_bytes + filled)
 
@@ -204,27 +206,22 @@ class RangedObject:
                 yield answer
                 return
 
-    def _describe(self) -> bool:
-        self._facts = self._place.describe(self._pool)
-        return True
-
-    def _open(self, prefix_bytes: int) -> bool:
+    def _open(self, prefix_bytes: int) -> None:
         with self._ask({"Range": f"bytes=0-{prefix_bytes - 1}"}) as answer:
             if answer.status == 416:
                 self._facts = self._described_empty(answer)
-                return True
+                return
             first, last, size_bytes = self._checked_range(answer)
             if (first, last) != (0, min(prefix_bytes, size_bytes) - 1):
                 raise self._other_range(answer, f"bytes 0-{prefix_bytes - 1}")
             if self._facts is not None and self._facts.size_bytes != size_bytes:
                 raise self._replaced()
             prefix = answer.read(prefix_bytes)
-        if len(prefix) != last + 1:
-            return False  # and nothing of it counts: it may be another object when asked again
+        if len(prefix) != last + 1:  # nothing of it counts: it may be another when asked again
+            raise ConnectionError(_CUT)
         self.prefix = prefix
         # What the place said first holds: a server that it leads to may know less.
         self._facts = self._facts or Facts(size_bytes=size_bytes, headers=answer.headers)
-        return True
 
     def _described_empty(self, answer: Answer) -> Facts:
         """Tell an object that has no range because it has no bytes from a server's fault."""
@@ -294,35 +291,25 @@ class RangedObject:
 
     def _patiently(
         self,
-        action: Callable[[], bool],
+        action: Callable[[], _Result],
         stop: threading.Event,
         position: Callable[[], int] | None = None,
-    ) -> None:
-        """Do something until it returns True; connections that are cut are tried again."""
+    ) -> _Result:
+        """Return what ``action`` returns; connections that are cut are tried again."""
         problem: Exception | None = None
-        for attempt in range(ATTEMPTS):
-            if attempt:
-                pause(attempt, problem, stop)
-            if stop.is_set():
-                break
-            try:
-                if action():
-                    return
-                problem = None
-            except UnreachableError as error:
-                if attempt + 1 >= FIRST_ATTEMPTS:
-                    raise StoreError(
-                        f"{self.name} cannot be reached: {error.strerror}", hint=_NO_WAY
-                    ) from error
-                problem = error
-            except (OSError, BusyServerError) as error:
-                problem = error
+        try:
+            if not stop.is_set():
+                return patiently(action, stop=stop)
+        except RETRIED as error:
+            problem = error
         if stop.is_set():
             raise LoadCancelledError(f"reading {self.name} was stopped") from problem
+        if isinstance(problem, UnreachableError):
+            raise StoreError(
+                f"{self.name} cannot be reached: {problem.strerror}", hint=_NO_WAY
+            ) from problem
         where = f" at byte {position()}" if position is not None else ""
         raise StoreError(
-            f"{self.name}: {ATTEMPTS} attempts failed, the last one{where}: "
-            f"{problem or 'the connection was cut'}",
-            hint=getattr(problem, "hint", "")
-            or "Check the network and the server, then try again.",
+            f"{self.name}: {ATTEMPTS} attempts failed, the last one{where}: {problem}",
+            hint=getattr(problem, "hint", "") or _TRY_AGAIN,
         ) from problem

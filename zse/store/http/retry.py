@@ -36,6 +36,9 @@ class UnreachableError(OSError):
     """There is no connection to a server that never answered before."""
 
 
+RETRIED: tuple[type[Exception], ...] = (OSError, BusyServerError)
+
+
 def retry_after_seconds(header: str | None, *, now: float | None = None) -> float:
     """Return the seconds that a Retry-After header asks for, at most a minute; 0 without one."""
     text = (header or "").strip()
@@ -71,17 +74,25 @@ def pause(attempt: int, problem: Exception | None, stop: Event) -> None:
         time.sleep(min(_SLICE_SECONDS, seconds))
 
 
-def patiently(action: Callable[[], _Result], *, retried: tuple[type[Exception], ...]) -> _Result:
+def patiently(
+    action: Callable[[], _Result],
+    *,
+    retried: tuple[type[Exception], ...] = RETRIED,
+    stop: Event | None = None,
+) -> _Result:
     """Return what ``action`` returns, tried again while it raises one of ``retried``.
 
-    What the last attempt raises is let through, and what the second one raises at a server that
-    cannot be reached.
+    What the last attempt raises is let through, what the second one raises at a server that cannot
+    be reached, and what any raises once ``stop`` is set.
     """
+    stop = stop or Event()
     for attempt in range(1, ATTEMPTS):
         try:
             return action()
         except retried as error:
             if isinstance(error, UnreachableError) and attempt >= FIRST_ATTEMPTS:
                 raise
-            pause(attempt, error, Event())
+            pause(attempt, error, stop)
+            if stop.is_set():
+                raise
     return action()
