@@ -109,7 +109,6 @@ def test_a_hub_url_has_a_repository_a_revision_and_a_file(
     assert (location.repository, location.revision, location.key) == (repository, revision, key)
     assert parse_location(location.url) == location
     assert location.is_prefix is (key == "")
-    assert not location.is_writable
 
 
 def test_a_web_url_is_taken_whole_and_shown_without_its_query() -> None:

@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote, urlsplit
 
-from zse.errors import NotFoundError, StoreError, UsageError, ZSEError
+from zse.errors import NotFoundError, StoreError, ZSEError
 from zse.store.http.ranged import Facts, Request
 from zse.store.http.retry import BUSY_STATUSES, BusyServerError
 from zse.store.location import parse_location
@@ -71,17 +71,7 @@ class HubPlace:
         return {"Authorization": f"Bearer {token}"} if token else {}
 
     def request(self) -> Request:
-        """Return how the file is asked for.
-
-        Raises:
-            UsageError: It is a folder.
-        """
         location = self._location
-        if location.is_prefix:
-            raise UsageError(
-                f"{location} names a folder, not a file",
-                hint=f"Add a name: {location.url.rstrip('/')}/NAME",
-            )
         revision = quote(self._commit or location.revision or "main", safe="")
         path = quote(location.key, safe="/-_.~")
         url = f"{self.endpoint}/{location.repository}/resolve/{revision}/{path}"

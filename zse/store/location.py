@@ -68,11 +68,6 @@ class Location:
         return self.scheme in ("s3", "hf") and (not self.key or self.key.endswith("/"))
 
     @property
-    def is_writable(self) -> bool:
-        """Whether objects can be put here."""
-        return self.scheme in ("file", "s3")
-
-    @property
     def name(self) -> str:
         """The last part of the path or key."""
         if self.is_local:
@@ -252,6 +247,15 @@ def _hub_page(url: str, path: str) -> Location | None:
     key = "/".join(part for part in rest if part)
     slash = "/" if kind == "tree" and key else ""
     return _parse_hub(url, f"{owner}/{name}{at_revision}/{key}{slash}")
+
+
+def check_is_object(location: Location) -> None:
+    """Refuse a folder, with a UsageError, where an object is asked for."""
+    if location.is_prefix or (location.is_local and location.path.is_dir()):
+        raise UsageError(
+            f"{location} names a folder, not an object",
+            hint=f"Add a name: {location.url.rstrip('/')}/NAME",
+        )
 
 
 def is_loopback(host: str) -> bool:

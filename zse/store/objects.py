@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from zse.store.http.pool import HttpPool
 from zse.store.http.ranged import PREFIX_BYTES, RangedObject
+from zse.store.location import check_is_object
 
 if TYPE_CHECKING:
     from zse.settings import Settings
@@ -22,6 +23,7 @@ def open_object(
         NotFoundError: There is no such object.
         StoreError: The server refuses, cannot be reached or does not honour ranges.
     """
+    check_is_object(location)
     # Here, so that nobody loads what speaks to others than his own server.
     if location.scheme == "s3":
         from zse.store.s3_object import S3Place, account_of

@@ -9,7 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit
 
-from zse.errors import StoreError, UsageError
+from zse.errors import StoreError
 from zse.store.http.credentials import CredentialChain
 from zse.store.http.pool import HttpPool
 from zse.store.http.profiles import load_profile
@@ -92,18 +92,9 @@ def account_of(aws: AWSSettings, proxies: ProxySettings) -> S3Account:
 
 
 class S3Place:
-    """How one object is asked for; see ``Place``.
-
-    Raises:
-        UsageError: The location names a folder.
-    """
+    """How one object is asked for; see ``Place``."""
 
     def __init__(self, location: Location, account: S3Account) -> None:
-        if location.is_prefix:
-            raise UsageError(
-                f"{location.url} names a folder, not an object",
-                hint=f"Add a name: {location.url.rstrip('/')}/NAME",
-            )
         self._location, self._account = location, account
         self._region = account.region
         self._is_anonymous = False

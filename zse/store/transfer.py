@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from zse.errors import UsageError
 from zse.store.copying import copy_object
 from zse.store.local import LocalStore, LocalWriter
-from zse.store.location import parse_location
+from zse.store.location import check_is_object, parse_location
 from zse.store.partial import PartialWriter, identity_of
 from zse.store.remote import RemoteStore
 
@@ -48,15 +48,11 @@ def open_writable(url: str | Path | Location, settings: Settings) -> WritableSto
         UsageError: The location is not well formed, names a folder, or can only be read.
     """
     location = parse_location(url)
-    if not location.is_writable:
+    if location.scheme not in ("file", "s3"):
         raise UsageError(
             f"{location} can be read, not written", hint="Write to a path or to s3://bucket/key."
         )
-    if location.is_prefix or (location.is_local and location.path.is_dir()):
-        raise UsageError(
-            f"{location} names a folder, not an object",
-            hint=f"Add a name: {location.url.rstrip('/')}/NAME",
-        )
+    check_is_object(location)
     if location.is_local:
         return LocalStore(location)
     from zse.store.s3 import S3Store

@@ -23,14 +23,12 @@ class WebPlace:
         self.name = str(location)
 
     def request(self) -> Request:
-        """Return how the file is asked for."""
         return Request(url=self._address)
 
     def describe(self, pool: HttpPool) -> Facts | None:  # noqa: ARG002 - the first range tells all
         return None
 
     def refusal(self, answer: Answer) -> ZSEError:
-        """Return what an answer means."""
         if answer.status in (404, 410):
             return NotFoundError(f"{self.name} does not exist", hint="Check the address.")
         return StoreError(
