@@ -19,8 +19,8 @@ from zse.store.cache_items import (
     is_item_used,
     remove_idle_locks,
     remove_item,
+    shrink,
 )
-from zse.store.cache_room import shrink
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

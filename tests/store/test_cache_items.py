@@ -12,9 +12,15 @@ import pytest
 import zse
 from zse.errors import DiskFullError, StoreError
 from zse.settings import Settings
-from zse.store.cache_items import find_items, is_item_used, remove_idle_locks, remove_item
+from zse.store.cache_items import (
+    filling,
+    find_items,
+    is_item_used,
+    remove_idle_locks,
+    remove_item,
+    shrink,
+)
 from zse.store.cache_kinds import KINDS
-from zse.store.cache_room import filling, shrink
 from zse.store.cache_use import TAG_NAME, make_cache_folder, usable, using
 
 SOURCES = Path(zse.__file__).parent

@@ -166,7 +166,7 @@ def _build(
     from zse.oci.image.build import build_image
     from zse.oci.image.options import ModelMode
     from zse.oci.image.preflight import check_model, check_options, check_places
-    from zse.store.cache_room import filling
+    from zse.store.cache_items import filling
 
     check_options(recipe, options)
     check_places(recipe, options)

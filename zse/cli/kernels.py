@@ -70,7 +70,7 @@ def build(
     from zse.kernels.build.builder import build_pack
     from zse.kernels.catalog import all_variants
     from zse.kernels.sources import source_digest
-    from zse.store.cache_room import filling
+    from zse.store.cache_items import filling
     from zse.store.overwrite import check_output
     from zse.store.whole import write_whole
 

@@ -12,10 +12,9 @@ import time
 from typing import TYPE_CHECKING
 
 from zse.errors import DiskFullError
-from zse.store.cache_items import find_items
+from zse.store.cache_items import find_items, shrink
 from zse.store.cache_kinds import MODELS
 from zse.store.cache_models import find_models, lock_of, record_of
-from zse.store.cache_room import shrink
 from zse.store.cache_use import ROOM_HINT, make_cache_folder, usable
 from zse.store.copying import copy_object
 from zse.store.locks import hold, locked

@@ -1,4 +1,7 @@
-"""The things in the cache folder: found by their kinds, measured, removed when nobody uses them."""
+"""The things in the cache folder: found by their kinds, measured, removed when nobody uses them.
+
+What was used longest ago goes first when all of it is more than the limit.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,14 @@ from typing import TYPE_CHECKING
 
 from zse.store.cache_kinds import KINDS, MODELS, CacheItem, Kind
 from zse.store.cache_models import find_models, is_model_used, remove_left_notes, remove_model
-from zse.store.cache_use import cleaning, is_area_used, usable
-from zse.store.locks import is_used, remove_unused
+from zse.store.cache_use import area_lock, is_tagged, usable, using
+from zse.store.locks import is_locked, is_used, locked_if_free, remove_unused
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
+
+    from zse.settings import Settings
 
 
 def find_items(cache_dir: Path, kinds: Iterable[Kind] = KINDS) -> list[CacheItem]:
@@ -44,7 +49,7 @@ def is_item_used(cache_dir: Path, item: CacheItem) -> bool:
     """Whether a process has a thing open, or uses others of its folder."""
     if item.kind == MODELS.name:
         return is_model_used(item.path)
-    if is_area_used(cache_dir, kind_named(item.kind).area):
+    if is_locked(area_lock(cache_dir, _kind_of(item).area)):
         return True
     with contextlib.suppress(OSError):
         return item.path.is_file() and is_used(item.path)
@@ -61,7 +66,7 @@ def remove_item(cache_dir: Path, item: CacheItem) -> bool:
         is_removed = remove_model(item.path)
         _remove_empty_folders(item.path.parent, cache_dir)
         return is_removed
-    with cleaning(cache_dir, kind_named(item.kind).area) as is_removed:
+    with locked_if_free(area_lock(cache_dir, _kind_of(item).area)) as is_removed:
         is_removed = is_removed and _remove(item.path)
         if is_removed:
             _remove_empty_folders(item.path.parent, cache_dir)
@@ -77,13 +82,55 @@ def remove_idle_locks(cache_dir: Path) -> None:
     remove_left_notes(cache_dir / MODELS.area)
     _remove_empty_folders(cache_dir / MODELS.area, cache_dir)
     for area in {kind.area for kind in KINDS}:
-        if (cache_dir / f"{area}.lock").exists():
-            with cleaning(cache_dir, area):
+        lock = area_lock(cache_dir, area)
+        if lock.exists():
+            with locked_if_free(lock):
                 pass  # which removes it
 
 
-def kind_named(name: str) -> Kind:
-    return next(kind for kind in KINDS if kind.name == name)
+def shrink(cache_dir: Path, most_bytes: int, *, keep: Path | None = None) -> list[CacheItem]:
+    """Remove things, those used longest ago first, until the rest takes ``most_bytes``.
+
+    What is in use stays, and what is the user's own work. In a folder that zse did not begin
+    everything stays.
+
+    Args:
+        keep: A model that stays, finished or not.
+
+    Returns:
+        What was removed.
+    """
+    items = find_items(cache_dir) if is_tagged(cache_dir) else []
+    total_bytes = sum(item.size_bytes for item in items)
+    removed = []
+    for item in items:
+        if total_bytes <= most_bytes:
+            break
+        if item.path == keep or _kind_of(item).is_work:
+            continue
+        with contextlib.suppress(OSError):  # another user's, or gone
+            if remove_item(cache_dir, item):
+                total_bytes -= item.size_bytes
+                removed.append(item)
+    return removed
+
+
+@contextlib.contextmanager
+def filling(settings: Settings, area: str) -> Iterator[Path]:
+    """As ``using``; afterwards the whole cache is brought below its limit.
+
+    Raises:
+        StoreError: The folder cannot be used.
+        DiskFullError: Its disk is full.
+    """
+    with using(settings.cache_dir, area) as folder:
+        yield folder
+    if settings.cache_bytes:
+        shrink(settings.cache_dir, settings.cache_bytes)
+
+
+def _kind_of(item: CacheItem) -> Kind:
+    return next(kind for kind in KINDS if kind.name == item.kind)
 
 
 def _matches(cache_dir: Path, kind: Kind) -> Iterator[Path]:

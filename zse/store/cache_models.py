@@ -17,7 +17,6 @@ from zse.store.cache_kinds import MODELS, CacheItem
 from zse.store.locks import is_locked, is_used, locked_if_free, remove_unused
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Iterable
     from pathlib import Path
 
@@ -118,19 +117,15 @@ def _described(stem: str, files: Iterable[Path]) -> CacheItem | None:
     path = _whole(next(iter(data)))
     is_whole = path in data
     record = record_of(path)
-    used = facts[record] if is_whole and record in facts else max(facts.values(), key=_time_of)
+    used = [facts[record]] if is_whole and record in facts else facts.values()
     return CacheItem(
         kind=MODELS.name,
         name=_recorded_origin(record) or stem,
         path=path,
         size_bytes=sum(found.st_size for found in data.values()),
-        used_seconds=used.st_mtime,
+        used_seconds=max(found.st_mtime for found in used),
         is_whole=is_whole,
     )
-
-
-def _time_of(facts: os.stat_result) -> float:
-    return facts.st_mtime
 
 
 def _recorded_origin(record: Path) -> str:

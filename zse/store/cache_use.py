@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from zse.errors import DiskFullError, StoreError
 from zse.store.local import FULL_ERRORS
-from zse.store.locks import is_locked, locked_if_free, shared
+from zse.store.locks import shared
 from zse.store.whole import write_whole
 
 if TYPE_CHECKING:
@@ -106,25 +106,14 @@ def using(cache_dir: Path, area: str) -> Iterator[Path]:
     """
     with usable(cache_dir):
         make_cache_folder(cache_dir)
-        with shared(_lock_of(cache_dir, area)):
+        with shared(area_lock(cache_dir, area)):
             folder = cache_dir / area
             folder.mkdir(parents=True, exist_ok=True)
             yield folder
 
 
-def is_area_used(cache_dir: Path, area: str) -> bool:
-    """Whether a process is in a ``using`` block of this folder."""
-    return is_locked(_lock_of(cache_dir, area))
-
-
-@contextlib.contextmanager
-def cleaning(cache_dir: Path, area: str) -> Iterator[bool]:
-    """Keep others out of a folder of the cache if nobody uses it; tell whether that is so."""
-    with locked_if_free(_lock_of(cache_dir, area)) as is_free:
-        yield is_free
-
-
-def _lock_of(cache_dir: Path, area: str) -> Path:
+def area_lock(cache_dir: Path, area: str) -> Path:
+    """Return the lock of a folder of the cache, which a ``using`` block holds."""
     return cache_dir / f"{area}.lock"
 
 
