@@ -6,13 +6,13 @@ writing, is done by boto3, which is imported for it alone.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from zse.store.base import Entry, Progress, Transfer
 from zse.store.checksum import Checksum, etag_md5
-from zse.store.location import Location
 from zse.store.remote import RemoteStore
-from zse.store.s3_client import client_of, translated_errors
+from zse.store.s3_client import client_of, list_below
 from zse.store.s3_object import S3Place, account_of
 from zse.store.s3_upload import upload_file
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from zse.settings import Settings
     from zse.store.http.ranged import Facts
+    from zse.store.location import Location
 
 
 class S3Store(RemoteStore):
@@ -44,15 +45,9 @@ class S3Store(RemoteStore):
 
     def list(self) -> Iterator[Entry]:
         """Yield the objects whose key is this one or lies below it, sorted by key."""
-        bucket, key = self._location.bucket, self._location.key
-        below = key if not key or key.endswith("/") else key + "/"
-        pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=key)
-        with translated_errors(self._location):
-            for page in pages:
-                for item in page.get("Contents", ()):
-                    if item["Key"] == key or item["Key"].startswith(below):
-                        place = Location(scheme="s3", bucket=bucket, key=item["Key"])
-                        yield Entry(location=place, size_bytes=int(item["Size"]))
+        for item in list_below(self._client, self._location, "list_objects_v2", "Contents"):
+            place = replace(self._location, key=item["Key"])
+            yield Entry(location=place, size_bytes=int(item["Size"]))
 
     def put_file(
         self, local_path: Path, *, progress: Progress | None = None, resume: bool = False

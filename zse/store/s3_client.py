@@ -99,6 +99,25 @@ def list_buckets(client: Any) -> list[str]:
         return sorted(str(bucket["Name"]) for bucket in client.list_buckets().get("Buckets", ()))
 
 
+def list_below(
+    client: Any, location: Location, operation: str, field: str
+) -> Iterator[dict[str, Any]]:
+    """Yield what an operation lists in the field of its pages: at this key, or below it.
+
+    Raises:
+        NotFoundError: The bucket does not exist.
+        StoreError: The storage failed.
+    """
+    key = location.key
+    below = key if not key or key.endswith("/") else key + "/"
+    with translated_errors(location):
+        pages = client.get_paginator(operation).paginate(Bucket=location.bucket, Prefix=key)
+        for page in pages:
+            for item in page.get(field, ()):
+                if item["Key"] == key or item["Key"].startswith(below):
+                    yield item
+
+
 @contextlib.contextmanager
 def translated_errors(location: Location) -> Iterator[None]:
     """Turn botocore's errors about a location into those that say what to do next."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from zse.records import record
 from zse.store.cache_use import make_cache_folder
-from zse.store.s3_client import translated_errors
+from zse.store.s3_client import list_below, translated_errors
 from zse.store.whole import write_whole
 
 if TYPE_CHECKING:
@@ -53,21 +53,13 @@ def list_unfinished(client: Any, location: Location) -> Iterator[UnfinishedUploa
         NotFoundError: The bucket does not exist.
         StoreError: The storage failed.
     """
-    key = location.key
-    below = key if not key or key.endswith("/") else key + "/"
-    with translated_errors(location):
-        pages = client.get_paginator("list_multipart_uploads").paginate(
-            Bucket=location.bucket, Prefix=key
+    for item in list_below(client, location, "list_multipart_uploads", "Uploads"):
+        started = item.get("Initiated")
+        yield UnfinishedUpload(
+            key=item["Key"],
+            upload_id=item["UploadId"],
+            started=started.isoformat() if started else "",
         )
-        for page in pages:
-            for item in page.get("Uploads", ()):
-                if item["Key"] == key or item["Key"].startswith(below):
-                    started = item.get("Initiated")
-                    yield UnfinishedUpload(
-                        key=item["Key"],
-                        upload_id=item["UploadId"],
-                        started=started.isoformat() if started else "",
-                    )
 
 
 def list_parts(client: Any, location: Location, upload_id: str) -> dict[int, tuple[str, int]]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import hashlib
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from zse.errors import StoreError
@@ -38,6 +37,7 @@ SHA256_KEY = "zse-sha256"
 PART_BYTES = 2 * CHUNK_BYTES
 MAX_PARTS = 10_000
 WRITERS = 4
+_OTHER_WRITER = "Something else wrote the same key at the same time, or the server is faulty."
 
 
 def part_bytes_for(size_bytes: int) -> int:
@@ -67,25 +67,27 @@ def upload_file(
         StoreError: The upload failed, or the file changed meanwhile.
     """
     with UploadSource(local_path) as source:
-        digest = source.sha256()
         upload = _Upload(
             client=client,
             source=source,
             location=location,
             cache_dir=cache_dir,
-            sha256=digest,
+            sha256=source.sha256(),
             progress=progress or (lambda _done, _total: None),
             resume=resume,
         )
         with translated_errors(location):
             sent = upload.run()
-    _check_written(client, location, source.size_bytes, digest, sent.etag)
+            upload.check_written(sent.etag)
     return Transfer(
-        size_bytes=source.size_bytes, sha256=digest, verified=True, resumed_bytes=sent.resumed_bytes
+        size_bytes=source.size_bytes,
+        sha256=upload.sha256,
+        verified=True,
+        resumed_bytes=sent.resumed_bytes,
     )
 
 
-@dataclass(frozen=True, kw_only=True, order=True)
+@record
 class _Part:
     """One part that the server has."""
 
@@ -134,6 +136,24 @@ class _Upload:
                 self._abandon(upload_id)
                 raise
 
+    def check_written(self, etag: str) -> None:
+        """Read back size, digest and ETag of a fresh object."""
+        head = self.client.head_object(**self._target)
+        place, size_bytes = self.location.url, self.source.size_bytes
+        found = (head["ContentLength"], head.get("Metadata", {}).get(SHA256_KEY))
+        if found != (size_bytes, self.sha256):
+            raise StoreError(
+                f"{place} reads back as {found[0]} bytes, sha256 {found[1]}; written were "
+                f"{size_bytes} bytes, sha256 {self.sha256}",
+                hint=_OTHER_WRITER,
+            )
+        shown = head.get("ETag", "")
+        headers = head["ResponseMetadata"]["HTTPHeaders"]
+        if etag_md5(shown, headers) and shown.strip('"') != etag:
+            raise StoreError(
+                f"{place} has the ETag {shown}; the bytes sent have {etag}", hint=_OTHER_WRITER
+            )
+
     def _send_whole(self) -> _Sent:
         body = self.source.read(0, self.source.size_bytes)
         self.source.require_unchanged()
@@ -165,16 +185,14 @@ class _Upload:
             pool.submit(self._send_part, upload_id, number, part_bytes, held.get(number))
             for number in range(1, count + 1)
         ]
-        parts: list[_Part] = []
         done_bytes = resumed_bytes = 0
         for future in as_completed(futures):
             part, was_there = future.result()
-            parts.append(part)
             done_bytes += part.length
             resumed_bytes += part.length * was_there
             self.progress(done_bytes, self.source.size_bytes)
         self.source.require_unchanged()
-        parts.sort()
+        parts = [future.result()[0] for future in futures]
         listing = [{"PartNumber": part.number, "ETag": part.etag} for part in parts]
         self.client.complete_multipart_upload(
             **self._target, UploadId=upload_id, MultipartUpload={"Parts": listing}
@@ -243,28 +261,6 @@ class _Upload:
     @property
     def _endpoint(self) -> str:
         return str(self.client.meta.endpoint_url)
-
-
-def _check_written(
-    client: Any, location: Location, size_bytes: int, digest: str, etag: str
-) -> None:
-    """Read back size, digest and ETag of a fresh object."""
-    with translated_errors(location):
-        head = client.head_object(Bucket=location.bucket, Key=location.key)
-    found = (head["ContentLength"], head.get("Metadata", {}).get(SHA256_KEY))
-    if found != (size_bytes, digest):
-        raise StoreError(
-            f"{location.url} reads back as {found[0]} bytes, sha256 {found[1]}; written were "
-            f"{size_bytes} bytes, sha256 {digest}",
-            hint="Something else wrote the same key at the same time, or the server is faulty.",
-        )
-    shown = head.get("ETag", "")
-    headers = head["ResponseMetadata"]["HTTPHeaders"]
-    if etag_md5(shown, headers) and shown.strip('"') != etag:
-        raise StoreError(
-            f"{location.url} has the ETag {shown}; the bytes sent have {etag}",
-            hint="Something else wrote the same key at the same time, or the server is faulty.",
-        )
 
 
 def _md5(data: bytes | bytearray) -> bytes:

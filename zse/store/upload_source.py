@@ -7,8 +7,9 @@ import os
 import stat
 from typing import TYPE_CHECKING, Self
 
-from zse.errors import NotFoundError, StoreError
+from zse.errors import StoreError
 from zse.store.base import CHUNK_BYTES
+from zse.store.local import translated_os_error
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,10 +27,8 @@ class UploadSource:
         self._path = path
         try:
             self._file_descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError as error:
-            raise NotFoundError(f"{path} does not exist", hint="Check the path.") from error
         except OSError as error:
-            raise StoreError(f"cannot read {path}: {error.strerror}", hint="Check it.") from error
+            raise translated_os_error(error, path, "read") from error
         status = os.fstat(self._file_descriptor)
         self._signature = status.st_size, status.st_mtime_ns
         self.size_bytes = status.st_size
@@ -65,9 +64,7 @@ class UploadSource:
             try:
                 count = os.preadv(self._file_descriptor, [view[filled:]], offset + filled)
             except OSError as error:
-                raise StoreError(
-                    f"cannot read the file to upload: {error.strerror}", hint="Check its disk."
-                ) from error
+                raise translated_os_error(error, self._path, "read") from error
             if count == 0:
                 raise StoreError(
                     "the file became shorter while it was uploaded",
