@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from zse.format.errors import Misuse
 from zse.format.validate import validate
@@ -68,6 +68,12 @@ class ModelFile:
     def close(self) -> None:
         """Stop reading."""
         raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def _find(
         self, kind: str, known: Mapping[str, _Listed], name: str, others: str = ""

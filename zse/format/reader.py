@@ -11,7 +11,7 @@ import mmap
 import os
 import stat
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from zse.errors import NotFoundError, UsageError
 from zse.format.container import PREFIX_BYTES, checked_header
@@ -219,12 +219,6 @@ class ZSEReader(ModelFile):
         self._file.close()
         with contextlib.suppress(BufferError):
             self._map.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _open_view(self) -> memoryview:
         if self._view is None:

@@ -6,7 +6,7 @@ It answers what ``ZSEReader`` answers about a file, except for tensors: those go
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from zse.format.container import PREFIX_BYTES, check_digest
 from zse.format.errors import Misuse
@@ -79,12 +79,6 @@ class RemoteReader(ModelFile):
         if not self._closed:
             self._closed = True
             self.source.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _fetch(self, section: Section) -> bytes:
         data = self._read(section.offset_bytes, section.length_bytes)
