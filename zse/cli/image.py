@@ -100,8 +100,7 @@ def verify(
 
 def _expectations(base: str, locks: Path | None) -> Expectations:
     """Read the base's layers where it is named by a place, not only by a digest."""
-    from zse.oci.image.inspect import platform_manifests
-    from zse.oci.image.source import open_image
+    from zse.oci.image.source import open_image, platform_manifests
     from zse.oci.image.verify import Expectations
 
     if not base or base.startswith("sha256:"):

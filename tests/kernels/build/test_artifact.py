@@ -17,6 +17,7 @@ from zse.kernels.errors import KernelPackError
 from zse.kernels.sources import source_digest
 from zse.oci.errors import DigestMismatchError, LayoutError
 from zse.oci.layout.folder import ImageLayout
+from zse.oci.layout.index import choose_image
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -66,7 +67,7 @@ def test_the_manifest_lists_each_pack_as_it_is(packs: list[Path], tmp_path: Path
     place = f"oci:{tmp_path / 'layout'}"
     digest = push(place, packs, auth_file=tmp_path, report=print)
     layout = ImageLayout.open(tmp_path / "layout")
-    assert layout.find_image(source_digest()).digest == digest
+    assert choose_image(layout.manifests(), source_digest(), place="oci:out").digest == digest
     document = json.loads(layout.read_blob(digest))
     assert document["artifactType"] == ARTIFACT_TYPE
     assert document["annotations"] == {"dev.zse.kernels.sources": source_digest()}
@@ -117,7 +118,7 @@ def test_what_is_no_artifact_of_packs_is_refused(
     digest = push(place, packs, auth_file=tmp_path, report=print)
     layout = ImageLayout.open(tmp_path / "layout")
     document = {**json.loads(layout.read_blob(digest)), **change}
-    found = layout.find_image(source_digest()).to_json()
+    found = choose_image(layout.manifests(), source_digest(), place="oci:out").to_json()
     changed = layout.add("x", json.dumps(document).encode()).digest
     index = {"manifests": [{**found, "digest": changed}]}
     (tmp_path / "layout" / "index.json").write_text(json.dumps(index))

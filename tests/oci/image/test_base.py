@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gzip
 import lzma
+from pathlib import Path
 
 import pytest
 import zstandard
@@ -12,13 +13,13 @@ from zse.errors import NotFoundError
 from zse.oci.errors import BadReferenceError, ImageRule, LayoutError
 from zse.oci.image.base import (
     Base,
-    base_from_layout,
-    base_from_registry,
     check_can_carry,
     layer_from_rootfs,
     parse_base,
+    read_base,
     suite_of,
 )
+from zse.oci.image.source import RegistrySource, open_image
 from zse.oci.layout.folder import ImageLayout
 from zse.oci.layout.layer import Compression
 from zse.oci.layout.manifest import (
@@ -30,7 +31,6 @@ from zse.oci.layout.manifest import (
     digest_of,
 )
 from zse.oci.registry.client import Registry
-from zse.oci.registry.download import pull_blob
 from zse.oci.registry.reference import parse_reference
 
 ROOTFS = make_tar([("usr/bin/python3", b"binary")])
@@ -82,11 +82,16 @@ def test_rootfs_that_is_no_whole_tar_is_refused_and_not_kept(tmp_path, content):
     assert list(blobs.iterdir()) == []
 
 
+def read_layout(place):
+    with open_image(f"oci:{place}", auth_file=Path("/none")) as source:
+        return read_base(source, platform="linux/amd64", cache=Path("/none"))
+
+
 def test_folder_that_is_no_layout_is_no_base(tmp_path):
     with pytest.raises(LayoutError):
-        base_from_layout(str(tmp_path), platform="linux/amd64")
+        read_layout(tmp_path)
     with pytest.raises(NotFoundError, match="none does not exist"):
-        base_from_layout(f"{tmp_path / 'none'}:1", platform="linux/amd64")
+        read_layout(f"{tmp_path / 'none'}:1")
 
 
 @pytest.mark.parametrize(
@@ -105,7 +110,7 @@ def test_manifest_that_is_none_is_an_error_with_words(tmp_path, manifest):
     content = manifest.replace(b"CONFIG", canonical_json(layout.add("c", b"[]").to_json()))
     layout.add_image(layout.add(MEDIA_TYPE_MANIFEST, content), "1")
     with pytest.raises(BadReferenceError, match="is not an image"):
-        base_from_layout(str(tmp_path), platform="linux/amd64")
+        read_layout(tmp_path)
 
 
 def test_base_whose_config_lacks_layers_can_carry_none():
@@ -121,7 +126,7 @@ def test_layer_whose_digest_is_a_path_reaches_no_file(tmp_path):
     registry = Registry(parse_reference("127.0.0.1:5000/base:1"), transport=None)
     escape = Descriptor(media_type="l", digest="sha256:../secret", size_bytes=6)
     with pytest.raises(LayoutError, match="not a sha256 digest"):
-        pull_blob(registry, escape, tmp_path / "blobs")
+        RegistrySource(registry).fetch(escape, tmp_path / "blobs")
 
 
 def test_docker_image_of_a_registry_is_a_base_and_its_layers_are_not_fetched(tmp_path):
@@ -154,7 +159,7 @@ def test_docker_image_of_a_registry_is_a_base_and_its_layers_are_not_fetched(tmp
         },
     )
     registry = Registry(parse_reference("127.0.0.1:5000/base:1"), transport=fake.transport())
-    base = base_from_registry(registry, platform="linux/amd64", cache=tmp_path)
+    base = read_base(RegistrySource(registry), platform="linux/amd64", cache=tmp_path)
     assert base.digest == digest_of(manifest)
     assert base.config["config"]["Env"] == ["A=1"]
     assert base.layers[0].media_type == "application/vnd.oci.image.layer.v1.tar+gzip"

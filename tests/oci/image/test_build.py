@@ -3,27 +3,23 @@ from __future__ import annotations
 import io
 import os
 import tarfile
+from pathlib import Path
 
 import pytest
 from oci_builders import MODEL, FakeRegistry, fill_cache, read_json, read_layer
 
 from zse.errors import NotFoundError, UsageError
 from zse.oci.image.options import ModelMode
-from zse.oci.layout.folder import ImageLayout
+from zse.oci.image.source import open_image, platform_manifests
 from zse.oci.layout.layer import Compression
-from zse.oci.layout.manifest import Descriptor
 from zse.oci.registry import client
 from zse.oci.registry.client import Registry
 from zse.store.overwrite import WouldReplaceError
 
 
 def config_of(layout) -> dict:
-    manifest = ImageLayout.open(layout).find_manifest("1", platform="linux/amd64")
-    return read_json(layout, Descriptor.from_json(_json(manifest)["config"]).digest)
-
-
-def _json(data: bytes) -> dict:
-    return read_json.__globals__["json"].loads(data)
+    with open_image(f"oci:{layout}:1", auth_file=Path("/none")) as source:
+        return dict(platform_manifests(source)[1][0].config)
 
 
 def test_image_is_a_layout_with_all_its_blobs(build, project):

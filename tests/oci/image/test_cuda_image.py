@@ -13,9 +13,10 @@ from sample_packs import sample_pack
 
 from zse.deploy.measure.runners import RUNNERS, first_that_works
 from zse.oci.errors import LockError
-from zse.oci.image.base import base_from_layout
+from zse.oci.image.base import read_base
 from zse.oci.image.build import build_image
 from zse.oci.image.options import BuildOptions, BuiltImage
+from zse.oci.image.source import open_image
 from zse.oci.image.unpack import unpack
 from zse.oci.image.unpacked import UnpackedImage
 from zse.oci.layout.layer import Compression
@@ -65,8 +66,9 @@ def built(tmp_path_factory) -> tuple[BuiltImage, UnpackedImage]:
         image = build_image(
             recipe, replace(options, is_lock_updated=True, locks=work / "locks"), print
         )
-    base = base_from_layout(f"{work / 'image'}:1", platform="linux/amd64")
-    unpack(base, work / "rootfs")
+    with open_image(f"oci:{work / 'image'}:1", auth_file=Path("/none")) as source:
+        base = read_base(source, platform="linux/amd64", cache=work)
+        unpack(base, work / "rootfs")
     unpacked = UnpackedImage(
         layout=work / "image",
         tag="1",

@@ -3,13 +3,14 @@ from __future__ import annotations
 import gzip
 import json
 import tarfile
+from pathlib import Path
 
 import pytest
 from oci_builders import FakeRegistry, make_tar, read_json
 
 from zse.errors import NotFoundError
 from zse.oci.errors import BadReferenceError, LayoutError, RegistryError
-from zse.oci.image.base import base_from_layout, parse_base
+from zse.oci.image.base import parse_base, read_base
 from zse.oci.image.inspect import inspect_image
 from zse.oci.image.source import open_image
 from zse.oci.image.verify import Expectations, verify_image
@@ -175,7 +176,9 @@ def test_layout_or_file_that_is_there_needs_no_word_before_it(build, look, proje
     monkeypatch.chdir(project)
     for name in ("out", "./out", "out:1", str(project / "out"), "image.tar", "image.tar:1"):
         assert look(name).digest == built.digest
-    assert base_from_layout(parse_base("out").value, platform="linux/amd64").digest == built.digest
+    with open_image(f"oci:{parse_base('out').value}", auth_file=Path("/none")) as source:
+        base = read_base(source, platform="linux/amd64", cache=project)
+    assert base.digest == built.digest
 
 
 def test_folder_that_is_no_layout_does_not_hide_a_reference(look, fake, project, monkeypatch):

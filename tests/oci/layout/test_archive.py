@@ -16,6 +16,7 @@ from zse.oci.image.source import open_image
 from zse.oci.image.verify import Expectations, verify_image
 from zse.oci.layout.archive import write_archive
 from zse.oci.layout.folder import ImageLayout
+from zse.oci.layout.index import choose_image
 from zse.oci.layout.layer import Compression
 from zse.oci.registry.reference import parse_reference
 from zse.oci.statements.attestation import MEDIA_TYPE_INTOTO, MEDIA_TYPE_SPDX
@@ -76,7 +77,7 @@ def test_file_is_the_same_each_time(archive, build, project):
 def test_archive_that_cannot_be_finished_leaves_nothing(build, project):
     build()
     layout, target = ImageLayout.open(project / "out"), project / "image" / "a.tar"
-    top, name = layout.find_image("1"), parse_reference(NAME)
+    top, name = choose_image(layout.manifests(), "1", place="oci:out"), parse_reference(NAME)
     with pytest.raises(FileNotFoundError):
         write_archive(layout, top, [top], ["sha256:" + "0" * 64], name, target)
     assert list(target.parent.iterdir()) == []
@@ -85,7 +86,7 @@ def test_archive_that_cannot_be_finished_leaves_nothing(build, project):
 def test_manifest_that_is_none_cannot_be_archived(tmp_path, build, project):
     built = build()
     layout = ImageLayout.open(project / "out")
-    top, name = layout.find_image("1"), parse_reference(NAME)
+    top, name = choose_image(layout.manifests(), "1", place="oci:out"), parse_reference(NAME)
     blob = next(layer for layer in built.layers if layer.digest == layer.diff_id)
     broken = top.__class__(media_type="x", digest=blob.digest, size_bytes=1)
     with pytest.raises(LayoutError, match="not that of an image"):

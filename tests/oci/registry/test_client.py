@@ -7,7 +7,8 @@ import httpx
 import pytest
 from oci_builders import FakeRegistry, sha256_hex
 
-from zse.oci.errors import DigestMismatchError, RegistryAuthError, RegistryError
+from zse.oci.errors import DigestMismatchError, LayoutError, RegistryAuthError, RegistryError
+from zse.oci.image.source import RegistrySource, platform_manifests
 from zse.oci.layout.manifest import (
     MEDIA_TYPE_INDEX,
     MEDIA_TYPE_MANIFEST,
@@ -17,7 +18,6 @@ from zse.oci.layout.manifest import (
 from zse.oci.registry.client import Registry
 from zse.oci.registry.connection import MAX_ANSWER_BYTES
 from zse.oci.registry.credentials import Credentials
-from zse.oci.registry.download import pull_blob
 from zse.oci.registry.reference import parse_reference
 
 ME = Credentials(user="me", password="secret")
@@ -51,12 +51,7 @@ def test_manifest_comes_back_as_it_was_pushed(connect):
     digest = f"sha256:{sha256_hex(b'{}')}"
     assert not registry.push_manifest("1", b"{}", MEDIA_TYPE_MANIFEST)
     for name in ("1", digest):
-        found = registry.manifest(name)
-        assert (found.content, found.digest, found.media_type) == (
-            b"{}",
-            digest,
-            MEDIA_TYPE_MANIFEST,
-        )
+        assert registry.manifest(name) == b"{}"
 
 
 @pytest.mark.parametrize("auth", ["basic", "bearer"])
@@ -69,7 +64,7 @@ def test_token_is_asked_for_once_per_scope(connect, fake):
     fake.auth = "bearer"
     registry = connect(ME)
     for _ in range(3):
-        registry.small_blob(DESCRIPTOR)
+        RegistrySource(registry).document(DESCRIPTOR)
     assert len(fake.tokens_asked) == 1
     assert "scope=repository%3Aapp%3Apull" in fake.tokens_asked[0]
 
@@ -139,7 +134,7 @@ def test_plain_http_is_spoken_with_this_machine_only(connect, fake):
 
 def test_redirected_download_carries_no_token(connect, fake, tmp_path):
     fake.auth, fake.redirect_blobs_to = "basic", "https://blobs.example"
-    pull_blob(connect(ME), DESCRIPTOR, tmp_path)
+    RegistrySource(connect(ME)).fetch(DESCRIPTOR, tmp_path)
     assert fake.log[-1][1].startswith("https://blobs.example")
     assert fake.log[-1][2] == ""
 
@@ -147,7 +142,7 @@ def test_redirected_download_carries_no_token(connect, fake, tmp_path):
 def test_redirect_to_plain_http_is_refused(connect, fake, tmp_path):
     fake.redirect_blobs_to = "http://blobs.example"
     with pytest.raises(RegistryError, match="plain HTTP"):
-        pull_blob(connect(name="registry.example/app:1"), DESCRIPTOR, tmp_path)
+        RegistrySource(connect(name="registry.example/app:1")).fetch(DESCRIPTOR, tmp_path)
 
 
 def test_busy_registry_is_asked_again_after_the_time_it_names(connect, fake, waits):
@@ -160,7 +155,7 @@ def test_busy_registry_is_asked_again_after_the_time_it_names(connect, fake, wai
 def test_manifest_that_breaks_off_is_asked_for_again(connect, fake):
     connect().push_manifest("1", b"{}", MEDIA_TYPE_MANIFEST)
     fake.cut_manifests = 2
-    assert connect().manifest("1").content == b"{}"
+    assert connect().manifest("1") == b"{}"
     fake.cut_manifests = 99
     with pytest.raises(RegistryError, match="connection was cut"):
         connect().manifest("1")
@@ -208,10 +203,11 @@ def test_manifest_larger_than_memory_should_hold_is_refused(connect, fake):
         connect().manifest("1")
 
 
-def test_manifest_that_is_no_json_is_an_error_with_words(connect, fake):
-    fake.manifests["app", "1"] = (MEDIA_TYPE_MANIFEST, b"<html>")
-    with pytest.raises(RegistryError, match="not a JSON object"):
-        _ = connect().manifest("1").document
+@pytest.mark.parametrize("content", [b"<html>", b"[]"])
+def test_manifest_that_is_no_json_object_is_an_error_with_words(connect, fake, content):
+    fake.manifests["app", "1"] = (MEDIA_TYPE_MANIFEST, content)
+    with pytest.raises(LayoutError, match="is not an image"):
+        platform_manifests(RegistrySource(connect()))
 
 
 def test_wait_is_never_longer_than_a_minute(connect, fake, waits):
@@ -267,10 +263,10 @@ def test_unreachable_registry_is_an_error_with_words():
 def test_blob_with_other_bytes_is_refused_and_not_kept(connect, fake, tmp_path):
     fake.blobs["app"][DIGEST] = b"other bytes!"
     with pytest.raises(DigestMismatchError):
-        pull_blob(connect(), DESCRIPTOR, tmp_path)
+        RegistrySource(connect()).fetch(DESCRIPTOR, tmp_path)
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(DigestMismatchError):
-        connect().small_blob(DESCRIPTOR)
+        RegistrySource(connect()).document(DESCRIPTOR)
 
 
 def test_manifest_with_other_bytes_is_refused(connect, fake):
@@ -281,7 +277,7 @@ def test_manifest_with_other_bytes_is_refused(connect, fake):
 
 
 def test_blob_that_is_there_is_not_fetched_again(connect, fake, tmp_path):
-    pull_blob(connect(), DESCRIPTOR, tmp_path)
+    RegistrySource(connect()).fetch(DESCRIPTOR, tmp_path)
     fake.log.clear()
-    assert pull_blob(connect(), DESCRIPTOR, tmp_path).read_bytes() == BLOB
+    assert RegistrySource(connect()).fetch(DESCRIPTOR, tmp_path).read_bytes() == BLOB
     assert fake.log == []

@@ -4,9 +4,10 @@ import pytest
 from oci_builders import FakeRegistry, sha256_hex
 
 from zse.oci.errors import DigestMismatchError, RegistryError
+from zse.oci.image.source import RegistrySource
 from zse.oci.layout.manifest import Descriptor
 from zse.oci.registry.client import Registry
-from zse.oci.registry.download import pull_blob, stream_blob
+from zse.oci.registry.download import stream_blob
 from zse.oci.registry.reference import parse_reference
 
 BLOB = bytes(range(256)) * 12
@@ -61,5 +62,5 @@ def test_blob_with_too_many_bytes_is_refused(registry, fake):
 def test_broken_download_leaves_nothing(registry, fake, tmp_path):
     fake.blobs["app"][DESCRIPTOR.digest] = BLOB[::-1]
     with pytest.raises(DigestMismatchError):
-        pull_blob(registry, DESCRIPTOR, tmp_path)
+        RegistrySource(registry).fetch(DESCRIPTOR, tmp_path)
     assert list(tmp_path.iterdir()) == []

@@ -18,13 +18,12 @@ from token_server import PASSWORD, USER, token_server
 
 from zse.oci.errors import RegistryAuthError
 from zse.oci.image.inspect import inspect_image
-from zse.oci.image.source import open_image
+from zse.oci.image.source import RegistrySource, open_image
 from zse.oci.image.verify import Expectations, verify_image
 from zse.oci.layout.layer import Compression
 from zse.oci.layout.manifest import Descriptor
 from zse.oci.registry import upload
 from zse.oci.registry.client import Registry, open_registry
-from zse.oci.registry.download import pull_blob
 from zse.oci.registry.reference import parse_reference
 from zse.oci.registry.upload import Upload, push_blob
 
@@ -185,7 +184,7 @@ def test_download_outlives_cut_connections(faulty, blob, tmp_path):
     with open_at(address, "faults/down") as registry:
         push_blob(registry, DESCRIPTOR, lambda: blob)
         faults.cut_downloads_after = [300_000, 300_000]
-        path = pull_blob(registry, DESCRIPTOR, tmp_path / "pulled")
+        path = RegistrySource(registry).fetch(DESCRIPTOR, tmp_path / "pulled")
     assert path.read_bytes() == BLOB
     assert faults.cut_downloads_after == []
 

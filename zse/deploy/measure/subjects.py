@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 import sys
-import tarfile
-import zlib
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zse.deploy.measure.runners import RUNNERS, first_that_works
 from zse.deploy.measure.start import HOST, Subject
-from zse.errors import NotFoundError
 from zse.models.builtin import BUILTIN_MODELS
-from zse.oci.errors import LayoutError
-from zse.oci.image.base import base_from_layout, base_from_registry
+from zse.oci.image.base import read_base
 from zse.oci.image.python import host_architecture
+from zse.oci.image.source import open_image
 from zse.oci.image.unpack import unpack
 from zse.oci.image.unpacked import UnpackedImage
 from zse.oci.layout.index import with_kind
-from zse.oci.registry.client import open_registry
-from zse.oci.registry.reference import parse_reference
 from zse.store.location import is_address
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from zse.oci.image.base import Base
 
 RUNNER_ORDER = ("runc", "bwrap", "unshare+chroot", "unpacked layers")
 """Without the daemons of Docker and Podman, whose own time would be measured."""
@@ -81,7 +74,11 @@ def opened_image(
     Raises:
         ImageError: It cannot be read, unpacked, or started by anything here.
     """
-    with _read_image(name, scratch, auth_file, say) as image:
+    with open_image(_place(name), auth_file=auth_file) as source:
+        if source.repository[0]:
+            say(f"pulling {source.name} (not measured)")
+        platform = f"linux/{host_architecture()}"
+        image = read_base(source, platform=platform, cache=scratch / "blobs")
         say("unpacking (not measured)")
         unpack(image, scratch / "rootfs")
     config = {**(image.config.get("config") or {})}
@@ -102,45 +99,11 @@ def opened_image(
     )
 
 
-@contextmanager
-def _read_image(
-    name: str, scratch: Path, auth_file: Path, say: Callable[[str], None]
-) -> Iterator[Base]:
-    wanted = f"linux/{host_architecture()}"
-    name = with_kind(name).removeprefix("tar:")
-    if name.startswith("oci:"):
-        yield base_from_layout(name.removeprefix("oci:"), platform=wanted)
-    elif name.endswith(".tar"):
-        yield base_from_layout(str(_layout_of(Path(name).expanduser(), scratch)), platform=wanted)
-    else:
-        reference = parse_reference(name)
-        say(f"pulling {reference} (not measured)")
-        blobs = scratch / "layout" / "blobs" / "sha256"
-        blobs.mkdir(parents=True)
-        with open_registry(reference, auth_file) as registry:
-            yield base_from_registry(registry, platform=wanted, cache=blobs)
-
-
-def _layout_of(archive: Path, scratch: Path) -> Path:
-    """Unpack the tar file of a layout: blobs and two documents, nothing else is taken."""
-    layout = scratch / "layout"
-    (layout / "blobs" / "sha256").mkdir(parents=True)
-    try:
-        with tarfile.open(archive) as tar:
-            for member in tar:
-                name = member.name.removeprefix("./")
-                folder, _, last = name.rpartition("/")
-                is_blob = folder == "blobs/sha256" and last.isalnum()
-                source = tar.extractfile(member) if member.isreg() else None
-                if source is not None and (is_blob or name in ("index.json", "oci-layout")):
-                    with (layout / name).open("xb") as stream:
-                        while data := source.read(1 << 20):
-                            stream.write(data)
-    except FileNotFoundError:
-        raise NotFoundError(f"{archive} does not exist") from None
-    except (tarfile.TarError, IsADirectoryError, EOFError, zlib.error) as error:
-        raise LayoutError(f"{archive} is not an image archive: {error}") from error
-    return layout
+def _place(name: str) -> str:
+    """Return the name as images are opened by; an archive that is absent is none the less one."""
+    if name.endswith(".tar") and not name.startswith("tar:"):
+        return f"tar:{Path(name).expanduser()}"
+    return with_kind(name)
 
 
 def gpu_binds(rootfs: Path) -> dict[str, str]:

@@ -7,11 +7,10 @@ image goes to the same registry and copied blob by blob when it goes elsewhere, 
 from __future__ import annotations
 
 import gzip
-import json
 import lzma
 import tarfile
 import zlib
-from dataclasses import field, replace
+from dataclasses import field
 from typing import IO, TYPE_CHECKING, Any
 
 import zstandard
@@ -19,13 +18,9 @@ import zstandard
 from zse.errors import NotFoundError
 from zse.oci.debian.packages import SUITE_PYTHON
 from zse.oci.errors import BadReferenceError, ImageRule, LayoutError
-from zse.oci.layout.folder import ImageLayout
-from zse.oci.layout.index import split_place, with_kind
+from zse.oci.image.source import open_image, platform_manifests
+from zse.oci.layout.index import with_kind
 from zse.oci.layout.layer import Compression, Layer, open_stored, write_layer_from_tar
-from zse.oci.layout.manifest import INDEX_TYPES, Descriptor, choose_platform, digest_of
-from zse.oci.registry.client import open_registry
-from zse.oci.registry.download import pull_blob
-from zse.oci.registry.reference import parse_reference
 from zse.records import record
 
 if TYPE_CHECKING:
@@ -34,7 +29,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from zse.oci.image.options import BuildOptions
-    from zse.oci.registry.client import Registry
+    from zse.oci.image.source import ImageSource
+    from zse.oci.layout.manifest import Descriptor
 
 _TAR_CHUNK_BYTES = 1 << 20
 
@@ -90,68 +86,29 @@ def open_base(name: BaseName, platform: str, options: BuildOptions, stack: ExitS
         ImageError: Any of its subclasses: it cannot be read, or nothing can be put on top of it.
         NotFoundError: There is no such folder.
     """
-    if name.kind == "oci":
-        base = base_from_layout(name.value, platform=platform)
-    else:
-        reference = parse_reference(name.value)
-        registry = stack.enter_context(open_registry(reference, options.auth_file))
-        base = base_from_registry(registry, platform=platform, cache=options.downloads / "bases")
+    text = f"oci:{name.value}" if name.kind == "oci" else name.value
+    source = stack.enter_context(open_image(text, auth_file=options.auth_file))
+    base = read_base(source, platform=platform, cache=options.downloads / "bases")
     check_can_carry(base)
     return base
 
 
-def base_from_layout(value: str, *, platform: str) -> Base:
-    """Read a base from ``DIR[:TAG]``.
+def read_base(source: ImageSource, *, platform: str, cache: Path) -> Base:
+    """Read a base's manifest and config; its layers are fetched into ``cache``, while it is open.
 
     Raises:
-        NotFoundError: There is no such folder.
-        LayoutError: It is no layout, or holds no such image.
-        BadReferenceError: What it holds is no image, or not made for this platform.
-    """
-    folder, tag = split_place(value)
-    layout = ImageLayout.open(folder)
-
-    def fetch(descriptor: Descriptor) -> Path:
-        path = layout.blob_path(descriptor.digest)
-        if not path.is_file():
-            raise LayoutError(f"{folder} lacks the blob {descriptor.digest}")
-        return path
-
-    name = f"oci:{folder.name}"
-    manifest = layout.find_manifest(tag, platform=platform)
-    base = _parsed(name, manifest, lambda config: layout.read_blob(config.digest))
-    return replace(base, fetch=fetch)
-
-
-def base_from_registry(registry: Registry, *, platform: str, cache: Path) -> Base:
-    """Read a base's manifest and config from a registry.
-
-    Raises:
-        RegistryError: The registry refuses, or has no such image.
+        ImageError: Any of its subclasses: it cannot be read.
         BadReferenceError: It is no image, or not made for this platform.
     """
-    found = registry.manifest(registry.reference.identifier)
-    if found.media_type in INDEX_TYPES:
-        found = registry.manifest(choose_platform(found.document, platform).digest)
-    base = _parsed(str(registry.reference), found.content, registry.small_blob)
-    return replace(
-        base,
-        fetch=lambda descriptor: pull_blob(registry, descriptor, cache),
-        repository=(registry.reference.host, registry.reference.repository),
+    _, (image,) = platform_manifests(source, platform, error=BadReferenceError)
+    return Base(
+        name=source.name,
+        digest=image.descriptor.digest,
+        config=image.config,
+        layers=image.layers,
+        fetch=lambda descriptor: source.fetch(descriptor, cache),
+        repository=source.repository,
     )
-
-
-def _parsed(name: str, manifest: bytes, read_config: Callable[[Descriptor], bytes]) -> Base:
-    """Read what the documents of an image say; who calls adds where its layers are had."""
-    try:
-        document = json.loads(manifest)
-        layers = tuple(Descriptor.from_json(item) for item in document["layers"])
-        config = json.loads(read_config(Descriptor.from_json(document["config"])))
-    except (ValueError, KeyError, TypeError) as error:
-        raise BadReferenceError(f"{name} is not an image: {error!r}") from error
-    if not isinstance(config, dict):
-        raise BadReferenceError(f"{name} is not an image: its config is not a JSON object")
-    return Base(name=name, digest=digest_of(manifest), config=config, layers=layers)
 
 
 def check_can_carry(base: Base) -> None:

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from zse.oci.errors import LayoutError
 from zse.oci.image.facts import ImageFacts
-from zse.oci.image.source import open_image
-from zse.oci.layout.manifest import Descriptor, digest_of
+from zse.oci.image.source import open_image, platform_manifests
+from zse.oci.layout.manifest import Descriptor
 from zse.oci.statements.attestation import MEDIA_TYPE_SPDX
 from zse.oci.statements.sbom import sbom_counts
 from zse.records import record
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
-    from zse.oci.image.source import ImageSource
-
-Json = Mapping[str, Any]
+    from zse.oci.image.source import ImageSource, Json, PlatformManifest
 
 
 @record
@@ -73,28 +71,6 @@ class ImageReport:
     platforms: tuple[PlatformReport, ...]
 
 
-@record
-class PlatformManifest:
-    """A platform's manifest and config, parsed."""
-
-    descriptor: Descriptor
-    manifest: Json
-    config: Json
-    layers: tuple[Descriptor, ...]
-    """In order."""
-    size_bytes: int
-    """What a pull of all of it moves."""
-
-    @property
-    def platform(self) -> str:
-        return f"{self.config.get('os')}/{self.config.get('architecture')}"
-
-    @property
-    def labels(self) -> dict[str, str]:
-        run: Json = self.config.get("config") or {}
-        return dict(run.get("Labels") or {})
-
-
 def inspect_image(source: ImageSource, *, platform: str = "") -> ImageReport:
     """Describe an image: one platform of it, or all when none is named.
 
@@ -119,46 +95,6 @@ def read_image_facts(reference: str, *, auth_file: Path, is_hurried: bool = Fals
     with open_image(reference, auth_file=auth_file, is_hurried=is_hurried) as source:
         _, images = platform_manifests(source)
     return ImageFacts.from_labels(images[0].labels if images else {})
-
-
-def platform_manifests(source: ImageSource) -> tuple[str, list[PlatformManifest]]:
-    """Return the digest of an image's name, and the manifest of each platform.
-
-    Raises:
-        LayoutError: The documents are not those of an image.
-        DigestMismatchError: A document has other bytes than its digest says.
-    """
-    content = source.top()
-    digest = digest_of(content)
-    try:
-        document: Json = json.loads(content)
-        if "manifests" not in document:
-            own = Descriptor(
-                media_type=str(document["mediaType"]), digest=digest, size_bytes=len(content)
-            )
-            return digest, [_parsed(source, own, document)]
-        items = [Descriptor.from_json(item) for item in document["manifests"]]
-        wanted = [item for item in items if not item.platform.startswith("unknown/")]
-        parsed = [_parsed(source, item, json.loads(source.document(item))) for item in wanted]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise LayoutError(f"{digest} is not an image: {error!r}") from error
-    return digest, parsed
-
-
-def _parsed(source: ImageSource, descriptor: Descriptor, manifest: Json) -> PlatformManifest:
-    where = Descriptor.from_json(manifest["config"])
-    layers = tuple(Descriptor.from_json(item) for item in manifest["layers"])
-    config = json.loads(source.document(where))
-    for part in (config, config.get("config") or {}, config.get("rootfs") or {}):
-        if not isinstance(part, dict):
-            raise TypeError(f"the config holds {part!r}, where an object should be")
-    return PlatformManifest(
-        descriptor=descriptor,
-        manifest=manifest,
-        config=config,
-        layers=layers,
-        size_bytes=sum(blob.size_bytes for blob in (descriptor, where, *layers)),
-    )
 
 
 def _report(source: ImageSource, image: PlatformManifest) -> PlatformReport:

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import zstandard
 
 from zse.oci.errors import DigestMismatchError, LayoutError, RegistryError
-from zse.oci.image.inspect import PlatformManifest, platform_manifests, read_statement
+from zse.oci.image.inspect import read_statement
+from zse.oci.image.source import platform_manifests
 from zse.oci.image.verify_content import check_base, check_locks, check_statements, is_ours
 from zse.oci.layout.manifest import subject_of
 from zse.oci.statements.attestation import MEDIA_TYPE_INTOTO, MEDIA_TYPE_SPDX
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from zse.oci.image.source import ImageSource
+    from zse.oci.image.source import ImageSource, PlatformManifest
     from zse.oci.layout.manifest import Descriptor
 
 

@@ -8,14 +8,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from zse.oci.errors import DigestMismatchError, LayoutError
-from zse.oci.layout.index import REFERENCE_NAME, choose_image, parse_index
+from zse.oci.layout.index import REFERENCE_NAME, parse_index
 from zse.oci.layout.manifest import (
-    INDEX_TYPES,
     MEDIA_TYPE_MANIFEST,
     Descriptor,
     build_index,
     build_manifest,
-    choose_platform,
     digest_of,
     hex_of,
     subject_of,
@@ -172,18 +170,6 @@ class ImageLayout:
         except (LayoutError, DigestMismatchError, ValueError):
             return [], ""
         return children, subject_of(content)
-
-    def find_manifest(self, tag: str, *, platform: str) -> bytes:
-        """Return a platform's manifest under a tag, or the only one when no tag is given."""
-        chosen = self.find_image(tag)
-        data = self.read_blob(chosen.digest)
-        if chosen.media_type in INDEX_TYPES:
-            data = self.read_blob(choose_platform(json.loads(data), platform).digest)
-        return data
-
-    def find_image(self, tag: str) -> Descriptor:
-        """Return what is listed under a tag, or the only image when no tag is given."""
-        return choose_image(self.manifests(), tag, place=f"oci:{self.folder}")
 
     def _write_index(self, manifests: Sequence[Descriptor]) -> None:
         _write(self.folder / "index.json", build_index(manifests))

@@ -15,10 +15,9 @@ from zse.oci.layout.manifest import (
     Descriptor,
     digest_of,
 )
-from zse.oci.registry.connection import MAX_ANSWER_BYTES, Answer, Call, Connection
+from zse.oci.registry.connection import Answer, Call, Connection
 from zse.oci.registry.credentials import find_credentials
 from zse.oci.registry.sign_in import Scope
-from zse.records import record
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,47 +27,24 @@ if TYPE_CHECKING:
 _ACCEPT = ", ".join([*sorted(INDEX_TYPES), MEDIA_TYPE_MANIFEST, MEDIA_TYPE_DOCKER_MANIFEST])
 
 
-@record
-class Manifest:
-    """A manifest or index as the registry gave it."""
-
-    content: bytes
-    media_type: str
-    digest: str
-
-    @property
-    def document(self) -> dict[str, Any]:
-        """The parsed JSON.
-
-        Raises:
-            RegistryError: It is none, or no object.
-        """
-        parsed = None
-        with suppress(ValueError):
-            parsed = json.loads(self.content)
-        if not isinstance(parsed, dict):
-            raise RegistryError(f"the registry's manifest {self.digest} is not a JSON object")
-        return parsed
-
-
 class Registry(Connection):
     """One repository of one registry, and what is read from it and written to it."""
 
     # --- reading -----------------------------------------------------------------------------
 
-    def manifest(self, identifier: str) -> Manifest:
+    def manifest(self, identifier: str) -> bytes:
         """Return a manifest by tag or digest, its digest checked.
 
         Raises:
             RegistryError: The registry has no such manifest.
             DigestMismatchError: The bytes are not what the digest says.
         """
-        return _checked_manifest(identifier, self._ask_for_manifest(identifier, accept=(200,)))
+        return _checked(identifier, self._ask_for_manifest(identifier, accept=(200,)).content)
 
-    def find_manifest(self, identifier: str) -> Manifest | None:
+    def find_manifest(self, identifier: str) -> bytes | None:
         """Return a manifest, or None when the registry has none of that name."""
         answer = self._ask_for_manifest(identifier, accept=(200, 404))
-        return None if answer.status == 404 else _checked_manifest(identifier, answer)
+        return None if answer.status == 404 else _checked(identifier, answer.content)
 
     def referrers(self, digest: str) -> list[Descriptor]:
         """Return what refers to a manifest: by the registry's API, else by the agreed tag."""
@@ -82,16 +58,7 @@ class Registry(Connection):
         """Return what the agreed tag lists, where the registry has no API for referrers."""
         tag = referrers_tag(digest)
         found = self.find_manifest(tag)
-        return [] if found is None else _listed(found.content, f"the tag {tag}")
-
-    def small_blob(self, descriptor: Descriptor) -> bytes:
-        """Return a blob that fits into memory, its digest checked."""
-        if descriptor.size_bytes > MAX_ANSWER_BYTES:
-            raise RegistryError(f"the config {descriptor.digest} has {descriptor.size_bytes} bytes")
-        content = self.send(Call(location=f"blobs/{descriptor.digest}")).content
-        if digest_of(content) != descriptor.digest:
-            raise DigestMismatchError(f"blob {descriptor.digest} arrived with other bytes")
-        return content
+        return [] if found is None else _listed(found, f"the tag {tag}")
 
     def has_blob(self, digest: str) -> bool:
         return self.push("HEAD", f"blobs/{digest}", accept=(200, 404)).status == 200
@@ -162,12 +129,11 @@ def referrers_tag(digest: str) -> str:
     return digest.replace(":", "-", 1)
 
 
-def _checked_manifest(identifier: str, answer: Answer) -> Manifest:
-    digest = digest_of(answer.content)
+def _checked(identifier: str, content: bytes) -> bytes:
+    digest = digest_of(content)
     if identifier.startswith("sha256:") and identifier != digest:
         raise DigestMismatchError(f"manifest {identifier} arrived with digest {digest}")
-    media_type = answer.headers.get("content-type", "").split(";")[0].strip()
-    return Manifest(content=answer.content, media_type=media_type, digest=digest)
+    return content
 
 
 def _listed(content: bytes, what: str) -> list[Descriptor]:

@@ -8,39 +8,17 @@ from typing import TYPE_CHECKING
 import httpx
 
 from zse.oci.errors import DigestMismatchError, RegistryError
-from zse.oci.layout.layer import blob_file
-from zse.oci.layout.manifest import hex_of
 from zse.oci.registry.connection import Call
 from zse.store.http.retry import doubled_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from zse.oci.layout.manifest import Descriptor
     from zse.oci.registry.client import Registry
 
 _TRIES = 5
 _CHUNK_BYTES = 1 << 20
-
-
-def pull_blob(registry: Registry, descriptor: Descriptor, blobs: Path) -> Path:
-    """Fetch a blob into a folder of blobs; one that is there is not fetched again.
-
-    Raises:
-        LayoutError: The descriptor's digest is none.
-        RegistryError: The registry refused, or kept cutting the connection.
-        DigestMismatchError: The bytes are not what the digest says.
-    """
-    target = blobs / hex_of(descriptor.digest)
-    if target.is_file() and target.stat().st_size == descriptor.size_bytes:
-        return target
-    with blob_file(blobs) as blob:
-        for chunk in stream_blob(registry, descriptor):
-            blob.write(chunk)
-        if f"sha256:{blob.hex_digest}" != descriptor.digest:
-            raise DigestMismatchError(f"blob {descriptor.digest} arrived with other bytes")
-    return target
 
 
 def stream_blob(
