@@ -64,7 +64,7 @@ def urls(cache_dir: Path) -> list[str]:
 
 
 def test_what_was_used_longest_ago_makes_room(faulty_s3: FaultyS3, tmp_path: Path) -> None:
-    cache = Cache(replace(load_settings(), cache_dir=tmp_path), limit_bytes=3500)
+    cache = Cache(replace(load_settings(), cache_dir=tmp_path, cache_gib=3500 / (1 << 30)))
     fetch_in_order(cache, faulty_s3, "a.zse", "b.zse", "c.zse")
     cache.fetch("s3://bucket/a.zse")  # used again: b is the oldest now
     release_all()
@@ -76,7 +76,7 @@ def test_what_was_used_longest_ago_makes_room(faulty_s3: FaultyS3, tmp_path: Pat
 
 
 def test_what_this_process_fetched_is_not_evicted(faulty_s3: FaultyS3, tmp_path: Path) -> None:
-    cache = Cache(replace(load_settings(), cache_dir=tmp_path), limit_bytes=2000)
+    cache = Cache(replace(load_settings(), cache_dir=tmp_path, cache_gib=2000 / (1 << 30)))
     first = cache.fetch(put(faulty_s3, "a.zse"))
     second = cache.fetch(put(faulty_s3, "b.zse"))
     third = cache.fetch(put(faulty_s3, "c.zse"))
@@ -103,7 +103,7 @@ def test_what_another_process_has_open_is_not_evicted(faulty_s3: FaultyS3, tmp_p
 def test_an_object_over_the_limit_is_refused_and_evicts_nothing(
     faulty_s3: FaultyS3, tmp_path: Path
 ) -> None:
-    cache = Cache(replace(load_settings(), cache_dir=tmp_path), limit_bytes=1500)
+    cache = Cache(replace(load_settings(), cache_dir=tmp_path, cache_gib=1500 / (1 << 30)))
     fetch_in_order(cache, faulty_s3, "a.zse")
     with pytest.raises(DiskFullError, match="the cache may hold 1500") as caught:
         cache.fetch(put(faulty_s3, "b.zse", 1501))
@@ -173,7 +173,7 @@ def test_files_with_names_that_zse_does_not_give_are_left_alone(
 def test_a_model_that_is_made_is_made_once_and_counts_like_one_that_is_fetched(
     faulty_s3: FaultyS3, tmp_path: Path
 ) -> None:
-    cache = Cache(replace(load_settings(), cache_dir=tmp_path), limit_bytes=3500)
+    cache = Cache(replace(load_settings(), cache_dir=tmp_path, cache_gib=3500 / (1 << 30)))
     made = []
 
     def write(path: Path) -> None:
@@ -192,7 +192,7 @@ def test_a_model_that_is_made_is_made_once_and_counts_like_one_that_is_fetched(
 
 
 def test_making_a_model_makes_room_for_it(tmp_path: Path, faulty_s3: FaultyS3) -> None:
-    cache = Cache(replace(load_settings(), cache_dir=tmp_path), limit_bytes=2500)
+    cache = Cache(replace(load_settings(), cache_dir=tmp_path, cache_gib=2500 / (1 << 30)))
     fetch_in_order(cache, faulty_s3, "a.zse", "b.zse")
     path = cache.make(
         f"m-int4-{'1' * 20}.zse", "m as int4", lambda path: path.write_bytes(bytes(1000))

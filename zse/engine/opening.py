@@ -86,10 +86,10 @@ def _open_file(
             from zse.stream.opening import open_remote
 
             return open_remote(named.location, settings)
-        from zse.store.cache import open_cache
+        from zse.store.cache import Cache
 
         notify = None if progress is None else partial(progress, "fetch")
-        return ZSEReader(open_cache(settings).fetch(named.location, notify))
+        return ZSEReader(Cache(settings).fetch(named.location, notify))
     # Only a checkpoint needs what converts, which images leave out.
     from zse.quantize.locate import locate_model
 

@@ -24,7 +24,7 @@ from zse.models.storage import Storage
 from zse.quantize.source import fingerprint, resolve_source
 from zse.quantize.text_files import TextOptions
 from zse.settings import Settings, load_settings
-from zse.store.cache import open_cache
+from zse.store.cache import Cache
 
 if TYPE_CHECKING:
     import os
@@ -63,7 +63,7 @@ def locate_model(
     notify = progress or (lambda _stage, _done, _total: None)
     if isinstance(named, LocalFile):
         return named.path
-    cache = open_cache(settings)
+    cache = Cache(settings)
     if isinstance(named, RemoteFile):
         return cache.fetch(named.location, partial(notify, "fetch"))
     is_builtin = isinstance(named, Builtin)

@@ -17,7 +17,7 @@ from zse.errors import NotFoundError
 from zse.quantize.hub import ALLOWED_FILES, check_names
 from zse.quantize.near_miss import near_listing, near_object
 from zse.store import open_store
-from zse.store.cache import open_cache
+from zse.store.cache import Cache
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -74,7 +74,7 @@ def _linked(
     entries: dict[str, Entry], settings: Settings, progress: Progress | None
 ) -> tempfile.TemporaryDirectory[str]:
     total_bytes = sum(entry.size_bytes for entry in entries.values())
-    cache = open_cache(settings)
+    cache = Cache(settings)
     links = tempfile.TemporaryDirectory(prefix="zse-checkpoint-")
     before_bytes = 0
     try:

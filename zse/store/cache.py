@@ -36,25 +36,19 @@ _held: dict[Path, int] = {}
 _held_lock = threading.Lock()
 
 
-def open_cache(settings: Settings) -> Cache:
-    """Return the models of the cache that the settings name, within its limit."""
-    return Cache(settings, limit_bytes=settings.cache_bytes)
-
-
 class Cache:
     """The models of one cache folder, shared with other processes.
 
     Args:
-        settings: Where it is, and how what it lacks is fetched.
-        limit_bytes: Most that everything in the cache may take; 0 means what the disk has.
+        settings: Where it is, the most that everything in it may take, and how what it lacks is
+            fetched.
     """
 
-    def __init__(self, settings: Settings, *, limit_bytes: int = 0) -> None:
+    def __init__(self, settings: Settings) -> None:
         self.folder = settings.cache_dir / MODELS.area
         """Where the models are."""
         self._cache_dir = settings.cache_dir
         self._settings = settings
-        self._limit_bytes = limit_bytes
 
     def fetch(self, url: str | Location, progress: Progress | None = None) -> Path:
         """Return the local copy of an object, fetching it when it is not there.
@@ -100,8 +94,8 @@ class Cache:
             write(path)
 
         path = self._obtain(name, write_and_note)
-        if self._limit_bytes:
-            shrink(self._cache_dir, self._limit_bytes, keep=path)
+        if self._settings.cache_bytes:
+            shrink(self._cache_dir, self._settings.cache_bytes, keep=path)
         return path
 
     def _obtain(self, name: str, write: Callable[[Path], object]) -> Path:
@@ -137,23 +131,16 @@ class Cache:
         temporary.replace(record)
 
     def _make_room(self, store: Store, path: Path) -> None:
-        size_bytes = store.size()
-        held_bytes = next(
-            (
-                found.size_bytes
-                for found in find_models(self.folder)
-                if found.path.stem == path.stem
-            ),
-            0,
-        )
-        if self._limit_bytes:
-            if size_bytes > self._limit_bytes:
+        size_bytes, limit_bytes = store.size(), self._settings.cache_bytes
+        models = find_models(self.folder)
+        held_bytes = sum(found.size_bytes for found in models if found.path.stem == path.stem)
+        if limit_bytes:
+            if size_bytes > limit_bytes:
                 raise DiskFullError(
-                    f"{store.location} has {size_bytes} bytes; the cache may hold "
-                    f"{self._limit_bytes}",
+                    f"{store.location} has {size_bytes} bytes; the cache may hold {limit_bytes}",
                     hint="Raise ZSE_CACHE_GIB.",
                 )
-            shrink(self._cache_dir, self._limit_bytes - size_bytes + held_bytes, keep=path)
+            shrink(self._cache_dir, limit_bytes - size_bytes + held_bytes, keep=path)
         lacking = size_bytes - held_bytes + _SPARE_BYTES - shutil.disk_usage(self.folder).free
         if lacking <= 0:
             return

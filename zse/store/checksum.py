@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from zse.records import record
@@ -78,12 +79,8 @@ class Hashing:
     def found(self) -> Checksum:
         """Return the digest of what came, in the store's algorithm."""
         if self._expected is None:
-            return Checksum(algorithm="sha256", value=self._sha256.hexdigest())
-        return Checksum(
-            algorithm=self._expected.algorithm,
-            value=self._found(),
-            part_bytes=self._expected.part_bytes,
-        )
+            return Checksum(algorithm="sha256", value=self._found())
+        return replace(self._expected, value=self._found())
 
     def is_as_expected(self) -> bool:
         """Whether the store knows no digest, or this one."""

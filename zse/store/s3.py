@@ -7,6 +7,7 @@ writing, is done by boto3, which is imported for it alone.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from zse.store.base import Entry, Progress, Transfer
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from zse.settings import Settings
-    from zse.store.http.ranged import Facts
     from zse.store.location import Location
 
 
@@ -31,17 +31,10 @@ class S3Store(RemoteStore):
     def __init__(self, location: Location, settings: Settings) -> None:
         super().__init__(location, settings)
         self._account = account_of(settings.aws, settings.proxies)
-        self._etag_checksum: Checksum | None = None
-        self._is_checksum_known = False
 
     def checksum(self) -> Checksum | None:
         """Return the SHA-256 of our own uploads; else the MD5 that the ETag is, if it is one."""
-        if (told := super().checksum()) is not None:
-            return told
-        if not self._is_checksum_known:
-            self._etag_checksum = self._checksum_of_etag(self._opened().facts)
-            self._is_checksum_known = True
-        return self._etag_checksum
+        return super().checksum() or self._etag_checksum
 
     def list(self) -> Iterator[Entry]:
         """Yield the objects whose key is this one or lies below it, sorted by key."""
@@ -62,7 +55,9 @@ class S3Store(RemoteStore):
     def _client(self) -> Any:
         return client_of(self._settings.aws, self._settings.proxies)
 
-    def _checksum_of_etag(self, facts: Facts) -> Checksum | None:
+    @cached_property
+    def _etag_checksum(self) -> Checksum | None:
+        facts = self._opened().facts
         found = etag_md5(facts.version, facts.headers)
         if found is None:
             return None
@@ -80,4 +75,4 @@ class S3Store(RemoteStore):
 
     def _forget(self) -> None:
         super()._forget()
-        self._is_checksum_known = False
+        vars(self).pop("_etag_checksum", None)
