@@ -17,7 +17,7 @@ from gpu_timing import graph_us  # noqa: E402
 from matrices import Matrix, make_inputs, make_matrix, relative_error  # noqa: E402
 
 from zse.kernels.linear.launch import linear  # noqa: E402
-from zse.kernels.linear.plan import SPLITS, Form, LinearPlan, form_of, steps_of  # noqa: E402
+from zse.kernels.linear.plan import SPLITS, LinearPlan, steps_of  # noqa: E402
 from zse.kernels.linear.reference import linear as reference  # noqa: E402
 from zse.kernels.linear.weight import LinearWeight  # noqa: E402
 
@@ -54,10 +54,6 @@ class Case:
     kept: list[tuple[torch.Tensor, ...]]
     outputs: torch.Tensor
 
-    @property
-    def form(self) -> Form:
-        return form_of(self.matrix.weight)
-
 
 def make_case(scheme: str, group: int, columns: int, rows: int) -> Case:
     matrix = make_matrix(scheme, rows, columns, group, device="cuda")
@@ -85,9 +81,9 @@ def is_quantized(variant: Variant) -> bool:
 def error_of(launcher: Launcher, case: Case, variant: Variant, rows: int, splits: int) -> float:
     """Return the relative error of one product."""
     quantized = is_quantized(variant)
-    inputs = make_inputs(rows, case.form.columns, quantized=quantized, device="cuda")
-    plan = LinearPlan(variant=variant, splits=splits, rows=rows, columns=case.form.rows)
-    out = case.outputs[: splits * rows * case.form.rows].view(splits, rows, -1)
+    inputs = make_inputs(rows, case.matrix.weight.columns, quantized=quantized, device="cuda")
+    plan = LinearPlan(variant=variant, splits=splits, rows=rows, columns=case.matrix.weight.rows)
+    out = case.outputs[: splits * rows * case.matrix.weight.rows].view(splits, rows, -1)
     out.fill_(float("nan"))
     linear(launcher, case.matrix.weight, inputs.activation, out.data_ptr(), plan)
     matrix = case.matrix.int8_values if quantized else case.matrix.exact
@@ -97,7 +93,7 @@ def error_of(launcher: Launcher, case: Case, variant: Variant, rows: int, splits
 def time_plan(launcher: Launcher, case: Case, plan: LinearPlan) -> float:
     """Return microseconds of one product, the matrix not in the cache."""
     inputs = make_inputs(
-        plan.rows, case.form.columns, quantized=is_quantized(plan.variant), device="cuda"
+        plan.rows, case.matrix.weight.columns, quantized=is_quantized(plan.variant), device="cuda"
     )
     address = case.outputs.data_ptr()
     return graph_us(
@@ -109,6 +105,6 @@ def time_plan(launcher: Launcher, case: Case, plan: LinearPlan) -> float:
 
 
 def splits_for(variant: Variant, case: Case, rows: int) -> list[int]:
-    steps = steps_of(variant, case.form)
-    room = case.outputs.numel() // (rows * case.form.rows)
+    steps = steps_of(variant, case.matrix.weight)
+    room = case.outputs.numel() // (rows * case.matrix.weight.rows)
     return [s for s in SPLITS if s == 1 or (s <= room and s * 2 <= steps)]

@@ -31,9 +31,9 @@ def check(launcher: Launcher, report: Report) -> None:
         errors: dict[str, float] = {}
         for rows in (1, 2, 4, 7, 16, 30, 64, 100):
             for quantized in (False,) if scheme in PLAIN_SCHEMES else (False, True):
-                for variant in forms_for(case.form, rows, quantized=quantized):
-                    room = case.outputs.numel() // (rows * case.form.rows)
-                    most = max(1, min(3, room, steps_of(variant, case.form) // 2))
+                for variant in forms_for(case.matrix.weight, rows, quantized=quantized):
+                    room = case.outputs.numel() // (rows * case.matrix.weight.rows)
+                    most = max(1, min(3, room, steps_of(variant, case.matrix.weight) // 2))
                     for splits in {1, most}:
                         error = error_of(launcher, case, variant, rows, splits)
                         limit = 1e-2 if not quantized else 2e-3

@@ -107,7 +107,7 @@ def sweep_rows(launcher, report: Report, table: str, name: str, case, variants, 
 
     from zse.kernels.linear.plan import LinearPlan, table_name
 
-    shape = f"{case.form.columns}x{case.form.rows}"
+    shape = f"{case.matrix.weight.columns}x{case.matrix.weight.rows}"
     results = []
     for variant in variants:
         try:
@@ -115,7 +115,9 @@ def sweep_rows(launcher, report: Report, table: str, name: str, case, variants, 
             for splits in splits_for(variant, case, rows):
                 if not report.has_time:
                     return
-                plan = LinearPlan(variant=variant, splits=splits, rows=rows, columns=case.form.rows)
+                plan = LinearPlan(
+                    variant=variant, splits=splits, rows=rows, columns=case.matrix.weight.rows
+                )
                 us = time_plan(launcher, case, plan)
                 results.append((us, splits, variant.key, error))
                 report.add(
@@ -131,7 +133,7 @@ def sweep_rows(launcher, report: Report, table: str, name: str, case, variants, 
             print("FAILED", variant.key, str(error)[:300], flush=True)
             report.add(variant=variant.key, shape=shape, failed=str(error)[:500])
     results.sort()
-    size = case.form.size_bytes
+    size = case.matrix.weight.size_bytes
     for us, splits, key, error in results[:4]:
         print(
             f"{name:8s} {shape:12s} rows {rows:3d} {us:8.2f} us {size / us / 1e6:5.2f} TB/s "

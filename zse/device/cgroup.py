@@ -8,13 +8,14 @@ names may belong to the host: then the mount's own root is the group.
 from __future__ import annotations
 
 import re
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from zse.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 _MOUNT = "sys/fs/cgroup"
 
@@ -30,7 +31,18 @@ class MemoryLimit:
 
 def cpu_quota(root: Path) -> float:
     """Return how many CPUs' worth of time this process may use; 0 where nothing limits it."""
-    quotas = [*_unified_quotas(root), *_legacy_quotas(root)]
+    unified = (read_text(folder / "cpu.max").split() for folder in _groups(root, ""))
+    legacy = (
+        [read_text(folder / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period")]
+        for folder in _groups(root, "cpu")
+    )
+    # Microseconds of a period, or "max" (version 2) and -1 (version 1) for no quota.
+    limits = [words for words in (*unified, *legacy) if len(words) == 2]
+    quotas = [
+        int(quota) / max(int(period), 1)
+        for quota, period in limits
+        if quota.isdigit() and period.isdigit()
+    ]
     return min(quotas, default=0.0)
 
 
@@ -49,29 +61,18 @@ def memory_limits(root: Path) -> list[MemoryLimit]:
     return [limit for limit in (*unified, *legacy) if limit is not None]
 
 
-def _unified_quotas(root: Path) -> Iterator[float]:
-    """Version 2: ``cpu.max`` holds a quota and a period in microseconds, or "max"."""
-    for folder in _groups(root, ""):
-        words = _read(folder / "cpu.max").split()
-        if len(words) == 2 and words[0].isdigit() and words[1].isdigit():
-            yield int(words[0]) / max(int(words[1]), 1)
-
-
-def _legacy_quotas(root: Path) -> Iterator[float]:
-    """Version 1: two files; a quota of -1 is none."""
-    for folder in _groups(root, "cpu"):
-        quota = _read(folder / "cpu.cfs_quota_us").strip()
-        period = _read(folder / "cpu.cfs_period_us").strip()
-        if quota.isdigit() and period.isdigit():
-            yield int(quota) / max(int(period), 1)
+def read_text(path: Path) -> str:
+    """Return what a file of the kernel's says; empty where it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
 
 
 def _groups(root: Path, controller: str) -> Iterator[Path]:
     """Yield the folders of this process's group and of those above it.
 
-    Args:
-        root: Where ``proc`` and ``sys`` are.
-        controller: Name of a version 1 controller; empty means version 2.
+    ``controller`` is one of version 1; empty means version 2.
     """
     mount = root / _MOUNT / controller
     own = PurePosixPath(_group_path(root, controller).lstrip("/"))
@@ -82,7 +83,7 @@ def _groups(root: Path, controller: str) -> Iterator[Path]:
 
 def _group_path(root: Path, controller: str) -> str:
     """Return the path in ``/proc/self/cgroup``: lines are ``number:controllers:path``."""
-    for line in _read(root / "proc/self/cgroup").splitlines():
+    for line in read_text(root / "proc/self/cgroup").splitlines():
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         if controller in controllers.split(","):
@@ -93,17 +94,12 @@ def _group_path(root: Path, controller: str) -> str:
 def _memory_limit(
     folder: Path, limit_name: str, used_name: str, reclaimable_name: str
 ) -> MemoryLimit | None:
-    limit = _read(folder / limit_name).strip()
-    used = _read(folder / used_name).strip()
+    limit = read_text(folder / limit_name).strip()
+    used = read_text(folder / used_name).strip()
     if not (limit.isdigit() and used.isdigit()):
         return None
-    found = re.search(rf"^{reclaimable_name} (\d+)$", _read(folder / "memory.stat"), re.MULTILINE)
+    found = re.search(
+        rf"^{reclaimable_name} (\d+)$", read_text(folder / "memory.stat"), re.MULTILINE
+    )
     reclaimable = int(found[1]) if found else 0
     return MemoryLimit(limit_bytes=int(limit), used_bytes=max(int(used) - reclaimable, 0))
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""

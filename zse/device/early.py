@@ -13,11 +13,7 @@ from zse.settings import use_one_gpu_queue
 
 
 def open_early(device: str) -> threading.Thread | None:
-    """Begin to make a GPU's context in a thread; return it, or None when there is nothing to do.
-
-    Args:
-        device: auto, cpu, cuda or cuda:N, as given by the user.
-    """
+    """Begin to make the context of auto, cuda or cuda:N in a thread; return it, if there is one."""
     kind, _, ordinal = device.partition(":")
     if kind not in ("auto", "cuda") or not (ordinal or "0").isdecimal():
         return None

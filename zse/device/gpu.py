@@ -116,9 +116,7 @@ class Module(Protocol):
         """Return a kernel; it lives as long as the module.
 
         Args:
-            entry: Its symbol.
             types: Of its arguments: ``*fp32`` and the like for addresses, ``i32 i64 fp32``.
-            num_threads: Threads of a block.
             shared_bytes: Dynamic shared memory of a block.
             num_ctas: Blocks of a cluster along x; a program of the grid is one cluster.
             programmatic: May start while the kernel before it in the stream still runs.

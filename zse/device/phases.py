@@ -6,17 +6,14 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from contextlib import AbstractContextManager
 
-
-class Phases(Protocol):
-    """Makes a context that lasts as long as the named phase."""
-
-    def __call__(self, name: str, /) -> AbstractContextManager[None]:
-        """Begin a phase when entered, end it when left."""
+Phases: TypeAlias = "Callable[[str], AbstractContextManager[None]]"
+"""Makes a context that lasts as long as the named phase."""
 
 
 def no_phases(name: str, /) -> AbstractContextManager[None]:  # noqa: ARG001

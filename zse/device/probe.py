@@ -40,9 +40,9 @@ class DeviceInfo:
 
 def probe(root: Path = Path("/")) -> DeviceInfo:
     """Look at the machine once; ``proc`` and ``sys`` are in ``root``."""
-    from zse.device.cgroup import cpu_quota  # a server on a GPU never asks
+    from zse.device.cgroup import cpu_quota, read_text  # a server on a GPU never asks
 
-    cpuinfo = _read(root / "proc/cpuinfo")
+    cpuinfo = read_text(root / "proc/cpuinfo")
     total, available = _memory(root)
     return DeviceInfo(
         cpu_model=_field(cpuinfo, "model name") or platform.machine(),
@@ -52,13 +52,6 @@ def probe(root: Path = Path("/")) -> DeviceInfo:
         available_memory_bytes=available,
         cuda_driver=cuda_driver_present(),
     )
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
 
 
 def _field(text: str, name: str) -> str:
@@ -82,9 +75,9 @@ def _physical_cores(cpuinfo: str) -> int:
 
 def _memory(root: Path) -> tuple[int, int]:
     """Return total and available bytes: the machine's, cut to the container's limit."""
-    from zse.device.cgroup import memory_limits
+    from zse.device.cgroup import memory_limits, read_text
 
-    meminfo = _read(root / "proc/meminfo")
+    meminfo = read_text(root / "proc/meminfo")
     total, available = _kib(meminfo, "MemTotal"), _kib(meminfo, "MemAvailable")
     for group in memory_limits(root):
         if group.limit_bytes < total:

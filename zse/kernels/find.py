@@ -61,17 +61,13 @@ def find_pack(
     one named by the user may be of other kernel sources than this zse's.
 
     Args:
-        device: The GPU.
         explicit: A pack, or a folder of packs named after targets; a flag or ZSE_KERNELS.
-        sections: The model file.
         cache_dir: ``Settings.cache_dir``; None finds and builds nothing there.
-        build: Whether building is allowed when nothing was found.
 
     Raises:
         NotFoundError: The explicit path does not exist.
-        KernelPackError: The explicit pack is for another architecture.
+        KernelPackError: A pack is damaged, or the explicit one for another architecture.
         KernelPackNotFound: There is none, and none can be built.
-        KernelPackError: A pack is damaged.
     """
     targets = targets_for(device.target)
     if explicit is not None:
@@ -157,7 +153,6 @@ def build_in_child(gpu: str, path: Path, *, report: Callable[[str], None] | None
     """Have a child process build a pack: triton is never imported here.
 
     Args:
-        gpu: The architecture.
         path: Where the pack is written, in place of one that is there.
         report: Told each line of progress; without it the child shows it itself, on stderr.
 

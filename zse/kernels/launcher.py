@@ -25,8 +25,6 @@ class Launcher(Protocol):
         """Enqueue one kernel.
 
         Args:
-            variant: Which compiled form.
-            grid: Number of programs along x, y, z.
             arguments: One value for each of ``variant.arguments``: device addresses and numbers.
 
         Raises:

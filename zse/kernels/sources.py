@@ -5,6 +5,10 @@ from __future__ import annotations
 import hashlib
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 SOURCE_PATTERNS = (
     "format/nf4.py",
@@ -27,9 +31,13 @@ def source_digest() -> str:
     paths = sorted(path for pattern in SOURCE_PATTERNS for path in root.glob(pattern))
     if not any(path.parent.name == "triton" for path in paths):
         return ""
+    return digest_of((path.relative_to(root).as_posix(), path.read_bytes()) for path in paths)
+
+
+def digest_of(files: Iterable[tuple[str, bytes]]) -> str:
+    """Return the SHA-256 of files, each a name and what it holds."""
     digest = hashlib.sha256()
-    for path in paths:
-        data = path.read_bytes()
-        digest.update(f"{path.relative_to(root).as_posix()}\0{len(data)}\0".encode())
+    for name, data in files:
+        digest.update(f"{name}\0{len(data)}\0".encode())
         digest.update(data)
     return digest.hexdigest()

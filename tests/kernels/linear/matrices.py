@@ -10,13 +10,12 @@ from zse.format.nf4 import NF4_CODES
 from zse.kernels.layout import Plain, Quantized
 from zse.kernels.linear.nf4 import NF4_INT8, NF4_INT8_SCALE
 from zse.kernels.linear.reference import (
-    dequantize_activations,
     dequantize_int4,
     dequantize_int8,
     dequantize_nf4,
-    quantize_activations,
 )
 from zse.kernels.linear.weight import LinearWeight
+from zse.kernels.norm.reference import dequantize, quantize
 
 
 @dataclass
@@ -92,7 +91,7 @@ def make_inputs(rows: int, columns: int, *, quantized: bool, device: str = "cpu"
             exact=plain.double(),
             kept=(plain,),
         )
-    codes, scales, sums = quantize_activations(values)
+    codes, scales, sums = quantize(values)
     return Inputs(
         activation=Quantized(
             rows=rows,
@@ -101,7 +100,7 @@ def make_inputs(rows: int, columns: int, *, quantized: bool, device: str = "cpu"
             scales=scales.data_ptr(),
             sums=sums.data_ptr(),
         ),
-        exact=dequantize_activations(codes, scales),
+        exact=dequantize(codes, scales).double(),
         kept=(codes, scales, sums),
     )
 

@@ -77,16 +77,20 @@ def read_memory(driver: Driver) -> tuple[int, int]:
 
 
 def _out_of_memory(driver: Driver, function: str, asked_bytes: int) -> OutOfDeviceMemoryError:
-    try:
-        free, total = read_memory(driver)
-        left = f"{_gigabytes(free)} of {_gigabytes(total)} are free"
-    except CudaError:
-        left = "the driver does not say what is free"
+    asked = f"{_gigabytes(asked_bytes)} ({asked_bytes} bytes)"
+    if function == "cuMemHostAlloc":
+        message = f"the host cannot pin {asked} of memory"
+        hint = "Raise the memory limit of the container, or the locked-memory limit (ulimit -l)."
+    else:
+        try:
+            free, total = read_memory(driver)
+            left = f"{_gigabytes(free)} of {_gigabytes(total)} are free"
+        except CudaError:
+            left = "the driver does not say what is free"
+        message, hint = f"out of GPU memory: {asked} asked, {left}", ""
+    name = "CUDA_ERROR_OUT_OF_MEMORY"
     return OutOfDeviceMemoryError(
-        f"out of GPU memory: {_gigabytes(asked_bytes)} ({asked_bytes} bytes) asked, {left}",
-        function=function,
-        code=OUT_OF_MEMORY,
-        name="CUDA_ERROR_OUT_OF_MEMORY",
+        message, hint=hint, function=function, code=OUT_OF_MEMORY, name=name
     )
 
 
@@ -114,14 +118,6 @@ def allocate(driver: Driver, name: str, out: object, length_bytes: int, *rest: o
     if length_bytes <= 0:
         raise CudaError(f"cannot allocate {length_bytes} bytes", function=name)
     code = driver.raw(name)(out, length_bytes, *rest)
-    if code == OUT_OF_MEMORY and name == "cuMemHostAlloc":
-        raise OutOfDeviceMemoryError(
-            f"the host cannot pin {_gigabytes(length_bytes)} ({length_bytes} bytes) of memory",
-            hint="Raise the memory limit of the container, or the locked-memory limit (ulimit -l).",
-            function=name,
-            code=code,
-            name="CUDA_ERROR_OUT_OF_MEMORY",
-        )
     if code == OUT_OF_MEMORY:
         raise _out_of_memory(driver, name, length_bytes)
     if code:

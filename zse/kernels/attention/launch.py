@@ -68,8 +68,6 @@ def decode_splits(rows: int, kv_heads: int, device: DeviceFacts, max_tokens: int
 
     Args:
         rows: Tokens of the step.
-        kv_heads: Key-value heads.
-        device: Where it runs.
         max_tokens: Longest sequence there can be; 0 when unknown.
     """
     wanted = device.multiprocessors * PROGRAMS_A_MULTIPROCESSOR // (rows * kv_heads)
@@ -78,12 +76,10 @@ def decode_splits(rows: int, kv_heads: int, device: DeviceFacts, max_tokens: int
 
 
 def decode_partials_bytes(rows: int, shape: HeadShape, splits: int) -> int:
-    """Return the bytes of ``DecodeWorkspace.partials`` for so many rows and splits."""
     return rows * shape.num_heads * splits * (shape.head_dim + 2) * 4
 
 
 def decode_counters_bytes(rows: int, shape: HeadShape) -> int:
-    """Return the bytes of ``DecodeWorkspace.counters``; they must be zero before the first use."""
     return rows * shape.kv_heads * 4
 
 
@@ -105,7 +101,6 @@ def attention_decode(
     Row i belongs to sequence i of ``tables``.
 
     Args:
-        launcher: Where to launch.
         inputs: Summands of the joined product of each row, and what belongs to it.
         shape: Heads; at most 16 query heads for each key-value head.
         cache: Keys and values of the positions before; the new ones are written.
@@ -113,7 +108,6 @@ def attention_decode(
         workspace: Memory for parts; sized for the same splits.
         output: [rows, num_heads * head_dim]; quantized only where
             ``attention_output_can_be_quantized`` says so.
-        rules: Window, softcap and scale.
         splits: Programs a sequence is split along; 0 for ``decode_splits``.
         tuned: Another compiled form to use, when forms are compared.
 
@@ -204,14 +198,10 @@ def attention_prefill(
     """Attend to the paged cache with the rows of some chunks; their own keys are in it already.
 
     Args:
-        launcher: Where to launch.
         queries_address: bfloat16 [rows, num_heads, head_dim], as ``rope_store`` leaves them.
-        shape: Heads.
         cache: Keys and values up to each chunk's last token.
-        tables: Blocks of the sequences.
         tiles: Cut for ``PREFILL_QUERIES`` tokens each.
         output_address: bfloat16 [rows, num_heads * head_dim].
-        rules: Window, softcap and scale.
         tuned: Another compiled form to use, when forms are compared.
 
     Raises:

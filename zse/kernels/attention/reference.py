@@ -22,7 +22,6 @@ def attention(
         query: float32 [T, HQ, D] of positions ``first_position`` and after.
         cache: [S, 2 * HK, D], keys first.
         slots: int64 [P], the cache row of every position from 0 to the last query's.
-        first_position: Position of the first query.
         window: Positions a query sees, its own included; None for all before it.
         softcap: Bound of scores; 0 for none.
 

@@ -109,26 +109,25 @@ def push_artifact(
             packs' sources where none is named.
         packs: One an architecture.
         auth_file: docker's config.json.
-        report: Told of each blob.
 
     Raises:
         KernelPackError: A pack is damaged, or they are of several sources.
         RegistryError: The registry refused.
     """
-    contents = _checked(packs)
-    sources = KernelPack.open(contents[0]).provenance["sources"]
+    checked = _checked(packs)
+    sources = checked[0].provenance["sources"]
     if place.startswith("oci:"):
         folder, tag = _folder_and_tag(place.removeprefix("oci:"))
         layout = ImageLayout(folder)
         layout.create()
-        manifest, _ = _write(layout, sources, contents)
+        manifest, _ = _write(layout, checked)
         layout.add_image(manifest, tag or sources)
         return manifest.digest
     target = parse_reference(_tagged(place, sources))
     with tempfile.TemporaryDirectory(prefix="zse-kernels-") as scratch:
         layout = ImageLayout(Path(scratch))
         layout.create()
-        manifest, blobs = _write(layout, sources, contents)
+        manifest, blobs = _write(layout, checked)
         with open_registry(target, auth_file) as registry:
             items = [(blob, layout.source(blob)) for blob in blobs]
             push_blobs(registry, items, mount_from={}, report=report)
@@ -137,7 +136,7 @@ def push_artifact(
     return manifest.digest
 
 
-def _checked(packs: Sequence[Path]) -> list[bytes]:
+def _checked(packs: Sequence[Path]) -> list[KernelPack]:
     opened = sorted(
         (KernelPack.open(path) for path in packs), key=lambda pack: target_named(pack.target).number
     )
@@ -149,17 +148,15 @@ def _checked(packs: Sequence[Path]) -> list[bytes]:
             f"{len(opened)} packs of {len(found)} states of the kernels' sources",
             hint="Name packs of one zse, one an architecture.",
         )
-    return [Path(pack.name).read_bytes() for pack in opened]
+    return opened
 
 
-def _write(
-    layout: ImageLayout, sources: str, contents: Sequence[bytes]
-) -> tuple[Descriptor, list[Descriptor]]:
-    layers = [
-        layout.add(PACK_TYPE, data, annotations={_TITLE: f"{KernelPack.open(data).target}{SUFFIX}"})
-        for data in contents
-    ]
-    return layout.add_artifact(ARTIFACT_TYPE, layers, {SOURCES: sources})
+def _write(layout: ImageLayout, packs: Sequence[KernelPack]) -> tuple[Descriptor, list[Descriptor]]:
+    layers = []
+    for pack in packs:
+        title = {_TITLE: f"{pack.target}{SUFFIX}"}
+        layers.append(layout.add(PACK_TYPE, Path(pack.name).read_bytes(), annotations=title))
+    return layout.add_artifact(ARTIFACT_TYPE, layers, {SOURCES: packs[0].provenance["sources"]})
 
 
 def _layers(name: str, top: bytes) -> dict[str, Descriptor]:

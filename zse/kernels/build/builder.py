@@ -13,7 +13,7 @@ import zse
 from zse.kernels.build.finished import FinishedKernels
 from zse.kernels.build.pool import Answer, ask_versions, compiler_environment, run_jobs
 from zse.kernels.build.writer import CompiledKernel, pack_bytes
-from zse.kernels.errors import KernelPackError, KernelRule
+from zse.kernels.errors import KernelRule
 from zse.records import record
 
 if TYPE_CHECKING:
@@ -73,8 +73,6 @@ def build_pack(
     """Compile variants for one architecture.
 
     Args:
-        target: The architecture.
-        variants: What to compile.
         source_digest: SHA-256 of the kernels' sources, for the pack's provenance.
         cache_dir: Triton's cache and finished kernels; what is there is not compiled again.
         processes: Compilers at a time; 0 means one a core.
@@ -102,7 +100,11 @@ def build_pack(
         )
     kernels, skipped, failed = _sort_out(results, target)
     if failed and not keep_going:
-        raise _failure(failed, len(jobs), target)
+        key, text = next(iter(failed.items()))
+        raise KernelRule.BUILD_FAILED(
+            f"{len(failed)} of {len(jobs)} kernels do not compile for {target.name}; the first is "
+            f"{key}: {text[:2000]}"
+        )
     provenance = {"zse": zse.__version__, "sources": source_digest, **versions}
     return BuiltPack(
         target=target,
@@ -112,14 +114,6 @@ def build_pack(
         failed=failed,
         found=found,
         seconds=time.monotonic() - started,
-    )
-
-
-def _failure(failed: dict[str, str], total: int, target: Target) -> KernelPackError:
-    key, text = next(iter(failed.items()))
-    return KernelRule.BUILD_FAILED(
-        f"{len(failed)} of {total} kernels do not compile for {target.name}; the first is "
-        f"{key}: {text[:2000]}"
     )
 
 

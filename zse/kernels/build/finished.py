@@ -13,6 +13,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from zse.format.header_json import dump_canonical
+from zse.kernels.sources import digest_of
 from zse.records import record
 from zse.store.local import LocalWriter
 
@@ -72,11 +73,7 @@ def sources_digest(module: str, roots: tuple[Path, ...]) -> str:
         if name not in found and path is not None:
             found[name] = path.read_bytes()
             todo += _imports(found[name])
-    digest = hashlib.sha256()
-    for name, data in sorted(found.items()):
-        digest.update(f"{name}\0{len(data)}\0".encode())
-        digest.update(data)
-    return digest.hexdigest()
+    return digest_of(sorted(found.items()))
 
 
 def _find(module: str, roots: Sequence[Path]) -> Path | None:

@@ -38,8 +38,6 @@ def pack_bytes(
     """Return the bytes of a pack, its kernels sorted by key.
 
     Args:
-        target: The architecture of the code.
-        kernels: What was compiled, in any order.
         provenance: ``zse``, ``triton`` and ``ptxas`` versions, ``sources`` digest.
         skipped: Keys that the architecture cannot run, with the reason.
 

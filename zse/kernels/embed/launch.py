@@ -42,15 +42,11 @@ def embed(
     """Store the embedding of each row's token as float32.
 
     Args:
-        launcher: Where to launch.
-        table: The embedding.
         tokens_address: int32 [rows]; a negative id stands for ``last_tokens[slots[row]]``.
         slots_address: int32 [rows]; read only where the token is negative.
         last_tokens_address: int32, indexed by slot; likewise.
-        rows: Tokens.
         hidden: Columns, a multiple of 16.
         residual_address: float32 [rows, hidden].
-        scale: Multiplies the rows.
 
     Raises:
         UnsupportedModelError: No kernel reads such a table.

@@ -35,12 +35,10 @@ def activate(
     """Store activation(gate) * up, or activation(up) where nothing gates.
 
     Args:
-        launcher: Where to launch.
         inputs: [rows, 2 * width], gate columns, then up columns; or [rows, width]. Summands or
             bfloat16.
         output: [rows, width]; width a multiple of 16, and of 128 for quantized output.
         activation: One of ``layout.ACTIVATIONS``.
-        gated: Whether there are gate columns.
         bias_address: float32 [columns of inputs], added to them first; 0 for none.
 
     Raises:

@@ -17,11 +17,7 @@ def activated_product(
 ) -> torch.Tensor:
     """Return float32 [T, K] of gate and up columns side by side, [T, 2K]; or of up columns alone.
 
-    Args:
-        joined: Gate columns, then up columns; or up columns.
-        activation: One of ``layout.ACTIVATIONS``.
-        gated: Whether there are gate columns.
-        bias: float32, added to ``joined`` first.
+    ``activation`` is one of ``layout.ACTIVATIONS``; ``bias`` (float32) is added to ``joined``.
     """
     joined = joined.float() if bias is None else joined.float() + bias
     if not gated:

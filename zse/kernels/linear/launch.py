@@ -32,11 +32,9 @@ def linear(
     outputs_address: int,
     plan: LinearPlan,
 ) -> Partials:
-    """Multiply up to 256 tokens with a matrix.
+    """Multiply up to 256 tokens with a matrix [N, K].
 
     Args:
-        launcher: Where to launch.
-        weight: The matrix [N, K].
         inputs: Activations [M, K]: int8 exactly if the plan is for them.
         outputs_address: Where float32 [splits, M, N] goes, ``plan.output_bytes``.
         plan: From ``plan_linear`` for this matrix and number of tokens.
@@ -48,14 +46,15 @@ def linear(
         UnsupportedModelError: Activations and matrix do not fit each other or the plan.
     """
     _check(weight, inputs, plan)
-    outputs = (outputs_address, inputs.rows, weight.rows)
+    operands: tuple[int, ...]
     if isinstance(inputs, Quantized):
-        operands = _quantized_operands(weight, inputs, plan.variant)
+        sums = (inputs.sums,) if "sums" in plan.variant.kernel.arguments[2].name else ()
+        operands = (inputs.codes, inputs.scales, *sums, weight.weights, weight.scales)
     else:
-        operands = (inputs.values, weight.weights)
-        if plan.variant.kernel is not GEMV_16:
-            operands += (weight.scales,)
-    launcher.launch(plan.variant, plan.grid, *operands, *outputs, _steps(weight, inputs, plan))
+        scales = () if plan.variant.kernel is GEMV_16 else (weight.scales,)
+        operands = (inputs.values, weight.weights, *scales)
+    outputs = (outputs_address, inputs.rows, weight.rows, _steps(weight, inputs, plan))
+    launcher.launch(plan.variant, plan.grid, *operands, *outputs)
     return Partials(
         rows=inputs.rows, columns=weight.rows, splits=plan.splits, values=outputs_address
     )
@@ -70,11 +69,9 @@ def linear_prefill(
     scratch_address: int = 0,
     scratch_bytes: int = 0,
 ) -> None:
-    """Multiply many tokens with a matrix, a slab of its rows at a time.
+    """Multiply many tokens with a matrix [N, K], a slab of its rows at a time.
 
     Args:
-        launcher: Where to launch.
-        weight: The matrix [N, K].
         inputs: Activations bfloat16 [T, K].
         outputs_address: Where [T, N] goes.
         output_type: ``fp32`` or ``bf16``.
@@ -171,14 +168,6 @@ def _widen(
         rows,
         steps,
     )
-
-
-def _quantized_operands(
-    weight: LinearWeight, inputs: Quantized, chosen: Variant
-) -> tuple[int, ...]:
-    """Return the addresses in the order of the kernel's arguments."""
-    sums = (inputs.sums,) if "sums" in chosen.kernel.arguments[2].name else ()
-    return (inputs.codes, inputs.scales, *sums, weight.weights, weight.scales)
 
 
 def _steps(weight: LinearWeight, inputs: Activation, plan: LinearPlan) -> int:

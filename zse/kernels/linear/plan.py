@@ -8,6 +8,7 @@ on it, plus the sums that each split writes and the next kernel reads.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -60,17 +61,6 @@ class LinearPlan:
         return (-(-self.columns // tile), self.splits, -(-self.rows // tokens))
 
 
-@record
-class Form:
-    """A matrix without its addresses."""
-
-    scheme: str
-    rows: int
-    columns: int
-    group_size: int
-    size_bytes: int
-
-
 def plan_linear(
     weight: LinearWeight,
     rows: int,
@@ -83,10 +73,8 @@ def plan_linear(
     """Return how to multiply ``rows`` tokens with a matrix.
 
     Args:
-        weight: The matrix.
         rows: Tokens, 1 to ``MAX_ROWS``.
         quantized: Whether activations are int8.
-        device: Where it will run.
         max_splits: Most splits that the reader accepts; None for any number.
         tuning: Measured choices of this device.
 
@@ -120,8 +108,8 @@ def table_name(weight: LinearWeight, rows: int, *, quantized: bool) -> str:
     return f"linear.{weight.scheme}{group}.{'a8' if quantized else 'a16'}.rows{bucket}"
 
 
-def form_of(weight: LinearWeight) -> Form:
-    """Return a matrix's form, checked.
+def form_of(weight: LinearWeight) -> LinearWeight:
+    """Return a matrix without its addresses, checked.
 
     Raises:
         UnsupportedModelError: Its scheme or its row length has no kernel.
@@ -133,16 +121,10 @@ def form_of(weight: LinearWeight) -> Form:
             f"expected one of {', '.join(known)} and columns in multiples of {STEP_COLUMNS}",
             hint="Convert the model with --quant int8 or bf16, or serve it on the CPU.",
         )
-    return Form(
-        scheme=weight.scheme,
-        rows=weight.rows,
-        columns=weight.columns,
-        group_size=weight.group_size,
-        size_bytes=weight.size_bytes,
-    )
+    return replace(weight, weights=0, scales=0)
 
 
-def forms_for(form: Form, rows: int, *, quantized: bool) -> tuple[Variant, ...]:
+def forms_for(form: LinearWeight, rows: int, *, quantized: bool) -> tuple[Variant, ...]:
     """Return the compiled forms that can multiply ``rows`` tokens, preferred ones first."""
     if quantized:
         few = rows <= DECODE_ROWS or form.group_size == 32  # too narrow for int8 tensor cores
@@ -161,7 +143,7 @@ def tile_of(variant: Variant) -> tuple[int, int]:
     return int(constants["BN"]), int(constants["BM"])
 
 
-def steps_of(variant: Variant, form: Form) -> int:
+def steps_of(variant: Variant, form: LinearWeight) -> int:
     """Return how many steps a program without splits takes along the columns."""
     constants = dict(variant.constants)
     step_columns = int(constants.get("BK", form.group_size or 128))
@@ -174,7 +156,7 @@ def _piece_columns(scheme: str) -> int:
     return 32 if scheme in GROUPED_SCHEMES else 16 if scheme == "int8" else 8
 
 
-def _chosen(choice: Choice, form: Form, rows: int, quantized: bool) -> LinearPlan | None:
+def _chosen(choice: Choice, form: LinearWeight, rows: int, quantized: bool) -> LinearPlan | None:
     """Return a measured plan; None where its kernel does not multiply such a matrix."""
     splits = int(choice.get("splits", 1))
     for variant in forms_for(form, rows, quantized=quantized):
@@ -185,7 +167,7 @@ def _chosen(choice: Choice, form: Form, rows: int, quantized: bool) -> LinearPla
 
 @cache
 def _modelled(
-    form: Form, rows: int, quantized: bool, device: DeviceFacts, max_splits: int
+    form: LinearWeight, rows: int, quantized: bool, device: DeviceFacts, max_splits: int
 ) -> LinearPlan:
     """Return the plan that the model of the device takes for the fastest."""
     little_shared = device.shared_memory_optin_bytes <= LITTLE_SHARED_BYTES
@@ -197,7 +179,7 @@ def _modelled(
     return min(plans, key=lambda entry: entry[:2])[2]
 
 
-def _plans(form: Form, rows: int, quantized: bool) -> tuple[LinearPlan, ...]:
+def _plans(form: LinearWeight, rows: int, quantized: bool) -> tuple[LinearPlan, ...]:
     """Return every form with every number of splits that leaves each at least two steps."""
     return tuple(
         LinearPlan(variant=variant, splits=splits, rows=rows, columns=form.rows)
@@ -207,7 +189,7 @@ def _plans(form: Form, rows: int, quantized: bool) -> tuple[LinearPlan, ...]:
     )
 
 
-def _seconds(plan: LinearPlan, form: Form, device: DeviceFacts) -> float:
+def _seconds(plan: LinearPlan, form: LinearWeight, device: DeviceFacts) -> float:
     """Return the modelled time of a plan, in seconds."""
     costs = costs_on(device)
     multiprocessors = device.multiprocessors

@@ -4,27 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from zse.kernels.layout import ACTIVATION_GROUP
-
 TOLERANCE = 1e-2
 """Largest error over largest value of a kernel that computes in 16 bits."""
 QUANTIZED_TOLERANCE = 2e-3
 """The same with int8 activations, held against the values that the kernel multiplies: for NF4
 those are the whole numbers of ``nf4.NF4_INT8``."""
-
-
-def quantize_activations(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return codes int8 [M, K], scales and sums float32 [M, K / 128] of float32 [M, K]."""
-    groups = values.float().view(values.shape[0], -1, ACTIVATION_GROUP)
-    scales = (groups.abs().amax(-1) / 127).clamp(min=1e-30)
-    codes = torch.floor(groups / scales.unsqueeze(-1) + 0.5).clamp(-127, 127).to(torch.int8)
-    sums = codes.float().sum(-1) * scales
-    return codes.flatten(-2), scales, sums
-
-
-def dequantize_activations(codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
-    """Return float64 [M, K]."""
-    return codes.double() * scales.double().repeat_interleave(ACTIVATION_GROUP, -1)
 
 
 def unpack_nibbles(qweight: torch.Tensor, group_size: int) -> torch.Tensor:

@@ -50,18 +50,13 @@ def sample(
     """Choose one token for each row.
 
     Args:
-        launcher: Where to launch.
         logits_address: fp32 [rows, vocab], any vocab. Adjustments change it in place; with
             ``kind.logprobs`` they are taken back at the end.
         rows: Rows, of padding included.
-        vocab: Columns.
         arrays: Parameters of each row.
-        kind: Which kernels run.
         workspace_address: ``workspace_bytes(rows, vocab)`` bytes, 16-byte aligned. Nothing in it
             needs to be set, nothing stays.
-        outputs: Where tokens and log-probabilities go.
         num_adjustments: Entries in ``arrays``; read only with ``kind.adjusted``.
-        tiles: How rows are cut up.
 
     Raises:
         UnsupportedModelError: The vocabulary is larger than the kernels take.

@@ -39,20 +39,16 @@ def residual_norm(
     """Add pending sums to the residual stream, then store its norm.
 
     Args:
-        launcher: Where to launch.
         residual_address: float32 [T, hidden]; changed in place when ``added`` is given and rows
             are not gathered.
-        rows: Rows of the output.
         hidden: Columns; a multiple of 16, and of 128 for quantized output.
         norm_address: float32 [hidden] weight.
-        epsilon: Added to the mean of squares.
         output: Where activations go: int8 codes (rounded to nearest, halves to even) or bfloat16.
         added: Summands to add to the stream first, [splits, T, hidden].
         row_index_address: int32 [rows]: row i of the output is made of this row of the stream and
             of ``added``, and nothing is written back; 0 for all rows in place.
         added_bias_address: float32 [hidden], added to the sum of ``added``; 0 for none.
         added_scale: Multiplies that sum, its bias included.
-        is_layer_norm: Whether the mean is subtracted first.
         norm_bias_address: float32 [hidden], added after a LayerNorm's weight; 0 for none.
         output_scale: Multiplies the result. Before the head it scales the logits, without a
             launch of its own and whatever the head's scheme.

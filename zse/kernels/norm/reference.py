@@ -31,13 +31,10 @@ def residual_norm(
     Args:
         residual: float32 [T, H].
         norm: float32 [H].
-        epsilon: Added to the mean of squares.
         added: float32 [splits, T, H], added in order of the first dimension.
         added_bias: float32 [H], added to their sum.
         added_scale: Multiplies the sum and its bias.
-        is_layer_norm: Whether the mean is subtracted first.
         norm_bias: float32 [H], added after the weight.
-        output_scale: Multiplies the result.
     """
     if added is not None:
         total = added.sum(0) if added_bias is None else added.sum(0) + added_bias

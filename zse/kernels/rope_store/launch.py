@@ -29,11 +29,8 @@ def rope_table(
     """Make the table of cosines and sines.
 
     Args:
-        launcher: Where to launch.
         inverse_frequencies_address: float32 [head_dim / 2], radians a position.
         table_address: float32 [num_positions, head_dim]: cosines, then sines, times ``factor``.
-        num_positions: Rows of the table.
-        head_dim: Width of a head.
         factor: What YaRN multiplies cosines and sines by.
 
     Raises:
@@ -63,11 +60,6 @@ def rope_store(
     """Rotate queries and keys; store queries, write keys and values to the cache.
 
     Args:
-        launcher: Where to launch.
-        inputs: The joined product and what belongs to it.
-        shape: Heads.
-        cache: Where keys and values go.
-        tables: Where in it.
         table_rows_address: int32 [rows]: which row of ``tables`` is the row's sequence.
         queries_address: bfloat16 [rows, num_heads, head_dim]; rotated, not scaled.
 
