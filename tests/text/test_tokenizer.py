@@ -143,14 +143,12 @@ def test_ends_of_text_are_gathered_from_all_files_that_name_them(load):
             {"bos_token": {"content": "<|im_start|>"}, "eos_token": "<|im_end|>"}
         ).encode(),
     )
-    assert tokenizer.bos_id == 1
     assert tokenizer.eos_ids == (2, 0)
     assert tokenizer.token_text(2) == "<|im_end|>"
 
 
 def test_a_file_without_end_tokens_has_none(load):
     tokenizer = load("byte_level")
-    assert tokenizer.bos_id is None
     assert tokenizer.eos_ids == ()
 
 

@@ -254,7 +254,7 @@ class Scheduler:
             sequence.cached_tokens = table.num_reused_tokens
             self.num_prefix_queries += sequence.num_tokens
             self.num_prefix_hits += table.num_reused_tokens
-        bisect.insort(self.running, sequence, key=_descending_rank)
+        bisect.insort(self.running, sequence, key=lambda other: (-other.rank[0], -other.rank[1]))
         return sequence
 
     def _next_position(self) -> int | None:
@@ -281,10 +281,6 @@ class Scheduler:
         self._cache.close_table(item.table)
         if item.slot >= 0:
             self._free_slots.append(item.slot)
-
-
-def _descending_rank(sequence: Sequence) -> tuple[int, int]:
-    return (-sequence.rank[0], -sequence.rank[1])
 
 
 def _chunk_of(sequence: Sequence, budget: int) -> ScheduledChunk:

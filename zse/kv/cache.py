@@ -157,7 +157,7 @@ class KVCache:
 
     def flush(self) -> int:
         """Forget every prefix that no sequence uses and return the blocks freed."""
-        return self._tree.clear()
+        return self._tree.evict(self._tree.num_evictable)
 
     def check_consistency(self, tables: Sequence[BlockTable]) -> None:
         """Prove that ``tables`` and the prefix tree own every used block, and nobody else.

@@ -59,10 +59,6 @@ class RadixTree:
         self.num_evictable = 0
         """Blocks that only the tree references; all of them can be evicted, leaves first."""
 
-    @property
-    def num_blocks(self) -> int:
-        return len(self._nodes)
-
     def blocks(self) -> Iterator[int]:
         return iter(self._nodes)
 
@@ -154,10 +150,6 @@ class RadixTree:
             self._remove(node)
             freed += 1
         return freed
-
-    def clear(self) -> int:
-        """Evict everything that no sequence uses and return the blocks freed."""
-        return self.evict(len(self._nodes))
 
     def _keys(self, token_ids: Sequence[int]) -> Iterator[tuple[int, ...]]:
         size = self._block_size

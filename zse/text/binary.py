@@ -79,6 +79,6 @@ def _agree(fast: Tokenizer, slow: Tokenizer, line: str) -> bool:
     wanted = slow.encode(line, add_special_tokens=False)
     if ids != wanted:
         return False
-    texts = {slow.decode_whole(wanted)}
+    texts = {slow.engine.decode(wanted)}
     texts |= {tokenizer.decode(ids, skip_special_tokens=False) for tokenizer in (fast, slow)}
     return len(texts) == 1

@@ -60,8 +60,8 @@ class IncrementalDetokenizer:
         return self._emit_pending(allow_replacement=len(self._pending) > _LONGEST_HOLD_TOKENS)
 
     def _emit_pending(self, *, allow_replacement: bool) -> str:
-        before = self._tokenizer.decode_whole(self._context) if self._context else ""
-        after = self._tokenizer.decode_whole([*self._context, *self._pending])
+        before = self._tokenizer.engine.decode(self._context) if self._context else ""
+        after = self._tokenizer.engine.decode([*self._context, *self._pending])
         text = after[len(before) :]
         if text.endswith(_REPLACEMENT) and not allow_replacement:
             return ""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import re
 import threading
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from zse.format.errors import Rule
 from zse.text.facts import AddedToken, TokenizerFacts, decoder_kind, parse_object
@@ -25,19 +25,6 @@ _SPACE_RUN = re.compile(r"\s+")
 _LONGEST_SPACE_RUN = 1 << 18
 """In characters. Split patterns such as ``\\s+(?!\\S)`` keep a place to go back to for each one,
 and kitoken ends the process when there are a million of them."""
-
-
-class Engine(Protocol):
-    """What :class:`zse.text.tokenizer.Tokenizer` needs of an engine."""
-
-    def encode(self, text: str, *, parse_special: bool) -> list[int]:
-        """Encode without the tokens that surround a text (bos, eos)."""
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """Decode a whole sequence, control tokens included."""
-
-    def token_bytes(self, token_id: int) -> bytes:
-        """Bytes of one token inside a text; empty for an id that names no token."""
 
 
 class KitokenEngine:
@@ -59,7 +46,10 @@ class KitokenEngine:
         self._anchor_length = len(self._decode_bytes(self._anchor))
 
     def encode(self, text: str, *, parse_special: bool) -> list[int]:
-        """Encode; without ``parse_special`` only ordinary added tokens are matched in the text."""
+        """Encode without the tokens that surround a text (bos, eos).
+
+        Without ``parse_special`` only ordinary added tokens are matched in the text.
+        """
         specials = True if parse_special else ["priority"]
         ids: list[int] = []
         for piece in self._pieces(text):
@@ -68,6 +58,7 @@ class KitokenEngine:
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
+        """Decode a whole sequence, control tokens included."""
         try:
             data = self._decode_bytes(list(ids))
         except ValueError:
@@ -75,6 +66,7 @@ class KitokenEngine:
         return data.decode("utf-8", "replace")
 
     def token_bytes(self, token_id: int) -> bytes:
+        """Bytes of one token inside a text; empty for an id that names no token."""
         try:
             return self._decode_bytes([*self._anchor, token_id])[self._anchor_length :]
         except ValueError:
@@ -104,7 +96,7 @@ class KitokenEngine:
 
 
 class ReferenceEngine:
-    """Hugging Face ``tokenizers``: the behaviour that everything else is compared with."""
+    """Hugging Face ``tokenizers``: the behaviour that the other's is compared with."""
 
     def __init__(self, tokenizer_json: bytes) -> None:
         document = parse_object(tokenizer_json, "tokenizer.json")

@@ -52,7 +52,7 @@ class ChatTemplate:
             debug=False,
             trim_blocks=True,
             lstrip_blocks=True,
-            auto_escape_callback=_no_escape,
+            auto_escape_callback=lambda _name: False,
         )
         environment.add_filter("tojson", self._budget.to_json)
         environment.add_filter(REPLACE, self._budget.replace)
@@ -237,7 +237,3 @@ def _strftime_now(form: str) -> str:
 def _first_line(error: Exception) -> str:
     """Without the source lines that the engine appends; the template may hold private text."""
     return str(error).partition("\n")[0]
-
-
-def _no_escape(_name: str) -> bool:
-    return False

@@ -131,7 +131,8 @@ def weave(source: str) -> str:
         )
     if "_zse_" in source:
         raise _refused("names that hold '_zse_'")
-    source = re.sub(r"\{%([-+]?)\s*(?:end)?generation\s*([-+]?)%\}", _without_generation, source)
+    # Training marks print nothing; an empty comment keeps what they trim.
+    source = re.sub(r"\{%([-+]?)\s*(?:end)?generation\s*([-+]?)%\}", r"{#\1 \2#}", source)
     weaver, position = _Weaver(namespaces=_namespace_names(source)), 0
     while (match := _TAG.search(source, position)) is not None:
         weaver.text(source[position : match.start()])
@@ -150,11 +151,6 @@ def weave(source: str) -> str:
             weaver.out.append(match[0])
     weaver.text(source[position:])
     return "".join(weaver.out)
-
-
-def _without_generation(match: re.Match[str]) -> str:
-    """Training marks print nothing; an empty comment keeps what they trim."""
-    return f"{{#{match[1]} {match[2]}#}}"
 
 
 def _trim_marks(body: str) -> tuple[str, str, str]:

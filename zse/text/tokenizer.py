@@ -9,12 +9,12 @@ from __future__ import annotations
 import functools
 import itertools
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from zse.errors import NotFoundError
 from zse.format.errors import Rule
-from zse.text.engines import Engine, KitokenEngine, ReferenceEngine
+from zse.text.engines import KitokenEngine, ReferenceEngine
 from zse.text.facts import BINARY_SECTION, TokenizerFacts, parse_object, unpack
 
 if TYPE_CHECKING:
@@ -38,16 +38,13 @@ class Tokenizer:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: KitokenEngine | ReferenceEngine,
         facts: TokenizerFacts,
-        *,
-        bos_id: int | None = None,
-        eos_ids: Sequence[int] = (),
+        eos_ids: tuple[int, ...] = (),
     ) -> None:
         self.engine = engine
         self.facts = facts
-        self.bos_id = bos_id
-        self.eos_ids = tuple(eos_ids)
+        self.eos_ids = eos_ids
         self.special_ids = facts.special_ids
         self.vocab_size = facts.vocab_size
         specials = sorted((t.text for t in facts.added if t.special), key=len, reverse=True)
@@ -68,15 +65,12 @@ class Tokenizer:
         binary = get(BINARY_SECTION)
         if binary is not None:
             facts, payload = unpack(binary)
-            engine: Engine = KitokenEngine(payload, facts)
-        else:
-            source = get("tokenizer.json")
-            if source is None:
-                raise NoTokenizerError("the model holds no tokenizer.json")
-            reference = ReferenceEngine(source)
-            engine, facts = reference, reference.facts
-        bos_id, eos_ids = _boundaries(get, facts)
-        return cls(engine, facts, bos_id=bos_id, eos_ids=eos_ids)
+            return cls(KitokenEngine(payload, facts), facts, _end_ids(get, facts))
+        source = get("tokenizer.json")
+        if source is None:
+            raise NoTokenizerError("the model holds no tokenizer.json")
+        reference = ReferenceEngine(source)
+        return cls(reference, reference.facts, _end_ids(get, reference.facts))
 
     def encode(
         self, text: str, *, add_special_tokens: bool = True, parse_special: bool = True
@@ -106,10 +100,6 @@ class Tokenizer:
         if self.facts.strips_space and data.startswith(b" "):
             data = data[1:]
         return data.decode("utf-8", "replace")
-
-    def decode_whole(self, ids: Sequence[int]) -> str:
-        """Decode by the engine itself; for tokenizers whose tokens have no bytes of their own."""
-        return self.engine.decode(ids)
 
     def token_text(self, token_id: int) -> str:
         """Text of one token for display; U+FFFD stands for bytes that are no whole character."""
@@ -152,26 +142,22 @@ def special_token_text(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _boundaries(get: Sections, facts: TokenizerFacts) -> tuple[int | None, tuple[int, ...]]:
-    """The bos id and every id that ends a text, from the files that say so."""
-    ids_by_text = {token.text: token.token_id for token in facts.added}
-    documents = {
-        name: parse_object(data, name) if (data := get(name)) else {}
-        for name in ("tokenizer_config.json", "generation_config.json", "config.json")
-    }
-    tokenizer_config = documents["tokenizer_config.json"]
-    bos_id = ids_by_text.get(special_token_text(tokenizer_config.get("bos_token")))
+def _end_ids(get: Sections, facts: TokenizerFacts) -> tuple[int, ...]:
+    """Every id that ends a text, from the files that say so."""
     found: list[int] = []
     for name in ("generation_config.json", "config.json"):
-        value = documents[name].get("eos_token_id")
+        value = _document(get, name).get("eos_token_id")
         values = value if isinstance(value, list) else [value]
         if any(not isinstance(i, int) and i is not None for i in values):
             raise Rule.TOKENIZER(f"{name} holds eos_token_id={value!r}, not whole numbers")
         found += [i for i in values if i is not None]
-    eos_text = special_token_text(tokenizer_config.get("eos_token"))
-    if eos_text in ids_by_text:
-        found.append(ids_by_text[eos_text])
-    return bos_id, tuple(dict.fromkeys(found))
+    eos_text = special_token_text(_document(get, "tokenizer_config.json").get("eos_token"))
+    found += [token.token_id for token in facts.added if token.text == eos_text]
+    return tuple(dict.fromkeys(found))
+
+
+def _document(get: Sections, name: str) -> dict[str, Any]:
+    return parse_object(data, name) if (data := get(name)) else {}
 
 
 def _without_surrogates(text: str) -> str:
