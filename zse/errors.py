@@ -258,6 +258,8 @@ class OverloadedError(ZSEError):
 
     http_status = 429
     error_code = "rate_limit_exceeded"
+    retry_after_seconds: int = 1
+    """When room is likely."""
 
 
 class LoadingError(ZSEError):
@@ -265,6 +267,8 @@ class LoadingError(ZSEError):
 
     http_status = 503
     error_code = "server_is_overloaded"
+    retry_after_seconds: int = 1
+    """When it is likely to be there."""
     default_hint = "Try again after the time in Retry-After."
 
 

@@ -16,6 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from zse.engine.admission import check_request
+from zse.engine.output import TopLogprob
 from zse.errors import ContextLengthError, DeviceError, EngineError, TemplateError
 from zse.options import ServeOptions, load_options
 from zse.serve.start import start
@@ -122,7 +123,8 @@ def _script(prompt):
 def _delta(index, prompt, text="", finish_reason=None, params=None):
     logprobs = []
     if params is not None and params.logprobs is not None:
-        top = [(text, 1, -0.1, list(text.encode())), ("?", 2, float("-inf"), [63])]
+        same = TopLogprob(text, 1, -0.1, list(text.encode()))
+        top = [same, TopLogprob("?", 2, float("-inf"), [63])]
         entry = SimpleNamespace(
             token=text,
             token_id=1,

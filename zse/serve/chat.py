@@ -93,9 +93,7 @@ def _whole(index: int, choice: WholeChoice, body: ChatRequest) -> dict[str, Any]
                 for call in calls
             ]
             finish_reason = _reason(finish_reason, has_calls=True)
-    logprobs = None
-    if body.logprobs:
-        logprobs = {"content": chat_logprobs(choice.logprobs), "refusal": None}
+    logprobs = chat_logprobs(choice.logprobs) if body.logprobs else None
     end = {"logprobs": logprobs, "finish_reason": finish_reason}
     return {"index": index, "message": message, **end}
 
@@ -181,7 +179,7 @@ class _StreamedChoice:
     ) -> bytes:
         logprobs = None
         if with_logprobs:
-            logprobs = {"content": chat_logprobs(self._held_logprobs), "refusal": None}
+            logprobs = chat_logprobs(self._held_logprobs)
             self._held_logprobs = []
         end = {"logprobs": logprobs, "finish_reason": finish_reason}
         return self._writer.choice({"index": self._index, "delta": delta, **end})

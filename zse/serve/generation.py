@@ -99,7 +99,7 @@ class Generation:
         """Yield ``(choice index, delta)`` until every choice has ended.
 
         Raises:
-            BusyError: The queue is full; nothing was started.
+            OverloadedError: The queue is full; nothing was started.
             EngineError: The engine gave up on a choice.
         """
         self._state.admit(self._num_choices)

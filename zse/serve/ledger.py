@@ -63,7 +63,7 @@ class Ledger:
         self._phases: dict[str, Phase] = {}
         self._first_request_id = ""
         self._stage, self._stage_began = "", 0.0
-        self._bytes: Callable[[], tuple[int, int]] = _no_bytes
+        self._bytes: Callable[[], tuple[int, int]] = lambda: (0, 0)
         # Everything before this object existed: the interpreter, and the imports up to here.
         self._record("interpreter", 0.0, self._age_at_birth_ms)
 
@@ -143,10 +143,6 @@ class Ledger:
             for phase in self.phases()
             if phase.name != hidden
         )
-
-
-def _no_bytes() -> tuple[int, int]:
-    return 0, 0
 
 
 def process_age_ms(start_time_ns: int = 0) -> float:

@@ -7,26 +7,20 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from zse.engine.output import TokenLogprob
+    from zse.engine.output import TokenLogprob, TopLogprob
 
 MINIMUM = -9999.0
 """Stands for minus infinity, which JSON cannot say."""
 
 
-def chat_logprobs(entries: Sequence[TokenLogprob]) -> list[dict[str, Any]]:
-    """Return the ``content`` list of a chat choice's logprobs."""
-    return [
-        {
-            "token": entry.token,
-            "logprob": _finite(entry.logprob),
-            "bytes": list(entry.bytes),
-            "top_logprobs": [
-                {"token": top[0], "logprob": _finite(top[2]), "bytes": list(top[3])}
-                for top in entry.top
-            ],
-        }
-        for entry in entries
-    ]
+def chat_logprobs(entries: Sequence[TokenLogprob]) -> dict[str, Any]:
+    """Return a chat choice's logprobs."""
+    content = [{**_said(entry), "top_logprobs": list(map(_said, entry.top))} for entry in entries]
+    return {"content": content, "refusal": None}
+
+
+def _said(entry: TokenLogprob | TopLogprob) -> dict[str, Any]:
+    return {"token": entry.token, "logprob": _finite(entry.logprob), "bytes": list(entry.bytes)}
 
 
 def completion_logprobs(
@@ -47,7 +41,7 @@ def completion_logprobs(
         "tokens": [entry.token for entry in entries],
         "token_logprobs": [_finite(entry.logprob) for entry in entries],
         "top_logprobs": [
-            {top[0]: _finite(top[2]) for top in entry.top} if with_top else None
+            {top.token: _finite(top.logprob) for top in entry.top} if with_top else None
             for entry in entries
         ],
         "text_offset": offsets,

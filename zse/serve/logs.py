@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -36,10 +37,6 @@ class LineFormatter(logging.Formatter):
         return self._render(line)
 
 
-def json_line(line: dict[str, Any]) -> str:
-    return json.dumps(line, default=str, ensure_ascii=False)
-
-
 def is_for_people(log_format: str) -> bool:
     """Whether logs are words: asked for, or a person is likely to read them.
 
@@ -64,13 +61,11 @@ def configure_logging(level: str, log_format: str = "auto") -> logging.Handler:
 
 
 def _handler(log_format: str) -> logging.Handler:
+    handler: logging.StreamHandler[Any] = logging.StreamHandler(sys.stderr)
+    render: Callable[[dict[str, Any]], str] = partial(json.dumps, default=str, ensure_ascii=False)
     if is_for_people(log_format):
         from zse.serve.console import Terminal, text_of
 
-        handler: logging.StreamHandler[Any]
-        handler = Terminal(sys.stderr) if sys.stderr.isatty() else logging.StreamHandler(sys.stderr)
-        handler.setFormatter(LineFormatter(text_of))
-    else:
-        handler = logging.StreamHandler(sys.stderr)
-        handler.setFormatter(LineFormatter(json_line))
+        handler, render = Terminal(sys.stderr) if sys.stderr.isatty() else handler, text_of
+    handler.setFormatter(LineFormatter(render))
     return handler

@@ -82,17 +82,11 @@ class Metrics:
 
         The first requests do not wait for the import, which takes as long as a few tokens.
         """
-        if self._families is None and self._keep(write):
-            return
-        write(self.warm())
-
-    def _keep(self, write: Callable[[_Families], None]) -> bool:
-        """Keep a count until the library is there; False when it is, or too many are kept."""
         with self._lock:
-            if self._families is not None or len(self._early) >= _MOST_EARLY:
-                return False
-            self._early.append(write)
-            return True
+            if self._families is None and len(self._early) < _MOST_EARLY:
+                self._early.append(write)
+                return
+        write(self._families or self.warm())
 
     def count(self, key: str, *labels: str, by: int = 1) -> None:
         """Add to a counter of the table; labels are few patterns, never what clients write."""

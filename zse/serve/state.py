@@ -75,18 +75,6 @@ class LoadedModel:
             resource.close()
 
 
-class BusyError(OverloadedError):
-    """The queue is full; ``retry_after_seconds`` says when room is likely."""
-
-    retry_after_seconds: int = 1
-
-
-class NotReadyError(LoadingError):
-    """The model is still loading; ``retry_after_seconds`` says when it is likely to be there."""
-
-    retry_after_seconds: int = 1
-
-
 class AppState:
     """Everything a handler may read.
 
@@ -156,7 +144,7 @@ class AppState:
         return self.model
 
     def _loading(self) -> LoadingError:
-        error = NotReadyError(f"The model is not ready yet: {self.stage}.")
+        error = LoadingError(f"The model is not ready yet: {self.stage}.")
         work = self.ledger.work()
         if work is not None:
             error.retry_after_seconds = max(1, min(MAX_RETRY_SECONDS, round(work.seconds_left)))
@@ -178,13 +166,13 @@ class AppState:
         """Take room for a request's choices; give it back with ``release``.
 
         Raises:
-            BusyError: Running and waiting work is at its limit.
+            OverloadedError: Running and waiting work is at its limit.
             InvalidParameterError: As ``refuse_oversized``.
         """
         self.refuse_oversized(num_choices)
         if self.in_flight + num_choices > (limit := self.max_admitted):
             self.metrics.count("rejections")
-            error = BusyError(
+            error = OverloadedError(
                 f"The queue is full ({self.in_flight} of {limit} answers are running or waiting)."
             )
             error.retry_after_seconds = self.seconds_until_room()
