@@ -13,7 +13,6 @@ import re
 import shutil
 import subprocess
 import tempfile
-from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -114,7 +113,7 @@ def resolve(
     providers: dict[str, list[str]] = {}
     for package in packages:
         known = newest.get(package.name)
-        if known is None or compare_versions(package.version, known.version) > 0:
+        if known is None or version_key(package.version) > version_key(known.version):
             newest[package.name] = package
     for package in newest.values():
         for virtual in _names(package.provides):
@@ -135,10 +134,14 @@ def resolve(
     return [chosen[name] for name in sorted(chosen)]
 
 
-def compare_versions(left: str, right: str) -> int:
-    """Order two Debian versions: below 0, 0 or above 0."""
-    parts = zip(_split_version(left), _split_version(right), strict=True)
-    return next(filter(None, (_compare_part(x, y) for x, y in parts)), 0)
+def version_key(version: str) -> tuple[list[tuple[list[int], int]], ...]:
+    """Return what orders Debian versions: by epoch, upstream's version, Debian's revision."""
+    epoch, colon, rest = version.partition(":")
+    if not colon:
+        epoch, rest = "0", version
+    upstream, dash, revision = rest.rpartition("-")
+    parts = (epoch, upstream, revision) if dash else (epoch, rest, "0")
+    return tuple(_runs(part) for part in parts)
 
 
 def _choose(
@@ -187,24 +190,12 @@ def _names(relation: str) -> list[list[str]]:
     return groups
 
 
-def _split_version(version: str) -> tuple[str, str, str]:
-    epoch, colon, rest = version.partition(":")
-    if not colon:
-        epoch, rest = "0", version
-    upstream, dash, revision = rest.rpartition("-")
-    return (epoch, upstream, revision) if dash else (epoch, rest, "0")
-
-
-def _compare_part(left: str, right: str) -> int:
-    """Compare alternating runs of other characters and digits; "~" sorts before the end."""
-    runs = (re.findall(r"(\D*)(\d*)", part) for part in (left, right))
-    for ours, theirs in zip_longest(*runs, fillvalue=("", "")):
-        a, b = ((_text_key(text), int(number or 0)) for text, number in (ours, theirs))
-        if a != b:
-            return -1 if a < b else 1
-    return 0
-
-
-def _text_key(text: str) -> list[int]:
-    weights = [-1 if c == "~" else ord(c) if c.isalpha() else ord(c) + 256 for c in text]
-    return [*weights, 0]
+def _runs(part: str) -> list[tuple[list[int], int]]:
+    """Split into runs of other characters, weighed, and of digits; "~" sorts before the end."""
+    return [
+        (
+            [*(-1 if c == "~" else ord(c) if c.isalpha() else ord(c) + 256 for c in text), 0],
+            int(number or 0),
+        )
+        for text, number in re.findall(r"(\D*)(\d*)", part or "0")
+    ]
