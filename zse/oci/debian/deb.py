@@ -33,10 +33,7 @@ def deb_entries(package: Path) -> Iterator[Entry]:
         ImageError: The file is not a Debian package, or a path leaves the root.
     """
     with _files(package) as archive:
-        for member in archive:
-            entry = _entry(archive, member, package.name)
-            if entry is not None:
-                yield entry
+        yield from filter(None, (_entry(archive, member, package.name) for member in archive))
 
 
 def read_deb_file(package: Path, path: str) -> bytes:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import tarfile
 from enum import StrEnum
-from typing import TYPE_CHECKING, BinaryIO, Protocol
+from typing import IO, TYPE_CHECKING, BinaryIO, Protocol, cast
 
 from zse.errors import ImageError
 from zse.oci.errors import ImageRule
@@ -108,7 +108,7 @@ def write_tar(
     """
     # An integer time stamp matters: a float would add a PAX record and change the bytes.
     with tarfile.open(
-        fileobj=_Unread(sink), mode="w|", format=tarfile.PAX_FORMAT, bufsize=_COPY_BYTES
+        fileobj=cast("IO[bytes]", sink), mode="w|", format=tarfile.PAX_FORMAT, bufsize=_COPY_BYTES
     ) as archive:
         for entry in _in_order(entries):
             header = _header(entry, mtime)
@@ -167,17 +167,3 @@ def _pad_to(header: tarfile.TarInfo, offset_bytes: int, align_bytes: int) -> Non
     # A PAX record is "LENGTH comment=TEXT\n", LENGTH counting itself.
     text_bytes = record_bytes - len(str(record_bytes)) - len(" comment=\n")
     header.pax_headers = {"comment": " " * text_bytes}
-
-
-class _Unread(io.RawIOBase):
-    """Lets tarfile write to any sink."""
-
-    def __init__(self, sink: Sink) -> None:
-        self._sink = sink
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: bytes) -> int:  # type: ignore[override]
-        self._sink.write(data)
-        return len(data)

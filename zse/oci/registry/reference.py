@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from urllib.parse import urlsplit
 
 from zse.oci.errors import BadReferenceError
 from zse.records import record
@@ -39,11 +40,9 @@ class Reference:
     @property
     def is_loopback(self) -> bool:
         """Whether the registry runs on this machine, where plain HTTP is accepted."""
-        name = self.host.rpartition(":")[0] if _has_port(self.host) else self.host
-        if name == "localhost":
-            return True
         try:
-            return ipaddress.ip_address(name.strip("[]")).is_loopback
+            name = urlsplit(f"//{self.host}").hostname or ""
+            return name == "localhost" or ipaddress.ip_address(name).is_loopback
         except ValueError:
             return False
 
@@ -75,7 +74,3 @@ def parse_reference(text: str) -> Reference:
     return Reference(
         host=host, repository=repository, tag=match["tag"] or "", digest=match["digest"] or ""
     )
-
-
-def _has_port(host: str) -> bool:
-    return bool(re.search(r":\d+$", host)) and not host.endswith("]")

@@ -7,6 +7,7 @@ are those that the things state themselves; nothing is concluded.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import zse
@@ -55,13 +56,9 @@ def build_sbom(name: str, image: PlatformImage, *, epoch_seconds: int) -> dict[s
 
 def sbom_counts(document: Mapping[str, Any]) -> dict[str, int]:
     """Count the packages of a bill of materials by the type of their package URL."""
-    counts: dict[str, int] = {}
-    for package in document.get("packages", ()):
-        if package.get("SPDXID") == _ROOT:
-            continue
-        kind = package_url(package).removeprefix("pkg:").partition("/")[0] or "other"
-        counts[kind] = counts.get(kind, 0) + 1
-    return dict(sorted(counts.items()))
+    things = (item for item in document.get("packages", ()) if item.get("SPDXID") != _ROOT)
+    urls = (package_url(item).removeprefix("pkg:") for item in things)
+    return dict(sorted(Counter(url.partition("/")[0] or "other" for url in urls).items()))
 
 
 def package_url(package: Mapping[str, Any]) -> str:
