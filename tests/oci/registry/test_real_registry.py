@@ -16,7 +16,7 @@ from oci_builders import sha256_hex
 from service_packages import find_command
 from token_server import PASSWORD, USER, token_server
 
-from zse.oci.errors import RegistryAuthError
+from zse.oci.errors import RegistryAuthError, RegistryError
 from zse.oci.image.inspect import inspect_image
 from zse.oci.image.source import RegistrySource, open_image
 from zse.oci.image.verify import Expectations, verify_image
@@ -278,7 +278,8 @@ def test_a_push_is_tried_before_anything_is_built_and_leaves_nothing(
                 registry.check_push()
         with open_registry(reference, login(address)) as registry:
             registry.check_push()
-            assert registry.find_manifest("1") is None
+            with pytest.raises(RegistryError, match="404"):
+                registry.manifest("1")
 
 
 def test_tokens_are_asked_for_and_serve_for_pushes_and_mounts(build, tokens, login):

@@ -39,12 +39,7 @@ class Registry(Connection):
             RegistryError: The registry has no such manifest.
             DigestMismatchError: The bytes are not what the digest says.
         """
-        return _checked(identifier, self._ask_for_manifest(identifier, accept=(200,)).content)
-
-    def find_manifest(self, identifier: str) -> bytes | None:
-        """Return a manifest, or None when the registry has none of that name."""
-        answer = self._ask_for_manifest(identifier, accept=(200, 404))
-        return None if answer.status == 404 else _checked(identifier, answer.content)
+        return self._manifest(identifier).content
 
     def referrers(self, digest: str) -> list[Descriptor]:
         """Return what refers to a manifest: by the registry's API, else by the agreed tag."""
@@ -57,16 +52,19 @@ class Registry(Connection):
     def tagged_referrers(self, digest: str) -> list[Descriptor]:
         """Return what the agreed tag lists, where the registry has no API for referrers."""
         tag = referrers_tag(digest)
-        found = self.find_manifest(tag)
-        return [] if found is None else _listed(found, f"the tag {tag}")
+        found = self._manifest(tag, accept=(200, 404))
+        return _listed(found.content, f"the tag {tag}") if found.status == 200 else []
 
     def has_blob(self, digest: str) -> bool:
         return self.push("HEAD", f"blobs/{digest}", accept=(200, 404)).status == 200
 
-    def _ask_for_manifest(self, identifier: str, *, accept: tuple[int, ...]) -> Answer:
-        return self.send(
-            Call(location=f"manifests/{identifier}", headers={"Accept": _ACCEPT}, accept=accept)
-        )
+    def _manifest(self, identifier: str, *, accept: tuple[int, ...] = (200,)) -> Answer:
+        headers = {"Accept": _ACCEPT}
+        answer = self.send(Call(location=f"manifests/{identifier}", headers=headers, accept=accept))
+        digest = digest_of(answer.content)
+        if answer.status == 200 and identifier.startswith("sha256:") and identifier != digest:
+            raise DigestMismatchError(f"manifest {identifier} arrived with digest {digest}")
+        return answer
 
     # --- writing -----------------------------------------------------------------------------
 
@@ -127,13 +125,6 @@ def open_registry(
 def referrers_tag(digest: str) -> str:
     """Return the tag that lists what refers to a manifest, where the registry has no API for it."""
     return digest.replace(":", "-", 1)
-
-
-def _checked(identifier: str, content: bytes) -> bytes:
-    digest = digest_of(content)
-    if identifier.startswith("sha256:") and identifier != digest:
-        raise DigestMismatchError(f"manifest {identifier} arrived with digest {digest}")
-    return content
 
 
 def _listed(content: bytes, what: str) -> list[Descriptor]:
