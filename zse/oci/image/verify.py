@@ -73,10 +73,7 @@ def verify_image(
         for sbom, provenance in zip_longest(sboms, provenances):
             result.problems += check_statements(image.descriptor.digest, sbom, provenance)
         if expected.base:
-            layers = tuple(layer.digest for layer in image.layers)
-            result.problems += check_base(
-                image.manifest, layers, expected.base, expected.base_layers
-            )
+            result.problems += check_base(image, expected)
             result.checks.append(f"{image.platform}: base")
         if expected.locks is not None:
             for sbom in sboms or [None]:

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from zse.oci.image.source import PlatformManifest
+    from zse.oci.image.verify import Expectations
+
     Document = Mapping[str, Any]
 
 _BASE_DIGEST = "org.opencontainers.image.base.digest"
@@ -52,18 +55,13 @@ def check_statements(digest: str, sbom: Document | None, provenance: Document | 
     return problems
 
 
-def check_base(
-    manifest: Document,
-    layers: tuple[str, ...],
-    digests: tuple[str, ...],
-    base_layers: Mapping[str, tuple[str, ...]],
-) -> list[str]:
-    """Check that the image stands on a base of these digests, and begins with its layers."""
-    stated = str((manifest.get("annotations") or {}).get(_BASE_DIGEST, ""))
-    if stated not in digests:
-        return [f"the base is {stated or 'not stated'}, expected {' or '.join(digests)}"]
-    wanted = base_layers.get(stated, ())
-    if layers[: len(wanted)] != wanted:
+def check_base(image: PlatformManifest, expected: Expectations) -> list[str]:
+    """Check that the image stands on an expected base, and begins with its layers."""
+    stated = str((image.manifest.get("annotations") or {}).get(_BASE_DIGEST, ""))
+    if stated not in expected.base:
+        return [f"the base is {stated or 'not stated'}, expected {' or '.join(expected.base)}"]
+    wanted = expected.base_layers.get(stated, ())
+    if tuple(layer.digest for layer in image.layers[: len(wanted)]) != wanted:
         return [f"the image does not begin with the layers of {stated}"]
     return []
 
