@@ -68,7 +68,7 @@ def built(tmp_path_factory) -> tuple[BuiltImage, UnpackedImage]:
         )
     with open_image(f"oci:{work / 'image'}:1", auth_file=Path("/none")) as source:
         base = read_base(source, platform="linux/amd64", cache=work)
-        unpack(base, work / "rootfs")
+        unpack(map(base.fetch, base.layers), work / "rootfs")
     unpacked = UnpackedImage(
         layout=work / "image",
         tag="1",

@@ -80,7 +80,7 @@ def opened_image(
         platform = f"linux/{host_architecture()}"
         image = read_base(source, platform=platform, cache=scratch / "blobs")
         say("unpacking (not measured)")
-        unpack(image, scratch / "rootfs")
+        unpack(map(image.fetch, image.layers), scratch / "rootfs")
     config = {**(image.config.get("config") or {})}
     unpacked = UnpackedImage(
         layout=scratch / "layout",

@@ -6,16 +6,21 @@ writes. The digest is a function of the inputs alone. Several platforms become o
 
 from __future__ import annotations
 
-import tempfile
 from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zse.oci.errors import ImageRule
 from zse.oci.image.layers import model_layer
 from zse.oci.image.next_steps import next_steps
-from zse.oci.image.options import Build, BuildOptions, BuiltImage, BuiltPlatform, ModelMode
+from zse.oci.image.options import (
+    Build,
+    BuildOptions,
+    BuiltImage,
+    BuiltPlatform,
+    ModelMode,
+    scratch_folder,
+)
 from zse.oci.image.platform import PlatformImage, build_platform
 from zse.oci.image.preflight import Output, check_model, check_options, parse_output, recipes_of
 from zse.oci.image.publish import WholeImage, publish
@@ -54,7 +59,9 @@ def build_image(
     check_options(recipe, options)
     output = parse_output(options)
     with ExitStack() as stack:
-        layout = ImageLayout(output.path if output.kind == "oci" else _scratch(stack, options))
+        layout = ImageLayout(
+            output.path if output.kind == "oci" else scratch_folder(stack, options)
+        )
         layout.create()
         build = Build(
             recipe=recipe, options=options, layout=layout, stack=stack, report=report,
@@ -106,12 +113,6 @@ def _build_platforms(build: Build) -> list[PlatformImage]:
             build.report(f"{recipe.platform}:")
         images.append(build_platform(replace(build, recipe=recipe), model))
     return images
-
-
-def _scratch(stack: ExitStack, options: BuildOptions) -> Path:
-    """Make a layout that lives as long as the build, on the cache's disk so that links work."""
-    options.cache_dir.mkdir(parents=True, exist_ok=True)
-    return Path(stack.enter_context(tempfile.TemporaryDirectory(dir=options.cache_dir)))
 
 
 def _check_size(build: Build, summary: BuiltPlatform) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import field
 from enum import StrEnum
 from pathlib import Path
@@ -104,6 +105,12 @@ class Build:
     @property
     def locks(self) -> Path:
         return self.options.locks_of(self.recipe)
+
+
+def scratch_folder(stack: ExitStack, options: BuildOptions) -> Path:
+    """Make a folder that lives as long as the build, on the cache's disk so that links work."""
+    options.cache_dir.mkdir(parents=True, exist_ok=True)
+    return Path(stack.enter_context(tempfile.TemporaryDirectory(dir=options.cache_dir)))
 
 
 @record

@@ -53,7 +53,7 @@ def build_platform(build: Build, model: ModelLayer | None) -> PlatformImage:
     """
     recipe, options = build.recipe, build.options
     archive = _archive(build)
-    python = build.stack.enter_context(ImagePython(build, archive))
+    python = ImagePython(build, archive)
     builder = LayerBuilder(build=build, python=python)
     base, layers = _base(builder, archive)
     layers += builder.dependencies()

@@ -12,24 +12,23 @@ from __future__ import annotations
 
 import platform
 import sys
-import tempfile
 from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from zse.oci.debian.packages import SUITE_PYTHON, debian_entries, read_debian_lock
 from zse.oci.errors import LockError
-from zse.oci.image.base import Base
+from zse.oci.image.options import scratch_folder
 from zse.oci.image.unpack import unpack
 from zse.oci.image.unpacked import UnpackedImage, unpacked
 from zse.oci.layout.layer import Compression, write_layer
-from zse.oci.layout.manifest import Descriptor, hex_of
+from zse.oci.layout.manifest import hex_of
 from zse.oci.python.pyc import PycCompiler
 from zse.oci.recipe import DebianRecipe, recipe_folder, recipe_names
 from zse.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from zse.oci.debian.index import Package
     from zse.oci.debian.packages import Archive
@@ -68,14 +67,7 @@ class ImagePython:
 
     def __init__(self, build: Build, archive: Callable[[], Archive]) -> None:
         self._recipe, self._locks = build.recipe, build.locks
-        self._archive, self._scratch = archive, build.options.cache_dir
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if "_command" in self.__dict__:
-            self._folder.cleanup()
+        self._build, self._archive = build, archive
 
     @property
     def version(self) -> str:
@@ -153,14 +145,10 @@ class ImagePython:
     @cached_property
     def _command(self) -> list[str]:
         """Unpack the packages; return how the Python in them is started."""
-        self._scratch.mkdir(parents=True, exist_ok=True)
-        self._folder = tempfile.TemporaryDirectory(dir=self._scratch)
-        folder = Path(self._folder.name)
+        folder = scratch_folder(self._build.stack, self._build.options)
         entries = debian_entries(self._archive(), self._found.packages, self._found.debian)
         layer = write_layer(entries, folder, compression=Compression.NONE)
-        blob = folder / hex_of(layer.digest)
-        packed = Base(name="python", layers=(Descriptor.bare(layer),), fetch=lambda _: blob)
-        unpack(packed, folder / "rootfs")
+        unpack([folder / hex_of(layer.digest)], folder / "rootfs")
         image = UnpackedImage(
             layout=folder, tag="", rootfs=folder / "rootfs", config={}, scratch=folder
         )

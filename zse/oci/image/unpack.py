@@ -21,9 +21,8 @@ from zse.oci.errors import ImageRule, LayoutError
 from zse.oci.layout.layer import open_stored
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
-
-    from zse.oci.image.base import Base
 
 _WHITEOUT = ".wh."
 _OPAQUE = ".wh..wh..opq"
@@ -31,8 +30,8 @@ _MAX_LINKS = 40
 """As the kernel counts."""
 
 
-def unpack(image: Base, rootfs: Path) -> None:
-    """Unpack an image's layers into an empty folder, which becomes the container's root.
+def unpack(layers: Iterable[Path], rootfs: Path) -> None:
+    """Unpack stored layers, in order, into an empty folder, which becomes the container's root.
 
     Raises:
         LayoutError: A layer cannot be read.
@@ -41,17 +40,16 @@ def unpack(image: Base, rootfs: Path) -> None:
     """
     rootfs.mkdir(parents=True, exist_ok=True)
     rootfs.chmod(0o755)
-    for descriptor in image.layers:
-        blob = image.fetch(descriptor)
+    for layer in layers:
         try:
-            with open_stored(blob) as stream:
+            with open_stored(layer) as stream:
                 _unpack_layer(stream, rootfs)
         except (tarfile.TarError, zstandard.ZstdError, zlib.error, EOFError) as error:
-            raise LayoutError(f"layer {descriptor.digest} cannot be unpacked: {error}") from error
+            raise LayoutError(f"layer {layer.name} cannot be unpacked: {error}") from error
         except OSError as error:
             if error.errno == errno.ENOSPC:
                 raise DiskFullError(f"no room left in {rootfs}") from error
-            raise LayoutError(f"layer {descriptor.digest} cannot be unpacked: {error}") from error
+            raise LayoutError(f"layer {layer.name} cannot be unpacked: {error}") from error
 
 
 def _unpack_layer(stream: IO[bytes], rootfs: Path) -> None:
