@@ -106,7 +106,7 @@ class Bench:
         warm(self.path)
         self.time("cached", "zse", lambda: self.load(self.path))
         if not self.options.no_digest:
-            during = self.loader(verify="during")
+            during = self.loader(is_verified=True)
             self.time("cached", "zse, digests checked", lambda: self.load(self.path, during))
         self.time(
             "cached",

@@ -124,7 +124,7 @@ def test_the_loader_brings_a_share_to_a_device() -> None:
     for entry in file.header.tensors:
         assert held_bytes(shard, entry, block) == share(file, entry, 1, 2)
     with pytest.raises(UsageError, match="digests are of whole groups"):
-        start_load(gpu, InMemory(), shard, address, LoaderOptions(verify="during")).wait()
+        start_load(gpu, InMemory(), shard, address, LoaderOptions(is_verified=True)).wait()
 
 
 @pytest.mark.parametrize(

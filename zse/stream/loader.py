@@ -11,7 +11,6 @@ import hashlib
 import threading
 import time
 from collections import defaultdict
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from zse.errors import LoadCancelledError, StoreError, UsageError
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
     from zse.device.gpu import Gpu
     from zse.stream.placement import Placement
-    from zse.stream.plan import Chunk, GroupReads
+    from zse.stream.plan import Chunk
     from zse.stream.source import ByteSource
 
 
@@ -57,7 +56,7 @@ class RegionLoad:
         self._plan = plan
         self._destination = destination_address
         self._options = options
-        self._progress = LoadProgress(plan, by_group=options.verify == "during", on_group=on_group)
+        self._progress = LoadProgress(plan, by_group=options.is_verified, on_group=on_group)
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._lock = threading.Lock()
         self._started = time.perf_counter()
@@ -111,15 +110,12 @@ class RegionLoad:
             raise self._progress.error
         self._source.check_unchanged()
         count = len(self._threads)
-        phases = {phase: spent / count for phase, spent in sorted(self._seconds.items())}
-        if self._options.verify == "after":
-            phases["verify"] = _verify(self._source, self._plan, self._options.threads)
         return LoadReport(
             num_bytes=self._plan.total_bytes,
             seconds=self._ended - self._started,
             source=self._source.kind,
             threads=count,
-            phase_seconds=phases,
+            phase_seconds={phase: spent / count for phase, spent in sorted(self._seconds.items())},
         )
 
     def _join(self) -> None:
@@ -150,7 +146,7 @@ class RegionLoad:
 
     def _copy_all(self, copier: ChunkCopier) -> None:
         while (work := self._progress.next_work()) is not None:
-            if self._options.verify == "during":
+            if self._options.is_verified:
                 self._copy_checked(copier, work)
             else:
                 for chunk in work:
@@ -202,7 +198,7 @@ def start_load(
     """
     options = options or options_for(source)
     plan = plan_reads(placement, groups=groups, chunk_bytes=options.chunk_bytes)
-    if options.verify != "none" and not all(group.sha256 for group in plan.groups):
+    if options.is_verified and not all(group.sha256 for group in plan.groups):
         raise UsageError(
             f"parts of groups of {source.name} cannot be checked: its digests are of whole groups",
             hint="Check the file as a whole: zse inspect --verify.",
@@ -213,33 +209,3 @@ def start_load(
             f"at byte {plan.end_bytes}"
         )
     return RegionLoad(gpu, source, plan, destination_address, options, on_group=on_group)
-
-
-def _verify(source: ByteSource, plan: ReadPlan, threads: int) -> float:
-    """Check every group by reading it a second time, several at once; return the seconds it took.
-
-    Raises:
-        FormatError: A group differs from its digest.
-        StoreError: The source failed.
-    """
-    started = time.perf_counter()
-    with ThreadPoolExecutor(threads, thread_name_prefix="zse-verify") as pool:
-        checks = [pool.submit(_check_group, source, group) for group in plan.groups]
-        try:
-            for check in checks:
-                check.result()
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-    return time.perf_counter() - started
-
-
-def _check_group(source: ByteSource, group: GroupReads) -> None:
-    digest = hashlib.sha256()
-    largest = max((chunk.length_bytes for chunk in group.chunks), default=0)
-    buffer = memoryview(bytearray(largest))
-    for chunk in group.chunks:
-        view = buffer[: chunk.length_bytes]
-        source.read_into(chunk.offset_bytes, view)
-        digest.update(view)
-    check_sha256(f"group {group.name} of {source.name}", digest.hexdigest(), group.sha256)

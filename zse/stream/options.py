@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from zse.errors import UsageError
 from zse.records import record
@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from zse.stream.source import ByteSource
-
-Verify = Literal["none", "during", "after"]
 
 
 @record
@@ -26,9 +24,9 @@ class LoaderOptions:
     buffers_per_thread: int = 1
     """More let a thread read beside its own copy; more threads with a buffer each do better. All
     buffers together are the pinned memory in use."""
-    verify: Verify = "none"
-    """``during`` checks each group's SHA-256 on the bytes that are copied, ``after`` reads the
-    source a second time, when the device has everything; ``none`` trusts a local file."""
+    is_verified: bool = False
+    """Whether each group's SHA-256 is checked on the bytes that are copied; a local file is
+    trusted."""
 
     def __post_init__(self) -> None:
         if self.threads < 1 or self.buffers_per_thread < 1:
@@ -58,8 +56,7 @@ class LoadReport:
     """``page cache``, ``direct``, ``mixed`` or ``http``."""
     threads: int
     phase_seconds: Mapping[str, float]
-    """Mean over the threads: pin, read, copy (waiting for copies), digest; ``verify`` is the time
-    of a check after the load."""
+    """Mean over the threads: pin, read, copy (waiting for copies), digest."""
 
     @property
     def gigabytes_per_second(self) -> float:
