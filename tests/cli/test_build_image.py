@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import gzip
 import json
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -122,11 +121,10 @@ def test_it_is_shown_how_far_the_fetch_of_the_model_is(
 ):
     words = []
 
-    @contextmanager
     def recording():
-        yield lambda word, *_: words.append(word)
+        return lambda word, *_: words.append(word)
 
-    monkeypatch.setattr("zse.cli.transfer_display.staged_progress", recording)
+    monkeypatch.setattr("zse.cli.transfer_display.PlainLines", recording)
     monkeypatch.setenv("ZSE_CACHE_DIR", str(tmp_path / "cache"))
     faulty_s3.objects["/bucket/m.zse"] = (model.read_bytes(), {})
     invoke("s3://bucket/m.zse", "--name", "zse", "--push")

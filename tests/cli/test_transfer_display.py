@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from zse.cli.transfer_display import PlainLines, _bars, opening_progress
+from zse.cli.transfer_display import PlainLines, _bars, shown_progress
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     import pytest
 
@@ -34,15 +33,17 @@ def test_bars_take_every_stage_and_end_clean(capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr().out == ""
 
 
-def test_stages_of_opening_a_model_have_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stages_of_opening_a_model_have_words_and_others_are_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     shown = []
 
-    @contextmanager
-    def recording() -> Iterator[Callable[[str, int, int], None]]:
-        yield lambda word, done_bytes, total_bytes: shown.append(word)
+    def recording() -> Callable[[str, int, int], None]:
+        return lambda word, done_bytes, total_bytes: shown.append(word)
 
-    monkeypatch.setattr("zse.cli.transfer_display.staged_progress", recording)
-    with opening_progress() as progress:
+    monkeypatch.setattr("zse.cli.transfer_display.PlainLines", recording)
+    with shown_progress() as progress:
         progress("fetch", 1, 2)
         progress("convert", 1, 2)
-    assert shown == ["fetching", "converting"]
+        progress("pushing", 1, 2)
+    assert shown == ["fetching", "converting", "pushing"]

@@ -63,14 +63,14 @@ def command(
 
     MODEL is fetched or converted if needed; the engine answers one batch of random prompts.
     """
-    from zse.cli.transfer_display import opening_progress
+    from zse.cli.transfer_display import shown_progress
     from zse.engine.meter import core_over, open_runner, random_prompts, run_batch
     from zse.options import with_flags, with_values
     from zse.quantize.locate import locate_model
     from zse.settings import load_settings
 
     settings = load_settings()
-    with opening_progress() as progress:
+    with shown_progress() as progress:
         path = locate_model(model, settings, quant=quant, progress=progress)
     options = with_flags(settings.serve.load, given)
     options = with_values(options, {"max_running": batch})

@@ -162,7 +162,7 @@ def _build(
     """Find what goes in, which comes before anything slow, and build the image."""
     from zse.cli.image_kernels import build_image_packs, find_image_packs
     from zse.cli.stopping import clean_stop
-    from zse.cli.transfer_display import staged_progress
+    from zse.cli.transfer_display import shown_progress
     from zse.oci.image.build import build_image
     from zse.oci.image.options import ModelMode
     from zse.oci.image.preflight import check_model, check_options, check_places
@@ -177,7 +177,7 @@ def _build(
             options = replace(options, model=model, model_facts=facts)
             check_model(options)
         options = replace(options, kernels=build_image_packs(packs, settings.cache_dir, say))
-        with staged_progress() as progress:
+        with shown_progress() as progress:
             return build_image(recipe, options, say, progress)
 
 
@@ -189,12 +189,12 @@ def _located(
     Raises:
         NoTokenizerError: It holds no tokenizer, and nobody said that it need not.
     """
-    from zse.cli.transfer_display import opening_progress
+    from zse.cli.transfer_display import shown_progress
     from zse.format.reader import ZSEReader
     from zse.quantize.locate import locate_model
     from zse.text.tokenizer import check_tokenizer
 
-    with opening_progress() as progress:
+    with shown_progress() as progress:
         path = locate_model(model, settings, quant=quant, progress=progress)
     with ZSEReader(path) as reader:
         if not allow_no_tokenizer:

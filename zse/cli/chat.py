@@ -40,7 +40,7 @@ def command(
     """
     from zse.cli.chat_backends import AnswerOptions, LocalBackend, ServerBackend
     from zse.cli.chat_session import Session
-    from zse.cli.transfer_display import opening_progress
+    from zse.cli.transfer_display import shown_progress
 
     settings = load_settings().serve
     options = AnswerOptions(max_tokens=max_tokens, temperature=temperature, seed=seed)
@@ -52,7 +52,7 @@ def command(
         name = model or settings.model
         if is_terminal:
             typer.echo(f"loading {name} ...", err=True)
-        with opening_progress() as progress:
+        with shown_progress() as progress:
             load = with_flags(settings.load, given)
             backend = LocalBackend(name, load, options=options, progress=progress)
     with backend:

@@ -72,7 +72,7 @@ def command(
 
 
 def _subject(name: str, device: str, runner: str, stack: ExitStack) -> Subject:
-    from zse.cli.transfer_display import opening_progress
+    from zse.cli.transfer_display import shown_progress
     from zse.deploy.measure.subjects import RUNNER_ORDER, is_image, model_subject, opened_image
     from zse.errors import UsageError
     from zse.models.resolve import RemoteFile, resolve_model
@@ -99,6 +99,6 @@ def _subject(name: str, device: str, runner: str, stack: ExitStack) -> Subject:
         raise UsageError("--runner is for images", hint="A model is started as a plain process.")
     if not isinstance(resolve_model(name), RemoteFile):
         # Converted before, or the first start would be the conversion.
-        with opening_progress() as progress:
+        with shown_progress() as progress:
             name = str(locate_model(name, settings, progress=progress))
     return model_subject(name, device=device)

@@ -12,7 +12,7 @@ from typer import Option
 from zse.cli.app import App
 from zse.cli.parameters import AllowNoTokenizer, Json, Model, Resume
 from zse.cli.stopping import clean_stop
-from zse.cli.transfer_display import opening_progress
+from zse.cli.transfer_display import shown_progress
 from zse.errors import needing
 from zse.units import size_text
 
@@ -74,7 +74,7 @@ def command(
     with needing("convert", "converting a checkpoint"):
         from zse.quantize.convert import convert_model
 
-    with clean_stop(), opening_progress() as show:
+    with clean_stop(), shown_progress() as show:
         report = convert_model(
             model,
             out,

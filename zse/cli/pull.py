@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +12,7 @@ from typer import Option
 from zse.cli.app import App
 from zse.cli.parameters import Force, Json, Resume, Url
 from zse.cli.stopping import clean_stop
-from zse.cli.transfer_display import tell_copied, transfer_progress
+from zse.cli.transfer_display import shown_progress, tell_copied
 from zse.errors import UsageError
 from zse.settings import load_settings
 
@@ -47,7 +48,8 @@ def command(
     path = _target(location.name, out)
     digest = _digest(sha256)
     started = time.monotonic()
-    with clean_stop(), transfer_progress("pulling") as progress:
+    with clean_stop(), shown_progress() as show:
+        progress = partial(show, "pulling")
         transfer = existing_copy(
             open_store(location, settings),
             open_store(path, settings),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +12,7 @@ from typer import Argument
 from zse.cli.app import App
 from zse.cli.parameters import Force, Json, Resume, Url, complete_model
 from zse.cli.stopping import clean_stop
-from zse.cli.transfer_display import tell_copied, transfer_progress
+from zse.cli.transfer_display import shown_progress, tell_copied
 from zse.errors import UsageError
 from zse.models.resolve import (
     SUFFIX,
@@ -62,7 +63,8 @@ def command(
     target = url + name if url.endswith("/") else url
     location = parse_location(target)
     started = time.monotonic()
-    with clean_stop(), transfer_progress("pushing") as progress:
+    with clean_stop(), shown_progress() as show:
+        progress = partial(show, "pushing")
         transfer = existing_copy(
             open_store(file, settings),
             open_writable(location, settings),

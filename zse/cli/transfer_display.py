@@ -5,21 +5,24 @@ from __future__ import annotations
 import json
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import typer
 
+from zse.cli.app import say
 from zse.units import size_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
-    from zse.store import Progress, Transfer
+    from zse.quantize.locate import StageProgress
+    from zse.store import Transfer
 
 _LINE_SECONDS = 5.0
-STAGE_WORDS = {
+_STAGE_WORDS = {
     "fetch": "fetching",
     "convert": "converting",
     "checksum": "reading back",
@@ -28,28 +31,16 @@ STAGE_WORDS = {
 
 
 @contextmanager
-def transfer_progress(word: str) -> Iterator[Progress]:
-    """Yield a callback that shows progress on stderr under ``word``."""
-    with staged_progress() as show:
-        yield lambda done_bytes, total_bytes: show(word, done_bytes, total_bytes)
+def shown_progress() -> Iterator[StageProgress]:
+    """Yield a callback that shows on stderr how far each stage of some work is, in bytes.
 
-
-@contextmanager
-def staged_progress() -> Iterator[Callable[[str, int, int], None]]:
-    """Yield the same for work in stages: told the word, the bytes done and the bytes in all."""
-    if sys.stderr.isatty():
-        with _bars() as show:
-            yield show
-    else:
-        yield PlainLines()
-
-
-@contextmanager
-def opening_progress() -> Iterator[Callable[[str, int, int], None]]:
-    """Yield the same for opening a model, whose stages it names as ``open_model`` does."""
-    with staged_progress() as show:
+    Stages of opening a model go by other words here; other stages are words themselves.
+    """
+    shown: AbstractContextManager[StageProgress]
+    shown = _bars() if sys.stderr.isatty() else nullcontext(PlainLines())
+    with shown as show:
         yield lambda stage, done_bytes, total_bytes: show(
-            STAGE_WORDS[stage], done_bytes, total_bytes
+            _STAGE_WORDS.get(stage, stage), done_bytes, total_bytes
         )
 
 
@@ -60,50 +51,34 @@ def tell_copied(
 
     It began at ``started``, by ``time.monotonic``.
     """
-    seconds = time.monotonic() - started
-    typer.echo(_summary(word, transfer, target, seconds), err=True)
+    seconds, resumed_bytes = time.monotonic() - started, transfer.resumed_bytes
+    moved_bytes = transfer.size_bytes - resumed_bytes
+    rate = f", {size_text(moved_bytes / seconds)}/s" if seconds > 0 and moved_bytes else ""
+    resumed = f"\nresumed: {size_text(resumed_bytes)} were there" if resumed_bytes else ""
+    checked = "checked against the recorded digest" if transfer.verified else "no digest recorded"
+    say(
+        f"{word}: {target}\nsize: {size_text(transfer.size_bytes)}\n"
+        f"sha256: {transfer.sha256} ({checked})\ntime: {seconds:.1f} s{rate}{resumed}"
+    )
     if facts is not None:
         report = {**facts, "seconds": seconds, **asdict(transfer)}
         typer.echo(json.dumps(report, sort_keys=True))
 
 
-def _summary(word: str, transfer: Transfer, target: str, seconds: float) -> str:
-    moved_bytes = transfer.size_bytes - transfer.resumed_bytes
-    rate = f", {size_text(moved_bytes / seconds)}/s" if seconds > 0 and moved_bytes else ""
-    resumed = (
-        f"\nresumed: {size_text(transfer.resumed_bytes)} were there"
-        if transfer.resumed_bytes
-        else ""
-    )
-    checked = "checked against the recorded digest" if transfer.verified else "no digest recorded"
-    return (
-        f"{word}: {target}\nsize: {size_text(transfer.size_bytes)}\n"
-        f"sha256: {transfer.sha256} ({checked})\ntime: {seconds:.1f} s{rate}{resumed}"
-    )
-
-
 @contextmanager
-def _bars() -> Iterator[Callable[[str, int, int], None]]:
+def _bars() -> Iterator[StageProgress]:
+    from rich import progress
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        Progress,
-        TaskID,
-        TextColumn,
-        TimeRemainingColumn,
-        TransferSpeedColumn,
-    )
 
     columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(),
+        progress.DownloadColumn(),
+        progress.TransferSpeedColumn(),
+        progress.TimeRemainingColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        tasks: dict[str, TaskID] = {}
+    with progress.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        tasks: dict[str, progress.TaskID] = {}
 
         def show(word: str, done_bytes: int, total_bytes: int) -> None:
             if word not in tasks:
@@ -135,8 +110,7 @@ class PlainLines:
         self._printed = now
         rate = (done_bytes - self._first_bytes) / (now - self._started)
         left = f", {(total_bytes - done_bytes) / rate:.0f} s left" if rate else ""
-        typer.echo(
-            f"{self._word}: {done_bytes / total_bytes:.0%}, {size_text(done_bytes)} of "
-            f"{size_text(total_bytes)}, {size_text(rate)}/s{left}",
-            err=True,
+        say(
+            f"{word}: {done_bytes / total_bytes:.0%}, {size_text(done_bytes)} of "
+            f"{size_text(total_bytes)}, {size_text(rate)}/s{left}"
         )
