@@ -122,17 +122,16 @@ def test_in_a_terminal_a_failed_question_is_forgotten(capsys, monkeypatch):
 
 @pytest.mark.slow
 def test_a_model_that_is_converted_first_tells_how_far_it_is(tmp_path, monkeypatch):
-    from zse.cli.chat_backends import AnswerOptions, LocalBackend
+    from zse.cli.chat_backends import LocalBackend
 
     monkeypatch.setenv("ZSE_CACHE_DIR", str(tmp_path))
     told = []
-    with LocalBackend(
+    LocalBackend(
         "tiny",
         load_options(device="cpu", threads=1, max_context=64),
-        options=AnswerOptions(),
+        given={},
         progress=lambda *values: told.append(values),
-    ):
-        pass
+    ).close()
     assert {stage for stage, _, _ in told} == {"convert"}
     shares = [done_bytes / total_bytes for _, done_bytes, total_bytes in told]
     assert shares == sorted(shares)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
+from contextlib import closing
 from typing import Annotated, Any
 
-import typer
 from typer import Option
 
-from zse.cli.app import App
+from zse.cli.app import App, say
 from zse.cli.parameters import OptionalModel
 from zse.cli.table_flags import with_flags_of
 from zse.options import LoadOptions, options_of, with_flags
@@ -38,22 +38,23 @@ def command(
 
     Without a terminal every line of standard input is one message and only answers are printed.
     """
-    from zse.cli.chat_backends import AnswerOptions, LocalBackend, ServerBackend
+    from zse.cli.chat_backends import LocalBackend, ServerBackend
     from zse.cli.chat_session import Session
     from zse.cli.transfer_display import shown_progress
 
     settings = load_settings().serve
-    options = AnswerOptions(max_tokens=max_tokens, temperature=temperature, seed=seed)
+    values = {"max_tokens": max_tokens, "temperature": temperature, "seed": seed}
+    said = {name: value for name, value in values.items() if value is not None}
     is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     backend: ServerBackend | LocalBackend
     if url is not None:
-        backend = ServerBackend(url, model=model or "default", api_key=api_key, options=options)
+        backend = ServerBackend(url, model=model or "default", api_key=api_key, given=said)
     else:
         name = model or settings.model
         if is_terminal:
-            typer.echo(f"loading {name} ...", err=True)
+            say(f"loading {name} ...")
         with shown_progress() as progress:
             load = with_flags(settings.load, given)
-            backend = LocalBackend(name, load, options=options, progress=progress)
-    with backend:
+            backend = LocalBackend(name, load, given=said, progress=progress)
+    with closing(backend):
         Session(backend, system=system, is_terminal=is_terminal).run(sys.stdin)

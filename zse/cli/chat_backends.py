@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from zse.errors import ZSEError
 from zse.options import load_fields
-from zse.records import record
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Generator, Mapping, Sequence
 
     import httpx
 
@@ -20,19 +19,6 @@ if TYPE_CHECKING:
 Message = dict[str, str]
 
 
-@record
-class AnswerOptions:
-    """How answers are generated; None leaves it to the model."""
-
-    max_tokens: int | None = None
-    temperature: float | None = None
-    seed: int | None = None
-
-    def given(self) -> dict[str, Any]:
-        """Return the values that were set."""
-        return {name: value for name, value in vars(self).items() if value is not None}
-
-
 class ServerError(ZSEError):
     """The server refused, or could not be reached."""
 
@@ -40,16 +26,20 @@ class ServerError(ZSEError):
 
 
 class LocalBackend:
-    """A model in this process."""
+    """A model in this process.
+
+    Args:
+        given: What was said of how answers are generated, by the names that requests have.
+    """
 
     def __init__(
-        self, model: str, load: LoadOptions, *, options: AnswerOptions, progress: StageProgress
+        self, model: str, load: LoadOptions, *, given: Mapping[str, Any], progress: StageProgress
     ) -> None:
         from zse.engine.llm import LLM
         from zse.serve.load import sampling_defaults
 
         self._llm = LLM(model, progress=progress, **load_fields(load))
-        self._values = {**sampling_defaults(self._llm.file), **options.given()}
+        self._values = {**sampling_defaults(self._llm.file), **given}
 
     def answer(self, messages: Sequence[Message]) -> Generator[str]:
         """Yield the pieces of the answer. Closing the iterator stops it.
@@ -64,22 +54,19 @@ class LocalBackend:
         for delta in self._llm.stream(prompt, SamplingParams(**values)):
             yield delta.text
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         self._llm.close()
 
 
 class ServerBackend:
     """A server that speaks the OpenAI protocol, ours or another, with or without ``/v1``."""
 
-    def __init__(self, url: str, *, model: str, api_key: str, options: AnswerOptions) -> None:
+    def __init__(self, url: str, *, model: str, api_key: str, given: Mapping[str, Any]) -> None:
         import httpx
 
         base = url.rstrip("/").removesuffix("/v1")
         self._url = f"{base}/v1/chat/completions"
-        self._fields = {"model": model, "stream": True, **options.given()}
+        self._fields = {"model": model, "stream": True, **given}
         # Connecting is quick or fails; a first token may take as long as the queue is.
         timeout = httpx.Timeout(600, connect=10)
         headers = {"authorization": f"Bearer {api_key}"}
@@ -111,10 +98,7 @@ class ServerBackend:
                 hint="Start one with: zse serve",
             ) from None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         self._client.close()
 
 

@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Option
 
-from zse.cli.app import App
+from zse.cli.app import App, say
 from zse.cli.parameters import Json, Model
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from zse.cli.inspect_report import Reader
 
 app = App()
@@ -40,15 +38,16 @@ def command(
         sha256 = ""
         if verify:
             if isinstance(reader, RemoteReader):
-                typer.echo(f"reading all {size_text(reader.size_bytes)} of {reader.path}", err=True)
+                say(f"reading all {size_text(reader.size_bytes)} of {reader.path}")
             reader.verify()
-            # A second pass over a file that is in the page cache now; nothing is fetched twice.
-            sha256 = "" if isinstance(reader, RemoteReader) else _sha256(reader.path)
+            if not isinstance(reader, RemoteReader):  # its file is in the page cache now
+                with reader.path.open("rb") as file:
+                    sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        report = describe(reader, verified=verify, sha256=sha256)
         if as_json:
-            report = describe(reader, verified=verify, sha256=sha256)
             typer.echo(json.dumps(report, indent=2, sort_keys=True))
         else:
-            print_tables(build_tables(reader, verified=verify, sha256=sha256))
+            print_tables(build_tables(reader.header, report))
 
 
 def _opened(model: str) -> Reader:
@@ -65,9 +64,3 @@ def _opened(model: str) -> Reader:
             raise not_a_file(checkpoint)
         case _:
             return ZSEReader(locate_model(model, load_settings()))
-
-
-def _sha256(path: Path) -> str:
-    """Return the digest of the whole file, as ``sha256sum`` prints it."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     Reader = ZSEReader | RemoteReader
 
 
+_VERIFIED = "yes: every digest, padding byte and scale"
+
+
 @record
 class Table:
     """A titled table of plain text."""
@@ -34,37 +37,35 @@ class Table:
     rows: Sequence[tuple[str, ...]]
 
 
-def describe(reader: Reader, *, verified: bool, sha256: str = "") -> dict[str, Any]:
+def describe(reader: Reader, *, verified: bool, sha256: str) -> dict[str, Any]:
     """Return the whole header, the file's size in bytes and a summary, as JSON values."""
     header = reader.header
     return {
         "path": str(reader.path),
         "size_bytes": reader.size_bytes,
         "verified": verified,
-        "header_sha256": _header_sha256(header),
+        "header_sha256": hashlib.sha256(header.to_bytes()).hexdigest(),
         **({"sha256": sha256} if sha256 else {}),
-        "schemes": _bytes_by_scheme(header),
-        "parameters": _count_parameters(header),
+        "schemes": {scheme.value: size for scheme, size in header.bytes_by_scheme().items()},
+        "parameters": sum(math.prod(tensor.shape) for tensor in header.tensors),
         **json.loads(header.to_bytes()),
     }
 
 
-def build_tables(reader: Reader, *, verified: bool, sha256: str = "") -> list[Table]:
-    """Return the tables that a person reads, in order."""
-    header = reader.header
+def build_tables(header: ZSEHeader, report: dict[str, Any]) -> list[Table]:
+    """Return the tables that a person reads, in order; ``report`` is what ``describe`` says."""
     summary = [
-        ("file", str(reader.path)),
-        ("size", f"{reader.size_bytes} bytes ({size_text(reader.size_bytes)})"),
+        ("file", report["path"]),
+        ("size", f"{report['size_bytes']} bytes ({size_text(report['size_bytes'])})"),
         ("format version", str(header.format_version)),
         ("architecture", header.architecture),
-        ("parameters", f"{_count_parameters(header):,}"),
+        ("parameters", f"{report['parameters']:,}"),
         *(
             (f"stored as {scheme}", size_text(size))
-            for scheme, size in _bytes_by_scheme(header).items()
+            for scheme, size in sorted(report["schemes"].items())
         ),
-        ("verified", "yes: every digest, padding byte and scale" if verified else "header only"),
-        ("header_sha256", _header_sha256(header)),
-        *([("sha256", sha256)] if sha256 else []),
+        ("verified", _VERIFIED if report["verified"] else "header only"),
+        *((name, report[name]) for name in ("header_sha256", "sha256") if name in report),
     ]
     tensors = [
         (
@@ -88,10 +89,6 @@ def build_tables(reader: Reader, *, verified: bool, sha256: str = "") -> list[Ta
     ]
 
 
-def _header_sha256(header: ZSEHeader) -> str:
-    return hashlib.sha256(header.to_bytes()).hexdigest()
-
-
 def _region_table(title: str, regions: Sequence[Region]) -> Table:
     rows = [(r.name, str(r.offset_bytes), str(r.length_bytes), r.sha256) for r in regions]
     return Table(title=title, columns=("name", "offset", "bytes", "sha256"), rows=rows)
@@ -103,14 +100,6 @@ def _mapping_table(title: str, mapping: Any) -> Table:
         for key, value in sorted(mapping.items())
     ]
     return Table(title=title, columns=("field", "value"), rows=rows)
-
-
-def _bytes_by_scheme(header: ZSEHeader) -> dict[str, int]:
-    return dict(sorted((key.value, size) for key, size in header.bytes_by_scheme().items()))
-
-
-def _count_parameters(header: ZSEHeader) -> int:
-    return sum(math.prod(tensor.shape) for tensor in header.tensors)
 
 
 def print_tables(tables: Sequence[Table]) -> None:

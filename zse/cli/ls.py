@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Option
 
-from zse.cli.app import App
+from zse.cli.app import App, say
 from zse.cli.parameters import Json, Url
 from zse.errors import NotFoundError, UsageError
 from zse.settings import load_settings
@@ -47,27 +47,28 @@ def command(
     # An empty bucket or folder is an answer; an object that was named and is not there is none.
     if not entries and not location.is_prefix and not location.is_local:
         raise NotFoundError(f"{location} does not exist", hint="List the folder above it.")
+    rows = [{"url": str(entry.location), "size_bytes": entry.size_bytes} for entry in entries]
+    total_bytes = sum(entry.size_bytes for entry in entries)
+    lines = [f"{entry.size_bytes:>15}  {entry.location}" for entry in entries]
+    _show(rows, lines, f"objects, {size_text(total_bytes)}", as_json=as_json)
+
+
+def _show(rows: list[dict[str, Any]], lines: list[str], what: str, *, as_json: bool) -> None:
+    """Print rows as JSON; or their lines, and how many of what they are."""
     if as_json:
-        rows = [{"url": str(e.location), "size_bytes": e.size_bytes} for e in entries]
         typer.echo(json.dumps(rows))
         return
-    for entry in entries:
-        typer.echo(f"{entry.size_bytes:>15}  {entry.location}")
-    total_bytes = sum(entry.size_bytes for entry in entries)
-    typer.echo(f"{len(entries)} objects, {size_text(total_bytes)}", err=True)
+    for line in lines:
+        typer.echo(line)
+    say(f"{len(lines)} {what}")
 
 
 def _list_buckets(*, as_json: bool) -> None:
     from zse.store.s3_client import client_of, list_buckets
 
     settings = load_settings()
-    names = list_buckets(client_of(settings.aws, settings.proxies))
-    if as_json:
-        typer.echo(json.dumps([{"url": f"s3://{name}/"} for name in names]))
-        return
-    for name in names:
-        typer.echo(f"s3://{name}/")
-    typer.echo(f"{len(names)} buckets", err=True)
+    urls = [f"s3://{name}/" for name in list_buckets(client_of(settings.aws, settings.proxies))]
+    _show([{"url": url} for url in urls], urls, "buckets", as_json=as_json)
 
 
 def _list_unfinished(location: Location, *, as_json: bool) -> None:
@@ -89,9 +90,5 @@ def _list_unfinished(location: Location, *, as_json: bool) -> None:
         }
         for upload in list_unfinished(client, location)
     ]
-    if as_json:
-        typer.echo(json.dumps(uploads))
-        return
-    for upload in uploads:
-        typer.echo(f"{upload['started'] or '-':<25}  {upload['url']}  {upload['upload_id']}")
-    typer.echo(f"{len(uploads)} unfinished uploads", err=True)
+    lines = [f"{row['started'] or '-':<25}  {row['url']}  {row['upload_id']}" for row in uploads]
+    _show(uploads, lines, "unfinished uploads", as_json=as_json)
