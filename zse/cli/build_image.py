@@ -250,15 +250,5 @@ def _summary(built: BuiltImage) -> str:
 
 
 def _as_json(built: BuiltImage) -> str:
-    return json.dumps(
-        {
-            "reference": built.reference,
-            "digest": built.digest,
-            "size_bytes": built.size_bytes,
-            "model_size_bytes": built.model_size_bytes,
-            "platforms": [asdict(platform) for platform in built.platforms],
-            "output": built.output,
-            "next_steps": [asdict(step) for step in built.next_steps],
-        },
-        indent=2,
-    )
+    shown = ("reference", "digest", "size_bytes", "model_size_bytes")
+    return json.dumps({name: getattr(built, name) for name in shown} | asdict(built), indent=2)

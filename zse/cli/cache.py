@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from zse.cli.app import App
+from zse.cli.app import App, say
 from zse.cli.parameters import Json
 from zse.settings import load_settings
 from zse.store.cache_kinds import KINDS, MODELS
@@ -20,7 +20,6 @@ from zse.units import size_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from zse.store.cache_kinds import CacheItem, Kind
 
@@ -70,7 +69,7 @@ def list_items(kinds: Kinds = None, as_json: Json = False) -> None:
     limit = f" of {size_text(limit_bytes)}" if limit_bytes else ""
     stays = "" if is_tagged(cache_dir) or not items else f" (no {TAG_NAME}: nothing is removed)"
     total = f"{len(items)} items, {size_text(total_bytes)}{limit}"
-    typer.echo(f"{total} in {cache_dir}{stays}", err=True)
+    say(f"{total} in {cache_dir}{stays}")
 
 
 @app.command("clean", epilog=_EPILOG)
@@ -100,7 +99,7 @@ def clean(
 
     Notes of unfinished pushes and tuning tables stay, unless they are named or --all is given.
     """
-    from zse.cli.cache_keep import Keep, parse_keep, parse_seconds, split_kept
+    from zse.cli.cache_keep import Keep, not_kept, parse_keep, parse_seconds
     from zse.store.cache_items import find_items, is_item_used, remove_idle_locks, remove_item
     from zse.store.cache_use import check_tagged, usable
 
@@ -109,7 +108,7 @@ def clean(
     if older_than is not None:
         rules.append(Keep(used_since=now - parse_seconds(older_than)))
     chosen = _chosen(kinds) if kinds or is_all else [kind for kind in KINDS if not kind.is_work]
-    _, candidates = split_kept(find_items(cache_dir, chosen), rules)
+    candidates = not_kept(find_items(cache_dir, chosen), rules)
     if candidates:
         check_tagged(cache_dir)
     removed: list[CacheItem] = []
@@ -168,5 +167,4 @@ def _rows(items: Sequence[CacheItem], named: Sequence[str]) -> list[tuple[CacheI
 
 
 def _as_json(item: CacheItem) -> dict[str, object]:
-    path: Path = item.path
-    return {**asdict(item), "path": str(path)}
+    return {**asdict(item), "path": str(item.path)}

@@ -33,7 +33,7 @@ class Keep:
     """The things used last, up to this size."""
 
     def covers(self, item: CacheItem) -> bool:
-        """Whether an item is kept for what it is; sizes are for ``split_kept``."""
+        """Whether an item is kept for what it is; sizes are for ``not_kept``."""
         if self.kind:
             return item.kind == self.kind
         if self.name:
@@ -74,17 +74,9 @@ def parse_seconds(text: str) -> float:
     return float(match[1]) * _SECONDS[match[2]]
 
 
-def split_kept(
-    items: Sequence[CacheItem], rules: Sequence[Keep]
-) -> tuple[list[CacheItem], list[CacheItem]]:
-    """Return what the rules keep and what they do not, each in the order given.
-
-    Args:
-        items: Used longest ago first.
-        rules: Each keeps something; without any nothing is kept.
-    """
+def not_kept(items: Sequence[CacheItem], rules: Sequence[Keep]) -> list[CacheItem]:
+    """Return the items, used longest ago first, that no rule keeps, in that order."""
     left_bytes = max((rule.most_bytes for rule in rules), default=0)
-    kept: list[CacheItem] = []
     others: list[CacheItem] = []
     for item in reversed(items):
         is_kept = any(rule.covers(item) for rule in rules)
@@ -92,5 +84,6 @@ def split_kept(
             left_bytes -= item.size_bytes
             is_kept = left_bytes >= 0
             left_bytes = max(left_bytes, 0)
-        (kept if is_kept else others).append(item)
-    return kept[::-1], others[::-1]
+        if not is_kept:
+            others.append(item)
+    return others[::-1]

@@ -23,7 +23,6 @@ from zse.options import options_of, own_options
 if TYPE_CHECKING:
     from typer._click import Context, HelpFormatter
 
-    from zse.deploy.order import ImageLook
     from zse.deploy.plan import Plan
     from zse.models.memory import MemoryEstimate
 
@@ -143,8 +142,10 @@ def command(
     The plan is printed first: what will be created, on which machine, for how much an hour, with
     which secrets. Then its files are written; nothing costs money before --apply.
     """
+    from zse.deploy.image_look import look_at
     from zse.deploy.order import parse_pairs, parse_secrets
     from zse.deploy.registry import make_plan
+    from zse.settings import load_settings
 
     fields = {name: given[row.key] for name, row in own_options(Order).items()}
     is_placed = bool(gpu or fields["volume"] or fields["bucket"])
@@ -155,7 +156,7 @@ def command(
         env=parse_pairs(env or [], "--env"),
         secrets=parse_secrets(secrets or []),
         extra=parse_pairs(extra or [], "--set"),
-        look=_look(image, image_labels),
+        look=look_at(image, image_labels, auth_file=load_settings().registry_auth_file),
         need=_need(target, model, gpu, context_tokens, memory_gib, is_placed),
         **fields,
     )
@@ -163,13 +164,6 @@ def command(
     typer.echo(json.dumps(plan.to_json(), indent=2) if as_json else plan.to_text())
     if not dry_run:
         _carry_out(plan, output, is_forced=force, is_applied=is_applied)
-
-
-def _look(image: str, labels: str) -> ImageLook:
-    from zse.deploy.image_look import look_at
-    from zse.settings import load_settings
-
-    return look_at(image, labels, auth_file=load_settings().registry_auth_file)
 
 
 def _need(

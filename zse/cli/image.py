@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
-from zse.cli.app import App
+from zse.cli.app import App, say
 from zse.cli.parameters import Json
 from zse.errors import UsageError
 from zse.oci.image.facts import NO_BYTE_CODE
@@ -18,11 +18,9 @@ from zse.printable import printable
 from zse.settings import load_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from zse.oci.image.facts import ImageFacts
     from zse.oci.image.inspect import PlatformReport
-    from zse.oci.image.verify import Expectations, Verification
+    from zse.oci.image.verify import Expectations
 
 Reference = Annotated[
     str, Argument(metavar="REF", help="An image reference, oci:DIR[:TAG] or tar:FILE[:TAG].")
@@ -87,7 +85,7 @@ def verify(
         raise UsageError(f"--locks {locks} is not a folder", hint="Name one of lock files.")
     expected = _expectations(base, recipe_folder(recipe) if recipe else locks)
     with open_image(reference, auth_file=_auth_file()) as source:
-        found = verify_image(source, expected, lambda words: typer.echo(words, err=True))
+        found = verify_image(source, expected, say)
     if as_json:
         typer.echo(json.dumps({**asdict(found), "ok": not found.problems}, indent=2))
     if found.problems:
@@ -95,7 +93,12 @@ def verify(
             f"{reference} has {len(found.problems)} problems:\n  " + "\n  ".join(found.problems)
         )
     if not as_json:
-        _print_verification(found)
+        typer.echo(
+            f"{found.digest}: {found.checked_blobs} layers, {found.checked_bytes / 1e6:.1f} MB, "
+            "every digest agrees"
+        )
+        for check in found.checks:
+            typer.echo(f"  {check}: agrees")
 
 
 def _expectations(base: str, locks: Path | None) -> Expectations:
@@ -107,14 +110,10 @@ def _expectations(base: str, locks: Path | None) -> Expectations:
         return Expectations(locks=locks, base=(base,) if base else ())
     with open_image(base, auth_file=_auth_file()) as source:
         _, images = platform_manifests(source)
-    return Expectations(
-        locks=locks,
-        base=tuple(image.descriptor.digest for image in images),
-        base_layers={
-            image.descriptor.digest: tuple(layer.digest for layer in image.layers)
-            for image in images
-        },
-    )
+    layers = {
+        image.descriptor.digest: tuple(layer.digest for layer in image.layers) for image in images
+    }
+    return Expectations(locks=locks, base=tuple(layers), base_layers=layers)
 
 
 def _auth_file() -> Path:
@@ -133,8 +132,8 @@ def _print_platform(item: PlatformReport) -> None:
         ("ports", " ".join(item.ports)),
     ]
     lines += [("env", value) for value in item.env]
-    lines += [("labels", value) for value in _pairs(item.labels)]
-    lines += [("annotation", value) for value in _pairs(item.annotations)]
+    lines += [("labels", f"{name}={value}") for name, value in item.labels.items()]
+    lines += [("annotation", f"{name}={value}") for name, value in item.annotations.items()]
     for layer in item.layers:
         kind = layer.media_type.rpartition("tar")[2].lstrip("+") or "plain"
         size = f"{layer.size_bytes / 1e6:8.1f} MB"
@@ -169,16 +168,3 @@ def _told(facts: ImageFacts) -> list[tuple[str, str]]:
         ("byte code", byte_code),
     ]
     return [line for line in lines if line[1]]
-
-
-def _pairs(values: Mapping[str, str]) -> list[str]:
-    return [f"{key}={value}" for key, value in values.items()]
-
-
-def _print_verification(found: Verification) -> None:
-    typer.echo(
-        f"{found.digest}: {found.checked_blobs} layers, {found.checked_bytes / 1e6:.1f} MB, "
-        "every digest agrees"
-    )
-    for check in found.checks:
-        typer.echo(f"  {check}: agrees")

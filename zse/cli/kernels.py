@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
-from zse.cli.app import App
+from zse.cli.app import App, say
 from zse.cli.parameters import Force, Gpus, Json
 from zse.errors import UsageError
 from zse.kernels.targets import TARGETS, target_named
@@ -110,8 +110,7 @@ def list_command(pack: Pack, as_json: Json = False) -> None:
     from zse.kernels.catalog import all_variants
     from zse.kernels.pack import KernelPack
 
-    opened = KernelPack.open(pack)
-    report = describe_pack(opened, all_variants())
+    report = describe_pack(KernelPack.open(pack), all_variants())
     if as_json:
         typer.echo(json.dumps(report, indent=2, sort_keys=True))
         return
@@ -149,10 +148,7 @@ def push(
     if not paths:
         raise UsageError(f"no pack (*{SUFFIX}) in {', '.join(map(str, packs))}")
     auth_file = load_settings().registry_auth_file
-    digest = push_artifact(
-        place, paths, auth_file=auth_file, report=lambda words: typer.echo(words, err=True)
-    )
-    typer.echo(digest)
+    typer.echo(push_artifact(place, paths, auth_file=auth_file, report=say))
 
 
 @app.command("pull")
