@@ -131,8 +131,9 @@ def command(
 
     settings = load_settings()
     recipe = _recipe(recipe_name, gpus or [], has_kernels=bool(kernels))
+    wanted = tuple(filter(None, map(str.strip, (platforms or "").split(","))))
     options = BuildOptions(
-        name=name, platforms=_platforms(platforms), base=base, output=output, locks=locks,
+        name=name, platforms=wanted, base=base, output=output, locks=locks,
         model_mode=ModelMode(model_mode), model_url=model if model_mode == "url" else "",
         is_forced=force, is_pushed=push, is_attested=attest, is_cached=not no_cache,
         is_lock_updated=update_lock, compression=Compression(compression),
@@ -231,10 +232,6 @@ def _recipe(name: str | None, gpu_names: list[str], *, has_kernels: bool) -> Rec
     if not name:
         say(_RECIPES_TAKEN[recipe.name].format(given=given))
     return replace(recipe, kernels=KernelRecipe(gpu=gpus)) if gpus else recipe
-
-
-def _platforms(text: str | None) -> tuple[str, ...]:
-    return tuple(word.strip() for word in (text or "").split(",") if word.strip())
 
 
 def _summary(built: BuiltImage) -> str:

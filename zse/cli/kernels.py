@@ -226,8 +226,7 @@ def tune_command(
             sections=None,
             cache_dir=settings.cache_dir,
         )
-        bench = Bench(gpu, found)
-        try:
+        with closing(Bench(gpu, found)) as bench:
             tuning = tune(
                 bench,
                 gpu.info.name,
@@ -236,8 +235,6 @@ def tune_command(
                 tokens=rows or ROWS,
                 progress=_print_timing,
             )
-        finally:
-            bench.close()
     write_whole(out, tuning.to_json())
     typer.echo(f"wrote: {out}")
     typer.echo(f"used when it lies in: {settings.cache_dir / 'tuned'}/{slug(gpu.info.name)}.json")

@@ -38,12 +38,8 @@ def build_progress(target: Target) -> Iterator[Callable[[BuildStep], None]]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-    columns = (
-        TextColumn(what),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[left]}"),
-    )
+    left_column = TextColumn("{task.fields[left]}")
+    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), left_column)
     started = time.monotonic()
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=None, left="")

@@ -7,6 +7,7 @@ fit the second-level cache, so that every launch reads its weights from memory.
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from zse.backends.gpu.launcher import PackLauncher
@@ -107,17 +108,8 @@ class Bench:
         block = self._gpu.allocate(stride * copies)
         try:
             self._fill(block.address, stride, code_bytes, copies)
-            weights = [
-                LinearWeight(
-                    scheme=scheme,
-                    rows=rows,
-                    columns=columns,
-                    weights=block.address + index * stride,
-                    group_size=form.group_size,
-                    scales=block.address + index * stride + code_bytes,
-                )
-                for index in range(copies)
-            ]
+            places = (block.address + index * stride for index in range(copies))
+            weights = [replace(form, weights=it, scales=it + code_bytes) for it in places]
             kinds = [False, True] if supports_quantized(form) else [False]
             return [self._best(weights, count, kind) for count in tokens for kind in kinds]
         finally:
