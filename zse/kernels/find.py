@@ -82,9 +82,14 @@ def find_pack(
             f"{device.name} is of the architecture {device.target}, for which zse has no kernels",
             hint=f"Use a GPU of one of {', '.join(TARGETS)}, or --device cpu.",
         )
-    if build and cache_dir is not None and find_spec("triton") is not None:
-        return _build(targets[0], cache_dir)
     name = targets[0].name
+    if build and cache_dir is not None and find_spec("triton") is not None:
+        path = cached_pack(targets[0], cache_dir)
+        _LOG.warning(
+            "no kernel pack for %s: building one into %s, which takes minutes, once", name, path
+        )
+        build_in_child(name, path, report=_LOG.info)
+        return KernelPack.open(path)
     raise KernelPackNotFound(
         f"there is no kernel pack for {device.name} ({name}), and none can be built here",
         hint=f"Build the image with `--gpu {name}`, or build a pack on any machine with zse's "
@@ -138,15 +143,6 @@ def _inside(path: Path, targets: tuple[Target, ...], device_name: str) -> Path:
         f"{path} holds none of the packs {', '.join(names)} that {device_name} can use",
         hint=f"Build one: zse kernels build --gpu {names[0].removesuffix(SUFFIX)} -o {path}",
     )
-
-
-def _build(target: Target, cache_dir: Path) -> KernelPack:
-    path = cached_pack(target, cache_dir)
-    _LOG.warning(
-        "no kernel pack for %s: building one into %s, which takes minutes, once", target.name, path
-    )
-    build_in_child(target.name, path, report=_LOG.info)
-    return KernelPack.open(path)
 
 
 def build_in_child(gpu: str, path: Path, *, report: Callable[[str], None] | None = None) -> None:

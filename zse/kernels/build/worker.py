@@ -6,7 +6,6 @@ must stand before triton is imported. Only this module imports triton.
 
 from __future__ import annotations
 
-import functools
 import importlib
 import json
 import os
@@ -138,17 +137,10 @@ def _resource_usage(number: int, cubin: str) -> tuple[int, int]:
     return (int(usage[1]), int(usage[2])) if usage else (0, 0)
 
 
-@functools.cache
-def _answers() -> Any:
-    """Keep the pipe for answers; what kernels' modules print goes to stderr instead."""
-    pipe = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    return pipe
-
-
 def main() -> None:
     """Answer jobs until the input ends."""
-    answers = _answers()
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # what kernels' modules print goes to stderr instead
     for line in sys.stdin:
         job = json.loads(line)
         try:
