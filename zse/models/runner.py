@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from zse.backends import ModelLoad, create_backend
@@ -36,21 +37,14 @@ class ModelRunner:
     """Executes steps of one model. Not reentrant: a lock keeps steps apart.
 
     Args:
-        reader: The open file.
         backend: Its weights and pool on a device.
         spec: The model.
-        owns_reader: Close the reader when the runner is closed.
+        owned: What is closed with the runner: the backend, and the file where it is not another's.
         max_position: Longest sequence accepted, in tokens.
     """
 
     def __init__(
-        self,
-        reader: ModelFile,
-        backend: Backend,
-        spec: ModelSpec,
-        *,
-        owns_reader: bool,
-        max_position: int,
+        self, backend: Backend, spec: ModelSpec, *, owned: ExitStack, max_position: int
     ) -> None:
         self.spec = spec
         self.max_position = max_position
@@ -58,12 +52,10 @@ class ModelRunner:
         self.num_blocks = backend.num_blocks
         self.block_size = backend.block_size
         self.device: DeviceUsed = backend.device
-        self._reader = reader
-        self._owns_reader = owns_reader
+        self._owned = owned
         self._backend = backend
         self._forward = forward_of(spec)
         self._lock = threading.Lock()
-        self._closed = False
 
     @property
     def looks_ahead(self) -> bool:
@@ -130,12 +122,7 @@ class ModelRunner:
     def close(self) -> None:
         """Give the memory back; the runner cannot be used afterwards."""
         with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-            self._backend.close()
-            if self._owns_reader:
-                self._reader.close()
+            self._owned.close()
 
 
 def load_runner(
@@ -156,13 +143,11 @@ def load_runner(
         UnsupportedModelError: The model's family is not known.
         DeviceError: The device is unknown, absent or too small.
     """
-    owns_reader = isinstance(path_or_reader, (str, os.PathLike))
-    reader = (
-        ZSEReader(path_or_reader)
-        if isinstance(path_or_reader, (str, os.PathLike))
-        else path_or_reader
-    )
-    try:
+    with ExitStack() as owned:
+        if isinstance(path_or_reader, (str, os.PathLike)):
+            reader: ModelFile = owned.enter_context(ZSEReader(path_or_reader))
+        else:
+            reader = path_or_reader
         spec = read_header(reader.header.model_config)
         _check_tensors(reader, spec)
         max_position = _context_of(spec, options.batch.max_context)
@@ -175,13 +160,8 @@ def load_runner(
             phases=phases,
         )
         backend = create_backend(load, arrival)
-        return ModelRunner(
-            reader, backend, spec, owns_reader=owns_reader, max_position=max_position
-        )
-    except BaseException:
-        if owns_reader:
-            reader.close()
-        raise
+        owned.callback(backend.close)
+        return ModelRunner(backend, spec, owned=owned.pop_all(), max_position=max_position)
 
 
 def _context_of(spec: ModelSpec, wanted_tokens: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import interpreted_gpu
@@ -54,7 +55,10 @@ def open_runner(path: Path, **sizes: object) -> ModelRunner:
     load = ModelLoad(reader=reader, spec=spec, options=options, forward=forward_of(spec))
     launcher = interpreted_gpu.StreamLauncher(stream)
     backend = build_backend(stream, lambda: launcher, arrival, load)
-    return ModelRunner(reader, backend, spec, owns_reader=True, max_position=spec.max_position)
+    owned = ExitStack()
+    owned.callback(reader.close)
+    owned.callback(backend.close)
+    return ModelRunner(backend, spec, owned=owned, max_position=spec.max_position)
 
 
 @pytest.fixture(params=["int4", "int8"])
