@@ -7,16 +7,16 @@ that fails is cut off again. The header's space was left with room for this when
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-from zse.errors import DiskFullError, NotFoundError, UsageError
+from zse.errors import DiskFullError, UsageError
 from zse.format.container import PREFIX_BYTES
-from zse.format.errors import Misuse, Rule
-from zse.format.partial import write_at
-from zse.format.reader import read_header
+from zse.format.errors import Rule
+from zse.format.partial import lock_alone, write_at
+from zse.format.reader import open_file, read_header
 from zse.format.spec import CONTAINER, PAGE, Section, check_section_name
 from zse.format.validate import validate
 from zse.units import align_up
@@ -41,24 +41,9 @@ def append_section(path: str | os.PathLike[str], name: str, data: bytes) -> Sect
             rule.
     """
     check_section_name(name)
-    fd = _open(Path(path))
-    try:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise Misuse.WRITER_BUSY(f"another process is writing {path}") from None
-        return _append(fd, str(path), name, data)
-    finally:
-        os.close(fd)
-
-
-def _open(path: Path) -> int:
-    try:
-        return os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-        raise NotFoundError(f"there is no file {path}", hint="Check the path.") from None
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}") from error
+    with closing(open_file(Path(path), to_write=True)) as file:
+        lock_alone(file.fd, file.path)
+        return _append(file.fd, str(path), name, data)
 
 
 def _append(fd: int, path: str, name: str, data: bytes) -> Section:

@@ -30,6 +30,14 @@ def write_at(fd: int, data: bytes, offset_bytes: int) -> None:
         done += os.pwrite(fd, memoryview(data)[done:], offset_bytes + done)
 
 
+def lock_alone(fd: int, path: Path) -> None:
+    """Lock a file for its one writer; a UsageError says that there is another."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        raise Misuse.WRITER_BUSY(f"another process is writing {path}") from None
+
+
 class PartialFile:
     """``<path>.partial`` and its journal ``<path>.partial.json``.
 
@@ -50,10 +58,10 @@ class PartialFile:
                 f"the folder {path.parent} does not exist", hint="Create it, or fix the path."
             ) from None
         try:
-            fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+            lock_alone(self.fd, path)
+        except BaseException:
             os.close(self.fd)
-            raise Misuse.WRITER_BUSY(f"another process is writing {path}") from None
+            raise
 
     def read_journal(self, plan_digest: str) -> list[tuple[str, str]] | None:
         """Return ``(group, sha256)`` of the groups written so far.

@@ -89,8 +89,8 @@ class OpenFile:
         self.close()
 
 
-def open_file(path: Path) -> OpenFile:
-    """Open a regular file to read.
+def open_file(path: Path, *, to_write: bool = False) -> OpenFile:
+    """Open a regular file to read, or to write too.
 
     Raises:
         NotFoundError: There is no such file, or it is a folder.
@@ -98,11 +98,13 @@ def open_file(path: Path) -> OpenFile:
     """
     try:
         # Without O_NONBLOCK, opening a named pipe would wait for a writer for ever.
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except (FileNotFoundError, NotADirectoryError):
+        access = os.O_RDWR if to_write else os.O_RDONLY
+        fd = os.open(path, access | os.O_CLOEXEC | os.O_NONBLOCK)
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         raise NotFoundError(f"there is no file {path}", hint="Check the path.") from None
     except OSError as error:
-        raise UsageError(f"{path} cannot be opened: {error.strerror}") from error
+        way = "written" if to_write else "opened"
+        raise UsageError(f"{path} cannot be {way}: {error.strerror}") from error
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise NotFoundError(
