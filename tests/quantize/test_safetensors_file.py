@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import struct
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
@@ -27,7 +28,7 @@ def write(path: Path, header: object, data: bytes = b"") -> Path:
 def test_rows_equal_what_safetensors_saved(tmp_path: Path, dtype: torch.dtype) -> None:
     weight = torch.randn(7, 5).to(dtype)
     save_file({"a": weight, "b": weight[0].clone()}, tmp_path / "m.safetensors")
-    with SafetensorsFile(tmp_path / "m.safetensors") as file:
+    with closing(SafetensorsFile(tmp_path / "m.safetensors")) as file:
         assert torch.equal(file.read_rows(file.tensors["a"], 2, 6), weight[2:6])
         assert torch.equal(file.read_rows(file.tensors["b"], 0, 5), weight[0])
 
@@ -66,7 +67,7 @@ def test_claimed_length_is_checked_before_it_is_read(tmp_path: Path, raw: bytes)
 
 def test_file_cut_while_open_is_an_error(tmp_path: Path) -> None:
     path = write(tmp_path / "m.safetensors", {"a": ENTRY}, bytes(8))
-    with SafetensorsFile(path) as file:
+    with closing(SafetensorsFile(path)) as file:
         path.write_bytes(path.read_bytes()[:-4])
         with pytest.raises(CheckpointError, match="cut short"):
             file.read_rows(file.tensors["a"], 0, 2)
@@ -79,7 +80,7 @@ def test_disk_that_fails_is_named_with_the_place(
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     path = write(tmp_path / "m.safetensors", {"a": ENTRY}, bytes(8))
-    with SafetensorsFile(path) as file:
+    with closing(SafetensorsFile(path)) as file:
         monkeypatch.setattr(os, "preadv", fail)
         with pytest.raises(
             CheckpointError, match=r"cannot be read at byte \d+: Input/output error"
@@ -90,5 +91,8 @@ def test_disk_that_fails_is_named_with_the_place(
 def test_type_that_cannot_be_converted_is_named(tmp_path: Path) -> None:
     entry = {"dtype": "F8_E4M3", "shape": [8], "data_offsets": [0, 8]}
     path = write(tmp_path / "m.safetensors", {"a": entry}, bytes(8))
-    with SafetensorsFile(path) as file, pytest.raises(UnsupportedModelError, match="F8_E4M3"):
+    with (
+        closing(SafetensorsFile(path)) as file,
+        pytest.raises(UnsupportedModelError, match="F8_E4M3"),
+    ):
         file.read_rows(file.tensors["a"], 0, 1)

@@ -59,7 +59,7 @@ class Checkpoint:
             for path in find_weight_files(folder):
                 self._open_file(path)
             self._check_index()
-            self._check_against(self.plan)
+            self._check_tensors()
         except BaseException:
             self.close()
             raise
@@ -121,12 +121,9 @@ class Checkpoint:
                     hint="Download the checkpoint again.",
                 )
 
-    def _check_against(self, plan: list[WeightGroup]) -> None:
+    def _check_tensors(self) -> None:
         used = set()
-        for source in (
-            item for group in plan for tensor in group.weights for item in tensor.sources
-        ):
-            name, shape = source
+        for name, shape in (source for weight in self.spec.weights() for source in weight.sources):
             stored = self.tensor(name)
             storage_dtype(stored)
             if stored.shape != shape:

@@ -24,7 +24,7 @@ from zse.quantize.report import ConversionReport as ConversionReport
 from zse.quantize.report import Written, stage
 from zse.quantize.sections import collect_sections
 from zse.quantize.source import Source, resolve_source
-from zse.quantize.stream import TensorStream, single_threaded_torch
+from zse.quantize.stream import TensorStream
 from zse.quantize.text_files import TextOptions, check_texts
 from zse.settings import Settings, load_settings
 from zse.store import Location, open_store, open_writable, parse_location, put_file
@@ -208,10 +208,7 @@ def _write_groups(
         notify(ConversionProgress(stage="convert", done_bytes=done_bytes, total_bytes=total_bytes))
 
     on_bytes(0)
-    with (
-        single_threaded_torch(),
-        TensorStream(checkpoint, writer, on_bytes, num_workers=threads) as stream,
-    ):
+    with TensorStream(checkpoint, writer, on_bytes, num_workers=threads) as stream:
         for name, items in groups:
             if name not in completed:
                 for tensor, planned in items:

@@ -76,13 +76,7 @@ def near_listing(where: str, names: Collection[str], *, base: str = "") -> ZSEEr
 
 def near_object(location: Location) -> UsageError:
     """Return what one object is that was given for a checkpoint folder, by its name."""
-    if location.name.endswith(SUFFIX):
-        return UsageError(
-            f"{location} is converted already", hint=f"Serve it: zse serve {quote(str(location))}"
-        )
-    if location.name.endswith(_GGUF):
-        return UsageError(f"{location} is GGUF, llama.cpp's format", hint=GGUF_HINT)
-    return UsageError(
+    return _model_file(location) or UsageError(
         f"{location} is one object; a conversion starts from a checkpoint folder",
         hint="Name a folder of this machine, a repository (hf://OWNER/NAME) or s3://BUCKET/FOLDER/.",
     )
@@ -94,14 +88,8 @@ def near_file(path: Path) -> ZSEError:
     if path.is_file():
         with path.open("rb") as file:
             start = file.read(4)
-    if path.suffix == SUFFIX or start == b"ZSE\0":
-        return UsageError(
-            f"{path} is converted already",
-            hint=f"Serve it: zse serve {quote(str(path))}. "
-            "For another scheme convert its checkpoint again.",
-        )
-    if path.suffix == _GGUF or start == b"GGUF":
-        return UsageError(f"{path} is GGUF, llama.cpp's format", hint=GGUF_HINT)
+    if (known := _model_file(path, start)) is not None:
+        return known
     if (path.parent / _CONFIG).is_file():
         return UsageError(
             f"{path} is one file of a checkpoint; a conversion reads the whole folder",
@@ -111,6 +99,19 @@ def near_file(path: Path) -> ZSEError:
         f"{path} is a file; a conversion starts from a checkpoint folder",
         hint="Name the folder that holds config.json, a hub id (owner/name), or tiny.",
     )
+
+
+def _model_file(where: Path | Location, start: bytes = b"") -> UsageError | None:
+    """Return what a file is, by its name and first bytes, if it holds a whole model."""
+    if where.name.endswith(SUFFIX) or start == b"ZSE\0":
+        return UsageError(
+            f"{where} is converted already",
+            hint=f"Serve it: zse serve {quote(str(where))}. "
+            "For another scheme convert its checkpoint again.",
+        )
+    if where.name.endswith(_GGUF) or start == b"GGUF":
+        return UsageError(f"{where} is GGUF, llama.cpp's format", hint=GGUF_HINT)
+    return None
 
 
 def _holds_checkpoint(folder: Path) -> bool:

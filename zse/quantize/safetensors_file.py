@@ -11,7 +11,7 @@ import json
 import math
 import os
 import struct
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -89,12 +89,6 @@ class SafetensorsFile:
 
     def close(self) -> None:
         os.close(self._fd)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
     def _read_header(self) -> dict[str, StoredTensor]:
         prefix = os.pread(self._fd, 8, 0)

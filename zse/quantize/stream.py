@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Self
 
@@ -64,13 +63,19 @@ class TensorStream:
         self._on_bytes = on_bytes
         available = len(os.sched_getaffinity(0))
         self._num_workers = min(num_workers or available, MAX_WORKERS)
-        self._pool = ThreadPoolExecutor(self._num_workers, initializer=_use_one_thread)
+        self._pool = ThreadPoolExecutor(
+            self._num_workers, initializer=torch.set_num_threads, initargs=(1,)
+        )
 
     def __enter__(self) -> Self:
+        # Torch must not start threads in each small operation: ours run beside each other.
+        self._threads_before = torch.get_num_threads()
+        torch.set_num_threads(1)
         return self
 
     def __exit__(self, *exception: object) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
+        torch.set_num_threads(self._threads_before)
 
     def write_tensor(self, source: WeightSpec, planned: PlannedTensor) -> None:
         """Convert one tensor and write its parts.
@@ -134,18 +139,3 @@ def _chunks(source: WeightSpec, elements: int) -> Iterator[_Chunk]:
             stop = min(start + rows_per_chunk, shape[0])
             yield _Chunk(source_name=name, start=start, stop=stop, first_row=first_row + start)
         first_row += shape[0]
-
-
-@contextmanager
-def single_threaded_torch() -> Iterator[None]:
-    """Keep torch from starting threads inside each small operation; ours run beside each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-def _use_one_thread() -> None:
-    torch.set_num_threads(1)
