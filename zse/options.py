@@ -14,7 +14,6 @@ A command declares its flags from here and hands over what it was given; None is
 from __future__ import annotations
 
 from dataclasses import field, fields, replace
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
 
@@ -145,21 +144,25 @@ class Option:
             raise UsageError(f"{told_as or self.key} is {value!r}, expected {self.expected}")
 
 
+_OWN: dict[type, dict[str, Option]] = {}
+
+
 def described(default: Value, help: str, **facts: Any) -> Value:  # noqa: A002 - its usual name
     """Return a field of a record that is an option; ``facts`` are other fields of ``Option``."""
     row = Option(default=default, help=help, **facts)
     return field(default=default, repr=not row.is_secret, metadata={"option": row})
 
 
-@cache
 def own_options(of: type) -> dict[str, Option]:
     """Return the options that a record has itself, by the names of its fields."""
-    prefix = getattr(of, "PREFIX", "ZSE_")
-    return {
-        entry.name: replace(row, key=row.key or entry.name, prefix=prefix)
-        for entry in fields(of)
-        if (row := entry.metadata.get("option"))
-    }
+    if of not in _OWN:
+        prefix = getattr(of, "PREFIX", "ZSE_")
+        _OWN[of] = {
+            entry.name: replace(row, key=row.key or entry.name, prefix=prefix)
+            for entry in fields(of)
+            if (row := entry.metadata.get("option"))
+        }
+    return _OWN[of]
 
 
 def options_of(of: type) -> dict[str, Option]:

@@ -20,7 +20,7 @@ from machine import machine_facts
 
 from zse.models.runner import ModelRunner, load_runner
 from zse.options import load_options
-from zse.quantize.huggingface import load_zse_model
+from zse.quantize.huggingface.load import load_zse_model
 from zse.settings import load_settings
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import torch
 from zse.format import Scheme, ZSEWriter
 from zse.format.as_torch import bytes_from
 from zse.format.layout import PlannedTensor
-from zse.format.spec import parts_for
+from zse.format.schemes import parts_for
 from zse.models.families import read_header
 from zse.models.uniform import UniformDecoder
 from zse.settings import subprocess_environment

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from zse.errors import UsageError
-from zse.format.spec import Scheme
+from zse.format.schemes import Scheme
 from zse.models.spec import WeightGroup, WeightKind, WeightSpec
 from zse.models.storage import Storage
 

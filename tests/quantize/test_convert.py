@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from zse.errors import CheckpointError, ConversionError, DiskFullError, NotFoundError, UsageError
 from zse.format.as_torch import stored_parts
 from zse.format.reader import ZSEReader
-from zse.format.spec import Scheme
+from zse.format.schemes import Scheme
 from zse.format.writer import ZSEWriter
 from zse.quantize import stream
 from zse.quantize.convert import ConversionProgress, convert_model

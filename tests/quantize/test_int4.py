@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from restored_rows import restored
 
 from zse.errors import ConversionError
-from zse.format.spec import Scheme
+from zse.format.schemes import Scheme
 from zse.quantize.int4 import quantize_int4
 from zse.quantize.scheme import quantize_rows
 

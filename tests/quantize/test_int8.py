@@ -5,7 +5,7 @@ import torch
 from restored_rows import restored
 
 from zse.errors import ConversionError
-from zse.format.spec import Scheme
+from zse.format.schemes import Scheme
 from zse.quantize.int8 import quantize_int8
 from zse.quantize.scheme import quantize_rows
 

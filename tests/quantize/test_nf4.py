@@ -9,7 +9,7 @@ from restored_rows import restored
 from zse.errors import ConversionError
 from zse.format.as_torch import unpack_nibbles
 from zse.format.nf4 import NF4_CODES
-from zse.format.spec import Scheme
+from zse.format.schemes import Scheme
 from zse.quantize.nf4 import nearest_codes, quantize_nf4
 from zse.quantize.scheme import quantize_rows
 

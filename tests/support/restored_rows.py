@@ -10,7 +10,7 @@ from zse.format.spec import TensorEntry
 if TYPE_CHECKING:
     import torch
 
-    from zse.format.spec import Scheme
+    from zse.format.schemes import Scheme
 
 
 def restored(

@@ -9,7 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from zse.format.reader import ZSEReader
-from zse.format.spec import Scheme, TensorEntry, TensorInfo, ZSEHeader
+from zse.format.schemes import Scheme
+from zse.format.spec import TensorEntry, TensorInfo, ZSEHeader
 
 if TYPE_CHECKING:
     from zse.format.writer import ZSEWriter

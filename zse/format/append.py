@@ -15,9 +15,10 @@ from pathlib import Path
 from zse.errors import DiskFullError, UsageError
 from zse.format.container import PREFIX_BYTES
 from zse.format.errors import Rule
+from zse.format.names import check_section_name
 from zse.format.partial import lock_alone, write_at
 from zse.format.reader import open_file, read_header
-from zse.format.spec import CONTAINER, PAGE, Section, check_section_name
+from zse.format.spec import CONTAINER, PAGE, Section
 from zse.format.validate import validate
 from zse.units import align_up
 

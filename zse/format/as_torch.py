@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from zse.format.nf4 import NF4_CODES
-from zse.format.spec import DType, Scheme, TensorEntry, TensorPart
+from zse.format.schemes import DType, Scheme
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from zse.format.reader import ZSEReader
+    from zse.format.spec import TensorEntry, TensorPart
 
 TORCH_DTYPES: dict[DType, torch.dtype] = {
     DType.F32: torch.float32,

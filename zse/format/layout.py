@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from zse.format.container import PREFIX_BYTES, check_unique
 from zse.format.errors import Rule
+from zse.format.names import check_tensor_name
+from zse.format.schemes import Scheme, bytes_of_shape, parts_for
 from zse.format.spec import (
     CONTAINER,
     HEADER_SLACK,
@@ -18,14 +20,10 @@ from zse.format.spec import (
     REGION_ALIGN,
     TENSOR_ALIGN,
     Group,
-    Scheme,
     Section,
     TensorEntry,
     TensorPart,
     ZSEHeader,
-    bytes_of_shape,
-    check_tensor_name,
-    parts_for,
 )
 from zse.records import record
 from zse.units import align_up

@@ -17,31 +17,8 @@ from zse.format.container import Container
 from zse.format.errors import Misuse, Rule
 from zse.format.header_json import INT63_MAX, Fields, dump_canonical, parse_object
 from zse.format.names import check_digest, check_section_name, check_tensor_name
-from zse.format.schemes import GROUP_SIZES, DType, Scheme, bytes_of_shape, parts_for
+from zse.format.schemes import DType, Scheme, bytes_of_shape, parts_for
 from zse.records import record
-
-__all__ = [
-    "CONTAINER",
-    "GROUP_SIZES",
-    "HEADER_SLACK",
-    "PAGE",
-    "REGION_ALIGN",
-    "TENSOR_ALIGN",
-    "VERSION",
-    "DType",
-    "Group",
-    "Region",
-    "Scheme",
-    "Section",
-    "TensorEntry",
-    "TensorInfo",
-    "TensorPart",
-    "ZSEHeader",
-    "bytes_of_shape",
-    "check_section_name",
-    "check_tensor_name",
-    "parts_for",
-]
 
 VERSION = 1
 CONTAINER = Container(magic=b"ZSE\0", version=VERSION, max_header_bytes=64 * 1024 * 1024)

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 
 from zse.format.container import check_digest, check_zeros, chunks
 from zse.format.errors import Rule
-from zse.format.spec import DType, TensorPart, ZSEHeader
+from zse.format.schemes import DType
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from zse.format.container import Sliceable
+    from zse.format.spec import TensorPart, ZSEHeader
 
 # Bytes that stay after deleting these belong to a float16 whose exponent is all ones.
 _FINITE_F16_HIGH = bytes(byte for byte in range(256) if byte & 0x7C != 0x7C)

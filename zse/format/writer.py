@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any, Self
 from zse.errors import DiskFullError
 from zse.format.errors import Misuse
 from zse.format.layout import Layout, PlannedFile, PlannedTensor, plan_layout
+from zse.format.names import check_section_name
 from zse.format.partial import PartialFile
-from zse.format.spec import CONTAINER, Group, TensorEntry, TensorPart, ZSEHeader, check_section_name
+from zse.format.spec import CONTAINER, Group, TensorEntry, TensorPart, ZSEHeader
 
 __all__ = ["PlannedTensor", "Stage", "ZSEWriter"]
 

@@ -22,10 +22,9 @@ from zse.quantize.checkpoint import Checkpoint
 from zse.quantize.report import ConversionProgress as ConversionProgress
 from zse.quantize.report import ConversionReport as ConversionReport
 from zse.quantize.report import Written, stage
-from zse.quantize.sections import collect_sections
 from zse.quantize.source import Source, resolve_source
 from zse.quantize.stream import TensorStream
-from zse.quantize.text_files import TextOptions, check_texts
+from zse.quantize.text_files import TextOptions, check_texts, collect_sections
 from zse.settings import Settings, load_settings
 from zse.store import Location, open_store, open_writable, parse_location, put_file
 from zse.store.cache_use import using

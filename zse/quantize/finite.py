@@ -9,7 +9,7 @@ import torch
 from zse.errors import ConversionError
 
 if TYPE_CHECKING:
-    from zse.format.spec import Scheme
+    from zse.format.schemes import Scheme
 
 
 def check_finite(parts: dict[str, torch.Tensor], scheme: Scheme) -> dict[str, torch.Tensor]:

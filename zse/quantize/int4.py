@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import torch
 
-from zse.format.spec import Scheme
+from zse.format.schemes import Scheme
 from zse.quantize.finite import check_finite
 from zse.quantize.packing import pack_int4, tree_sum_
 from zse.records import record

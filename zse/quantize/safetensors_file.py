@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from zse.errors import CheckpointError, UnsupportedModelError
-from zse.format.spec import DType
+from zse.format.schemes import DType
 from zse.records import record
 
 if TYPE_CHECKING:

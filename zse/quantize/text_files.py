@@ -1,4 +1,4 @@
-"""The tokenizer and the chat template that travel with a model: where from, and whether they work.
+"""The texts that travel with a model (tokenizer, chat template, settings), and whether they work.
 
 A model without a tokenizer converts, builds and dies when it is served, so it is refused here.
 """
@@ -10,13 +10,16 @@ from typing import TYPE_CHECKING
 
 from zse.errors import CheckpointError, NotFoundError, TemplateError, UsageError
 from zse.records import record
+from zse.text.binary import build_binary
 from zse.text.facts import parse_object
 from zse.text.template import ChatTemplate
 from zse.text.tokenizer import Tokenizer, special_token_text
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterable, Mapping
     from pathlib import Path
+
+    from zse.quantize.checkpoint import Checkpoint
 
 TOKENIZER = "tokenizer.json"
 TEMPLATE = "chat_template.jinja"
@@ -24,6 +27,8 @@ TOKENIZER_FILES = (
     TOKENIZER, "tokenizer_config.json", "special_tokens_map.json", TEMPLATE, "chat_template.json",
 )  # fmt: skip
 """What a tokenizer's folder may hold; the first is what a model cannot do without."""
+_COPIED_TEXTS = ("special_tokens_map.json", TOKENIZER, "tokenizer_config.json")
+_OWN = ("config.json", "generation_config.json")
 _OTHER_FORMS = ("tokenizer.model", "spm.model", "vocab.json", "vocab.txt")
 _MAX_TEMPLATE_BYTES = 1 << 20
 
@@ -107,6 +112,38 @@ class TextOptions:
         """Return what a file's provenance says; the digests of the content are in its sections."""
         given = {"tokenizer": self.tokenizer, "chat_template": self.chat_template}
         return {key: path.resolve().name for key, path in given.items() if path is not None}
+
+
+def collect_sections(checkpoint: Checkpoint, options: TextOptions) -> list[tuple[str, bytes]]:
+    """Return ``(section name, content)`` in the order they are written.
+
+    Files are copied as they are. The chat template is taken from wherever the checkpoint, or the
+    folder that was named for its tokenizer, keeps it. The tokenizer's fast binary form is added
+    when it is proven equal to the usual one.
+
+    Raises:
+        TokenizerMissingError: There is no tokenizer, and nobody said that there need be none.
+        CheckpointError: tokenizer_config.json is malformed.
+    """
+    names = [path.name for path in checkpoint.folder.iterdir()]
+    options.check_names(str(checkpoint.folder), names)
+    sections = list(_present(checkpoint.folder, _OWN).items())
+    texts = own = _present(checkpoint.folder, TOKENIZER_FILES)
+    if options.tokenizer is not None:
+        texts = _present(options.tokenizer, TOKENIZER_FILES)
+    sections += [(name, texts[name]) for name in _COPIED_TEXTS if name in texts]
+    template = options.template() or default_template(texts) or default_template(own)
+    if template:
+        sections.append((TEMPLATE, template.encode()))
+    binary = build_binary(texts[TOKENIZER]) if TOKENIZER in texts else None
+    if binary is not None:
+        sections.append(("tokenizer.kitoken", binary))
+    return sorted(sections)
+
+
+def _present(folder: Path, names: Iterable[str]) -> dict[str, bytes]:
+    paths = {name: folder / name for name in names}
+    return {name: path.read_bytes() for name, path in paths.items() if path.is_file()}
 
 
 def check_texts(

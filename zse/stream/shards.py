@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from zse.errors import UsageError
 from zse.format.errors import Misuse
-from zse.format.spec import PAGE, TENSOR_ALIGN, TensorEntry, TensorPart, bytes_of_shape, parts_for
+from zse.format.schemes import bytes_of_shape, parts_for
+from zse.format.spec import PAGE, TENSOR_ALIGN, TensorEntry, TensorPart
 from zse.stream.placement import Run, members, one_piece
 from zse.units import align_up
 

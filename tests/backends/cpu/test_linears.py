@@ -15,7 +15,7 @@ from zse.backends.cpu.linear import DenseLinear, Linear, int8_tiles, nf4_tiles, 
 from zse.backends.resident import kept_bytes
 from zse.format.layout import PlannedTensor
 from zse.format.nf4 import NF4_CODES
-from zse.format.spec import Scheme
+from zse.format.schemes import Scheme
 from zse.quantize.scheme import quantize_rows
 
 FORMS = ("dense", "fp16", "bf16", "int8", "int8_packed", "int8_tiles", "int4", "nf4")

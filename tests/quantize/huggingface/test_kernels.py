@@ -10,9 +10,9 @@ import torch
 from zse.format.layout import PlannedTensor
 from zse.format.schemes import Scheme, parts_for
 from zse.format.spec import TensorEntry, TensorPart
-from zse.quantize.huggingface import load_zse_model
 from zse.quantize.huggingface.kernels import TorchLinearKernels
 from zse.quantize.huggingface.layers import StoredMatrix, ZSELinear
+from zse.quantize.huggingface.load import load_zse_model
 from zse.quantize.scheme import quantize_rows
 
 CPU = torch.device("cpu")

@@ -14,9 +14,10 @@ from zse.format.as_torch import unpack_nibbles
 from zse.models.families import all_families
 from zse.models.runner import load_runner
 from zse.options import load_options
-from zse.quantize.huggingface import load, load_zse_model
+from zse.quantize.huggingface import load
 from zse.quantize.huggingface.bnb import to_bitsandbytes
 from zse.quantize.huggingface.layers import ZSELinear
+from zse.quantize.huggingface.load import load_zse_model
 
 if TYPE_CHECKING:
     from pathlib import Path

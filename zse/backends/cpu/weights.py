@@ -13,7 +13,7 @@ from zse.backends.cpu.linear import DenseLinear, int8_tiles, nf4_tiles, plain_ti
 from zse.backends.resident import UPCAST_LIMIT_BYTES, form_of, kept_bytes
 from zse.format.as_torch import dequantize, stored_parts
 from zse.format.nf4 import NF4_CODES
-from zse.format.spec import Scheme
+from zse.format.schemes import Scheme
 
 if TYPE_CHECKING:
     from zse.backends.cpu.linear import Linear

@@ -10,7 +10,7 @@ import torch
 from zse.errors import UsageError, needing
 from zse.format.as_torch import unpack_nibbles
 from zse.format.nf4 import NF4_CODES
-from zse.format.spec import Scheme
+from zse.format.schemes import Scheme
 
 if TYPE_CHECKING:
     from zse.format.reader import ZSEReader
