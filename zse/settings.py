@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from zse.errors import BadSettingError
-from zse.options import Option, ServeOptions, described, options_of, with_values
+from zse.options import WANTED, Option, ServeOptions, described, options_of, with_values
 from zse.records import record
 from zse.units import GIB
 
@@ -280,7 +280,7 @@ def _parse(row: Option, name: str, text: str) -> object:
         try:
             value = row.kind(text)
         except ValueError:
-            wanted = "a whole number" if row.kind is int else "a number"
+            wanted = WANTED[row.kind]
             raise BadSettingError(
                 f"{name}={text!r} is not {wanted}", hint=f"Set {name} to {wanted} or unset it."
             ) from None

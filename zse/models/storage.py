@@ -115,10 +115,8 @@ class Storage:
         scheme = Scheme(self.quantization)
         if not self._group_size():
             return scheme, 0
-        for size in self.group_sizes:
-            if columns % size == 0:
-                return scheme, size
-        return Scheme.INT8, 0
+        size = next((size for size in self.group_sizes if columns % size == 0), 0)
+        return (scheme, size) if size else (Scheme.INT8, 0)
 
     def _head_scheme(self) -> Scheme:
         return self._embedding_scheme() if self.lm_head == "auto" else Scheme(self.lm_head)

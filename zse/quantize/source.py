@@ -82,8 +82,15 @@ def resolve_source(
             source = Source(folder=builtin_checkpoint(name), name=name)
         case LocalFolder(path=path):
             source = Source(folder=path, name=path.resolve().name)
-        case HubRepository():
-            return _fetch_snapshot(named, settings, revision, check)
+        case HubRepository(repository=repository, revision=own):
+            if revision and own and revision != own:
+                raise UsageError(
+                    f"{repository}@{own} and revision {revision!r} contradict each other",
+                    hint="Give one of the two.",
+                )
+            wanted, token = revision or own or None, settings.hub.token or None
+            folder = fetch_snapshot(repository, wanted, token=token, check=check)
+            return Source(folder=folder, name=repository, revision=folder.name)
         case LocalFile(path=path):
             raise near_file(path)
         case RemoteFile(location=location):
@@ -98,22 +105,6 @@ def resolve_source(
             hint="Revisions belong to hub ids.",
         )
     return source
-
-
-def _fetch_snapshot(
-    named: HubRepository,
-    settings: Settings,
-    revision: str | None,
-    check: Callable[[str, Sequence[str]], None] | None,
-) -> Source:
-    if revision and named.revision and revision != named.revision:
-        raise UsageError(
-            f"{named.repository}@{named.revision} and revision {revision!r} contradict each other",
-            hint="Give one of the two.",
-        )
-    wanted, token = revision or named.revision or None, settings.hub.token or None
-    folder = fetch_snapshot(named.repository, wanted, token=token, check=check)
-    return Source(folder=folder, name=named.repository, revision=folder.name)
 
 
 def fingerprint(folder: Path) -> str:
