@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zse.format import Scheme, ZSEReader, ZSEWriter
+from zse.format.layout import PlannedTensor
 from zse.format.schemes import bytes_of_shape, parts_for
 from zse.format.spec import ZSEHeader
-from zse.format.writer import PlannedTensor
 
 NAME = st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,40}", fullmatch=True)
 SECTION_NAME = st.lists(

@@ -17,7 +17,7 @@ from broken_rules import breaks
 from zse.errors import DiskFullError, NotFoundError
 from zse.format import Scheme, ZSEReader, ZSEWriter
 from zse.format.errors import Misuse, Rule
-from zse.format.writer import PlannedTensor
+from zse.format.layout import PlannedTensor
 
 PLAIN = PlannedTensor(name="a", scheme=Scheme.FP32, shape=(4, 2))
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 from host_gpu import HostGpu
 
+from zse.format.layout import PlannedTensor
 from zse.format.schemes import Scheme
-from zse.format.writer import PlannedTensor, ZSEWriter
+from zse.format.writer import ZSEWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

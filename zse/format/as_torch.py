@@ -70,11 +70,6 @@ def stored_tensors(reader: ZSEReader, names: Iterable[str]) -> dict[str, torch.T
     return tensors
 
 
-def read_tensor(reader: ZSEReader, name: str) -> torch.Tensor:
-    """Return one tensor in float32 with its logical shape."""
-    return dequantize(reader.entry(name), stored_parts(reader, name))
-
-
 def dequantize(entry: TensorEntry, parts: Mapping[str, torch.Tensor]) -> torch.Tensor:
     """Return the numbers that a stored tensor stands for.
 

@@ -183,9 +183,9 @@ class ZSEReader(ModelFile):
 
     def tensor(self, name: str) -> torch.Tensor:
         """Return one tensor in float32 with its logical shape, dequantized if need be."""
-        from zse.format.as_torch import read_tensor
+        from zse.format.as_torch import dequantize, stored_parts
 
-        return read_tensor(self, name)
+        return dequantize(self.entry(name), stored_parts(self, name))
 
     def load_state_dict(self) -> dict[str, torch.Tensor]:
         """Return every tensor as stored, without a copy.

@@ -21,8 +21,6 @@ from zse.format.names import check_section_name
 from zse.format.partial import PartialFile
 from zse.format.spec import CONTAINER, Group, TensorEntry, TensorPart, ZSEHeader
 
-__all__ = ["PlannedTensor", "Stage", "ZSEWriter"]
-
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
