@@ -104,7 +104,7 @@ def _base(builder: LayerBuilder, archive: Callable[[], Archive]) -> tuple[Base, 
         builder.materials.append(base_material(base.name, hex_of(layer.diff_id)))
         return base, [layer]
     base = open_base(name, recipe.platform, options, build.stack)
-    if name.kind == "registry" and "@" not in name.value:
+    if base.repository[0] and "@" not in name.value:
         build.report(f"the base {base.name} is {base.digest}; a tag may move, a digest not")
     builder.materials.append(base_material(base.name, hex_of(base.digest)))
     return base, []

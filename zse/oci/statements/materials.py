@@ -80,7 +80,7 @@ def debian_material(package: Package, path: Path, *, suite: str, architecture: s
 def base_material(name: str, sha256: str) -> Material:
     """Describe a base that is an image or a root file system."""
     kind, _, rest = name.partition(":")
-    is_image = kind not in {"rootfs", "oci"}
+    is_image = kind not in {"rootfs", "oci", "tar"}
     place, _, last = name.partition("@")[0].rpartition("/")
     last = last.partition(":")[0]
     purl = f"pkg:oci/{quote(last)}@sha256%3A{sha256}" if is_image else ""
