@@ -5,16 +5,16 @@ import pytest
 from zse.cli import run
 from zse.deploy.order import Order
 from zse.deploy.registry import TARGETS, settings_of
-from zse.deploy.settings import Kind, Setting, take_settings
+from zse.deploy.settings import Setting, take_settings
 from zse.errors import UsageError
 
 IMAGE = "ghcr.io/acme/qwen:1"
 KNOWN = (
     Setting(name="price", meaning="a price"),
-    Setting(name="zones", meaning="zones", kind=Kind.LIST),
-    Setting(name="labels", meaning="labels", kind=Kind.PAIRS),
-    Setting(name="is-fast", meaning="speed", kind=Kind.FLAG),
-    Setting(name="pause", meaning="seconds", kind=Kind.NUMBER, default="5"),
+    Setting(name="zones", meaning="zones", kind="list"),
+    Setting(name="labels", meaning="labels", kind="pairs"),
+    Setting(name="is-fast", meaning="speed", kind="flag"),
+    Setting(name="pause", meaning="seconds", kind="number", default="5"),
     Setting(name="policy", meaning="a policy", choices=("Always", "Never")),
     Setting(name="of-form", meaning="of one form only", form="other"),
 )

@@ -11,10 +11,10 @@ from zipfile import ZipFile
 
 import pytest
 
-from zse.deploy.hcl_format import align_attributes
 from zse.deploy.order import parse_secrets
 from zse.deploy.quoting import quote_hcl
 from zse.deploy.registry import TARGETS, make_plan
+from zse.deploy.targets.terraform import align_attributes
 from zse.errors import UsageError
 
 ROOT = Path(__file__).parents[2]

@@ -32,25 +32,22 @@ def check_image(plan: Plan, target: Target) -> tuple[str, ...]:
             another model.
     """
     order = plan.order
-    facts = order.look.facts
-    if facts is None:
-        return tuple(_notes_of_unread(order))
-    _check_device(plan, target, facts)
-    _check_kernels(plan, facts)
-    _check_source(order, facts)
-    _check_model(order, facts)
-    return tuple(_notes_of_read(order, facts))
+    if facts := order.look.facts:
+        _check_device(plan, target, facts)
+        _check_kernels(plan, facts)
+        _check_source(order, facts)
+        _check_model(order, facts)
+    return tuple(_notes(order, facts))
 
 
-def _notes_of_unread(order: Order) -> Iterator[str]:
+def _notes(order: Order, facts: ImageFacts | None) -> Iterator[str]:
     if order.look.why_not:
         yield (
             f"the image was not looked into: {order.look.why_not}; "
             "--image-labels oci:DIR or tar:FILE reads it from here"
         )
-
-
-def _notes_of_read(order: Order, facts: ImageFacts) -> Iterator[str]:
+    if facts is None:
+        return
     if facts.weights == "baked" and order.model_place:
         yield f"the image also holds {facts.model_name}, which nothing reads"
     if facts.weights == "url" and not order.model_place and order.is_mounted:

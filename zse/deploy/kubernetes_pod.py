@@ -21,7 +21,7 @@ _CPU_MEMORY_MIB = 4096
 def pod_values(order: Order, given: dict[str, Any]) -> dict[str, Any]:
     """Return the values of the pod's part of the Deployment."""
     pause_seconds = given["drain-pause-seconds"]
-    disk = _disk(order, given)
+    disk = disk_of(order, given)
     scraped = {
         "prometheus.io/scrape": "true",
         "prometheus.io/path": "/metrics",
@@ -54,12 +54,7 @@ def service_account(order: Order, given: dict[str, Any]) -> str:
     return name
 
 
-def is_disk_known(order: Order, given: dict[str, Any]) -> bool:
-    """Whether it is known how much disk a replica takes."""
-    return _disk(order, given) is not None
-
-
-def _disk(order: Order, given: dict[str, Any]) -> str | None:
+def disk_of(order: Order, given: dict[str, Any]) -> str | None:
     """Return what a replica may write to the node's disk; None when that is not known."""
     if "disk-gib" in given:
         return f"{given['disk-gib']}Gi"

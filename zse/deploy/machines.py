@@ -15,6 +15,8 @@ from zse.records import record
 from zse.units import MIB, memory_text
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from zse.models.memory import MemoryEstimate
 
 _CONTEXT_BYTES = 600 * MIB
@@ -35,7 +37,7 @@ class Machine:
     """A second name, where the platform has two."""
     memory_mib: int
     """Of the GPU, as its driver reports it; of the machine for a CPU plan."""
-    architectures: tuple[str, ...] = ()
+    architectures: Sequence[str] = ()
     """Kernel pack targets that may be met; empty for a CPU plan."""
     usd_per_hour: float | None = None
     cpu: float = 0
@@ -106,13 +108,8 @@ class Catalog:
 @cache
 def load_catalog(platform: str) -> Catalog:
     table = read_table(f"data/{platform}")
-    machines = tuple(
-        Machine(**{**row, "architectures": tuple(row.get("architectures", ()))})
-        for row in table["machines"]
-    )
-    return Catalog(
-        platform=platform, source=table["source"], prices_of=table["prices_of"], machines=machines
-    )
+    machines = tuple(Machine(**row) for row in table["machines"])
+    return Catalog(**{**table, "platform": platform, "machines": machines})
 
 
 def _price(machine: Machine) -> float:

@@ -45,8 +45,7 @@ TARGETS: dict[str, Target] = {
         has_secret_entries=True,
     ),
     "runpod": Target(
-        summary="a serverless endpoint through RunPod's API",
-        forms=("load-balancer", "queue"),
+        summary="a serverless endpoint through RunPod's API", forms=("load-balancer", "queue")
     ),
     "terraform": Target(
         summary="a root module for a cloud",
@@ -66,20 +65,10 @@ TARGETS: dict[str, Target] = {
         has_secret_entries=True,
     ),
     "compose": Target(
-        summary="one machine with Docker, CPU or GPU",
-        has_cpus=True,
-        follows_image=True,
+        summary="one machine with Docker, CPU or GPU", has_cpus=True, follows_image=True
     ),
-    "railway": Target(
-        summary="a CPU service on Railway",
-        has_gpus=False,
-        has_cpus=True,
-    ),
-    "render": Target(
-        summary="a CPU service on Render",
-        has_gpus=False,
-        has_cpus=True,
-    ),
+    "railway": Target(summary="a CPU service on Railway", has_gpus=False, has_cpus=True),
+    "render": Target(summary="a CPU service on Render", has_gpus=False, has_cpus=True),
     "vast": Target(summary="a machine from Vast's market"),
 }
 
@@ -100,7 +89,7 @@ def find_target(name: str) -> Target:
 def settings_of(name: str) -> tuple[Setting, ...]:
     """Return what ``--set`` of a target knows, of all its forms."""
     rows = target_table(name).get("settings", {})
-    return tuple(Setting.of(key, **row) for key, row in rows.items())
+    return tuple(Setting(name=key, **row) for key, row in rows.items())
 
 
 def make_plan(name: str, order: Order) -> Plan:

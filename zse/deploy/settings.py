@@ -4,62 +4,43 @@ from __future__ import annotations
 
 import re
 from difflib import get_close_matches
-from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from zse.errors import UsageError
 from zse.records import record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from zse.deploy.order import Order
 
 
-class Kind(StrEnum):
-    """What a setting's value is."""
-
-    TEXT = "text"
-    LIST = "list"
-    """``a,b``"""
-    PAIRS = "pairs"
-    """``name=value,name=value``"""
-    FLAG = "flag"
-    NUMBER = "number"
-    """A whole number that is not negative."""
-
-
-_WRITTEN = {
-    Kind.TEXT: "TEXT",
-    Kind.LIST: "A,B",
-    Kind.PAIRS: "A=B,C=D",
-    Kind.FLAG: "true|false",
-    Kind.NUMBER: "NUMBER",
+Kind: TypeAlias = Literal["text", "list", "pairs", "flag", "number"]
+"""What a setting's value is; a number is whole and not negative."""
+_WRITTEN: dict[Kind, str] = {
+    "text": "TEXT",
+    "list": "A,B",
+    "pairs": "A=B,C=D",
+    "flag": "true|false",
+    "number": "NUMBER",
 }
 _NUMBER = re.compile(r"\d{1,9}")
 
 
 @record
 class Setting:
-    """One setting of a target."""
+    """One setting of a target, as the target's table says it."""
 
     name: str
     meaning: str
     """One line."""
-    kind: Kind = Kind.TEXT
+    kind: Kind = "text"
     default: str = ""
     """As it would be written; empty when there is none."""
     is_needed: bool = False
-    choices: tuple[str, ...] = ()
+    choices: Sequence[str] = ()
     form: str = ""
     """The only form of the target that knows it; empty for all."""
-
-    @classmethod
-    def of(
-        cls, name: str, *, kind: str = "text", choices: Iterable[str] = (), **facts: Any
-    ) -> Setting:
-        """Return a setting as a target's table says it."""
-        return cls(name=name, kind=Kind(kind), choices=tuple(choices), **facts)
 
     @property
     def written(self) -> str:
@@ -79,17 +60,17 @@ class Setting:
         """
         if self.choices and text not in self.choices:
             raise self._refusal(text, f"one of {', '.join(self.choices)}")
-        if self.kind is Kind.LIST:
+        if self.kind == "list":
             return text.split(",")
-        if self.kind is Kind.FLAG:
+        if self.kind == "flag":
             if text not in ("true", "false"):
                 raise self._refusal(text, "true or false")
             return text == "true"
-        if self.kind is Kind.NUMBER:
+        if self.kind == "number":
             if not _NUMBER.fullmatch(text):
                 raise self._refusal(text, "a whole number")
             return int(text)
-        return self._pairs(text) if self.kind is Kind.PAIRS else text
+        return self._pairs(text) if self.kind == "pairs" else text
 
     def _pairs(self, text: str) -> dict[str, str]:
         pairs = [item.partition("=") for item in text.split(",")]

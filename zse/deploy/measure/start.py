@@ -114,11 +114,7 @@ def measure_start(
         began = time.perf_counter()
         with _running(command, variables, log) as process:
             watch = _Watch(
-                process=process,
-                port=port,
-                began=began,
-                timeout_seconds=timeout_seconds,
-                log=log,
+                process=process, port=port, began=began, timeout_seconds=timeout_seconds, log=log
             )
             dialogue = subject.dialogue
             live_ms = watch.wait(dialogue.live_path) if dialogue.live_path else 0.0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from zse.deploy.kubernetes_pod import is_disk_known, pod_values, service_account
+from zse.deploy.kubernetes_pod import disk_of, pod_values, service_account
 from zse.deploy.plan import Cost, Plan
 from zse.deploy.templates import OMIT, render
 from zse.errors import UsageError
@@ -143,6 +143,6 @@ def _notes(order: Order, given: dict[str, Any]) -> tuple[str, ...]:
         notes.append("nodes need the labels of NVIDIA's GPU feature discovery")
     if order.reads_s3 and not service_account(order, given) and not order.secrets:
         notes.append("s3:// needs rights: --set service-account=NAME, or --secret for the keys")
-    if not is_disk_known(order, given):
+    if disk_of(order, given) is None:
         notes.append("the copy of the model has no limit on the node's disk: --set disk-gib=N")
     return tuple(notes)

@@ -21,11 +21,7 @@ def make_plan(order: Order, given: dict[str, Any]) -> Plan:  # noqa: ARG001 - it
     sleeps = order.min_replicas == 0
     variables = {"ZSE_HOST": "0.0.0.0", **order.environment()}
     settings = [f"{name}={value}" for name, value in variables.items()]
-    values = {
-        **vars(order),
-        "replicas": max(1, order.min_replicas),
-        "sleeps": sleeps,
-    }
+    values = {**vars(order), "replicas": max(1, order.min_replicas), "sleeps": sleeps}
     return Plan(
         order=order,
         cost=Cost(

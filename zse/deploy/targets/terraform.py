@@ -5,11 +5,12 @@ What is written needs nothing of this machine: it can be committed, moved and ap
 
 from __future__ import annotations
 
+import re
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import zse
-from zse.deploy.hcl_format import align_attributes
 from zse.deploy.machines import load_catalog
 from zse.deploy.order import MAX_NAME
 from zse.deploy.plan import Plan, cost_of, pack_notes
@@ -27,6 +28,8 @@ _DETAILS = ("project", "resource_group_name")
 _PACKAGE = Path(zse.__file__).parent
 _ROOTS = (_PACKAGE / "terraform", _PACKAGE.parent / "infra" / "terraform" / "modules")
 """Where the modules lie: in an installed zse, and in a checkout."""
+# A name or a quoted key, and a value that ends on its line.
+_ATTRIBUTE = re.compile(r'( *)([A-Za-z_]\w*|"(?:[^"\\]|\\.)*") = (.*[^\[{(])')
 
 
 def make_plan(order: Order, given: dict[str, Any]) -> Plan:
@@ -108,3 +111,21 @@ def module_files(module: str) -> dict[str, str]:
         f"modules/{module}/{path.name}": path.read_text(encoding="utf-8")
         for path in sorted([*folder.glob("*.tf"), *folder.glob("*.md")])
     }
+
+
+def align_attributes(text: str) -> str:
+    """Line up the equals signs of neighbouring attributes, so that ``terraform fmt`` passes it."""
+    lines: list[str] = []
+    for indent, run in groupby(text.splitlines(), key=_indent_of_attribute):
+        if indent is None:
+            lines += run
+            continue
+        parts = [match for match in map(_ATTRIBUTE.fullmatch, run) if match]
+        width = max(len(match[2]) for match in parts)
+        lines += [f"{match[1]}{match[2]:<{width}} = {match[3]}" for match in parts]
+    return "\n".join(lines) + "\n"
+
+
+def _indent_of_attribute(line: str) -> str | None:
+    match = _ATTRIBUTE.fullmatch(line)
+    return match[1] if match else None
