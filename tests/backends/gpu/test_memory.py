@@ -68,5 +68,5 @@ def test_a_cache_that_does_not_fit_is_refused_with_what_fits():
 
 def test_weights_that_do_not_fit_are_refused_before_they_are_loaded():
     with pytest.raises(DeviceError, match=r"needs .* 4\.00 GiB are free") as error:
-        budget(4).check_weights()
+        budget(4).check()
     assert "--vram" in error.value.hint

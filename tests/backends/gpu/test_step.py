@@ -27,8 +27,8 @@ class Written:
     def __init__(self, batch: StepBatch, bucket: int = 0) -> None:
         self.plan = plan_step(batch, LIMITS)
         self.shape = shape_of(self.plan, LIMITS, bucket=bucket)
-        self.view = memoryview(bytearray(self.shape.layout.length_bytes))
-        self.at = self.shape.layout.offsets
+        self.view = memoryview(bytearray(self.shape.length_bytes))
+        self.at = self.shape.arrays_at(0)
         write_inputs(self.view, self.plan, self.shape, LIMITS)
 
     def numbers(self, start: int, count: int, kind: str = "i") -> list[float]:
@@ -119,9 +119,9 @@ def test_unused_adjustments_name_no_token():
     row = SamplingRow(temperature=0.0, logit_bias={7: 2.5})
     plan = plan_step(StepBatch(chunks=[chunk([1], 0, 0)], sampling=[[row]]), LIMITS)
     shape = shape_of(plan, LIMITS, bucket=1, entry_room=4)
-    view = memoryview(bytearray(shape.layout.length_bytes))
+    view = memoryview(bytearray(shape.length_bytes))
     write_inputs(view, plan, shape, LIMITS)
-    start = shape.layout.offsets.sampling.entry_token
+    start = shape.arrays_at(0).sampling.entry_token
     assert view[start : start + 16].cast("i").tolist() == [7, -1, -1, -1]
 
 
@@ -129,16 +129,16 @@ def test_arrays_do_not_overlap_and_are_aligned():
     shape = InputShape(
         decode_rows=3, prefill_rows=70, tiles=2, sequences=5, table_stride=6, wanted=4, entries=9
     )
-    *own, sampling = vars(shape.layout.offsets).values()
+    *own, sampling = vars(shape.arrays_at(0)).values()
     offsets = [*own, *vars(sampling).values()]
     assert offsets == sorted(set(offsets))
     assert all(offset % 256 == 0 for offset in offsets)
-    assert shape.layout.length_bytes >= offsets[-1] + 4 * 4
+    assert shape.length_bytes >= offsets[-1] + 4 * 4
 
 
 def test_addresses_are_the_offsets_from_the_start_of_the_block():
     shape = InputShape(decode_rows=3, sequences=3, table_stride=2, wanted=3, entries=4)
-    moved, offsets = shape.arrays_at(4096), shape.layout.offsets
+    moved, offsets = shape.arrays_at(4096), shape.arrays_at(0)
     assert moved.tables == 4096 + offsets.tables
     assert moved.sampling.min_p == 4096 + offsets.sampling.min_p
 

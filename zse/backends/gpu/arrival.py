@@ -47,7 +47,7 @@ class Arrival:
         length = placement.length_bytes
         free, _ = gpu.memory()
         self.budget = MemoryBudget(free=free, allowed=allowed_bytes, weights=length)
-        self.budget.check_weights()
+        self.budget.check()
         self.gpu = gpu
         self.source = source
         self.placement = placement

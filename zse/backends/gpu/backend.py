@@ -95,7 +95,7 @@ class GPUBackend(GPUOperations):
 
     def _begin(self, plan: StepPlan, cache: KVPool) -> Step:
         shape = shape_of(plan, self._limits)
-        length = shape.layout.length_bytes
+        length = shape.length_bytes
         if self._eager_inputs is None or self._eager_inputs.length_bytes < length:
             if self._eager_inputs is not None:
                 self._eager_inputs.free()  # the driver waits for steps that still read it
@@ -124,7 +124,7 @@ class GPUBackend(GPUOperations):
             wanted=key.rows,
             entries=key.entry_room,
         )
-        inputs = self._gpu.allocate(shape.layout.length_bytes)
+        inputs = self._gpu.allocate(shape.length_bytes)
         step = self._step(shape, inputs.address, self._memory.cache, key.sampling)
         rehearsal = Rehearsal(self._launcher.device)
         forward(self, replace(step, launcher=rehearsal))
@@ -148,7 +148,7 @@ class GPUBackend(GPUOperations):
         )
 
     def _send(self, plan: StepPlan, shape: InputShape, address: int) -> None:
-        length = shape.layout.length_bytes
+        length = shape.length_bytes
         buffer = self._staging.acquire(length)
         write_inputs(buffer.view, plan, shape, self._limits)
         self._staging.send(address, length, self._stream)

@@ -22,11 +22,6 @@ class MemoryBudget:
     scratch: int = 0
     """Scratch memory of the largest step."""
 
-    def check_weights(self) -> None:
-        """Refuse a model whose weights alone do not fit, with a ``DeviceError``."""
-        if self.for_cache <= 0:
-            raise self.too_small()
-
     @property
     def for_cache(self) -> int:
         """What is left for the KV pool; negative when not even the weights fit."""
@@ -35,11 +30,13 @@ class MemoryBudget:
             limit = min(limit, self.allowed - MARGIN_BYTES)
         return limit - self.weights - self.scratch
 
-    def too_small(self, cache_bytes: int = 0) -> DeviceError:
-        """Return the error of a device on which this, and a cache, do not fit."""
+    def check(self, cache_bytes: int = 1) -> None:
+        """Refuse, with a ``DeviceError``, what leaves fewer bytes than this to the cache."""
+        if self.for_cache >= cache_bytes:
+            return
         needed = self.weights + self.scratch + MARGIN_BYTES + cache_bytes
         allowed = f", {gib(self.allowed)} are allowed" if self.allowed else ""
-        return DeviceError(
+        raise DeviceError(
             f"the model needs {gib(needed)} of GPU memory ({gib(self.weights)} weights, "
             f"{gib(self.scratch)} scratch, {gib(MARGIN_BYTES)} for the driver, and a KV cache); "
             f"{gib(self.free)} are free{allowed}",

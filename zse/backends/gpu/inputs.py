@@ -68,25 +68,17 @@ class InputShape:
         return self.sequences * self.table_stride
 
     @property
-    def layout(self) -> InputLayout:
-        return _layout_at(self, 0)
+    def length_bytes(self) -> int:
+        return _layout(self, 0)[1]
 
     def arrays_at(self, address: int) -> StepArrays:
         """Return where the arrays are when the block is at an address."""
-        return _layout_at(self, address).offsets
-
-
-@record
-class InputLayout:
-    """How a block of inputs is cut up: every array starts at a multiple of 256 bytes."""
-
-    offsets: StepArrays
-    """In bytes."""
-    length_bytes: int
+        return _layout(self, address)[0]
 
 
 @lru_cache(maxsize=256)
-def _layout_at(shape: InputShape, start: int) -> InputLayout:
+def _layout(shape: InputShape, start: int) -> tuple[StepArrays, int]:
+    """Cut up a block into arrays that start at multiples of 256 bytes; return its bytes too."""
     end = start
 
     def place(arrays: type, counts: Mapping[str, int]) -> dict[str, Any]:
@@ -101,21 +93,21 @@ def _layout_at(shape: InputShape, start: int) -> InputLayout:
     own = place(StepArrays, {name: getattr(shape, name) for name in _COUNTS})
     sampling = place(SamplingArrays, {"rows": shape.wanted, "entries": shape.entries})
     offsets = StepArrays(**own, sampling=SamplingArrays(**sampling))
-    return InputLayout(offsets=offsets, length_bytes=max(end - start, _ALIGNMENT))
+    return offsets, max(end - start, _ALIGNMENT)
 
 
 _COUNTS = {entry.metadata["count"] for entry in fields(StepArrays) if entry.metadata}
 
 
 class InputWriter:
-    """Writes arrays into a block of host memory, at least ``layout.length_bytes`` long."""
+    """Writes arrays into a block of host memory, as long as its shape asks for."""
 
-    def __init__(self, view: memoryview, layout: InputLayout) -> None:
+    def __init__(self, view: memoryview, shape: InputShape) -> None:
         bytes_view = view.cast("B") if view.format != "B" else view
         usable = bytes_view[: len(bytes_view) // 4 * 4]
         self._integers = usable.cast("i")
         self._floats = usable.cast("f")
-        self.arrays = layout.offsets
+        self.arrays = shape.arrays_at(0)
 
     def integers(self, at: Integers, values: Sequence[int], first: int = 0) -> None:
         """Write int32 numbers from element ``first`` on."""

@@ -96,11 +96,6 @@ class KVPool:
             address += size
 
     @property
-    def padding_block(self) -> int:
-        """The block that padding rows write to."""
-        return self.num_blocks
-
-    @property
     def length_bytes(self) -> int:
         return self._block.length_bytes
 

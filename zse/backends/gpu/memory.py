@@ -40,8 +40,7 @@ def choose_num_blocks(
         DeviceError: It does not fit; the message says what does.
     """
     block_bytes = layout.block_bytes()
-    if budget.for_cache < block_bytes:
-        raise budget.too_small(block_bytes)
+    budget.check(block_bytes)
     per_sequence = -(-(options.batch.max_context or spec.max_position) // BLOCK_SIZE)
     fitting = budget.for_cache // block_bytes
     wanted = options.cache.num_blocks or options.cache.kv_bytes // block_bytes

@@ -54,8 +54,6 @@ class DeviceModel:
         self.attention_can_be_quantized = attention_output_can_be_quantized(self.heads)
         self._gpu = gpu
         self._options = options
-        self._max_context = self.plans.max_context
-        self.table_stride = -(-self._max_context // BLOCK_SIZE) + 1  # a step ahead of the end
         self.layers = [
             nullcontext(bind_layer(layer, weights.linear, weights.norm)) for layer in spec.layers
         ]
@@ -84,7 +82,7 @@ class DeviceModel:
             max_slots=self._options.batch.max_sequences,
             max_sampled=bucket_of(self._options.batch.max_sequences) + MAX_DRAFTS,
             tile_queries=PREFILL_QUERIES,
-            table_stride=self.table_stride,
+            table_stride=-(-self.plans.max_context // BLOCK_SIZE) + 1,  # a step ahead of the end
         )
 
     def make_tables(self, launcher: Launcher, stream: Stream) -> None:
@@ -106,7 +104,7 @@ class DeviceModel:
                 launcher,
                 inverse_frequencies_address=device.address,
                 table_address=table_address,
-                num_positions=self._max_context,
+                num_positions=self.plans.max_context,
                 head_dim=self.heads.head_dim,
                 factor=rope.factor,
             )

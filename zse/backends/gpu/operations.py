@@ -192,7 +192,7 @@ class GPUOperations:
         output = self._form(step, weight, step.shape.wanted, can_quantize=True)
         wanted = step.inputs.wanted
         self._norm(step, residual, self.ends.final_norm, output, wanted, head.logit_scale)
-        self._multiply_into(step, weight, output, step.scratch.logits)
+        self._multiply(step, weight, output, step.scratch.logits, max_splits=1)
 
     def lm_head_sample(self, step: Step, residual: Residual, head: HeadSpec) -> None:
         if not step.shape.wanted:
@@ -255,25 +255,24 @@ class GPUOperations:
             output_scale=output_scale,
         )
 
-    def _multiply(self, step: Step, weight: LinearWeight, inputs: Activation) -> Partials:
-        if isinstance(inputs, Plain) and inputs.rows > BATCH_ROWS:
-            self._multiply_widened(step, weight, inputs, step.scratch.sums, "fp32")
-            return Partials(
-                rows=inputs.rows, columns=weight.rows, splits=1, values=step.scratch.sums
-            )
-        plan = self._model.plans.plan(weight, inputs.rows, quantized=not isinstance(inputs, Plain))
-        return linear(step.launcher, weight, inputs, step.scratch.sums, plan)
-
-    def _multiply_into(
-        self, step: Step, weight: LinearWeight, inputs: Activation, address: int
-    ) -> None:
-        """Write the whole product, float32 [rows, rows of weight], to ``address``."""
+    def _multiply(
+        self,
+        step: Step,
+        weight: LinearWeight,
+        inputs: Activation,
+        address: int = 0,
+        max_splits: int | None = None,
+    ) -> Partials:
+        """Leave the sums of the product, float32, at ``address``, or where sums of a step go."""
+        address = address or step.scratch.sums
         if isinstance(inputs, Plain) and inputs.rows > BATCH_ROWS:
             self._multiply_widened(step, weight, inputs, address, "fp32")
-            return
+            return Partials(rows=inputs.rows, columns=weight.rows, splits=1, values=address)
         quantized = not isinstance(inputs, Plain)
-        plan = self._model.plans.plan(weight, inputs.rows, quantized=quantized, max_splits=1)
-        linear(step.launcher, weight, inputs, address, plan)
+        plan = self._model.plans.plan(
+            weight, inputs.rows, quantized=quantized, max_splits=max_splits
+        )
+        return linear(step.launcher, weight, inputs, address, plan)
 
     def _multiply_widened(
         self, step: Step, weight: LinearWeight, inputs: Plain, address: int, element: str

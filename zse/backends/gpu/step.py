@@ -128,8 +128,8 @@ def shape_of(
 
 
 def write_inputs(view: memoryview, plan: StepPlan, shape: InputShape, limits: StepLimits) -> None:
-    """Write everything a step needs into host memory of ``shape.layout.length_bytes`` or more."""
-    writer = InputWriter(view, shape.layout)
+    """Write everything a step needs into host memory of ``shape.length_bytes`` or more."""
+    writer = InputWriter(view, shape)
     chunks = plan.batch.chunks
     padding = shape.decode_rows - len(plan.decode)
     tokens = [chunks[i].token_ids[0] for i in plan.decode] + [0] * padding

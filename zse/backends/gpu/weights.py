@@ -15,8 +15,6 @@ from zse.kernels.embed.launch import EmbedTable
 from zse.kernels.linear.weight import LinearWeight
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from zse.device.gpu import Block, Gpu, Stream
     from zse.format.spec import TensorEntry
     from zse.models.spec import LinearSpec, NormSpec, WeightSpec
@@ -59,7 +57,7 @@ class DeviceWeights:
             if entry.scheme is Scheme.FP32
         }
         self._widened = self._place_widened() if self._narrow else None
-        self._linears = {
+        self.linears = {
             entry.name: self._linear_of(entry)
             for entry in tensors
             if len(entry.shape) == 2 and entry.scheme is not Scheme.FP32
@@ -72,7 +70,7 @@ class DeviceWeights:
             UnsupportedModelError: It is stored in a way that no kernel multiplies.
         """
         try:
-            return self._linears[spec.name]
+            return self.linears[spec.name]
         except KeyError:
             raise UnsupportedModelError(
                 f"tensor {spec.name} is stored as {self._entries[spec.name].scheme}, which the GPU "
@@ -86,10 +84,6 @@ class DeviceWeights:
     def norm(self, spec: NormSpec) -> BoundNorm:
         weight, bias = self._vectors[spec.weight.name], self._vector(spec.bias)
         return BoundNorm(weight, bias, spec.epsilon, spec.kind == "layer")
-
-    @property
-    def linears(self) -> Mapping[str, LinearWeight]:
-        return self._linears
 
     def embedding(self, spec: WeightSpec) -> EmbedTable:
         entry = self._entries[spec.name]
