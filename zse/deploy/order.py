@@ -147,7 +147,6 @@ class Order:
 
     @property
     def has_gpu(self) -> bool:
-        """Whether a GPU is asked for."""
         return self.gpu != NO_GPU
 
     @property

@@ -147,7 +147,6 @@ QUOTERS: dict[str, Callable[[Any, str], str]] = {
 
 
 def _check(value: Any) -> None:
-    """Refuse what no language here can hold."""
     if isinstance(value, str):
         if "\x00" in value:
             raise DeployRule.UNRENDERABLE_VALUE("a value holds a NUL character")

@@ -83,7 +83,6 @@ class Setting:
 
 
 def of_form(settings: Iterable[Setting], form: str) -> list[Setting]:
-    """Return the settings that a form knows."""
     return [setting for setting in settings if setting.form in ("", form)]
 
 

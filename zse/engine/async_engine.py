@@ -90,7 +90,6 @@ class AsyncEngine:
 
     @property
     def num_active(self) -> int:
-        """Requests that have not ended."""
         return len(self._streams)
 
     def stats(self) -> EngineStats:

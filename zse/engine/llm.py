@@ -275,7 +275,6 @@ class LLM:
             return self._model.core.logits(token_ids)
 
     def stats(self) -> EngineStats:
-        """Return the engine's counters."""
         return self._model.core.stats()
 
     def close(self) -> None:

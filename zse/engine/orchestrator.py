@@ -152,12 +152,10 @@ class IntelligenceOrchestrator:
 
     @property
     def quantization(self) -> str:
-        """The scheme chosen."""
         return self.estimate.quantization
 
     @property
     def is_loaded(self) -> bool:
-        """Whether the model is ready."""
         return self._llm is not None
 
     def estimate_requirements(self) -> dict[str, Any]:

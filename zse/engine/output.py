@@ -127,7 +127,6 @@ class RequestText:
 
     @property
     def is_finished(self) -> bool:
-        """Whether every choice has ended."""
         return all(choice.is_finished for choice in self._choices)
 
     def push(self, event: TokenEvent) -> Delta | None:

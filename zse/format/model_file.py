@@ -66,7 +66,6 @@ class ModelFile:
         raise NotImplementedError
 
     def close(self) -> None:
-        """Stop reading."""
         raise NotImplementedError
 
     def __enter__(self) -> Self:

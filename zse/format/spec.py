@@ -183,7 +183,6 @@ class Region:
 
     @classmethod
     def from_json(cls, value: object) -> Self:
-        """Read the header's form."""
         kind = cls.__name__.lower()
         fields = Fields(value, f"a {kind}", _REGION_KEYS)
         where = f"{kind} {fields.text('name')[:80]}"

@@ -224,7 +224,6 @@ class ModelSpec:
 
     @property
     def is_tied(self) -> bool:
-        """Whether the head reads the embedding's rows."""
         return self.head.weight is self.embedding.weight
 
     @property

@@ -71,7 +71,6 @@ class Checkpoint:
 
     @property
     def source_bytes(self) -> int:
-        """Bytes of all weight files."""
         return sum(file.size_bytes for file in self._files)
 
     def tensor(self, name: str) -> StoredTensor:

@@ -109,7 +109,6 @@ def check_names(repository: str, names: list[str]) -> None:
 
 @contextmanager
 def _translated(library: Any, repository: str, revision: str | None) -> Iterator[None]:
-    """Turn the hub library's errors into ours."""
     errors = library.errors
     try:
         yield

@@ -135,7 +135,6 @@ def encode_error(error: BaseException) -> bytes:
 
 
 def error_response(error: BaseException, headers: Mapping[str, str] | None = None) -> Response:
-    """Return the whole response for an exception."""
     status, detail = describe(error)
     extra = dict(headers or {})
     retry_after = getattr(error, "retry_after_seconds", None)

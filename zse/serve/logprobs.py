@@ -14,7 +14,6 @@ MINIMUM = -9999.0
 
 
 def chat_logprobs(entries: Sequence[TokenLogprob]) -> dict[str, Any]:
-    """Return a chat choice's logprobs."""
     content = [{**_said(entry), "top_logprobs": list(map(_said, entry.top))} for entry in entries]
     return {"content": content, "refusal": None}
 

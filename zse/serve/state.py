@@ -106,7 +106,6 @@ class AppState:
 
     @property
     def is_ready(self) -> bool:
-        """Whether a generation would be accepted now."""
         return self.model is not None and not self.draining
 
     @property

@@ -41,7 +41,6 @@ class HubStore(RemoteStore):
         return self._opened().facts.headers[DIGEST_HEADER]
 
     def checksum(self) -> Checksum | None:
-        """Return the digest that the hub tells."""
         digest = self.version()
         if SHA256_HEX.fullmatch(digest):
             return Checksum(algorithm="sha256", value=digest)

@@ -113,7 +113,6 @@ class HubPlace:
             raise self.refusal(answer)
 
     def refusal(self, answer: Answer) -> ZSEError:
-        """Return what an answer means."""
         repository, code = self._location.repository, answer.header("X-Error-Code")
         if code == "EntryNotFound":
             return NotFoundError(

@@ -259,5 +259,4 @@ def check_is_object(location: Location) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host's name means this machine."""
     return host in _LOOPBACK

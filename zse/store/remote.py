@@ -67,7 +67,6 @@ class RemoteStore:
         return Checksum(algorithm="sha256", value=value) if SHA256_HEX.fullmatch(value) else None
 
     def version(self) -> str:
-        """Return the server's word for this version."""
         return self._opened().facts.version
 
     def list(self) -> Iterator[Entry]:

@@ -103,7 +103,6 @@ def load_record(location: Location, endpoint: str, cache_dir: Path) -> UploadRec
 
 
 def forget_record(location: Location, endpoint: str, cache_dir: Path) -> None:
-    """Forget an upload that ended."""
     with contextlib.suppress(OSError):
         _record_path(location.url, endpoint, cache_dir).unlink(missing_ok=True)
 

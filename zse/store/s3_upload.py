@@ -118,7 +118,6 @@ class _Upload:
     resume: bool
 
     def run(self) -> _Sent:
-        """Send everything and publish it."""
         part_bytes = part_bytes_for(self.source.size_bytes)
         taken_up = self._take_up(part_bytes) if self.resume else None
         if self.source.size_bytes <= PART_BYTES:

@@ -36,7 +36,6 @@ class Run:
 
     @property
     def length_bytes(self) -> int:
-        """Of all pieces together."""
         return self.piece_bytes * self.num_pieces
 
 

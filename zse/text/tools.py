@@ -43,7 +43,6 @@ class ParsedMessage:
 
 
 def parse_tool_calls(text: str) -> ParsedMessage:
-    """Take the calls out of an answer."""
     for parse in (_parse_tagged, _parse_mistral, _parse_bare):
         content, calls = parse(text)
         if calls:

@@ -138,7 +138,6 @@ def _resource_usage(number: int, cubin: str) -> tuple[int, int]:
 
 
 def main() -> None:
-    """Answer jobs until the input ends."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what kernels' modules print goes to stderr instead
     for line in sys.stdin:

@@ -195,7 +195,6 @@ def _is_kept(path: str, prune: Iterable[str]) -> bool:
 
 
 def _without_empty_folders(root: dict[str, Entry]) -> Iterator[Entry]:
-    """Drop folders of /usr/share that pruning emptied."""
     used: set[str] = set()
     for path, entry in root.items():
         if entry.kind is not Kind.DIRECTORY:

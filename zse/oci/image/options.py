@@ -74,7 +74,6 @@ class BuildOptions:
 
     @property
     def downloads(self) -> Path:
-        """Folder of wheels, packages and bases."""
         return self.cache_dir / "downloads"
 
     def locks_of(self, recipe: Recipe) -> Path:
@@ -140,7 +139,6 @@ class BuiltImage:
 
     @property
     def size_bytes(self) -> int:
-        """What the largest platform pulls."""
         return max(platform.size_bytes for platform in self.platforms)
 
     @property

@@ -186,7 +186,6 @@ class CredentialChain:
     def _asked(
         self, what: str, url: str, headers: Mapping[str, str], *, pool: HttpPool, body: bytes = b""
     ) -> str:
-        """Return what a giver of credentials answers."""
 
         def ask() -> str:
             method = "POST" if body else "GET"

@@ -183,7 +183,6 @@ class RangedObject:
         """Do nothing: every range was read at one version."""
 
     def interrupt(self) -> None:
-        """Cut the connections in use."""
         self._stopped.set()
         self._pool.interrupt()
 
