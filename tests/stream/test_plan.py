@@ -14,7 +14,7 @@ from zse.format.errors import Misuse
 from zse.format.layout import PlannedFile, PlannedTensor, plan_layout
 from zse.format.schemes import Scheme
 from zse.stream.placement import WholeFile
-from zse.stream.plan import plan_reads
+from zse.stream.plan import chunks_of, plan_reads
 
 if TYPE_CHECKING:
     from zse.format.spec import ZSEHeader
@@ -50,6 +50,7 @@ def test_chunks_cover_the_region_once_and_in_order(pages: list[int], chunk_pages
     assert position == offset + length == plan.end_bytes
     assert plan.total_bytes == length
     assert plan.largest_chunk_bytes == max(chunk.length_bytes for chunk in plan.chunks)
+    assert tuple(chunks_of(whole, chunk_pages * 4096)) == plan.chunks
 
 
 def test_a_group_is_cut_into_chunks_of_about_one_size() -> None:

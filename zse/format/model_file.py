@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from zse.format.errors import Misuse
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 _Listed = TypeVar("_Listed")
 
 
-class ModelFile:
+class ModelFile(ABC):
     """An open file whose header was checked. Its readers add how bytes are read, and an end.
 
     Args:
@@ -61,12 +62,12 @@ class ModelFile:
         """Return where a section lies; a UsageError says which there are."""
         return self._find("section", self._sections, name, f"; it has {sorted(self._sections)}")
 
+    @abstractmethod
     def section(self, name: str) -> memoryview:
         """Return a section's bytes; a UsageError says which there are."""
-        raise NotImplementedError
 
-    def close(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def close(self) -> None: ...
 
     def __enter__(self) -> Self:
         return self

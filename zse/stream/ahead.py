@@ -15,7 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from zse.stream.options import options_for
-from zse.stream.plan import plan_reads
+from zse.stream.plan import chunks_of
 from zse.stream.turns import short_turns
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class AheadSource:
         threads, chunk_bytes = threads or usual.threads, chunk_bytes or usual.chunk_bytes
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="zse-ahead")
         self._held: dict[tuple[int, int], Future[mmap.mmap]] = {}
-        for chunk in plan_reads(placement, chunk_bytes=chunk_bytes).chunks:
+        for chunk in chunks_of(placement, chunk_bytes):
             num_bytes -= chunk.length_bytes
             if num_bytes < 0:
                 break

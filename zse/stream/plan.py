@@ -93,6 +93,13 @@ def plan_reads(
     )
 
 
+def chunks_of(placement: Placement, chunk_bytes: int) -> Iterator[Chunk]:
+    """Yield the chunks of a whole load in its order, each worked out when it is asked for."""
+    for index, group in enumerate(placement.header.groups):
+        for run in placement.runs(group):
+            yield from _cut(index, run, chunk_bytes)
+
+
 def _named(header: ZSEHeader, names: Sequence[str]) -> list[Group]:
     known = {group.name: group for group in header.groups}
     unknown = [name for name in names if name not in known]
