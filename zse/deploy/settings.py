@@ -48,7 +48,6 @@ class Setting:
 
     @property
     def told(self) -> str:
-        """Its meaning, and what holds without it."""
         without = "needed" if self.is_needed else f"default {self.default}" if self.default else ""
         return f"{self.meaning} [{without}]" if without else self.meaning
 

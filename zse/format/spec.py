@@ -178,7 +178,6 @@ class Region:
 
     @property
     def where(self) -> str:
-        """What errors call it."""
         return f"{type(self).__name__.lower()} {self.name}"
 
     @classmethod
