@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from zse.serve.middleware import LOOPBACK_HOSTS
+from zse.serve.http.shell import LOOPBACK_HOSTS
 
 
 def test_a_chat_answer_has_every_field(call):

@@ -16,8 +16,8 @@ import pytest
 
 from zse.serve.console import Terminal, text_of
 from zse.serve.ledger import Ledger
-from zse.serve.logs import LineFormatter, is_for_people
 from zse.serve.state import AppState
+from zse.serve.telemetry.logs import LineFormatter, is_for_people
 from zse.settings import subprocess_environment
 
 SCRIPT = Path(__file__).parent / "scripted_server.py"

@@ -7,7 +7,7 @@ import pytest
 
 from zse.errors import StoreError
 from zse.serve.failures import report_failure
-from zse.serve.logs import configure_logging
+from zse.serve.telemetry.logs import configure_logging
 from zse.settings import Settings
 
 

@@ -43,7 +43,7 @@ def test_the_entry_point_imports_no_web_stack_before_it_has_bound():
 
 def test_the_http_server_comes_without_the_command_line_of_its_library():
     code = (
-        "import sys; from zse.serve.http_server import make_server\n"
+        "import sys; from zse.serve.http.server import make_server\n"
         "server = make_server(lambda: None, end_seconds=1)\n"
         "print(type(server).__module__, *sys.modules)\n"
         "import uvicorn, uvicorn.main\n"

@@ -12,9 +12,9 @@ import msgspec
 from fastapi import FastAPI
 
 from zse import __version__
-from zse.serve.errors import ErrorBody, handle_crash, handle_http_error
+from zse.serve.http.errors import ErrorBody, handle_crash, handle_http_error
+from zse.serve.openai.protocol import ChatRequest, CompletionRequest
 from zse.serve.pages import docs_page
-from zse.serve.protocol import ChatRequest, CompletionRequest
 
 if TYPE_CHECKING:
     from starlette.requests import Request

@@ -15,19 +15,19 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
 from zse.errors import ZSEError
-from zse.serve.chat import answer_chat, create_chat_completion
-from zse.serve.completions import answer_completion, create_completion
-from zse.serve.errors import (
+from zse.serve.health import live, metrics, ping, ready
+from zse.serve.http.errors import (
     ClientGoneError,
     handle_client_gone,
     handle_crash,
     handle_http_error,
     handle_zse_error,
 )
-from zse.serve.health import live, metrics, ping, ready
-from zse.serve.middleware import Shell
-from zse.serve.models import get_model, list_models
-from zse.serve.requests import read_body
+from zse.serve.http.requests import read_body
+from zse.serve.http.shell import Shell
+from zse.serve.openai.chat import answer_chat, create_chat_completion
+from zse.serve.openai.completions import answer_completion, create_completion
+from zse.serve.openai.models import get_model, list_models
 
 if TYPE_CHECKING:
     from starlette.requests import Request

@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from zse.failures import deliberate
-from zse.serve.logs import configure_logging
+from zse.serve.telemetry.logs import configure_logging
 
 if TYPE_CHECKING:
     from zse.errors import ZSEError

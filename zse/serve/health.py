@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from starlette.responses import Response
 
 from zse.errors import EngineError
-from zse.serve.metrics import CONTENT_TYPE
-from zse.serve.requests import json_response, state_of
+from zse.serve.http.requests import json_response, state_of
+from zse.serve.telemetry.metrics import CONTENT_TYPE
 
 if TYPE_CHECKING:
     from starlette.requests import Request

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.responses import Response
 
 from zse import __version__
-from zse.serve.requests import json_response, state_of
+from zse.serve.http.requests import json_response, state_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

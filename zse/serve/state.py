@@ -20,7 +20,7 @@ from zse.errors import (
 )
 from zse.options import ServeOptions
 from zse.records import record
-from zse.serve.metrics import Metrics
+from zse.serve.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

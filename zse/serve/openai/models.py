@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from zse.serve.requests import json_response, state_of
+from zse.serve.http.requests import json_response, state_of
 
 if TYPE_CHECKING:
     from starlette.requests import Request

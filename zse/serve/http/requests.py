@@ -11,9 +11,8 @@ import msgspec
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
-from zse.serve.errors import BadRequestError, ClientGoneError, MediaTypeError
-from zse.serve.protocol import read_mapping
-from zse.serve.streaming import ChunkWriter, EventStream, race
+from zse.serve.http.errors import BadRequestError, ClientGoneError, MediaTypeError
+from zse.serve.http.streaming import ChunkWriter, EventStream, race
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.types import ASGIApp
 
-    from zse.serve.protocol import GenerationFields
+    from zse.serve.openai.protocol import GenerationFields
     from zse.serve.state import AppState, LoadedModel
 
 _MAX_IGNORED = 16
@@ -33,6 +32,23 @@ _UNDECLARED = frozenset({"", _FORM})
 def state_of(request: Request) -> AppState:
     state: AppState = request.app.state.zse
     return state
+
+
+def read_mapping(body: bytes) -> dict[str, Any]:
+    """Parse a body into a mapping.
+
+    Raises:
+        BadRequestError: The body is no JSON object, or is nested too deeply.
+    """
+    try:
+        value = msgspec.json.decode(body)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        is_deep = isinstance(error, RecursionError)
+        reason = "it is nested too deeply" if is_deep else str(error)[:200]
+        raise BadRequestError(f"The body could not be parsed as JSON: {reason}.") from None
+    if not isinstance(value, dict):
+        raise BadRequestError("The body must be a JSON object.")
+    return value
 
 
 async def read_body(request: Request) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import time
 import uuid
 from typing import TYPE_CHECKING
 
-from zse.serve.errors import BodyTooLargeError, MisdirectedError, error_response
+from zse.serve.http.errors import BodyTooLargeError, MisdirectedError, error_response
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send

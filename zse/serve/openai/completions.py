@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 from zse.engine.admission import check_text
 from zse.engine.request import MAX_TOP_LOGPROBS
 from zse.records import record
-from zse.serve.errors import BadRequestError, MissingParameterError, UnsupportedParameterError
 from zse.serve.generation import Generation, WholeChoice
-from zse.serve.logprobs import completion_logprobs
-from zse.serve.protocol import MAX_PROMPTS, CompletionRequest, check_range, read_request
-from zse.serve.requests import answer, answer_head, read_body, state_of
-from zse.serve.sampling import work_order
-from zse.serve.streaming import DONE
+from zse.serve.http.errors import BadRequestError, MissingParameterError, UnsupportedParameterError
+from zse.serve.http.requests import answer, answer_head, read_body, state_of
+from zse.serve.http.streaming import DONE
+from zse.serve.openai.logprobs import completion_logprobs
+from zse.serve.openai.protocol import MAX_PROMPTS, CompletionRequest, check_range, read_request
+from zse.serve.openai.sampling import work_order
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from zse.engine.output import TokenLogprob
     from zse.serve.generation import WorkOrder
+    from zse.serve.http.streaming import ChunkWriter
     from zse.serve.state import LoadedModel
-    from zse.serve.streaming import ChunkWriter
 
 DEFAULT_MAX_TOKENS = 16
 

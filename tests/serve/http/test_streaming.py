@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from zse.errors import EngineError, OverloadedError
-from zse.serve.streaming import ChunkWriter, EventStream
+from zse.serve.http.streaming import ChunkWriter, EventStream
 
 
 class Client:

@@ -3,7 +3,7 @@
 import pytest
 
 from zse.options import ServeOptions, load_options
-from zse.serve.middleware import LOOPBACK_HOSTS, MAX_BODY_BYTES
+from zse.serve.http.shell import LOOPBACK_HOSTS, MAX_BODY_BYTES
 
 CHAT = "/v1/chat/completions"
 

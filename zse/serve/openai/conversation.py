@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from zse.engine.admission import check_text
 from zse.engine.request import MAX_TOP_LOGPROBS
 from zse.errors import TemplateError
-from zse.serve.errors import BadRequestError, MissingParameterError, UnsupportedParameterError
-from zse.serve.protocol import (
+from zse.serve.http.errors import BadRequestError, MissingParameterError, UnsupportedParameterError
+from zse.serve.openai.protocol import (
     FORM_ADVICE,
     MAX_MESSAGES,
     MAX_TOOLS,

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from zse.engine import admission
 from zse.engine.request import SamplingParams
 from zse.errors import ContextLengthError, InvalidParameterError
-from zse.serve.errors import BadRequestError
 from zse.serve.generation import WorkOrder
-from zse.serve.protocol import GenerationFields
+from zse.serve.http.errors import BadRequestError
+from zse.serve.openai.protocol import GenerationFields
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from zse.errors import ShuttingDownError, ZSEError
-from zse.serve.errors import ClientGoneError, encode_error, error_response
+from zse.serve.http.errors import ClientGoneError, encode_error, error_response
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Coroutine, Mapping

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 import msgspec
 
 from zse.engine.request import MAX_CHOICES
-from zse.serve.errors import BadRequestError, MissingParameterError, UnsupportedParameterError
+from zse.serve.http.errors import BadRequestError, MissingParameterError, UnsupportedParameterError
 
 MAX_MESSAGES = 4096
 MAX_TOOLS = 128
@@ -188,23 +188,6 @@ _RANGES = {
 }
 
 RequestType = TypeVar("RequestType", ChatRequest, CompletionRequest)
-
-
-def read_mapping(body: bytes) -> dict[str, Any]:
-    """Parse a body into a mapping.
-
-    Raises:
-        BadRequestError: The body is no JSON object, or is nested too deeply.
-    """
-    try:
-        value = msgspec.json.decode(body)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        is_deep = isinstance(error, RecursionError)
-        reason = "it is nested too deeply" if is_deep else str(error)[:200]
-        raise BadRequestError(f"The body could not be parsed as JSON: {reason}.") from None
-    if not isinstance(value, dict):
-        raise BadRequestError("The body must be a JSON object.")
-    return value
 
 
 def read_request(

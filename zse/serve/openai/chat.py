@@ -7,13 +7,13 @@ from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from zse.serve.conversation import check_chat, offers_tools, prompt_token_ids, without_effect
 from zse.serve.generation import Generation
-from zse.serve.logprobs import chat_logprobs
-from zse.serve.protocol import ChatRequest, read_request
-from zse.serve.requests import answer, answer_head, new_id, read_body, state_of
-from zse.serve.sampling import work_order
-from zse.serve.streaming import DONE
+from zse.serve.http.requests import answer, answer_head, new_id, read_body, state_of
+from zse.serve.http.streaming import DONE
+from zse.serve.openai.conversation import check_chat, offers_tools, prompt_token_ids, without_effect
+from zse.serve.openai.logprobs import chat_logprobs
+from zse.serve.openai.protocol import ChatRequest, read_request
+from zse.serve.openai.sampling import work_order
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from zse.engine.output import Delta
     from zse.serve.generation import WholeChoice, WorkOrder
+    from zse.serve.http.streaming import ChunkWriter
     from zse.serve.state import LoadedModel
-    from zse.serve.streaming import ChunkWriter
     from zse.text.tools import ToolCall, ToolReader
 
 

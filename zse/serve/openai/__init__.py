@@ -1,0 +1,1 @@
+"""OpenAI's API: what its requests hold, and how they are answered."""
