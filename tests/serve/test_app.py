@@ -143,7 +143,7 @@ def test_engine_parameters_are_the_requests_fields(call, state):
     assert (params.temperature, params.top_p, params.n, params.seed) == (0.5, 0.9, 2, 7)
     assert (params.stop, params.max_tokens, params.top_k) == (("x", "y"), 9, 4)
     assert dict(params.logit_bias) == {5: -100}
-    assert (params.presence_penalty, params.frequency_penalty, salt) == (0.1, 0.2, "mine")
+    assert (params.presence_penalty, params.frequency_penalty, salt) == (0.1, 0.2, ":mine")
 
 
 def test_without_max_tokens_a_chat_may_fill_the_context(call, state):

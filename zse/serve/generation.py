@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from zse.errors import EngineError
 from zse.records import record
+from zse.serve.access.caller import ANYBODY, Caller
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -36,8 +37,10 @@ class WorkOrder:
     prompts: tuple[Sequence[int], ...]
     """Token ids of each prompt; choices are numbered prompt by prompt."""
     params: SamplingParams
-    priority: int = 0
-    cache_salt: str = ""
+    caller: Caller = ANYBODY
+    asked_priority: int | None = None
+    """As the body has it; the caller decides what becomes of it, and of the salt."""
+    asked_salt: str | None = None
 
 
 @dataclass
@@ -166,8 +169,8 @@ class Generation:
             order.prompts[prompt_index],
             params,
             request_id=order.request_id + suffix,
-            priority=order.priority,
-            cache_salt=order.cache_salt,
+            priority=order.caller.priority_of(order.asked_priority),
+            cache_salt=order.caller.salt_of(order.asked_salt),
         )
         async with aclosing(source):
             async for delta in source:

@@ -13,6 +13,7 @@ import time
 import uuid
 from typing import TYPE_CHECKING
 
+from zse.serve.access.caller import ANYBODY
 from zse.serve.http.errors import BodyTooLargeError, MisdirectedError, error_response
 
 if TYPE_CHECKING:
@@ -44,12 +45,13 @@ class Shell:
         self._allowed_hosts = allowed_hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope.setdefault("state", {})["caller"] = ANYBODY
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         headers = dict(scope["headers"])
         call = _Call(self._state, scope, headers.get(b"x-request-id", b""), send)
-        scope.setdefault("state", {}).update(request_id=call.request_id, arrival=call.arrival)
+        scope["state"].update(request_id=call.request_id, arrival=call.arrival)
         refusal = self._refuse(headers)
         try:
             if refusal is not None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from zse.engine import admission
 from zse.engine.request import SamplingParams
 from zse.errors import ContextLengthError, InvalidParameterError
+from zse.serve.access.caller import MAX_PRIORITY
 from zse.serve.generation import WorkOrder
 from zse.serve.http.errors import BadRequestError
 from zse.serve.openai.protocol import GenerationFields
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
     from zse.serve.state import LoadedModel
 
-MAX_PRIORITY = 100
 MAX_SALT_CHARACTERS = 128
 _SAME = {each.name for each in fields(SamplingParams)} & set(GenerationFields.__struct_fields__)
 """What a body calls as the engine does."""
@@ -41,7 +41,7 @@ def work_order(
     Args:
         body: Its types and ranges are checked.
         model: What is to answer.
-        call: Which call it is, and when it came.
+        call: Which call it is, whose, and when it came.
         prompts: Token ids of each prompt.
         max_tokens: What the client asked for; None means as many as the context has room for.
         logprobs: Alternatives to report for each token; None reports nothing.
@@ -71,8 +71,9 @@ def work_order(
         arrival=call.arrival,
         prompts=tuple(prompts),
         params=params,
-        priority=body.priority or 0,
-        cache_salt=body.cache_salt or "",
+        caller=call.caller,
+        asked_priority=body.priority,
+        asked_salt=body.cache_salt,
     )
 
 

@@ -1,0 +1,1 @@
+"""Who may do what: API keys, callers, limits. Keys are looked at only where there are some."""
