@@ -24,10 +24,12 @@ from zse.serve.http.errors import (
     handle_zse_error,
 )
 from zse.serve.http.requests import read_body
+from zse.serve.http.routes import HotRoute
 from zse.serve.http.shell import Shell
 from zse.serve.openai.chat import answer_chat, create_chat_completion
 from zse.serve.openai.completions import answer_completion, create_completion
 from zse.serve.openai.models import get_model, list_models
+from zse.serve.openai.protocol import ChatRequest, CompletionRequest
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
 
     from zse.serve.state import AppState
 
-DESCRIBED_PATHS = ("/docs", "/openapi.json", "/version")
+ADMIN_PATHS = ("/docs", "/openapi.json", "/version")
 
 
 async def home(request: Request) -> Response:
@@ -52,23 +54,57 @@ async def invoke(request: Request) -> ASGIApp:
     return await (answer_chat if "messages" in mapping else answer_completion)(request, mapping)
 
 
+_READY = {"200": "Ready"}
+HOT_ROUTES = (
+    HotRoute(path="/", handler=home, summary="What this is, for people and programs."),
+    HotRoute(
+        path="/v1/chat/completions",
+        handler=create_chat_completion,
+        summary="Answer a conversation.",
+        method="POST",
+        body=lambda: ChatRequest,
+        streams=True,
+    ),
+    HotRoute(
+        path="/v1/completions",
+        handler=create_completion,
+        summary="Continue a text.",
+        method="POST",
+        body=lambda: CompletionRequest,
+        streams=True,
+    ),
+    HotRoute(path="/v1/models", handler=list_models, summary="List the models."),
+    HotRoute(path="/v1/models/{model:path}", handler=get_model, summary="Describe one model."),
+    HotRoute(path="/health", handler=ready, summary="Readiness.", answers=_READY),
+    HotRoute(path="/health/ready", handler=ready, summary="Readiness.", answers=_READY),
+    HotRoute(path="/health/live", handler=live, summary="Liveness.", answers={"200": "Alive"}),
+    HotRoute(
+        path="/ping",
+        handler=ping,
+        summary="Readiness for load balancers.",
+        answers={**_READY, "204": "Loading"},
+    ),
+    HotRoute(
+        path="/metrics", handler=metrics, summary="Prometheus metrics.", content_type="text/plain"
+    ),
+    HotRoute(
+        path="/invocations",
+        handler=invoke,
+        summary="Either of the two, chosen by its body.",
+        method="POST",
+        streams=True,
+    ),
+)
+"""Every route but FastAPI's: what is served is what is described."""
+
+
 def create_app(state: AppState, *, allowed_hosts: frozenset[str] | None = None) -> ASGIApp:
     """Return the ASGI application; where ``allowed_hosts`` are None, it answers to any name."""
     admin = LazyAdmin(state)
     app = Starlette(
         routes=[
-            Route("/", home, methods=["GET"]),
-            Route("/v1/chat/completions", create_chat_completion, methods=["POST"]),
-            Route("/v1/completions", create_completion, methods=["POST"]),
-            Route("/v1/models", list_models, methods=["GET"]),
-            Route("/v1/models/{model:path}", get_model, methods=["GET"]),
-            Route("/health", ready, methods=["GET"]),
-            Route("/health/ready", ready, methods=["GET"]),
-            Route("/health/live", live, methods=["GET"]),
-            Route("/ping", ping, methods=["GET"]),
-            Route("/metrics", metrics, methods=["GET"]),
-            Route("/invocations", invoke, methods=["POST"]),
-            *(Route(path, admin) for path in DESCRIBED_PATHS),
+            *(route.to_route() for route in HOT_ROUTES),
+            *(Route(path, admin) for path in ADMIN_PATHS),
         ],
         exception_handlers={
             ZSEError: handle_zse_error,
@@ -101,6 +137,6 @@ class LazyAdmin:
         await self._app(scope, receive, send)
 
     def _build(self) -> ASGIApp:
-        from zse.serve.admin import create_admin
+        from zse.serve.admin.application import create_admin
 
-        return create_admin(self._state)
+        return create_admin(self._state, HOT_ROUTES)

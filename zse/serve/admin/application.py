@@ -1,0 +1,57 @@
+"""The FastAPI application: its routers, its errors and the description of every route.
+
+Imported late (see ``zse.serve.app``): nothing on the hot path may import this module.
+"""
+
+from __future__ import annotations
+
+import platform
+from typing import TYPE_CHECKING, Any
+
+from fastapi import FastAPI
+
+from zse import __version__
+from zse.errors import ZSEError
+from zse.serve.admin.description import describe_routes
+from zse.serve.http.errors import handle_crash, handle_http_error, handle_zse_error
+from zse.serve.pages import docs_page
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from starlette.requests import Request
+    from starlette.responses import Response
+    from starlette.types import ASGIApp
+
+    from zse.serve.http.routes import HotRoute
+    from zse.serve.state import AppState
+
+
+def create_admin(state: AppState, hot_routes: Sequence[HotRoute]) -> ASGIApp:
+    """Return the application; it describes ``hot_routes`` beside its own."""
+    app = FastAPI(title="zse", version=__version__, docs_url=None, redoc_url=None)
+
+    async def docs(request: Request) -> Response:  # noqa: ARG001
+        return docs_page(app.openapi())
+
+    app.add_route("/docs", docs, include_in_schema=False)
+
+    @app.get("/version", summary="What runs here.")
+    def version() -> dict[str, Any]:
+        model = state.model
+        return {
+            "version": __version__,
+            "python": platform.python_version(),
+            "model": model.name if model else None,
+            "fingerprint": model.fingerprint if model else None,
+            "max_context": model.max_context if model else None,
+            **(model.details if model else {}),
+        }
+
+    own_schema = app.openapi
+    app.openapi = lambda: describe_routes(own_schema(), hot_routes)  # type: ignore[method-assign]
+    app.add_exception_handler(ZSEError, handle_zse_error)
+    app.add_exception_handler(404, handle_http_error)
+    app.add_exception_handler(405, handle_http_error)
+    app.add_exception_handler(Exception, handle_crash)
+    return app
