@@ -182,6 +182,14 @@ class Caller:
 
         return self.runner.run(call())
 
+    @property
+    def routes(self):
+        """The routes inside every wrapper."""
+        app = self.app
+        while hasattr(app, "app"):
+            app = app.app
+        return app.routes
+
     def chat(self, text="Hello", **fields):
         body = {"messages": [{"role": "user", "content": text}], **fields}
         return self("POST", CHAT, json=body)

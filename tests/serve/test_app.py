@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from zse.serve.http.shell import LOOPBACK_HOSTS
+from zse.serve.http.hosts import LOOPBACK_HOSTS
 
 
 def test_a_chat_answer_has_every_field(call):
@@ -262,7 +262,7 @@ def test_metrics_count_what_happened(call):
 
 def test_the_openapi_document_describes_hot_and_mounted_routes(call):
     document = call("GET", "/openapi.json").json()
-    paths = {route.path for route in call.app._app.routes}
+    paths = {route.path for route in call.routes}
     described = {path.replace("{model}", "{model:path}") for path in document["paths"]}
     assert paths - described <= {"/docs", "/openapi.json"}
     assert "ChatRequest" in document["components"]["schemas"]

@@ -25,7 +25,7 @@ from zse.serve.http.errors import (
 )
 from zse.serve.http.requests import read_body
 from zse.serve.http.routes import HotRoute
-from zse.serve.http.shell import Shell
+from zse.serve.http.shell import in_shell
 from zse.serve.openai.chat import answer_chat, create_chat_completion
 from zse.serve.openai.completions import answer_completion, create_completion
 from zse.serve.openai.models import get_model, list_models
@@ -115,7 +115,7 @@ def create_app(state: AppState, *, allowed_hosts: frozenset[str] | None = None) 
     )
     app.router.redirect_slashes = False
     app.state.zse = state
-    return Shell(app, state=state, allowed_hosts=allowed_hosts)
+    return in_shell(app, state=state, allowed_hosts=allowed_hosts)
 
 
 class LazyAdmin:

@@ -72,8 +72,8 @@ def serve(
 
 def _make_server(state: AppState, host: str) -> uvicorn.Server:
     from zse.serve.app import create_app
+    from zse.serve.http.hosts import LOOPBACK_HOSTS
     from zse.serve.http.server import make_server
-    from zse.serve.http.shell import LOOPBACK_HOSTS
 
     allowed_hosts = LOOPBACK_HOSTS if is_loopback(host) else None
     return make_server(create_app(state, allowed_hosts=allowed_hosts), end_seconds=END_SECONDS)

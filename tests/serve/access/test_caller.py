@@ -3,6 +3,7 @@
 import pytest
 
 from zse.serve.access.caller import ANYBODY, MAX_PRIORITY, Caller, caller_of
+from zse.serve.http.shell import in_shell
 
 ALICE = Caller(key_id="a1", name="alice", scope="inference", max_priority=5)
 BOB = Caller(key_id="b2", name="bob", scope="inference")
@@ -37,14 +38,13 @@ def test_admins_may_do_everything_and_others_one_thing():
     assert [ALICE.may(scope) for scope in ("inference", "metrics", "admin")] == [True, False, False]
 
 
-def test_requests_of_every_kind_know_their_caller_before_a_route_is_chosen(make_caller, runner):
+def test_requests_of_every_kind_know_their_caller_before_a_route_is_chosen(state, runner):
     seen = []
 
     async def note(scope, receive, send):
         seen.append(caller_of(scope))
 
-    shell = make_caller().app
-    shell._app = note
+    shell = in_shell(note, state=state)
     for kind in ("http", "websocket"):
         scope = {"type": kind, "method": "GET", "path": "/nowhere", "headers": []}
         runner.run(shell(scope, None, None))

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 import zse
-from zse.serve.app import create_app
 from zse.serve.http.errors import API_PATHS, sanitize
 
 SOURCES = sorted(Path(zse.__file__).parent.rglob("*.py"))
@@ -25,8 +24,8 @@ def texts_of(path):
     ]
 
 
-def test_every_path_of_the_api_survives(state):
-    routes = {route.path for route in create_app(state)._app.routes if "{" not in route.path}
+def test_every_path_of_the_api_survives(loading):
+    routes = {route.path for route in loading.routes if "{" not in route.path}
     for path in routes:
         assert sanitize(f"Use {path}.") == f"Use {path}."
     assert routes >= API_PATHS

@@ -3,7 +3,8 @@
 import pytest
 
 from zse.options import ServeOptions, load_options
-from zse.serve.http.shell import LOOPBACK_HOSTS, MAX_BODY_BYTES
+from zse.serve.http.bodies import MAX_BODY_BYTES
+from zse.serve.http.hosts import LOOPBACK_HOSTS
 
 CHAT = "/v1/chat/completions"
 

@@ -1,0 +1,93 @@
+"""One request and what is said of it: its id, its headers, its count and its line in the log.
+
+The outermost wrapper: whatever answers, also a refusal by another wrapper, passes through it.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+import uuid
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+    from zse.serve.state import AppState
+
+LOG = logging.getLogger("zse.serve.access")
+
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
+_STARTS = frozenset({"http.response.start", "websocket.accept", "websocket.http.response.start"})
+_SWITCHING = 101
+_MAX_PATH = 200
+
+
+class Reporting:
+    """Names each request, adds ``x-request-id`` and ``Server-Timing``, counts it, logs one line.
+
+    What is inside finds ``request_id`` and ``arrival`` (on ``time.perf_counter``) in the scope's
+    state.
+    """
+
+    def __init__(self, app: ASGIApp, *, state: AppState) -> None:
+        self.app = app
+        self._state = state
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        call = _Call(self._state, scope, send)
+        scope.setdefault("state", {}).update(request_id=call.request_id, arrival=call.arrival)
+        try:
+            await self.app(scope, receive, call.send)
+        except Exception:
+            # Starlette answers and logs a crash, then raises it again for the server to log twice.
+            if not call.status:
+                raise
+        finally:
+            call.report()
+
+
+class _Call:
+    """One request on its way out."""
+
+    def __init__(self, state: AppState, scope: Scope, send: Send) -> None:
+        given = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1")
+        self.request_id = given if _REQUEST_ID.fullmatch(given) else f"req_{uuid.uuid4().hex}"
+        self._state = state
+        self._scope = scope
+        self._send = send
+        self.status = 0
+        """Of the response; 0 until it has begun."""
+        self.arrival = time.perf_counter()
+
+    async def send(self, message: Message) -> None:
+        """Pass a message on, with our headers on the first."""
+        if message["type"] in _STARTS:
+            self.status = message.get("status", _SWITCHING)
+            timing = self._state.ledger.server_timing(self.request_id)
+            message["headers"] = [
+                *message.get("headers", ()),
+                (b"x-request-id", self.request_id.encode("latin-1")),
+                (b"server-timing", timing.encode("latin-1")),
+            ]
+        await self._send(message)
+
+    def report(self) -> None:
+        path = self._scope["path"]
+        # Routed requests are few patterns; anything else is one label, or a scan would fill memory.
+        endpoint = self._scope.get("endpoint")
+        name = getattr(endpoint, "__name__", None) or "other"
+        self._state.metrics.count("responses", name, str(self.status))
+        is_probe = path.startswith(("/health", "/ping", "/metrics"))
+        LOG.log(
+            logging.DEBUG if is_probe else logging.INFO,
+            "response",
+            extra={
+                "request_id": self.request_id,
+                "method": self._scope.get("method", "WEBSOCKET"),
+                "path": path[:_MAX_PATH],
+                "status": self.status,
+                "duration_ms": round((time.perf_counter() - self.arrival) * 1000, 1),
+            },
+        )
