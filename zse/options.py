@@ -311,6 +311,12 @@ class ServeOptions(_Checked):
         8000, "Port to bind", unset="a free one", most=MAX_PORT, env="PORT ZSE_PORT"
     )
     served_model_name: str = described("", "Name in /v1/models", unset="the model's own")
+    model_alias: str = described(
+        "",
+        "Other names that requests may give the model, with commas between them; "
+        "* stands for any text, as in claude-*",
+        unset="none but default",
+    )
     load: LoadOptions = LoadOptions()
     max_queue: int = described(256, "Answers that may wait before new requests get 429")
     drain_seconds: float = described(
@@ -329,6 +335,11 @@ class ServeOptions(_Checked):
         unset="the kernel is asked",
         is_internal=True,
     )
+
+    @property
+    def aliases(self) -> tuple[str, ...]:
+        """Patterns of the other names that requests may give the model."""
+        return tuple(name for each in self.model_alias.split(",") if (name := each.strip()))
 
 
 def load_options(**values: Unpack[LoadFields]) -> LoadOptions:

@@ -46,7 +46,7 @@ def test_a_stop_text_ends_the_answer_and_is_not_part_of_it(make_text):
     text = make_text(stop="cd")
     deltas = push_all(text, "abcdef")
     assert "".join(d.text for d in deltas) == "ab"
-    assert deltas[-1].finish_reason == "stop"
+    assert (deltas[-1].finish_reason, deltas[-1].stop) == ("stop", "cd")
     assert text.is_finished
     assert text.push(event("g")) is None
 
@@ -54,7 +54,7 @@ def test_a_stop_text_ends_the_answer_and_is_not_part_of_it(make_text):
 def test_text_that_only_began_like_a_stop_is_delivered_at_the_end(make_text):
     deltas = push_all(make_text(stop="cdX"), "abcd")
     assert "".join(d.text for d in deltas) == "abcd"
-    assert deltas[-1].finish_reason == "length"
+    assert (deltas[-1].finish_reason, deltas[-1].stop) == ("length", None)
 
 
 def test_a_stop_text_before_min_tokens_does_not_end_the_answer(make_text):

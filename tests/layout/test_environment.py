@@ -36,6 +36,7 @@ IMPORTS_BY_NAME = {
     "kernels/build/worker.py",  # the kernel that a job names, in a child process
     "quantize/hub.py",  # packages of others, which may be absent
     "quantize/huggingface/bnb.py",
+    "serve/http/late.py",  # modules of routes, by their first request
     "text/kitoken_module.py",
 }
 

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from zse.engine.admission import check_request
-from zse.engine.output import TopLogprob
+from zse.engine.output import Delta, TokenLogprob, TopLogprob
 from zse.errors import ContextLengthError, DeviceError, EngineError, TemplateError
 from zse.options import ServeOptions, load_options
 from zse.serve.start import start
@@ -90,6 +90,7 @@ class ScriptedEngine:
 
     async def _choice(self, prompt, params, index):
         text, pause, break_at = _script(prompt)
+        stop = None
         crash_at = int(prompt.split("crash:")[1].split()[0]) if "crash:" in prompt else -1
         if "silent:" in prompt:
             await asyncio.sleep(int(prompt.split("silent:")[1].split()[0]) / 1000)
@@ -100,14 +101,15 @@ class ScriptedEngine:
                 raise EngineError(f"the engine crashed: {self.failure}")
             if position == break_at:
                 raise EngineError("the engine broke at /opt/secret/place")
-            if params.stop and any(text[position:].startswith(s) for s in params.stop):
+            stop = next((s for s in params.stop if text.startswith(s, position)), None)
+            if stop is not None:
                 break
             if position == params.max_tokens:
                 yield _delta(index, prompt, finish_reason="length")
                 return
             await asyncio.sleep(pause)
             yield _delta(index, prompt, character, params=params)
-        yield _delta(index, prompt, finish_reason="stop")
+        yield _delta(index, prompt, finish_reason="stop", stop=stop)
 
 
 def _script(prompt):
@@ -120,27 +122,20 @@ def _script(prompt):
     return "Hello world", 0, -1
 
 
-def _delta(index, prompt, text="", finish_reason=None, params=None):
+def _delta(index, prompt, text="", finish_reason=None, params=None, stop=None):
     logprobs = []
     if params is not None and params.logprobs is not None:
         same = TopLogprob(text, 1, -0.1, list(text.encode()))
         top = [same, TopLogprob("?", 2, float("-inf"), [63])]
-        entry = SimpleNamespace(
-            token=text,
-            token_id=1,
-            logprob=-0.1,
-            bytes=list(text.encode()),
-            top=top[: params.logprobs],
-        )
-        logprobs = [entry]
-    return SimpleNamespace(
+        logprobs = [TokenLogprob(**same._asdict(), top=top[: params.logprobs])]
+    return Delta(
         index=index,
         text=text,
         token_ids=list(text.encode()),
         logprobs=logprobs,
         finish_reason=finish_reason,
         prompt_tokens=len(prompt.encode()),
-        cached_tokens=0,
+        stop=stop,
     )
 
 

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from zse.options import ServeOptions
 from zse.serve.http.hosts import LOOPBACK_HOSTS
 
 
@@ -183,6 +184,14 @@ def test_text_parts_and_developer_messages_reach_the_template(call, state):
     messages = [{"role": "developer", "content": "be"}, {"role": "user", "content": parts}]
     assert call.chat(messages=messages).status_code == 200
     assert state.model.engine.seen[0][0] == "system: be\nuser: one\ntwo"
+
+
+def test_names_that_match_an_alias_reach_the_model_and_no_others(state, runner, call):
+    state.options = ServeOptions(model_alias="claude-*, gpt-4o")
+    assert call.chat(model="claude-sonnet-4-5").json()["model"] == "scripted"
+    assert call.chat(model="gpt-4o").status_code == 200
+    assert call.chat(model="gpt-4o-mini").status_code == 404
+    assert call.chat(model="my-claude-1").status_code == 404
 
 
 def test_the_alias_and_the_name_both_reach_the_model(call):

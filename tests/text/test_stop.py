@@ -44,6 +44,14 @@ def test_the_earliest_of_several_stop_strings_wins():
     assert run(["later", "soon"], ["a soon b later"]) == ("a ", True)
 
 
+def test_the_stop_string_that_was_found_is_known():
+    checker = StopChecker(["later", "soon"])
+    checker.push("a so")
+    assert checker.found is None
+    checker.push("on b later")
+    assert checker.found == "soon"
+
+
 def test_a_stop_string_that_begins_inside_another_one_is_found():
     assert run(["aab"], ["a", "a", "a", "b"]) == ("a", True)
 

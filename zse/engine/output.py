@@ -51,6 +51,8 @@ class Delta(NamedTuple):
     """Set on the last delta of the choice, and only there."""
     prompt_tokens: int = 0
     cached_tokens: int = 0
+    stop: str | None = None
+    """The stop string that ended the choice; None when something else did."""
 
 
 class ChoiceText:
@@ -100,7 +102,14 @@ class ChoiceText:
         if self._logprobs:
             logprobs, self._logprobs = self._logprobs, []
         return Delta(
-            self._index, text, token_ids, logprobs, reason, self._num_prompt_tokens, cached_tokens
+            self._index,
+            text,
+            token_ids,
+            logprobs,
+            reason,
+            self._num_prompt_tokens,
+            cached_tokens,
+            self._stop.found if self._stop is not None else None,
         )
 
     def _note_logprob(self, event: TokenEvent) -> None:

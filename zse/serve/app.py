@@ -23,6 +23,7 @@ from zse.serve.http.errors import (
     handle_http_error,
     handle_zse_error,
 )
+from zse.serve.http.late import Late
 from zse.serve.http.requests import read_body
 from zse.serve.http.routes import HotRoute
 from zse.serve.http.shell import in_shell
@@ -33,19 +34,11 @@ from zse.serve.openai.protocol import ChatRequest, CompletionRequest
 
 if TYPE_CHECKING:
     from starlette.requests import Request
-    from starlette.responses import Response
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from zse.serve.state import AppState
 
 ADMIN_PATHS = ("/docs", "/openapi.json", "/version")
-
-
-async def home(request: Request) -> Response:
-    """Handle ``/``; its page is imported when somebody asks."""
-    from zse.serve import pages
-
-    return await pages.home(request)
 
 
 async def invoke(request: Request) -> ASGIApp:
@@ -56,7 +49,11 @@ async def invoke(request: Request) -> ASGIApp:
 
 _READY = {"200": "Ready"}
 HOT_ROUTES = (
-    HotRoute(path="/", handler=home, summary="What this is, for people and programs."),
+    HotRoute(
+        path="/",
+        handler=Late("zse.serve.pages", "home"),
+        summary="What this is, for people and programs.",
+    ),
     HotRoute(
         path="/v1/chat/completions",
         handler=create_chat_completion,

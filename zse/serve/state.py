@@ -129,18 +129,28 @@ class AppState:
         Raises:
             ShuttingDownError: The server is draining.
             LoadingError: The model is not there yet.
-            ModelNotFoundError: The name is not this model's, nor ``default``.
+            ModelNotFoundError: The name is not one that the model answers to.
         """
         if self.draining:
             raise ShuttingDownError("The server is shutting down and takes no new requests.")
         if self.model is None:
             raise self._loading()
-        if name is not None and name not in {self.model.name, DEFAULT_ALIAS}:
+        if name is not None and not self.answers_to(name):
             raise ModelNotFoundError(
                 f"The model '{name[:200]}' does not exist; this server has '{self.model.name}'.",
                 param="model",
             )
         return self.model
+
+    def answers_to(self, name: str) -> bool:
+        """Whether the model is meant by ``name``: its own, ``default`` or one of the aliases."""
+        if self.model is not None and name in {self.model.name, DEFAULT_ALIAS}:
+            return True
+        if not self.options.aliases:
+            return False
+        from fnmatch import fnmatchcase
+
+        return any(fnmatchcase(name, alias) for alias in self.options.aliases)
 
     def _loading(self) -> LoadingError:
         error = LoadingError(f"The model is not ready yet: {self.stage}.")

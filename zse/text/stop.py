@@ -15,7 +15,8 @@ class StopChecker:
         self._stops = tuple(dict.fromkeys(stop for stop in stop_strings if stop))
         self._longest = max(map(len, self._stops), default=0)
         self._held = ""
-        self._is_stopped = False
+        self.found: str | None = None
+        """The stop string that ended the text."""
 
     def push(self, text: str) -> tuple[str, bool]:
         """Take new text.
@@ -24,13 +25,13 @@ class StopChecker:
             What may be shown, and whether a stop string was found. The text before the earliest
             stop string is shown, the string and all that follows is dropped.
         """
-        if self._is_stopped:
+        if self.found is not None:
             return "", True
         held = self._held + text
-        starts = [start for stop in self._stops if (start := held.find(stop)) >= 0]
+        starts = {stop: start for stop in self._stops if (start := held.find(stop)) >= 0}
         if starts:
-            self._is_stopped, self._held = True, ""
-            return held[: min(starts)], True
+            self.found, self._held = min(starts, key=starts.__getitem__), ""
+            return held[: starts[self.found]], True
         keep = self._possible_prefix_length(held)
         self._held = held[len(held) - keep :]
         return held[: len(held) - keep], False

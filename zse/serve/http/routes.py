@@ -32,8 +32,8 @@ class HotRoute:
 
     path: str
     """As Starlette reads it: ``/v1/models/{model:path}``."""
-    handler: Callable[[Any], Awaitable[Any]]
-    """Takes a request and returns a response, or an ASGI application that is one."""
+    handler: Callable[..., Awaitable[Any]]
+    """Takes a request and returns a response, or an ASGI application that is one; or ``Late``."""
     summary: str
     """What it does, a sentence."""
     method: str = "GET"
