@@ -2,6 +2,7 @@
 
 import pytest
 
+from zse.text.pieces import Arguments, CallOpening, Said
 from zse.text.tools import ToolCall, ToolReader, parse_tool_calls
 
 ONE = '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
@@ -15,8 +16,11 @@ def read(text, size):
     for start in range(0, len(text), size):
         pieces += reader.push(text[start : start + size])
     pieces += reader.finish()
-    said = "".join(piece for piece in pieces if isinstance(piece, str))
-    return said, [piece for piece in pieces if isinstance(piece, ToolCall)]
+    said = "".join(piece.text for piece in pieces if isinstance(piece, Said))
+    names = [piece.name for piece in pieces if isinstance(piece, CallOpening)]
+    arguments = [piece.text for piece in pieces if isinstance(piece, Arguments)]
+    calls = [ToolCall(name=n, arguments_json=a) for n, a in zip(names, arguments, strict=True)]
+    return said, calls
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
@@ -48,8 +52,7 @@ def test_what_is_no_call_comes_out_as_it_went_in(text, size):
 
 def test_text_flows_before_a_call_and_a_closed_call_does_not_wait_for_the_end():
     reader = ToolReader()
-    assert reader.push("Let me <") == ["Let me "]
-    assert reader.push("b> see") == ["<b> see"]
-    (call,) = reader.push(ONE)
-    assert call == ToolCall(name="f", arguments_json='{"a": 1}')
+    assert reader.push("Let me <") == [Said("Let me ")]
+    assert reader.push("b> see") == [Said("<b> see")]
+    assert reader.push(ONE) == [CallOpening("f"), Arguments('{"a": 1}')]
     assert reader.finish() == []

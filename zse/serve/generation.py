@@ -110,7 +110,9 @@ class Generation:
         metrics = self._state.metrics
         has_first = False
         try:
-            async with aclosing(self._merged()) as source:
+            # What merges would cost every token of a single prompt another generator.
+            is_one = len(self._order.prompts) == 1
+            async with aclosing(self._one(0) if is_one else self._merged()) as source:
                 async for prompt_index, delta in source:
                     now = time.perf_counter()
                     if not has_first:
@@ -178,11 +180,6 @@ class Generation:
 
     async def _merged(self) -> AsyncGenerator[tuple[int, Delta], None]:
         """Interleave the prompts' deltas as they come."""
-        if len(self._order.prompts) == 1:
-            async with aclosing(self._one(0)) as source:
-                async for item in source:
-                    yield item
-            return
         queue: asyncio.Queue[tuple[int, Delta] | BaseException | None] = asyncio.Queue(64)
 
         async def pump(prompt_index: int) -> None:

@@ -15,6 +15,7 @@ import re
 from typing import Any
 
 from zse.records import record
+from zse.text.pieces import Arguments, CallOpening, Piece, Said
 
 _DECODER = json.JSONDecoder()
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
@@ -63,14 +64,14 @@ class ToolReader:
         self._held = ""
         self._has_sent_text = False
 
-    def push(self, text: str) -> list[str | ToolCall]:
+    def push(self, text: str) -> list[Piece]:
         """Return what is certain after ``text``."""
         self._held += text
-        pieces: list[str | ToolCall] = []
+        pieces: list[Piece] = []
         while self._held:
             start = self._possible_start()
             if start > 0:
-                pieces.append(self._held[:start])
+                pieces.append(Said(self._held[:start]))
                 self._has_sent_text = self._has_sent_text or bool(self._held[:start].strip())
                 self._held = self._held[start:]
                 continue
@@ -81,7 +82,7 @@ class ToolReader:
             pieces.extend(_pieces_of(closed))
         return pieces
 
-    def finish(self) -> list[str | ToolCall]:
+    def finish(self) -> list[Piece]:
         held, self._held = self._held, ""
         return _pieces_of(held)
 
@@ -97,9 +98,12 @@ class ToolReader:
         return len(held)
 
 
-def _pieces_of(held: str) -> list[str | ToolCall]:
+def _pieces_of(held: str) -> list[Piece]:
     parsed = parse_tool_calls(held)
-    return [*([parsed.content] if parsed.content else ()), *parsed.tool_calls]
+    pieces: list[Piece] = [Said(parsed.content)] if parsed.content else []
+    for call in parsed.tool_calls:
+        pieces += (CallOpening(call.name), Arguments(call.arguments_json))
+    return pieces
 
 
 def _parse_tagged(text: str) -> tuple[str, list[ToolCall]]:

@@ -1,13 +1,12 @@
-"""From a chat request to prompt tokens: checks the messages, renders the model's template."""
+"""From a chat request to a conversation: checks its messages and its tools."""
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from zse.engine.admission import check_text
 from zse.engine.request import MAX_TOP_LOGPROBS
-from zse.errors import TemplateError
+from zse.serve.conversation import Conversation, OfferedTool, ToolChoice
 from zse.serve.http.errors import BadRequestError, MissingParameterError, UnsupportedParameterError
 from zse.serve.openai.protocol import (
     FORM_ADVICE,
@@ -18,9 +17,6 @@ from zse.serve.openai.protocol import (
     Message,
     check_range,
 )
-
-if TYPE_CHECKING:
-    from zse.serve.state import LoadedModel
 
 _RESERVED = frozenset(
     {"messages", "tools", "add_generation_prompt", "tokenize", "chat_template", "bos_token"}
@@ -85,45 +81,25 @@ def _check_tools(request: ChatRequest) -> None:
         )
 
 
-def offers_tools(request: ChatRequest) -> bool:
-    """Whether the model is shown tools, and its answer searched for calls."""
-    return bool(request.tools) and request.tool_choice != "none"
-
-
 def without_effect(request: ChatRequest) -> list[str]:
     """Name nested fields that are accepted and do nothing."""
     is_strict = any(tool.function.strict for tool in request.tools or ())
     return ["tools[].function.strict"] if is_strict else []
 
 
-def prompt_token_ids(request: ChatRequest, model: LoadedModel) -> list[int]:
-    """Return the prompt's token ids.
+def conversation_of(request: ChatRequest) -> Conversation:
+    """Return what a checked request asks to be answered.
 
     Raises:
         BadRequestError: A message has parts that are not text, or the wrong fields for its role.
-        TemplateError: The model has no template, or it refuses the messages.
     """
-    if model.template is None:
-        raise TemplateError(
-            f"The model '{model.name}' has no chat template that can be used here. "
-            "Use /v1/completions.",
-            param="messages",
-        )
-    messages = [_template_message(message, i) for i, message in enumerate(request.messages)]
-    tools = [_template_tool(tool.function) for tool in request.tools or ()]
-    try:
-        text = model.template.render(
-            messages,
-            tools=tools if offers_tools(request) else None,
-            add_generation_prompt=True,
-            **(request.chat_template_kwargs or {}),
-        )
-    except TemplateError as error:
-        error.param = error.param or "messages"
-        raise
-    check_text(text, max_context=model.max_context, param="messages")
-    # The template wrote the special tokens itself.
-    return model.tokenizer.encode(text, add_special_tokens=False)
+    return Conversation(
+        messages=[_template_message(message, i) for i, message in enumerate(request.messages)],
+        tools=tuple(_offered(tool.function) for tool in request.tools or ()),
+        choice=ToolChoice(mode="none" if request.tool_choice == "none" else "auto"),
+        parallel_calls=request.parallel_tool_calls is not False,
+        template_variables=request.chat_template_kwargs or {},
+    )
 
 
 def _template_message(message: Message, index: int) -> dict[str, Any]:
@@ -187,7 +163,10 @@ def _arguments(text: str) -> Any:
         return text
 
 
-def _template_tool(function: FunctionDefinition) -> dict[str, Any]:
-    definition: dict[str, Any] = {"name": function.name, "description": function.description or ""}
-    definition["parameters"] = function.parameters or {"type": "object", "properties": {}}
-    return {"type": "function", "function": definition}
+def _offered(function: FunctionDefinition) -> OfferedTool:
+    return OfferedTool(
+        name=function.name,
+        description=function.description or "",
+        parameters=function.parameters,
+        is_strict=bool(function.strict),
+    )

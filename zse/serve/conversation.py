@@ -1,0 +1,124 @@
+"""A conversation as every protocol hands it over: checked, in the words of chat templates.
+
+Nothing here knows a protocol. Its handlers make a ``Conversation`` of what they were sent, plan the
+turn, put the plan's prompt into a work order and run both as a ``Turn``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import field
+from typing import TYPE_CHECKING, Any, Literal
+
+from zse.engine.admission import check_text
+from zse.errors import TemplateError
+from zse.records import record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from zse.serve.state import LoadedModel
+    from zse.text.pieces import AnswerReader
+
+ChoiceMode = Literal["none", "auto", "required", "named"]
+
+
+@record
+class OfferedTool:
+    """A function that the model may call."""
+
+    name: str
+    description: str = ""
+    parameters: Mapping[str, Any] | None = None
+    """JSON schema of its arguments; None takes none."""
+    is_strict: bool = False
+    """The arguments must fit the schema."""
+
+    def for_template(self) -> dict[str, Any]:
+        """Return the definition that templates print."""
+        parameters = self.parameters or {"type": "object", "properties": {}}
+        function = {"name": self.name, "description": self.description, "parameters": parameters}
+        return {"type": "function", "function": function}
+
+
+@record
+class ToolChoice:
+    """Whether the model must call."""
+
+    mode: ChoiceMode = "auto"
+    name: str = ""
+    """The tool to call, where it is named."""
+
+
+@record
+class Conversation:
+    """What is to be answered."""
+
+    messages: Sequence[Mapping[str, Any]]
+    """In the form that chat templates read: ``role`` (system, user, assistant, tool), ``content``
+    (text), and where there are any ``name``, ``tool_call_id``, ``reasoning_content`` and
+    ``tool_calls`` (``id``, ``type`` and ``function``: ``name``, ``arguments`` as an object)."""
+    tools: tuple[OfferedTool, ...] = ()
+    choice: ToolChoice = ToolChoice()
+    parallel_calls: bool = True
+    """Whether one answer may hold several calls."""
+    template_variables: Mapping[str, Any] = field(default_factory=dict)
+    """More that the template reads, as the request has it."""
+
+    @property
+    def offers_tools(self) -> bool:
+        """Whether the model is shown tools, and its answer searched for calls."""
+        return bool(self.tools) and self.choice.mode != "none"
+
+
+@record
+class TurnPlan:
+    """How a conversation is answered."""
+
+    prompt: list[int]
+    """Token ids."""
+    make_reader: Callable[[], AnswerReader] | None = None
+    """Makes what takes an answer apart; None where answers are only text."""
+    parallel_calls: bool = True
+
+
+def plan_turn(conversation: Conversation, model: LoadedModel) -> TurnPlan:
+    """Render and encode the prompt: milliseconds of work for a long conversation.
+
+    Raises:
+        TemplateError: The model has no template, or it refuses the messages.
+        ContextLengthError: The text is longer than any prompt may be.
+    """
+    return TurnPlan(
+        prompt=_prompt(conversation, model),
+        make_reader=_tool_reader if conversation.offers_tools else None,
+        parallel_calls=conversation.parallel_calls,
+    )
+
+
+def _tool_reader() -> AnswerReader:
+    from zse.text.tools import ToolReader
+
+    return ToolReader()
+
+
+def _prompt(conversation: Conversation, model: LoadedModel) -> list[int]:
+    if model.template is None:
+        raise TemplateError(
+            f"The model '{model.name}' has no chat template that can be used here. "
+            "Use /v1/completions.",
+            param="messages",
+        )
+    tools = [tool.for_template() for tool in conversation.tools]
+    try:
+        text = model.template.render(
+            conversation.messages,
+            tools=tools if conversation.offers_tools else None,
+            add_generation_prompt=True,
+            **conversation.template_variables,
+        )
+    except TemplateError as error:
+        error.param = error.param or "messages"
+        raise
+    check_text(text, max_context=model.max_context, param="messages")
+    # The template wrote the special tokens itself.
+    return model.tokenizer.encode(text, add_special_tokens=False)
