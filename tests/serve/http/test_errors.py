@@ -49,3 +49,14 @@ def test_every_message_that_names_a_path_of_the_api_is_told_as_it_was_written():
 )
 def test_paths_of_files_are_hidden(text):
     assert sanitize(f"cannot read {text}: no such file") == "cannot read (path): no such file"
+
+
+def test_anthropics_routes_answer_errors_in_anthropics_form(call, make_caller):
+    response = call("POST", "/v1/messages/batches", json={})
+    body = response.json()
+    assert response.status_code == 404
+    assert body["type"] == "error"
+    assert body["error"]["type"] == "not_found_error"
+    assert body["request_id"] == response.headers["request-id"] == response.headers["x-request-id"]
+    elsewhere = make_caller(allowed_hosts=frozenset({"example.com"}))
+    assert elsewhere("POST", "/v1/messages").json()["error"]["type"] == "invalid_request_error"

@@ -34,13 +34,13 @@ class Client:
         return b"".join(message.get("body", b"") for message in self.messages)
 
 
-def respond(frames, client, terminate=None, **options):
+def respond(frames, client, terminate=None, path="/v1/completions", **options):
     async def call():
         stop = asyncio.Event()
         if terminate is not None:
             asyncio.get_running_loop().call_later(terminate, stop.set)
         stream = EventStream(frames, terminate=stop, headers={"x-more": "1"}, **options)
-        await stream({"type": "http", "method": "POST"}, client.receive, client.send)
+        await stream({"type": "http", "method": "POST", "path": path}, client.receive, client.send)
 
     asyncio.run(call())
 
@@ -92,6 +92,29 @@ def test_a_failure_after_the_first_frame_is_an_event_and_the_end():
     assert client.body.startswith(b'data: 1\n\ndata: {"error":{')
     assert b"/opt" not in client.body
     assert client.messages[-1]["more_body"] is False
+
+
+def test_anthropics_routes_hear_pings_and_their_own_errors():
+    async def frames():
+        yield b"event: message_start\n\n"
+        await asyncio.sleep(0.2)
+        raise EngineError("broken")
+
+    client = Client()
+    respond(frames(), client, path="/v1/messages", keep_alive_seconds=0.05)
+    assert b'event: ping\ndata: {"type":"ping"}\n\n' in client.body
+    last = client.body.split(b"\n\n")[-2]
+    assert last.startswith(b'event: error\ndata: {"type":"error","error":{"type":"api_error",')
+
+
+def test_a_protocol_may_say_a_failure_in_its_own_words():
+    async def frames():
+        yield b"data: 1\n\n"
+        raise EngineError("broken")
+
+    client = Client()
+    respond(frames(), client, failure=lambda error: b"data: %s\n\n" % type(error).__name__.encode())
+    assert client.body == b"data: 1\n\ndata: EngineError\n\n"
 
 
 def test_a_client_that_leaves_closes_the_generator():

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from zse.serve.http.errors import ErrorBody
+from zse.serve.http.dialects import ErrorBody
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -1,6 +1,6 @@
-"""Errors on the wire: every refusal becomes OpenAI's error body here and nowhere else.
+"""Errors on the wire: every refusal becomes the error body of its route's protocol here.
 
-The body is ``{"error": {"message", "type", "param", "code"}}`` with all four keys. Text of internal
+OpenAI's is ``{"error": {"message", "type", "param", "code"}}`` with all four keys. Text of internal
 failures never reaches a client, for it may hold paths and addresses; the log has it.
 """
 
@@ -10,16 +10,17 @@ import logging
 import re
 from typing import TYPE_CHECKING
 
-import msgspec
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from zse.errors import UsageError, ZSEError
+from zse.serve.http.dialects import OPENAI, ErrorDetail, dialect_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from starlette.requests import Request
+    from starlette.types import Receive, Scope, Send
 
 LOG = logging.getLogger("zse.serve")
 
@@ -88,21 +89,6 @@ class ClientGoneError(Exception):
     """The client closed the connection before its answer was complete."""
 
 
-class ErrorDetail(msgspec.Struct, kw_only=True):
-    """What is inside ``error``; all four keys are always written."""
-
-    message: str
-    type: str
-    param: str | None
-    code: str | None
-
-
-class ErrorBody(msgspec.Struct, kw_only=True):
-    """The body of every answer that is not 2xx."""
-
-    error: ErrorDetail
-
-
 def describe(error: BaseException) -> tuple[int, ErrorDetail]:
     if isinstance(error, ZSEError) and (error.http_status < 500 or error.http_status == 503):
         return error.http_status, ErrorDetail(
@@ -129,12 +115,15 @@ def _hide_path(match: re.Match[str]) -> str:
     return match.group() if path in API_PATHS else "(path)"
 
 
-def encode_error(error: BaseException) -> bytes:
-    """Return the JSON body for an exception, also used inside a stream."""
-    return msgspec.json.encode(ErrorBody(error=describe(error)[1]))
+def error_frame(error: BaseException, scope: Scope) -> bytes:
+    """Return the event that ends the stream of a request in an error."""
+    dialect = dialect_of(scope["path"])
+    body = dialect.error(*describe(error), _request_id(scope))
+    return dialect.error_event + body + b"\n\n"
 
 
 def error_response(error: BaseException, headers: Mapping[str, str] | None = None) -> Response:
+    """Return the answer that says what went wrong, in the words of the route's protocol."""
     status, detail = describe(error)
     extra = dict(headers or {})
     retry_after = getattr(error, "retry_after_seconds", None)
@@ -142,8 +131,30 @@ def error_response(error: BaseException, headers: Mapping[str, str] | None = Non
         retry_after = 1
     if retry_after is not None:
         extra.setdefault("retry-after", str(retry_after))
-    body = msgspec.json.encode(ErrorBody(error=detail))
-    return Response(body, status_code=status, media_type="application/json", headers=extra)
+    return _ErrorResponse(status, detail, extra)
+
+
+class _ErrorResponse(Response):
+    """An error whose body is made when the route is known."""
+
+    def __init__(self, status: int, detail: ErrorDetail, headers: Mapping[str, str]) -> None:
+        body = OPENAI.error(status, detail, "")
+        super().__init__(body, status, headers, media_type="application/json")
+        self._detail = detail
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        dialect = dialect_of(scope["path"])
+        request_id = _request_id(scope)
+        self.body = dialect.error(self.status_code, self._detail, request_id)
+        self.headers["content-length"] = str(len(self.body))
+        if dialect.request_id_header is not None:
+            self.headers[dialect.request_id_header] = request_id
+        await super().__call__(scope, receive, send)
+
+
+def _request_id(scope: Scope) -> str:
+    request_id: str = scope.get("state", {}).get("request_id", "")
+    return request_id
 
 
 async def handle_zse_error(request: Request, error: Exception) -> Response:

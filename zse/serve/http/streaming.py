@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from zse.errors import ShuttingDownError, ZSEError
-from zse.serve.http.errors import ClientGoneError, encode_error, error_response
+from zse.serve.http.dialects import dialect_of
+from zse.serve.http.errors import ClientGoneError, error_frame, error_response
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Coroutine, Mapping
+    from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 
     from starlette.types import Receive, Scope, Send
 
@@ -26,7 +27,6 @@ Result = TypeVar("Result")
 
 KEEP_ALIVE_SECONDS = 15.0
 DONE = b"data: [DONE]\n\n"
-KEEP_ALIVE = b": keep-alive\n\n"
 _HEADERS = {
     "content-type": "text/event-stream; charset=utf-8",
     "cache-control": "no-cache",
@@ -75,7 +75,9 @@ class EventStream:
 
     Args:
         frames: Whole events, each ending in a blank line; closed when the response ends.
-        keep_alive_seconds: Longest silence before a comment is sent.
+        keep_alive_seconds: Longest silence before a comment is sent, or a ping where there is one.
+        failure: Makes the last event of a stream that failed; None leaves it to the route's
+            protocol.
     """
 
     def __init__(
@@ -85,15 +87,19 @@ class EventStream:
         terminate: asyncio.Event,
         headers: Mapping[str, str],
         keep_alive_seconds: float = KEEP_ALIVE_SECONDS,
+        failure: Callable[[Exception], bytes] | None = None,
     ) -> None:
         self._frames = frames
         self._terminate = terminate
         self._headers = {**_HEADERS, **headers}
         self._keep_alive_seconds = keep_alive_seconds
+        self._failure = failure
+        self._alive = b""
         self._is_open = False
         self._last_sent = 0.0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._alive = dialect_of(scope["path"]).alive
         try:
             await race(self._produce(send), receive, self._terminate)
         except ClientGoneError:
@@ -137,7 +143,7 @@ class EventStream:
         while True:
             silent_seconds = time.monotonic() - self._last_sent
             if silent_seconds >= self._keep_alive_seconds:
-                await self._send(send, KEEP_ALIVE)
+                await self._send(send, self._alive)
                 silent_seconds = 0.0
             await asyncio.sleep(self._keep_alive_seconds - silent_seconds)
 
@@ -147,7 +153,7 @@ class EventStream:
         if not self._is_open:
             await error_response(error)(scope, receive, send)
             return
-        frame = b"data: " + encode_error(error) + b"\n\n"
+        frame = self._failure(error) if self._failure else error_frame(error, scope)
         await send({"type": "http.response.body", "body": frame, "more_body": False})
 
 
