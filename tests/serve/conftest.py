@@ -210,6 +210,14 @@ def runner():
         yield runner
 
 
+def serve_model(state, model):
+    """Let one model answer, and no other."""
+    for entry in state.models:
+        state.models.remove(entry)
+    state.models.put(model, state.options.aliases)
+    state.phase = "ready"
+
+
 @pytest.fixture
 def loading(state, runner):
     return Caller(state, runner)
@@ -217,7 +225,7 @@ def loading(state, runner):
 
 @pytest.fixture
 def call(state, runner, scripted):
-    state.model = scripted.scripted_model()
+    serve_model(state, scripted.scripted_model())
     return Caller(state, runner)
 
 
@@ -248,7 +256,7 @@ def make_caller(state, runner, scripted):
     """Make a caller of an application with other options."""
 
     def make(model=None, **options):
-        state.model = model or scripted.scripted_model()
+        serve_model(state, model or scripted.scripted_model())
         return Caller(state, runner, **options)
 
     return make

@@ -61,6 +61,10 @@ class ScriptedEngine:
     cancelled: int = 0
     seen: list[Any] = field(default_factory=list)
 
+    @property
+    def num_active(self):
+        return self.active
+
     def check(self, prompt_token_ids, params):
         check_request(prompt_token_ids, params, vocab_size=VOCAB_SIZE)
         if len(prompt_token_ids) + (params.max_tokens or 1) > MAX_CONTEXT:

@@ -135,7 +135,7 @@ def test_the_painted_line_follows_a_start_and_goes_when_it_is_over(state, script
     terminal = Terminal(stream)
 
     def sleep(seconds):
-        state.model = scripted.scripted_model()
+        state.models.put(scripted.scripted_model())
 
     monkeypatch.setattr("zse.serve.console.time.sleep", sleep)
     terminal._follow(state)

@@ -127,7 +127,7 @@ class LazyAdmin:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer, importing the application before the first answer."""
-        self._state.require_model()
+        self._state.require_started()
         async with self._lock:
             if self._app is None:
                 self._app = await asyncio.to_thread(self._build)

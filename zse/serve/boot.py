@@ -101,8 +101,8 @@ class ServerProcess:
         server.capture_signals = _no_signals  # type: ignore[method-assign]
         if self._exit_code == 0:  # else the load failed before there was a server to stop
             asyncio.run(self._serve(server, listener))
-        if self._state.model is not None:
-            self._close(self._state.model)
+        for entry in self._state.models:
+            self._close(entry.model)
         LOG.info("stopped", extra={"exit_code": self._exit_code})
         return self._exit_code
 
@@ -114,8 +114,8 @@ class ServerProcess:
             self._give_up(error)
             return
         state.ledger.mark("ready")
+        state.models.put(model, state.options.aliases)
         state.phase = "ready"
-        state.model = model
         facts = {"model": model.name, "url": self._url, "max_context": model.max_context}
         chats = model.template is not None
         ledger = state.ledger.to_json()
@@ -155,12 +155,11 @@ class ServerProcess:
         await asyncio.to_thread(self._state.metrics.warm)
 
     async def _watch_engine(self) -> None:
-        """End the process when the engine has crashed: nothing in it can be answered any more."""
+        """End the process when an engine has crashed: nothing in it can be answered any more."""
         failure = None
         while failure is None:
             await asyncio.sleep(WATCH_SECONDS)
-            model = self._state.model
-            failure = model.engine.failure if model is not None else None
+            failure = self._state.models.failure
         self._exit_code = getattr(failure, "exit_code", 1)
         LOG.critical(
             "the engine crashed, the server stops: %s",

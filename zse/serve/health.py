@@ -32,7 +32,7 @@ class UnhealthyError(EngineError):
 
 
 def _refuse_crashed(state: AppState) -> None:
-    if state.model is not None and not state.model.engine.is_healthy:
+    if not state.models.is_healthy:
         raise UnhealthyError("The engine has crashed; restart the server.")
 
 

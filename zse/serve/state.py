@@ -20,6 +20,7 @@ from zse.errors import (
 )
 from zse.options import ServeOptions
 from zse.records import record
+from zse.serve.models import DEFAULT_ALIAS, ModelTable
 from zse.serve.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from zse.text.template import ChatTemplate
     from zse.text.tokenizer import Tokenizer
 
-DEFAULT_ALIAS = "default"
 MAX_RETRY_SECONDS = 60
 _WORDS = {
     "fetch": "fetching the model",
@@ -86,7 +86,7 @@ class AppState:
         self.ledger = ledger
         self.options = options or ServeOptions()
         self.metrics = Metrics(self)
-        self.model: LoadedModel | None = None
+        self.models = ModelTable()
         self.phase = "starting"
         self.draining = False
         self.in_flight = 0
@@ -103,6 +103,11 @@ class AppState:
     def max_admitted(self) -> int:
         """Choices that run and wait together; more get 429."""
         return self.max_running + self.options.max_queue
+
+    @property
+    def model(self) -> LoadedModel | None:
+        """What answers where a request names no model."""
+        return self.models.default
 
     @property
     def is_ready(self) -> bool:
@@ -123,36 +128,42 @@ class AppState:
             words = f"{_WORDS.get(work.stage, work.stage)} ({work.share:.0%})"
         return words
 
-    def require_model(self, name: str | None = None) -> LoadedModel:
-        """Return the model if it answers to ``name``.
+    def require_started(self) -> None:
+        """Refuse what has to wait for the start to end.
 
         Raises:
             ShuttingDownError: The server is draining.
-            LoadingError: The model is not there yet.
-            ModelNotFoundError: The name is not one that the model answers to.
+            LoadingError: The model it was started with is not there yet.
+        """
+        if self.draining:
+            raise ShuttingDownError("The server is shutting down and takes no new requests.")
+        if self.is_starting:
+            raise self._loading()
+
+    def require_model(self, name: str | None = None) -> LoadedModel:
+        """Return the model that answers to ``name``; the default where there is none.
+
+        Raises:
+            ShuttingDownError: The server is draining.
+            LoadingError: There is no model yet, or no longer.
+            ModelNotFoundError: The name is no model's, nor ``default``.
         """
         if self.draining:
             raise ShuttingDownError("The server is shutting down and takes no new requests.")
         if self.model is None:
             raise self._loading()
-        if name is not None and not self.answers_to(name):
+        entry = self.models.find(DEFAULT_ALIAS if name is None else name)
+        if entry is None:
+            named = ", ".join(f"'{one.model.name}'" for one in self.models)
             raise ModelNotFoundError(
-                f"The model '{name[:200]}' does not exist; this server has '{self.model.name}'.",
+                f"The model '{str(name)[:200]}' does not exist; this server has {named}.",
                 param="model",
             )
-        return self.model
-
-    def answers_to(self, name: str) -> bool:
-        """Whether the model is meant by ``name``: its own, ``default`` or one of the aliases."""
-        if self.model is not None and name in {self.model.name, DEFAULT_ALIAS}:
-            return True
-        if not self.options.aliases:
-            return False
-        from fnmatch import fnmatchcase
-
-        return any(fnmatchcase(name, alias) for alias in self.options.aliases)
+        return entry.model
 
     def _loading(self) -> LoadingError:
+        if self.phase == "ready":
+            return LoadingError("No model is loaded; POST /api/models/load loads one.")
         error = LoadingError(f"The model is not ready yet: {self.stage}.")
         work = self.ledger.work()
         if work is not None:

@@ -25,8 +25,10 @@ def model_entry(model: LoadedModel) -> dict[str, Any]:
 
 
 async def list_models(request: Request) -> Response:
-    model = state_of(request).require_model()
-    return json_response({"object": "list", "data": [model_entry(model)]})
+    state = state_of(request)
+    state.require_model()
+    entries = [model_entry(entry.model) for entry in state.models]
+    return json_response({"object": "list", "data": entries})
 
 
 async def get_model(request: Request) -> Response:
