@@ -82,11 +82,11 @@ class ServerChild:
                 self._changed.wait(0.2)
 
     def gauge(self, name: str) -> float:
-        """Return one metric without labels."""
-        for line in self.http.get("/metrics").text.splitlines():
-            if line.split(" ")[0] == name:
-                return float(line.split(" ")[1])
-        raise AssertionError(f"no metric {name}")
+        """Return one metric, over all models."""
+        lines = (line.rpartition(" ") for line in self.http.get("/metrics").text.splitlines())
+        values = [float(value) for key, _, value in lines if key.partition("{")[0] == name]
+        assert values, f"no metric {name}"
+        return sum(values)
 
     def wait_for_gauge(self, name: str, value: float) -> None:
         """Wait until a metric has a value."""

@@ -80,3 +80,21 @@ def test_one_crashed_engine_makes_the_whole_table_unhealthy(table):
     table.put(model("b", failure=ValueError("gone"), is_healthy=False))
     assert not table.is_healthy
     assert str(table.failure) == "gone"
+
+
+def test_engines_are_counted_by_model(call, state, scripted):
+    state.models.put(scripted.scripted_model("other"))
+    call.chat("say:hi", model="other")
+    text = call("GET", "/metrics").text
+    assert 'zse_num_requests_running{model="scripted"} 0.0' in text
+    assert 'zse_num_requests_running{model="other"} 0.0' in text
+
+
+def test_the_field_model_chooses_and_the_list_has_all(call, state, scripted):
+    other = scripted.scripted_model("other")
+    state.models.put(other, aliases=frozenset({"gpt-4"}))
+    assert call.chat("say:hi", model="gpt-4").json()["model"] == "other"
+    assert len(other.engine.seen) == 1
+    assert call.chat("say:hi").json()["model"] == "scripted"
+    listed = call("GET", "/v1/models").json()["data"]
+    assert [entry["id"] for entry in listed] == ["scripted", "other"]

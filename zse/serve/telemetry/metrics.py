@@ -143,10 +143,10 @@ class _StateCollector:
         for phase in state.ledger.phases():
             cold.add_metric([phase.name], phase.duration_ms)
         yield cold
-        if state.model is None:
-            return
-        stats = state.model.engine.stats()
-        for name, (text, attribute) in _GAUGES.items():
-            yield GaugeMetricFamily(name, text, value=getattr(stats, attribute))
-        for name, (text, attribute) in _COUNTERS.items():
-            yield CounterMetricFamily(name, text, value=getattr(stats, attribute))
+        stats = {entry.model.name: entry.model.engine.stats() for entry in state.models}
+        for table, family in ((_GAUGES, GaugeMetricFamily), (_COUNTERS, CounterMetricFamily)):
+            for name, (text, attribute) in table.items():
+                values = family(name, text, labels=["model"])
+                for model, snapshot in stats.items():
+                    values.add_metric([model], getattr(snapshot, attribute))
+                yield values
