@@ -186,8 +186,9 @@ def test_text_parts_and_developer_messages_reach_the_template(call, state):
     assert state.model.engine.seen[0][0] == "system: be\nuser: one\ntwo"
 
 
-def test_names_that_match_an_alias_reach_the_model_and_no_others(state, runner, call):
+def test_names_that_match_an_alias_reach_the_model_and_no_others(state, make_caller):
     state.options = ServeOptions(model_alias="claude-*, gpt-4o")
+    call = make_caller()
     assert call.chat(model="claude-sonnet-4-5").json()["model"] == "scripted"
     assert call.chat(model="gpt-4o").status_code == 200
     assert call.chat(model="gpt-4o-mini").status_code == 404
