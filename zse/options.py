@@ -319,6 +319,12 @@ class ServeOptions(_Checked):
     )
     load: LoadOptions = LoadOptions()
     max_queue: int = described(256, "Answers that may wait before new requests get 429")
+    resumable_streams: int = described(
+        64, "Streams that can be resumed at once; each keeps up to 2 MiB of events"
+    )
+    resume_seconds: float = described(
+        60.0, "How long such a stream goes on, and is kept, while nobody reads it", unit="seconds"
+    )
     drain_seconds: float = described(
         30.0, "How long SIGTERM waits for work in flight", unit="seconds", most=_INFINITE
     )

@@ -190,9 +190,9 @@ class Caller:
             app = app.app
         return app.routes
 
-    def chat(self, text="Hello", **fields):
+    def chat(self, text="Hello", headers=None, **fields):
         body = {"messages": [{"role": "user", "content": text}], **fields}
-        return self("POST", CHAT, json=body)
+        return self("POST", CHAT, json=body, headers=headers)
 
     def complete(self, prompt="Hello", **fields):
         return self("POST", COMPLETIONS, json={"prompt": prompt, **fields})

@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections import deque
 from dataclasses import field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from zse.errors import (
     InvalidParameterError,
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from zse.text.template import ChatTemplate
     from zse.text.tokenizer import Tokenizer
 
+Part = TypeVar("Part", bound="StatePart")
 MAX_RETRY_SECONDS = 60
 _WORDS = {
     "fetch": "fetching the model",
@@ -75,6 +76,12 @@ class LoadedModel:
             resource.close()
 
 
+class StatePart(Protocol):
+    """Made of the state alone."""
+
+    def __init__(self, state: AppState) -> None: ...
+
+
 class AppState:
     """Everything a handler may read.
 
@@ -93,6 +100,17 @@ class AppState:
         self.terminate = asyncio.Event()
         """Set when draining ran out of time: streams end with an error event."""
         self._finished: deque[float] = deque(maxlen=64)
+        self._parts: dict[type, Any] = {}
+
+    def one_of(self, kind: type[Part]) -> Part:
+        """Return the server's one object of a kind, made of this state when it is first asked for.
+
+        What only some requests need is neither imported nor made before one comes.
+        """
+        if kind not in self._parts:
+            self._parts[kind] = kind(self)
+        part: Part = self._parts[kind]
+        return part
 
     @property
     def max_running(self) -> int:

@@ -56,7 +56,8 @@ def operations_of(schema: Schema) -> Iterator[Schema]:
 def _operation_of(route: HotRoute) -> Schema:
     responses: Schema = {code: {"description": text} for code, text in route.answers.items()}
     kind = "string" if route.content_type.startswith("text/") else "object"
-    responses["200"]["content"] = {route.content_type: {"schema": {"type": kind}}}
+    if "200" in responses:
+        responses["200"]["content"] = {route.content_type: {"schema": {"type": kind}}}
     if route.streams:
         responses["200"]["content"]["text/event-stream"] = {"schema": {"type": "string"}}
     operation: Schema = {"summary": route.summary, "responses": responses}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from zse.errors import UsageError, ZSEError
+from zse.errors import NotFoundError, UsageError, ZSEError
 from zse.serve.http.dialects import OPENAI, ErrorDetail, dialect_of
 
 if TYPE_CHECKING:
@@ -83,6 +83,23 @@ class MisdirectedError(UsageError):
 
     http_status = 421
     error_code = "misdirected_request"
+
+
+class UnknownIdError(NotFoundError):
+    """The caller has nothing by this id: it never had, it has no longer, or it is another's."""
+
+    http_status = 404
+    error_code = "not_found"
+
+    def __init__(self, kind: str, given: str) -> None:
+        super().__init__(f"No {kind} with id '{given[:100]}' found.")
+
+
+class EventsGoneError(UsageError):
+    """A stream is resumed at events that are not kept any more."""
+
+    http_status = 410
+    error_code = "events_gone"
 
 
 class ClientGoneError(Exception):

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from zse.serve.openai.protocol import GenerationFields
     from zse.serve.state import AppState, LoadedModel
 
+RESUMABLE_HEADER = "x-zse-resumable"
 _MAX_IGNORED = 16
 _FORM = "application/x-www-form-urlencoded"
 _UNDECLARED = frozenset({"", _FORM})
@@ -108,13 +109,34 @@ async def answer(
         ClientGoneError: The client left; the work was cancelled.
         ShuttingDownError: Draining ran out of time; likewise.
     """
-    headers, terminate = _ignored_header(ignored), state_of(request).terminate
+    headers = ignored_header(ignored)
     if body.stream:
         options = body.stream_options
         writer = ChunkWriter(head, include_usage=bool(options and options.include_usage))
-        return EventStream(frames(writer), terminate=terminate, headers=headers)
-    rest = await race(collect(), request.receive, terminate)
+        return event_stream(request, head["id"], frames(writer), headers=headers)
+    rest = await race(collect(), request.receive, state_of(request).terminate)
     return json_response({**head, **rest}, headers)
+
+
+def event_stream(
+    request: Request,
+    stream_id: str,
+    frames: AsyncGenerator[bytes, None],
+    *,
+    headers: Mapping[str, str],
+) -> EventStream:
+    """Return the answer that sends events; where the request asks for it, one that can be resumed.
+
+    Raises:
+        OverloadedError: No more streams can be resumed than there are.
+    """
+    if request.headers.get(RESUMABLE_HEADER) == "1":
+        from zse.serve.http.resumable import ResumableStreams
+
+        streams = state_of(request).one_of(ResumableStreams)
+        frames = streams.add(request.scope, stream_id, frames).events()
+        headers = {**headers, "x-zse-stream-id": stream_id}
+    return EventStream(frames, terminate=state_of(request).terminate, headers=headers)
 
 
 def json_response(value: object, headers: Mapping[str, str] | None = None) -> Response:
@@ -137,7 +159,7 @@ def answer_head(kind: str, prefix: str, model: LoadedModel) -> dict[str, Any]:
     }
 
 
-def _ignored_header(names: Iterable[str]) -> dict[str, str]:
+def ignored_header(names: Iterable[str]) -> dict[str, str]:
     """Return the header that lists fields which had no effect; empty when there were none."""
     clean = [re.sub(r"[^A-Za-z0-9_.\[\]-]", "?", name)[:64] for name in names]
     return {"x-zse-ignored": ", ".join(clean[:_MAX_IGNORED])} if clean else {}

@@ -148,13 +148,18 @@ class EventStream:
             await asyncio.sleep(self._keep_alive_seconds - silent_seconds)
 
     async def _fail(self, error: Exception, scope: Scope, receive: Receive, send: Send) -> None:
-        if not isinstance(error, ZSEError) or error.http_status == 500:
-            LOG.error("stream failed", exc_info=error)
+        log_failure(error)
         if not self._is_open:
             await error_response(error)(scope, receive, send)
             return
         frame = self._failure(error) if self._failure else error_frame(error, scope)
         await send({"type": "http.response.body", "body": frame, "more_body": False})
+
+
+def log_failure(error: Exception) -> None:
+    """Log what ended a stream where it is the server's fault."""
+    if not isinstance(error, ZSEError) or error.http_status == 500:
+        LOG.error("stream failed", exc_info=error)
 
 
 class ChunkWriter:
