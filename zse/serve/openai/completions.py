@@ -12,10 +12,11 @@ from zse.engine.request import MAX_TOP_LOGPROBS
 from zse.records import record
 from zse.serve.generation import Generation, WholeChoice
 from zse.serve.http.errors import BadRequestError, MissingParameterError, UnsupportedParameterError
+from zse.serve.http.fields import check_range
 from zse.serve.http.requests import answer, answer_head, read_body, state_of
 from zse.serve.http.streaming import DONE
 from zse.serve.openai.logprobs import completion_logprobs
-from zse.serve.openai.protocol import MAX_PROMPTS, CompletionRequest, check_range, read_request
+from zse.serve.openai.protocol import MAX_PROMPTS, CompletionRequest, read_request
 from zse.serve.openai.sampling import work_order
 
 if TYPE_CHECKING:

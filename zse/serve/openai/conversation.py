@@ -8,6 +8,7 @@ from typing import Any
 from zse.engine.request import MAX_TOP_LOGPROBS
 from zse.serve.conversation import Conversation, OfferedTool, ToolChoice
 from zse.serve.http.errors import BadRequestError, MissingParameterError, UnsupportedParameterError
+from zse.serve.http.fields import check_range
 from zse.serve.openai.protocol import (
     FORM_ADVICE,
     MAX_MESSAGES,
@@ -15,7 +16,6 @@ from zse.serve.openai.protocol import (
     ChatRequest,
     FunctionDefinition,
     Message,
-    check_range,
 )
 
 _RESERVED = frozenset(

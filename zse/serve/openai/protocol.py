@@ -1,21 +1,18 @@
-"""The requests that clients send: msgspec structs and the strict reading of a body into them.
+"""The requests that clients send: msgspec structs, and what is refused or without effect.
 
-Reading is in three steps, so that every refusal can name its parameter: bytes to a plain mapping;
-fields that change the answer in ways this server cannot are refused when they hold anything but
-their default; the rest is converted to a typed struct. Fields without effect are reported back,
-never dropped in silence: those nobody knows, and those that only ask for a service (``store``,
-``service_tier``, ``reasoning_effort``).
+Fields without effect are reported back, never dropped in silence: those nobody knows, and those
+that only ask for a service (``store``, ``service_tier``, ``reasoning_effort``).
 """
 
 from __future__ import annotations
 
-import re
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
 from zse.engine.request import MAX_CHOICES
-from zse.serve.http.errors import BadRequestError, MissingParameterError, UnsupportedParameterError
+from zse.serve.http.errors import BadRequestError
+from zse.serve.http.fields import Refused, WithoutEffect, check_range, read_fields
 
 MAX_MESSAGES = 4096
 MAX_TOOLS = 128
@@ -134,11 +131,7 @@ class CompletionRequest(GenerationFields, kw_only=True):
 FORM_ADVICE = "Ask for the form in a message, and check the answer: it cannot be enforced here yet."
 _NEVER_CUT = "A prompt that is too long is refused, never cut."
 
-_Refused: TypeAlias = dict[str, tuple[tuple[object, ...], str]]
-"""Known parameters that are not done here: name -> (values that ask for nothing, what to do).
-
-All other values are refused."""
-_SHARED_UNSUPPORTED: _Refused = {
+_SHARED_UNSUPPORTED: Refused = {
     "guided_json": ((), FORM_ADVICE),
     "guided_regex": ((), FORM_ADVICE),
     "guided_choice": ((), FORM_ADVICE),
@@ -153,7 +146,7 @@ _SHARED_UNSUPPORTED: _Refused = {
     "truncate_prompt_tokens": ((), _NEVER_CUT),
     "best_of": ((1,), "Use 'n' and choose."),
 }
-_UNSUPPORTED: dict[type, _Refused] = {
+_UNSUPPORTED: dict[type, Refused] = {
     ChatRequest: {
         **_SHARED_UNSUPPORTED,
         "functions": (([],), "Use 'tools'."),
@@ -172,7 +165,7 @@ _UNSUPPORTED: dict[type, _Refused] = {
 }
 
 # Known parameters that change no answer, the same way: all else is answered, and reported back.
-_WITHOUT_EFFECT: dict[str, tuple[object, ...]] = {
+_WITHOUT_EFFECT: WithoutEffect = {
     "store": (False,),
     "service_tier": ("auto", "default"),
     "reasoning_effort": ("none",),
@@ -202,36 +195,11 @@ def read_request(
         UnsupportedParameterError: A known field asks for something this server does not do.
         BadRequestError: A field has the wrong type or shape; ``param`` names it.
     """
-    known = set(kind.__struct_fields__)
-    ignored = []
-    for name, value in mapping.items():
-        if name in known:
-            continue
-        refused = _UNSUPPORTED[kind].get(name)
-        asks_nothing = refused[0] if refused else _WITHOUT_EFFECT.get(name)
-        if asks_nothing is not None and (value is None or value in asks_nothing):
-            continue
-        if refused:
-            raise UnsupportedParameterError(name, refused[1])
-        ignored.append(name)
-    try:
-        request = msgspec.convert(mapping, kind)
-    except msgspec.ValidationError as error:
-        raise _bad_field(str(error)) from None
-    _check_shared(request)
-    return request, tuple(ignored)
-
-
-def _bad_field(text: str) -> BadRequestError:
-    """Turn msgspec's words (``Expected `float`, got `str` - at `$.top_p` ``) into an API error."""
-    what, _, where = text.partition(" - at ")
-    path = re.sub(r"^`?\$\.?|`$", "", where)
-    missing = re.search(r"missing required field `(\w+)`", what)
-    if missing:
-        return MissingParameterError(f"{path}.{missing[1]}" if path else missing[1])
-    return BadRequestError(
-        f"Invalid value for '{path[:200]}': {what[:200]}.", param=path[:200] or None
+    request, ignored = read_fields(
+        mapping, kind, refused=_UNSUPPORTED[kind], without_effect=_WITHOUT_EFFECT
     )
+    _check_shared(request)
+    return request, ignored
 
 
 def _check_shared(request: GenerationFields) -> None:
@@ -246,12 +214,4 @@ def _check_shared(request: GenerationFields) -> None:
     if len(stops) > MAX_STOPS:
         raise BadRequestError(
             f"'stop' holds {len(stops)} texts, expected at most {MAX_STOPS}.", param="stop"
-        )
-
-
-def check_range(param: str, value: float | None, low: float, high: float) -> None:
-    """Refuse a number outside [low, high] with an error that names the parameter; None is none."""
-    if value is not None and not low <= value <= high:
-        raise BadRequestError(
-            f"Invalid value for '{param}': {value} is not between {low} and {high}.", param=param
         )
