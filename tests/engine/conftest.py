@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import zlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -43,6 +44,16 @@ def next_token(history: Sequence[int], row: SamplingRow, vocab_size: int) -> int
     while token in row.banned_token_ids:
         token = (token + 1) % vocab_size
     return token
+
+
+def logprob_of(history: Sequence[int]) -> float:
+    """Of the last token after those before it."""
+    return -zlib.crc32(repr(list(history)).encode()) / 2**32
+
+
+def hidden_of(history: Sequence[int]) -> list[float]:
+    """Two numbers that depend on all tokens."""
+    return [float(len(history)), logprob_of(history)]
 
 
 @dataclass(frozen=True)
@@ -141,10 +152,16 @@ class ScriptedRunner:
             assert (chunk.kind == "decode") == (len(chunk.token_ids) == 1)
             if chunk.kind == "verify":
                 assert len(rows) == len(chunk.token_ids)
-            for row, draft in zip(rows[1:], chunk.token_ids[1:], strict=False):
+            told = [row for row in rows if row.known_token_id is not None]
+            assert list(rows[: len(told)]) == told
+            first = len(chunk.token_ids) - len(rows)
+            for row, token in zip(told, chunk.token_ids[first + 1 :], strict=False):
+                assert row.known_token_id == token
+            chosen = rows[len(told) :]
+            for row, draft in zip(chosen[1:], chunk.token_ids[1:], strict=False):
                 assert row.output_token_ids[-1] == draft
-            first = [[*row.prompt_token_ids, *row.output_token_ids] for row in rows[:1]]
-            known.append(first[0] if first else [])
+            texts = [[*row.prompt_token_ids, *row.output_token_ids] for row in chosen[:1]]
+            known.append(texts[0] if texts else [])
         return Submitted(
             runner=self,
             slots=[chunk.sequence_slot for chunk in batch.chunks],
@@ -176,7 +193,8 @@ class ScriptedRunner:
             assert before is not None
             assert row.step == len(step.known[index]) - len(row.prompt_token_ids) + 1
             place = before.slots.index(step.slots[index])
-            assert len(before.rows[place]) == 1
+            chosen = [r for r in before.rows[place] if r.known_token_id is None]
+            assert len(chosen) == 1
             assert step.starts[index] == before.starts[place] + len(before.token_ids[place])
 
     def _compute(self, step: Submitted) -> None:
@@ -191,7 +209,7 @@ class ScriptedRunner:
         for index, rows in enumerate(step.rows):
             end = step.starts[index] + len(step.token_ids[index])
             first = end + 1 - len(rows)
-            if rows:
+            if step.known[index] and len(rows) == 1:
                 history, known = self._history(step.tables[index], first), step.known[index]
                 assert history[: len(known)] == known
                 assert len(history) - len(known) == step.token_ids[index].count(PENDING_TOKEN)
@@ -203,13 +221,16 @@ class ScriptedRunner:
             if chunk.kind == "verify":
                 sampled = list(accepted(chunk, sampled))[: self.most_accepted]
             elif sampled:
-                self.last_tokens[step.slots[index]] = sampled[0].token_id
+                self.last_tokens[step.slots[index]] = sampled[-1].token_id
             step.answers.append(sampled)
 
     def _sample(self, history: Sequence[int], row: SamplingRow) -> SampledToken:
-        token = next_token(history, row, self.vocab_size)
-        logprob = None if row.logprobs is None else -0.5
-        return SampledToken(token, logprob, [(token, -0.5)] * (row.logprobs or 0))
+        token = row.known_token_id
+        if token is None:
+            token = next_token(history, row, self.vocab_size)
+        logprob = None if row.logprobs is None else logprob_of([*history, token])
+        hidden = hidden_of(history) if row.wants_hidden else None
+        return SampledToken(token, logprob, [(token, -0.5)] * (row.logprobs or 0), hidden)
 
     def logits(self, token_ids: Sequence[int]) -> list[list[float]]:
         return [[float(token)] * self.vocab_size for token in token_ids]
@@ -279,6 +300,8 @@ class Harness:
     expected_tokens = staticmethod(expected_tokens)
     run_to_end = staticmethod(run_to_end)
     tokens_of = staticmethod(tokens_of)
+    logprob_of = staticmethod(logprob_of)
+    hidden_of = staticmethod(hidden_of)
 
     @staticmethod
     def core(runner: ScriptedRunner | None = None, **options: object) -> EngineCore:
@@ -287,7 +310,7 @@ class Harness:
 
     @staticmethod
     def request(request_id: str, prompt: Sequence[int], **params: object) -> Request:
-        outer = {k: params.pop(k) for k in ("priority", "cache_salt") if k in params}
+        outer = {k: params.pop(k) for k in ("priority", "cache_salt", "query") if k in params}
         params.setdefault("temperature", 0.0)
         return Request(
             request_id=request_id,

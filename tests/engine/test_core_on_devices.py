@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import random
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
 from zse.engine.core import EngineCore
+from zse.engine.reading import PromptQuery
 from zse.engine.request import Request, SamplingParams
 from zse.models.runner import load_runner
 from zse.options import load_options
@@ -163,4 +165,56 @@ def test_logits_agree_with_the_tokens_that_the_engine_chooses(open_core, answers
     assert tuple(logits.shape) == (len(prompt) + len(answer), core.runner.vocab_size)
     chosen = logits[len(prompt) - 1 : -1].argmax(dim=-1).tolist()
     assert chosen == answer
+    core.close()
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"max_batch_tokens": 7}], ids=["one batch", "small chunks"]
+)
+def test_log_probabilities_of_a_prompt_are_those_of_its_logits(open_core, answers_alone, options):
+    core = open_core(**options)
+    query = PromptQuery(logprobs=2)
+    for index, prompt in enumerate(PROMPTS):
+        request = greedy(f"r{index}", prompt)
+        core.add_request(replace(request, query=query if index % 2 else None))
+    reports, answers = {}, {}
+    while core.has_work:
+        for event in core.step():
+            answers.setdefault(event.request_id, []).append(event.token_id)
+            if event.report is not None:
+                reports[event.request_id] = event.report
+    assert [answers[f"r{index}"] for index in range(len(PROMPTS))] == answers_alone
+    assert sorted(reports) == [f"r{index}" for index in range(1, len(PROMPTS), 2)]
+    for index in range(1, len(PROMPTS), 2):
+        prompt = PROMPTS[index]
+        expected = torch.log_softmax(torch.as_tensor(np.asarray(core.logits(prompt))), -1)
+        tokens = reports[f"r{index}"].tokens
+        assert [token.token_id for token in tokens] == prompt[1:]
+        for place, token in enumerate(tokens):
+            row = expected[place]
+            assert token.logprob == pytest.approx(float(row[token.token_id]), abs=0.05)
+            assert token.top[0][1] == pytest.approx(float(row.max()), abs=0.05)
+    core.close()
+
+
+def test_a_prompt_becomes_a_vector_and_nothing_is_generated(open_core):
+    core = open_core()
+    prompts = [[7], list(range(40)), [*range(35), 1, 2, 3, 4, 5]]
+    for index, prompt in enumerate(prompts):
+        for pooling in ("last", "mean"):
+            query = PromptQuery(pooling=pooling, generates=False)
+            request = greedy(f"{pooling}{index}", prompt)
+            core.add_request(replace(request, query=query))
+    vectors = {}
+    while core.has_work:
+        for event in core.step():
+            assert (event.token_id, event.finish_reason) == (None, "length")
+            vectors[event.request_id] = torch.tensor(list(event.report.vector))
+    assert core.stats().generated_tokens == 0
+    for index, prompt in enumerate(prompts):
+        last, mean = vectors[f"last{index}"], vectors[f"mean{index}"]
+        assert last.shape == mean.shape == (core.runner.spec.hidden_size,)
+        # A prompt of one token has one state; the last state of a longer one is another.
+        assert torch.allclose(last, mean, atol=1e-3) == (len(prompt) == 1)
+    assert not torch.allclose(vectors["mean1"], vectors["mean2"], atol=1e-3)
     core.close()

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from zse.engine.reading import PromptQuery
 
 
 @dataclass(frozen=True)
@@ -18,6 +21,7 @@ class Arrival:
     seed: int | None
     min_tokens: int
     has_penalty: bool
+    query: PromptQuery | None
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,16 @@ arrivals = st.builds(
     seed=st.one_of(st.none(), st.integers(0, 5)),
     min_tokens=st.sampled_from([0, 0, 1]),
     has_penalty=st.sampled_from([False, False, True]),
+    query=st.sampled_from(
+        [
+            None,
+            None,
+            PromptQuery(logprobs=0),
+            PromptQuery(logprobs=1, generates=False),
+            PromptQuery(pooling="mean", generates=False),
+            PromptQuery(pooling="last", generates=False),
+        ]
+    ),
 )
 traces = st.lists(
     st.one_of(arrivals, st.builds(Abort, st.integers(0, 20)), st.just("step")), max_size=40
@@ -77,6 +91,7 @@ def request_of(engine, name, arrival):
         temperature=0.0 if arrival.seed is None else 1.0,
         seed=arrival.seed,
         presence_penalty=float(arrival.has_penalty),  # the model takes no notice, the engine does
+        query=arrival.query,
     )
 
 
@@ -92,6 +107,29 @@ def guess(engine, core, num_drafts):
         )
         drafts = [*want[num_output:], 0, 0][:num_drafts]
         sequence.drafts = [1 if (num_output + i) % 4 == 3 else t for i, t in enumerate(drafts)]
+
+
+def check_report(engine, request, events):
+    """What was asked of a prompt is told once, with the first choice's first event."""
+    own = [e for e in events if e.request_id == request.request_id]
+    reports = [e.report for e in own if e.report]
+    first = next(e for e in own if e.index == 0)
+    if request.query is None or (first.finish_reason == "abort"):
+        assert not reports
+        return
+    assert [first.report] == reports
+    prompt, count = request.prompt_token_ids, len(request.prompt_token_ids)
+    states = [engine.hidden_of(prompt[:end]) for end in range(1, count + 1)]
+    told = [(t.token_id, t.logprob) for t in reports[0].tokens]
+    wanted = [(prompt[i], engine.logprob_of(prompt[: i + 1])) for i in range(1, count)]
+    assert told == (wanted if request.query.logprobs is not None else [])
+    if request.query.pooling is None:
+        assert reports[0].vector is None
+    elif request.query.pooling == "last":
+        assert reports[0].vector == states[-1]
+    else:
+        means = [sum(state[i] for state in states) / count for i in range(2)]
+        assert reports[0].vector == pytest.approx(means)
 
 
 def check_accounting(core):
@@ -127,11 +165,14 @@ def test_every_request_of_a_random_trace_ends_with_the_tokens_it_gets_alone(
         assert core.stats().steps < 4000, "a request starves"
 
     for request in requests:
+        check_report(engine, request, events)
         for index in range(request.params.n):
             got = engine.tokens_of(events, request.request_id, index)
             want = engine.expected_tokens(
                 request.prompt_token_ids, request.params, index=index, vocab_size=11, eos=(0,)
             )
+            if request.query is not None and not request.query.generates:
+                want = []
             ends = [
                 e.finish_reason
                 for e in events

@@ -78,7 +78,8 @@ class StepBatch:
     chunks: Sequence[SequenceChunk]
     sampling: Sequence[Sequence[SamplingRow]]
     """``sampling[i]`` has a row for each token of ``chunks[i]`` whose successor is asked for: none,
-    the last one, or, of a ``verify`` chunk, all."""
+    the last one or, of a ``verify`` chunk, all. Before the last one others may stand whose
+    successors are known (``known_token_id``)."""
 
 
 class SampledToken(NamedTuple):
@@ -92,6 +93,8 @@ class SampledToken(NamedTuple):
     logprob: float | None = None
     top: Sequence[tuple[int, float]] = ()
     """(token id, log-probability), likeliest first."""
+    hidden: Sequence[float] | None = None
+    """float32 [hidden]: the normed state that it was chosen from, where the row wants it."""
 
 
 Answers: TypeAlias = "Sequence[Sequence[SampledToken]]"
@@ -149,7 +152,9 @@ def check_batch(
         )
     for chunk, rows in zip(batch.chunks, batch.sampling, strict=True):
         count, kind = len(chunk.token_ids), chunk.kind
-        if len(rows) > (count if kind == "verify" else 1) or (kind == "decode" and count > 1):
+        num_chosen = sum([row.known_token_id is None for row in rows])
+        most_chosen = count if kind == "verify" else 1
+        if num_chosen > most_chosen or len(rows) > count or (kind == "decode" and count > 1):
             raise EngineError(f"a {kind} chunk has {count} tokens and {len(rows)} sampling rows")
         start, blocks = chunk.start_position, chunk.block_table
         needed = -(-(start + count) // block_size)

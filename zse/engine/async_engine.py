@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
 
     from zse.engine.core import EngineCore, EngineStats
+    from zse.engine.reading import PromptQuery
     from zse.engine.request import TokenEvent
     from zse.text.tokenizer import Tokenizer
 
@@ -95,7 +96,12 @@ class AsyncEngine:
     def stats(self) -> EngineStats:
         return self._core.stats()
 
-    def check(self, prompt_token_ids: Sequence[int], params: SamplingParams) -> None:
+    def check(
+        self,
+        prompt_token_ids: Sequence[int],
+        params: SamplingParams,
+        query: PromptQuery | None = None,
+    ) -> None:
         """Refuse what ``generate`` would refuse, before a response has begun.
 
         Raises:
@@ -104,7 +110,7 @@ class AsyncEngine:
             ShuttingDownError: The engine is draining.
         """
         self._refuse_when_down()
-        self._core.check(prompt_token_ids, params)
+        self._core.check(prompt_token_ids, params, query)
 
     async def generate(
         self,
@@ -113,6 +119,7 @@ class AsyncEngine:
         request_id: str = "",
         priority: int = 0,
         cache_salt: str = "",
+        query: PromptQuery | None = None,
     ) -> AsyncGenerator[Delta, None]:
         """Stream the answer to a request, whose ``request_id`` another may share.
 
@@ -125,13 +132,14 @@ class AsyncEngine:
             ZSEError: As ``check``, and EngineError when the engine crashes on the way.
         """
         params = params or SamplingParams()
-        self.check(prompt_token_ids, params)
+        self.check(prompt_token_ids, params, query)
         request = Request(
             request_id=f"{request_id}/{uuid.uuid4().hex}",
             prompt_token_ids=prompt_token_ids,
             params=params,
             priority=priority,
             cache_salt=cache_salt,
+            query=query,
         )
         stream = _Stream(request, self.tokenizer)
         self._open(stream)

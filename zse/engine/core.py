@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from zse.engine.admission import check_request, resolve_max_tokens
 from zse.engine.pipeline import StepPipeline
+from zse.engine.reading import PromptReading
 from zse.engine.request import Request, TokenEvent
 from zse.engine.scheduler import Scheduler, rank_of
 from zse.engine.sequence import Sequence, seed_of_choice
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence as TokenIds
 
     from zse.backends.types import LogitRows, SampledToken
+    from zse.engine.reading import PromptQuery, PromptReport
     from zse.engine.request import SamplingParams
     from zse.engine.scheduler import ScheduledChunk
     from zse.models.runner import ModelRunner
@@ -116,11 +118,21 @@ class EngineCore:
         return min(self.max_context, self.runner.num_blocks * self.runner.block_size + 1)
 
     @property
+    def num_cells(self) -> int:
+        """Longest prompt in tokens that can be read, where nothing follows it."""
+        return min(self.max_context, self.runner.num_blocks * self.runner.block_size)
+
+    @property
     def has_work(self) -> bool:
         """Whether a step has anything to do or to report."""
         return bool(self._pending or self._requests or self._pipeline.is_busy)
 
-    def check(self, prompt_token_ids: TokenIds[int], params: SamplingParams) -> int:
+    def check(
+        self,
+        prompt_token_ids: TokenIds[int],
+        params: SamplingParams,
+        query: PromptQuery | None = None,
+    ) -> int:
         """Return how many tokens may be generated. Touches no state: any thread may call it.
 
         Raises:
@@ -129,11 +141,12 @@ class EngineCore:
             CapacityError: They exceed the KV pool.
         """
         check_request(prompt_token_ids, params, vocab_size=self.runner.vocab_size)
+        generates = query is None or query.generates
         return resolve_max_tokens(
             len(prompt_token_ids),
-            params.max_tokens,
+            params.max_tokens if generates else 0,
             max_context=self.max_context,
-            capacity_tokens=self.capacity_tokens,
+            capacity_tokens=self.capacity_tokens if generates else self.num_cells,
         )
 
     def add_request(self, request: Request) -> None:
@@ -145,7 +158,7 @@ class EngineCore:
         """
         if request.request_id in self._requests:
             raise UsageError(f"request {request.request_id!r} is running already")
-        max_tokens = self.check(request.prompt_token_ids, request.params)
+        max_tokens = self.check(request.prompt_token_ids, request.params, request.query)
         sequences = self._sequences_of(request, max_tokens)
         self._requests[request.request_id] = sequences
         self._num_prompt_tokens += len(request.prompt_token_ids)
@@ -183,7 +196,11 @@ class EngineCore:
         self._num_steps += bool(finished)
         for chunk, answer in finished:
             self._num_computed_tokens += chunk.num_tokens
-            if chunk.num_wanted and chunk.sequence.finish_reason is None:
+            if chunk.sequence.finish_reason is not None:
+                continue
+            if chunk.num_read:
+                answer = _read_prompt(chunk, answer)
+            if chunk.num_wanted:
                 events.extend(self._accept(chunk, answer))
         return events
 
@@ -248,12 +265,13 @@ class EngineCore:
                 request=request,
                 index=index,
                 seed=seed_of_choice(seed, index),
-                max_tokens=max_tokens,
+                max_tokens=max(max_tokens, 1),  # the end of a prompt is known by its answer
                 end_token_ids=frozenset((*end_of_answer, *params.stop_token_ids)),
                 rank=rank,
                 leader=sequences[0] if sequences else None,
                 prompt_token_ids=list(request.prompt_token_ids),
                 token_ids=list(request.prompt_token_ids),
+                reading=_reading_of(request) if index == 0 else None,
             )
             sequences.append(sequence)
         return sequences
@@ -271,6 +289,10 @@ class EngineCore:
                 f"the runner sampled {num_answered} tokens where {num_wanted} were asked for"
             )
         sequence.answered(num_wanted, num_answered)
+        query = sequence.request.query
+        if query is not None and not query.generates:
+            return [self._end_with_prompt(sequence, answer[0])]
+        report = _report_of(sequence, answer[0]) if query is not None else None
         events: list[TokenEvent] = []
         for sampled in answer:
             sequence.append(sampled.token_id)
@@ -286,14 +308,29 @@ class EngineCore:
                     finish_reason=reason,
                     is_stop_token=reason == "stop",
                     cached_tokens=sequence.cached_tokens or 0,
+                    report=report,
                 )
             )
+            report = None
             if reason is not None:
                 self._retire(sequence)
                 return events
         if sequence.num_pending:
             self._scheduler.commit(sequence)  # the token may have filled a block in flight
         return events
+
+    def _end_with_prompt(self, sequence: Sequence, sampled: SampledToken) -> TokenEvent:
+        sequence.finish_reason = "length"
+        report = _report_of(sequence, sampled)
+        self._retire(sequence)
+        return TokenEvent(
+            request_id=sequence.request.request_id,
+            index=sequence.index,
+            token_id=None,
+            finish_reason="length",
+            cached_tokens=sequence.cached_tokens or 0,
+            report=report,
+        )
 
     def _retire(self, sequence: Sequence) -> None:
         self._scheduler.remove(sequence)
@@ -302,3 +339,23 @@ class EngineCore:
         siblings.remove(sequence)
         if not siblings:
             del self._requests[request_id]
+
+
+def _reading_of(request: Request) -> PromptReading | None:
+    return PromptReading(request.query, request.prompt_token_ids) if request.query else None
+
+
+def _report_of(sequence: Sequence, first: SampledToken) -> PromptReport | None:
+    """Return what was asked of a prompt when its first token has come, and None ever after."""
+    reading, sequence.reading = sequence.reading, None
+    return None if reading is None else reading.report(first)
+
+
+def _read_prompt(chunk: ScheduledChunk, answer: TokenIds[SampledToken]) -> TokenIds[SampledToken]:
+    """Hand what is told of known tokens to the reading of their prompt; return what follows."""
+    if len(answer) < chunk.num_read:
+        raise EngineError(f"the runner answered {len(answer)} of {chunk.num_read} known tokens")
+    reading = chunk.sequence.reading
+    assert reading is not None
+    reading.read(answer[: chunk.num_read])
+    return answer[chunk.num_read :]

@@ -12,6 +12,7 @@ from zse.text.stop import StopChecker
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from zse.engine.reading import PromptReport
     from zse.engine.request import FinishReason, Request, SamplingParams, TokenEvent
     from zse.text.tokenizer import Tokenizer
 
@@ -53,6 +54,8 @@ class Delta(NamedTuple):
     cached_tokens: int = 0
     stop: str | None = None
     """The stop string that ended the choice; None when something else did."""
+    report: PromptReport | None = None
+    """What was asked of the prompt, on the first delta of the first choice."""
 
 
 class ChoiceText:
@@ -70,6 +73,7 @@ class ChoiceText:
         self._num_tokens = 0
         self._token_ids: list[int] = []
         self._logprobs: list[TokenLogprob] = []
+        self._report: PromptReport | None = None
         self.is_finished = False
 
     def push(self, event: TokenEvent) -> Delta | None:
@@ -77,6 +81,8 @@ class ChoiceText:
         if self.is_finished:
             return None
         text, reason = "", event.finish_reason
+        if event.report is not None:
+            self._report = event.report
         if event.token_id is not None:
             self._num_tokens += 1
             self._token_ids.append(event.token_id)
@@ -101,6 +107,7 @@ class ChoiceText:
         logprobs: Sequence[TokenLogprob] = ()
         if self._logprobs:
             logprobs, self._logprobs = self._logprobs, []
+        report, self._report = self._report, None
         return Delta(
             self._index,
             text,
@@ -110,6 +117,7 @@ class ChoiceText:
             self._num_prompt_tokens,
             cached_tokens,
             self._stop.found if self._stop is not None else None,
+            report,
         )
 
     def _note_logprob(self, event: TokenEvent) -> None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from zse.backends.operations import PendingStep
     from zse.backends.types import SampledToken
     from zse.engine.scheduler import ScheduledChunk, Scheduler
+    from zse.kernels.lm_head_sample.row import SamplingRow
     from zse.models.runner import ModelRunner
 
 logger = logging.getLogger(__name__)
@@ -82,11 +83,18 @@ class StepPipeline:
             return None
         batch = StepBatch(
             chunks=[_chunk_for_runner(chunk) for chunk in chunks],
-            sampling=[chunk.sequence.sampling_rows(chunk.num_wanted) for chunk in chunks],
+            sampling=[_rows_of(chunk) for chunk in chunks],
         )
         step = self._runner.submit(batch)
         self._scheduler.submitted(chunks)
         return chunks, step
+
+
+def _rows_of(chunk: ScheduledChunk) -> list[SamplingRow]:
+    rows = chunk.sequence.sampling_rows(chunk.num_wanted)
+    if chunk.num_read and (reading := chunk.sequence.reading) is not None:
+        return reading.rows(chunk.num_read) + rows
+    return rows
 
 
 def _chunk_for_runner(chunk: ScheduledChunk) -> SequenceChunk:

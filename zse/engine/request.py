@@ -18,6 +18,8 @@ from zse.records import record
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from zse.engine.reading import PromptQuery, PromptReport
+
 FinishReason = Literal["stop", "length", "abort"]
 
 SET_BY_MODEL = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
@@ -80,6 +82,8 @@ class Request:
     """Higher goes first; waiting raises it, so a low one is late and never forgotten."""
     cache_salt: str = ""
     """Prefixes are shared only between requests with the same salt."""
+    query: PromptQuery | None = None
+    """What is to be told of the prompt itself."""
 
 
 class TokenEvent(NamedTuple):
@@ -89,7 +93,7 @@ class TokenEvent(NamedTuple):
     index: int  # type: ignore[assignment]  # hides tuple.index, which nobody calls
     """Which of the ``n`` choices."""
     token_id: int | None
-    """None only when the choice was aborted."""
+    """None when the choice was aborted, or ended with its prompt."""
     logprob: float | None = None
     top: Sequence[tuple[int, float]] = ()
     """Likeliest alternatives as (token id, log-probability)."""
@@ -98,6 +102,8 @@ class TokenEvent(NamedTuple):
     """The token ended the answer and is no part of its text."""
     cached_tokens: int = 0
     """Prompt tokens whose KV was reused."""
+    report: PromptReport | None = None
+    """What was asked of the prompt: with the first event of the first choice."""
 
 
 def _tuple_of(value: object, kind: type) -> tuple[object, ...]:

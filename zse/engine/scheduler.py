@@ -18,6 +18,7 @@ being checked sits that step out: where it goes on is not known.
 from __future__ import annotations
 
 import bisect
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from zse.backends.types import MAX_DRAFTS, kind_of
@@ -40,6 +41,8 @@ class ScheduledChunk(NamedTuple):
     num_wanted: int
     """Tokens asked for: one where the chunk reaches the sequence's last token, with drafts one for
     each of its tokens."""
+    num_read: int = 0
+    """Tokens before these that are asked about, though their successors are known."""
 
 
 @record
@@ -127,6 +130,8 @@ class Scheduler:
             sequence.num_computed = chunk.start + chunk.num_tokens
             self.commit(sequence)
             sequence.num_pending += chunk.num_wanted
+            if sequence.reading is not None:
+                sequence.reading.num_asked += chunk.num_read
             sequence.drafts = ()
 
     def done(self) -> None:
@@ -156,15 +161,14 @@ class Scheduler:
 
     def _fill(self, chunks: list[ScheduledChunk]) -> list[ScheduledChunk]:
         """Spend what decodes leave of the budget on drafts, prompts in progress, then arrivals."""
-        self._add_drafts(chunks)
+        num_drafts = self._add_drafts(chunks)
         budget = self._max_batch_tokens - sum([chunk.num_tokens for chunk in chunks])
+        room = _Room(num_tokens=budget, num_read=MAX_DRAFTS - num_drafts)
         for sequence in self.running:
-            if budget and sequence.num_remaining > 1:
-                chunks.append(_chunk_of(sequence, budget))
-                budget -= chunks[-1].num_tokens
-        while budget and (admitted := self._admit_next()) is not None:
-            chunks.append(_chunk_of(admitted, budget))
-            budget -= chunks[-1].num_tokens
+            if room.num_tokens and sequence.num_remaining > 1:
+                room.add(sequence, chunks)
+        while room.num_tokens and (admitted := self._admit_next()) is not None:
+            room.add(admitted, chunks)
         return chunks
 
     def _schedule_decodes(self) -> list[ScheduledChunk]:
@@ -190,21 +194,23 @@ class Scheduler:
                 return None  # somebody must be preempted, and that takes a host that knows all
         return chunks
 
-    def _add_drafts(self, chunks: list[ScheduledChunk]) -> None:
+    def _add_drafts(self, chunks: list[ScheduledChunk]) -> int:
         """Let decode chunks check their sequences' drafts, as far as there is room for them.
 
-        Everybody's next token has its place and its block before any draft gets one.
+        Everybody's next token has its place and its block before any draft gets one. Returns how
+        many are checked.
         """
-        most = min(MAX_DRAFTS, self._max_batch_tokens - len(self.running))
+        most = left = min(MAX_DRAFTS, self._max_batch_tokens - len(self.running))
         for index, chunk in enumerate(chunks):
             sequence = chunk.sequence
             if not sequence.drafts or sequence.num_pending:
                 continue
-            num_drafts = min(len(sequence.drafts), most, sequence.num_left - 1)
+            num_drafts = min(len(sequence.drafts), left, sequence.num_left - 1)
             if num_drafts > 0 and self._has_room(sequence, num_drafts):
                 length = 1 + num_drafts
                 chunks[index] = ScheduledChunk(sequence, chunk.start, length, "verify", length)
-                most -= num_drafts
+                left -= num_drafts
+        return most - left
 
     def _has_room(self, sequence: Sequence, num_drafts: int = 0) -> bool:
         table = sequence.table
@@ -243,6 +249,7 @@ class Scheduler:
             num_parent_tokens=len(sequence.prompt_token_ids),
             # A block for each running sequence: admitting must not force a preemption at once.
             num_reserved=len(self.running),
+            most_reused=None if sequence.reading is None else sequence.reading.most_reused,
         )
         if table is None:
             return None
@@ -283,13 +290,27 @@ class Scheduler:
             self._free_slots.append(item.slot)
 
 
-def _chunk_of(sequence: Sequence, budget: int) -> ScheduledChunk:
-    num_remaining = sequence.num_remaining
-    num_tokens = min(num_remaining, budget)
-    return ScheduledChunk(
-        sequence,
-        sequence.num_computed,
-        num_tokens,
-        kind_of(num_tokens),
-        int(num_tokens == num_remaining),
-    )
+@dataclass(kw_only=True)
+class _Room:
+    """What prompts may still take of a step."""
+
+    num_tokens: int
+    num_read: int
+    """Tokens that may be asked about though their successors are known."""
+
+    def add(self, sequence: Sequence, chunks: list[ScheduledChunk]) -> None:
+        """Add the next chunk of a prompt; none where it may ask about no token."""
+        start, num_read = sequence.num_computed, 0
+        num_tokens = min(sequence.num_remaining, self.num_tokens)
+        if (reading := sequence.reading) is not None:
+            num_read = reading.num_rows(start + num_tokens)
+            if num_read > self.num_read:
+                num_read = self.num_read
+                num_tokens = reading.num_asked + num_read - start
+        if num_tokens <= 0:
+            return
+        num_wanted = int(num_tokens == sequence.num_remaining)
+        kind = kind_of(num_tokens)
+        chunks.append(ScheduledChunk(sequence, start, num_tokens, kind, num_wanted, num_read))
+        self.num_tokens -= num_tokens
+        self.num_read -= num_read

@@ -12,6 +12,7 @@ from zse.kernels.lm_head_sample.row import SamplingRow
 if TYPE_CHECKING:
     from collections.abc import Sequence as TokenIds
 
+    from zse.engine.reading import PromptReading
     from zse.engine.request import FinishReason, Request
     from zse.kv.cache import BlockTable
 
@@ -54,6 +55,8 @@ class Sequence:
     cached_tokens: int | None = None
     """Prompt tokens reused when it first ran; None before."""
     finish_reason: FinishReason | None = None
+    reading: PromptReading | None = None
+    """What is told of its prompt, if anything is."""
     _row: SamplingRow = field(init=False)
 
     def __post_init__(self) -> None:
@@ -62,6 +65,7 @@ class Sequence:
             seed=self.seed,
             prompt_token_ids=self.prompt_token_ids,
             output_token_ids=self.output_token_ids,
+            wants_hidden=self.reading is not None and self.reading.wants_hidden,
         )
 
     @property

@@ -70,6 +70,7 @@ class KVCache:
         parent: BlockTable | None = None,
         num_parent_tokens: int = 0,
         num_reserved: int = 0,
+        most_reused: int | None = None,
     ) -> BlockTable | None:
         """Make the block table of a sequence, reusing what is cached.
 
@@ -81,11 +82,13 @@ class KVCache:
             parent: Table of a running sequence that begins with the same tokens.
             num_parent_tokens: Tokens at its start that are equal and computed.
             num_reserved: Blocks that must stay available afterwards.
+            most_reused: Tokens that may be reused at most; None is any number.
 
         Returns:
             A table with room for all tokens, or None (and nothing taken) when there is no room.
         """
-        num_reusable = (len(token_ids) - 1) // self.block_size
+        most = len(token_ids) - 1 if most_reused is None else min(most_reused, len(token_ids) - 1)
+        num_reusable = most // self.block_size
         reused = self._reusable(token_ids, namespace, num_reusable)
         if parent is not None:
             num_shared = min(num_parent_tokens // self.block_size, num_reusable)

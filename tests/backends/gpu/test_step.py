@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
+import torch
 
 from zse.backends.gpu.graphs import room_for
 from zse.backends.gpu.inputs import InputShape
 from zse.backends.gpu.step import StepLimits, plan_step, shape_of, write_inputs
+from zse.backends.gpu.transfers import floats_of_bfloat16
 from zse.backends.types import PENDING_TOKEN, SequenceChunk, StepBatch, kind_of
 from zse.errors import EngineError
 from zse.kernels.lm_head_sample.row import SamplingRow
@@ -86,6 +90,34 @@ def test_every_token_of_a_chunk_of_drafts_is_sampled_and_none_of_them_goes_on_by
     assert written.numbers(written.at.wanted, 4) == [0, 1, 2, 3]
     assert written.numbers(written.at.sampling.slots, 4) == [1, *[LIMITS.max_slots] * 3]
     assert written.numbers(written.at.prefill_positions, 3) == [10, 11, 12]
+
+
+def test_known_tokens_are_chosen_to_be_told_of_and_only_the_last_row_goes_on():
+    told = [replace(GREEDY, known_token_id=token, logprobs=0) for token in (6, 7)]
+    batch = StepBatch(
+        chunks=[chunk([5, 6, 7], 10, 0), chunk([8], 40, 1)], sampling=[[*told, GREEDY], [GREEDY]]
+    )
+    written = Written(batch)
+    assert written.plan.kind == "prefill"
+    assert written.plan.sampling_kind.adjusted
+    assert written.numbers(written.at.wanted, 4) == [0, 1, 2, 3]
+    assert written.numbers(written.at.sampling.slots, 4) == [1, 8, 8, 0]
+    assert written.numbers(written.at.sampling.entry_row, 2) == [1, 2]
+    assert written.numbers(written.at.sampling.entry_token, 2) == [6, 7]
+    additions = written.numbers(written.at.sampling.entry_add, 2, "f")
+    assert min(additions) > 1e29
+
+
+def test_a_chunk_has_no_more_known_successors_than_tokens():
+    told = replace(GREEDY, known_token_id=6)
+    with pytest.raises(EngineError, match="a prefill chunk has 2 tokens and 3 sampling rows"):
+        plan_step(StepBatch(chunks=[chunk([5, 6], 0, 0)], sampling=[[told] * 3]), LIMITS)
+
+
+def test_a_state_of_16_bits_is_read_exactly():
+    values = torch.tensor([1.5, -2.25, 3e38, 0.0, -1e-38], dtype=torch.bfloat16)
+    data = bytes(values.view(torch.uint8).tolist())
+    assert list(floats_of_bfloat16(data)) == values.float().tolist()
 
 
 def test_logits_are_those_of_every_token_of_the_chunks_that_want_them():

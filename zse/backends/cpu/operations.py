@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
     from zse.backends.cpu.step import Step
     from zse.backends.cpu.weights import BoundLinear, BoundNorm, Weights
-    from zse.backends.types import Answers
+    from zse.backends.types import Answers, SampledToken
+    from zse.kernels.lm_head_sample.row import SamplingRow
     from zse.models.spec import AttentionSpec, HeadSpec, LayerSpec, MLPSpec, ModelSpec
 
 _ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -137,11 +138,17 @@ class CPUOperations:
         if not step.sampled_rows:
             return [()] * len(batch.chunks)
         rows = self.ends.final_norm(residual[step.sampled_rows])
-        logits = iter(_scaled(self.ends.head.each_row(rows), head))
+        logits = _scaled(self.ends.head.each_row(rows), head)
+        asked = zip(logits, rows, strict=True)
         return [
-            accepted(chunk, [sample(next(logits), how) for how in sampling])
+            accepted(chunk, [_choose(*next(asked), how) for how in sampling])
             for chunk, sampling in zip(batch.chunks, batch.sampling, strict=True)
         ]
+
+
+def _choose(logits: torch.Tensor, hidden: torch.Tensor, how: SamplingRow) -> SampledToken:
+    chosen = sample(logits, how)
+    return chosen._replace(hidden=hidden.tolist()) if how.wants_hidden else chosen
 
 
 def _activate(joined: torch.Tensor, mlp: MLPSpec) -> torch.Tensor:

@@ -23,8 +23,10 @@ if TYPE_CHECKING:
 
 def sample(logits: torch.Tensor, row: SamplingRow) -> SampledToken:
     """Choose one token by logits float32 [vocab], which stay as they are."""
-    adjusted = _adjust(logits, row)
-    token_id = int(adjusted.argmax()) if row.is_greedy else _draw(adjusted, row)
+    token_id = row.known_token_id
+    if token_id is None:
+        adjusted = _adjust(logits, row)
+        token_id = int(adjusted.argmax()) if row.is_greedy else _draw(adjusted, row)
     if row.logprobs is None:
         return SampledToken(token_id=token_id)
     return _with_logprobs(logits, token_id, row.logprobs)

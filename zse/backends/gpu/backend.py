@@ -20,7 +20,7 @@ from zse.backends.gpu.kv_pool import BLOCK_SIZE, KVPool
 from zse.backends.gpu.operations import GPUOperations
 from zse.backends.gpu.scratch import Scratch
 from zse.backends.gpu.step import StepPlan, plan_step, shape_of, write_inputs
-from zse.backends.gpu.transfers import ResultRing, StagingRing
+from zse.backends.gpu.transfers import DeviceRows, ResultRing, StagingRing
 from zse.backends.types import DeviceUsed, logit_rows
 from zse.kernels.lm_head_sample.arrays import SamplingKind
 
@@ -72,12 +72,19 @@ class GPUBackend(GPUOperations):
         self._gpu.make_current()
         plan = plan_step(batch, self._limits)
         fits_a_graph = len(plan.decode) <= MAX_BUCKET and len(plan.entries.rows) <= ENTRY_ROOMS[-1]
-        if plan.kind == "decode" and fits_a_graph:
+        if plan.kind == "decode" and fits_a_graph and not plan.wants_hidden:
             self._replay(plan, forward)
-        else:
-            step = self._begin(plan, self._memory.cache)
-            forward(self, step)
-        return self._result_ring.receive(plan, self._stream)
+            return self._result_ring.receive(plan, self._stream)
+        step = self._begin(plan, self._memory.cache)
+        forward(self, step)
+        return self._result_ring.receive(plan, self._stream, self._hidden_of(plan, step))
+
+    def _hidden_of(self, plan: StepPlan, step: Step) -> DeviceRows | None:
+        """Return where the head's inputs lie after a pass, if they are asked for."""
+        if not plan.wants_hidden:
+            return None
+        plain = step.scratch.plain(step.shape.wanted, self._model.spec.hidden_size)
+        return DeviceRows(address=plain.values, rows=plain.rows, columns=plain.columns)
 
     def warm(self, forward: Forward) -> None:
         """Capture the step of a single greedy sequence, so that the first answer finds it.
@@ -101,7 +108,9 @@ class GPUBackend(GPUOperations):
                 self._eager_inputs.free()  # the driver waits for steps that still read it
             self._eager_inputs = self._gpu.allocate(1 << (length - 1).bit_length())
         self._send(plan, shape, self._eager_inputs.address)
-        return self._step(shape, self._eager_inputs.address, cache, plan.sampling_kind)
+        step = self._step(shape, self._eager_inputs.address, cache, plan.sampling_kind)
+        # What is told to the host stays in 16 bits.
+        return replace(step, quantized=False) if plan.wants_hidden else step
 
     def _replay(self, plan: StepPlan, forward: Forward) -> None:
         bucket = bucket_of(len(plan.decode))

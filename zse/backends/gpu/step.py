@@ -64,6 +64,8 @@ class StepPlan:
     entries: AdjustmentEntries
     wants_logits: bool
     """Whether the rows for the head are those of chunks that want logits, not the sampled ones."""
+    wants_hidden: bool
+    """Whether some row reports the state that its token is chosen from."""
 
 
 def plan_step(batch: StepBatch, limits: StepLimits) -> StepPlan:
@@ -102,6 +104,7 @@ def plan_step(batch: StepBatch, limits: StepLimits) -> StepPlan:
         sampling_kind=SamplingKind.of(rows, limits.vocab_size),
         entries=adjustment_entries(rows, _pending_rows(chunks, sampled)),
         wants_logits=any(chunk.wants_logits for chunk in chunks),
+        wants_hidden=any(row.wants_hidden for row in rows),
     )
 
 
@@ -220,11 +223,7 @@ def _write_sampling(
     if plan.wants_logits:
         return
     arrays = writer.arrays.sampling
-    # Which of a chunk's drafts stand only the host finds out: it names the last one itself.
-    slots = [
-        limits.max_slots if chunk.kind == "verify" else chunk.sequence_slot
-        for chunk in map(plan.batch.chunks.__getitem__, plan.sampled)
-    ]
+    slots = _slots_of(plan, limits.max_slots)
     writer.integers(arrays.slots, slots + [limits.max_slots] * padding)
     writer.floats(arrays.temperature, [row.temperature for row in rows] + [0.0] * padding)
     if plan.sampling_kind.random:
@@ -236,6 +235,17 @@ def _write_sampling(
         writer.floats(arrays.min_p, [row.min_p for row in rows] + [0.0] * padding)
     if plan.sampling_kind.adjusted:
         _write_adjustments(writer, plan.entries, shape)
+
+
+def _slots_of(plan: StepPlan, nobody: int) -> list[int]:
+    """Return the slot that keeps the token of each sampled row; ``nobody`` reads the last one."""
+    chunks, sampled = plan.batch.chunks, plan.sampled
+    # Which of a chunk's drafts stand only the host finds out: it names the last one itself.
+    slots = [nobody if chunks[i].kind == "verify" else chunks[i].sequence_slot for i in sampled]
+    for row, chunk in enumerate(sampled[1:]):
+        if chunk == sampled[row]:
+            slots[row] = nobody
+    return slots
 
 
 def _write_adjustments(writer: InputWriter, entries: AdjustmentEntries, shape: InputShape) -> None:

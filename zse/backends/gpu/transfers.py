@@ -15,6 +15,8 @@ from zse.records import record
 from zse.units import align_up
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from zse.backends.gpu.step import StepPlan
     from zse.backends.types import Answers
     from zse.device.gpu import Block, Event, Gpu, HostBlock, Stream
@@ -55,6 +57,19 @@ class StagingRing:
         self._next = (index + 1) % RING
 
 
+@record
+class DeviceRows:
+    """bfloat16 [rows, columns] in the device's memory."""
+
+    address: int
+    rows: int
+    columns: int
+
+    @property
+    def length_bytes(self) -> int:
+        return 2 * self.rows * self.columns
+
+
 class ResultRing:
     """Where sampled tokens are written on the device, and their way to the host.
 
@@ -81,11 +96,14 @@ class ResultRing:
             top_logprobs=top_logprobs,
         )
         self._hosts = [gpu.allocate_host(self._offsets[-1]) for _ in range(RING)]
+        self._hidden_hosts: list[HostBlock | None] = [None] * RING
         self._events = [gpu.create_event() for _ in range(RING)]
         self._next = 0
 
-    def receive(self, plan: StepPlan, stream: Stream) -> PendingResults:
-        """Copy a step's tokens to the host, behind the step."""
+    def receive(
+        self, plan: StepPlan, stream: Stream, hidden: DeviceRows | None = None
+    ) -> PendingResults:
+        """Copy a step's tokens to the host, behind the step; with them the rows of ``hidden``."""
         index = self._next
         self._next = (index + 1) % RING
         host = self._hosts[index]
@@ -93,6 +111,7 @@ class ResultRing:
         if count:
             length = self._offsets[-1] if plan.sampling_kind.logprobs else count * 4
             self._gpu.copy_to_host(host.address, self._device.address, length, stream)
+        states = self._copy_states(index, hidden, stream) if hidden else None
         self._events[index].record(stream)
         return PendingResults(
             gpu=self._gpu,
@@ -100,7 +119,20 @@ class ResultRing:
             view=host.view,
             event=self._events[index],
             offsets=tuple(self._offsets),
+            states=states,
+            state_bytes=2 * hidden.columns if hidden else 0,
         )
+
+    def _copy_states(self, index: int, hidden: DeviceRows, stream: Stream) -> memoryview:
+        host = self._hidden_hosts[index]
+        if host is None or len(host.view) < hidden.length_bytes:
+            if host is not None:
+                host.free()
+            host = self._hidden_hosts[index] = self._gpu.allocate_host(
+                _rounded(hidden.length_bytes)
+            )
+        self._gpu.copy_to_host(host.address, hidden.address, hidden.length_bytes, stream)
+        return host.view
 
 
 @record
@@ -112,6 +144,9 @@ class PendingResults:
     view: memoryview
     event: Event
     offsets: tuple[int, ...]
+    states: memoryview | None = None
+    """bfloat16 rows, one for each sampled row."""
+    state_bytes: int = 0
 
     def wait(self) -> Answers:
         self.gpu.make_current()
@@ -123,6 +158,11 @@ class PendingResults:
             else self._with_logprobs(row, tokens[row], sampling.logprobs)
             for row, sampling in enumerate(plan.sampling)
         ]
+        if self.states is not None:
+            sampled = [
+                token._replace(hidden=self._state(row)) if sampling.wants_hidden else token
+                for row, (token, sampling) in enumerate(zip(sampled, plan.sampling, strict=True))
+            ]
         if plan.kind == "decode":
             return [(token,) for token in sampled]
         answers: list[list[SampledToken]] = [[] for _ in plan.batch.chunks]
@@ -140,9 +180,21 @@ class PendingResults:
             top=[(i, value) for i, value in zip(ids, values, strict=True) if i >= 0],
         )
 
+    def _state(self, row: int) -> Sequence[float]:
+        assert self.states is not None
+        first = row * self.state_bytes
+        return floats_of_bfloat16(bytes(self.states[first : first + self.state_bytes]))
+
     def _numbers(self, part: int, kind: Literal["i", "f"]) -> memoryview[Any]:
         view: memoryview[Any] = self.view[self.offsets[part] : self.offsets[part + 1]]
         return view.cast(kind)
+
+
+def floats_of_bfloat16(data: bytes) -> memoryview[float]:
+    """Return numbers of 16 bits as float32: the same bits, and sixteen more that are 0."""
+    wide = bytearray(2 * len(data))
+    wide[2::4], wide[3::4] = data[0::2], data[1::2]
+    return memoryview(wide).cast("f")
 
 
 def _rounded(length_bytes: int) -> int:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 NO_TOKEN = -1
 _FORBIDDEN = float("-inf")
+_CERTAIN = 1e30
+"""Above every logit, and finite: log-probabilities are of the logits as they were before."""
 
 
 class PendingRuns(NamedTuple):
@@ -140,7 +142,10 @@ def adjustment_entries(
         if row is None or not row.is_adjusted:
             continue
         first = len(entries.tokens)
-        _add_known(entries, row)
+        if row.known_token_id is not None:
+            entries.add(row.known_token_id, _CERTAIN)
+        else:
+            _add_known(entries, row)
         if index in pending and row.has_penalty:
             entries.add(NO_TOKEN)
             entries.pending.first[index] = first

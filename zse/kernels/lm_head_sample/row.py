@@ -64,6 +64,10 @@ class SamplingRow(Sampling):
     history: AdjustmentHistory = field(default_factory=AdjustmentHistory, compare=False, repr=False)
     """Kept from step to step, so that a long text is not counted again for each token."""
     banned_token_ids: Collection[int] = ()
+    known_token_id: int | None = None
+    """The token that follows, where it is known: it is chosen, to tell its log-probability."""
+    wants_hidden: bool = False
+    """Report the final hidden state that the token is chosen from, too."""
 
     @classmethod
     def of_answer(cls, sampling: Sampling, **own: Any) -> SamplingRow:
@@ -99,6 +103,7 @@ class SamplingRow(Sampling):
             or (self.has_penalty and (self.step > 0 or len(self.output_token_ids) > 0))
             or len(self.logit_bias) > 0
             or len(self.banned_token_ids) > 0
+            or self.known_token_id is not None
         )
 
     def is_truncated(self, vocab: int) -> bool:
