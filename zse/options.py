@@ -302,6 +302,20 @@ class LoadFields(TypedDict, total=False):
 
 
 @record
+class AccessOptions(_Checked):
+    """Who may ask."""
+
+    public: bool = described(
+        False,
+        "A gate in front asks who comes: without keys, all may ask that reach this server",
+    )
+    api_keys: str = described(
+        "", "API keys with commas between them; admin:KEY is one of an admin", is_secret=True
+    )
+    api_keys_file: str = described("", "A mounted secret that holds API keys", unset="none")
+
+
+@record
 class ServeOptions(_Checked):
     """One start of the server."""
 
@@ -328,6 +342,7 @@ class ServeOptions(_Checked):
     drain_seconds: float = described(
         30.0, "How long SIGTERM waits for work in flight", unit="seconds", most=_INFINITE
     )
+    access: AccessOptions = AccessOptions()
     log_level: str = described("info", "What is logged", choices=LOG_LEVELS, any_case=True)
     log_format: str = described(
         "auto", "How it is logged; auto is text for a person at a terminal", choices=LOG_FORMATS

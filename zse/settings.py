@@ -150,6 +150,9 @@ class Settings:
         Path("~/.cache/zse"),
         "All that is kept for later: models, layers, kernels (under XDG_CACHE_HOME)",
     )
+    home: Path = described(
+        Path("~/.zse"), "What must not be lost: API keys and the log of who asked what"
+    )
     cache_gib: float = described(
         0.0, "Most that the whole cache may take", unit="GiB", unset="what the disk has"
     )

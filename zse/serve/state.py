@@ -20,6 +20,8 @@ from zse.errors import (
 )
 from zse.options import ServeOptions
 from zse.records import record
+from zse.serve.access.keyring import Keyring
+from zse.serve.access.policy import Access
 from zse.serve.models import DEFAULT_ALIAS, ModelTable
 from zse.serve.telemetry.metrics import Metrics
 
@@ -87,10 +89,18 @@ class AppState:
 
     Args:
         options: How much runs and waits at once, and what is told while the model is loaded.
+        access: Who may ask; everybody on this machine, by default.
     """
 
-    def __init__(self, *, ledger: Ledger, options: ServeOptions | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        ledger: Ledger,
+        options: ServeOptions | None = None,
+        access: Access | None = None,
+    ) -> None:
         self.ledger = ledger
+        self.access = access or Access(Keyring(), is_local=True)
         self.options = options or ServeOptions()
         self.metrics = Metrics(self)
         self.models = ModelTable()

@@ -36,11 +36,21 @@ class Caller:
     """The highest that a request may ask for."""
     weight: int = 1
     """Share of the engine beside other callers' where all want it."""
+    requests_per_minute: int = 0
+    """Most in any minute; 0 as many as come."""
+    tokens_per_minute: int = 0
+    """Likewise, prompts and answers together."""
+    limits_epoch: int = 0
+    """Grows when what was used is forgotten."""
 
     @property
     def tenant(self) -> str:
         """Whose work it is: callers with the same tenant share their room with each other."""
         return self.key_id
+
+    @property
+    def is_limited(self) -> bool:
+        return bool(self.requests_per_minute or self.tokens_per_minute)
 
     def may(self, scope: Scope) -> bool:
         return self.scope in (scope, "admin")
@@ -59,7 +69,9 @@ class Caller:
 
 
 ANYBODY = Caller()
-"""The caller of every request where no key exists."""
+"""The caller of every request on this machine where no key exists."""
+STRANGER = Caller(scope="inference")
+"""The caller of a request that no key was asked for, though it may come from anywhere."""
 
 
 def caller_of(scope: Mapping[str, Any]) -> Caller:

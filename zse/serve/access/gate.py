@@ -1,21 +1,94 @@
-"""The gate: says of every request who calls, before anything behind it is asked."""
+"""The gate: says of every request who calls, and sends away who may not, before a route is chosen.
+
+Denied is whatever is not allowed: paths are those that the router will read, not ``request.url``,
+which is built from the Host header that the client writes.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from zse.serve.access.caller import ANYBODY
+from starlette._utils import get_route_path
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Receive, Scope, Send
+    from collections.abc import Callable, Mapping
+
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+    from zse.errors import ZSEError
+    from zse.serve.access.policy import Access
+
+    Refuse = Callable[[ZSEError, Mapping[str, str]], ASGIApp]
+
+_CHALLENGE = {"www-authenticate": 'Bearer realm="zse"'}
+_BEARER = b"bearer "
+_PROTOCOL_PREFIXES = ("zse-api-key.", "openai-insecure-api-key.")
+PROTOCOL = "zse"
+"""What a WebSocket speaks; browsers want one answered where they offered any."""
+_MAX_SHOWN = 4
+"""More keys than any client shows at once: who tries some in one request is not listened to."""
 
 
 class Gate:
-    """Puts the caller into ``scope["state"]["caller"]``."""
+    """Puts the caller into ``scope["state"]["caller"]``, or answers 401 or 403.
 
-    def __init__(self, app: ASGIApp) -> None:
+    Args:
+        access: Decides.
+        refuse: Makes an error an answer.
+    """
+
+    def __init__(self, app: ASGIApp, *, access: Access, refuse: Refuse) -> None:
         self.app = app
+        self._access = access
+        self._refuse = refuse
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        scope.setdefault("state", {})["caller"] = ANYBODY
-        await self.app(scope, receive, send)
+        shown = _secrets_of(scope["headers"])
+        if scope["type"] == "websocket":
+            shown += _secrets_of_protocols(scope)
+            send = _answering(scope, send)
+        decision = self._access.decide(get_route_path(scope), shown[:_MAX_SHOWN])
+        scope.setdefault("state", {})["caller"] = decision.caller
+        if decision.refusal is None:
+            await self.app(scope, receive, send)
+        elif scope["type"] == "http" or "websocket.http.response" in scope.get("extensions", {}):
+            headers = _CHALLENGE if decision.refusal.http_status == 401 else {}
+            await self._refuse(decision.refusal, headers)(scope, receive, send)
+        else:
+            await send({"type": "websocket.close", "code": 1008})
+
+
+def _secrets_of(headers: list[tuple[bytes, bytes]]) -> list[bytes]:
+    found = []
+    for name, value in headers:
+        if name == b"authorization" and value[: len(_BEARER)].lower() == _BEARER:
+            found.append(value[len(_BEARER) :].strip())
+        elif name == b"x-api-key":
+            found.append(value.strip())
+    return found
+
+
+def _secrets_of_protocols(scope: Scope) -> list[bytes]:
+    """Take the keys from the protocols that a WebSocket offers: browsers can send no header."""
+    offered: list[str] = scope.get("subprotocols", [])
+    found = [
+        name[len(prefix) :].encode()
+        for name in offered
+        for prefix in _PROTOCOL_PREFIXES
+        if name.startswith(prefix)
+    ]
+    scope["subprotocols"] = [name for name in offered if not name.startswith(_PROTOCOL_PREFIXES)]
+    return found
+
+
+def _answering(scope: Scope, send: Send) -> Send:
+    """Name the protocol where a handler names none, and the client offered ours."""
+    if PROTOCOL not in scope["subprotocols"]:
+        return send
+
+    async def answering(message: Message) -> None:
+        if message["type"] == "websocket.accept" and not message.get("subprotocol"):
+            message = {**message, "subprotocol": PROTOCOL}
+        await send(message)
+
+    return answering

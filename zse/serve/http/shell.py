@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from zse.serve.access.gate import Gate
 from zse.serve.http.bodies import BoundedBody
+from zse.serve.http.errors import error_response
 from zse.serve.http.hosts import AllowedHosts
 from zse.serve.http.reporting import Reporting
 
@@ -27,7 +28,7 @@ def in_shell(
     Args:
         allowed_hosts: Host names that are answered; None answers all.
     """
-    app = Gate(BoundedBody(app))
+    app = Gate(BoundedBody(app), access=state.access, refuse=error_response)
     if allowed_hosts is not None:
         app = AllowedHosts(app, hosts=allowed_hosts)
     return Reporting(app, state=state)

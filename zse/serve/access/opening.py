@@ -1,0 +1,69 @@
+"""How a server comes to its keys when it starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from zse.errors import RefusedError, ZSEError
+from zse.records import record
+from zse.serve.access.key_file import FILE_NAME, KeyFile
+from zse.serve.access.keyring import Keyring, SecretFile, parse_secrets
+from zse.serve.access.keys import make_key
+from zse.serve.access.policy import Access
+
+if TYPE_CHECKING:
+    from zse.settings import Settings
+
+FIRST_KEY = "first"
+
+
+@record
+class OpenedAccess:
+    """What a start has of it."""
+
+    access: Access
+    notice: str = ""
+    """What the person who started the server must read once: it may hold a key."""
+
+
+def key_file_of(settings: Settings) -> KeyFile:
+    """Return the file that ``zse api-key`` writes."""
+    return KeyFile(settings.home / FILE_NAME)
+
+
+def open_access(settings: Settings, *, is_local: bool) -> OpenedAccess:
+    """Return who decides about requests, with the first key where there must be one.
+
+    Raises:
+        ZSEError: A key, or a file of keys, cannot be trusted or understood.
+    """
+    options = settings.serve.access
+    file, mounted = key_file_of(settings), options.api_keys_file
+    keyring = Keyring(
+        fixed=parse_secrets(options.api_keys, "environment"),
+        secret_file=SecretFile(Path(mounted)) if mounted else None,
+        key_file=file,
+    )
+    access = Access(keyring, is_local=is_local, is_public=options.public)
+    if is_local or options.public or keyring.keys():
+        return OpenedAccess(access=access)
+    return OpenedAccess(access=access, notice=_make_first_key(keyring, file))
+
+
+def _make_first_key(keyring: Keyring, file: KeyFile) -> str:
+    """Let nobody in but who reads this process's output; return what it says."""
+    new = make_key(FIRST_KEY, scope="admin")
+    try:
+        file.add(new.key)
+        place = f"It is kept in {file.path} as '{FIRST_KEY}'"
+    except RefusedError:
+        raise
+    except ZSEError:  # nothing can be written here, or another server was first
+        place = "It ends with this process; ZSE_API_KEYS gives one that stays"
+        keyring.add(new.key)
+    return (
+        f"No API key existed, so one was made, and is shown this once:\n\n    {new.secret}\n\n"
+        f"{place}; `zse api-key` makes more. Clients send 'Authorization: Bearer KEY'.\n"
+        "Where a gate in front asks who comes, start with --public.\n"
+    )

@@ -1,0 +1,123 @@
+"""Who may come in: every request is refused unless a rule lets it pass.
+
+A server on loopback where no key exists is for whoever uses the machine. Any other asks for a key,
+unless it was told that a gate in front does (``--public``); what administers it needs an admin key
+even then.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from zse.errors import ZSEError
+from zse.records import record
+from zse.serve.access.caller import ANYBODY, STRANGER
+from zse.serve.access.rules import METRICS_PATH, scope_needed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from zse.serve.access.caller import Caller, Scope
+    from zse.serve.access.keyring import Keyring
+
+_HOW = "Send the header 'Authorization: Bearer KEY' or 'X-API-Key: KEY'."
+
+
+class InvalidKeyError(ZSEError):
+    """No key was shown where one is asked for, or one that lets nobody in."""
+
+    http_status = 401
+    error_code = "invalid_api_key"
+
+
+class ScopeError(ZSEError):
+    """The key is good, but not for this."""
+
+    http_status = 403
+    error_code = "insufficient_permissions"
+
+
+@record
+class Decision:
+    """What was found out about a request."""
+
+    caller: Caller
+    """Whose it is as far as that is known, also when it is refused."""
+    refusal: ZSEError | None = None
+
+
+class Access:
+    """Decides about requests.
+
+    Args:
+        keyring: The keys that exist.
+        is_local: The listener is reachable from this machine only.
+        is_public: A gate in front of the listener guards it.
+        now: Unix seconds.
+    """
+
+    def __init__(
+        self,
+        keyring: Keyring,
+        *,
+        is_local: bool,
+        is_public: bool = False,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self.keyring = keyring
+        self._is_guarded = is_local or is_public
+        self._nobody = ANYBODY if is_local else STRANGER
+        self._is_local = is_local
+        self._now = now
+
+    @property
+    def asks_for_key(self) -> bool:
+        if self._is_guarded:
+            return bool(self.keyring.keys()) and self.keyring.is_enabled
+        return True
+
+    def decide(self, path: str, shown: Sequence[bytes]) -> Decision:
+        """Decide about a request for a path that shows some secrets; the first good one counts."""
+        needed = scope_needed(path)
+        if needed is None or (self._is_local and path == METRICS_PATH):
+            return Decision(caller=self._nobody)
+        refusals: list[Decision] = []
+        for secret in shown if self.keyring.keys() else ():
+            decision = self._of_secret(secret, needed)
+            if decision.refusal is None:
+                return decision
+            refusals.append(decision)
+        if self.asks_for_key or not (self._is_local or needed != "admin"):
+            return refusals[0] if refusals else self._unknown(needed, is_shown=bool(shown))
+        return Decision(caller=self._nobody)
+
+    def _of_secret(self, secret: bytes, needed: Scope) -> Decision:
+        key = self.keyring.find(secret)
+        if key is None:
+            return self._unknown(needed, is_shown=True)
+        caller, refusal = key.to_caller(), None
+        if not key.enabled:
+            refusal = InvalidKeyError(f"The API key '{key.name}' is disabled.")
+        elif key.is_expired(self._now()):
+            refusal = InvalidKeyError(f"The API key '{key.name}' has expired.")
+        elif not caller.may(needed):
+            return Decision(caller=caller, refusal=_out_of_scope(key.name, key.scope, needed))
+        return Decision(caller=caller, refusal=refusal)
+
+    def _unknown(self, needed: Scope, *, is_shown: bool) -> Decision:
+        if is_shown:
+            refusal = InvalidKeyError("Incorrect API key provided.")
+        elif needed == "admin":
+            refusal = InvalidKeyError(f"An admin API key is needed here. {_HOW}")
+        else:
+            refusal = InvalidKeyError(f"No API key was provided. {_HOW}")
+        return Decision(caller=STRANGER, refusal=refusal)
+
+
+def _out_of_scope(name: str, scope: Scope, needed: Scope) -> ScopeError:
+    article = "an" if needed[0] in "ai" else "a"
+    return ScopeError(
+        f"The API key '{name}' is for {scope}; this needs {article} {needed} key. "
+        "Generation is at /v1/chat/completions."
+    )

@@ -1,0 +1,40 @@
+"""Which scope a path needs: what is not named here is for admins.
+
+Paths are the application's own, as its router reads them. Starlette compares them letter by letter,
+and so does this: a path that is spelled otherwise reaches no route.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from zse.serve.access.caller import Scope
+
+OPEN_PATHS = frozenset({"/health", "/health/live", "/health/ready", "/ping"})
+"""Probes: they say nothing but whether the server is up."""
+METRICS_PATH = "/metrics"
+_PATHS: dict[str, Scope] = {
+    METRICS_PATH: "metrics",
+    "/ws/stats": "metrics",
+    "/": "inference",
+    "/docs": "inference",
+    "/openapi.json": "inference",
+    "/version": "inference",
+    "/invocations": "inference",
+    "/tokenize": "inference",
+    "/detokenize": "inference",
+    "/tokenizer_info": "inference",
+    "/rerank": "inference",
+    "/ws/chat": "inference",
+}
+_FOLDERS: dict[str, Scope] = {"/v1/": "inference", "/api/stats": "metrics"}
+
+
+def scope_needed(path: str) -> Scope | None:
+    """Return what a caller must be allowed to do there; None where nobody is asked."""
+    if path in OPEN_PATHS:
+        return None
+    if path in _PATHS:
+        return _PATHS[path]
+    return next((scope for folder, scope in _FOLDERS.items() if path.startswith(folder)), "admin")
