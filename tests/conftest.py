@@ -58,6 +58,7 @@ def pytest_configure(config: pytest.Config) -> None:
     cache = tempfile.TemporaryDirectory(prefix="zse-tests-cache-")
     config.add_cleanup(cache.cleanup)
     os.environ["ZSE_CACHE_DIR"] = cache.name
+    os.environ["ZSE_HOME"] = f"{cache.name}/home"  # which holds no keys
     os.environ["XDG_CONFIG_HOME"] = cache.name  # which holds no settings
 
 

@@ -54,7 +54,7 @@ def said(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, lis
         (
             "serve tiny --api-key x",
             "no such option '--api-key'",
-            "zse asks for no key: stay on 127.0.0.1, or put a gateway in front that asks.",
+            "Make one with `zse api-key create NAME`, or put it into ZSE_API_KEYS.",
         ),
         ("inspect", "missing argument 'MODEL'", "See `zse inspect --help`."),
         (

@@ -31,6 +31,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "pull": ("pull", "Models", "Copy an object to a file: s3://, hf://, https://."),
     "ls": ("ls", "Models", "List objects, or uploads that nobody finished."),
     "serve": ("serve", "Serve", "Serve the OpenAI API."),
+    "api-key": ("api_key", "Serve", "Make, list and revoke the keys that servers ask for."),
     "chat": ("chat", "Serve", "Chat with a model in the terminal."),
     "benchmark": ("benchmark", "Serve", "Measure prefill and decode speed, memory, first token."),
     "cold-start": ("cold_start", "Serve", "Measure how long an image or a model takes to wake."),

@@ -80,7 +80,7 @@ def _settings() -> Settings:
 
 
 _OTHERS_OPTIONS = {
-    "--api-key": "zse asks for no key: stay on 127.0.0.1, or put a gateway in front that asks.",
+    "--api-key": "Make one with `zse api-key create NAME`, or put it into ZSE_API_KEYS.",
     "--chat-template": "It goes into the .zse file: zse convert MODEL --chat-template FILE.",
     "--tensor-parallel-size": "A model runs on one GPU: `zse hardware` says what fits.",
 }

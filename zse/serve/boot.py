@@ -19,6 +19,8 @@ import sys
 import threading
 from typing import TYPE_CHECKING, NoReturn
 
+from zse.errors import ZSEError
+from zse.serve.access.opening import open_access
 from zse.serve.sockets import is_loopback, url_of
 from zse.serve.state import AppState
 from zse.serve.telemetry.logs import configure_logging
@@ -55,9 +57,14 @@ def serve(
     port = listener.getsockname()[1]
     place = {"host": options.host, "port": port, "url": url_of(options.host, port)}
     LOG.info("listening", extra={**place, "model": options.model.partition("?")[0]})
-    if not is_loopback(options.host):
-        LOG.warning("this address is reachable from other machines and no key is asked for")
-    state = AppState(ledger=ledger, options=options)
+    try:
+        opened = open_access(settings, is_local=is_loopback(options.host))
+    except ZSEError as error:
+        return _refuse(error, settings)
+    if opened.notice:
+        # Not a line of the log, which is kept and sent on: it holds a key.
+        print(opened.notice, file=sys.stderr, flush=True)  # noqa: T201
+    state = AppState(ledger=ledger, options=options, access=opened.access)
     if (follow := getattr(handler, "follow", None)) is not None:  # a terminal
         follow(state)
     process = ServerProcess(state, settings, url=place["url"])
@@ -65,6 +72,15 @@ def serve(
     with ledger.phase("web"):  # beside the loader, whose file reads leave the interpreter free
         server = _make_server(state, options.host)
     exit_code = process.run(server, listener)
+    if _has_stragglers():
+        _end_now(exit_code)
+    return exit_code
+
+
+def _refuse(error: ZSEError, settings: Settings) -> int:
+    from zse.serve.failures import report_failure
+
+    exit_code = report_failure("the server could not be started", error, settings)
     if _has_stragglers():
         _end_now(exit_code)
     return exit_code

@@ -136,7 +136,7 @@ class KeyFile:
             if self.path.is_symlink():
                 raise self._refusal("is a symbolic link", "Put the file itself there.") from None
             raise translated_os_error(error, self.path, "read") from error
-        with open(descriptor, "rb") as file:
+        with os.fdopen(descriptor, "rb") as file:
             self._check(os.fstat(descriptor))
             return file.read(MAX_FILE_BYTES)
 

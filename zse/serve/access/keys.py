@@ -23,7 +23,7 @@ _RANDOM_BYTES = 32
 MAX_WEIGHT = 1000
 MAX_LIMIT = 10**12
 _SECRET = re.compile(rb"[!-~]{8,256}")
-_NAME = r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$"
+_NAME = r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}\Z"
 _Limit = Annotated[int, Meta(ge=0, le=MAX_LIMIT)]
 
 

@@ -1,0 +1,184 @@
+"""``zse api-key``: the keys that servers of this user ask for."""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+
+import typer
+from msgspec.structs import asdict, replace
+from typer import Argument, Option
+
+from zse.cli.app import App, say
+from zse.cli.parameters import Json
+from zse.errors import UsageError
+from zse.serve.access.key_file import KeyFile
+from zse.serve.access.keys import MAX_LIMIT, MAX_WEIGHT, ApiKey, KeyTable, make_key
+from zse.serve.access.opening import key_file_of
+from zse.settings import load_settings
+
+KeyName = Annotated[str, Argument(metavar="NAME", help="What the key is called.")]
+AnyName = Annotated[str | None, Argument(metavar="NAME", help="One key; all without.")]
+
+app = App(
+    help="Make, list and revoke the keys that servers ask for. A running server follows in a "
+    "second; ZSE_HOME says where the keys are kept."
+)
+
+
+@app.command("create")
+def create(
+    name: KeyName,
+    scope: Annotated[
+        Literal["inference", "metrics", "admin"],
+        Option(help="What it opens; admin opens everything."),
+    ] = "inference",
+    rate_limit: Annotated[
+        int, Option(min=0, max=MAX_LIMIT, help="Most requests in any minute.  [no limit]")
+    ] = 0,
+    tokens_per_minute: Annotated[
+        int, Option(min=0, max=MAX_LIMIT, help="Most tokens, read and written.  [no limit]")
+    ] = 0,
+    expires: Annotated[
+        str | None, Option(metavar="WHEN", help="30d, 12h, 90m, or a date as 2030-01-31.  [never]")
+    ] = None,
+    priority: Annotated[
+        int, Option(min=-100, max=100, help="Of its requests, and the most they may ask for.")
+    ] = 0,
+    weight: Annotated[
+        int, Option(min=1, max=MAX_WEIGHT, help="Share of the engine beside other keys.")
+    ] = 1,
+    as_json: Json = False,
+) -> None:
+    """Make a key and print it, this once."""
+    new = make_key(
+        name,
+        scope=scope,
+        rate_limit=rate_limit,
+        tokens_per_minute=tokens_per_minute,
+        expires=None if expires is None else parse_moment(expires, now=time.time()),
+        priority=priority,
+        weight=weight,
+    )
+    file = _file()
+    file.add(new.key)
+    if as_json:
+        typer.echo(json.dumps({"key": new.secret, **shown(new.key, now=time.time())}))
+        return
+    say(f"The key {name!r} for {scope}, shown this once; {file.path} holds its digest.")
+    typer.echo(new.secret)
+
+
+@app.command("list")
+def list_keys(as_json: Json = False) -> None:
+    """List the keys, never what they are."""
+    table, now = _file().read(), time.time()
+    if as_json:
+        keys = [shown(key, now=now) for key in table.keys]
+        typer.echo(json.dumps({"enabled": table.enabled, "keys": keys}))
+        return
+    row = "{:<20} {:<9} {:<8} {:>12} {:>12}  {:<16} {}"
+    if table.keys:
+        head = ("NAME", "SCOPE", "STATE", "REQUESTS/MIN", "TOKENS/MIN", "EXPIRES", "CREATED")
+        typer.echo(row.format(*head).rstrip())
+    for key in table.keys:
+        limits = (key.rate_limit or "-", key.tokens_per_minute or "-")
+        times = (_time(key.expires) if key.expires else "never", _time(key.created))
+        typer.echo(row.format(key.name, key.scope, state_of(key, now=now), *limits, *times))
+    asks = "are asked for" if table.enabled else "are not asked for on this machine"
+    say(f"{len(table.keys)} keys; they {asks}")
+
+
+@app.command("delete")
+def delete(name: KeyName, as_json: Json = False) -> None:
+    """Remove a key: who uses it gets 401 within a second."""
+    old = _file().update(name, lambda _: None)
+    _tell(as_json, f"The key {name!r} is gone.", deleted=old.name)
+
+
+@app.command("enable")
+def enable(name: AnyName = None, as_json: Json = False) -> None:
+    """Let a key in again; without NAME, ask programs on this machine for keys again."""
+    _switch(name, is_enabled=True)
+    words = f"The key {name!r} lets in." if name else "Keys are asked for."
+    _tell(as_json, words, name=name, enabled=True)
+
+
+@app.command("disable")
+def disable(name: AnyName = None, as_json: Json = False) -> None:
+    """Let a key in no longer; without NAME, ask programs on this machine for none.
+
+    A server that other machines reach asks for keys all the same, unless --public says that a gate
+    in front of it does.
+    """
+    _switch(name, is_enabled=False)
+    words = f"The key {name!r} lets nobody in."
+    words = words if name else "Programs on this machine are asked for no key."
+    _tell(as_json, words, name=name, enabled=False)
+
+
+@app.command("reset")
+def reset(name: KeyName, as_json: Json = False) -> None:
+    """Forget what a key has used of its limits."""
+    _file().update(name, lambda key: replace(key, num_resets=key.num_resets + 1))
+    _tell(as_json, f"The key {name!r} has its whole limits again.", reset=name)
+
+
+def _file() -> KeyFile:
+    return key_file_of(load_settings())
+
+
+def _switch(name: str | None, *, is_enabled: bool) -> None:
+    if name is not None:
+        _file().update(name, lambda key: replace(key, enabled=is_enabled))
+        return
+
+    def edit(table: KeyTable) -> KeyTable:
+        return replace(table, enabled=is_enabled)
+
+    _file().change(edit)
+
+
+def _tell(as_json: bool, words: str, **facts: Any) -> None:
+    if as_json:
+        typer.echo(json.dumps(facts))
+    else:
+        say(words)
+
+
+def parse_moment(text: str, *, now: float) -> int:
+    """Return Unix seconds for a span from now or a date; days end in UTC.
+
+    Raises:
+        UsageError: The text is neither, or has passed.
+    """
+    from zse.cli.cache_keep import parse_seconds
+
+    try:
+        day = datetime.fromisoformat(text)
+    except ValueError:
+        moment = now + parse_seconds(text)
+    else:
+        moment = (day if day.tzinfo else day.replace(tzinfo=UTC)).timestamp()
+    if moment <= now:
+        raise UsageError(f"--expires {text}: that has passed")
+    return int(moment)
+
+
+def shown(key: ApiKey, *, now: float) -> dict[str, Any]:
+    """Return what may be shown of a key: everything but its digest."""
+    facts = asdict(key) | {"state": state_of(key, now=now)}
+    del facts["sha256"], facts["num_resets"]
+    return facts
+
+
+def state_of(key: ApiKey, *, now: float) -> str:
+    if not key.enabled:
+        return "disabled"
+    return "expired" if key.is_expired(now) else "active"
+
+
+def _time(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M")
