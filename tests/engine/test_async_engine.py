@@ -262,3 +262,27 @@ def test_a_loop_that_is_gone_does_not_disturb_the_others(engine, make_engine):
 
 async def until_idle(async_engine):
     await until(lambda: async_engine.stats().num_running == 0)
+
+
+def test_a_lower_limit_lets_one_run_at_a_time_and_the_old_one_gives_the_same_answers(
+    make_engine, engine
+):
+    runner = engine.Runner(num_blocks=64, max_position=4096)
+    made = make_engine(runner)
+
+    async def ask_four():
+        async def ask(last):
+            deltas = [delta async for delta in made.generate([*PROMPT, last], greedy())]
+            return [token for delta in deltas for token in delta.token_ids]
+
+        return await asyncio.gather(*map(ask, range(4)))
+
+    made.limit_running(1)
+    assert made.max_running == 1
+    alone = asyncio.run(ask_four())
+    assert max(len(batch.chunks) for batch in runner.batches) == 1
+    made.limit_running(10**9)
+    assert made.max_running == made._core.options.max_sequences
+    together = asyncio.run(ask_four())
+    assert max(len(batch.chunks) for batch in runner.batches) == 4
+    assert alone == together

@@ -60,6 +60,7 @@ class ScriptedEngine:
     active: int = 0
     cancelled: int = 0
     seen: list[Any] = field(default_factory=list)
+    max_running: int = 64
 
     @property
     def num_active(self):
@@ -72,8 +73,15 @@ class ScriptedEngine:
 
     def stats(self):
         names = "kv_usage kv_blocks_total prefix_query_tokens prefix_hit_tokens preemptions steps"
-        zeros = dict.fromkeys([*names.split(), "computed_tokens"], 0)
+        more = "computed_tokens prompt_tokens generated_tokens"
+        zeros = dict.fromkeys([*names.split(), *more.split()], 0)
         return SimpleNamespace(num_running=self.active, num_waiting=self.cancelled, **zeros)
+
+    def memory_bytes(self):
+        return {"weights": 4096, "kv_cache": 1024}
+
+    def limit_running(self, max_running):
+        self.max_running = max_running
 
     def close(self):
         self.is_healthy = False

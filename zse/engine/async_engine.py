@@ -74,6 +74,8 @@ class AsyncEngine:
     def __init__(self, core: EngineCore, tokenizer: Tokenizer) -> None:
         self._core = core
         self.tokenizer = tokenizer
+        self.max_running = core.options.max_sequences
+        """Choices that run at once; the others wait."""
         self.failure: BaseException | None = None
         """What crashed the engine thread."""
         self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -95,6 +97,18 @@ class AsyncEngine:
 
     def stats(self) -> EngineStats:
         return self._core.stats()
+
+    def memory_bytes(self) -> dict[str, int]:
+        """Return what the model holds on its device, by purpose."""
+        return self._core.runner.memory_bytes()
+
+    def limit_running(self, max_running: int) -> None:
+        """Run at most so many choices at once, from the next step on.
+
+        More than the engine was made for is as many as it was made for.
+        """
+        self.max_running = limit = min(max(1, max_running), self._core.options.max_sequences)
+        self._commands.put(lambda: self._core.limit_running(limit))
 
     def check(
         self,

@@ -117,6 +117,10 @@ class EngineCore:
         # The last token is never fed back, so it needs no room in the pool.
         return min(self.max_context, self.runner.num_blocks * self.runner.block_size + 1)
 
+    def limit_running(self, max_sequences: int) -> None:
+        """Let so many sequences run at once from now on; what runs already is let end."""
+        self._scheduler.max_running = max_sequences
+
     @property
     def num_cells(self) -> int:
         """Longest prompt in tokens that can be read, where nothing follows it."""

@@ -78,6 +78,8 @@ class Scheduler:
         self._max_batch_tokens = max_batch_tokens
         num_slots = min(max_sequences, max_batch_tokens)
         self._free_slots = list(range(num_slots - 1, -1, -1))
+        self.max_running = num_slots
+        """Sequences that run at once from now on; what runs already is let end."""
         self.waiting: list[Sequence] = []
         """Sequences without blocks: lowest rank first, so the next one is at the end."""
         self.running: list[Sequence] = []
@@ -237,7 +239,7 @@ class Scheduler:
     def _admit_next(self) -> Sequence | None:
         """Move the first sequence in line to the running ones; None when it has to wait."""
         position = self._next_position()
-        if position is None or not self._free_slots:
+        if position is None or not self._has_slot:
             return None
         sequence = self.waiting[position]
         # A leader that still holds blocks has computed its prompt, or this one would not be next.
@@ -263,6 +265,10 @@ class Scheduler:
             self.num_prefix_hits += table.num_reused_tokens
         bisect.insort(self.running, sequence, key=lambda other: (-other.rank[0], -other.rank[1]))
         return sequence
+
+    @property
+    def _has_slot(self) -> bool:
+        return bool(self._free_slots) and len(self.running) < self.max_running
 
     def _next_position(self) -> int | None:
         """Index of the first sequence in line that need not wait for its leader's prompt."""

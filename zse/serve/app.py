@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from zse.serve.state import AppState
 
-ADMIN_PATHS = ("/docs", "/openapi.json", "/version")
+ADMIN_PATHS = ("/docs", "/openapi.json", "/version", "/api/{rest:path}")
 
 
 async def invoke(request: Request) -> ASGIApp:

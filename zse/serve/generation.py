@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, Any
 from zse.errors import EngineError
 from zse.records import record
 from zse.serve.access.caller import ANYBODY, Caller
+from zse.serve.history import RequestFact
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
     from zse.engine.output import Delta, TokenLogprob
     from zse.engine.request import SamplingParams
+    from zse.serve.history import Outcome
     from zse.serve.state import AppState, LoadedModel
 
 LOG = logging.getLogger("zse.serve.request")
@@ -67,7 +69,8 @@ class Generation:
         self.prompt_tokens = sum(len(prompt) for prompt in order.prompts)
         self.completion_tokens = 0
         self._cached_by_prompt: dict[int, int] = {}
-        self._outcome = "aborted"
+        self._outcome: Outcome = "aborted"
+        self._first_token_ms: float | None = None
 
     @property
     def cached_tokens(self) -> int:
@@ -117,6 +120,7 @@ class Generation:
                     now = time.perf_counter()
                     if not has_first:
                         metrics.observe("first_token", now - started)
+                        self._first_token_ms = (now - started) * 1000
                         own_ms = (now - self._order.arrival) * 1000
                         self._state.ledger.mark_first_token(self._order.request_id, own_ms)
                         has_first = True
@@ -148,6 +152,7 @@ class Generation:
         metrics.count("cached_tokens", by=self.cached_tokens)
         if self._outcome != "completed":
             metrics.count("finished", "abort")
+        self._state.history.add(self._fact(seconds))
         LOG.info(
             "generation",
             extra={
@@ -158,6 +163,20 @@ class Generation:
                 "cached_tokens": self.cached_tokens,
                 "duration_ms": round(seconds * 1000, 1),
             },
+        )
+
+    def _fact(self, seconds: float) -> RequestFact:
+        return RequestFact(
+            request_id=self._order.request_id,
+            model=self._model.name,
+            caller=self._order.caller.name,
+            ended_at=self._state.history.now(),
+            duration_ms=seconds * 1000,
+            first_token_ms=self._first_token_ms,
+            prompt_tokens=self.prompt_tokens,
+            completion_tokens=self.completion_tokens,
+            cached_tokens=self.cached_tokens,
+            outcome=self._outcome,
         )
 
     async def _one(self, prompt_index: int) -> AsyncGenerator[tuple[int, Delta], None]:

@@ -22,6 +22,7 @@ from zse.options import ServeOptions
 from zse.records import record
 from zse.serve.access.keyring import Keyring
 from zse.serve.access.policy import Access
+from zse.serve.history import History
 from zse.serve.models import DEFAULT_ALIAS, ModelTable
 from zse.serve.telemetry.metrics import Metrics
 
@@ -104,6 +105,7 @@ class AppState:
         self.options = options or ServeOptions()
         self.metrics = Metrics(self)
         self.models = ModelTable()
+        self.history = History()
         self.phase = "starting"
         self.draining = False
         self.in_flight = 0

@@ -9,10 +9,13 @@ import platform
 from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
 
 from zse import __version__
 from zse.errors import ZSEError
+from zse.serve.admin import analytics, batching, stats
 from zse.serve.admin.description import describe_routes
+from zse.serve.admin.failures import handle_invalid_request
 from zse.serve.http.errors import handle_crash, handle_http_error, handle_zse_error
 from zse.serve.pages import docs_page
 
@@ -26,10 +29,16 @@ if TYPE_CHECKING:
     from zse.serve.http.routes import HotRoute
     from zse.serve.state import AppState
 
+_ROUTERS = (batching.router, stats.router, analytics.router)
+
 
 def create_admin(state: AppState, hot_routes: Sequence[HotRoute]) -> ASGIApp:
     """Return the application; it describes ``hot_routes`` beside its own."""
     app = FastAPI(title="zse", version=__version__, docs_url=None, redoc_url=None)
+    app.state.zse = state
+    app.router.redirect_slashes = False
+    for router in _ROUTERS:
+        app.include_router(router)
 
     async def docs(request: Request) -> Response:  # noqa: ARG001
         return docs_page(app.openapi())
@@ -51,6 +60,7 @@ def create_admin(state: AppState, hot_routes: Sequence[HotRoute]) -> ASGIApp:
     own_schema = app.openapi
     app.openapi = lambda: describe_routes(own_schema(), hot_routes)  # type: ignore[method-assign]
     app.add_exception_handler(ZSEError, handle_zse_error)
+    app.add_exception_handler(RequestValidationError, handle_invalid_request)
     app.add_exception_handler(404, handle_http_error)
     app.add_exception_handler(405, handle_http_error)
     app.add_exception_handler(Exception, handle_crash)
