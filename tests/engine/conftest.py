@@ -274,6 +274,10 @@ def expected_tokens(
     return output
 
 
+OUTER = ("priority", "cache_salt", "query", "tenant", "weight")
+"""Fields of a request beside its parameters."""
+
+
 def run_to_end(core: EngineCore, *, max_steps: int = 5000) -> list[TokenEvent]:
     """Step until nothing is left, checking who owns the blocks after each step."""
     events: list[TokenEvent] = []
@@ -310,7 +314,7 @@ class Harness:
 
     @staticmethod
     def request(request_id: str, prompt: Sequence[int], **params: object) -> Request:
-        outer = {k: params.pop(k) for k in ("priority", "cache_salt", "query") if k in params}
+        outer = {k: params.pop(k) for k in OUTER if k in params}
         params.setdefault("temperature", 0.0)
         return Request(
             request_id=request_id,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import itertools
+from dataclasses import dataclass, replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from zse.engine.reading import PromptQuery
@@ -22,6 +23,8 @@ class Arrival:
     min_tokens: int
     has_penalty: bool
     query: PromptQuery | None
+    tenant: str
+    weight: int
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,8 @@ arrivals = st.builds(
             PromptQuery(pooling="last", generates=False),
         ]
     ),
+    tenant=st.sampled_from(["", "a", "b"]),
+    weight=st.integers(1, 3),
 )
 traces = st.lists(
     st.one_of(arrivals, st.builds(Abort, st.integers(0, 20)), st.just("step")), max_size=40
@@ -90,6 +95,8 @@ def request_of(engine, name, arrival):
         cache_salt=arrival.salt,
         temperature=0.0 if arrival.seed is None else 1.0,
         seed=arrival.seed,
+        tenant=arrival.tenant,
+        weight=arrival.weight,
         presence_penalty=float(arrival.has_penalty),  # the model takes no notice, the engine does
         query=arrival.query,
     )
@@ -207,3 +214,38 @@ def test_a_low_priority_is_served_under_a_stream_of_urgent_arrivals(engine, shap
         if len(done) == first.n:
             return
     raise AssertionError(f"starved for 2000 steps: {core.stats()}")
+
+
+@settings(max_examples=60, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@given(
+    shape=shapes,
+    weights=st.lists(st.integers(1, 4), min_size=2, max_size=4),
+    mix=st.lists(arrivals, min_size=1, max_size=5),
+)
+def test_tenants_that_always_wait_get_shares_of_the_work_by_their_weights(
+    engine, shape, weights, mix
+):
+    core = make_core(engine, {**shape, "prefix_cache": False})
+    computed = [0.0] * len(weights)
+    submitted = core._scheduler.submitted
+
+    def counting(chunks):
+        for chunk in chunks:
+            computed[int(chunk.sequence.request.tenant)] += chunk.num_tokens
+        submitted(chunks)
+
+    core._scheduler.submitted = counting
+    lines = [0] * len(weights)
+    numbers = itertools.count()
+    for _ in range(100):
+        for tenant, weight in enumerate(weights):
+            while lines[tenant] <= shape["max_sequences"] * 2:
+                lines[tenant] += 1
+                arrival = mix[lines[tenant] % len(mix)]
+                arrival = replace(arrival, tenant=str(tenant), weight=weight, n=1, priority=0)
+                core.add_request(request_of(engine, f"{tenant}/{next(numbers)}", arrival))
+        for event in core.step():
+            lines[int(event.request_id[0])] -= event.finish_reason is not None
+    shares = [done / weight for done, weight in zip(computed, weights, strict=True)]
+    # Who is ahead is so by no more than what runs, and is left to run, when its turn comes.
+    assert max(shares) - min(shares) <= (shape["max_sequences"] + 1) * LONGEST

@@ -84,6 +84,10 @@ class Request:
     """Prefixes are shared only between requests with the same salt."""
     query: PromptQuery | None = None
     """What is to be told of the prompt itself."""
+    tenant: str = ""
+    """Whose work it is: what waits is taken in fair shares between tenants."""
+    weight: float = 1.0
+    """Its tenant's share beside those of others, above 0."""
 
 
 class TokenEvent(NamedTuple):

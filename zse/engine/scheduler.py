@@ -1,13 +1,20 @@
 """The scheduler: which tokens of which sequences are computed in the next step. No tensors.
 
 One token budget a step is spent on decodes first (they hold users' eyes), then on prompts in
-progress, then on waiting sequences, each in order of rank. Room for a whole prompt is taken when it
-is admitted, so only a decode that crosses into a new block can find the pool empty. It then takes
-the blocks of the lowest-ranked running sequence, which waits and is computed again later.
+progress in order of rank, then on waiting sequences in the order of their line (``WaitingLine``:
+by priority and time of waiting, between tenants in fair shares). Room for a whole prompt is taken
+when it is admitted, so only a decode that crosses into a new block can find the pool empty. It then
+takes the blocks of the lowest-ranked running sequence, which waits and is computed again later. A
+waiting sequence whose turn it is takes slot and blocks of running ones whose rank and priority are
+both lower.
 
 Why nothing starves: a rank is fixed at arrival and falls with arrival time, so only finitely many
-sequences ever stand before a given one. The highest-ranked running sequence is never preempted for
-another, and alone it always fits (the core refuses what cannot): it finishes, then the next does.
+sequences ever stand before a given one. Take the highest-ranked of all that are and will be. Once
+it runs, nobody may take its blocks, and alone it always fits (the core refuses what cannot): it
+finishes. While it waits, each admission is one of its class, which has the highest rank, and makes
+its tenant's turn come nearer (``FairShare``); in its tenant's line it is the first. Room for the
+next admission always comes: the highest-ranked running sequence finishes, by the same argument, or
+is preempted for the one whose turn it is. So it runs, and then the next highest does.
 
 A step may be planned while the one before it runs. Then the newest token of most sequences is
 pending: its place is known, its value is not. A sequence that leaves meanwhile keeps its blocks
@@ -22,6 +29,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from zse.backends.types import MAX_DRAFTS, kind_of
+from zse.engine.line import WaitingLine
 from zse.kv.cache import BlockTable
 from zse.records import record
 
@@ -80,10 +88,12 @@ class Scheduler:
         self._free_slots = list(range(num_slots - 1, -1, -1))
         self.max_running = num_slots
         """Sequences that run at once from now on; what runs already is let end."""
-        self.waiting: list[Sequence] = []
-        """Sequences without blocks: lowest rank first, so the next one is at the end."""
+        self.waiting = WaitingLine()
+        """Sequences without blocks."""
         self.running: list[Sequence] = []
         """Sequences with blocks, highest rank first."""
+        self._priorities: dict[int, int] = {}
+        """Running sequences of each priority."""
         self._held: list[_Held] = []
         self._num_submitted = 0
         self._num_done = 0
@@ -92,7 +102,8 @@ class Scheduler:
         self.num_prefix_hits = 0
 
     def add(self, sequence: Sequence) -> None:
-        bisect.insort(self.waiting, sequence, key=lambda waiting: waiting.rank)
+        """Let a sequence wait for its turn."""
+        self.waiting.add(sequence)
 
     def remove(self, sequence: Sequence) -> None:
         """Take a sequence out, wherever it is, and give its blocks back."""
@@ -109,6 +120,7 @@ class Scheduler:
         Returns:
             Chunks of distinct sequences, at most the budget together; empty when nothing can run.
         """
+        self._admit_urgent()
         return self._fill(self._schedule_decodes())
 
     def schedule_ahead(self) -> list[ScheduledChunk]:
@@ -117,6 +129,8 @@ class Scheduler:
         Returns:
             As ``schedule_step``; empty also when the step in flight is better waited for.
         """
+        if self._urgent() is not None:
+            return []  # it is admitted at others' cost, and that takes a host that knows all
         chunks = self._schedule_pending()
         return [] if chunks is None else self._fill(chunks)
 
@@ -238,10 +252,20 @@ class Scheduler:
 
     def _admit_next(self) -> Sequence | None:
         """Move the first sequence in line to the running ones; None when it has to wait."""
-        position = self._next_position()
-        if position is None or not self._has_slot:
+        if not self.waiting or not self._has_slot:
             return None
-        sequence = self.waiting[position]
+        sequence = self._first_in_line()
+        return sequence if sequence is not None and self._admit(sequence) else None
+
+    def _first_in_line(self) -> Sequence | None:
+        """Return the waiting sequence whose turn it is, by all that has been computed so far."""
+        if self.waiting.is_contested:
+            for running in self.running:
+                self._charge(running, running.num_computed)
+        return self.waiting.first()
+
+    def _admit(self, sequence: Sequence) -> bool:
+        """Move a waiting sequence to the running ones; False when it does not fit."""
         # A leader that still holds blocks has computed its prompt, or this one would not be next.
         parent = sequence.leader.table if sequence.leader is not None else None
         table = self._cache.open_table(
@@ -254,32 +278,75 @@ class Scheduler:
             most_reused=None if sequence.reading is None else sequence.reading.most_reused,
         )
         if table is None:
-            return None
-        del self.waiting[position]
+            return False
         sequence.table = table
         sequence.slot = self._free_slots.pop()
-        sequence.num_computed = table.num_reused_tokens
+        sequence.num_computed = sequence.num_charged = table.num_reused_tokens
+        self.waiting.take(sequence)
+        self._charge(sequence, sequence.num_tokens)  # before the next turn is decided
+        priority = sequence.request.priority
+        self._priorities[priority] = self._priorities.get(priority, 0) + 1
         if sequence.cached_tokens is None:  # what it finds again after a preemption is its own
             sequence.cached_tokens = table.num_reused_tokens
             self.num_prefix_queries += sequence.num_tokens
             self.num_prefix_hits += table.num_reused_tokens
         bisect.insort(self.running, sequence, key=lambda other: (-other.rank[0], -other.rank[1]))
-        return sequence
+        return True
 
     @property
     def _has_slot(self) -> bool:
         return bool(self._free_slots) and len(self.running) < self.max_running
 
-    def _next_position(self) -> int | None:
-        """Index of the first sequence in line that need not wait for its leader's prompt."""
-        for position in range(len(self.waiting) - 1, -1, -1):
-            leader = self.waiting[position].leader
-            if leader is None or leader.table is None or leader.is_prompt_computed:
-                return position
-        return None
+    def _admit_urgent(self) -> None:
+        """Admit those whose turn it is at the cost of running sequences that matter less."""
+        while (urgent := self._urgent()) is not None:
+            while not (self._has_slot and self._admit(urgent)):
+                victims = self._victims_of(urgent)
+                if not victims:
+                    return
+                self._preempt(victims[0])
+
+    def _urgent(self) -> Sequence | None:
+        """Return the first in line where it fits at others' cost, and only so."""
+        if not self.waiting or not self.running:
+            return None
+        if self.waiting.top_priority <= min(self._priorities):
+            return None  # nearly always
+        sequence = self._first_in_line()
+        if sequence is None:
+            return None
+        num_needed = self._cache.blocks_for(sequence.num_tokens) + len(self.running)
+        num_available = self._cache.num_available
+        if self._has_slot and num_needed <= num_available:
+            return None
+        tables = [victim.table for victim in self._victims_of(sequence)]
+        # What they share is counted for each of them, so this is at most too many.
+        num_taken = sum(len(table.blocks) for table in tables if table is not None)
+        return sequence if tables and num_needed <= num_available + num_taken else None
+
+    def _victims_of(self, urgent: Sequence) -> list[Sequence]:
+        """Return the running sequences of lower rank and priority, the lowest rank first."""
+        victims: list[Sequence] = []
+        for running in reversed(self.running):
+            if running.rank > urgent.rank:
+                break
+            if running.request.priority < urgent.request.priority:
+                victims.append(running)
+        return victims
+
+    def _charge(self, sequence: Sequence, num_computed: int) -> None:
+        """Count tokens of a sequence as its tenant's share, once."""
+        if num_computed > sequence.num_charged:
+            self.waiting.charge(sequence, num_computed - sequence.num_charged)
+            sequence.num_charged = num_computed
 
     def _stop_running(self, sequence: Sequence) -> None:
         assert sequence.table is not None
+        self._charge(sequence, sequence.num_computed)
+        priority = sequence.request.priority
+        self._priorities[priority] -= 1
+        if not self._priorities[priority]:
+            del self._priorities[priority]
         held = _Held(last_step=sequence.last_step, table=sequence.table, slot=sequence.slot)
         sequence.table = None
         sequence.slot = -1

@@ -45,6 +45,8 @@ class Sequence:
     slot: int = -1
     num_computed: int = 0
     """Tokens whose KV is written, or will be when the submitted steps are done."""
+    num_charged: int = 0
+    """Tokens at its start that are counted as its tenant's share."""
     num_pending: int = 0
     """Newest tokens that only the device knows yet: those that steps in flight are asked for."""
     drafts: TokenIds[int] = ()
