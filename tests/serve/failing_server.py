@@ -13,7 +13,7 @@ SETTINGS = with_flags(load_settings(), {"model": "tiny", "device": "cpu", "port"
 
 
 def load(state):
-    loaded = load_served_model(SETTINGS, state, HeadStart(SETTINGS))
+    loaded = load_served_model(SETTINGS, state.progress, HeadStart(SETTINGS))
     runner = loaded.engine._core.runner
     submit, left = runner.submit, int(sys.argv[1])
 

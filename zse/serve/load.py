@@ -7,7 +7,7 @@ import json
 import logging
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from zse import __version__
 from zse.backends import preload
@@ -22,34 +22,36 @@ if TYPE_CHECKING:
     from zse.engine.opening import OpenedModel
     from zse.format.model_file import ModelFile
     from zse.serve.head_start import HeadStart
-    from zse.serve.state import AppState
+    from zse.serve.progress import LoadProgress
     from zse.settings import Settings
     from zse.text.template import ChatTemplate
 
 LOG = logging.getLogger("zse.serve")
 
 
-def load_served_model(settings: Settings, state: AppState, head_start: HeadStart) -> LoadedModel:
-    """Load the model that is being opened, and tell the state of each phase.
+def load_served_model(
+    settings: Settings, progress: LoadProgress, head_start: HeadStart
+) -> LoadedModel:
+    """Load the model that is being opened, and tell of each phase.
 
     Raises:
         ZSEError: The model is missing, damaged or does not fit the device.
     """
     options = settings.serve
-    with _phase(state, "imports"):
+    with progress.enter("imports"):
         from zse.engine.async_engine import AsyncEngine
         from zse.engine.loading import load_model
 
         preload(options.load.device.name)
-    with _phase(state, "weights"), ThreadPoolExecutor(1, "zse-template") as beside:
-        state.phase = "model-file"  # which a conversion or a download comes before
+    with progress.enter("weights"), ThreadPoolExecutor(1, "zse-template") as beside:
+        progress.phase = "model-file"  # which a conversion or a download comes before
         opened = head_start.take()
-        state.phase = "weights"
-        _tell(opened, state)
+        progress.phase = "weights"
+        _tell(opened, progress)
         compiling = beside.submit(_template_of, opened.reader)
-        loaded = load_model(opened, options.load, settings, phases=state.ledger.phase)
+        loaded = load_model(opened, options.load, settings, phases=progress.ledger.phase)
         template = compiling.result()
-    with _phase(state, "engine"):
+    with progress.enter("engine"):
         engine = AsyncEngine(loaded.core, loaded.tokenizer)
     return LoadedModel(
         name=options.served_model_name or _name_of(options.model),
@@ -66,12 +68,12 @@ def load_served_model(settings: Settings, state: AppState, head_start: HeadStart
     )
 
 
-def _tell(opened: OpenedModel, state: AppState) -> None:
+def _tell(opened: OpenedModel, progress: LoadProgress) -> None:
     """Say what is being loaded, and where to look how far it is."""
     target = "the CPU"
     if opened.arrival is not None:
         target = opened.arrival.gpu.info.name
-        state.ledger.watch("weights", opened.arrival.num_bytes)
+        progress.ledger.watch("weights", opened.arrival.num_bytes)
     model = {"model": str(opened.reader.path), "target": target}
     LOG.info("model opened", extra={**model, **_facts_of(opened.reader)})
 
@@ -89,11 +91,6 @@ def _template_of(reader: ModelFile) -> ChatTemplate | None:
     except TemplateError as error:  # of a base model, or one that cannot be trusted
         LOG.warning("chat is not served: %s", error, extra={"hint": error.hint})
         return None
-
-
-def _phase(state: AppState, name: str) -> Any:
-    state.phase = name
-    return state.ledger.phase(name)
 
 
 def _name_of(model: str) -> str:

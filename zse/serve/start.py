@@ -60,4 +60,4 @@ def _begin_to_load(settings: Settings, ledger: Ledger) -> Callable[[AppState], L
 def _load(settings: Settings, head_start: HeadStart, state: AppState) -> LoadedModel:
     from zse.serve.load import load_served_model
 
-    return load_served_model(settings, state, head_start)
+    return load_served_model(settings, state.progress, head_start)

@@ -24,6 +24,7 @@ from zse.serve.access.keyring import Keyring
 from zse.serve.access.policy import Access
 from zse.serve.history import History
 from zse.serve.models import DEFAULT_ALIAS, ModelTable
+from zse.serve.progress import LoadProgress
 from zse.serve.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
@@ -37,18 +38,6 @@ if TYPE_CHECKING:
 
 Part = TypeVar("Part", bound="StatePart")
 MAX_RETRY_SECONDS = 60
-_WORDS = {
-    "fetch": "fetching the model",
-    "convert": "converting the checkpoint",
-    "imports": "importing the engine",
-    "model-file": "opening the model",
-    "weights": "loading weights",
-    "engine": "starting the engine",
-}
-"""What a phase of the start, or a stage of its work, is called."""
-_OVER = frozenset({"ready", "failed"})
-_OPENING = frozenset({"starting", "imports", "model-file", "weights"})
-"""Phases beside which the model is opened: fetched, converted, sent on its way."""
 
 
 @record
@@ -100,13 +89,13 @@ class AppState:
         options: ServeOptions | None = None,
         access: Access | None = None,
     ) -> None:
-        self.ledger = ledger
+        self.progress = LoadProgress(ledger)
+        """Of the start."""
         self.access = access or Access(Keyring(), is_local=True)
         self.options = options or ServeOptions()
         self.metrics = Metrics(self)
         self.models = ModelTable()
         self.history = History()
-        self.phase = "starting"
         self.draining = False
         self.in_flight = 0
         self.terminate = asyncio.Event()
@@ -123,6 +112,20 @@ class AppState:
             self._parts[kind] = kind(self)
         part: Part = self._parts[kind]
         return part
+
+    @property
+    def ledger(self) -> Ledger:
+        """Of the start."""
+        return self.progress.ledger
+
+    @property
+    def phase(self) -> str:
+        """Of the start."""
+        return self.progress.phase
+
+    @phase.setter
+    def phase(self, phase: str) -> None:
+        self.progress.phase = phase
 
     @property
     def max_running(self) -> int:
@@ -146,17 +149,14 @@ class AppState:
     @property
     def is_starting(self) -> bool:
         """Whether the model is still on its way."""
-        return self.model is None and self.phase not in _OVER and not self.draining
+        return self.model is None and not self.progress.is_over and not self.draining
 
     @property
     def stage(self) -> str:
         """What the server is doing, in words: a phase of its start, ready or draining."""
         if self.draining:
             return "draining"
-        words = _WORDS.get(self.phase, self.phase)
-        if self.phase in _OPENING and (work := self.ledger.work()) is not None:
-            words = f"{_WORDS.get(work.stage, work.stage)} ({work.share:.0%})"
-        return words
+        return self.progress.stage
 
     def require_started(self) -> None:
         """Refuse what has to wait for the start to end.
