@@ -272,6 +272,21 @@ class LoadingError(ZSEError):
     default_hint = "Try again after the time in Retry-After."
 
 
+class DeadlineError(ZSEError):
+    """A request did not end in the time that it, or the server, allows."""
+
+    http_status = 504
+    error_code = "request_timeout"
+    default_hint = "Ask for fewer tokens or a later deadline."
+
+
+class UnreadOutputError(ZSEError):
+    """A client took its answer so slowly that too much of it lay unread."""
+
+    http_status = 408
+    error_code = "client_too_slow"
+
+
 class ShuttingDownError(ZSEError):
     """The server is draining and takes no new work."""
 

@@ -8,8 +8,15 @@ from dataclasses import replace
 import pytest
 
 from zse.engine.async_engine import AsyncEngine
+from zse.engine.inbox import UnreadBounds
 from zse.engine.request import SamplingParams
-from zse.errors import ContextLengthError, EngineError, ShuttingDownError
+from zse.errors import (
+    ContextLengthError,
+    DeadlineError,
+    EngineError,
+    ShuttingDownError,
+    UnreadOutputError,
+)
 
 PROMPT = [3, 1, 4, 1, 5]
 
@@ -286,3 +293,81 @@ def test_a_lower_limit_lets_one_run_at_a_time_and_the_old_one_gives_the_same_ans
     together = asyncio.run(ask_four())
     assert max(len(batch.chunks) for batch in runner.batches) == 4
     assert alone == together
+
+
+def test_a_choice_is_over_when_the_engine_is_done_with_it_whether_or_not_it_is_read(make_engine):
+    async def main():
+        ended = []
+        async_engine = make_engine()
+        stream = async_engine.generate(
+            PROMPT, greedy(n=3, max_tokens=40), on_choice_end=lambda: ended.append(1)
+        )
+        await anext(stream)
+        await until(lambda: len(ended) == 3)  # and nobody has read on
+        rest = [delta async for delta in stream]
+        return sum(delta.finish_reason is not None for delta in rest), len(ended)
+
+    assert asyncio.run(main()) == (3, 3)
+
+
+def test_a_request_ends_at_its_deadline_while_it_runs_and_while_it_waits(engine, make_engine):
+    runner = engine.Runner(num_blocks=1200, max_position=4096)
+
+    async def main():
+        async_engine = make_engine(runner, max_sequences=1)
+        ended = []
+        soon = asyncio.get_running_loop().time() + 0.2
+        calls = [
+            collect(
+                async_engine,
+                params=greedy(max_tokens=4000),
+                deadline=soon,
+                on_choice_end=lambda: ended.append(1),
+            )
+            for _ in range(2)
+        ]
+        results = await asyncio.gather(*calls, return_exceptions=True)
+        await until(lambda: async_engine.stats().num_running == 0)
+        assert [type(result) for result in results] == [DeadlineError] * 2
+        assert len(ended) == 2
+        assert len(await collect(async_engine)) > 0
+
+    asyncio.run(main())
+
+
+def test_an_answer_that_nobody_takes_ends_in_the_engine_at_its_bound(engine, letters):
+    async def main():
+        runner = engine.Runner(num_blocks=2000, max_position=8000)
+        async_engine = AsyncEngine(engine.core(runner), letters, unread=UnreadBounds(each=300))
+        stream = async_engine.generate(PROMPT, greedy(max_tokens=7000))
+        await anext(stream)
+        await until(lambda: async_engine.stats().num_running == 0)
+        assert async_engine.stats().generated_tokens < 7000
+        with pytest.raises(UnreadOutputError):
+            async for _ in stream:
+                pass
+        async_engine.close()
+
+    asyncio.run(main())
+
+
+def test_a_tenants_crowd_does_not_hold_up_another_tenants_request(engine, make_engine):
+    gate, runner = gated_runner(engine)
+
+    async def main():
+        async_engine = make_engine(runner, max_sequences=1)
+        order = []
+
+        async def ask(tenant):
+            await collect(async_engine, tenant=tenant)
+            order.append(tenant)
+
+        tasks = [asyncio.create_task(ask("crowd")) for _ in range(5)]
+        await until(lambda: async_engine.num_active == 5)
+        tasks.append(asyncio.create_task(ask("other")))
+        await until(lambda: async_engine.num_active == 6)
+        gate.set()
+        await asyncio.gather(*tasks)
+        return order.index("other")
+
+    assert asyncio.run(main()) <= 2

@@ -10,17 +10,20 @@ ends its choice before the next step spends anything on it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import queue
 import threading
 import time
 import uuid
-from collections import defaultdict, deque
+from collections import defaultdict
 from typing import TYPE_CHECKING, TypeAlias
 
+from zse.engine.inbox import Inbox, UnreadBounds
 from zse.engine.output import Delta, RequestText
 from zse.engine.request import Request, SamplingParams
-from zse.errors import EngineError, ShuttingDownError, ZSEError
+from zse.errors import DeadlineError, EngineError, ShuttingDownError, ZSEError
+from zse.records import record
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
@@ -30,37 +33,27 @@ if TYPE_CHECKING:
     from zse.engine.request import TokenEvent
     from zse.text.tokenizer import Tokenizer
 
-    _Item: TypeAlias = Delta | ZSEError
-    _Batches: TypeAlias = dict[asyncio.AbstractEventLoop, list[tuple["_Stream", _Item]]]
+    _Batches: TypeAlias = dict[asyncio.AbstractEventLoop, list[tuple[Inbox, Delta]]]
 
 logger = logging.getLogger(__name__)
 
 _DRAIN_POLL_SECONDS = 0.01
 _JOIN_SECONDS = 10.0
 """How long ``close`` waits for a step; one that takes longer is left behind with the process."""
+_TOO_LATE = "The answer was not complete in the time that the request was given."
 
 
+@record
 class _Stream:
-    """One caller's view of a request. Its inbox belongs to the loop, the text to the thread."""
+    """A request in flight. Its inbox belongs to the loop, the text to the thread."""
 
-    def __init__(self, request: Request, tokenizer: Tokenizer) -> None:
-        self.request = request
-        self.text = RequestText(tokenizer, request)
-        self.loop = asyncio.get_running_loop()
-        # One reader within one loop: half the cost of ``asyncio.Queue``.
-        self._items: deque[_Item] = deque()
-        self._waiter: asyncio.Future[None] | None = None
+    request: Request
+    text: RequestText
+    inbox: Inbox
 
-    def put(self, item: _Item) -> None:
-        self._items.append(item)
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
 
-    async def get(self) -> _Item:
-        while not self._items:
-            self._waiter = self.loop.create_future()
-            await self._waiter
-        return self._items.popleft()
+def _nothing() -> None:
+    """Stand in for a callback that nobody needs."""
 
 
 class AsyncEngine:
@@ -69,10 +62,14 @@ class AsyncEngine:
     Args:
         core: The engine; from now on only this object's thread steps it.
         tokenizer: Turns token ids into text.
+        unread: How much may be made of answers that their callers do not take.
     """
 
-    def __init__(self, core: EngineCore, tokenizer: Tokenizer) -> None:
+    def __init__(
+        self, core: EngineCore, tokenizer: Tokenizer, *, unread: UnreadBounds | None = None
+    ) -> None:
         self._core = core
+        self._unread = unread or UnreadBounds()
         self.tokenizer = tokenizer
         self.max_running = core.options.max_sequences
         """Choices that run at once; the others wait."""
@@ -134,15 +131,35 @@ class AsyncEngine:
         priority: int = 0,
         cache_salt: str = "",
         query: PromptQuery | None = None,
+        *,
+        tenant: str = "",
+        weight: float = 1.0,
+        deadline: float | None = None,
+        on_choice_end: Callable[[], None] = _nothing,
     ) -> AsyncGenerator[Delta, None]:
         """Stream the answer to a request, whose ``request_id`` another may share.
 
         Closing the generator cancels it.
 
+        Args:
+            prompt_token_ids: The prompt.
+            params: How its tokens are chosen.
+            request_id: What logs call it.
+            priority: Higher goes first, before running work if it must.
+            cache_salt: Who shares its prefixes.
+            query: What is to be told of the prompt.
+            tenant: Whose it is: who waits is taken in fair shares between tenants.
+            weight: The tenant's share beside those of others.
+            deadline: When it ends at the latest, on the loop's clock.
+            on_choice_end: Called in the loop for each choice that the engine is done with, whether
+                or not anybody has read it.
+
         Yields:
             Deltas of all choices as they come; the last one of each carries its finish reason.
 
         Raises:
+            DeadlineError: The deadline came first.
+            UnreadOutputError: Too much of the answer lay here untaken.
             ZSEError: As ``check``, and EngineError when the engine crashes on the way.
         """
         params = params or SamplingParams()
@@ -154,18 +171,23 @@ class AsyncEngine:
             priority=priority,
             cache_salt=cache_salt,
             query=query,
+            tenant=tenant,
+            weight=weight,
         )
-        stream = _Stream(request, self.tokenizer)
+        stream = self._stream_of(request, on_choice_end)
+        inbox, num_open = stream.inbox, params.n
         self._open(stream)
-        num_open = params.n
+        alarm = None
+        if deadline is not None:
+            alarm = inbox.loop.call_at(deadline, self._end, stream, DeadlineError(_TOO_LATE))
         try:
             while num_open:
-                item = await stream.get()
-                if isinstance(item, ZSEError):
-                    raise item
-                num_open -= item.finish_reason is not None
-                yield item
+                delta = await inbox.get()
+                num_open -= delta.finish_reason is not None
+                yield delta
         finally:
+            if alarm is not None:
+                alarm.cancel()
             self._forget(stream)
 
     async def drain(self, timeout_seconds: float) -> bool:
@@ -206,6 +228,21 @@ class AsyncEngine:
         if self._is_draining or self._is_closed:
             raise ShuttingDownError("the server is shutting down")
 
+    def _stream_of(self, request: Request, on_choice_end: Callable[[], None]) -> _Stream:
+        alternatives = request.params.logprobs
+        inbox = Inbox(
+            num_choices=request.params.n,
+            tokens_each=1 if alternatives is None else 2 + alternatives,
+            bounds=self._unread,
+            others=self._inboxes,
+            on_choice_end=on_choice_end,
+            on_overflow=lambda: self._cancel(request.request_id),
+        )
+        return _Stream(request=request, text=RequestText(self.tokenizer, request), inbox=inbox)
+
+    def _inboxes(self) -> list[Inbox]:
+        return [stream.inbox for stream in list(self._streams.values())]
+
     def _open(self, stream: _Stream) -> None:
         request = stream.request
         with self._lock:
@@ -213,15 +250,26 @@ class AsyncEngine:
             self._streams[request.request_id] = stream
             self._commands.put(lambda: self._core.add_request(request))
 
+    def _cancel(self, request_id: str) -> None:
+        self._commands.put(lambda: self._core.abort(request_id))
+
     def _forget(self, stream: _Stream) -> None:
-        request_id = stream.request.request_id
-        if self._streams.pop(request_id, None) is not None:
-            self._commands.put(lambda: self._core.abort(request_id))
+        if self._streams.pop(stream.request.request_id, None) is not None:
+            self._cancel(stream.request.request_id)
+
+    def _end(self, stream: _Stream, error: ZSEError) -> None:
+        """Fail what is left of a request; called in its loop."""
+        stream.inbox.fail(error)
+        self._cancel(stream.request.request_id)
 
     def _fail_all(self, make_error: Callable[[], ZSEError]) -> None:
         for stream in list(self._streams.values()):
-            self._hand_over({stream.loop: [(stream, make_error())]})
+            self._fail(stream, make_error())
             self._forget(stream)
+
+    def _fail(self, stream: _Stream, error: ZSEError) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to read
+            stream.inbox.loop.call_soon_threadsafe(stream.inbox.fail, error)
 
     # --- in the engine thread -------------------------------------------------------------------
 
@@ -249,34 +297,37 @@ class AsyncEngine:
             stream = self._streams.get(event.request_id)
             if stream is None:
                 continue  # cancelled while the step ran
-            item = self._item_of(stream, event)
-            if item is not None:
-                batches[stream.loop].append((stream, item))
+            delta = self._delta_of(stream, event)
+            if delta is not None:
+                batches[stream.inbox.loop].append((stream.inbox, delta))
         self._hand_over(batches)
 
-    def _item_of(self, stream: _Stream, event: TokenEvent) -> _Item | None:
+    def _delta_of(self, stream: _Stream, event: TokenEvent) -> Delta | None:
         try:
             delta = stream.text.push(event)
         except Exception as error:  # one request's text must not take the others down
             logger.exception("request %s: its text could not be made", event.request_id)
             self._core.abort(event.request_id)
-            return EngineError(f"the answer has no text: {type(error).__name__}: {error}")
+            what = f"the answer has no text: {type(error).__name__}: {error}"
+            self._fail(stream, EngineError(what))
+            return None
         if delta is not None and delta.finish_reason and not event.finish_reason:
             self._core.abort(event.request_id, event.index)  # a stop string
         return delta
 
     def _hand_over(self, batches: _Batches) -> None:
-        for loop, items in batches.items():
+        for loop, deltas in batches.items():
             try:
-                loop.call_soon_threadsafe(_put_all, items)
+                loop.call_soon_threadsafe(_put_all, deltas)
             except RuntimeError:  # the loop is closed: nobody is left to read
-                for stream, _ in items:
-                    self._forget(stream)
+                for stream in list(self._streams.values()):
+                    if stream.inbox.loop is loop:
+                        self._forget(stream)
 
 
-def _put_all(items: list[tuple[_Stream, _Item]]) -> None:
-    for stream, item in items:
-        stream.put(item)
+def _put_all(deltas: list[tuple[Inbox, Delta]]) -> None:
+    for inbox, delta in deltas:
+        inbox.put(delta)
 
 
 def _crash_error(failure: BaseException) -> EngineError:

@@ -1,0 +1,130 @@
+"""What the engine has made of an answer and its caller has not taken yet.
+
+The engine never waits for a caller, so this grows where one reads too slowly: up to a bound, at
+which the answer ends with an error and what was kept of it goes. A choice that the engine has done
+is told as such when it arrives here, not when somebody has read it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING
+
+from zse.errors import UnreadOutputError
+from zse.records import record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from zse.engine.output import Delta
+    from zse.errors import ZSEError
+
+_LOOK_EVERY = 256
+"""Deltas between two looks at the bound."""
+
+
+@record
+class UnreadBounds:
+    """How much may lie unread, in tokens; each alternative of a log-probability counts as one."""
+
+    each: int = 32768
+    """Of one request."""
+    together: int = 262144
+    """Of all: a request may hold no more than what the others leave of it."""
+
+
+class Inbox:
+    """One caller's deltas, within one event loop.
+
+    Args:
+        num_choices: Choices that are still to end.
+        tokens_each: What a delta counts, in tokens.
+        bounds: How much may lie here.
+        others: All that share the bound, this one included.
+        on_choice_end: Called in the loop for each choice that the engine is done with.
+        on_overflow: Called there when more would lie here than may.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_choices: int,
+        tokens_each: int,
+        bounds: UnreadBounds,
+        others: Callable[[], Iterable[Inbox]],
+        on_choice_end: Callable[[], None],
+        on_overflow: Callable[[], None],
+    ) -> None:
+        self.loop = asyncio.get_running_loop()
+        self._num_open = num_choices
+        self._tokens_each = tokens_each
+        self._bounds = bounds
+        self._others = others
+        self._on_choice_end = on_choice_end
+        self._on_overflow = on_overflow
+        self._error: ZSEError | None = None
+        self._look_at = _LOOK_EVERY
+        # One reader within one loop: half the cost of ``asyncio.Queue``.
+        self._deltas: deque[Delta] = deque()
+        self._waiter: asyncio.Future[None] | None = None
+
+    @property
+    def num_unread(self) -> int:
+        """Tokens that nobody has taken yet, alternatives included."""
+        return len(self._deltas) * self._tokens_each
+
+    def put(self, delta: Delta) -> None:
+        """Take what the engine made; called in the loop."""
+        if self._num_open == 0:
+            return
+        self._deltas.append(delta)
+        if delta.finish_reason is not None:
+            self._num_open -= 1
+            self._on_choice_end()
+        if len(self._deltas) >= self._look_at:
+            self._look()
+        self._wake()
+
+    def fail(self, error: ZSEError) -> None:
+        """End all choices that have not ended; what came before can still be taken."""
+        if self._num_open == 0:
+            return
+        self._error = error
+        while self._num_open:
+            self._num_open -= 1
+            self._on_choice_end()
+        self._wake()
+
+    async def get(self) -> Delta:
+        """Return the next delta.
+
+        Raises:
+            ZSEError: There is none left, and the answer has failed.
+        """
+        while not self._deltas:
+            if self._error is not None:
+                raise self._error
+            self._waiter = self.loop.create_future()
+            await self._waiter
+        return self._deltas.popleft()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _look(self) -> None:
+        """Fail where too much lies unread, here or everywhere."""
+        rest = sum(inbox.num_unread for inbox in self._others()) - self.num_unread
+        room = min(self._bounds.each, max(self._bounds.together - rest, 0))
+        self._look_at = len(self._deltas) + _LOOK_EVERY
+        if self.num_unread <= room:
+            return
+        error = UnreadOutputError(
+            f"The client left {self.num_unread} tokens unread, more than the {room} there is "
+            "room for: the answer was ended."
+        )
+        self._deltas.clear()
+        self.fail(error)
+        self._error = error  # also where the engine was done
+        self._on_overflow()
