@@ -35,7 +35,7 @@ def test_a_flag_wins_over_a_variable_and_that_over_the_folders_file_and_that_ove
 
 def test_every_option_that_a_person_may_give_can_stand_there(write):
     written = {key: row for key, row in options_of(Settings).items() if row.by_hand}
-    words = {int: "1", float: "1", bool: "true", str: '"info"', Path: '"folder"'}
+    words = {int: "1", float: "1", bool: "true", str: '"info"', Path: '"folder"', tuple: '["a"]'}
     lines = [
         f'{key} = "{row.choices[0]}"' if row.choices else f"{key} = {words[row.kind]}"
         for key, row in written.items()

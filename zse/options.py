@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
 
 from zse.errors import UsageError
 from zse.records import record
-from zse.units import GIB
+from zse.units import GIB, MIB
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 Value = TypeVar("Value")
 Record = TypeVar("Record")
@@ -31,6 +31,8 @@ KV_DTYPES = ("auto", "fp32", "bf16", "int8")
 LOG_FORMATS = ("auto", "text", "json")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 MAX_PORT = 65535
+MAX_TIMEOUT_SECONDS = 86_400.0
+MAX_BODY_MIB = 1024
 MAX_THREADS = 1024
 """Far more than any machine has cores; the runtime below crashes where it cannot start them all."""
 _INFINITE = float("inf")
@@ -42,6 +44,7 @@ WANTED = {
     float: "a number",
     str: "a text",
     Path: "a path",
+    tuple: "a list of texts",
 }
 
 
@@ -106,6 +109,8 @@ class Option:
         text = f"{self.help}, in {self.unit}" if self.unit else self.help
         if self.choices:
             text += f": {', '.join(self.choices[:-1])} or {self.choices[-1]}"
+        if self.kind is tuple:
+            text += "; may be given several times, and with commas"
         if self.unset:
             text += f"; {'empty' if self.kind is str else '0'} means {self.unset}"
         return text + "."
@@ -198,11 +203,21 @@ def with_flags(one: Record, flags: Mapping[str, object]) -> Record:
     Raises:
         UsageError: A value is out of range.
     """
-    given = {key: value for key, value in flags.items() if value is not None}
     rows = options_of(type(one))
+    given = {
+        key: several(value) if isinstance(value, list) else value
+        for key, value in flags.items()
+        if value is not None and value != []
+    }
     for key, value in given.items():
         rows[key].check(value, key)
     return with_values(one, given)
+
+
+def several(given: Iterable[object]) -> tuple[str, ...]:
+    """Return the texts of an option that may be given several times, each with commas."""
+    parts = [part.strip() for text in given for part in str(text).split(",")]
+    return tuple(part for part in parts if part)
 
 
 class _Checked:
@@ -316,6 +331,65 @@ class AccessOptions(_Checked):
 
 
 @record
+class HTTPOptions(_Checked):
+    """How the server treats connections: whom it answers, for how long, how much."""
+
+    read_timeout: float = described(
+        30.0,
+        "How long a client may take to send the head of a request, or stall in its body",
+        unit="seconds",
+        least=0.1,
+        most=MAX_TIMEOUT_SECONDS,
+    )
+    write_timeout: float = described(
+        30.0,
+        "How long a client may take nothing of its answer before the answer is given up",
+        unit="seconds",
+        least=0.1,
+        most=MAX_TIMEOUT_SECONDS,
+    )
+    keep_alive_timeout: float = described(
+        75.0,
+        "How long a connection is kept between requests; longer than load balancers keep theirs",
+        unit="seconds",
+        least=0.1,
+        most=MAX_TIMEOUT_SECONDS,
+    )
+    max_connections: int = described(
+        0, "Connections at once", unset="as many as the limit of open files has room for"
+    )
+    max_websockets: int = described(64, "WebSockets open at once")
+    max_body_mib: int = described(
+        32, "Longest body of a request", unit="MiB", least=1, most=MAX_BODY_MIB
+    )
+    allowed_hosts: tuple[str, ...] = described(
+        (),
+        "Another name that requests may call this server by, * for any; on an address other than "
+        "loopback all are answered unless one is given",
+        key="allowed_host",
+    )
+    cors_origins: tuple[str, ...] = described(
+        (),
+        "Origin of web pages that browsers may let read answers, such as https://app.example.com",
+        key="cors_origin",
+    )
+    trusted_proxies: tuple[str, ...] = described(
+        (),
+        "Address or network of a proxy in front, whose X-Forwarded headers are believed",
+        key="trusted_proxy",
+    )
+    root_path: str = described("", "Path that a proxy in front puts before ours, such as /llm")
+    ssl_certfile: str = described(
+        "", "File of certificates (PEM) to serve HTTPS with; read again when it changes"
+    )
+    ssl_keyfile: str = described("", "File of the key", unset="it stands in --ssl-certfile")
+
+    @property
+    def max_body_bytes(self) -> int:
+        return self.max_body_mib * MIB
+
+
+@record
 class ServeOptions(_Checked):
     """One start of the server."""
 
@@ -324,6 +398,7 @@ class ServeOptions(_Checked):
     port: int = described(
         8000, "Port to bind", unset="a free one", most=MAX_PORT, env="PORT ZSE_PORT"
     )
+    http: HTTPOptions = HTTPOptions()
     served_model_name: str = described("", "Name in /v1/models", unset="the model's own")
     model_alias: str = described(
         "",

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from zse.errors import BadSettingError
-from zse.options import WANTED, Option, ServeOptions, described, options_of, with_values
+from zse.options import WANTED, Option, ServeOptions, described, options_of, several, with_values
 from zse.records import record
 from zse.units import GIB
 
@@ -278,7 +278,7 @@ def _parse(row: Option, name: str, text: str) -> object:
         if text.lower() in _FALSE:
             return False
         raise BadSettingError(f"{name}={text!r} is not a yes or a no", hint="Use 1 or 0.")
-    value: object = text
+    value: object = several([text]) if row.kind is tuple else text
     if row.kind in (int, float):
         try:
             value = row.kind(text)

@@ -56,6 +56,8 @@ def _checked(path: Path, key: str, value: object, rows: Mapping[str, Option]) ->
     kind = str if row.kind is Path else row.kind
     if kind is float and type(value) is int:
         value = float(value)
+    if kind is tuple and type(value) is list and all(type(one) is str for one in value):
+        value = tuple(value)
     if type(value) is not kind:
         raise BadSettingError(
             f"{path}: {key} is {value!r}, expected {WANTED[row.kind]}",
@@ -70,4 +72,6 @@ def _checked(path: Path, key: str, value: object, rows: Mapping[str, Option]) ->
 def _example(row: Option) -> str:
     if row.kind in (int, float, bool):
         return str(row.default).lower()
+    if row.kind is tuple:
+        return '["one", "another"]'
     return f'"{row.default}"'

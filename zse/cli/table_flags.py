@@ -53,6 +53,8 @@ def _flag(key: str, row: Option) -> Parameter:
     if row.kind is bool and (row.variables or row.default):
         names = (f"{names[0]}/{names[0].replace('--', '--no-', 1)}", *names[1:])
     kind: Any = Literal[row.choices] if row.choices else row.kind
+    if row.kind is tuple:
+        kind = list[str]
     default = row.default
     if row.variables:
         kind, default = kind | None, None

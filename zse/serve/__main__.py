@@ -29,6 +29,8 @@ def build_parser() -> argparse.ArgumentParser:
             parser.add_argument("model", nargs="?", help=told)
         elif row.by_hand and row.kind is bool:
             parser.add_argument(*row.flags, action=argparse.BooleanOptionalAction, help=told)
+        elif row.by_hand and row.kind is tuple:
+            parser.add_argument(*row.flags, dest=key, action="append", help=told)
         elif row.by_hand:
             parser.add_argument(*row.flags, dest=key, type=row.kind, help=told)
     return parser

@@ -88,11 +88,12 @@ def _refuse(error: ZSEError, settings: Settings) -> int:
 
 def _make_server(state: AppState, host: str) -> uvicorn.Server:
     from zse.serve.app import create_app
-    from zse.serve.http.hosts import LOOPBACK_HOSTS
+    from zse.serve.http.hosts import answered_hosts
     from zse.serve.http.server import make_server
 
-    allowed_hosts = LOOPBACK_HOSTS if is_loopback(host) else None
-    return make_server(create_app(state, allowed_hosts=allowed_hosts), end_seconds=END_SECONDS)
+    options = state.options.http
+    app = create_app(state, allowed_hosts=answered_hosts(host, options.allowed_hosts))
+    return make_server(app, end_seconds=END_SECONDS, options=options)
 
 
 class ServerProcess:

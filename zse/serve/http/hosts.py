@@ -9,12 +9,25 @@ import re
 from typing import TYPE_CHECKING
 
 from zse.serve.http.errors import MisdirectedError, error_response
+from zse.serve.sockets import is_loopback
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
 LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]"})
 _HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(?::\d{1,5})?")
+
+
+def answered_hosts(bound: str, given: tuple[str, ...]) -> frozenset[str] | None:
+    """Return the names that a server answers to; None when to any.
+
+    Args:
+        bound: The address that it listens on.
+        given: Names that the user allows besides; ``*`` allows any.
+    """
+    if "*" in given or not (given or is_loopback(bound)):
+        return None
+    return LOOPBACK_HOSTS | {bound.lower()} | {name.lower() for name in given}
 
 
 def name_of(host: str) -> str | None:
@@ -46,6 +59,5 @@ class AllowedHosts:
 
 
 def _listed(hosts: frozenset[str]) -> str:
-    if hosts == LOOPBACK_HOSTS:
-        return "localhost or 127.0.0.1"
-    return " or ".join(sorted(hosts - LOOPBACK_HOSTS)[:3])
+    named = sorted(hosts - LOOPBACK_HOSTS) or ["localhost", "127.0.0.1"]
+    return f"{' or '.join(named[:3])}, or allow it with --allowed-host"

@@ -1,21 +1,24 @@
-"""The HTTP server around the application: uvicorn, without its command line."""
+"""The HTTP server around the application: uvicorn without its command line, behind our door.
+
+uvicorn accepts connections and waits for them in the end; what a connection may do is said here.
+"""
 
 from __future__ import annotations
 
 import sys
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from zse.options import HTTPOptions
 
 if TYPE_CHECKING:
     import uvicorn
     from starlette.types import ASGIApp
 
-MAX_HEADER_BYTES = 64 << 10
-KEEP_ALIVE_SECONDS = 75
-"""Longer than load balancers keep idle connections, or they would send into a closing one."""
 
-
-def make_server(app: ASGIApp, *, end_seconds: float) -> uvicorn.Server:
+def make_server(
+    app: ASGIApp, *, end_seconds: float, options: HTTPOptions | None = None
+) -> uvicorn.Server:
     """Return a server of an application; it serves the sockets that it is given.
 
     In the end it waits ``end_seconds`` for connections to close.
@@ -24,19 +27,25 @@ def make_server(app: ASGIApp, *, end_seconds: float) -> uvicorn.Server:
     from uvicorn.config import Config
     from uvicorn.server import Server
 
+    from zse.serve.http.connection import Connection
+    from zse.serve.http.door import Door
+
+    door = Door(options or HTTPOptions())
+
+    def connect(_loop: object = None, **shared: Any) -> Connection:  # as uvicorn calls it
+        return Connection(door, **shared)
+
     return Server(
         Config(
             app,
-            http="h11",  # caps headers; the faster parser does not
-            ws="none",
+            http=connect,  # type: ignore[arg-type]
+            ws="none",  # the connection knows how
             loop="asyncio",
             lifespan="off",
             log_config=None,
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            h11_max_incomplete_event_size=MAX_HEADER_BYTES,
-            timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=int(end_seconds),
         )
     )

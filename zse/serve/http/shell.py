@@ -13,6 +13,7 @@ from zse.serve.http.bodies import BoundedBody
 from zse.serve.http.errors import error_response
 from zse.serve.http.hosts import AllowedHosts
 from zse.serve.http.reporting import Reporting
+from zse.serve.http.websocket_guard import WebSocketGuard
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -28,7 +29,13 @@ def in_shell(
     Args:
         allowed_hosts: Host names that are answered; None answers all.
     """
-    app = Gate(BoundedBody(app), access=state.access, refuse=error_response)
+    options = state.options.http
+    app = WebSocketGuard(
+        BoundedBody(app),
+        origins=frozenset(options.cors_origins),
+        max_open=options.max_websockets,
+    )
+    app = Gate(app, access=state.access, refuse=error_response)
     if allowed_hosts is not None:
         app = AllowedHosts(app, hosts=allowed_hosts)
     return Reporting(app, state=state)

@@ -1,0 +1,97 @@
+"""Where the body of a request ends: after its length, or after its last chunk.
+
+Chunks are read by the letter: extensions and trailers, which nobody needs here and parsers have
+read differently, are refused.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Protocol
+
+from zse.serve.http.head import MalformedRequestError
+
+_CHUNK_SIZE = re.compile(rb"[0-9A-Fa-f]{1,8}")
+_MAX_SIZE_LINE = 10
+_LINE_END = b"\r\n"
+
+
+class Framing(Protocol):
+    """Takes a body out of what has been received."""
+
+    is_done: bool
+
+    def take(self, buffer: bytearray) -> bytes:
+        """Remove what is of the body from the front of the buffer and return its content.
+
+        Raises:
+            MalformedRequestError: It is no body of this kind.
+        """
+
+
+class LengthFraming:
+    """A body of a known length."""
+
+    def __init__(self, length: int) -> None:
+        self._num_left = length
+        self.is_done = length == 0
+
+    def take(self, buffer: bytearray) -> bytes:
+        data = bytes(buffer[: self._num_left])
+        del buffer[: len(data)]
+        self._num_left -= len(data)
+        self.is_done = self._num_left == 0
+        return data
+
+
+class ChunkFraming:
+    """A body in chunks."""
+
+    def __init__(self) -> None:
+        self._num_left = 0
+        """Of the current chunk, with the line end behind it."""
+        self._is_last = False
+        self.is_done = False
+
+    def take(self, buffer: bytearray) -> bytes:
+        content = []
+        start = 0
+        while not self.is_done and start < len(buffer):
+            if self._num_left == 0 and not self._is_last:
+                line_end = self._find_size(buffer, start)
+                if line_end < 0:
+                    break
+                start = line_end
+            elif self._num_left > len(_LINE_END):
+                piece = bytes(buffer[start : start + self._num_left - len(_LINE_END)])
+                content.append(piece)
+                start += len(piece)
+                self._num_left -= len(piece)
+            else:
+                if len(buffer) - start < len(_LINE_END):
+                    break
+                self._end_chunk(bytes(buffer[start : start + len(_LINE_END)]))
+                start += len(_LINE_END)
+        del buffer[:start]
+        return b"".join(content)
+
+    def _find_size(self, buffer: bytearray, start: int) -> int:
+        """Read the line with the next chunk's size; return where it ends, or -1."""
+        end = buffer.find(_LINE_END, start, start + _MAX_SIZE_LINE)
+        if end < 0:
+            if len(buffer) - start >= _MAX_SIZE_LINE:
+                raise MalformedRequestError("the size of a chunk is not a number")
+            return -1
+        line = bytes(buffer[start:end])
+        if _CHUNK_SIZE.fullmatch(line) is None:
+            raise MalformedRequestError("the size of a chunk is not a number")
+        size = int(line, 16)
+        self._is_last = size == 0
+        self._num_left = size + len(_LINE_END)
+        return end + len(_LINE_END)
+
+    def _end_chunk(self, end: bytes) -> None:
+        if end != _LINE_END:
+            raise MalformedRequestError("a chunk is longer than it says, or has trailers")
+        self._num_left = 0
+        self.is_done = self._is_last
