@@ -25,7 +25,7 @@ MAX_HEADERS = 100
 END = b"\r\n\r\n"
 
 _CONTROL = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
-_LENGTHS = re.compile(rb"\r\ncontent-length:[ \t]*([^\r]*?)[ \t]*\r", re.IGNORECASE)
+_LENGTHS = re.compile(rb"\r\ncontent-length:[ \t]*([^\r]*?)[ \t]*(?=\r)", re.IGNORECASE)
 _MAX_LENGTH_DIGITS = 15
 _VERSIONS = frozenset({b"1.0", b"1.1"})
 

@@ -1,0 +1,68 @@
+"""A server of any ASGI application on a real socket, in the event loop of the test."""
+
+import asyncio
+import contextlib
+
+import pytest
+
+from zse.options import HTTPOptions
+from zse.serve.http.server import make_server
+from zse.serve.sockets import bind_socket
+
+
+class Served:
+    """Where a server listens, and raw connections to it."""
+
+    def __init__(self, port: int, state) -> None:
+        self.port = port
+        self.state = state
+        """What uvicorn knows: connections and tasks."""
+        self._writers = []
+
+    async def connect(self, **options):
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port, **options)
+        self._writers.append(writer)
+        return reader, writer
+
+    async def exchange(self, *parts: bytes) -> bytes:
+        """Send bytes and return all that comes back until the server closes."""
+        reader, writer = await self.connect()
+        for part in parts:
+            writer.write(part)
+            await writer.drain()
+        with contextlib.suppress(ConnectionResetError):
+            return await asyncio.wait_for(reader.read(), 20)
+        return b""
+
+    async def wait_until(self, condition) -> None:
+        async with asyncio.timeout(20):
+            while not condition():
+                await asyncio.sleep(0.01)
+
+    def close(self) -> None:
+        for writer in self._writers:
+            writer.close()
+
+
+@contextlib.asynccontextmanager
+async def _serving(app, **options):
+    with bind_socket("127.0.0.1", 0) as listener:
+        port = listener.getsockname()[1]
+        server = make_server(app, end_seconds=2, options=HTTPOptions(**options))
+        server.capture_signals = contextlib.nullcontext
+        task = asyncio.create_task(server.serve(sockets=[listener]))
+        while not server.started:
+            await asyncio.sleep(0.005)
+        served = Served(port, server.server_state)
+        try:
+            yield served
+        finally:
+            served.close()
+            server.should_exit = True
+            await task
+
+
+@pytest.fixture
+def serving():
+    """Serve an application with some options: ``async with serving(app, ...) as served``."""
+    return _serving
