@@ -1,0 +1,160 @@
+"""From a spec to a grammar that says which tokens may come next: llguidance over our tokenizer.
+
+The library is told the bytes of each token, as our own tokenizer writes them, so a model needs no
+``tokenizer.json``, and what is checked is what a client reads. Compiling runs in the thread that
+prepares a request. It is bounded in size and in work, and tried out: what breaks at its first
+tokens is refused instead of failing in the middle of an answer.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any
+
+from zse.errors import OverloadedError
+from zse.text.grammar.spec import GrammarError
+from zse.text.grammar.state import Grammar
+
+if TYPE_CHECKING:
+    from zse.text.grammar.spec import GrammarSpec
+    from zse.text.tokenizer import Tokenizer
+
+MAX_CACHED = 256
+MAX_CACHED_BYTES = 1 << 20
+"""Of sources. A compiled grammar takes some ten times as much memory as its source."""
+_TURN_SECONDS = 10.0
+"""How long a request waits for others to be compiled."""
+_LIMITS = {
+    "initial_lexer_fuel": 500_000,  # some 10 ms
+    "step_lexer_fuel": 50_000,
+    "step_max_items": 50_000,
+    "max_lexer_states": 50_000,  # 1 to 2 kB each
+    "max_grammar_size": 200_000,
+    "verbose_errors": False,  # which would print the whole grammar
+}
+_TRIED_TOKENS = 2
+_MAX_ERROR = 500
+
+
+class GrammarCompiler:
+    """Compiles specs for one model, one at a time, and keeps the latest; for any thread.
+
+    Args:
+        tokenizer: The model's.
+        vocab_size: Logits of the model, which may be more or fewer than the tokenizer has tokens.
+        end_token_ids: Tokens that end an answer.
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer, *, vocab_size: int, end_token_ids: tuple[int, ...]
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._vocab_size = vocab_size
+        self._end_token_ids = end_token_ids
+        self._turn = threading.Lock()
+        self._kept: OrderedDict[GrammarSpec, Grammar] = OrderedDict()
+        self._kept_bytes = 0
+        self._vocabulary: Any = None
+
+    def compile(self, spec: GrammarSpec) -> Grammar:
+        """Return the grammar of a spec, from the latest ones if it is there.
+
+        Raises:
+            GrammarError: It cannot be compiled; the message has llguidance's words.
+            OverloadedError: Others were compiled for too long.
+        """
+        if not self._turn.acquire(timeout=_TURN_SECONDS):
+            raise OverloadedError("Too many grammars are being compiled: try again.")
+        try:
+            grammar = self._kept.get(spec)
+            if grammar is None:
+                grammar = self._keep(spec, self._compile(spec))
+            self._kept.move_to_end(spec)
+            return grammar
+        finally:
+            self._turn.release()
+
+    def _keep(self, spec: GrammarSpec, grammar: Grammar) -> Grammar:
+        self._kept[spec] = grammar
+        self._kept_bytes += len(spec.source)
+        while len(self._kept) > MAX_CACHED or (
+            self._kept_bytes > MAX_CACHED_BYTES and len(self._kept) > 1
+        ):
+            oldest, _ = self._kept.popitem(last=False)
+            self._kept_bytes -= len(oldest.source)
+        return grammar
+
+    def _compile(self, spec: GrammarSpec) -> Grammar:
+        from llguidance import LLMatcher, LLParserLimits
+
+        if self._vocabulary is None:
+            self._vocabulary = _vocabulary(self._tokenizer, self._vocab_size, self._end_token_ids)
+        source = spec.source
+        if spec.kind == "regex":
+            source = LLMatcher.grammar_from_regex(source)
+        elif spec.kind == "json_schema":
+            source = LLMatcher.grammar_from_json_schema(source)
+        matcher = LLMatcher(self._vocabulary, source, log_level=0, limits=LLParserLimits(**_LIMITS))
+        _try_out(matcher.deep_copy())
+        return Grammar(
+            matcher,
+            tokenize=self._vocabulary.tokenize_bytes,
+            token_bytes=self._tokenizer.token_bytes,
+            starts_after=spec.starts_after.encode(),
+            end_token_ids=self._end_token_ids,
+        )
+
+
+class _Vocabulary:
+    """What llguidance asks of a tokenizer."""
+
+    is_tokenizer_wrapper = True
+    bos_token_id = None
+
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int, end_token_id: int) -> None:
+        self._tokenizer = tokenizer
+        count = min(tokenizer.vocab_size, vocab_size)
+        # Past the tokenizer's cache, which is for the tokens of answers.
+        self.tokens = [tokenizer.engine.token_bytes(token_id) for token_id in range(count)]
+        self.special_token_ids = sorted(i for i in tokenizer.special_ids if i < count)
+        self.eos_token_id = end_token_id
+
+    def __call__(self, text: str) -> list[int]:
+        """Encode a piece of text that the grammar leaves no choice about."""
+        if self._tokenizer.facts.kind != "byte_level":
+            return []  # it would put a space before the piece: nothing is forced
+        return self._tokenizer.encode(text, add_special_tokens=False, parse_special=False)
+
+
+def _vocabulary(tokenizer: Tokenizer, vocab_size: int, end_token_ids: tuple[int, ...]) -> Any:
+    from llguidance import LLTokenizer
+
+    if tokenizer.facts.kind == "other" or not end_token_ids:
+        lacking = "no token that ends an answer" if end_token_ids else "tokens whose bytes vary"
+        raise GrammarError(
+            f"this model cannot be held to a form: its tokenizer has {lacking}",
+            hint="Ask for the form in a message, and check the answer.",
+        )
+    words = _Vocabulary(tokenizer, vocab_size, end_token_ids[0])
+    return LLTokenizer(words, n_vocab=vocab_size, eos_token=list(end_token_ids))  # type: ignore[arg-type]
+
+
+def _try_out(matcher: Any) -> None:
+    """Take the first tokens that a matcher allows.
+
+    Raises:
+        GrammarError: It is damaged, matches nothing, or takes more work than is allowed.
+    """
+    for _ in range(_TRIED_TOKENS):
+        mask = b"" if matcher.is_error() else matcher.compute_bitmask()
+        if matcher.is_error():
+            break
+        allowed = int.from_bytes(mask, "little")
+        if not allowed:
+            raise GrammarError("the grammar matches no text")
+        if matcher.is_stopped() or not matcher.consume_token((allowed & -allowed).bit_length() - 1):
+            break
+    if matcher.is_error():
+        words = matcher.get_error().replace("<non-verbose/>", "").strip()
+        raise GrammarError(f"the grammar cannot be used: {words[:_MAX_ERROR]}")
