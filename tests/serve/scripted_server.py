@@ -61,6 +61,7 @@ class ScriptedEngine:
     cancelled: int = 0
     seen: list[Any] = field(default_factory=list)
     max_running: int = 64
+    forms: list[Any] = field(default_factory=list)
 
     @property
     def num_active(self):
@@ -86,7 +87,14 @@ class ScriptedEngine:
     def close(self):
         self.is_healthy = False
 
-    async def generate(self, prompt_token_ids, params, request_id="", priority=0, cache_salt=""):
+    @property
+    def grammars(self):
+        """Forms are noted, not kept."""
+        return SimpleNamespace(compile=self.forms.append)
+
+    async def generate(
+        self, prompt_token_ids, params, request_id="", priority=0, cache_salt="", grammar=None
+    ):
         prompt = bytes(prompt_token_ids).decode(errors="replace")
         self.seen.append((prompt, params, cache_salt))
         self.active += 1

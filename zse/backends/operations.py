@@ -122,6 +122,13 @@ Forward: TypeAlias = "Callable[[Operations, Step], Sampled]"
 class PendingStep(Protocol):
     """A step that has been submitted."""
 
+    def sample(self) -> None:
+        """Let a step with masks choose its tokens: every token before it is known now.
+
+        Called once or more before ``wait``, and before the next step is submitted. Other steps do
+        nothing here.
+        """
+
     def wait(self) -> Answers:
         """Wait for the step and return the tokens that follow each chunk.
 

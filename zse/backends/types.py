@@ -7,7 +7,7 @@ What is made once a token is a named tuple: it takes half the time of a frozen d
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias
 
 from zse.errors import EngineError
 from zse.records import record
@@ -71,6 +71,17 @@ class SequenceChunk(NamedTuple):
     """Whether ``lm_head`` gives the logits of each of its tokens."""
 
 
+class TokenMasks(Protocol):
+    """Which tokens may come next, at the rows of a batch that are held to a form."""
+
+    def write(self, address: int, row_bytes: int) -> None:
+        """Write a mask for each masked row, one after the other, in the order of the batch.
+
+        Bit ``i % 32`` of word ``i // 32`` says whether token ``i`` may come. Called once, when
+        every token before the rows is known; the memory is the host's.
+        """
+
+
 @record
 class StepBatch:
     """One forward pass: what is asked of a backend."""
@@ -80,13 +91,15 @@ class StepBatch:
     """``sampling[i]`` has a row for each token of ``chunks[i]`` whose successor is asked for: none,
     the last one or, of a ``verify`` chunk, all. Before the last one others may stand whose
     successors are known (``known_token_id``)."""
+    masks: TokenMasks | None = None
+    """Set where rows are masked."""
 
 
 class SampledToken(NamedTuple):
     """One chosen token.
 
     Log-probabilities are natural logarithms of the model's own distribution, before penalties,
-    temperature and truncation, so they can be compared between requests.
+    masks, temperature and truncation, so they can be compared between requests.
     """
 
     token_id: int
@@ -106,6 +119,9 @@ class FinishedStep:
     """A step that was computed when it was submitted."""
 
     answers: Answers
+
+    def sample(self) -> None:
+        """Nothing is left to do."""
 
     def wait(self) -> Answers:
         return self.answers
@@ -170,6 +186,11 @@ def check_batch(
         if least < lowest or most >= vocab_size:
             outside = least if least < lowest else most
             raise EngineError(f"a token id is outside 0 to {vocab_size - 1}: {outside}")
+
+
+def mask_bytes(vocab_size: int) -> int:
+    """Return the bytes of one row's mask."""
+    return 4 * -(-vocab_size // 32)
 
 
 def logit_rows(data: memoryview, vocab_size: int) -> LogitRows:

@@ -19,6 +19,7 @@ import uuid
 from collections import defaultdict
 from typing import TYPE_CHECKING, TypeAlias
 
+from zse.engine.grammars import Grammars
 from zse.engine.inbox import Inbox, UnreadBounds
 from zse.engine.output import Delta, RequestText
 from zse.engine.request import Request, SamplingParams
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from zse.engine.core import EngineCore, EngineStats
     from zse.engine.reading import PromptQuery
     from zse.engine.request import TokenEvent
+    from zse.text.grammar.state import Grammar
     from zse.text.tokenizer import Tokenizer
 
     _Batches: TypeAlias = dict[asyncio.AbstractEventLoop, list[tuple[Inbox, Delta]]]
@@ -73,6 +75,8 @@ class AsyncEngine:
         self.tokenizer = tokenizer
         self.max_running = core.options.max_sequences
         """Choices that run at once; the others wait."""
+        self.grammars = Grammars(core, tokenizer)
+        """Compiles the forms of answers."""
         self.failure: BaseException | None = None
         """What crashed the engine thread."""
         self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -136,6 +140,7 @@ class AsyncEngine:
         weight: float = 1.0,
         deadline: float | None = None,
         on_choice_end: Callable[[], None] = _nothing,
+        grammar: Grammar | None = None,
     ) -> AsyncGenerator[Delta, None]:
         """Stream the answer to a request, whose ``request_id`` another may share.
 
@@ -151,6 +156,7 @@ class AsyncEngine:
             tenant: Whose it is: who waits is taken in fair shares between tenants.
             weight: The tenant's share beside those of others.
             deadline: When it ends at the latest, on the loop's clock.
+            grammar: What the answers are held to, of ``grammars.compile``.
             on_choice_end: Called in the loop for each choice that the engine is done with, whether
                 or not anybody has read it.
 
@@ -173,6 +179,7 @@ class AsyncEngine:
             query=query,
             tenant=tenant,
             weight=weight,
+            grammar=grammar,
         )
         stream = self._stream_of(request, on_choice_end)
         inbox, num_open = stream.inbox, params.n

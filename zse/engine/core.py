@@ -13,6 +13,7 @@ import itertools
 import secrets
 from typing import TYPE_CHECKING
 
+from zse.backends.types import SampledToken
 from zse.engine.admission import check_request, resolve_max_tokens
 from zse.engine.pipeline import StepPipeline
 from zse.engine.reading import PromptReading
@@ -26,12 +27,16 @@ from zse.records import record
 if TYPE_CHECKING:
     from collections.abc import Sequence as TokenIds
 
-    from zse.backends.types import LogitRows, SampledToken
+    from zse.backends.types import LogitRows
     from zse.engine.reading import PromptQuery, PromptReport
     from zse.engine.request import SamplingParams
     from zse.engine.scheduler import ScheduledChunk
     from zse.models.runner import ModelRunner
     from zse.options import LoadOptions
+
+_LEAST_JUMP = 3
+"""Tokens for each running sequence that a jump is to save on a device that looks ahead. A step with
+a jump is no captured one: it takes as long as some two of these, and all running sequences wait."""
 
 
 @record
@@ -94,7 +99,7 @@ class EngineCore:
         self._aging_steps = aging_steps
         self._pipeline = StepPipeline(self._scheduler, runner)
         # A configuration may name tokens that the model has no logits for: they never come.
-        self._end_token_ids = tuple(
+        self.end_token_ids = tuple(
             token_id for token_id in eos_token_ids if 0 <= token_id < runner.vocab_size
         )
         self._requests: dict[str, list[Sequence]] = {}
@@ -200,12 +205,20 @@ class EngineCore:
         self._num_steps += bool(finished)
         for chunk, answer in finished:
             self._num_computed_tokens += chunk.num_tokens
-            if chunk.sequence.finish_reason is not None:
+            sequence = chunk.sequence
+            if sequence.finish_reason is not None:
                 continue
             if chunk.num_read:
                 answer = _read_prompt(chunk, answer)
-            if chunk.num_wanted:
-                events.extend(self._accept(chunk, answer))
+            if not chunk.num_wanted:
+                continue
+            if sequence.num_void:
+                sequence.num_void -= 1
+                continue
+            events.extend(self._accept(chunk, answer))
+            if sequence.grammar is not None:
+                events.extend(self._jump(sequence))
+        self._pipeline.sample()
         return events
 
     def stats(self) -> EngineStats:
@@ -256,7 +269,7 @@ class EngineCore:
     def _sequences_of(self, request: Request, max_tokens: int) -> list[Sequence]:
         params = request.params
         seed = secrets.randbits(63) if params.seed is None else params.seed
-        end_of_answer = () if params.ignore_eos else self._end_token_ids
+        end_of_answer = () if params.ignore_eos else self.end_token_ids
         sequences: list[Sequence] = []
         for index in range(params.n):
             rank = rank_of(
@@ -273,6 +286,7 @@ class EngineCore:
                 end_token_ids=frozenset((*end_of_answer, *params.stop_token_ids)),
                 rank=rank,
                 leader=sequences[0] if sequences else None,
+                grammar=request.grammar.begin() if request.grammar is not None else None,
                 prompt_token_ids=list(request.prompt_token_ids),
                 token_ids=list(request.prompt_token_ids),
                 reading=_reading_of(request) if index == 0 else None,
@@ -297,20 +311,53 @@ class EngineCore:
         if query is not None and not query.generates:
             return [self._end_with_prompt(sequence, answer[0])]
         report = _report_of(sequence, answer[0]) if query is not None else None
+        events = self._append(sequence, answer, report)
+        if sequence.num_pending and sequence.finish_reason is None:
+            self._scheduler.commit(sequence)  # the token may have filled a block in flight
+        return events
+
+    def _jump(self, sequence: Sequence) -> list[TokenEvent]:
+        """Add the tokens that the form of an answer leaves no choice about, where that saves time.
+
+        They are computed together, as those of a prompt are, and what is in flight for the first of
+        them is not waited for. Log-probabilities take a step each, so none are added then.
+        """
+        assert sequence.grammar is not None
+        if sequence.finish_reason is not None or sequence.request.params.logprobs is not None:
+            return []
+        most = sequence.num_left + sequence.num_pending
+        forced = sequence.grammar.forced_tokens()[:most]
+        least = _LEAST_JUMP * len(self._scheduler.running) if self.runner.looks_ahead else 1
+        if len(forced) < max(least, 1) or not self._scheduler.takes(sequence, len(forced)):
+            return []
+        sequence.void_pending()
+        return self._append(sequence, [SampledToken(token_id) for token_id in forced])
+
+    def _append(
+        self,
+        sequence: Sequence,
+        tokens: TokenIds[SampledToken],
+        report: PromptReport | None = None,
+    ) -> list[TokenEvent]:
+        """Add tokens to a sequence, up to its end, and return what is told of them.
+
+        The first of them carries the report of the prompt.
+        """
         events: list[TokenEvent] = []
-        for sampled in answer:
-            sequence.append(sampled.token_id)
+        for token in tokens:
+            sequence.append(token.token_id)
             self._num_generated_tokens += 1
             reason = sequence.finish_reason = sequence.reason_to_finish()
+            is_end = token.token_id in sequence.end_token_ids
             events.append(
                 TokenEvent(
                     request_id=sequence.request.request_id,
                     index=sequence.index,
-                    token_id=sampled.token_id,
-                    logprob=sampled.logprob,
-                    top=sampled.top,
+                    token_id=token.token_id,
+                    logprob=token.logprob,
+                    top=token.top,
                     finish_reason=reason,
-                    is_stop_token=reason == "stop",
+                    is_stop_token=reason == "stop" and is_end,
                     cached_tokens=sequence.cached_tokens or 0,
                     report=report,
                 )
@@ -318,9 +365,7 @@ class EngineCore:
             report = None
             if reason is not None:
                 self._retire(sequence)
-                return events
-        if sequence.num_pending:
-            self._scheduler.commit(sequence)  # the token may have filled a block in flight
+                break
         return events
 
     def _end_with_prompt(self, sequence: Sequence, sampled: SampledToken) -> TokenEvent:

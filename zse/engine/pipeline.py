@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from zse.backends.operations import PendingStep
-    from zse.backends.types import SampledToken
+    from zse.backends.types import SampledToken, TokenMasks
     from zse.engine.scheduler import ScheduledChunk, Scheduler
     from zse.kernels.lm_head_sample.row import SamplingRow
     from zse.models.runner import ModelRunner
@@ -54,6 +54,7 @@ class StepPipeline:
         current = self._current or self._submit(self._scheduler.schedule_step())
         if current is None:
             return []
+        current[1].sample()
         self._current = current
         self._current = (
             self._submit(self._scheduler.schedule_ahead()) if self._looks_ahead else None
@@ -64,6 +65,14 @@ class StepPipeline:
         if len(answers) != len(chunks):
             raise EngineError(f"the runner answered {len(answers)} chunks, expected {len(chunks)}")
         return list(zip(chunks, answers, strict=True))
+
+    def sample(self) -> None:
+        """Let the step that was planned ahead choose its tokens, now that those before are known.
+
+        Called when the answer of the step before it has been taken.
+        """
+        if self._current is not None:
+            self._current[1].sample()
 
     def abandon(self) -> None:
         """Wait for what is in flight and throw it away, so that the runner can be closed."""
@@ -84,6 +93,7 @@ class StepPipeline:
         batch = StepBatch(
             chunks=[_chunk_for_runner(chunk) for chunk in chunks],
             sampling=[_rows_of(chunk) for chunk in chunks],
+            masks=_masks_of(chunks),
         )
         step = self._runner.submit(batch)
         self._scheduler.submitted(chunks)
@@ -95,6 +105,19 @@ def _rows_of(chunk: ScheduledChunk) -> list[SamplingRow]:
     if chunk.num_read and (reading := chunk.sequence.reading) is not None:
         return reading.rows(chunk.num_read) + rows
     return rows
+
+
+def _masks_of(chunks: list[ScheduledChunk]) -> TokenMasks | None:
+    asked = [
+        (chunk.sequence, chunk.sequence.drafts[: chunk.num_wanted - 1])
+        for chunk in chunks
+        if chunk.num_wanted and chunk.sequence.grammar is not None
+    ]
+    if not asked:
+        return None
+    from zse.engine.masks import StepMasks  # with what only answers in a form need
+
+    return StepMasks(asked)
 
 
 def _chunk_for_runner(chunk: ScheduledChunk) -> SequenceChunk:

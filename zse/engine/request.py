@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from zse.engine.reading import PromptQuery, PromptReport
+    from zse.text.grammar.state import Grammar
 
 FinishReason = Literal["stop", "length", "abort"]
 
@@ -88,6 +89,8 @@ class Request:
     """Whose work it is: what waits is taken in fair shares between tenants."""
     weight: float = 1.0
     """Its tenant's share beside those of others, above 0."""
+    grammar: Grammar | None = None
+    """The form that its answers are held to."""
 
 
 class TokenEvent(NamedTuple):

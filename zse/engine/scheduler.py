@@ -170,6 +170,10 @@ class Scheduler:
             given_up = BlockTable(blocks=replaced)
             self._give_back(_Held(last_step=sequence.last_step, table=given_up))
 
+    def takes(self, sequence: Sequence, num_more: int) -> bool:
+        """Give a running sequence room for more tokens, if nobody has to give up a block for it."""
+        return self._has_room(sequence, num_more)
+
     def tables(self) -> list[BlockTable]:
         """Return the tables that own blocks: of running sequences, and held for steps in flight."""
         running = [s.table for s in self.running if s.table is not None]

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from zse.engine.reading import PromptReading
     from zse.engine.request import FinishReason, Request
     from zse.kv.cache import BlockTable
+    from zse.text.grammar.state import GrammarState
 
 
 @dataclass(kw_only=True, eq=False)
@@ -49,6 +50,10 @@ class Sequence:
     """Tokens at its start that are counted as its tenant's share."""
     num_pending: int = 0
     """Newest tokens that only the device knows yet: those that steps in flight are asked for."""
+    num_void: int = 0
+    """Chunks in flight whose answers are not waited for: the form left no choice about them."""
+    grammar: GrammarState | None = None
+    """How far it has come in the form that it is held to."""
     drafts: TokenIds[int] = ()
     """Guesses of the tokens after the known ones, for the next step to check. Whoever guesses sets
     them between steps."""
@@ -68,6 +73,7 @@ class Sequence:
             prompt_token_ids=self.prompt_token_ids,
             output_token_ids=self.output_token_ids,
             wants_hidden=self.reading is not None and self.reading.wants_hidden,
+            is_masked=self.grammar is not None,
         )
 
     @property
@@ -101,6 +107,23 @@ class Sequence:
     def append(self, token_id: int) -> None:
         self.output_token_ids.append(token_id)
         self.token_ids.append(token_id)
+        if self.grammar is not None:
+            self.grammar.advance(token_id)
+
+    def void_pending(self) -> None:
+        """Let nobody wait for the tokens that steps in flight are asked for: they are known."""
+        self.num_void += self.num_pending > 0
+        self.num_pending = 0
+
+    def banned_in_form(self, num_drafts: int) -> TokenIds[int]:
+        """Return the tokens that a mask bans after so many drafts, unless nothing else may come.
+
+        An end that comes too early, or that the caller ignores, is put off while it can be.
+        """
+        assert self.grammar is not None
+        is_early = len(self.output_token_ids) + num_drafts < self.request.params.min_tokens
+        ends = self.grammar.grammar.end_token_ids
+        return (*self.end_token_ids, *ends) if is_early else tuple(ends - self.end_token_ids)
 
     def sampling_rows(self, num_wanted: int) -> list[SamplingRow]:
         """Return how its next tokens are to be chosen: the first, and one after each draft.
@@ -118,12 +141,17 @@ class Sequence:
 
     def _sampling_row(self, num_drafts: int) -> SamplingRow:
         step = len(self.output_token_ids) + self.num_pending + num_drafts
-        too_early = step < self.request.params.min_tokens
+        too_early = self.grammar is None and step < self.request.params.min_tokens
         return self._row.at_step(step, self.end_token_ids if too_early else ())
 
     def reason_to_finish(self) -> FinishReason | None:
         """Return why the last token ends the sequence, or None when it goes on."""
         num_output = len(self.output_token_ids)
+        if self.grammar is not None:
+            if self.grammar.error:
+                return "abort"
+            if self.grammar.is_complete:
+                return "stop"
         is_end = self.output_token_ids[-1] in self.end_token_ids
         if is_end and num_output > self.request.params.min_tokens:
             return "stop"

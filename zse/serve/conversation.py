@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from zse.serve.state import LoadedModel
+    from zse.text.grammar.spec import GrammarSpec
     from zse.text.pieces import AnswerReader
 
 ChoiceMode = Literal["none", "auto", "required", "named"]
@@ -61,6 +62,8 @@ class Conversation:
     choice: ToolChoice = ToolChoice()
     parallel_calls: bool = True
     """Whether one answer may hold several calls."""
+    form: GrammarSpec | None = None
+    """What the text of an answer is held to; None for any text."""
     template_variables: Mapping[str, Any] = field(default_factory=dict)
     """More that the template reads, as the request has it."""
 
@@ -79,6 +82,8 @@ class TurnPlan:
     make_reader: Callable[[], AnswerReader] | None = None
     """Makes what takes an answer apart; None where answers are only text."""
     parallel_calls: bool = True
+    form: GrammarSpec | None = None
+    """What the answers are held to, as the model writes them."""
 
 
 def plan_turn(conversation: Conversation, model: LoadedModel) -> TurnPlan:
@@ -92,6 +97,7 @@ def plan_turn(conversation: Conversation, model: LoadedModel) -> TurnPlan:
         prompt=_prompt(conversation, model),
         make_reader=_tool_reader if conversation.offers_tools else None,
         parallel_calls=conversation.parallel_calls,
+        form=conversation.form,
     )
 
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from zse.engine.request import SamplingParams
     from zse.serve.history import Outcome
     from zse.serve.state import AppState, LoadedModel
+    from zse.text.grammar.state import Grammar
 
 LOG = logging.getLogger("zse.serve.request")
 
@@ -39,6 +40,8 @@ class WorkOrder:
     prompts: tuple[Sequence[int], ...]
     """Token ids of each prompt; choices are numbered prompt by prompt."""
     params: SamplingParams
+    grammar: Grammar | None = None
+    """The form that the answers are held to."""
     caller: Caller = ANYBODY
     asked_priority: int | None = None
     """As the body has it; the caller decides what becomes of it, and of the salt."""
@@ -192,6 +195,7 @@ class Generation:
             request_id=order.request_id + suffix,
             priority=order.caller.priority_of(order.asked_priority),
             cache_salt=order.caller.salt_of(order.asked_salt),
+            grammar=order.grammar,
         )
         async with aclosing(source):
             async for delta in source:

@@ -61,10 +61,7 @@ def test_a_bad_value_is_400_and_names_its_parameter(call, fields, param, check_e
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("response_format", {"type": "json_object"}),
-        ("response_format", {"type": "json_schema", "json_schema": {}}),
         ("functions", [{"name": "f"}]),
-        ("guided_json", {}),
         ("audio", {"voice": "x"}),
         ("modalities", ["audio"]),
         ("web_search_options", {}),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import torch
@@ -13,14 +14,14 @@ from zse.backends.cpu.attention import attend
 from zse.backends.cpu.rotary import RotaryTable, rotate
 from zse.backends.cpu.sampling import sample
 from zse.backends.operations import EndWeights, LayerWeights, bind_layer, obstacles, refuse
-from zse.backends.types import accepted
+from zse.backends.types import accepted, mask_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from zse.backends.cpu.step import Step
     from zse.backends.cpu.weights import BoundLinear, BoundNorm, Weights
-    from zse.backends.types import Answers, SampledToken
+    from zse.backends.types import Answers, SampledToken, StepBatch
     from zse.kernels.lm_head_sample.row import SamplingRow
     from zse.models.spec import AttentionSpec, HeadSpec, LayerSpec, MLPSpec, ModelSpec
 
@@ -139,15 +140,19 @@ class CPUOperations:
             return [()] * len(batch.chunks)
         rows = self.ends.final_norm(residual[step.sampled_rows])
         logits = _scaled(self.ends.head.each_row(rows), head)
-        asked = zip(logits, rows, strict=True)
+        every_row = [row for sampling in batch.sampling for row in sampling]
+        masks = _masks_of(batch, every_row, logits.shape[1])
+        sampled = map(_choose, logits, rows, every_row, masks)
         return [
-            accepted(chunk, [_choose(*next(asked), how) for how in sampling])
+            accepted(chunk, list(islice(sampled, len(sampling))))
             for chunk, sampling in zip(batch.chunks, batch.sampling, strict=True)
         ]
 
 
-def _choose(logits: torch.Tensor, hidden: torch.Tensor, how: SamplingRow) -> SampledToken:
-    chosen = sample(logits, how)
+def _choose(
+    logits: torch.Tensor, hidden: torch.Tensor, how: SamplingRow, mask: torch.Tensor | None
+) -> SampledToken:
+    chosen = sample(logits, how, mask)
     return chosen._replace(hidden=hidden.tolist()) if how.wants_hidden else chosen
 
 
@@ -157,6 +162,19 @@ def _activate(joined: torch.Tensor, mlp: MLPSpec) -> torch.Tensor:
         return activation(joined)
     gate, up = joined.chunk(2, -1)
     return activation(gate).mul_(up)
+
+
+def _masks_of(
+    batch: StepBatch, rows: Sequence[SamplingRow], vocab_size: int
+) -> list[torch.Tensor | None]:
+    """Return the mask of each row, None where it has none."""
+    if batch.masks is None:
+        return [None] * len(rows)
+    row_bytes = mask_bytes(vocab_size)
+    words = torch.empty(sum(row.is_masked for row in rows), row_bytes // 4, dtype=torch.int32)
+    batch.masks.write(words.data_ptr(), row_bytes)
+    masks = iter(words)
+    return [next(masks) if row.is_masked else None for row in rows]
 
 
 def _scaled(logits: torch.Tensor, head: HeadSpec) -> torch.Tensor:

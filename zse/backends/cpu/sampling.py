@@ -3,9 +3,9 @@
 Each row is sampled alone. The random number is a hash of (seed, step), so an answer with a seed is
 the same in every batch and after a preemption.
 
-Order: penalties, logit bias and bans on the logits; greedy if the temperature is 0; otherwise
-temperature, min_p, top_k, top_p, then a draw. Reported log-probabilities are those of the model
-itself, before all of that.
+Order: penalties, logit bias, bans and a mask on the logits; greedy if the temperature is 0;
+otherwise temperature, min_p, top_k, top_p, then a draw. Reported log-probabilities are those of the
+model itself, before all of that.
 """
 
 from __future__ import annotations
@@ -21,15 +21,28 @@ if TYPE_CHECKING:
     from zse.kernels.lm_head_sample.row import SamplingRow
 
 
-def sample(logits: torch.Tensor, row: SamplingRow) -> SampledToken:
-    """Choose one token by logits float32 [vocab], which stay as they are."""
+def sample(
+    logits: torch.Tensor, row: SamplingRow, mask: torch.Tensor | None = None
+) -> SampledToken:
+    """Choose one token by logits float32 [vocab], which stay as they are.
+
+    ``mask`` is int32 [ceil(vocab / 32)]: a bit for each token that may be chosen.
+    """
     token_id = row.known_token_id
     if token_id is None:
         adjusted = _adjust(logits, row)
+        if mask is not None:
+            adjusted = adjusted.masked_fill(forbidden(mask, logits.shape[0]), float("-inf"))
         token_id = int(adjusted.argmax()) if row.is_greedy else _draw(adjusted, row)
     if row.logprobs is None:
         return SampledToken(token_id=token_id)
     return _with_logprobs(logits, token_id, row.logprobs)
+
+
+def forbidden(mask: torch.Tensor, vocab_size: int) -> torch.Tensor:
+    """Return bool [vocab]: whether the token's bit in ``mask`` is 0."""
+    bits = (mask.unsqueeze(1) >> torch.arange(32, dtype=torch.int32)) & 1  # [words, 32]
+    return bits.view(-1)[:vocab_size] == 0
 
 
 def _adjust(logits: torch.Tensor, row: SamplingRow) -> torch.Tensor:

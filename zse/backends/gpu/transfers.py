@@ -148,6 +148,9 @@ class PendingResults:
     """bfloat16 rows, one for each sampled row."""
     state_bytes: int = 0
 
+    def sample(self) -> None:
+        """The tokens were chosen where they were computed."""
+
     def wait(self) -> Answers:
         self.gpu.make_current()
         self.event.synchronize()

@@ -68,6 +68,8 @@ class SamplingRow(Sampling):
     """The token that follows, where it is known: it is chosen, to tell its log-probability."""
     wants_hidden: bool = False
     """Report the final hidden state that the token is chosen from, too."""
+    is_masked: bool = False
+    """Whether a mask of the batch says which tokens may come; it has the bans in it."""
 
     @classmethod
     def of_answer(cls, sampling: Sampling, **own: Any) -> SamplingRow:

@@ -64,6 +64,7 @@ def _plan(body: ChatRequest, model: LoadedModel, call: State) -> tuple[TurnPlan,
         [plan.prompt],
         max_tokens=body.max_completion_tokens if has_new_name else body.max_tokens,
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,
+        form=plan.form,
         param="max_completion_tokens" if has_new_name else "max_tokens",
         prompt_param="messages",
     )

@@ -17,7 +17,7 @@ from zse.serve.http.requests import answer, answer_head, read_body, state_of
 from zse.serve.http.streaming import DONE
 from zse.serve.openai.logprobs import completion_logprobs
 from zse.serve.openai.protocol import MAX_PROMPTS, CompletionRequest, read_request
-from zse.serve.openai.sampling import work_order
+from zse.serve.openai.sampling import form_asked_by, work_order
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -102,6 +102,7 @@ def _plan(body: CompletionRequest, model: LoadedModel, call: State) -> Plan:
         prompts,
         max_tokens=requested or 1,  # what generates nothing is held to the same limits
         logprobs=body.logprobs,
+        form=form_asked_by(body),
         prompt_param="prompt",
     )
     return Plan(

@@ -10,13 +10,13 @@ from zse.serve.conversation import Conversation, OfferedTool, ToolChoice
 from zse.serve.http.errors import BadRequestError, MissingParameterError, UnsupportedParameterError
 from zse.serve.http.fields import check_range
 from zse.serve.openai.protocol import (
-    FORM_ADVICE,
     MAX_MESSAGES,
     MAX_TOOLS,
     ChatRequest,
     FunctionDefinition,
     Message,
 )
+from zse.serve.openai.sampling import form_asked_by
 
 _RESERVED = frozenset(
     {"messages", "tools", "add_generation_prompt", "tokenize", "chat_template", "bos_token"}
@@ -48,9 +48,6 @@ def check_chat(request: ChatRequest) -> None:
         raise BadRequestError(
             "'max_tokens' and 'max_completion_tokens' are both set and differ.", param="max_tokens"
         )
-    form = (request.response_format or {"type": "text"}).get("type")
-    if form != "text":
-        raise UnsupportedParameterError("response_format", FORM_ADVICE)
     _check_tools(request)
     for name in request.chat_template_kwargs or {}:
         if name in _RESERVED or name.startswith("_"):
@@ -99,6 +96,7 @@ def conversation_of(request: ChatRequest) -> Conversation:
         choice=ToolChoice(mode="none" if request.tool_choice == "none" else "auto"),
         parallel_calls=request.parallel_tool_calls is not False,
         template_variables=request.chat_template_kwargs or {},
+        form=form_asked_by(request),
     )
 
 

@@ -101,6 +101,35 @@ class GenerationFields(msgspec.Struct, kw_only=True):
     stop_token_ids: list[int] | None = None
     priority: int | None = None
     cache_salt: str | None = None
+    # The form of the answer, in the words of OpenAI, vLLM, SGLang and llama.cpp: see ``form``.
+    response_format: dict[str, Any] | None = None
+    structured_outputs: dict[str, Any] | None = None
+    guided_json: dict[str, Any] | str | bool | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+    guided_json_object: bool | None = None
+    guided_whitespace_pattern: str | None = None
+    json_schema: dict[str, Any] | str | bool | None = None
+    grammar: str | None = None
+    regex: str | None = None
+    ebnf: str | None = None
+
+
+FORM_FIELDS = (
+    "response_format",
+    "structured_outputs",
+    "guided_json",
+    "guided_regex",
+    "guided_choice",
+    "guided_grammar",
+    "guided_json_object",
+    "json_schema",
+    "grammar",
+    "regex",
+    "ebnf",
+)
+"""Fields that ask for a form of the answer."""
 
 
 class ChatRequest(GenerationFields, kw_only=True):
@@ -113,7 +142,6 @@ class ChatRequest(GenerationFields, kw_only=True):
     tools: list[Tool] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
-    response_format: dict[str, Any] | None = None
     metadata: dict[str, str] | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
@@ -128,17 +156,9 @@ class CompletionRequest(GenerationFields, kw_only=True):
     logprobs: int | None = None
 
 
-FORM_ADVICE = "Ask for the form in a message, and check the answer: it cannot be enforced here yet."
 _NEVER_CUT = "A prompt that is too long is refused, never cut."
 
 _SHARED_UNSUPPORTED: Refused = {
-    "guided_json": ((), FORM_ADVICE),
-    "guided_regex": ((), FORM_ADVICE),
-    "guided_choice": ((), FORM_ADVICE),
-    "guided_grammar": ((), FORM_ADVICE),
-    "structured_outputs": ((), FORM_ADVICE),
-    "grammar": ((), FORM_ADVICE),
-    "json_schema": ((), FORM_ADVICE),
     "chat_template": ((), "The model's own template is used."),
     "prompt_logprobs": ((0,), ""),
     "use_beam_search": ((False,), ""),
@@ -160,7 +180,6 @@ _UNSUPPORTED: dict[type, Refused] = {
         **_SHARED_UNSUPPORTED,
         "suffix": (("",), "Write the gap into the prompt, as the model's own instructions say."),
         "tools": (([],), "Use /v1/chat/completions."),
-        "response_format": (({"type": "text"},), FORM_ADVICE),
     },
 }
 
@@ -172,6 +191,7 @@ _WITHOUT_EFFECT: WithoutEffect = {
     "verbosity": ("medium",),
     "prompt_cache_retention": ("in_memory", "in-memory"),
     "prediction": (),
+    "guided_decoding_backend": (),
 }
 _RANGES = {
     "n": (1, MAX_CHOICES),

@@ -11,7 +11,7 @@ from zse.errors import ContextLengthError, InvalidParameterError
 from zse.serve.access.caller import MAX_PRIORITY
 from zse.serve.generation import WorkOrder
 from zse.serve.http.errors import BadRequestError
-from zse.serve.openai.protocol import GenerationFields
+from zse.serve.openai.protocol import FORM_FIELDS, GenerationFields
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -19,10 +19,25 @@ if TYPE_CHECKING:
     from starlette.datastructures import State
 
     from zse.serve.state import LoadedModel
+    from zse.text.grammar.spec import GrammarSpec
 
 MAX_SALT_CHARACTERS = 128
 _SAME = {each.name for each in fields(SamplingParams)} & set(GenerationFields.__struct_fields__)
 """What a body calls as the engine does."""
+
+
+def form_asked_by(body: GenerationFields) -> GrammarSpec | None:
+    """Return the form that a body asks its answers to have; None for any text.
+
+    Raises:
+        GrammarError: The form is damaged or too large; ``param`` names the field.
+        BadRequestError: The body asks for two, or a field has the wrong shape.
+    """
+    if all(getattr(body, name) is None for name in FORM_FIELDS):
+        return None
+    from zse.serve.openai.form import form_of  # with what only answers in a form need
+
+    return form_of(body)
 
 
 def work_order(
@@ -33,6 +48,7 @@ def work_order(
     *,
     max_tokens: int | None,
     logprobs: int | None,
+    form: GrammarSpec | None = None,
     param: str = "max_tokens",
     prompt_param: str,
 ) -> WorkOrder:
@@ -45,12 +61,14 @@ def work_order(
         prompts: Token ids of each prompt.
         max_tokens: What the client asked for; None means as many as the context has room for.
         logprobs: Alternatives to report for each token; None reports nothing.
+        form: What the answers are held to; None for any text.
         param: Name of the field that held ``max_tokens``.
         prompt_param: Name of the field that held the prompts, at fault in an overflow.
 
     Raises:
         InvalidParameterError: A value is out of range; ``param`` names it.
         ContextLengthError: Prompt and answer do not fit; nothing is ever cut off in silence.
+        GrammarError: The form cannot be kept.
     """
     if max_tokens is not None and max_tokens < 1:
         raise BadRequestError(f"'{param}' is {max_tokens}, expected 1 or more.", param=param)
@@ -71,6 +89,7 @@ def work_order(
         arrival=call.arrival,
         prompts=tuple(prompts),
         params=params,
+        grammar=None if form is None else model.engine.grammars.compile(form),
         caller=call.caller,
         asked_priority=body.priority,
         asked_salt=body.cache_salt,

@@ -25,7 +25,7 @@ MAX_CACHED_BYTES = 1 << 20
 """Of sources. A compiled grammar takes some ten times as much memory as its source."""
 _TURN_SECONDS = 10.0
 """How long a request waits for others to be compiled."""
-_LIMITS = {
+_LIMITS: dict[str, Any] = {
     "initial_lexer_fuel": 500_000,  # some 10 ms
     "step_lexer_fuel": 50_000,
     "step_max_items": 50_000,
@@ -72,6 +72,9 @@ class GrammarCompiler:
                 grammar = self._keep(spec, self._compile(spec))
             self._kept.move_to_end(spec)
             return grammar
+        except GrammarError as error:
+            error.param = error.param or spec.param or None
+            raise
         finally:
             self._turn.release()
 

@@ -7,6 +7,7 @@ made of it is in ``compile``; it needs the model's tokenizer and the library tha
 from __future__ import annotations
 
 import json
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from zse.errors import InvalidParameterError
@@ -61,6 +62,8 @@ class GrammarSpec:
     starts_after: str = ""
     """Text of the answer behind which the form begins, such as ``</think>``; before it the answer
     may be anything, but it does not end."""
+    param: str = field(default="", compare=False)
+    """What a request calls the field that asked for it, for errors."""
 
     def __post_init__(self) -> None:
         length = len(self.source.encode("utf-8", "surrogatepass"))
@@ -124,8 +127,8 @@ def choice(texts: Sequence[str]) -> GrammarSpec:
     """
     if not 0 < len(texts) <= MAX_CHOICES:
         raise GrammarError(f"{len(texts)} choices, expected 1 to {MAX_CHOICES}")
-    if not all(isinstance(text, str) and text for text in texts):
-        raise GrammarError("choices are texts that are not empty")
+    if not all(texts):
+        raise GrammarError("a choice is an empty text")
     return GrammarSpec(kind="lark", source="start: " + alternatives(texts))
 
 
@@ -138,11 +141,11 @@ def context_free(source: str) -> GrammarSpec:
     checked = GrammarSpec(kind="lark", source=source)
     if "::=" not in source:
         return checked
-    from llguidance.gbnf_to_lark import any_to_lark
+    from llguidance.gbnf_to_lark import GbnfToLarkError, any_to_lark
 
     try:
         return GrammarSpec(kind="lark", source=any_to_lark(source))
-    except (ValueError, IndexError, KeyError, TypeError, RecursionError, AssertionError) as error:
+    except (GbnfToLarkError, LookupError, ValueError, RecursionError) as error:
         raise GrammarError(f"the grammar cannot be read as GBNF: {error}"[:500]) from error
 
 

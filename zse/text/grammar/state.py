@@ -112,9 +112,9 @@ class MaskRows(NamedTuple):
     """What may follow an answer so far and, row by row, each of some drafts."""
 
     state: GrammarState
+    banned: Sequence[Collection[int]]
+    """For each row the tokens that are not to come unless nothing else may."""
     drafts: Sequence[int] = ()
-    banned: Collection[int] = ()
-    """Tokens that are not to come unless nothing else may."""
 
 
 def write_masks(wanted: Sequence[MaskRows | int], address: int, row_bytes: int) -> None:
@@ -154,7 +154,7 @@ def _states(wanted: MaskRows | int) -> Iterator[tuple[GrammarState | None, Colle
             state = state.copy()
             state.advance(wanted.drafts[count - 1])
         ends = () if state.is_active else state.grammar.end_token_ids
-        yield state, (*wanted.banned, *ends)
+        yield state, (*wanted.banned[count], *ends)
 
 
 def _compute(places: list[tuple[Any, int]], address: int, row_bytes: int, rows: int) -> None:
