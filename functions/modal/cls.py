@@ -48,6 +48,7 @@ app = modal.App("zse-qwen")
         "ZSE_HOST": "0.0.0.0",
         "ZSE_DRAIN_SECONDS": "25",
         "PORT": "8000",
+        "ZSE_PUBLIC": "1",
         "ZSE_MODEL": "/models/qwen.zse",
     },
     secrets=[modal.Secret.from_name(name, required_keys=keys) for name, keys in SECRETS.items()],

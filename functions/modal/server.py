@@ -22,6 +22,7 @@ ENVIRONMENT = {
     "ZSE_HOST": "0.0.0.0",
     "ZSE_DRAIN_SECONDS": "25",
     "PORT": "8000",
+    "ZSE_PUBLIC": "1",
     "ZSE_MODEL": "/models/qwen.zse",
 }
 SECRETS = {}  # secret of the workspace -> variables that it holds

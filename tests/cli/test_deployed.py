@@ -11,6 +11,7 @@ from zse.deploy.registry import TARGETS
 
 pytestmark = pytest.mark.usefixtures("unread_images")
 IMAGE = ["--image", "ghcr.io/acme/qwen:1"]
+PUBLIC = ["--public", "--secret", "ZSE_API_KEYS=server-keys"]
 TOOLS = ("modal", "docker", "kubectl", "terraform", "gcloud", "railway", "render", "vastai")
 GOOGLE = ["--region", "us-central1", "--set", "project=acme"]
 
@@ -70,7 +71,7 @@ def deploy(target: str, *more: str) -> None:
         ("terraform", GOOGLE, "destroy", "terraform destroy -auto-approve"),
         ("railway", [], "destroy", "railway down --service qwen --yes"),
         ("render", [], "status", "render services --output text"),
-        ("vast", ["--public"], "status", "vastai show instances"),
+        ("vast", PUBLIC, "status", "vastai show instances"),
     ],
 )
 def test_the_platforms_tool_is_called_with_the_names_of_the_folder(
@@ -100,14 +101,14 @@ def test_nothing_is_destroyed_without_a_yes(called, monkeypatch, capsys):
 
 @pytest.mark.parametrize("target", ["runpod", "vast", "render"])
 def test_a_platform_that_goes_by_identifiers_asks_for_one(target, called, capsys):
-    deploy(target, *(["--public"] if target == "vast" else []))
+    deploy(target, *(PUBLIC if target == "vast" else []))
     verb = "status" if target == "runpod" else "logs"
     assert run(["deploy", target, verb]) == 3
     assert "--id" in capsys.readouterr().err
 
 
 def test_what_vast_answered_names_the_instance(called, tmp_path):
-    deploy("vast", "--public")
+    deploy("vast", *PUBLIC)
     answer = tmp_path / "qwen-vast" / "answer.json"
     answer.write_text('{"success": true, "new_contract": 7835610}')
     assert run(["deploy", "vast", "destroy", "--yes"]) == 0
@@ -118,7 +119,7 @@ def test_the_machine_that_vast_rents_is_remembered(called, tmp_path):
     tool = tmp_path / "tools" / "vastai"
     answers = "search) echo '[{\"id\": 5}]' ;; create) echo '{\"new_contract\": 77}' ;;"
     tool.write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/said\ncase "$1" in {answers} esac\n')
-    deploy("vast", "--public", "--apply")
+    deploy("vast", *PUBLIC, "--apply")
     assert run(["deploy", "vast", "logs"]) == 0
     search, create, logs = (tmp_path / "said").read_text().splitlines()
     assert search.startswith("search offers gpu_name=")

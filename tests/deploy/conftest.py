@@ -15,6 +15,7 @@ SEVEN_BILLION = MemoryEstimate(
     context_tokens=4096,
 )
 SECRET = SecretUse(variable="HF_TOKEN", secret="hub", key="HF_TOKEN")
+KEYS = SecretUse(variable="ZSE_API_KEYS", secret="server-keys", key="ZSE_API_KEYS")
 IMAGE = "registry.example.com/acme/zse-qwen:1"
 
 
@@ -23,7 +24,7 @@ NEEDED = {"terraform": {"region": "us-central1", "extra": {"project": "p"}}}
 
 
 def order_for(target: str, **changes) -> Order:
-    """Return an order that the target accepts."""
+    """Return an order that the target accepts: what anyone reaches has keys."""
     fields = {
         "image": IMAGE,
         "need": SEVEN_BILLION,
@@ -34,6 +35,8 @@ def order_for(target: str, **changes) -> Order:
         **NEEDED.get(target, {}),
         **changes,
     }
+    if fields["is_public"] and "secrets" not in changes:
+        fields["secrets"] = (*fields["secrets"], KEYS)
     return Order(**fields)
 
 

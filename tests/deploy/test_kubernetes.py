@@ -96,7 +96,9 @@ def test_a_drained_node_takes_one_replica_at_a_time(kubernetes):
 
 
 def test_an_ingress_goes_where_a_sleeping_pod_is_woken(kubernetes):
-    plan = kubernetes(extra={"host": "llm.example.com", "ingress-class": "nginx"})
+    plan = kubernetes(
+        extra={"host": "llm.example.com", "ingress-class": "nginx"}, env={"ZSE_API_KEYS_FILE": "/k"}
+    )
 
     def backend(overlay):
         rules = document(plan, f"overlays/{overlay}/ingress.yaml")["spec"]["rules"]
@@ -108,7 +110,7 @@ def test_an_ingress_goes_where_a_sleeping_pod_is_woken(kubernetes):
     assert woken["spec"]["externalName"].startswith("keda-add-ons-http-interceptor-proxy.keda")
     route = document(plan, "overlays/scale-to-zero/route.yaml")
     assert "llm.example.com" in route["spec"]["rules"][0]["hosts"]
-    assert "anyone who reaches llm.example.com" in plan.to_text()
+    assert "whoever reaches llm.example.com" in plan.to_text()
 
 
 @pytest.mark.parametrize(
@@ -128,7 +130,7 @@ def test_what_cannot_work_is_refused(extra, kubernetes):
 @pytest.mark.parametrize("overlay", ["scale-to-zero", "always-on"])
 def test_kustomize_builds_both_overlays(overlay, kubernetes, tmp_path):
     extra = {"host": "llm.example.com", "ingress-class": "nginx", "scrape": "pod-monitor"}
-    write_files(kubernetes(extra=extra), tmp_path)
+    write_files(kubernetes(extra=extra, env={"ZSE_API_KEYS_FILE": "/k"}), tmp_path)
     command = ["kubectl", "kustomize", str(tmp_path / "overlays" / overlay)]
     built = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     kinds = {document["kind"] for document in yaml.safe_load_all(built)}

@@ -4,7 +4,9 @@ import re
 
 import pytest
 
+from zse.deploy.order import SecretUse
 from zse.deploy.registry import TARGETS, make_plan
+from zse.errors import UsageError
 from zse.models.memory import MemoryEstimate
 
 
@@ -32,12 +34,39 @@ def test_a_machine_without_a_list_price_is_one_sentence(make_order):
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_the_plan_says_that_the_server_itself_asks_for_no_key(target, make_order):
+def test_the_plan_says_whether_the_server_itself_asks_for_a_key(target, make_order):
     access = lines_of(make_plan(target, make_order(target)), "access")
-    assert re.search(r"no(thing)? (key is asked for|asks for a key)|asks for no key", access)
+    asks = "and the server asks for an API key" if target == "vast" else "behind it asks for no key"
+    assert access.endswith(asks)
+    keys = SecretUse(variable="ZSE_API_KEYS", secret="k", key="ZSE_API_KEYS")
+    plan = make_plan(target, make_order(target, secrets=(keys,)))
+    assert lines_of(plan, "access").endswith("and the server asks for an API key")
+    assert "ZSE_PUBLIC" not in "".join(t for p, t in plan.files.items() if "modules" not in p)
+
+
+@pytest.mark.parametrize("target", set(TARGETS) - {"vast", "terraform"})
+def test_a_private_server_is_told_that_its_platform_asks(target, make_order):
+    plan = make_plan(target, make_order(target))
+    assert "ZSE_PUBLIC" in "".join([*plan.files.values(), *map(str, plan.commands)])
+
+
+@pytest.mark.parametrize("target", ["modal", "compose", "railway", "render", "vast", "terraform"])
+def test_a_public_server_without_keys_is_refused(target, make_order):
+    with pytest.raises(UsageError, match="the server has no API keys") as caught:
+        make_plan(target, make_order(target, is_public=True, secrets=()))
+    assert "--secret ZSE_API_KEYS=" in caught.value.hint
+    open_to_all = make_order(target, is_public=True, secrets=(), env={"ZSE_PUBLIC": "1"})
+    assert lines_of(make_plan(target, open_to_all), "access").endswith("asks for no key")
+
+
+@pytest.mark.parametrize("outside", [{"ingress-class": "nginx"}, {"gateway": "edge"}])
+def test_what_lets_in_from_outside_a_cluster_needs_keys(outside, make_order):
+    order = make_order("kubernetes", form="always-on", extra={"host": "llm.example", **outside})
+    with pytest.raises(UsageError, match=r"llm\.example is reachable .* has no API keys"):
+        make_plan("kubernetes", order)
 
 
 @pytest.mark.parametrize("target", ["modal", "compose", "railway", "render", "vast", "terraform"])
 def test_a_public_endpoint_is_said_to_be_open_to_anyone(target, make_order):
     plan = make_plan(target, make_order(target, is_public=True))
-    assert re.search(r"anyone who .*: nothing asks for a key", lines_of(plan, "access"))
+    assert re.search(r"anyone who .*; and the server asks for", lines_of(plan, "access"))

@@ -11,6 +11,7 @@ import jsonschema
 import pytest
 import yaml
 
+from zse.deploy.order import SecretUse
 from zse.deploy.registry import TARGETS, make_plan
 
 _SPEC = importlib.util.spec_from_file_location("schemas", Path(__file__).with_name("schemas.py"))
@@ -92,9 +93,10 @@ def test_a_secret_is_a_reference_everywhere(target, form, make_order):
     plan = make_plan(target, make_order(target, form=form))
     said = "\n".join([*plan.files.values(), *plan.notes, *map(shlex.join, plan.commands)])
     assert "HF_TOKEN" in said
-    assert plan.to_json()["secrets"] == {"HF_TOKEN": "hub:HF_TOKEN"}
+    assert plan.to_json()["secrets"]["HF_TOKEN"] == "hub:HF_TOKEN"
 
 
+KEYS = SecretUse(variable="ZSE_API_KEYS", secret="server-keys", key="keys")
 EVERYTHING = {
     "host": "llm.example.com",
     "ingress-class": "nginx",
@@ -111,7 +113,9 @@ EVERYTHING = {
 @pytest.mark.parametrize("form", TARGETS["kubernetes"].forms)
 def test_every_setting_of_kubernetes_passes_the_validators(form, make_order):
     extra = {**EVERYTHING, **({"gateway": "edge/public"} if form == "always-on" else {})}
-    plan = make_plan("kubernetes", make_order("kubernetes", form=form, extra=extra))
+    plan = make_plan(
+        "kubernetes", make_order("kubernetes", form=form, extra=extra, secrets=(KEYS,))
+    )
     for path, text in plan.files.items():
         check_file("kubernetes", path, text)
 

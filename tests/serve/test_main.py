@@ -28,6 +28,7 @@ def options_of(monkeypatch):
 
 def test_the_word_that_sagemaker_adds_is_no_model_and_makes_loading_unhealthy(options_of):
     options = options_of("serve", "my.zse")
+    assert options.access.public  # AWS checks who asks
     assert (options.model, options.loading_ping_status) == ("my.zse", 503)
 
 

@@ -29,6 +29,9 @@ MAX_NAME = 52
 _OURS = frozenset({"PORT", "ZSE_PORT"})
 """Probes and services follow the port: it has an option of its own."""
 
+_ACCESS = frozenset({"ZSE_API_KEYS", "ZSE_API_KEYS_FILE", "ZSE_PUBLIC"})
+"""What says whom the server asks for a key; ``ZSE_PUBLIC`` that a gate in front of it does."""
+
 _NAME = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SECRET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -146,6 +149,25 @@ class Order:
             raise UsageError("a volume and a bucket cannot both be mounted at /models")
 
     @property
+    def says_who_may_ask(self) -> bool:
+        """Whether the server is given API keys, or is told by hand that it needs none."""
+        given = {*self.env, *(use.variable for use in self.secrets)}
+        return bool(given & _ACCESS)
+
+    def require_keys(self, why: str) -> None:
+        """Refuse to let anyone in by mistake; ``why`` says who could ask otherwise.
+
+        Raises:
+            UsageError: The server is given no API keys.
+        """
+        if not self.says_who_may_ask:
+            raise UsageError(
+                f"{why}, and the server has no API keys",
+                hint="Add --secret ZSE_API_KEYS=SECRET, with keys of your own making or of `zse "
+                "api-key create`; --env ZSE_PUBLIC=1 lets in whoever comes.",
+            )
+
+    @property
     def has_gpu(self) -> bool:
         return self.gpu != NO_GPU
 
@@ -167,6 +189,8 @@ class Order:
     def environment(self, models_folder: str = MODELS_FOLDER) -> dict[str, str]:
         """Return what the container needs beyond what the image sets."""
         found = {"ZSE_DRAIN_SECONDS": str(max(1, self.drain_seconds - 5)), "PORT": str(self.port)}
+        if not self.says_who_may_ask:
+            found["ZSE_PUBLIC"] = "1"  # the platform is the gate, or the plan was refused
         if self.address is not None:
             found["ZSE_MODEL"] = self.address.url
         elif self.is_mounted and self.model:

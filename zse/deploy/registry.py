@@ -109,12 +109,14 @@ def make_plan(name: str, order: Order) -> Plan:
     given = take_settings(order, settings_of(name))
     table = target_table(name, order.form)
     _check_abilities(order, table.get("cannot", {}))
+    if order.is_public and not table.get("always_gated"):
+        order.require_keys(f"{name} --public lets anyone ask")
     plan: Plan = import_module(f"zse.deploy.targets.{name}").make_plan(order, given)
     kept = Deployment(target=name, name=plan.order.name, form=plan.order.form, details=plan.details)
     return replace(
         plan,
         target=name,
-        access=plan.access or _access(order, table["access"]),
+        access=f"{plan.access or _access(order, table['access'])}; {_asked(order)}",
         files={**plan.files, RECORD: kept.to_text()},
         notes=(*plan.notes, *check_image(plan, target)),
     )
@@ -130,6 +132,13 @@ def _check_abilities(order: Order, cannot: Mapping[str, Mapping[str, str]]) -> N
 
 def _access(order: Order, access: Mapping[str, str]) -> str:
     return access["public" if order.is_public else "private"].format(port=order.port)
+
+
+def _asked(order: Order) -> str:
+    """Say what the server itself asks of those who come as far as it."""
+    if not order.says_who_may_ask or "ZSE_PUBLIC" in order.env:
+        return "the server behind it asks for no key"
+    return "and the server asks for an API key"
 
 
 def _check_secrets(name: str, target: Target, order: Order) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from zse.errors import ZSEError
-from zse.options import ServeOptions, options_of, with_flags
+from zse.options import ServeOptions, options_of, with_flags, with_values
 from zse.serve.start import start
 from zse.settings import load_settings
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 SAGEMAKER_PING = 503
+"""While loading: it takes every 2xx for ready."""
 SAGEMAKER_PORT = 8080
 """Where SageMaker asks, whatever the image exposes."""
 
@@ -39,16 +40,15 @@ def build_parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until told to stop; return the exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    loading_ping_status = 204
-    if given[:1] == ["serve"]:  # SageMaker starts every image with this word
+    is_sagemaker = given[:1] == ["serve"]  # it starts every image with this word
+    if is_sagemaker:
         given = given[1:]
-        loading_ping_status = SAGEMAKER_PING  # and takes every 2xx for ready
     log_format = "auto"
     try:
         settings = load_settings()
-        options = replace(settings.serve, loading_ping_status=loading_ping_status)
-        if loading_ping_status == SAGEMAKER_PING and options.port == ServeOptions().port:
-            options = replace(options, port=SAGEMAKER_PORT)
+        options = settings.serve
+        if is_sagemaker:
+            options = _for_sagemaker(options)
         flags = vars(build_parser().parse_args(given))
         log_format = flags["log_format"] or options.log_format
         return start(with_flags(replace(settings, serve=options), flags))
@@ -56,6 +56,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from zse.serve.failures import report_refusal
 
         return report_refusal(error, log_format=log_format)
+
+
+def _for_sagemaker(options: ServeOptions) -> ServeOptions:
+    """Return the options of a server that AWS alone reaches, and checks who may ask."""
+    own = {} if options.port != ServeOptions().port else {"port": SAGEMAKER_PORT}
+    guarded = with_values(options, {**own, "public": True})
+    return replace(guarded, loading_ping_status=SAGEMAKER_PING)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ _INTERCEPTOR = "keda-add-ons-http-interceptor-proxy.keda"
 
 def make_plan(order: Order, given: dict[str, Any]) -> Plan:
     """Plan a Deployment, a Service and what scales them."""
-    _check(given)
+    _check(order, given)
     values = _values(order, given)
     base = _base_names(given)
     files = {
@@ -50,12 +50,14 @@ def make_plan(order: Order, given: dict[str, Any]) -> Plan:
     )
 
 
-def _check(given: dict[str, Any]) -> None:
+def _check(order: Order, given: dict[str, Any]) -> None:
     for name in ("ingress-class", "gateway"):
         if name in given and "host" not in given:
             raise UsageError(f"{name} needs a host", hint="Give --set host=NAME.")
     if "tls-secret" in given and "ingress-class" not in given:
         raise UsageError("tls-secret is for an Ingress", hint="Give --set ingress-class=NAME.")
+    if _OUTSIDE & given.keys():
+        order.require_keys(f"{given['host']} is reachable from outside the cluster")
 
 
 def _base_names(given: dict[str, Any]) -> list[str]:
@@ -120,16 +122,19 @@ def _values(order: Order, given: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+_OUTSIDE = frozenset({"ingress-class", "gateway"})
+"""Settings that let requests in from outside the cluster."""
+
+
 def _access(order: Order, given: dict[str, Any]) -> str:
     if order.is_public:
-        return "anyone who reaches the load balancer: nothing asks for a key"
-    outside = [name for name in ("ingress-class", "gateway") if name in given]
-    if outside:
-        through = "Ingress" if outside[0] == "ingress-class" else "Gateway"
-        return f"anyone who reaches {given['host']} through the {through}: nothing asks for a key"
+        return "whoever reaches the load balancer"
+    if outside := _OUTSIDE & given.keys():
+        through = "Ingress" if "ingress-class" in outside else "Gateway"
+        return f"whoever reaches {given['host']} through the {through}"
     return (
-        "pods of the cluster, by a ClusterIP service: nothing asks for a key, so whoever a gateway"
-        " or a NetworkPolicy of yours lets through may ask"
+        "pods of the cluster, by a ClusterIP service, and whoever a gateway or a NetworkPolicy of "
+        "yours lets through"
     )
 
 

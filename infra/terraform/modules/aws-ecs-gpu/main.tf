@@ -5,6 +5,11 @@ data "aws_ssm_parameter" "machine_image" {
 data "aws_region" "current" {}
 
 locals {
+  # What says whom the server asks for a key; ZSE_PUBLIC that it asks nobody.
+  has_keys = length(setintersection(
+    ["ZSE_API_KEYS", "ZSE_API_KEYS_FILE", "ZSE_PUBLIC"], concat(keys(var.env), keys(var.secrets))
+  )) > 0
+
   env = merge(
     {
       PORT              = tostring(var.port)
@@ -12,6 +17,7 @@ locals {
       ZSE_DRAIN_SECONDS = tostring(var.drain_seconds - 5)
     },
     var.model_url == "" ? {} : { ZSE_MODEL = var.model_url },
+    local.has_keys ? {} : { ZSE_PUBLIC = "1" }, # what stands in front asks who comes
     var.env,
   )
 
@@ -96,6 +102,10 @@ resource "aws_ecs_service" "this" {
     precondition {
       condition     = length(setintersection(keys(var.env), keys(var.secrets))) == 0
       error_message = "A variable is in env and in secrets."
+    }
+    precondition {
+      condition     = !var.public || local.has_keys
+      error_message = "A public server needs API keys: put ZSE_API_KEYS into secrets; ZSE_PUBLIC = \"1\" in env lets anyone in."
     }
   }
 

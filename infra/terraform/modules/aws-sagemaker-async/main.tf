@@ -4,6 +4,7 @@ locals {
       PORT              = "8080"
       ZSE_DRAIN_SECONDS = "25" # SageMaker kills 30 s after SIGTERM
     },
+    contains(keys(var.env), "ZSE_API_KEYS") ? {} : { ZSE_PUBLIC = "1" }, # AWS checks who asks
     var.model_url != "" ? { ZSE_MODEL = var.model_url } : {},
     var.model_prefix != "" ? { ZSE_MODEL = "/opt/ml/model/${var.model_file}" } : {},
     var.env,

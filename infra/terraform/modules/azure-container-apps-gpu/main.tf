@@ -1,10 +1,16 @@
 locals {
+  # What says whom the server asks for a key; ZSE_PUBLIC that it asks nobody.
+  has_keys = length(setintersection(
+    ["ZSE_API_KEYS", "ZSE_API_KEYS_FILE", "ZSE_PUBLIC"], concat(keys(var.env), keys(var.secrets))
+  )) > 0
+
   env = merge(
     {
       PORT              = tostring(var.port)
       ZSE_DRAIN_SECONDS = tostring(var.drain_seconds - 5)
     },
     var.model_url == "" ? {} : { ZSE_MODEL = var.model_url },
+    local.has_keys ? {} : { ZSE_PUBLIC = "1" }, # what stands in front asks who comes
     var.env,
   )
 
@@ -179,6 +185,10 @@ resource "azurerm_container_app" "this" {
     precondition {
       condition     = length(setintersection(keys(var.env), keys(var.secrets))) == 0
       error_message = "A variable is in env and in secrets."
+    }
+    precondition {
+      condition     = !var.public || local.has_keys
+      error_message = "A public server needs API keys: put ZSE_API_KEYS into secrets; ZSE_PUBLIC = \"1\" in env lets anyone in."
     }
     precondition {
       condition     = var.registry_id == "" || var.registry_server != ""

@@ -11,8 +11,14 @@ locals {
     "" # the image knows its own
   )
 
+  # What says whom the server asks for a key; ZSE_PUBLIC that it asks nobody.
+  has_keys = length(setintersection(
+    ["ZSE_API_KEYS", "ZSE_API_KEYS_FILE", "ZSE_PUBLIC"], concat(keys(var.env), keys(var.secrets))
+  )) > 0
+
   env = merge(
-    { ZSE_DRAIN_SECONDS = "8" }, # Cloud Run kills 10 s after SIGTERM
+    { ZSE_DRAIN_SECONDS = "8" },                # Cloud Run kills 10 s after SIGTERM
+    local.has_keys ? {} : { ZSE_PUBLIC = "1" }, # what stands in front asks who comes
     local.model == "" ? {} : { ZSE_MODEL = local.model },
     var.env,
   )
@@ -188,6 +194,10 @@ resource "google_cloud_run_v2_service" "this" {
     precondition {
       condition     = length(setintersection(keys(var.env), keys(var.secrets))) == 0
       error_message = "A variable is in env and in secrets."
+    }
+    precondition {
+      condition     = !var.public || local.has_keys
+      error_message = "A public server needs API keys: put ZSE_API_KEYS into secrets; ZSE_PUBLIC = \"1\" in env lets anyone in."
     }
     precondition {
       condition     = coalesce(var.cpu, local.smallest.cpu) >= local.smallest.cpu

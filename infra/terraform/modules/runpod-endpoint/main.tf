@@ -1,6 +1,11 @@
 locals {
   is_queue = var.endpoint_type == "QUEUE"
 
+  # What says whom the server asks for a key; ZSE_PUBLIC that it asks nobody.
+  has_keys = length(setintersection(
+    ["ZSE_API_KEYS", "ZSE_API_KEYS_FILE", "ZSE_PUBLIC"], concat(keys(var.env), keys(var.secrets))
+  )) > 0
+
   env = merge(
     {
       ZSE_HOST            = "0.0.0.0"
@@ -15,6 +20,7 @@ locals {
       PORT_HEALTH               = tostring(var.port)
       HEALTH_CHECK_PATH         = "/ping" # 204 while the weights load, then 200
     },
+    local.has_keys ? {} : { ZSE_PUBLIC = "1" }, # RunPod asks for its key
     var.model_url == "" ? {} : { ZSE_MODEL = var.model_url },
     var.env,
     { for variable, secret in var.secrets : variable => "{{ RUNPOD_SECRET_${secret} }}" },

@@ -94,6 +94,7 @@ run "streams_from_s3_with_secrets_behind_tls" {
 
   variables {
     public          = true
+    env             = { ZSE_PUBLIC = "1" }
     certificate_arn = "arn:aws:acm:us-east-1:111122223333:certificate/00000000-0000-0000-0000-000000000001"
     model_url       = "s3://models/llm.zse"
     max_instances   = 3
@@ -125,6 +126,7 @@ run "refuses_to_be_public_in_plain_text" {
 
   variables {
     public = true
+    env    = { ZSE_PUBLIC = "1" }
   }
 
   expect_failures = [aws_lb.this]

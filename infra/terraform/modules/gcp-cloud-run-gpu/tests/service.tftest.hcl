@@ -69,6 +69,7 @@ run "mounts_a_bucket_and_reads_secrets" {
     model_file    = "qwen.zse"
     secrets       = { HF_TOKEN = "hub", AWS_SECRET_ACCESS_KEY = "bucket:7" }
     public        = true
+    env           = { ZSE_PUBLIC = "1" }
     gpu_type      = "nvidia-rtx-pro-6000"
   }
 
