@@ -21,7 +21,6 @@ from zse.engine.opening import open_model
 from zse.errors import DeviceError, FormatError, SourceChangedError, UsageError
 from zse.format.reader import ZSEReader
 from zse.kernels.lm_head_sample.row import SamplingRow
-from zse.models import runner
 from zse.options import load_options
 from zse.quantize.locate import locate_model
 from zse.settings import Settings, load_settings
@@ -67,10 +66,10 @@ def test_a_driver_that_keeps_its_stack_is_no_reason_not_to_start(model, monkeypa
 def test_an_error_before_the_backend_gives_the_weights_back(model, monkeypatch):
     before = free_bytes()
 
-    def refuse(reader, config):
+    def refuse(reader):
         raise FormatError("tensor layers.0.up.weight is missing")
 
-    monkeypatch.setattr(runner, "_check_tensors", refuse)
+    monkeypatch.setattr(loading, "spec_of", refuse)
     with pytest.raises(FormatError, match="missing"):
         load_model(model, OPTIONS, load_settings())
     assert free_bytes() == before

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING
 
 from zse.device.phases import Phases, no_phases
 from zse.engine.core import EngineCore
 from zse.engine.opening import OpenedModel, open_model
-from zse.models.runner import load_runner
+from zse.models.runner import load_runner, spec_of
 from zse.records import record
 from zse.text.tokenizer import load_tokenizer
 
@@ -43,15 +43,48 @@ class LoadedModel:
             self.reader.close()
 
 
+class FileReading:
+    """What a model's file says besides its weights, read while those, or a GPU, are waited for.
+
+    Raises:
+        FormatError, UnsupportedModelError: As ``spec_of``.
+    """
+
+    def __init__(self, reader: ModelFile, phases: Phases = no_phases) -> None:
+        pool = ThreadPoolExecutor(1, "zse-tokenizer")
+        self._tokenizer = pool.submit(_load_tokenizer, reader, phases)
+        pool.shutdown(wait=False)
+        try:
+            self.spec = spec_of(reader)
+        except BaseException:
+            self.settle()
+            raise
+
+    def settle(self) -> None:
+        """Wait until the file is no longer read, so that it can be closed."""
+        wait([self._tokenizer])
+
+    def tokenizer(self) -> Tokenizer:
+        """Wait for the tokenizer.
+
+        Raises:
+            FormatError: It is damaged.
+        """
+        return self._tokenizer.result()
+
+
 def load_model(
     model: str | Path | OpenedModel,
     options: LoadOptions,
     settings: Settings,
     *,
+    reading: FileReading | None = None,
     phases: Phases = no_phases,
     progress: StageProgress | None = None,
 ) -> LoadedModel:
     """Make an engine of what ``open_model`` accepts, or returned: that is taken over.
+
+    Where its file is being read already, that is ``reading``.
 
     Raises:
         FormatError: The file is damaged.
@@ -62,15 +95,20 @@ def load_model(
         opened = open_model(opened, options, settings, phases=phases, progress=progress)
     reader = opened.reader
     try:
-        # The tokenizer is parsed while the weights are on their way.
-        with ThreadPoolExecutor(1, "zse-tokenizer") as beside:
-            loading = beside.submit(_load_tokenizer, reader, phases)
-            runner = load_runner(
-                reader, options, cache_dir=settings.cache_dir, arrival=opened.arrival, phases=phases
-            )
-            tokenizer = loading.result()
+        reading = reading or FileReading(reader, phases)
+        runner = load_runner(
+            reader,
+            options,
+            cache_dir=settings.cache_dir,
+            spec=reading.spec,
+            arrival=opened.arrival,
+            phases=phases,
+        )
+        tokenizer = reading.tokenizer()
         core = EngineCore(runner, options, eos_token_ids=_end_tokens(reader, tokenizer))
     except BaseException:
+        if reading is not None:
+            reading.settle()
         opened.abandon()
         raise
     _LOG.info("the model runs on %s", runner.device)

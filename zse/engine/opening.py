@@ -59,9 +59,29 @@ def open_model(
         FormatError: The file is damaged.
         DeviceError: The device is absent or too small.
     """
+    return send_weights(
+        open_file(model, options, settings, phases=phases, progress=progress), options, phases
+    )
+
+
+def open_file(
+    model: str | Path,
+    options: LoadOptions,
+    settings: Settings,
+    *,
+    phases: Phases = no_phases,
+    progress: StageProgress | None = None,
+) -> ModelFile:
+    """Do the first half of ``open_model``, which needs no device."""
     check_device(options.device.name)
     with phases("model-file"):
-        reader = _open_file(model, options, settings, progress)
+        return _open_file(model, options, settings, progress)
+
+
+def send_weights(
+    reader: ModelFile, options: LoadOptions, phases: Phases = no_phases
+) -> OpenedModel:
+    """Do the second half, which waits for the GPU; the reader is closed where it fails."""
     try:
         arrival = begin_arrival(options.device, reader, phases=phases)
     except BaseException:

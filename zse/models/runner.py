@@ -130,13 +130,15 @@ def load_runner(
     options: LoadOptions,
     *,
     cache_dir: Path | None = None,
+    spec: ModelSpec | None = None,
     arrival: Arrival | None = None,
     phases: Phases = no_phases,
 ) -> ModelRunner:
     """Load a ``.zse`` file onto a device.
 
     A reader that is given stays the caller's to close; weights that are on their way to the device
-    already (``arrival``) are taken over. ``ModelLoad`` says what the rest means.
+    already (``arrival``) are taken over, and a ``spec`` is what ``spec_of`` returned for the file.
+    ``ModelLoad`` says what the rest means.
 
     Raises:
         FormatError: The file is damaged, or its tensors do not fit its model config.
@@ -148,8 +150,7 @@ def load_runner(
             reader: ModelFile = owned.enter_context(ZSEReader(path_or_reader))
         else:
             reader = path_or_reader
-        spec = read_header(reader.header.model_config)
-        _check_tensors(reader, spec)
+        spec = spec or spec_of(reader)
         max_position = _context_of(spec, options.batch.max_context)
         load = ModelLoad(
             reader=reader,
@@ -175,9 +176,15 @@ def _context_of(spec: ModelSpec, wanted_tokens: int) -> int:
     return min(wanted_tokens or spec.max_position, spec.max_position)
 
 
-def _check_tensors(reader: ModelFile, spec: ModelSpec) -> None:
-    """Refuse a file whose tensors are not the ones that its model config calls for."""
-    found = {name: reader.entry(name).shape for name in reader.names()}
+def spec_of(reader: ModelFile) -> ModelSpec:
+    """Return what a file's header says of its model, whose tensors the file has.
+
+    Raises:
+        FormatError: A tensor that the model config calls for is missing, or of another shape.
+        UnsupportedModelError: The model's family is not known.
+    """
+    spec = read_header(reader.header.model_config)
+    found = {entry.name: entry.shape for entry in reader.header.tensors}
     for weight in spec.weights():
         if weight.name not in found:
             raise FormatError(f"tensor {weight.name} is missing")
@@ -186,3 +193,4 @@ def _check_tensors(reader: ModelFile, spec: ModelSpec) -> None:
                 f"tensor {weight.name} has shape {list(found[weight.name])}; "
                 f"the model config calls for {list(weight.shape)}"
             )
+    return spec

@@ -11,9 +11,10 @@ import threading
 from typing import TYPE_CHECKING
 
 from zse.device.phases import Phases, no_phases
-from zse.engine.opening import OpenedModel, open_model
+from zse.engine.opening import OpenedModel, open_file, send_weights
 
 if TYPE_CHECKING:
+    from zse.format.model_file import ModelFile
     from zse.quantize.locate import StageProgress
     from zse.settings import Settings
 
@@ -27,10 +28,23 @@ class HeadStart:
         self._settings = settings
         self._phases = phases
         self._progress = progress
+        self._file: ModelFile | None = None
+        self._has_file = threading.Event()
         self._opened: OpenedModel | None = None
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._open, name="zse-open", daemon=True)
         self._thread.start()
+
+    def file(self) -> ModelFile:
+        """Wait until the model's file is open; the GPU may not be yet.
+
+        Raises:
+            ZSEError: What opening it raised.
+        """
+        self._has_file.wait()
+        if self._file is None:
+            raise self._error or RuntimeError("the file was not opened")
+        return self._file
 
     def take(self) -> OpenedModel:
         """Wait for the model and hand it over.
@@ -45,13 +59,18 @@ class HeadStart:
         return opened
 
     def _open(self) -> None:
+        settings, options = self._settings, self._settings.serve.load
         try:
-            self._opened = open_model(
-                self._settings.serve.model,
-                self._settings.serve.load,
-                self._settings,
+            self._file = open_file(
+                settings.serve.model,
+                options,
+                settings,
                 phases=self._phases,
                 progress=self._progress,
             )
+            self._has_file.set()
+            self._opened = send_weights(self._file, options, self._phases)
         except BaseException as error:  # noqa: BLE001 - raised by ``take``
             self._error = error
+        finally:
+            self._has_file.set()

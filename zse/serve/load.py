@@ -40,16 +40,20 @@ def load_served_model(
     options = settings.serve
     with progress.enter("imports"):
         from zse.engine.async_engine import AsyncEngine
-        from zse.engine.loading import load_model
+        from zse.engine.loading import FileReading, load_model
 
         preload(options.load.device.name)
     with progress.enter("weights"), ThreadPoolExecutor(1, "zse-template") as beside:
         progress.phase = "model-file"  # which a conversion or a download comes before
+        reader, phases = head_start.file(), progress.ledger.phase
+        # The GPU is still being opened: whatever needs only the file is done now, since Python is
+        # slower beside the threads that load.
+        compiling = beside.submit(_template_of, reader)
+        reading = FileReading(reader, phases)
         opened = head_start.take()
         progress.phase = "weights"
         _tell(opened, progress)
-        compiling = beside.submit(_template_of, opened.reader)
-        loaded = load_model(opened, options.load, settings, phases=progress.ledger.phase)
+        loaded = load_model(opened, options.load, settings, reading=reading, phases=phases)
         template = compiling.result()
     with progress.enter("engine"):
         engine = AsyncEngine(loaded.core, loaded.tokenizer)

@@ -96,7 +96,7 @@ class ChunkCopier:
         if chunk.num_pieces == 1:
             self._source.read_into(chunk.offset_bytes, view)
             return
-        length = chunk.piece_bytes
+        length = chunk.length_bytes // chunk.num_pieces
         for index in range(chunk.num_pieces):
             with view[index * length : (index + 1) * length] as piece:
                 self._source.read_into(chunk.offset_bytes + index * chunk.stride_bytes, piece)

@@ -47,10 +47,11 @@ class RegionLoad:
         source: ByteSource,
         plan: ReadPlan,
         destination_address: int,
-        options: LoaderOptions,
+        options: LoaderOptions | None = None,
         *,
         on_group: Callable[[str], None] | None = None,
     ) -> None:
+        options = options or options_for(source)
         self._gpu = gpu
         self._source = source
         self._plan = plan
@@ -171,26 +172,13 @@ class RegionLoad:
             self._source.interrupt()
 
 
-def start_load(
-    gpu: Gpu,
+def plan_load(
     source: ByteSource,
     placement: Placement,
-    destination_address: int,
     options: LoaderOptions | None = None,
-    *,
     groups: Sequence[str] | None = None,
-    on_group: Callable[[str], None] | None = None,
-) -> RegionLoad:
-    """Begin to load a file's tensors into one block of device memory.
-
-    Args:
-        gpu: The device.
-        source: Where the bytes are.
-        placement: What of the file goes where.
-        destination_address: A block of ``placement.length_bytes`` bytes.
-        options: How; what suits the source when not given.
-        groups: Load only these, each to its place in the block.
-        on_group: Called with each group's name when it is in device memory.
+) -> ReadPlan:
+    """Plan what ``RegionLoad`` does, which needs no device yet; the arguments are ``start_load``'s.
 
     Raises:
         UsageError: Parts of groups cannot be checked.
@@ -208,4 +196,33 @@ def start_load(
             f"{source.name} has {source.size_bytes} bytes; its header says that the tensors end "
             f"at byte {plan.end_bytes}"
         )
+    return plan
+
+
+def start_load(
+    gpu: Gpu,
+    source: ByteSource,
+    placement: Placement,
+    destination_address: int,
+    options: LoaderOptions | None = None,
+    *,
+    groups: Sequence[str] | None = None,
+    on_group: Callable[[str], None] | None = None,
+) -> RegionLoad:
+    """Plan and begin to load a file's tensors into one block of device memory.
+
+    Args:
+        gpu: The device.
+        source: Where the bytes are.
+        placement: What of the file goes where.
+        destination_address: A block of ``placement.length_bytes`` bytes.
+        options: How; what suits the source when not given.
+        groups: Load only these, each to its place in the block.
+        on_group: Called with each group's name when it is in device memory.
+
+    Raises:
+        UsageError, FormatError: As ``plan_load``.
+    """
+    options = options or options_for(source)
+    plan = plan_load(source, placement, options, groups)
     return RegionLoad(gpu, source, plan, destination_address, options, on_group=on_group)

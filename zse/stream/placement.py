@@ -34,10 +34,6 @@ class Run:
     destination_offset_bytes: int
     """Of the first piece, in the block."""
 
-    @property
-    def length_bytes(self) -> int:
-        return self.piece_bytes * self.num_pieces
-
 
 class Placement(Protocol):
     """Where the tensors of one file lie in a block."""

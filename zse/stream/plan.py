@@ -7,30 +7,40 @@ smaller.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from zse.errors import UsageError
 from zse.format.errors import Misuse
 from zse.format.spec import PAGE
 from zse.records import record
-from zse.stream.placement import Run
 from zse.units import align_up
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from zse.format.spec import Group, ZSEHeader
-    from zse.stream.placement import Placement
+    from zse.stream.placement import Placement, Run
 
 CHUNK_BYTES = 8 << 20
 
 
-@record
-class Chunk(Run):
-    """One copy, and the reads for it. Of a group that is read whole it is a run of pages."""
+class Chunk(NamedTuple):
+    """One copy, and the reads for it. Of a group that is read whole it is a run of pages.
+
+    A large model has thousands, and whoever makes them keeps the loading threads waiting.
+    """
 
     group: int
     """Index of its group in ``ReadPlan.groups``."""
+    offset_bytes: int
+    """Of the first piece, in the file."""
+    length_bytes: int
+    """Of all pieces together."""
+    destination_offset_bytes: int
+    """Of the first piece, in the block."""
+    num_pieces: int = 1
+    stride_bytes: int = 0
+    """From the start of a piece to the start of the next, in the file."""
 
 
 @record
@@ -50,19 +60,13 @@ class ReadPlan:
     groups: tuple[GroupReads, ...]
     end_bytes: int
     """Offset in the file of the first byte after the last one that is read."""
+    total_bytes: int
+    largest_chunk_bytes: int
+    """Size of the buffer that holds any chunk."""
 
     @property
     def chunks(self) -> tuple[Chunk, ...]:
         return tuple(chunk for group in self.groups for chunk in group.chunks)
-
-    @property
-    def total_bytes(self) -> int:
-        return sum(chunk.length_bytes for chunk in self.chunks)
-
-    @property
-    def largest_chunk_bytes(self) -> int:
-        """Size of the buffer that holds any chunk."""
-        return max((chunk.length_bytes for chunk in self.chunks), default=0)
 
 
 def plan_reads(
@@ -84,12 +88,16 @@ def plan_reads(
         raise UsageError(f"chunk_bytes is {chunk_bytes}, expected a positive multiple of {PAGE}")
     header = placement.header
     chosen = header.groups if groups is None else _named(header, groups)
+    reads = tuple(
+        _plan_group(index, group, placement.runs(group), chunk_bytes)
+        for index, group in enumerate(chosen)
+    )
+    lengths = [chunk.length_bytes for group in reads for chunk in group.chunks]
     return ReadPlan(
-        groups=tuple(
-            _plan_group(index, group, placement.runs(group), chunk_bytes)
-            for index, group in enumerate(chosen)
-        ),
+        groups=reads,
         end_bytes=max((group.end_bytes for group in chosen), default=0),
+        total_bytes=sum(lengths),
+        largest_chunk_bytes=max(lengths, default=0),
     )
 
 
@@ -126,15 +134,10 @@ def _cut(index: int, run: Run, chunk_bytes: int) -> Iterator[Chunk]:
     size = align_up(-(-run.piece_bytes // count), PAGE)
     for piece in range(run.num_pieces):
         first = run.offset_bytes + piece * run.stride_bytes
+        target = run.destination_offset_bytes + piece * run.piece_bytes
         for offset in range(0, run.piece_bytes, size):
-            yield Chunk(
-                group=index,
-                offset_bytes=first + offset,
-                piece_bytes=min(size, run.piece_bytes - offset),
-                destination_offset_bytes=(
-                    run.destination_offset_bytes + piece * run.piece_bytes + offset
-                ),
-            )
+            length = min(size, run.piece_bytes - offset)
+            yield Chunk(index, first + offset, length, target + offset)
 
 
 def _cut_between_pieces(index: int, run: Run, chunk_bytes: int) -> Iterator[Chunk]:
@@ -145,7 +148,7 @@ def _cut_between_pieces(index: int, run: Run, chunk_bytes: int) -> Iterator[Chun
         yield Chunk(
             group=index,
             offset_bytes=run.offset_bytes + first * run.stride_bytes,
-            piece_bytes=run.piece_bytes,
+            length_bytes=count * run.piece_bytes,
             destination_offset_bytes=run.destination_offset_bytes + first * run.piece_bytes,
             num_pieces=count,
             stride_bytes=run.stride_bytes,

@@ -21,6 +21,7 @@ from zse.models.decoder import forward_of
 from zse.models.families import read_header
 from zse.models.runner import ModelRunner, load_runner
 from zse.options import load_options
+from zse.stream.loader import plan_load
 from zse.stream.placement import WholeFile
 from zse.stream.source import LocalSource
 
@@ -48,7 +49,8 @@ def open_runner(path: Path, **sizes: object) -> ModelRunner:
     spec = read_header(reader.header.model_config)
     gpu = interpreted_gpu.InterpretedGpu()
     stream = gpu.create_stream()
-    arrival = Arrival(gpu, LocalSource(path), WholeFile(reader.header))
+    source, whole = LocalSource(path), WholeFile(reader.header)
+    arrival = Arrival(gpu, source, whole, plan_load(source, whole))
     options = load_options(
         **{"num_blocks": 8, "max_sequences": 2, "max_batch_tokens": 16, **sizes},
     )

@@ -15,7 +15,7 @@ from zse.device.open import open_gpu
 from zse.device.phases import Phases, no_phases
 from zse.errors import DeviceError, ZSEError
 from zse.stream.ahead import AheadSource
-from zse.stream.loader import start_load
+from zse.stream.loader import RegionLoad, plan_load
 from zse.stream.opening import source_of
 from zse.stream.placement import WholeFile
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from zse.format.model_file import ModelFile
     from zse.stream.options import LoadReport
     from zse.stream.placement import Placement
+    from zse.stream.plan import ReadPlan
     from zse.stream.source import ByteSource
 
 _LOG = logging.getLogger("zse.backends.gpu")
@@ -42,7 +43,13 @@ class Arrival:
     """
 
     def __init__(
-        self, gpu: Gpu, source: ByteSource, placement: Placement, *, allowed_bytes: int = 0
+        self,
+        gpu: Gpu,
+        source: ByteSource,
+        placement: Placement,
+        plan: ReadPlan,
+        *,
+        allowed_bytes: int = 0,
     ) -> None:
         length = placement.length_bytes
         free, _ = gpu.memory()
@@ -52,7 +59,7 @@ class Arrival:
         self.source = source
         self.placement = placement
         self.block = gpu.allocate(length)
-        self._loading = start_load(gpu, source, placement, self.block.address)
+        self._loading = RegionLoad(gpu, source, plan, self.block.address)
         self._is_over = False
 
     @classmethod
@@ -71,6 +78,7 @@ class Arrival:
             placement = WholeFile(reader.header)
             source = AheadSource(plain, placement)
             undo.callback(source.close)
+            plan = plan_load(source, placement)
             with phases("context"):
                 gpu = open_gpu(device)
             undo.callback(gpu.close)
@@ -78,7 +86,7 @@ class Arrival:
                 gpu.limit_stack(STACK_BYTES)
             except DeviceError as error:  # memory is all that is at stake
                 _LOG.warning("GPU threads keep their usual stack: %s", error)
-            arrival = cls(gpu, source, placement, allowed_bytes=allowed_bytes)
+            arrival = cls(gpu, source, placement, plan, allowed_bytes=allowed_bytes)
             undo.pop_all()
         return arrival
 
