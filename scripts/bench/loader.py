@@ -29,7 +29,7 @@ from object_server import serving
 
 from zse.format.reader import ZSEReader
 from zse.settings import load_settings
-from zse.stream.loader import start_load
+from zse.stream.loader import RegionLoad, plan_load
 from zse.stream.opening import open_source
 from zse.stream.options import LOCAL_OPTIONS, NETWORK_OPTIONS, LoaderOptions, LoadReport
 from zse.stream.placement import WholeFile
@@ -64,7 +64,8 @@ class Bench:
         source = open_source(url, load_settings())
         try:
             options = loader or self.loader()
-            return start_load(self.gpu, source, self.placement, self.address, options).wait()
+            plan = plan_load(source, self.placement, options)
+            return RegionLoad(self.gpu, source, plan, self.address, options).wait()
         finally:
             source.close()
 

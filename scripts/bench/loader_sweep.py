@@ -18,7 +18,7 @@ from loader_devices import BlockingGpu, RegisteredGpu
 from loader_peers import in_threads, plain_get
 
 from zse.stream import turns
-from zse.stream.loader import start_load
+from zse.stream.loader import RegionLoad, plan_load
 from zse.stream.opening import open_source
 from zse.stream.options import LoaderOptions, LoadReport
 from zse.stream.source import LocalSource
@@ -90,7 +90,8 @@ def busy(bench: Bench) -> None:
 
     def run() -> LoadReport:
         source = LocalSource(bench.path)
-        running = start_load(bench.gpu, source, bench.placement, bench.address, bench.loader())
+        plan = plan_load(source, bench.placement, bench.loader())
+        running = RegionLoad(bench.gpu, source, plan, bench.address, bench.loader())
         while any(thread.name.startswith("zse-load") for thread in threading.enumerate()):
             sum(range(500))
         report = running.wait()
@@ -181,7 +182,8 @@ def load(
 ) -> LoadReport:
     source = opening(url or bench.path)
     try:
-        return start_load(gpu, source, bench.placement, bench.address, options).wait()
+        plan = plan_load(source, bench.placement, options)
+        return RegionLoad(gpu, source, plan, bench.address, options).wait()
     finally:
         source.close()
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from loads import start_load
 
 from tests.stream.conftest import write_model
 from zse.errors import StoreError
 from zse.format.reader import ZSEReader
 from zse.stream.ahead import AheadSource
-from zse.stream.loader import start_load
 from zse.stream.options import LoaderOptions
 from zse.stream.placement import WholeFile
 

@@ -11,12 +11,12 @@ from broken_rules import breaks
 from host_gpu import DeviceLostError, HostGpu
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from loads import start_load
 
 from tests.stream.conftest import write_model
 from zse.errors import LoadCancelledError, SourceChangedError, StoreError, UsageError
 from zse.format.errors import Rule
 from zse.format.reader import ZSEReader
-from zse.stream.loader import start_load
 from zse.stream.options import LoaderOptions, LoadReport
 from zse.stream.placement import WholeFile
 from zse.stream.source import LocalSource

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from loads import start_load
 from stub_libcuda import gpu as stub_gpu
 from stub_libcuda import stub
 
 from tests.stream.conftest import write_model
 from zse.device.cuda.gpu import Gpu
 from zse.format.reader import ZSEReader
-from zse.stream.loader import start_load
 from zse.stream.options import LoaderOptions
 from zse.stream.placement import WholeFile
 from zse.stream.source import LocalSource

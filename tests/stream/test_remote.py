@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import fake_hub
 import pytest
 from broken_rules import breaks
+from loads import start_load
 from range_server import serving
 
 from tests.stream.conftest import write_model
@@ -17,7 +18,6 @@ from zse.settings import load_settings
 from zse.store import put_file
 from zse.store.location import parse_location
 from zse.store.objects import open_object
-from zse.stream.loader import start_load
 from zse.stream.opening import open_remote, open_source
 from zse.stream.options import LoaderOptions
 from zse.stream.placement import WholeFile

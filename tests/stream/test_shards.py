@@ -9,6 +9,7 @@ import pytest
 from host_gpu import HostGpu
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from loads import start_load
 from placed_bytes import (
     PAIRS,
     Divided,
@@ -24,7 +25,6 @@ from zse.format.layout import PlannedFile, PlannedTensor, plan_layout
 from zse.format.schemes import Scheme
 from zse.models.families import read_checkpoint
 from zse.models.well_known import WELL_KNOWN
-from zse.stream.loader import start_load
 from zse.stream.options import LoaderOptions
 from zse.stream.placement import WholeFile
 from zse.stream.plan import plan_reads

@@ -178,7 +178,13 @@ def plan_load(
     options: LoaderOptions | None = None,
     groups: Sequence[str] | None = None,
 ) -> ReadPlan:
-    """Plan what ``RegionLoad`` does, which needs no device yet; the arguments are ``start_load``'s.
+    """Plan a load into a block of ``placement.length_bytes`` bytes; it needs no device yet.
+
+    Args:
+        source: Where the bytes are.
+        placement: What of the file goes where.
+        options: How; what suits the source when not given.
+        groups: Load only these, each to its place in the block.
 
     Raises:
         UsageError: Parts of groups cannot be checked.
@@ -197,32 +203,3 @@ def plan_load(
             f"at byte {plan.end_bytes}"
         )
     return plan
-
-
-def start_load(
-    gpu: Gpu,
-    source: ByteSource,
-    placement: Placement,
-    destination_address: int,
-    options: LoaderOptions | None = None,
-    *,
-    groups: Sequence[str] | None = None,
-    on_group: Callable[[str], None] | None = None,
-) -> RegionLoad:
-    """Plan and begin to load a file's tensors into one block of device memory.
-
-    Args:
-        gpu: The device.
-        source: Where the bytes are.
-        placement: What of the file goes where.
-        destination_address: A block of ``placement.length_bytes`` bytes.
-        options: How; what suits the source when not given.
-        groups: Load only these, each to its place in the block.
-        on_group: Called with each group's name when it is in device memory.
-
-    Raises:
-        UsageError, FormatError: As ``plan_load``.
-    """
-    options = options or options_for(source)
-    plan = plan_load(source, placement, options, groups)
-    return RegionLoad(gpu, source, plan, destination_address, options, on_group=on_group)

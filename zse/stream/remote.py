@@ -1,7 +1,7 @@
 """A .zse file in object storage, opened without a disk: the header and sections by small reads.
 
-It answers what ``ZSEReader`` answers about a file, except for tensors: those go to a device with
-``start_load``.
+It answers what ``ZSEReader`` answers about a file, except for tensors: those go to a
+device by a load.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class RemoteReader(ModelFile):
 
     def __init__(self, source: ByteSource) -> None:
         self.source = source
-        """For ``start_load``."""
+        """For a load."""
         self.path = source.name
         try:
             prefix = self._read(0, min(PREFIX_BYTES, source.size_bytes))

@@ -1,0 +1,15 @@
+"""A load, planned and begun in one call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from zse.stream.loader import RegionLoad, plan_load
+
+
+def start_load(
+    gpu: Any, source: Any, placement: Any, address: int, options: Any = None,
+    *, groups: Any = None, on_group: Any = None,
+) -> RegionLoad:  # fmt: skip
+    plan = plan_load(source, placement, options, groups)
+    return RegionLoad(gpu, source, plan, address, options, on_group=on_group)
