@@ -102,6 +102,13 @@ class ServerChild:
         options.setdefault("max_retries", 0)
         return openai.OpenAI(base_url=f"{self.url}/v1", api_key="unused", timeout=60, **options)
 
+    def anthropic(self, **options):
+        """Return an Anthropic client for this server."""
+        import anthropic
+
+        options.setdefault("max_retries", 0)
+        return anthropic.Anthropic(base_url=self.url, api_key="unused", timeout=60, **options)
+
     def stop(self, number: int = signal.SIGTERM) -> int:
         """Signal the process and return its exit code."""
         self.process.send_signal(number)
@@ -196,6 +203,12 @@ class Caller:
 
     def complete(self, prompt="Hello", **fields):
         return self("POST", COMPLETIONS, json={"prompt": prompt, **fields})
+
+
+@pytest.fixture(scope="session")
+def caller_class():
+    """For tests with a state of their own."""
+    return Caller
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from zse.serve.http.errors import (
     handle_http_error,
     handle_zse_error,
 )
-from zse.serve.http.late import Late
+from zse.serve.http.late import Late, imported
 from zse.serve.http.requests import read_body
 from zse.serve.http.routes import HotRoute
 from zse.serve.http.shell import in_shell
@@ -69,6 +69,21 @@ HOT_ROUTES = (
         method="POST",
         body=lambda: CompletionRequest,
         streams=True,
+    ),
+    HotRoute(
+        path="/v1/messages",
+        handler=Late("zse.serve.anthropic.messages", "create_message"),
+        summary="Answer a conversation, as Anthropic's API does.",
+        method="POST",
+        body=imported("zse.serve.anthropic.protocol", "MessagesRequest"),
+        streams=True,
+    ),
+    HotRoute(
+        path="/v1/messages/count_tokens",
+        handler=Late("zse.serve.anthropic.messages", "count_tokens"),
+        summary="Count the tokens of a conversation, as Anthropic's API does.",
+        method="POST",
+        body=imported("zse.serve.anthropic.protocol", "CountRequest"),
     ),
     HotRoute(
         path="/v1/streams/{stream_id}",

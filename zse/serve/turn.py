@@ -69,6 +69,8 @@ class ChoiceEnded(NamedTuple):
 
     index: int  # type: ignore[assignment]
     reason: EndReason
+    stop: str | None = None
+    """The stop string that ended it, where one did."""
 
 
 Event: TypeAlias = TextPart | ReasoningPart | CallOpened | CallArguments | ChoiceEnded
@@ -129,7 +131,7 @@ class Turn:
                 if delta.text or delta.logprobs:
                     yield TextPart(index, delta.text, delta.logprobs)
                 if delta.finish_reason is not None:
-                    yield ChoiceEnded(index, _end_reason(delta))
+                    yield ChoiceEnded(index, _end_reason(delta), delta.stop)
 
     async def answers(self) -> list[Answer]:
         """Return every choice when all have ended.
@@ -169,7 +171,7 @@ class _ReadChoice:
         reason = _end_reason(delta)
         # An answer that was cut says so, whatever it had begun.
         is_call = self._num_calls > 0 and reason == "stop"
-        yield ChoiceEnded(self._index, "tool_calls" if is_call else reason)
+        yield ChoiceEnded(self._index, "tool_calls" if is_call else reason, delta.stop)
 
     def _event(self, piece: Piece) -> Iterator[Event]:
         if isinstance(piece, Said):

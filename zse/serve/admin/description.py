@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from zse.serve.http.dialects import ErrorBody
+from zse.serve.http.dialects import ANTHROPIC, OPENAI, dialect_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from zse.serve.http.routes import HotRoute
 
@@ -21,36 +21,34 @@ _JSON = "application/json"
 _VALIDATION = "422"
 """Of FastAPI's own description; here a body that breaks the protocol gets 400."""
 _UNUSED = ("HTTPValidationError", "ValidationError")
-_ERROR = {
-    "description": "Error",
-    "content": {_JSON: {"schema": {"$ref": _REF.format(name="ErrorBody")}}},
-}
 _PARAMETER = re.compile(r"\{(\w+)\}")
 
 
 def describe_routes(schema: Schema, hot_routes: Sequence[HotRoute]) -> Schema:
     """Add to FastAPI's description what it does not know; return it.
 
-    Every operation gets OpenAI's error body, which all of them answer failures with.
+    Every operation gets the error body of its protocol, which it answers failures with.
     """
     schemas = schema.setdefault("components", {}).setdefault("schemas", {})
     for name in _UNUSED:
         schemas.pop(name, None)
     types = {route.body() for route in hot_routes if route.body is not None}
+    types |= {OPENAI.error_body, ANTHROPIC.error_body}
     ordered = sorted(types, key=lambda one: one.__name__)
-    schemas.update(msgspec.json.schema_components([*ordered, ErrorBody], ref_template=_REF)[1])
+    schemas.update(msgspec.json.schema_components(ordered, ref_template=_REF)[1])
     for route in hot_routes:
         path = schema["paths"].setdefault(route.described_path, {})
         path[route.method.lower()] = _operation_of(route)
-    for operation in operations_of(schema):
-        operation["responses"].pop(_VALIDATION, None)
-        operation["responses"].setdefault("default", _ERROR)
+    for path, methods in schema["paths"].items():
+        for operation in methods.values():
+            operation["responses"].pop(_VALIDATION, None)
+            operation["responses"].setdefault("default", _error_of(path))
     return schema
 
 
-def operations_of(schema: Schema) -> Iterator[Schema]:
-    for methods in schema["paths"].values():
-        yield from methods.values()
+def _error_of(path: str) -> Schema:
+    ref = {"$ref": _REF.format(name=dialect_of(path).error_body.__name__)}
+    return {"description": "Error", "content": {_JSON: {"schema": ref}}}
 
 
 def _operation_of(route: HotRoute) -> Schema:

@@ -60,8 +60,10 @@ class AnthropicError(msgspec.Struct, kw_only=True, tag_field="type", tag="error"
 class Dialect:
     """What the routes of one protocol say beside their answers."""
 
-    error: Callable[[int, ErrorDetail, str], bytes]
-    """Makes the body for a status, what happened and the id of the request."""
+    error_body: type[msgspec.Struct]
+    """What every answer that is not 2xx holds."""
+    make_error: Callable[[int, ErrorDetail, str], bytes]
+    """Makes that body for a status, what happened and the id of the request."""
     error_event: bytes
     """What begins the event that ends a stream in an error."""
     request_id_header: str | None
@@ -82,13 +84,15 @@ def _anthropic_error(status: int, detail: ErrorDetail, request_id: str) -> bytes
 
 
 OPENAI = Dialect(
-    error=_openai_error,
+    error_body=ErrorBody,
+    make_error=_openai_error,
     error_event=b"data: ",
     request_id_header=None,
     alive=b": keep-alive\n\n",
 )
 ANTHROPIC = Dialect(
-    error=_anthropic_error,
+    error_body=AnthropicError,
+    make_error=_anthropic_error,
     error_event=b"event: error\ndata: ",
     request_id_header="request-id",
     alive=b'event: ping\ndata: {"type":"ping"}\n\n',

@@ -27,6 +27,7 @@ LOG = logging.getLogger("zse.serve")
 _PATH = re.compile(r"(?<![\w:/.])(?:/[\w.@+~-]+){2,}/?")
 API_PATHS = frozenset(
     {"/v1/chat/completions", "/v1/completions", "/v1/models", "/health/ready", "/health/live"}
+    | {"/v1/messages", "/v1/messages/count_tokens"}
 )
 """Paths of this server that messages may name: everything else that looks like one is a file's."""
 _ADDRESS = re.compile(r"\b0x[0-9a-fA-F]{4,}\b")
@@ -135,7 +136,7 @@ def _hide_path(match: re.Match[str]) -> str:
 def error_frame(error: BaseException, scope: Scope) -> bytes:
     """Return the event that ends the stream of a request in an error."""
     dialect = dialect_of(scope["path"])
-    body = dialect.error(*describe(error), _request_id(scope))
+    body = dialect.make_error(*describe(error), _request_id(scope))
     return dialect.error_event + body + b"\n\n"
 
 
@@ -155,14 +156,14 @@ class _ErrorResponse(Response):
     """An error whose body is made when the route is known."""
 
     def __init__(self, status: int, detail: ErrorDetail, headers: Mapping[str, str]) -> None:
-        body = OPENAI.error(status, detail, "")
+        body = OPENAI.make_error(status, detail, "")
         super().__init__(body, status, headers, media_type="application/json")
         self._detail = detail
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         dialect = dialect_of(scope["path"])
         request_id = _request_id(scope)
-        self.body = dialect.error(self.status_code, self._detail, request_id)
+        self.body = dialect.make_error(self.status_code, self._detail, request_id)
         self.headers["content-length"] = str(len(self.body))
         if dialect.request_id_header is not None:
             self.headers[dialect.request_id_header] = request_id

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
 
@@ -16,6 +16,13 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from starlette.types import ASGIApp, Receive, Scope, Send
+
+    Handler = Callable[[Request], Awaitable[ASGIApp]]
+
+
+def imported(module: str, name: str) -> Callable[[], Any]:
+    """Return a function that returns what a module calls ``name``, importing it when called."""
+    return lambda: getattr(import_module(module), name)
 
 
 class Late:
@@ -28,14 +35,14 @@ class Late:
 
     def __init__(self, module: str, name: str) -> None:
         self.__name__ = name
-        self._module = module
-        self._handler: Callable[[Request], Awaitable[ASGIApp]] | None = None
+        self._import = imported(module, name)
+        self._handler: Handler | None = None
 
-    async def load(self) -> Callable[[Request], Awaitable[ASGIApp]]:
+    async def load(self) -> Handler:
         """Return the handler, importing its module in a thread: streams go on meanwhile."""
         if self._handler is None:
-            module = await asyncio.to_thread(import_module, self._module)
-            self._handler = getattr(module, self.__name__)
+            handler: Handler = await asyncio.to_thread(self._import)
+            self._handler = handler
         return self._handler
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

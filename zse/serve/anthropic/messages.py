@@ -1,0 +1,100 @@
+"""POST /v1/messages and /v1/messages/count_tokens."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from typing import TYPE_CHECKING
+
+from zse.errors import ContextLengthError
+from zse.serve.anthropic.conversation import conversation_of, shows_thinking
+from zse.serve.anthropic.protocol import read_count, read_messages
+from zse.serve.anthropic.writer import Message, frames, whole
+from zse.serve.conversation import plan_turn
+from zse.serve.generation import Generation
+from zse.serve.http.requests import (
+    event_stream,
+    ignored_header,
+    json_response,
+    read_body,
+    state_of,
+)
+from zse.serve.http.streaming import race
+from zse.serve.openai.protocol import GenerationFields
+from zse.serve.openai.sampling import work_order
+from zse.serve.turn import Turn
+
+if TYPE_CHECKING:
+    from starlette.datastructures import State
+    from starlette.requests import Request
+    from starlette.types import ASGIApp
+
+    from zse.serve.anthropic.protocol import CountRequest, MessagesRequest
+    from zse.serve.conversation import TurnPlan
+    from zse.serve.generation import WorkOrder
+    from zse.serve.state import LoadedModel
+
+
+async def create_message(request: Request) -> ASGIApp:
+    body, ignored = read_messages(await read_body(request))
+    state = state_of(request)
+    model = state.require_model(body.model)
+    plan, order = await asyncio.to_thread(_plan, body, model, request.state)
+    turn = Turn(Generation(state, model, order), plan)
+    message = Message(
+        id=f"msg_{uuid.uuid4().hex}",
+        model=model.name,
+        shows_thinking=shows_thinking(body),
+        is_short_of_context=order.params.max_tokens != body.max_tokens,
+    )
+    headers = {**ignored_header(ignored), "request-id": request.state.request_id}
+    if body.stream:
+        return event_stream(request, message.id, frames(message, turn), headers=headers)
+    answer = await race(whole(message, turn), request.receive, state.terminate)
+    return json_response(answer, headers)
+
+
+async def count_tokens(request: Request) -> ASGIApp:
+    body, ignored = read_count(await read_body(request))
+    model = state_of(request).require_model(body.model)
+    plan = await asyncio.to_thread(_plan_turn, body, model)
+    headers = {**ignored_header(ignored), "request-id": request.state.request_id}
+    return json_response({"input_tokens": len(plan.prompt)}, headers)
+
+
+def _plan(body: MessagesRequest, model: LoadedModel, call: State) -> tuple[TurnPlan, WorkOrder]:
+    plan = _plan_turn(body, model)
+    room = model.max_context - len(plan.prompt)
+    if room < 1:
+        raise ContextLengthError(
+            f"prompt is too long: {len(plan.prompt)} tokens > {model.max_context - 1} maximum",
+            param="messages",
+        )
+    fields = GenerationFields(
+        temperature=body.temperature,
+        top_p=body.top_p,
+        top_k=body.top_k,
+        stop=body.stop_sequences,
+    )
+    # Agents ask for more than any context holds; the answer says when it ended for want of room.
+    max_tokens = min(body.max_tokens, room)
+    order = work_order(
+        fields,
+        model,
+        call,
+        [plan.prompt],
+        max_tokens=max_tokens,
+        logprobs=None,
+        form=plan.form,
+        prompt_param="messages",
+    )
+    return plan, order
+
+
+def _plan_turn(body: CountRequest, model: LoadedModel) -> TurnPlan:
+    try:
+        return plan_turn(conversation_of(body), model)
+    except ContextLengthError as error:
+        # By these words agents know that they must shorten the conversation.
+        error.message = f"prompt is too long: {error.message}"
+        raise

@@ -1,0 +1,135 @@
+"""Answers in Anthropic's form: whole messages, and the events of a stream."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from zse.records import record
+from zse.serve.anthropic.blocks import Blocks
+from zse.serve.http.dialects import ANTHROPIC
+from zse.serve.turn import ChoiceEnded
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Iterator
+
+    from zse.serve.anthropic.blocks import Block, Step
+    from zse.serve.turn import Turn
+
+_DELTAS = {
+    "text": b'"text_delta","text":',
+    "thinking": b'"thinking_delta","thinking":',
+    "tool_use": b'"input_json_delta","partial_json":',
+}
+"""What the deltas of a kind of block begin with."""
+_encode = msgspec.json.Encoder().encode
+
+
+@record
+class Message:
+    """What is known of an answer before it is made."""
+
+    id: str
+    model: str
+    shows_thinking: bool
+    is_short_of_context: bool
+    """Whether the context ends before ``max_tokens`` are made."""
+
+    def head(self) -> dict[str, Any]:
+        return {"id": self.id, "type": "message", "role": "assistant", "model": self.model}
+
+    def ending(self, event: ChoiceEnded) -> dict[str, Any]:
+        """Return why the answer ended."""
+        if event.reason == "length":
+            reason = "model_context_window_exceeded" if self.is_short_of_context else "max_tokens"
+        elif event.reason == "tool_calls":
+            reason = "tool_use"
+        else:
+            reason = "end_turn" if event.stop is None else "stop_sequence"
+        stop = event.stop if reason == "stop_sequence" else None
+        return {"stop_reason": reason, "stop_sequence": stop}
+
+
+async def whole(message: Message, turn: Turn) -> dict[str, Any]:
+    """Return the message when it has ended.
+
+    Raises:
+        ZSEError: As ``Turn.events``.
+    """
+    blocks = Blocks(shows_thinking=message.shows_thinking)
+    ending: dict[str, Any] = {}
+    async with aclosing(turn.events()) as events:
+        async for event in events:
+            for _ in blocks.push(event):
+                pass
+            if isinstance(event, ChoiceEnded):
+                ending = message.ending(event)
+    return {**message.head(), "content": blocks.content(), **ending, "usage": _usage(turn)}
+
+
+async def frames(message: Message, turn: Turn) -> AsyncGenerator[bytes, None]:
+    """Yield the events of the message.
+
+    Raises:
+        ZSEError: As ``Turn.events``.
+    """
+    blocks = Blocks(shows_thinking=message.shows_thinking)
+    ending: dict[str, Any] = {}
+    has_begun = False
+    async with aclosing(turn.events()) as events:
+        async for event in events:
+            if not has_begun:
+                has_begun = True
+                yield _start(message, turn)
+                yield ANTHROPIC.alive
+            for step in blocks.push(event):
+                for frame in _frames_of(step):
+                    yield frame
+            if isinstance(event, ChoiceEnded):
+                ending = message.ending(event)
+    yield _frame("message_delta", delta=ending, usage=_usage(turn))
+    yield _frame("message_stop")
+
+
+def _usage(turn: Turn) -> dict[str, int]:
+    """Return the counts; what was cached is no part of ``input_tokens``."""
+    usage = turn.usage()
+    cached = usage["prompt_tokens_details"]["cached_tokens"]
+    return {
+        "input_tokens": usage["prompt_tokens"] - cached,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": cached,
+        "output_tokens": usage["completion_tokens"],
+    }
+
+
+def _start(message: Message, turn: Turn) -> bytes:
+    nothing_yet: dict[str, Any] = {"content": [], "stop_reason": None, "stop_sequence": None}
+    start = {**message.head(), **nothing_yet, "usage": _usage(turn)}
+    return _frame("message_start", message=start)
+
+
+def _frames_of(step: Step) -> Iterator[bytes]:
+    block = step.block
+    if step.kind == "grown":
+        yield _delta(block, _DELTAS[block.kind], step.text)
+    elif step.kind == "opened":
+        yield _frame("content_block_start", index=block.index, content_block=block.opening())
+    else:
+        if block.kind == "thinking":
+            yield _delta(block, b'"signature_delta","signature":', block.signature())
+        yield _frame("content_block_stop", index=block.index)
+
+
+def _delta(block: Block, beginning: bytes, text: str) -> bytes:
+    # One for each token: only its text is encoded.
+    return (
+        b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,'
+        b'"delta":{"type":%s%s}}\n\n' % (block.index, beginning, _encode(text))
+    )
+
+
+def _frame(kind: str, **fields: Any) -> bytes:
+    return b"event: %s\ndata: %s\n\n" % (kind.encode(), _encode({"type": kind, **fields}))
