@@ -141,8 +141,11 @@ class Sequence:
 
     def _sampling_row(self, num_drafts: int) -> SamplingRow:
         step = len(self.output_token_ids) + self.num_pending + num_drafts
-        too_early = self.grammar is None and step < self.request.params.min_tokens
-        return self._row.at_step(step, self.end_token_ids if too_early else ())
+        params = self.request.params
+        banned = params.banned_token_ids
+        if self.grammar is None and step < params.min_tokens:
+            banned = (*banned, *self.end_token_ids)
+        return self._row.at_step(step, banned)
 
     def reason_to_finish(self) -> FinishReason | None:
         """Return why the last token ends the sequence, or None when it goes on."""
