@@ -79,14 +79,18 @@ def work_order(
     if max_tokens is not None and max_tokens < 1:
         raise BadRequestError(f"'{param}' is {max_tokens}, expected 1 or more.", param=param)
     size = model.max_context
+    generates = query is None or query.generates
     try:
-        max_tokens = admission.resolve_max_tokens(
-            max(map(len, prompts)), max_tokens, max_context=size, capacity_tokens=size
+        most = admission.resolve_max_tokens(
+            max(map(len, prompts)),
+            max_tokens if generates else 0,
+            max_context=size,
+            capacity_tokens=size,
         )
     except ContextLengthError as error:
         error.param = prompt_param
         raise
-    params = _params(body, model, max_tokens=max_tokens, logprobs=logprobs)
+    params = _params(body, model, max_tokens=most or 1, logprobs=logprobs)
     for prompt in prompts:
         model.engine.check(prompt, params, query)
     _check_extras(body)
