@@ -11,17 +11,17 @@ import argparse
 import asyncio
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
 from zse.engine.admission import check_request
 from zse.engine.output import Delta, TokenLogprob, TopLogprob
 from zse.errors import ContextLengthError, DeviceError, EngineError, TemplateError
-from zse.options import ServeOptions, load_options
+from zse.options import load_options
 from zse.serve.start import start
 from zse.serve.state import AppState, LoadedModel
-from zse.settings import Settings
+from zse.settings import load_settings
 
 MAX_CONTEXT = 512
 VOCAB_SIZE = 256
@@ -67,7 +67,7 @@ class ScriptedEngine:
     def num_active(self):
         return self.active
 
-    def check(self, prompt_token_ids, params, query=None):
+    def check(self, prompt_token_ids, params):
         check_request(prompt_token_ids, params, vocab_size=VOCAB_SIZE)
         if len(prompt_token_ids) + (params.max_tokens or 1) > MAX_CONTEXT:
             raise ContextLengthError("too long")
@@ -93,14 +93,7 @@ class ScriptedEngine:
         return SimpleNamespace(compile=self.forms.append)
 
     async def generate(
-        self,
-        prompt_token_ids,
-        params,
-        request_id="",
-        priority=0,
-        cache_salt="",
-        grammar=None,
-        query=None,
+        self, prompt_token_ids, params, request_id="", priority=0, cache_salt="", grammar=None
     ):
         prompt = bytes(prompt_token_ids).decode(errors="replace")
         self.seen.append((prompt, params, cache_salt))
@@ -195,14 +188,16 @@ def main() -> int:
             raise TemplateError("no such thing")
         return scripted_model()
 
-    options = ServeOptions(
+    settings = load_settings()  # what a test says in the environment
+    options = replace(
+        settings.serve,
         model="scripted",
         port=0,
         drain_seconds=arguments.drain_seconds,
         max_queue=arguments.max_queue,
         load=load_options(max_sequences=arguments.max_running),
     )
-    return start(Settings(serve=options), load)
+    return start(replace(settings, serve=options), load)
 
 
 if __name__ == "__main__":

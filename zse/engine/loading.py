@@ -65,7 +65,11 @@ class FileReading:
         wait([self._tokenizer])
 
     def tokenizer(self) -> Tokenizer:
-        """Wait for the tokenizer; raises what reading it raised."""
+        """Wait for the tokenizer.
+
+        Raises:
+            FormatError: It is damaged.
+        """
         return self._tokenizer.result()
 
 

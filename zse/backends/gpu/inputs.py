@@ -60,6 +60,7 @@ class InputShape:
 
     @property
     def rows(self) -> int:
+        """Rows of the residual stream."""
         return self.decode_rows + self.prefill_rows
 
     @property

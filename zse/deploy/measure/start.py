@@ -93,6 +93,7 @@ class Start:
 
     @property
     def milestones(self) -> dict[str, float]:
+        """What is seen from outside, in order."""
         return {"live": self.live_ms, "ready": self.ready_ms, "first-token": self.first_token_ms}
 
 

@@ -80,6 +80,7 @@ def _notes(order: Order) -> tuple[str, ...]:
 
 
 def _literal(text: str) -> str:
+    """Escape what compose would fill in."""
     return text.replace("$", "$$")
 
 

@@ -12,6 +12,7 @@ from zse.serve.anthropic.protocol import read_count, read_messages
 from zse.serve.anthropic.writer import Message, frames, whole
 from zse.serve.conversation import plan_turn
 from zse.serve.generation import Generation
+from zse.serve.http.json_body import with_body
 from zse.serve.http.requests import (
     event_stream,
     ignored_header,
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 
 async def create_message(request: Request) -> ASGIApp:
-    body, ignored = read_messages(await read_body(request))
+    body, ignored = await with_body(request, read_messages, await read_body(request))
     state = state_of(request)
     model = state.require_model(body.model)
     plan, order = await asyncio.to_thread(_plan, body, model, request.state)
@@ -55,7 +56,7 @@ async def create_message(request: Request) -> ASGIApp:
 
 
 async def count_tokens(request: Request) -> ASGIApp:
-    body, ignored = read_count(await read_body(request))
+    body, ignored = await with_body(request, read_count, await read_body(request))
     model = state_of(request).require_model(body.model)
     plan = await asyncio.to_thread(_plan_turn, body, model)
     headers = {**ignored_header(ignored), "request-id": request.state.request_id}

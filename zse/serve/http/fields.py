@@ -23,6 +23,7 @@ Refused: TypeAlias = "Mapping[str, tuple[tuple[object, ...], str]]"
 All other values are refused."""
 WithoutEffect: TypeAlias = "Mapping[str, tuple[object, ...]]"
 """Known fields that change no answer: name -> values that need not be reported either."""
+_SCALARS = frozenset({int, str, float, bool, type(None)})
 Body = TypeVar("Body", bound=msgspec.Struct)
 
 
@@ -80,6 +81,8 @@ def unread_fields(value: Any, read: Any, where: str = "") -> Iterator[str]:
                 yield prefix + key
     elif isinstance(read, list):
         for inner, one in zip(value, read, strict=True):
+            if type(one) in _SCALARS:  # hundreds of thousands of them may be token ids
+                continue
             yield from unread_fields(inner, one, f"{where}[]")
 
 

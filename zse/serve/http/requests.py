@@ -11,8 +11,10 @@ import msgspec
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
+from zse.serve.http.bodies import BodyRoom
 from zse.serve.http.errors import BadRequestError, ClientGoneError, MediaTypeError
-from zse.serve.http.streaming import ChunkWriter, EventStream, race, with_usage
+from zse.serve.http.json_body import read_json
+from zse.serve.http.streaming import ChunkWriter, EventStream, race
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping
@@ -35,23 +37,6 @@ def state_of(request: Request) -> AppState:
     return state
 
 
-def read_mapping(body: bytes) -> dict[str, Any]:
-    """Parse a body into a mapping.
-
-    Raises:
-        BadRequestError: The body is no JSON object, or is nested too deeply.
-    """
-    try:
-        value = msgspec.json.decode(body)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        is_deep = isinstance(error, RecursionError)
-        reason = "it is nested too deeply" if is_deep else str(error)[:200]
-        raise BadRequestError(f"The body could not be parsed as JSON: {reason}.") from None
-    if not isinstance(value, dict):
-        raise BadRequestError("The body must be a JSON object.")
-    return value
-
-
 async def read_body(request: Request) -> dict[str, Any]:
     """Return the JSON object in the body, where there is a model to answer it.
 
@@ -59,6 +44,7 @@ async def read_body(request: Request) -> dict[str, Any]:
         LoadingError: The model is not there yet, or no longer.
         MediaTypeError: The body is not declared as JSON, and is none or comes from a browser.
         BadRequestError: It is no JSON object.
+        OverloadedError: Other long bodies are being read.
         ClientGoneError: The client left before it had sent all of it.
     """
     state_of(request).require_model()
@@ -67,7 +53,7 @@ async def read_body(request: Request) -> dict[str, Any]:
     if not is_declared and (declared not in _UNDECLARED or _is_of_browser(request)):
         raise _undeclared(declared)
     try:
-        return read_mapping(await request.body())
+        return await read_json(request, state_of(request).one_of(BodyRoom))
     except ClientDisconnect as error:
         raise ClientGoneError from error
     except BadRequestError as error:
@@ -99,13 +85,11 @@ async def answer(
     ignored: Iterable[str],
     frames: Callable[[ChunkWriter], AsyncGenerator[bytes, None]],
     collect: Callable[[], Coroutine[Any, Any, dict[str, Any]]],
-    usage: Callable[[], Mapping[str, Any]],
 ) -> ASGIApp:
     """Answer with events where a stream was asked for, else in one piece as soon as it is made.
 
     ``head`` begins the answer and every chunk of it; ``collect`` returns what follows, ``frames``
-    yields the events; ``usage`` says what has been used so far. A header lists the fields that were
-    ignored.
+    yields the events. A header lists the fields that were ignored.
 
     Raises:
         ClientGoneError: The client left; the work was cancelled.
@@ -115,10 +99,7 @@ async def answer(
     if body.stream:
         options = body.stream_options
         writer = ChunkWriter(head, include_usage=bool(options and options.include_usage))
-        events = frames(writer)
-        if options and options.continuous_usage_stats and options.include_usage:
-            events = with_usage(events, usage)
-        return event_stream(request, head["id"], events, headers=headers)
+        return event_stream(request, head["id"], frames(writer), headers=headers)
     rest = await race(collect(), request.receive, state_of(request).terminate)
     return json_response({**head, **rest}, headers)
 

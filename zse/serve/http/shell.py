@@ -31,7 +31,7 @@ def in_shell(
     """
     options = state.options.http
     app = WebSocketGuard(
-        BoundedBody(app),
+        BoundedBody(app, max_bytes=options.max_body_bytes),
         origins=frozenset(options.cors_origins),
         max_open=options.max_websockets,
     )

@@ -7,13 +7,13 @@ from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from zse.engine.reading import PromptQuery
 from zse.serve.conversation import plan_turn
 from zse.serve.generation import Generation
+from zse.serve.http.json_body import with_body
 from zse.serve.http.requests import answer, answer_head, read_body, state_of
 from zse.serve.http.streaming import DONE
-from zse.serve.openai.conversation import check_chat, conversation_of, echo_of, without_effect
-from zse.serve.openai.logprobs import chat_logprobs, prompt_logprobs
+from zse.serve.openai.conversation import check_chat, conversation_of, without_effect
+from zse.serve.openai.logprobs import chat_logprobs
 from zse.serve.openai.protocol import ChatRequest, read_request
 from zse.serve.openai.sampling import work_order
 from zse.serve.turn import CallArguments, CallOpened, ChoiceEnded, TextPart, Turn
@@ -38,7 +38,7 @@ async def create_chat_completion(request: Request) -> ASGIApp:
 
 async def answer_chat(request: Request, mapping: dict[str, Any]) -> ASGIApp:
     state = state_of(request)
-    body, ignored = read_request(mapping, ChatRequest)
+    body, ignored = await with_body(request, read_request, mapping, ChatRequest)
     model = state.require_model(body.model)
     check_chat(body)
     # Rendering and encoding a long conversation takes milliseconds that other streams would feel.
@@ -51,14 +51,12 @@ async def answer_chat(request: Request, mapping: dict[str, Any]) -> ASGIApp:
         answer_head(kind, "chatcmpl", model),
         ignored=[*ignored, *without_effect(body)],
         frames=partial(_frames, body, turn),
-        collect=partial(_collect, body, turn, model),
-        usage=turn.usage,
+        collect=partial(_collect, body, turn),
     )
 
 
 def _plan(body: ChatRequest, model: LoadedModel, call: State) -> tuple[TurnPlan, WorkOrder]:
     plan = plan_turn(conversation_of(body), model)
-    asked = body.prompt_logprobs
     has_new_name = body.max_completion_tokens is not None
     order = work_order(
         body,
@@ -68,27 +66,21 @@ def _plan(body: ChatRequest, model: LoadedModel, call: State) -> tuple[TurnPlan,
         max_tokens=body.max_completion_tokens if has_new_name else body.max_tokens,
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,
         form=plan.form,
-        query=PromptQuery(logprobs=asked) if asked is not None else None,
         param="max_completion_tokens" if has_new_name else "max_tokens",
         prompt_param="messages",
     )
     return plan, order
 
 
-async def _collect(body: ChatRequest, turn: Turn, model: LoadedModel) -> dict[str, Any]:
+async def _collect(body: ChatRequest, turn: Turn) -> dict[str, Any]:
     choices = [_whole(i, choice, body) for i, choice in enumerate(await turn.answers())]
-    rest = {"choices": choices, "usage": turn.usage()}
-    if turn.report is not None:  # a long prompt has many log-probabilities
-        told = await asyncio.to_thread(prompt_logprobs, model.tokenizer, turn.report.tokens)
-        rest["prompt_logprobs"] = told
-    return rest
+    return {"choices": choices, "usage": turn.usage()}
 
 
 def _whole(index: int, choice: Answer, body: ChatRequest) -> dict[str, Any]:
-    text = echo_of(body) + choice.text
-    message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
+    message: dict[str, Any] = {"role": "assistant", "content": choice.text, "refusal": None}
     if choice.calls:
-        message["content"] = text.strip() or None
+        message["content"] = choice.text.strip() or None
         message["tool_calls"] = [
             {
                 "id": call.id,
@@ -106,15 +98,12 @@ async def _frames(
     body: ChatRequest, turn: Turn, writer: ChunkWriter
 ) -> AsyncGenerator[bytes, None]:
     opened: set[int] = set()
-    echo = echo_of(body)
     async with aclosing(turn.events()) as events:
         async for event in events:
             if event.index not in opened:
                 opened.add(event.index)
                 opening = {"role": "assistant", "content": "", "refusal": None}
                 yield _chunk(writer, event.index, opening)
-                if echo:
-                    yield writer.chat_text(event.index, echo)
             if type(event) is TextPart and not body.logprobs:
                 yield writer.chat_text(event.index, event.text)
             else:

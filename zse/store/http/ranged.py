@@ -73,6 +73,7 @@ class Facts:
 
     @property
     def version(self) -> str:
+        """The server's word for this version."""
         return self.headers.get("etag") or self.headers.get("last-modified", "")
 
 
