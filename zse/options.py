@@ -123,7 +123,6 @@ class Option:
 
     @property
     def expected(self) -> str:
-        """What a value must be."""
         if self.choices:
             return f"one of {', '.join(self.choices)}"
         if self.kind not in (int, float):

@@ -67,7 +67,7 @@ class ScriptedEngine:
     def num_active(self):
         return self.active
 
-    def check(self, prompt_token_ids, params):
+    def check(self, prompt_token_ids, params, query=None):
         check_request(prompt_token_ids, params, vocab_size=VOCAB_SIZE)
         if len(prompt_token_ids) + (params.max_tokens or 1) > MAX_CONTEXT:
             raise ContextLengthError("too long")
@@ -93,7 +93,14 @@ class ScriptedEngine:
         return SimpleNamespace(compile=self.forms.append)
 
     async def generate(
-        self, prompt_token_ids, params, request_id="", priority=0, cache_salt="", grammar=None
+        self,
+        prompt_token_ids,
+        params,
+        request_id="",
+        priority=0,
+        cache_salt="",
+        grammar=None,
+        query=None,
     ):
         prompt = bytes(prompt_token_ids).decode(errors="replace")
         self.seen.append((prompt, params, cache_salt))

@@ -54,7 +54,6 @@ class Commands(TyperGroup):
         return list(COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Command | None:  # noqa: ARG002
-        """Import and return one command."""
         if cmd_name not in COMMANDS:
             return None
         return command_of(import_module(f"zse.cli.{COMMANDS[cmd_name][0]}").app)

@@ -101,7 +101,6 @@ def command(
 
 
 def describe(result: BenchmarkResult) -> str:
-    """Return the table that people read."""
     lines = (
         ("model", f"{result.model} on {result.device}, batch {result.batch}"),
         ("tokens", f"{result.prompt_tokens} in, {result.output_tokens} out"),

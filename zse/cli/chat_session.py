@@ -47,7 +47,6 @@ class Session:
 
     @property
     def messages(self) -> list[Message]:
-        """The conversation, the system message first."""
         first = [{"role": "system", "content": self._system}] if self._system else []
         return [*first, *self._history]
 

@@ -46,6 +46,7 @@ def check_request(
     if params is not None:
         _check_token_ids("logit_bias", params.logit_bias, vocab_size)
         _check_token_ids("stop_token_ids", params.stop_token_ids, vocab_size)
+        _check_token_ids("banned_token_ids", params.banned_token_ids, vocab_size)
 
 
 def _check_token_ids(param: str, token_ids: Collection[int], vocab_size: int) -> None:

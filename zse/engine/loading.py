@@ -65,11 +65,7 @@ class FileReading:
         wait([self._tokenizer])
 
     def tokenizer(self) -> Tokenizer:
-        """Wait for the tokenizer.
-
-        Raises:
-            FormatError: It is damaged.
-        """
+        """Wait for the tokenizer; raises what reading it raised."""
         return self._tokenizer.result()
 
 

@@ -43,7 +43,8 @@ class Delta(NamedTuple):
 
     index: int  # type: ignore[assignment]  # hides tuple.index, which nobody calls
     text: str
-    """Whole characters only; never part of a stop string. Empty only with a finish reason."""
+    """Whole characters only; never part of a stop string. Empty only with a finish reason or with
+    what was asked of the prompt."""
     token_ids: Sequence[int] = ()
     """All tokens since the last delta, the one that ended the answer included."""
     logprobs: Sequence[TokenLogprob] = ()
@@ -97,7 +98,7 @@ class ChoiceText:
                 reason = "stop"
             elif reason is not None:
                 text += self._stop.flush()
-        if not text and reason is None:
+        if not text and reason is None and self._report is None:
             return None
         self.is_finished = reason is not None
         return self._delta(text, reason, event.cached_tokens)
@@ -123,13 +124,23 @@ class ChoiceText:
     def _note_logprob(self, event: TokenEvent) -> None:
         if event.logprob is None or event.token_id is None:
             return
-        chosen = self._alternative(event.token_id, event.logprob)
-        top = [self._alternative(token_id, logprob) for token_id, logprob in event.top]
-        self._logprobs.append(TokenLogprob(**chosen._asdict(), top=top))
+        self._logprobs.append(
+            describe_logprob(self._tokenizer, event.token_id, event.logprob, event.top)
+        )
 
-    def _alternative(self, token_id: int, logprob: float) -> TopLogprob:
-        text, data = self._tokenizer.token_text(token_id), self._tokenizer.token_bytes(token_id)
-        return TopLogprob(text, token_id, logprob, list(data))
+
+def describe_logprob(
+    tokenizer: Tokenizer, token_id: int, logprob: float, top: Sequence[tuple[int, float]]
+) -> TokenLogprob:
+    """Return a token and its likeliest alternatives with their texts."""
+    chosen = _alternative(tokenizer, token_id, logprob)
+    alternatives = [_alternative(tokenizer, other, value) for other, value in top]
+    return TokenLogprob(**chosen._asdict(), top=alternatives)
+
+
+def _alternative(tokenizer: Tokenizer, token_id: int, logprob: float) -> TopLogprob:
+    text, data = tokenizer.token_text(token_id), tokenizer.token_bytes(token_id)
+    return TopLogprob(text, token_id, logprob, list(data))
 
 
 class RequestText:

@@ -50,6 +50,8 @@ class SamplingParams(Sampling):
     """Texts that end the answer; they are not part of it. A single string or a list is accepted."""
     stop_token_ids: tuple[int, ...] = ()
     """Tokens that end the answer, besides the model's own."""
+    banned_token_ids: tuple[int, ...] = ()
+    """Tokens that never come."""
     ignore_eos: bool = False
     """Generate past the model's own end tokens."""
     min_tokens: int = 0
@@ -67,6 +69,7 @@ class SamplingParams(Sampling):
             object.__setattr__(self, "top_k", 0)
         object.__setattr__(self, "stop", _tuple_of(self.stop, str))
         object.__setattr__(self, "stop_token_ids", _tuple_of(self.stop_token_ids, int))
+        object.__setattr__(self, "banned_token_ids", _tuple_of(self.banned_token_ids, int))
         _check_ranges(self)
         _check_lengths(self)
         _check_bias(self.logit_bias)
@@ -152,9 +155,10 @@ def _check_lengths(params: SamplingParams) -> None:
     count = len(params.stop)
     _require(count <= MAX_STOP_STRINGS, "stop", count, f"at most {MAX_STOP_STRINGS} texts")
     _require(all(params.stop), "stop", params.stop, "texts that are not empty")
-    count = len(params.stop_token_ids)
-    wanted = f"at most {MAX_STOP_TOKEN_IDS} token ids"
-    _require(count <= MAX_STOP_TOKEN_IDS, "stop_token_ids", count, wanted)
+    for name in ("stop_token_ids", "banned_token_ids"):
+        count = len(getattr(params, name))
+        wanted = f"at most {MAX_STOP_TOKEN_IDS} token ids"
+        _require(count <= MAX_STOP_TOKEN_IDS, name, count, wanted)
 
 
 def _check_bias(bias: Mapping[int, float]) -> None:

@@ -118,12 +118,14 @@ class Sequence:
     def banned_in_form(self, num_drafts: int) -> TokenIds[int]:
         """Return the tokens that a mask bans after so many drafts, unless nothing else may come.
 
-        An end that comes too early, or that the caller ignores, is put off while it can be.
+        They are the caller's; and an end that comes too early, or that the caller ignores, is put
+        off while it can be.
         """
         assert self.grammar is not None
         is_early = len(self.output_token_ids) + num_drafts < self.request.params.min_tokens
         ends = self.grammar.grammar.end_token_ids
-        return (*self.end_token_ids, *ends) if is_early else tuple(ends - self.end_token_ids)
+        banned = (*self.end_token_ids, *ends) if is_early else tuple(ends - self.end_token_ids)
+        return (*self.request.params.banned_token_ids, *banned)
 
     def sampling_rows(self, num_wanted: int) -> list[SamplingRow]:
         """Return how its next tokens are to be chosen: the first, and one after each draft.
@@ -141,8 +143,12 @@ class Sequence:
 
     def _sampling_row(self, num_drafts: int) -> SamplingRow:
         step = len(self.output_token_ids) + self.num_pending + num_drafts
-        too_early = self.grammar is None and step < self.request.params.min_tokens
-        return self._row.at_step(step, self.end_token_ids if too_early else ())
+        if self.grammar is not None:
+            return self._row.at_step(step, ())
+        params = self.request.params
+        is_early = step < params.min_tokens
+        ends = self.end_token_ids if is_early else ()
+        return self._row.at_step(step, (*params.banned_token_ids, *ends))
 
     def reason_to_finish(self) -> FinishReason | None:
         """Return why the last token ends the sequence, or None when it goes on."""

@@ -52,7 +52,6 @@ def parse_prefix(prefix: bytes, file_size_bytes: int) -> tuple[int, bytes]:
 
 
 def parse_header(raw: bytes, digest: bytes) -> ZSEHeader:
-    """Check the header's SHA-256 and parse it."""
     return ZSEHeader.from_bytes(checked_header(raw, digest))
 
 

@@ -78,7 +78,6 @@ class Partials:
         return self.whole_rows or self.rows
 
     def part(self, first_row: int, rows: int) -> Partials:
-        """Return some of the rows."""
         return Partials(
             rows=rows,
             columns=self.columns,
@@ -157,12 +156,10 @@ class PagedCache:
 
     @property
     def quantized(self) -> bool:
-        """Whether keys and values are int8."""
         return self.key_scales != 0
 
     @property
     def addresses(self) -> tuple[int, ...]:
-        """Addresses as the kernels take them."""
         return self.keys, self.values, self.key_scales, self.value_scales
 
 

@@ -32,7 +32,6 @@ class Argument:
 
     @property
     def is_pointer(self) -> bool:
-        """Whether the argument is an address."""
         return self.type.startswith("*")
 
 

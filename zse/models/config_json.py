@@ -110,7 +110,6 @@ class ConfigJSON:
         return value
 
     def number(self, name: str, default: float) -> float:
-        """Return a number; the default where it is absent."""
         value = self._values.get(name, default)
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise UnsupportedModelError(f"{name} is {value!r} in config.json; expected a number")

@@ -161,7 +161,6 @@ def load_recipe(folder: Path) -> Recipe:
 
 
 def lock_name(kind: str, architecture: str) -> str:
-    """Return the name of a lock file: ``wheels.amd64.lock``."""
     return f"{kind}.{architecture}.lock"
 
 

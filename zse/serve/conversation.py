@@ -6,6 +6,7 @@ turn, put the plan's prompt into a work order and run both as a ``Turn``.
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,7 +20,11 @@ if TYPE_CHECKING:
     from zse.serve.state import LoadedModel
     from zse.text.grammar.spec import GrammarSpec
     from zse.text.pieces import AnswerReader
+    from zse.text.template import ChatTemplate
 
+PromptEnd = Literal["answer", "continued", "closed"]
+"""How a prompt ends: where an answer begins, within the last message, which the answer goes on
+with, or behind the last message."""
 ChoiceMode = Literal["none", "auto", "required", "named"]
 
 
@@ -66,6 +71,7 @@ class Conversation:
     """What the text of an answer is held to; None for any text."""
     template_variables: Mapping[str, Any] = field(default_factory=dict)
     """More that the template reads, as the request has it."""
+    end: PromptEnd = "answer"
 
     @property
     def offers_tools(self) -> bool:
@@ -114,17 +120,37 @@ def _prompt(conversation: Conversation, model: LoadedModel) -> list[int]:
             "Use /v1/completions.",
             param="messages",
         )
-    tools = [tool.for_template() for tool in conversation.tools]
     try:
-        text = model.template.render(
-            conversation.messages,
-            tools=tools if conversation.offers_tools else None,
-            add_generation_prompt=True,
-            **conversation.template_variables,
-        )
+        text = _rendered(conversation, model.template)
     except TemplateError as error:
         error.param = error.param or "messages"
         raise
     check_text(text, max_context=model.max_context, param="messages")
     # The template wrote the special tokens itself.
     return model.tokenizer.encode(text, add_special_tokens=False)
+
+
+def _rendered(conversation: Conversation, template: ChatTemplate) -> str:
+    tools = [tool.for_template() for tool in conversation.tools]
+    messages, mark = conversation.messages, ""
+    if conversation.end == "continued":
+        mark = secrets.token_hex(16)
+        last = messages[-1]
+        messages = [*messages[:-1], {**last, "content": f"{last['content']}{mark} "}]
+    text = template.render(
+        messages,
+        tools=tools if conversation.offers_tools else None,
+        add_generation_prompt=conversation.end == "answer",
+        **conversation.template_variables,
+    )
+    return _until(mark, text) if mark else text
+
+
+def _until(mark: str, text: str) -> str:
+    """Return a text up to a mark, which a template that strips messages leaves no space behind."""
+    before, found, behind = text.rpartition(mark)
+    if not found:
+        raise TemplateError(
+            "The model's chat template leaves out the last message, so that it cannot be continued."
+        )
+    return before if behind.startswith(" ") else before.rstrip()

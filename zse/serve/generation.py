@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
     from zse.engine.output import Delta, TokenLogprob
+    from zse.engine.reading import PromptQuery, PromptReport
     from zse.engine.request import SamplingParams
     from zse.serve.history import Outcome
     from zse.serve.state import AppState, LoadedModel
@@ -42,6 +43,8 @@ class WorkOrder:
     params: SamplingParams
     grammar: Grammar | None = None
     """The form that the answers are held to."""
+    query: PromptQuery | None = None
+    """What is to be told of each prompt."""
     caller: Caller = ANYBODY
     asked_priority: int | None = None
     """As the body has it; the caller decides what becomes of it, and of the salt."""
@@ -72,6 +75,8 @@ class Generation:
         self.prompt_tokens = sum(len(prompt) for prompt in order.prompts)
         self.completion_tokens = 0
         self._cached_by_prompt: dict[int, int] = {}
+        self.reports: dict[int, PromptReport] = {}
+        """What was asked of the prompts that have been read so far."""
         self._outcome: Outcome = "aborted"
         self._first_token_ms: float | None = None
 
@@ -142,6 +147,8 @@ class Generation:
         # The first choice fills the cache for the others; only its reuse was there before.
         if delta.index == 0 and prompt_index not in self._cached_by_prompt:
             self._cached_by_prompt[prompt_index] = delta.cached_tokens
+            if delta.report is not None:
+                self.reports[prompt_index] = delta.report
         if delta.finish_reason == "abort":
             raise EngineError("the engine aborted a choice")
         if delta.finish_reason is not None:
@@ -196,6 +203,7 @@ class Generation:
             priority=order.caller.priority_of(order.asked_priority),
             cache_salt=order.caller.salt_of(order.asked_salt),
             grammar=order.grammar,
+            query=order.query,
         )
         async with aclosing(source):
             async for delta in source:

@@ -36,11 +36,7 @@ class HeadStart:
         self._thread.start()
 
     def file(self) -> ModelFile:
-        """Wait until the model's file is open; the GPU may not be yet.
-
-        Raises:
-            ZSEError: What opening it raised.
-        """
+        """Wait until the model's file is open, the GPU perhaps not yet; raises as ``take``."""
         self._has_file.wait()
         if self._file is None:
             raise self._error or RuntimeError("the file was not opened")

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator, Sequence
 
     from zse.engine.output import Delta, TokenLogprob
+    from zse.engine.reading import PromptReport
     from zse.serve.conversation import TurnPlan
     from zse.serve.generation import Generation
     from zse.text.pieces import AnswerReader, Piece
@@ -112,6 +113,11 @@ class Turn:
     def usage(self) -> dict[str, Any]:
         """Return OpenAI's usage object for what has been done so far."""
         return self._generation.usage()
+
+    @property
+    def report(self) -> PromptReport | None:
+        """What was asked of the prompt, once it has been read."""
+        return self._generation.reports.get(0)
 
     async def events(self) -> AsyncGenerator[Event, None]:
         """Yield the events of all choices as they come.

@@ -124,7 +124,6 @@ class Cache:
         return True
 
     def _note(self, path: Path, origin: str) -> None:
-        """Write down where a model comes from."""
         record = record_of(path)
         temporary = record.with_name(f"{record.name}.new")
         temporary.write_text(json.dumps({"url": origin, "made": int(time.time())}, sort_keys=True))

@@ -29,10 +29,7 @@ _REFUSALS = {
         "{} is gated: the hub wants an account that accepted its licence",
         "Accept the licence on the repository's page, then set HF_TOKEN to your token.",
     ),
-    "RevisionNotFound": (
-        "{} has no revision {!r}",
-        "Check the name of the branch, tag or commit.",
-    ),
+    "RevisionNotFound": ("{} has no revision {!r}", "Check the name of the branch, tag or commit."),
     "RepoNotFound": (
         "{} does not exist on the hub, or is private",
         "Check the name; for a private repository set HF_TOKEN.",
@@ -130,7 +127,6 @@ class HubPlace:
         )
 
     def _saved_token(self) -> str:
-        """Return the token that ``hf auth login`` saved."""
         try:
             return self._hub.token_path.read_text().strip()
         except OSError:

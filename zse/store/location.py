@@ -59,7 +59,6 @@ class Location:
 
     @property
     def is_local(self) -> bool:
-        """Whether the bytes are files of this machine."""
         return self.scheme == "file"
 
     @property
@@ -69,7 +68,6 @@ class Location:
 
     @property
     def name(self) -> str:
-        """The last part of the path or key."""
         if self.is_local:
             return self.path.name
         text = urlsplit(self.address).path if self.address else self.key

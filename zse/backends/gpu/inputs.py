@@ -60,7 +60,6 @@ class InputShape:
 
     @property
     def rows(self) -> int:
-        """Rows of the residual stream."""
         return self.decode_rows + self.prefill_rows
 
     @property

@@ -43,7 +43,6 @@ class KVLayout:
         return "bf16" if layer in self.kept_layers else self.dtype
 
     def block_bytes(self) -> int:
-        """Return the bytes of one block over all layers."""
         return sum(self._parts(layer, 1)[-1] for layer in range(self.num_layers))
 
     def layer_bytes(self, layer: int, num_blocks: int) -> int:

@@ -68,7 +68,6 @@ class StepPlans:
 
     @property
     def rotary_bytes(self) -> int:
-        """Bytes of a table of cosines and sines."""
         return self.max_context * self.heads.head_dim * 4
 
     @property

@@ -93,7 +93,6 @@ class Start:
 
     @property
     def milestones(self) -> dict[str, float]:
-        """What is seen from outside, in order."""
         return {"live": self.live_ms, "ready": self.ready_ms, "first-token": self.first_token_ms}
 
 

@@ -80,7 +80,6 @@ def _notes(order: Order) -> tuple[str, ...]:
 
 
 def _literal(text: str) -> str:
-    """Escape what compose would fill in."""
     return text.replace("$", "$$")
 
 

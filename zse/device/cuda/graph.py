@@ -47,7 +47,6 @@ class Graph(Resource):
 
     @property
     def num_nodes(self) -> int:
-        """Kernels, copies and fills in it."""
         count = ctypes.c_size_t()
         self._driver.call("cuGraphGetNodes", self.handle, None, ctypes.byref(count))
         return count.value

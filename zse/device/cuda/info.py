@@ -49,7 +49,6 @@ def get_device(driver: Driver, ordinal: int) -> int:
 
 
 def read_attribute(driver: Driver, device: int, attribute: int) -> int:
-    """Return one of the numbers of ``CUdevice_attribute``."""
     return driver.read(ctypes.c_int, "cuDeviceGetAttribute", attribute, device)
 
 

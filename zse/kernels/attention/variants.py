@@ -5,11 +5,7 @@ from __future__ import annotations
 from itertools import product
 from typing import TYPE_CHECKING
 
-from zse.kernels.layout import (
-    HEAD_DIMS,
-    INT8_HEAD_DIMS,
-    padded,
-)
+from zse.kernels.layout import HEAD_DIMS, INT8_HEAD_DIMS, padded
 from zse.kernels.rope_store.variants import CACHE, HEAD_INPUTS
 from zse.kernels.variant import Kernel, Variant, number, pointer, variant
 from zse.records import record
@@ -136,12 +132,7 @@ class PrefillForm:
 
 
 def prefill_form(
-    head_dim: int,
-    target: str,
-    *,
-    quantized_cache: bool,
-    window: bool,
-    softcap: bool,
+    head_dim: int, target: str, *, quantized_cache: bool, window: bool, softcap: bool
 ) -> PrefillForm:
     """Return the form for an architecture: what fits its registers and its shared memory."""
     wide = target not in NARROW_TARGETS and head_dim <= 128
@@ -155,7 +146,6 @@ def prefill_form(
 
 
 def prefill_variant(form: PrefillForm, *, num_warps: int = 4, num_stages: int = 2) -> Variant:
-    """Return the compiled form."""
     return variant(
         PREFILL,
         num_warps=num_warps,

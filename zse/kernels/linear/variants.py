@@ -201,7 +201,6 @@ def dot_forms(scheme: str, group: int, rows: int) -> tuple[Variant, ...]:
 
 
 def _all() -> tuple[Variant, ...]:
-    """Return every form, each once."""
     found: list[Variant] = []
     for scheme, group in (*COMMON_FORMATS, *OTHER_FORMATS):
         for rows in (1, 2, 4):

@@ -30,11 +30,7 @@ RESIDUAL_NORM = Kernel(
     name="norm.residual_norm",
     module=MODULE,
     function="residual_norm",
-    arguments=(
-        *_SOURCES,
-        *_RESULTS,
-        number("epsilon", "fp32"),
-    ),
+    arguments=(*_SOURCES, *_RESULTS, number("epsilon", "fp32")),
 )
 FAMILY_NORM = Kernel(
     name="norm.family_norm",

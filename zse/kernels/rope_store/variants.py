@@ -60,7 +60,6 @@ ROPE_STORE = Kernel(
 
 
 def rope_table_variant(head_dim: int) -> Variant:
-    """Return the form for a head width."""
     half = head_dim // 2
     return variant(ROPE_TABLE, HALF=half, HALF_PAD=padded(half), BLOCK=TABLE_BLOCK)
 

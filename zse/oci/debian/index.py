@@ -181,7 +181,6 @@ def _package(paragraph: dict[str, str], archive: str) -> Package:
 
 
 def _names(relation: str) -> list[list[str]]:
-    """Parse a relation into groups of alternatives, names only."""
     groups = []
     for group in relation.split(","):
         names = [re.split(r"[\s(:\[]", text.strip())[0] for text in group.split("|")]

@@ -107,7 +107,6 @@ class Archive:
         return target
 
     def fetch_all(self, packages: Sequence[Package]) -> list[Path]:
-        """Fetch several packages, a few at a time."""
         with ThreadPoolExecutor(_CONNECTIONS) as pool:
             return list(pool.map(self.fetch, packages))
 

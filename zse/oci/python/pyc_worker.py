@@ -24,7 +24,6 @@ def compile_source(source: bytes, path: str) -> bytes:
 
 
 def serve() -> None:
-    """Answer frames until the input ends."""
     read, write = sys.stdin.buffer.read, sys.stdout.buffer.write
     while head := read(4):
         path = read(struct.unpack("<I", head)[0]).decode()

@@ -37,7 +37,6 @@ class TorchLinearKernels:
         self._launcher = launcher
 
     def supports(self, weight: StoredMatrix) -> bool:
-        """Return whether there is a kernel for a matrix."""
         try:
             form_of(_described(weight))
         except UnsupportedModelError:

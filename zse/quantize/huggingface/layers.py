@@ -120,6 +120,5 @@ class ZSELinear(torch.nn.Module):
         return outputs.to(inputs.dtype).reshape(*inputs.shape[:-1], self.out_features)
 
     def extra_repr(self) -> str:
-        """Say what ``print(model)`` should."""
         grouped = f", group_size={self._entry.group_size}" if self._entry.group_size else ""
         return f"{self.in_features}, {self.out_features}, scheme={self._entry.scheme}{grouped}"

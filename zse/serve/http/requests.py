@@ -14,7 +14,7 @@ from starlette.responses import Response
 from zse.serve.http.bodies import BodyRoom
 from zse.serve.http.errors import BadRequestError, ClientGoneError, MediaTypeError
 from zse.serve.http.json_body import read_json
-from zse.serve.http.streaming import ChunkWriter, EventStream, race
+from zse.serve.http.streaming import ChunkWriter, EventStream, race, with_usage
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping
@@ -85,11 +85,13 @@ async def answer(
     ignored: Iterable[str],
     frames: Callable[[ChunkWriter], AsyncGenerator[bytes, None]],
     collect: Callable[[], Coroutine[Any, Any, dict[str, Any]]],
+    usage: Callable[[], Mapping[str, Any]],
 ) -> ASGIApp:
     """Answer with events where a stream was asked for, else in one piece as soon as it is made.
 
     ``head`` begins the answer and every chunk of it; ``collect`` returns what follows, ``frames``
-    yields the events. A header lists the fields that were ignored.
+    yields the events; ``usage`` says what has been used so far. A header lists the fields that were
+    ignored.
 
     Raises:
         ClientGoneError: The client left; the work was cancelled.
@@ -99,7 +101,10 @@ async def answer(
     if body.stream:
         options = body.stream_options
         writer = ChunkWriter(head, include_usage=bool(options and options.include_usage))
-        return event_stream(request, head["id"], frames(writer), headers=headers)
+        events = frames(writer)
+        if options and options.continuous_usage_stats and options.include_usage:
+            events = with_usage(events, usage)
+        return event_stream(request, head["id"], events, headers=headers)
     rest = await race(collect(), request.receive, state_of(request).terminate)
     return json_response({**head, **rest}, headers)
 

@@ -162,6 +162,20 @@ def log_failure(error: Exception) -> None:
         LOG.error("stream failed", exc_info=error)
 
 
+_NO_USAGE = b'"usage":null}\n\n'
+
+
+async def with_usage(
+    frames: AsyncGenerator[bytes, None], usage: Callable[[], Mapping[str, Any]]
+) -> AsyncGenerator[bytes, None]:
+    """Yield chunks that say what has been used so far where they said nothing."""
+    async with aclosing(frames):
+        async for frame in frames:
+            if frame.endswith(_NO_USAGE):
+                frame = frame[: -len(_NO_USAGE)] + b'"usage":' + _encode(usage()) + b"}\n\n"
+            yield frame
+
+
 class ChunkWriter:
     """Makes the chunks of one stream around a prefix that never changes.
 
@@ -172,7 +186,7 @@ class ChunkWriter:
 
     def __init__(self, head: Mapping[str, Any], *, include_usage: bool) -> None:
         self._prefix = b"data: " + _encode(head)[:-1] + b',"choices":['
-        self._end = b'],"usage":null}\n\n' if include_usage else b"]}\n\n"
+        self._end = b"]," + _NO_USAGE if include_usage else b"]}\n\n"
         self._texts: dict[int, tuple[bytes, bytes]] = {}
         self.include_usage = include_usage
 

@@ -7,13 +7,14 @@ from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from zse.engine.reading import PromptQuery
 from zse.serve.conversation import plan_turn
 from zse.serve.generation import Generation
 from zse.serve.http.json_body import with_body
 from zse.serve.http.requests import answer, answer_head, read_body, state_of
 from zse.serve.http.streaming import DONE
-from zse.serve.openai.conversation import check_chat, conversation_of, without_effect
-from zse.serve.openai.logprobs import chat_logprobs
+from zse.serve.openai.conversation import check_chat, conversation_of, echo_of, without_effect
+from zse.serve.openai.logprobs import chat_logprobs, prompt_logprobs
 from zse.serve.openai.protocol import ChatRequest, read_request
 from zse.serve.openai.sampling import work_order
 from zse.serve.turn import CallArguments, CallOpened, ChoiceEnded, TextPart, Turn
@@ -51,12 +52,14 @@ async def answer_chat(request: Request, mapping: dict[str, Any]) -> ASGIApp:
         answer_head(kind, "chatcmpl", model),
         ignored=[*ignored, *without_effect(body)],
         frames=partial(_frames, body, turn),
-        collect=partial(_collect, body, turn),
+        collect=partial(_collect, body, turn, model),
+        usage=turn.usage,
     )
 
 
 def _plan(body: ChatRequest, model: LoadedModel, call: State) -> tuple[TurnPlan, WorkOrder]:
     plan = plan_turn(conversation_of(body), model)
+    asked = body.prompt_logprobs
     has_new_name = body.max_completion_tokens is not None
     order = work_order(
         body,
@@ -66,21 +69,27 @@ def _plan(body: ChatRequest, model: LoadedModel, call: State) -> tuple[TurnPlan,
         max_tokens=body.max_completion_tokens if has_new_name else body.max_tokens,
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,
         form=plan.form,
+        query=PromptQuery(logprobs=asked) if asked is not None else None,
         param="max_completion_tokens" if has_new_name else "max_tokens",
         prompt_param="messages",
     )
     return plan, order
 
 
-async def _collect(body: ChatRequest, turn: Turn) -> dict[str, Any]:
+async def _collect(body: ChatRequest, turn: Turn, model: LoadedModel) -> dict[str, Any]:
     choices = [_whole(i, choice, body) for i, choice in enumerate(await turn.answers())]
-    return {"choices": choices, "usage": turn.usage()}
+    rest = {"choices": choices, "usage": turn.usage()}
+    if turn.report is not None:  # a long prompt has many log-probabilities
+        told = await asyncio.to_thread(prompt_logprobs, model.tokenizer, turn.report.tokens)
+        rest["prompt_logprobs"] = told
+    return rest
 
 
 def _whole(index: int, choice: Answer, body: ChatRequest) -> dict[str, Any]:
-    message: dict[str, Any] = {"role": "assistant", "content": choice.text, "refusal": None}
+    text = echo_of(body) + choice.text
+    message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
     if choice.calls:
-        message["content"] = choice.text.strip() or None
+        message["content"] = text.strip() or None
         message["tool_calls"] = [
             {
                 "id": call.id,
@@ -98,12 +107,15 @@ async def _frames(
     body: ChatRequest, turn: Turn, writer: ChunkWriter
 ) -> AsyncGenerator[bytes, None]:
     opened: set[int] = set()
+    echo = echo_of(body)
     async with aclosing(turn.events()) as events:
         async for event in events:
             if event.index not in opened:
                 opened.add(event.index)
                 opening = {"role": "assistant", "content": "", "refusal": None}
                 yield _chunk(writer, event.index, opening)
+                if echo:
+                    yield writer.chat_text(event.index, echo)
             if type(event) is TextPart and not body.logprobs:
                 yield writer.chat_text(event.index, event.text)
             else:

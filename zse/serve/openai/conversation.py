@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from zse.engine.request import MAX_TOP_LOGPROBS
-from zse.serve.conversation import Conversation, OfferedTool, ToolChoice
+from zse.serve.conversation import Conversation, OfferedTool, PromptEnd, ToolChoice
 from zse.serve.http.errors import BadRequestError, MissingParameterError, UnsupportedParameterError
 from zse.serve.http.fields import check_range
 from zse.serve.openai.protocol import (
@@ -48,7 +48,12 @@ def check_chat(request: ChatRequest) -> None:
         raise BadRequestError(
             "'max_tokens' and 'max_completion_tokens' are both set and differ.", param="max_tokens"
         )
+    if request.stream and request.prompt_logprobs is not None:
+        raise BadRequestError(
+            "'prompt_logprobs' is not allowed when 'stream' is true.", param="prompt_logprobs"
+        )
     _check_tools(request)
+    _check_end(request)
     for name in request.chat_template_kwargs or {}:
         if name in _RESERVED or name.startswith("_"):
             raise BadRequestError(
@@ -78,6 +83,36 @@ def _check_tools(request: ChatRequest) -> None:
         )
 
 
+def _check_end(request: ChatRequest) -> None:
+    if not request.continue_final_message:
+        return
+    if request.add_generation_prompt:
+        raise BadRequestError(
+            "'continue_final_message' and 'add_generation_prompt' are both true: an answer either "
+            "goes on with the last message or begins a new one.",
+            param="continue_final_message",
+        )
+    if request.messages[-1].role != "assistant":
+        raise BadRequestError(
+            f"The last message is the {request.messages[-1].role}'s: "
+            "'continue_final_message' goes on with the assistant's.",
+            param="continue_final_message",
+        )
+
+
+def _prompt_end(request: ChatRequest) -> PromptEnd:
+    if request.continue_final_message:
+        return "continued"
+    return "closed" if request.add_generation_prompt is False else "answer"
+
+
+def echo_of(request: ChatRequest) -> str:
+    """Return what answers begin with: the assistant's last message, if it is to be echoed."""
+    last = request.messages[-1]
+    is_echoed = request.echo and last.role == "assistant"
+    return _text_of(last, "messages[-1]") if is_echoed else ""
+
+
 def without_effect(request: ChatRequest) -> list[str]:
     """Name nested fields that are accepted and do nothing."""
     is_strict = any(tool.function.strict for tool in request.tools or ())
@@ -97,6 +132,7 @@ def conversation_of(request: ChatRequest) -> Conversation:
         parallel_calls=request.parallel_tool_calls is not False,
         template_variables=request.chat_template_kwargs or {},
         form=form_asked_by(request),
+        end=_prompt_end(request),
     )
 
 

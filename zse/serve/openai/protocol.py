@@ -1,8 +1,4 @@
-"""The requests that clients send: msgspec structs, and what is refused or without effect.
-
-Fields without effect are reported back, never dropped in silence: those nobody knows, and those
-that only ask for a service (``store``, ``service_tier``, ``reasoning_effort``).
-"""
+"""The requests that clients send, as msgspec structs: the fields that are honoured."""
 
 from __future__ import annotations
 
@@ -10,9 +6,10 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from zse.engine.request import MAX_CHOICES
+from zse.engine.request import MAX_CHOICES, MAX_TOP_LOGPROBS
 from zse.serve.http.errors import BadRequestError
-from zse.serve.http.fields import Refused, WithoutEffect, check_range, read_fields
+from zse.serve.http.fields import check_range, read_fields
+from zse.serve.openai.field_table import CHAT_REFUSED, COMPLETION_REFUSED, WITHOUT_EFFECT
 
 MAX_MESSAGES = 4096
 MAX_TOOLS = 128
@@ -74,6 +71,9 @@ class StreamOptions(msgspec.Struct, kw_only=True):
 
     include_usage: bool | None = None
     include_obfuscation: bool | None = None
+    """Never done: a server that fills chunks up does so against those who see their lengths."""
+    continuous_usage_stats: bool | None = None
+    """Every chunk says what has been used so far."""
 
 
 class GenerationFields(msgspec.Struct, kw_only=True):
@@ -99,6 +99,8 @@ class GenerationFields(msgspec.Struct, kw_only=True):
     min_tokens: int | None = None
     ignore_eos: bool | None = None
     stop_token_ids: list[int] | None = None
+    bad_words: list[str] | None = None
+    prompt_logprobs: int | None = None
     priority: int | None = None
     cache_salt: str | None = None
     # The form of the answer, in the words of OpenAI, vLLM, SGLang and llama.cpp: see ``form``.
@@ -146,59 +148,31 @@ class ChatRequest(GenerationFields, kw_only=True):
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    echo: bool | None = None
 
 
 class CompletionRequest(GenerationFields, kw_only=True):
     """The body of POST /v1/completions."""
 
     prompt: str | list[str | int | list[int]] | None = None
+    suffix: str | None = None
     echo: bool | None = None
     logprobs: int | None = None
+    best_of: int | None = None
+    add_special_tokens: bool | None = None
 
 
-_NEVER_CUT = "A prompt that is too long is refused, never cut."
-
-_SHARED_UNSUPPORTED: Refused = {
-    "chat_template": ((), "The model's own template is used."),
-    "prompt_logprobs": ((0,), ""),
-    "use_beam_search": ((False,), ""),
-    "truncation": (("disabled",), _NEVER_CUT),
-    "truncate_prompt_tokens": ((), _NEVER_CUT),
-    "best_of": ((1,), "Use 'n' and choose."),
-}
-_UNSUPPORTED: dict[type, Refused] = {
-    ChatRequest: {
-        **_SHARED_UNSUPPORTED,
-        "functions": (([],), "Use 'tools'."),
-        "function_call": (("none", "auto"), "Use 'tool_choice'."),
-        "audio": ((), "Only text is generated."),
-        "modalities": ((["text"],), "Only text is generated: send ['text']."),
-        "web_search_options": ((), "Search yourself, or offer a tool that does."),
-        "echo": ((False,), "Only /v1/completions echoes."),
-    },
-    CompletionRequest: {
-        **_SHARED_UNSUPPORTED,
-        "suffix": (("",), "Write the gap into the prompt, as the model's own instructions say."),
-        "tools": (([],), "Use /v1/chat/completions."),
-    },
-}
-
-# Known parameters that change no answer, the same way: all else is answered, and reported back.
-_WITHOUT_EFFECT: WithoutEffect = {
-    "store": (False,),
-    "service_tier": ("auto", "default"),
-    "reasoning_effort": ("none",),
-    "verbosity": ("medium",),
-    "prompt_cache_retention": ("in_memory", "in-memory"),
-    "prediction": (),
-    "guided_decoding_backend": (),
-}
 _RANGES = {
     "n": (1, MAX_CHOICES),
+    "prompt_logprobs": (0, MAX_TOP_LOGPROBS),
     "seed": (-_SEED_LIMIT, _SEED_LIMIT - 1),
     "temperature": (0, 2),
     "top_p": (0, 1),
 }
+
+REFUSED = {ChatRequest: CHAT_REFUSED, CompletionRequest: COMPLETION_REFUSED}
 
 RequestType = TypeVar("RequestType", ChatRequest, CompletionRequest)
 
@@ -216,7 +190,7 @@ def read_request(
         BadRequestError: A field has the wrong type or shape; ``param`` names it.
     """
     request, ignored = read_fields(
-        mapping, kind, refused=_UNSUPPORTED[kind], without_effect=_WITHOUT_EFFECT
+        mapping, kind, refused=REFUSED[kind], without_effect=WITHOUT_EFFECT
     )
     _check_shared(request)
     return request, ignored

@@ -6,11 +6,12 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from zse.engine import admission
+from zse.engine.admission import LONGEST_TOKEN_CHARACTERS
 from zse.engine.request import SamplingParams
 from zse.errors import ContextLengthError, InvalidParameterError
 from zse.serve.access.caller import MAX_PRIORITY
 from zse.serve.generation import WorkOrder
-from zse.serve.http.errors import BadRequestError
+from zse.serve.http.errors import BadRequestError, UnsupportedParameterError
 from zse.serve.openai.protocol import FORM_FIELDS, GenerationFields
 
 if TYPE_CHECKING:
@@ -18,10 +19,13 @@ if TYPE_CHECKING:
 
     from starlette.datastructures import State
 
+    from zse.engine.reading import PromptQuery
     from zse.serve.state import LoadedModel
     from zse.text.grammar.spec import GrammarSpec
+    from zse.text.tokenizer import Tokenizer
 
 MAX_SALT_CHARACTERS = 128
+MAX_BAD_WORDS = 64
 _SAME = {each.name for each in fields(SamplingParams)} & set(GenerationFields.__struct_fields__)
 """What a body calls as the engine does."""
 
@@ -49,6 +53,7 @@ def work_order(
     max_tokens: int | None,
     logprobs: int | None,
     form: GrammarSpec | None = None,
+    query: PromptQuery | None = None,
     param: str = "max_tokens",
     prompt_param: str,
 ) -> WorkOrder:
@@ -62,6 +67,7 @@ def work_order(
         max_tokens: What the client asked for; None means as many as the context has room for.
         logprobs: Alternatives to report for each token; None reports nothing.
         form: What the answers are held to; None for any text.
+        query: What is to be told of each prompt.
         param: Name of the field that held ``max_tokens``.
         prompt_param: Name of the field that held the prompts, at fault in an overflow.
 
@@ -73,16 +79,20 @@ def work_order(
     if max_tokens is not None and max_tokens < 1:
         raise BadRequestError(f"'{param}' is {max_tokens}, expected 1 or more.", param=param)
     size = model.max_context
+    generates = query is None or query.generates
     try:
-        max_tokens = admission.resolve_max_tokens(
-            max(map(len, prompts)), max_tokens, max_context=size, capacity_tokens=size
+        most = admission.resolve_max_tokens(
+            max(map(len, prompts)),
+            max_tokens if generates else 0,
+            max_context=size,
+            capacity_tokens=size,
         )
     except ContextLengthError as error:
         error.param = prompt_param
         raise
-    params = _params(body, model, max_tokens=max_tokens, logprobs=logprobs)
+    params = _params(body, model, max_tokens=most or 1, logprobs=logprobs)
     for prompt in prompts:
-        model.engine.check(prompt, params)
+        model.engine.check(prompt, params, query)
     _check_extras(body)
     return WorkOrder(
         request_id=call.request_id,
@@ -90,6 +100,7 @@ def work_order(
         prompts=tuple(prompts),
         params=params,
         grammar=None if form is None else model.engine.grammars.compile(form),
+        query=query,
         caller=call.caller,
         asked_priority=body.priority,
         asked_salt=body.cache_salt,
@@ -103,6 +114,8 @@ def _params(body: GenerationFields, model: LoadedModel, **resolved: int | None) 
         # OpenAI accepts 0 and means "only the likeliest token".
         values.update(top_p=1.0, temperature=0.0)
     values["logit_bias"] = _token_biases(body.logit_bias or {}, model.vocab_size)
+    if body.bad_words:
+        values["banned_token_ids"] = _banned(body.bad_words, model.tokenizer)
     return SamplingParams(**{**values, **resolved})
 
 
@@ -119,6 +132,36 @@ def _token_biases(biases: Mapping[str, float], vocab_size: int) -> dict[int, flo
             )
         result[token_id] = value
     return result
+
+
+def _banned(words: Sequence[str], tokenizer: Tokenizer) -> tuple[int, ...]:
+    """Return the tokens that are these words, at the beginning of a text and behind a space."""
+    if len(words) > MAX_BAD_WORDS:
+        raise BadRequestError(
+            f"'bad_words' holds {len(words)} words, expected at most {MAX_BAD_WORDS}.",
+            param="bad_words",
+        )
+    found: dict[int, None] = {}
+    for index, word in enumerate(words):
+        if not 0 < len(word) <= LONGEST_TOKEN_CHARACTERS:
+            raise BadRequestError(
+                f"'bad_words[{index}]' has {len(word)} characters, "
+                f"expected 1 to {LONGEST_TOKEN_CHARACTERS}.",
+                param="bad_words",
+            )
+        forms = [
+            tokenizer.encode(text, add_special_tokens=False, parse_special=False)
+            for text in (word, f" {word.lstrip()}")
+        ]
+        single = [ids[0] for ids in forms if len(ids) == 1]
+        if not single:
+            raise UnsupportedParameterError(
+                "bad_words",
+                f"The word {index} is {len(forms[0])} tokens of this model, and only words that "
+                "are one token can be kept out.",
+            )
+        found |= dict.fromkeys(single)
+    return tuple(found)
 
 
 def _check_extras(body: GenerationFields) -> None:

@@ -61,7 +61,6 @@ class Answer:
         return is_whole and not self._will_close
 
     def header(self, name: str) -> str:
-        """Return a header's value; empty when there is none."""
         return self.headers.get(name.lower(), "")
 
     def readinto(self, view: memoryview) -> int:

@@ -73,7 +73,6 @@ class Facts:
 
     @property
     def version(self) -> str:
-        """The server's word for this version."""
         return self.headers.get("etag") or self.headers.get("last-modified", "")
 
 

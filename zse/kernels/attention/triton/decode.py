@@ -36,12 +36,7 @@ from zse.kernels.attention.triton.token import (
     token_places,
     write_token,
 )
-from zse.kernels.rope_store.triton.heads import (
-    BLOCK_TOKENS,
-    Stored,
-    line_of,
-    load_halves,
-)
+from zse.kernels.rope_store.triton.heads import BLOCK_TOKENS, Stored, line_of, load_halves
 from zse.kernels.triton.parts import to_bf16
 
 
@@ -82,12 +77,7 @@ def lines_of(blocks, heads, within):
 
 @triton.jit
 def load_tile(
-    context,
-    lines,
-    seen,
-    HEAD_DIM: tl.constexpr,
-    HALF_PAD: tl.constexpr,
-    WIDTH: tl.constexpr,
+    context, lines, seen, HEAD_DIM: tl.constexpr, HALF_PAD: tl.constexpr, WIDTH: tl.constexpr
 ):
     """Return the ``Tile`` of the tokens [T] in some lines of the cache, zeros where not seen."""
     half: tl.constexpr = HEAD_DIM // 2
@@ -171,13 +161,7 @@ def attend_new(query, token, owner, softcap, SOFTCAP: tl.constexpr):
 
 @triton.jit
 def attend_tile(
-    query,
-    softmax,
-    tile,
-    softcap,
-    HELD: tl.constexpr,
-    SOFTCAP: tl.constexpr,
-    PLAIN: tl.constexpr,
+    query, softmax, tile, softcap, HELD: tl.constexpr, SOFTCAP: tl.constexpr, PLAIN: tl.constexpr
 ):
     """Return the ``Softmax`` after one tile of cached tokens."""
     q_first, q_second = query

@@ -57,11 +57,7 @@ class Places(NamedTuple):
 
 @triton.jit
 def token_places(
-    heads,
-    HEADS: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-    HALF_PAD: tl.constexpr,
-    WIDTH: tl.constexpr,
+    heads, HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, HALF_PAD: tl.constexpr, WIDTH: tl.constexpr
 ):
     """Return the ``Places`` of these heads."""
     head = tl.arange(0, HEADS)
@@ -159,14 +155,7 @@ def turn(
 
 @triton.jit
 def rotate_token(
-    token,
-    q_norm,
-    k_norm,
-    cosines,
-    sines,
-    epsilon,
-    HEAD_DIM: tl.constexpr,
-    HEAD_NORM: tl.constexpr,
+    token, q_norm, k_norm, cosines, sines, epsilon, HEAD_DIM: tl.constexpr, HEAD_NORM: tl.constexpr
 ):
     """Return the token with query and key normalized, where the model does, and rotated."""
     q_first, q_second = turn(

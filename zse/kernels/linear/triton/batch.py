@@ -11,12 +11,7 @@ import triton
 import triton.language as tl
 
 from zse.kernels.linear.triton.parts import dot_16, prefetch
-from zse.kernels.linear.triton.unpack import (
-    NF4_STEP,
-    four_bit_codes,
-    unpack_four_bit,
-    unpack_int8,
-)
+from zse.kernels.linear.triton.unpack import NF4_STEP, four_bit_codes, unpack_four_bit, unpack_int8
 from zse.kernels.triton.parts import high_half, low_half
 
 AHEAD_BYTES = tl.constexpr(512)

@@ -151,10 +151,5 @@ def nf4_bytes(words, PLAIN: tl.constexpr):
             back |= (second & 0xFF) << (8 * index)
         return front, back
     return tl.inline_asm_elementwise(
-        INT8_OF_WORDS,
-        "=&r,=r,r",
-        [words],
-        dtype=(tl.int32, tl.int32),
-        is_pure=True,
-        pack=1,
+        INT8_OF_WORDS, "=&r,=r,r", [words], dtype=(tl.int32, tl.int32), is_pure=True, pack=1
     )

@@ -1,0 +1,198 @@
+"""From a text completion's body to what is generated and told: prompts, gaps, echoes, choices."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from zse.engine.admission import check_text
+from zse.engine.reading import PromptQuery
+from zse.engine.request import MAX_CHOICES, MAX_TOP_LOGPROBS
+from zse.records import record
+from zse.serve.http.errors import BadRequestError, MissingParameterError, UnsupportedParameterError
+from zse.serve.http.fields import check_range
+from zse.serve.openai.logprobs import completion_logprobs, echoed_logprobs, prompt_logprobs
+from zse.serve.openai.protocol import MAX_PROMPTS, CompletionRequest
+from zse.serve.openai.sampling import form_asked_by, work_order
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from starlette.datastructures import State
+
+    from zse.engine.output import TokenLogprob
+    from zse.engine.reading import PromptReport
+    from zse.serve.generation import WholeChoice, WorkOrder
+    from zse.serve.state import LoadedModel
+
+DEFAULT_MAX_TOKENS = 16
+
+
+@record
+class Plan:
+    """A checked request."""
+
+    order: WorkOrder
+    model: LoadedModel
+    runs: bool
+    """False when there is nothing to generate and nothing to tell (max_tokens 0)."""
+    echoes: tuple[str, ...]
+    """Text to begin each prompt's choices with; empty texts without ``echo``."""
+    num_choices_each: int
+    """Choices of each prompt that are answered: the best of those that are generated."""
+    has_logprobs: bool
+    tells_echo: bool
+    """Whether log-probabilities begin with those of the prompt."""
+    tells_prompt: bool
+    """Whether there are ``prompt_logprobs``."""
+
+    @property
+    def num_generated_each(self) -> int:
+        return self.order.params.n
+
+    @property
+    def num_choices(self) -> int:
+        return len(self.echoes) * self.num_choices_each
+
+    def echo_of(self, index: int) -> str:
+        """Return what the text of a choice begins with."""
+        return self.echoes[index // self.num_choices_each]
+
+    def logprobs(self, entries: Sequence[TokenLogprob], text_offset: int) -> dict[str, Any] | None:
+        """Return what is said of tokens that begin so many characters into a choice's text."""
+        if not self.has_logprobs:
+            return None
+        return completion_logprobs(entries, text_offset=text_offset)
+
+    def echoed(self, place: int, report: PromptReport | None) -> dict[str, Any] | None:
+        """Return what is said of the tokens of a prompt, which begin its choices' texts."""
+        if not self.tells_echo or report is None:
+            return None
+        return echoed_logprobs(self.model.tokenizer, self.order.prompts[place], report.tokens)
+
+    def told(self, report: PromptReport | None) -> dict[str, Any]:
+        """Return the fields of a choice that say more of its prompt."""
+        if not self.tells_prompt or report is None:
+            return {}
+        return {"prompt_logprobs": prompt_logprobs(self.model.tokenizer, report.tokens)}
+
+    def best(self, choices: Sequence[WholeChoice]) -> list[WholeChoice]:
+        """Return the choices of one prompt that are answered, the likeliest tokens first."""
+        if self.num_choices_each == self.num_generated_each:
+            return list(choices)
+        return sorted(choices, key=_mean_logprob, reverse=True)[: self.num_choices_each]
+
+
+def plan_completion(body: CompletionRequest, model: LoadedModel, call: State) -> Plan:
+    """Check a body and encode its prompts: milliseconds of work for long ones.
+
+    Raises:
+        BadRequestError: Two fields contradict each other, or one is out of its range.
+        UnsupportedParameterError: The model fills no gaps.
+        ContextLengthError: A prompt and its answer do not fit.
+    """
+    _check_fields(body)
+    prompts, end_token_ids = _prompts(body, model)
+    if end_token_ids:
+        body.stop_token_ids = [*(body.stop_token_ids or ()), *end_token_ids]
+    requested = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
+    tells_echo = bool(body.echo) and body.logprobs is not None
+    query = _query(body, tells_echo=tells_echo, generates=requested > 0)
+    num_answered, num_generated = body.n or 1, body.best_of or body.n or 1
+    logprobs = body.logprobs if num_answered == num_generated else body.logprobs or 0
+    order = work_order(
+        body,
+        model,
+        call,
+        prompts,
+        max_tokens=requested or 1,  # what generates nothing is held to the same limits
+        logprobs=logprobs,
+        form=form_asked_by(body),
+        query=query,
+        prompt_param="prompt",
+    )
+    return Plan(
+        order=replace(order, params=replace(order.params, n=num_generated)),
+        model=model,
+        runs=requested > 0 or query is not None,
+        echoes=tuple(model.tokenizer.decode(prompt) if body.echo else "" for prompt in prompts),
+        num_choices_each=num_answered,
+        has_logprobs=body.logprobs is not None,
+        tells_echo=tells_echo,
+        tells_prompt=body.prompt_logprobs is not None,
+    )
+
+
+def _check_fields(body: CompletionRequest) -> None:
+    check_range("logprobs", body.logprobs, 0, MAX_TOP_LOGPROBS)
+    check_range("best_of", body.best_of, body.n or 1, MAX_CHOICES)
+    if body.stream and (body.best_of or 1) > (body.n or 1):
+        raise BadRequestError(
+            "'best_of' above 'n' is not allowed when 'stream' is true: which answers are the best "
+            "is known at their end.",
+            param="best_of",
+        )
+    if body.stream and body.prompt_logprobs is not None:
+        raise BadRequestError(
+            "'prompt_logprobs' is not allowed when 'stream' is true.", param="prompt_logprobs"
+        )
+    if body.suffix and body.echo:
+        raise BadRequestError("'echo' is not allowed with 'suffix'.", param="echo")
+
+
+def _query(body: CompletionRequest, *, tells_echo: bool, generates: bool) -> PromptQuery | None:
+    asked = [value for value in (body.prompt_logprobs,) if value is not None]
+    if tells_echo:
+        asked.append(body.logprobs or 0)
+    return PromptQuery(logprobs=max(asked), generates=generates) if asked else None
+
+
+def _prompts(
+    body: CompletionRequest, model: LoadedModel
+) -> tuple[list[list[int]], tuple[int, ...]]:
+    """Return token ids for each prompt, and what ends its answer besides the model's end tokens."""
+    prompt = body.prompt
+    if prompt is None:
+        raise MissingParameterError("prompt")
+    if body.suffix:
+        return _gap(body, model)
+    is_one = isinstance(prompt, str) or (prompt and all(isinstance(item, int) for item in prompt))
+    items: list[Any] = [prompt] if is_one else list(prompt)
+    if not 0 < len(items) <= MAX_PROMPTS:
+        raise BadRequestError(
+            f"'prompt' holds {len(items)} prompts, expected 1 to {MAX_PROMPTS}.", param="prompt"
+        )
+    adds = body.add_special_tokens is not False
+    return [_token_ids(item, model, adds_special=adds) for item in items], ()
+
+
+def _token_ids(item: str | list[int] | int, model: LoadedModel, *, adds_special: bool) -> list[int]:
+    if isinstance(item, str):
+        check_text(item, max_context=model.max_context, param="prompt")
+        return model.tokenizer.encode(item, add_special_tokens=adds_special)
+    if isinstance(item, list):
+        return item
+    raise BadRequestError("'prompt' mixes token ids with texts or lists.", param="prompt")
+
+
+def _gap(body: CompletionRequest, model: LoadedModel) -> tuple[list[list[int]], tuple[int, ...]]:
+    """Return the prompt for what stands between ``prompt`` and ``suffix``."""
+    from zse.text.fill import fill_form_of, gap_between
+
+    if not isinstance(body.prompt, str):
+        raise BadRequestError("'suffix' needs one 'prompt' that is a text.", param="suffix")
+    assert body.suffix is not None
+    form = fill_form_of(model.tokenizer)
+    if form is None:
+        raise UnsupportedParameterError(
+            "suffix", f"The model '{model.name}' has no tokens for filling a gap."
+        )
+    for name, text in (("prompt", body.prompt), ("suffix", body.suffix)):
+        check_text(text, max_context=model.max_context, param=name)
+    gap = gap_between(model.tokenizer, form, body.prompt, body.suffix)
+    return [gap.token_ids], gap.end_token_ids
+
+
+def _mean_logprob(choice: WholeChoice) -> float:
+    values = [entry.logprob for entry in choice.logprobs]
+    return sum(values) / len(values) if values else float("-inf")
