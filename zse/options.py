@@ -28,6 +28,11 @@ Value = TypeVar("Value")
 Record = TypeVar("Record")
 
 KV_DTYPES = ("auto", "fp32", "bf16", "int8")
+TOOL_PARSERS = (
+    *("auto", "none", "hermes", "qwen3_coder", "llama3", "mistral", "deepseek", "glm"),
+    *("pythonic", "harmony"),
+)
+REASONING_PARSERS = ("auto", "none", "think", "mistral", "seed", "granite")
 LOG_FORMATS = ("auto", "text", "json")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 MAX_PORT = 65535
@@ -404,6 +409,14 @@ class ServeOptions(_Checked):
         "Other names that requests may give the model, with commas between them; "
         "* stands for any text, as in claude-*",
         unset="none but default",
+    )
+    tool_parser: str = described(
+        "auto", "How the model writes calls of tools; auto asks its template", choices=TOOL_PARSERS
+    )
+    reasoning_parser: str = described(
+        "auto",
+        "How the model marks its reasoning; auto asks its template",
+        choices=REASONING_PARSERS,
     )
     load: LoadOptions = LoadOptions()
     max_queue: int = described(256, "Answers that may wait before new requests get 429")

@@ -38,6 +38,7 @@ IMPORTS_BY_NAME = {
     "quantize/huggingface/bnb.py",
     "serve/http/late.py",  # modules of routes, by their first request
     "text/kitoken_module.py",
+    "text/tools/__init__.py",
 }
 
 

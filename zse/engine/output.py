@@ -66,7 +66,7 @@ class ChoiceText:
         self, tokenizer: Tokenizer, params: SamplingParams, prompt: list[int], index: int
     ) -> None:
         self._tokenizer = tokenizer
-        self._detokenizer = IncrementalDetokenizer(tokenizer, prompt)
+        self._detokenizer = IncrementalDetokenizer(tokenizer, prompt, params.shown_special_ids)
         self._stop = StopChecker(params.stop) if params.stop else None
         self._min_tokens = params.min_tokens
         self._num_prompt_tokens = len(prompt)

@@ -56,6 +56,8 @@ class SamplingParams(Sampling):
     """Generate past the model's own end tokens."""
     min_tokens: int = 0
     """Tokens before which neither end tokens nor stop texts end the answer."""
+    shown_special_ids: tuple[int, ...] = ()
+    """Control tokens whose text is part of the answer; that of all others is left out."""
     n: int = 1
     """Independent answers to the same prompt."""
     max_new_tokens: int | None = field(default=None, repr=False, compare=False)

@@ -15,11 +15,11 @@ from zse.errors import TemplateError
 from zse.records import record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from zse.serve.state import LoadedModel
+    from zse.text.dialect import AnswerReading
     from zse.text.grammar.spec import GrammarSpec
-    from zse.text.pieces import AnswerReader
     from zse.text.template import ChatTemplate
 
 PromptEnd = Literal["answer", "continued", "closed"]
@@ -85,8 +85,8 @@ class TurnPlan:
 
     prompt: list[int]
     """Token ids."""
-    make_reader: Callable[[], AnswerReader] | None = None
-    """Makes what takes an answer apart; None where answers are only text."""
+    reading: AnswerReading | None = None
+    """How answers are taken apart; None where they are only text."""
     parallel_calls: bool = True
     form: GrammarSpec | None = None
     """What the answers are held to, as the model writes them."""
@@ -99,21 +99,20 @@ def plan_turn(conversation: Conversation, model: LoadedModel) -> TurnPlan:
         TemplateError: The model has no template, or it refuses the messages.
         ContextLengthError: The text is longer than any prompt may be.
     """
+    text = _render(conversation, model)
+    offered = {}
+    if conversation.offers_tools:
+        offered = {tool.name: tool.parameters or {} for tool in conversation.tools}
     return TurnPlan(
-        prompt=_prompt(conversation, model),
-        make_reader=_tool_reader if conversation.offers_tools else None,
+        # The template wrote the special tokens itself.
+        prompt=model.tokenizer.encode(text, add_special_tokens=False),
+        reading=model.dialect.reading(text, offered),
         parallel_calls=conversation.parallel_calls,
         form=conversation.form,
     )
 
 
-def _tool_reader() -> AnswerReader:
-    from zse.text.tools import ToolReader
-
-    return ToolReader()
-
-
-def _prompt(conversation: Conversation, model: LoadedModel) -> list[int]:
+def _render(conversation: Conversation, model: LoadedModel) -> str:
     if model.template is None:
         raise TemplateError(
             f"The model '{model.name}' has no chat template that can be used here. "
@@ -126,8 +125,7 @@ def _prompt(conversation: Conversation, model: LoadedModel) -> list[int]:
         error.param = error.param or "messages"
         raise
     check_text(text, max_context=model.max_context, param="messages")
-    # The template wrote the special tokens itself.
-    return model.tokenizer.encode(text, add_special_tokens=False)
+    return text
 
 
 def _rendered(conversation: Conversation, template: ChatTemplate) -> str:

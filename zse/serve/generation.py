@@ -74,6 +74,8 @@ class Generation:
         self._num_choices = len(order.prompts) * order.params.n
         self.prompt_tokens = sum(len(prompt) for prompt in order.prompts)
         self.completion_tokens = 0
+        self.reasoning_tokens = 0
+        """Of these, what was thought; counted by whoever reads the text."""
         self._cached_by_prompt: dict[int, int] = {}
         self.reports: dict[int, PromptReport] = {}
         """What was asked of the prompts that have been read so far."""
@@ -91,7 +93,7 @@ class Generation:
             "completion_tokens": self.completion_tokens,
             "total_tokens": self.prompt_tokens + self.completion_tokens,
             "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
-            "completion_tokens_details": {"reasoning_tokens": 0},
+            "completion_tokens_details": {"reasoning_tokens": self.reasoning_tokens},
         }
 
     async def whole(self) -> list[WholeChoice]:

@@ -14,6 +14,7 @@ from zse.backends import preload
 from zse.engine.request import SET_BY_MODEL, SamplingParams
 from zse.errors import InvalidParameterError, TemplateError
 from zse.serve.state import LoadedModel
+from zse.text.dialect import detect_dialect
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,10 +22,13 @@ if TYPE_CHECKING:
     from zse.engine.loading import LoadedModel as EngineModel
     from zse.engine.opening import OpenedModel
     from zse.format.model_file import ModelFile
+    from zse.options import ServeOptions
     from zse.serve.head_start import HeadStart
     from zse.serve.progress import LoadProgress
     from zse.settings import Settings
+    from zse.text.dialect import Dialect
     from zse.text.template import ChatTemplate
+    from zse.text.tokenizer import Tokenizer
 
 LOG = logging.getLogger("zse.serve")
 
@@ -67,6 +71,7 @@ def load_served_model(
         fingerprint=_fingerprint(loaded),
         created=int(time.time()),
         sampling_defaults=sampling_defaults(loaded.reader),
+        dialect=_dialect_of(template, loaded.tokenizer, options),
         details={**_facts_of(loaded.reader), "device": str(loaded.device)},
         resources=(loaded.reader,),
     )
@@ -95,6 +100,17 @@ def _template_of(reader: ModelFile) -> ChatTemplate | None:
     except TemplateError as error:  # of a base model, or one that cannot be trusted
         LOG.warning("chat is not served: %s", error, extra={"hint": error.hint})
         return None
+
+
+def _dialect_of(
+    template: ChatTemplate | None, tokenizer: Tokenizer, options: ServeOptions
+) -> Dialect:
+    return detect_dialect(
+        template.source if template else "",
+        tokenizer.facts.added,
+        calls=options.tool_parser,
+        reasoning=options.reasoning_parser,
+    )
 
 
 def _name_of(model: str) -> str:

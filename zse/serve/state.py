@@ -26,6 +26,7 @@ from zse.serve.history import History
 from zse.serve.models import DEFAULT_ALIAS, ModelTable
 from zse.serve.progress import LoadProgress
 from zse.serve.telemetry.metrics import Metrics
+from zse.text.dialect import Dialect
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -59,6 +60,8 @@ class LoadedModel:
     """From the model's generation_config.json; a request's own values win."""
     details: Mapping[str, Any] = field(default_factory=dict)
     """Facts for /version: device, scheme, sizes."""
+    dialect: Dialect = Dialect()
+    """How it writes calls and reasoning."""
     resources: tuple[ModelFile, ...] = ()
     """What the engine reads from; closed after it."""
 

@@ -3,7 +3,7 @@
 An answer in one piece is put together from the same events as a stream, so that both say the same.
 
     plan = plan_turn(conversation, model)
-    turn = Turn(Generation(state, model, order_for(plan.prompt)), plan)
+    turn = Turn(state, model, order_for(plan.prompt), plan)
     async for event in turn.events(): ...      # or: answers = await turn.answers()
     turn.usage()
 """
@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import uuid
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
-from zse.text.pieces import Arguments, CallOpening, Said
+from zse.serve.generation import Generation
+from zse.text.pieces import CallOpening, Said, Thought
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator, Sequence
@@ -23,8 +24,10 @@ if TYPE_CHECKING:
     from zse.engine.output import Delta, TokenLogprob
     from zse.engine.reading import PromptReport
     from zse.serve.conversation import TurnPlan
-    from zse.serve.generation import Generation
-    from zse.text.pieces import AnswerReader, Piece
+    from zse.serve.generation import WorkOrder
+    from zse.serve.state import AppState, LoadedModel
+    from zse.text.dialect import AnswerReading
+    from zse.text.pieces import Piece
 
 EndReason = Literal["stop", "length", "tool_calls"]
 """Why an answer ended: by itself, at a limit of tokens, or because it calls tools."""
@@ -96,18 +99,25 @@ class Answer:
     calls: list[Call] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     reason: EndReason = "length"
+    stop: str | None = None
+    """The stop string that ended it, where one did."""
 
 
 class Turn:
     """Answers a conversation once.
 
     Args:
-        generation: Of the plan's prompt.
+        order: To answer the plan's prompt.
         plan: How its answers are read.
     """
 
-    def __init__(self, generation: Generation, plan: TurnPlan) -> None:
-        self._generation = generation
+    def __init__(
+        self, state: AppState, model: LoadedModel, order: WorkOrder, plan: TurnPlan
+    ) -> None:
+        if plan.reading is not None and plan.reading.shown_ids:
+            params = replace(order.params, shown_special_ids=plan.reading.shown_ids)
+            order = replace(order, params=params)
+        self._generation = Generation(state, model, order)
         self._plan = plan
 
     def usage(self) -> dict[str, Any]:
@@ -125,13 +135,16 @@ class Turn:
         Raises:
             ZSEError: As ``Generation.deltas``.
         """
+        reading = self._plan.reading
         choices: dict[int, _ReadChoice] = {}
         async with aclosing(self._generation.deltas()) as deltas:
             async for index, delta in deltas:
-                if self._plan.make_reader is not None:
-                    if index not in choices:
-                        choices[index] = _ReadChoice(index, self._plan, self._plan.make_reader())
-                    for event in choices[index].events(delta):
+                if reading is not None:
+                    if (choice := choices.get(index)) is None:
+                        choice = choices[index] = _ReadChoice(index, self._plan, reading)
+                    events = choice.events(delta)
+                    self._generation.reasoning_tokens += choice.take_reasoning_tokens()
+                    for event in events:
                         yield event
                     continue
                 if delta.text or delta.logprobs:
@@ -155,44 +168,53 @@ class Turn:
 class _ReadChoice:
     """A choice whose text is taken apart."""
 
-    def __init__(self, index: int, plan: TurnPlan, reader: AnswerReader) -> None:
+    def __init__(self, index: int, plan: TurnPlan, reading: AnswerReading) -> None:
         self._index = index
-        self._plan = plan
-        self._reader = reader
+        self._parallel_calls = plan.parallel_calls
+        self._call_id_characters = reading.call_id_characters
+        self._reader = reading.make_reader()
         self._logprobs: list[TokenLogprob] = []
+        self._reasoning_tokens = 0
         self._num_calls = 0
         self._is_dropped = False
         """The call that is being read is one more than the request allows."""
 
-    def events(self, delta: Delta) -> Iterator[Event]:
+    def take_reasoning_tokens(self) -> int:
+        """Return how many tokens were thought since the last time."""
+        count, self._reasoning_tokens = self._reasoning_tokens, 0
+        return count
+
+    def events(self, delta: Delta) -> list[Event]:
         self._logprobs.extend(delta.logprobs)
-        for piece in self._reader.push(delta.text):
-            yield from self._event(piece)
-        if delta.finish_reason is None:
-            return
-        for piece in self._reader.finish():
-            yield from self._event(piece)
-        if self._logprobs:
-            yield self._text("")
+        was_thinking = self._reader.is_thinking
+        events = list(self._events_of(self._reader.push(delta.text)))
+        if was_thinking or self._reader.is_thinking:
+            self._reasoning_tokens += len(delta.token_ids)
+        if delta.finish_reason is not None:
+            events += self._events_of(self._reader.finish())
+            events += [self._text("")] if self._logprobs else ()
+            events.append(ChoiceEnded(self._index, self._end_reason(delta), delta.stop))
+        return events
+
+    def _end_reason(self, delta: Delta) -> EndReason:
         reason = _end_reason(delta)
         # An answer that was cut says so, whatever it had begun.
-        is_call = self._num_calls > 0 and reason == "stop"
-        yield ChoiceEnded(self._index, "tool_calls" if is_call else reason, delta.stop)
+        return "tool_calls" if self._num_calls and reason == "stop" else reason
 
-    def _event(self, piece: Piece) -> Iterator[Event]:
-        if isinstance(piece, Said):
-            if piece.text:
+    def _events_of(self, pieces: list[Piece]) -> Iterator[Event]:
+        for piece in pieces:
+            if isinstance(piece, Said):
                 yield self._text(piece.text)
-        elif isinstance(piece, CallOpening):
-            self._is_dropped = self._num_calls > 0 and not self._plan.parallel_calls
-            if not self._is_dropped:
-                self._num_calls += 1
-                yield CallOpened(self._index, self._num_calls - 1, _new_call_id(), piece.name)
-        elif isinstance(piece, Arguments):
-            if not self._is_dropped:
+            elif isinstance(piece, Thought):
+                yield ReasoningPart(self._index, piece.text)
+            elif isinstance(piece, CallOpening):
+                self._is_dropped = self._num_calls > 0 and not self._parallel_calls
+                if not self._is_dropped:
+                    self._num_calls += 1
+                    call_id = _new_call_id(self._call_id_characters)
+                    yield CallOpened(self._index, self._num_calls - 1, call_id, piece.name)
+            elif not self._is_dropped:
                 yield CallArguments(self._index, self._num_calls - 1, piece.text)
-        else:
-            yield ReasoningPart(self._index, piece.text)
 
     def _text(self, text: str) -> TextPart:
         logprobs, self._logprobs = self._logprobs, []
@@ -220,7 +242,7 @@ class _Texts:
         elif isinstance(event, CallArguments):
             self._arguments[event.call].append(event.text)
         else:
-            self._answer.reason = event.reason
+            self._answer.reason, self._answer.stop = event.reason, event.stop
 
     def answer(self) -> Answer:
         answer = self._answer
@@ -234,5 +256,6 @@ def _end_reason(delta: Delta) -> EndReason:
     return "length" if delta.finish_reason == "length" else "stop"
 
 
-def _new_call_id() -> str:
-    return f"call_{uuid.uuid4().hex[:24]}"
+def _new_call_id(num_characters: int) -> str:
+    digits = uuid.uuid4().hex
+    return digits[:num_characters] if num_characters else f"call_{digits[:24]}"

@@ -20,12 +20,15 @@ class IncrementalDetokenizer:
 
     The pushes and the flush, joined, are what :meth:`Tokenizer.decode` gives for the same ids; with
     a prompt, what it adds to the prompt's text. Bytes of an unfinished character are held back;
-    U+FFFD appears only for bytes that no later token could complete.
+    U+FFFD appears only for bytes that no later token could complete. Control tokens have no text,
+    but for those in ``shown``.
     """
 
-    def __init__(self, tokenizer: Tokenizer, prompt_ids: Sequence[int] = ()) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, prompt_ids: Sequence[int] = (), shown: Sequence[int] = ()
+    ) -> None:
         self._tokenizer = tokenizer
-        self._skipped = tokenizer.special_ids
+        self._skipped = tokenizer.special_ids.difference(shown) if shown else tokenizer.special_ids
         self._is_whole = tokenizer.facts.kind == "other"
         # Only a text's very first token may lose its leading space.
         self._strips_next = tokenizer.facts.strips_space and not self._kept(prompt_ids)

@@ -35,6 +35,11 @@ Piece: TypeAlias = Said | Thought | CallOpening | Arguments
 class AnswerReader(Protocol):
     """Takes one answer apart. What it returns does not depend on where the text was cut."""
 
+    @property
+    def is_thinking(self) -> bool:
+        """Whether what comes next is reasoning, as far as is known."""
+        ...
+
     def push(self, text: str) -> list[Piece]:
         """Return what is certain after ``text``; what may still become something else is held."""
         ...

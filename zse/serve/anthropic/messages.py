@@ -11,7 +11,6 @@ from zse.serve.anthropic.conversation import conversation_of, shows_thinking
 from zse.serve.anthropic.protocol import read_count, read_messages
 from zse.serve.anthropic.writer import Message, frames, whole
 from zse.serve.conversation import plan_turn
-from zse.serve.generation import Generation
 from zse.serve.http.json_body import with_body
 from zse.serve.http.requests import (
     event_stream,
@@ -41,7 +40,7 @@ async def create_message(request: Request) -> ASGIApp:
     state = state_of(request)
     model = state.require_model(body.model)
     plan, order = await asyncio.to_thread(_plan, body, model, request.state)
-    turn = Turn(Generation(state, model, order), plan)
+    turn = Turn(state, model, order, plan)
     message = Message(
         id=f"msg_{uuid.uuid4().hex}",
         model=model.name,

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from zse.engine.reading import PromptQuery
 from zse.serve.conversation import plan_turn
-from zse.serve.generation import Generation
 from zse.serve.http.json_body import with_body
 from zse.serve.http.requests import answer, answer_head, read_body, state_of
 from zse.serve.http.streaming import DONE
@@ -44,7 +43,7 @@ async def answer_chat(request: Request, mapping: dict[str, Any]) -> ASGIApp:
     check_chat(body)
     # Rendering and encoding a long conversation takes milliseconds that other streams would feel.
     plan, order = await asyncio.to_thread(_plan, body, model, request.state)
-    turn = Turn(Generation(state, model, order), plan)
+    turn = Turn(state, model, order, plan)
     kind = "chat.completion.chunk" if body.stream else "chat.completion"
     return await answer(
         request,

@@ -1,0 +1,1 @@
+"""What a model thinks before it answers: how it is told from the answer."""

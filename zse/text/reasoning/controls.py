@@ -1,0 +1,54 @@
+"""How a request turns a model's reasoning on and off: by variables that its template reads."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from zse.records import record
+
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
+"""What ``reasoning_effort`` may be."""
+_SWITCHES = ("enable_thinking", "thinking")
+_NEAREST = {"none": "low", "minimal": "low", "xhigh": "high"}
+"""Of the three that templates know."""
+_HISTORY_KEYS = ("reasoning_content", "reasoning", "thinking")
+
+
+@record
+class ThinkingControls:
+    """What a template reads."""
+
+    switch: str = ""
+    """Variable that turns reasoning on and off; empty where there is none."""
+    has_effort: bool = False
+    """Whether it reads ``reasoning_effort``."""
+    history_key: str = ""
+    """Field of an earlier answer that holds its reasoning; empty where it reads none."""
+
+    def variables(self, effort: str) -> dict[str, Any]:
+        """Return what an effort sets; empty where it can change nothing."""
+        if effort == "none":
+            return {self.switch: False} if self.switch else {}
+        values: dict[str, Any] = {self.switch: True} if self.switch else {}
+        if self.has_effort:
+            values["reasoning_effort"] = _NEAREST.get(effort, effort)
+        return values
+
+
+def controls_of(template: str) -> ThinkingControls:
+    """Return what a template's source reads."""
+    return ThinkingControls(
+        switch=next((name for name in _SWITCHES if _reads(template, name)), ""),
+        has_effort=_reads(template, "reasoning_effort"),
+        history_key=next((key for key in _HISTORY_KEYS if _reads_field(template, key)), ""),
+    )
+
+
+def _reads(template: str, name: str) -> bool:
+    """Whether a variable is read, which is no field and no text."""
+    return re.search(rf"(?<![\w.'\"]){name}\b(?!['\"]|\s*:)", template) is not None
+
+
+def _reads_field(template: str, name: str) -> bool:
+    return re.search(rf"\.{name}\b|\[['\"]{name}['\"]\]|['\"]{name}['\"] in ", template) is not None

@@ -1,0 +1,54 @@
+"""DeepSeek V3, R1 and V3.1: control tokens around names and arguments.
+
+<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather
+```json
+{"city": "Paris"}
+```<｜tool▁call▁end｜><｜tool▁calls▁end｜>
+
+    <｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>{"city": "Paris"}<｜tool▁call▁end｜>
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from zse.text.tools.call_object import read_container
+from zse.text.tools.format import NAME, CallFormat
+
+if TYPE_CHECKING:
+    from zse.text.scanner import Reading, Scanner
+    from zse.text.tools.format import Offered
+
+CALLS, CALLS_END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
+CALL, CALL_END = "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>"
+SEPARATOR = "<｜tool▁sep｜>"
+_MARKERS = (CALLS, CALLS_END, CALL, CALL_END, SEPARATOR)
+_FENCE_END = re.compile(r"[\s`]*")
+
+
+def _read(scanner: Scanner, offered: Offered) -> Reading[None]:
+    while marker := (yield from scanner.until(_MARKERS, scanner.say)):
+        if marker == CALL:
+            scanner.keep()
+            yield from _read_call(scanner, offered)
+
+
+def _read_call(scanner: Scanner, offered: Offered) -> Reading[None]:
+    name = yield from scanner.skip(NAME)
+    if (yield from scanner.match(SEPARATOR)):
+        yield from scanner.skip_space()
+        if (yield from scanner.peek()) != "{":  # what stood before it is the kind of tool
+            name = yield from scanner.skip(NAME)
+            yield from scanner.skip_space()
+            yield from scanner.match("```json")
+            yield from scanner.skip_space()
+    if name not in offered or (yield from scanner.peek()) != "{":
+        scanner.say_kept()
+        return
+    scanner.open_call(name)
+    if (yield from read_container(scanner, scanner.add_arguments)):
+        yield from scanner.skip(_FENCE_END)
+
+
+FORMAT = CallFormat(name="deepseek", read=_read, markers=_MARKERS)

@@ -1,0 +1,36 @@
+"""Hermes, Qwen 2.5 and 3, and many that were trained after them; the built-in model too.
+
+<tool_call>
+{"name": "get_weather", "arguments": {"city": "Paris"}}
+</tool_call>
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from zse.text.tools.call_object import CallObject
+from zse.text.tools.format import CallFormat
+
+if TYPE_CHECKING:
+    from zse.text.scanner import Reading, Scanner
+    from zse.text.tools.format import Offered
+
+OPEN, CLOSE = "<tool_call>", "</tool_call>"
+_REST = re.compile(r"[\s}]*")
+"""What models put after an object: a brace too many is their most frequent slip."""
+
+
+def _read(scanner: Scanner, offered: Offered) -> Reading[None]:
+    while (yield from scanner.until((OPEN,), scanner.say)):
+        scanner.keep(OPEN)
+        yield from scanner.skip_space()
+        if (yield from CallObject(scanner, offered, may_lack_arguments=True).read()):
+            yield from scanner.skip(_REST)
+            yield from scanner.match(CLOSE)
+        else:
+            scanner.say_kept()
+
+
+FORMAT = CallFormat(name="hermes", read=_read, tags=(OPEN, CLOSE))

@@ -1,0 +1,63 @@
+"""Mistral: a control token, then a list of objects; newer models write name and arguments.
+
+[TOOL_CALLS] [{"name": "get_weather", "arguments": {"city": "Paris"}}]
+[TOOL_CALLS]get_weather[ARGS]{"city": "Paris"}[TOOL_CALLS]get_time[ARGS]{}
+[TOOL_CALLS]get_weather[CALL_ID]a1b2c3d4e[ARGS]{"city": "Paris"}
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from zse.text.tools.call_object import CallObject, read_container
+from zse.text.tools.format import NAME, CallFormat
+
+if TYPE_CHECKING:
+    from zse.text.scanner import Reading, Scanner
+    from zse.text.tools.format import Offered
+
+CALLS, CALL_ID, ARGUMENTS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"
+_BETWEEN = re.compile(r"[\s,]*")
+
+
+def _read(scanner: Scanner, offered: Offered) -> Reading[None]:
+    while (yield from scanner.until((CALLS,), scanner.say)):
+        scanner.keep()
+        yield from scanner.skip_space()
+        if (yield from scanner.match("[")):
+            yield from _read_list(scanner, offered)
+        elif (yield from scanner.peek()) == "{":
+            if not (yield from CallObject(scanner, offered).read()):
+                scanner.say_kept()
+        else:
+            yield from _read_named(scanner, offered)
+
+
+def _read_list(scanner: Scanner, offered: Offered) -> Reading[None]:
+    yield from scanner.skip_space()
+    while (yield from CallObject(scanner, offered).read()):
+        scanner.keep()
+        yield from scanner.skip(_BETWEEN)
+        if (yield from scanner.match("]")):
+            scanner.drop_kept()
+            return
+    scanner.say_kept()
+
+
+def _read_named(scanner: Scanner, offered: Offered) -> Reading[None]:
+    name = yield from scanner.skip(NAME)
+    if (yield from scanner.match(CALL_ID)):
+        yield from scanner.skip(NAME)
+    yield from scanner.match(ARGUMENTS)
+    yield from scanner.skip_space()
+    if name not in offered or (yield from scanner.peek()) != "{":
+        scanner.say_kept()
+        return
+    scanner.open_call(name)
+    yield from read_container(scanner, scanner.add_arguments)
+
+
+FORMAT = CallFormat(
+    name="mistral", read=_read, markers=(CALLS, CALL_ID, ARGUMENTS), call_id_characters=9
+)

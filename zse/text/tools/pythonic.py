@@ -1,0 +1,122 @@
+"""Llama 3.2 and 4, Olmo 3, LFM2: a list of Python calls; values are literals, read and never run.
+
+    [get_weather(city="Paris", days=3), get_time()]
+    <|python_start|>[get_weather(city="Paris")]<|python_end|>
+
+An answer that begins with a bracket is held only until what follows is no name that was offered.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING
+
+from zse.text.tools.format import CallFormat
+from zse.text.tools.literals import literal_json
+from zse.text.tools.typed_values import ArgumentWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from zse.text.scanner import Reading, Scanner
+    from zse.text.tools.format import Offered
+
+_OPENERS = ("<|python_start|>", "<|tool_call_start|>", "<function_calls>")
+_CLOSERS = ("<|python_end|>", "<|tool_call_end|>", "</function_calls>")
+_NAME = re.compile(r"[A-Za-z0-9_.]*")
+_WORDS = {"true": "True", "false": "False", "null": "None"}
+"""Of JSON, which models mix in."""
+_BETWEEN = re.compile(r"[\s,]*")
+_VALUE_ENDS = ('"', "'", "(", "[", "{", ")", "]", "}", ",")
+
+
+def _read(scanner: Scanner, offered: Offered) -> Reading[None]:
+    scanner.keep()
+    yield from scanner.skip_space()
+    if (yield from scanner.match("[")):
+        yield from _read_calls(scanner, offered)
+    else:
+        scanner.say_kept()
+    while (yield from scanner.until((*_OPENERS, *_CLOSERS), scanner.say)):
+        scanner.keep()
+        yield from scanner.skip_space()
+        yield from scanner.match("[")  # or calls line by line
+        yield from _read_calls(scanner, offered)
+
+
+def _read_calls(scanner: Scanner, offered: Offered) -> Reading[None]:
+    yield from scanner.skip_space()
+    while True:
+        name = yield from scanner.skip(_NAME)
+        if name not in offered or not (yield from scanner.match("(")):
+            scanner.say_kept()
+            return
+        scanner.open_call(name)
+        if not (yield from _read_arguments(scanner, ArgumentWriter(scanner, offered[name]))):
+            return
+        scanner.keep()
+        yield from scanner.skip(_BETWEEN)
+        if (yield from scanner.match("]")):
+            scanner.drop_kept()
+            return
+
+
+def _read_arguments(scanner: Scanner, arguments: ArgumentWriter) -> Reading[bool]:
+    """Read ``city="Paris", days=3)``; False where it was cut, or is no such thing."""
+    while True:
+        yield from scanner.skip(_BETWEEN)
+        if (yield from scanner.match(")")):
+            arguments.end()
+            return True
+        key = yield from scanner.skip(_NAME)
+        yield from scanner.skip_space()
+        if not key or not (yield from scanner.match("=")):
+            return False
+        value: list[str] = []
+        end = yield from _read_value(scanner, value.append)
+        if not end:
+            return False
+        arguments.add(key, _json_of("".join(value).strip()))
+        if end == ")":
+            arguments.end()
+            return True
+
+
+def _read_value(scanner: Scanner, sink: Callable[[str], None]) -> Reading[str]:
+    """Read a value and the comma or parenthesis that ends it, which is returned."""
+    depth = 0
+    while found := (yield from scanner.until(_VALUE_ENDS, sink)):
+        if depth <= 0 and found in (",", ")"):
+            return found
+        sink(found)
+        if found in ('"', "'"):
+            if not (yield from _read_quoted(scanner, found, sink)):
+                return ""
+        else:
+            depth += (found in "([{") - (found in ")]}")
+    return ""
+
+
+def _read_quoted(scanner: Scanner, quote: str, sink: Callable[[str], None]) -> Reading[bool]:
+    while found := (yield from scanner.until((quote, "\\"), sink)):
+        sink(found)
+        if found == quote:
+            return True
+        sink((yield from scanner.next()))
+    return False
+
+
+def _json_of(text: str) -> str:
+    try:
+        return literal_json(_WORDS.get(text, text))
+    except ValueError:
+        return json.dumps(text, ensure_ascii=False)  # whoever is called sees what was written
+
+
+FORMAT = CallFormat(
+    name="pythonic",
+    read=_read,
+    markers=("<|python_start|>", "<|python_end|>", "<|tool_call_start|>", "<|tool_call_end|>"),
+    tags=("<function_calls>", "</function_calls>"),
+)
