@@ -418,6 +418,15 @@ class ServeOptions(_Checked):
         "How the model marks its reasoning; auto asks its template",
         choices=REASONING_PARSERS,
     )
+    model_places: str = described(
+        "",
+        "Where other models may be loaded from over the API, with commas between them: folders, "
+        "s3://BUCKET/PREFIX/, hf://OWNER/, single models",
+        unset="nowhere",
+    )
+    models_gib: float = described(
+        0.0, "Memory for all models on a CPU together", unit="GiB", unset="what is available"
+    )
     load: LoadOptions = LoadOptions()
     max_queue: int = described(256, "Answers that may wait before new requests get 429")
     resumable_streams: int = described(
@@ -443,6 +452,16 @@ class ServeOptions(_Checked):
         unset="the kernel is asked",
         is_internal=True,
     )
+
+    @property
+    def models_bytes(self) -> int:
+        """Memory for all models on a CPU together; 0 means what is available."""
+        return int(self.models_gib * GIB)
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Where other models may be loaded from."""
+        return tuple(place for each in self.model_places.split(",") if (place := each.strip()))
 
     @property
     def aliases(self) -> tuple[str, ...]:

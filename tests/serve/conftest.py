@@ -180,14 +180,13 @@ class Caller:
         self.runner = runner
 
     def __call__(self, method, path, **options) -> httpx.Response:
-        async def call():
-            transport = httpx.ASGITransport(self.app)
-            async with httpx.AsyncClient(
-                transport=transport, base_url="http://localhost"
-            ) as client:
-                return await client.request(method, path, **options)
+        return self.runner.run(self.send(method, path, **options))
 
-        return self.runner.run(call())
+    async def send(self, method, path, **options) -> httpx.Response:
+        """Ask from within the loop, beside other requests."""
+        transport = httpx.ASGITransport(self.app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            return await client.request(method, path, **options)
 
     @property
     def routes(self):

@@ -81,6 +81,9 @@ class ScriptedEngine:
     def memory_bytes(self):
         return {"weights": 4096, "kv_cache": 1024}
 
+    async def drain(self, timeout_seconds):
+        self.is_draining = True
+
     def limit_running(self, max_running):
         self.max_running = max_running
 

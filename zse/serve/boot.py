@@ -59,12 +59,16 @@ def serve(
     LOG.info("listening", extra={**place, "model": options.model.partition("?")[0]})
     try:
         opened = open_access(settings, is_local=is_loopback(options.host))
+        if options.places:
+            from zse.serve.admin.places import Places
+
+            Places(options.model, options.places)  # what is none is told now, not at a request
     except ZSEError as error:
         return _refuse(error, settings)
     if opened.notice:
         # Not a line of the log, which is kept and sent on: it holds a key.
         print(opened.notice, file=sys.stderr, flush=True)  # noqa: T201
-    state = AppState(ledger=ledger, options=options, access=opened.access)
+    state = AppState(ledger=ledger, options=options, access=opened.access, settings=settings)
     if (follow := getattr(handler, "follow", None)) is not None:  # a terminal
         follow(state)
     process = ServerProcess(state, settings, url=place["url"])

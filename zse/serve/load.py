@@ -62,7 +62,7 @@ def load_served_model(
     with progress.enter("engine"):
         engine = AsyncEngine(loaded.core, loaded.tokenizer)
     return LoadedModel(
-        name=options.served_model_name or _name_of(options.model),
+        name=options.served_model_name or model_name_of(options.model),
         engine=engine,
         tokenizer=loaded.tokenizer,
         template=template,
@@ -113,7 +113,7 @@ def _dialect_of(
     )
 
 
-def _name_of(model: str) -> str:
+def model_name_of(model: str) -> str:
     """Return the public name: a hub id as it is, of a path the last part without ``.zse``."""
     name = model.rstrip("/")
     if name.endswith(".zse") or name.startswith((".", "/", "~")) or "://" in name:

@@ -99,6 +99,10 @@ class ModelTable:
             entry.last_asked = self._clock()
         return entry
 
+    def has(self, name: str) -> bool:
+        """Whether a model has this name; unlike a request, this does not count as asking for it."""
+        return any(entry.model.name == name for entry in self._entries)
+
     def put(self, model: LoadedModel, aliases: Iterable[str] = ()) -> TableEntry:
         """Let a model answer from now on.
 
@@ -106,7 +110,7 @@ class ModelTable:
             NameTakenError: Another one has its name.
         """
         with self._lock:
-            if any(entry.model.name == model.name for entry in self._entries):
+            if self.has(model.name):
                 raise NameTakenError(
                     f"the name '{model.name}' belongs to another model",
                     hint="Load it under another name, or unload the other first.",

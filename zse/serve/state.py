@@ -26,6 +26,7 @@ from zse.serve.history import History
 from zse.serve.models import DEFAULT_ALIAS, ModelTable
 from zse.serve.progress import LoadProgress
 from zse.serve.telemetry.metrics import Metrics
+from zse.settings import Settings
 from zse.text.dialect import Dialect
 
 if TYPE_CHECKING:
@@ -91,11 +92,14 @@ class AppState:
         ledger: Ledger,
         options: ServeOptions | None = None,
         access: Access | None = None,
+        settings: Settings | None = None,
     ) -> None:
         self.progress = LoadProgress(ledger)
         """Of the start."""
         self.access = access or Access(Keyring(), is_local=True)
         self.options = options or ServeOptions()
+        self.settings = settings or Settings(serve=self.options)
+        """What a further model is loaded with."""
         self.metrics = Metrics(self)
         self.models = ModelTable()
         self.history = History()

@@ -13,14 +13,13 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
 _MAX_NAME = 64
-_OUTER = frozenset({"body", "query", "path", "header"})
 
 
 async def handle_invalid_request(request: Request, error: Exception) -> Response:  # noqa: ARG001
     """Answer with the first of what is wrong; the value itself may be large, or secret."""
     first = cast("RequestValidationError", error).errors()[0]
-    parts = [str(part)[:_MAX_NAME] for part in first["loc"] if part not in _OUTER]
-    name = ".".join(parts[:4])[:_MAX_NAME]
+    inner = first["loc"][1:5]  # behind where it stands: body, query, path
+    name = ".".join(str(part)[:_MAX_NAME] for part in inner)[:_MAX_NAME]
     if first["type"] == "json_invalid":
         return error_response(BadRequestError("The body could not be parsed as JSON."))
     message = f"Invalid '{name}': {first['msg']}." if name else f"{first['msg']}."

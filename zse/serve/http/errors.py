@@ -26,8 +26,17 @@ LOG = logging.getLogger("zse.serve")
 
 _PATH = re.compile(r"(?<![\w:/.])(?:/[\w.@+~-]+){2,}/?")
 API_PATHS = frozenset(
-    {"/v1/chat/completions", "/v1/completions", "/v1/models", "/health/ready", "/health/live"}
-    | {"/v1/messages", "/v1/messages/count_tokens"}
+    {
+        "/v1/chat/completions",
+        "/v1/completions",
+        "/v1/models",
+        "/v1/messages",
+        "/v1/messages/count_tokens",
+        "/api/models/load",
+        "/api/models/search",
+        "/health/ready",
+        "/health/live",
+    }
 )
 """Paths of this server that messages may name: everything else that looks like one is a file's."""
 _ADDRESS = re.compile(r"\b0x[0-9a-fA-F]{4,}\b")

@@ -1,0 +1,176 @@
+"""What could be loaded: known models, models in the server's places, and whether one fits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from zse.device.open import runs_on_gpu
+from zse.engine.requirements import read_facts
+from zse.errors import ZSEError
+from zse.models.memory import MemoryEstimate, ModelFacts, estimate_memory
+from zse.models.registry import KnownModel, known_models, search_models
+from zse.models.resolve import HubRepository, resolve_model
+from zse.serve.admin.memory import room_for_models
+from zse.serve.admin.places import ModelNotAllowedError
+from zse.serve.admin.shapes import Shape
+from zse.serve.http.errors import sanitize
+
+if TYPE_CHECKING:
+    from zse.serve.admin.places import PlacedModel, Places
+    from zse.serve.state import AppState
+
+_SCHEMES = ("int4", "int8", "bf16")
+
+
+class CatalogEntry(Shape):
+    """A model that is known, or lies in one of the server's places."""
+
+    id: str
+    source: Literal["registry", "place"]
+    category: str | None = None
+    architecture: str | None = None
+    parameters: int | None = None
+    max_context: int | None = None
+    """Tokens it was trained for."""
+    file_bytes: int | None = None
+    memory_gb: dict[str, float]
+    """Estimates by scheme, in 10**9 bytes, with 4,096 tokens of context on this device."""
+    loadable: bool
+    """Whether it is in a place that this server may load from."""
+
+
+class Estimate(Shape):
+    quantization: str
+    weights_bytes: int
+    kv_bytes: int
+    overhead_bytes: int
+    total_bytes: int
+    fits: bool
+
+
+class Verdict(Shape):
+    """What is known of a model before a byte of it is loaded."""
+
+    model: str
+    supported: bool | None
+    """Null where nobody knows without downloading it."""
+    reason: str | None
+    """Why it is not supported, or not known."""
+    loadable: bool
+    loaded: bool
+    fits: bool | None
+    left_bytes: int
+    context_tokens: int | None
+    estimates: list[Estimate]
+
+
+class Catalog:
+    """Looks models up; files are read, so not on the event loop."""
+
+    def __init__(self, state: AppState, places: Places) -> None:
+        self._state = state
+        self._places = places
+        self._on_gpu = runs_on_gpu(state.options.load.device.name)
+
+    def known(self, category: str | None, memory_gb: float | None) -> list[CatalogEntry]:
+        """Return the registry: one category of it, or what fits in so many GB at INT4."""
+        found = [
+            self._entry(model)
+            for model in known_models().values()
+            if category is None or model.category == category
+        ]
+        limit = float("inf") if memory_gb is None else memory_gb
+        return [entry for entry in found if entry.memory_gb["int4"] <= limit]
+
+    def search(self, words: str) -> list[CatalogEntry]:
+        """Return what has every word in its name: the server's own models, then known ones."""
+        wanted = words.lower().split()
+        placed = [
+            CatalogEntry(
+                id=one.name,
+                source="place",
+                file_bytes=one.size_bytes,
+                memory_gb={},
+                loadable=True,
+            )
+            for one in self._places.listed()
+            if all(word in one.name.lower() for word in wanted)
+        ]
+        return placed + [self._entry(model) for model in search_models(words)]
+
+    def check(self, name: str, context_tokens: int) -> Verdict:
+        """Say whether a model is supported, may be loaded and fits.
+
+        Raises:
+            ModelNotAllowedError: It is neither known nor in one of the places.
+        """
+        placed, known = self._placed(name), known_models().get(name)
+        if placed is None and known is None:
+            raise ModelNotAllowedError(
+                f"The model '{name[:100]}' is neither known nor in one of the server's places.",
+                param="model",
+            )
+        facts, reason = (known.facts, None) if known else self._facts_of(placed)
+        room = room_for_models(self._state.options, self._state.models)
+        estimates = [] if facts is None else self._estimates(facts, context_tokens)
+        fitting = [room.holds(one) for one in estimates]
+        is_hub = facts is None and reason is None
+        return Verdict(
+            model=name,
+            supported=None if is_hub else facts is not None,
+            reason="It is downloaded before anything is known of it." if is_hub else reason,
+            loadable=placed is not None,
+            loaded=self._state.models.has(name),
+            fits=any(fitting) if estimates else None,
+            left_bytes=room.left_bytes,
+            context_tokens=estimates[0].context_tokens if estimates else None,
+            estimates=[
+                Estimate(
+                    quantization=one.quantization,
+                    weights_bytes=one.weights_bytes,
+                    kv_bytes=one.kv_bytes,
+                    overhead_bytes=one.overhead_bytes,
+                    total_bytes=one.total_bytes,
+                    fits=is_fitting,
+                )
+                for one, is_fitting in zip(estimates, fitting, strict=True)
+            ],
+        )
+
+    def _entry(self, model: KnownModel) -> CatalogEntry:
+        return CatalogEntry(
+            id=model.repository,
+            source="registry",
+            category=model.category,
+            architecture=model.architecture,
+            parameters=model.num_parameters,
+            max_context=model.max_context,
+            memory_gb={
+                one.quantization: round(one.total_bytes / 1e9, 2)
+                for one in self._estimates(model.facts, 0)
+            },
+            loadable=self._placed(model.repository) is not None,
+        )
+
+    def _placed(self, name: str) -> PlacedModel | None:
+        try:
+            return self._places.find(name)
+        except ModelNotAllowedError:
+            return None
+
+    def _facts_of(self, placed: PlacedModel | None) -> tuple[ModelFacts | None, str | None]:
+        """Return what is known of a placed model, or why it is not supported; of a hub neither."""
+        assert placed is not None
+        try:
+            if isinstance(resolve_model(placed.reference), HubRepository):
+                return None, None
+            return read_facts(placed.reference, self._state.settings), None
+        except ZSEError as error:
+            return None, sanitize(str(error))
+
+    def _estimates(self, facts: ModelFacts, context_tokens: int) -> list[MemoryEstimate]:
+        schemes = [facts.stored_quantization] if facts.tensors else _SCHEMES
+        return [
+            estimate_memory(facts, scheme, on_gpu=self._on_gpu, context_tokens=context_tokens)
+            for scheme in schemes
+        ]

@@ -1,0 +1,250 @@
+"""Models that come and go while the server answers: one load at a time, in a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import threading
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from zse.device.open import runs_on_gpu
+from zse.engine.requirements import read_facts
+from zse.errors import ModelNotFoundError, ShuttingDownError, ZSEError
+from zse.failures import deliberate
+from zse.options import with_values
+from zse.records import record
+from zse.serve.admin.memory import estimate_of, room_for_models
+from zse.serve.admin.places import Places
+from zse.serve.head_start import HeadStart
+from zse.serve.ledger import Ledger
+from zse.serve.load import load_served_model
+from zse.serve.models import NameTakenError
+from zse.serve.progress import LoadProgress
+
+if TYPE_CHECKING:
+    from zse.options import LoadOptions
+    from zse.serve.admin.places import PlacedModel
+    from zse.serve.models import TableEntry
+    from zse.serve.state import AppState, LoadedModel
+
+LOG = logging.getLogger("zse.serve")
+
+_POLL_SECONDS = 0.02
+
+
+class LoadInProgressError(ZSEError):
+    """One model is loaded at a time."""
+
+    http_status = 409
+    error_code = "load_in_progress"
+
+
+class ModelBusyError(ZSEError):
+    """The model has work that does not end in time."""
+
+    http_status = 409
+    error_code = "model_busy"
+
+
+class ModelLoadError(ZSEError):
+    """A model could not be loaded; the message says why."""
+
+    http_status = 409
+    error_code = "model_load_failed"
+
+
+@record
+class LoadOrder:
+    """What to load, and how."""
+
+    placed: PlacedModel
+    name: str
+    """In /v1/models."""
+    aliases: tuple[str, ...] = ()
+    quant: str | None = None
+    """Scheme to convert a checkpoint to; None means the server's."""
+    max_context: int = 0
+    """Longest sequence in tokens; 0 means the server's."""
+    evicts: bool = False
+    """Whether idle models may go for it, the least recently asked first."""
+
+
+class Load:
+    """One load, running or over."""
+
+    def __init__(self, order: LoadOrder) -> None:
+        self.order = order
+        self.progress = LoadProgress(Ledger(time.time_ns()))
+        self.error: ZSEError | None = None
+        self.evicted: list[str] = []
+        self.seconds: float | None = None
+        """What it took; None while it runs."""
+        self.is_over = False
+        """Set last: what came of it can be read from then on."""
+
+    async def wait(self) -> None:
+        """Wait until it is over.
+
+        Raises:
+            ModelLoadError: It failed.
+            ZSEError: It was refused, as ``ModelLoader.begin`` does or for want of memory.
+        """
+        while not self.is_over:
+            await asyncio.sleep(_POLL_SECONDS)
+        if self.error is not None:
+            raise self.error
+
+
+class ModelLoader:
+    """Loads and unloads the models of a server.
+
+    Raises:
+        UsageError: ``--model-places`` names what is no place.
+    """
+
+    def __init__(self, state: AppState) -> None:
+        self._state = state
+        self._lock = threading.Lock()
+        self.places = Places(state.options.model, state.options.places)
+        self.latest: Load | None = None
+        """The load that runs, or the last one that did."""
+
+    def begin(self, order: LoadOrder) -> Load:
+        """Start a load and return.
+
+        Raises:
+            LoadInProgressError: Another one runs.
+            NameTakenError: A loaded model has this name.
+        """
+        with self._lock:
+            if self.latest is not None and not self.latest.is_over:
+                raise LoadInProgressError(
+                    f"The model '{self.latest.order.name}' is being loaded; one is at a time."
+                )
+            if self._state.models.has(order.name):
+                raise NameTakenError(
+                    f"The name '{order.name}' belongs to a loaded model.",
+                    hint="Load it under another name, or unload the other first.",
+                )
+            self.latest = load = Load(order)
+        threading.Thread(target=self._run, args=(load,), name="zse-load", daemon=True).start()
+        return load
+
+    async def unload(self, name: str, *, force: bool, patience_seconds: float) -> TableEntry:
+        """Let a model end its work and give its memory back; return what it was.
+
+        With ``force`` its work ends in an error.
+
+        Raises:
+            ModelNotFoundError: No model has this name.
+            ModelBusyError: Its work did not end in time; it answers again.
+        """
+        models = self._state.models
+        entry = models.find(name)
+        if entry is None:
+            raise ModelNotFoundError(f"No model '{name[:200]}' is loaded.", param="model")
+        models.hide(entry)
+        try:
+            if force:
+                await entry.model.engine.drain(0)
+            else:
+                await _let_end(entry, patience_seconds)
+        except BaseException:
+            models.show(entry)
+            raise
+        models.remove(entry)
+        await asyncio.to_thread(_close, entry)
+        return entry
+
+    # --- in the thread of a load ----------------------------------------------------------------
+
+    def _run(self, load: Load) -> None:
+        order = load.order
+        try:
+            model = self._load(load)
+            if self._state.draining:
+                model.close()
+                raise ShuttingDownError("The server is shutting down and loads no further model.")
+            self._state.models.put(model, order.aliases)
+            load.progress.phase = "ready"
+            LOG.info("model loaded", extra={"model": order.name, "evicted": load.evicted})
+        except BaseException as error:  # noqa: BLE001 - whoever asked is told
+            load.progress.phase = "failed"
+            load.error = self._told(error)
+            LOG.error(  # noqa: TRY400 - a trace is for defects, which the error says it is
+                "the model could not be loaded: %s",
+                load.error,
+                extra={"model": order.name, "hint": load.error.hint},
+            )
+        finally:
+            load.seconds = load.progress.ledger.now_ms() / 1000
+            load.is_over = True
+
+    def _told(self, error: BaseException) -> ZSEError:
+        failure = deliberate(error, self._state.settings.cache_dir)
+        if failure.http_status < 500 or failure.http_status == 503:
+            return failure
+        return ModelLoadError(f"The model could not be loaded: {failure}", hint=failure.hint)
+
+    def _load(self, load: Load) -> LoadedModel:
+        settings, order = self._state.settings, load.order
+        options = settings.serve
+        asked = {"quant": order.quant, "max_context": order.max_context}
+        given = {key: value for key, value in asked.items() if value}
+        options = replace(
+            options,
+            model=order.placed.reference,
+            served_model_name=order.name,
+            tool_parser="auto",  # what the command line says is meant for its own model
+            reasoning_parser="auto",
+            load=self._make_room(load, with_values(options.load, given)),
+        )
+        settings = replace(settings, serve=options)
+        ledger = load.progress.ledger
+        head_start = HeadStart(settings, ledger.phase, ledger.report)
+        return load_served_model(settings, load.progress, head_start)
+
+    def _make_room(self, load: Load, options: LoadOptions) -> LoadOptions:
+        """Return the options with what is left of the memory; idle models go where they may."""
+        facts = read_facts(load.order.placed.reference, self._state.settings)
+        estimate = estimate_of(facts, options, on_gpu=runs_on_gpu(options.device.name))
+        while True:
+            room = room_for_models(self._state.options, self._state.models)
+            if room.holds(estimate):
+                return room.options_within(options, estimate)
+            idle = self._least_recently_asked() if load.order.evicts else None
+            if idle is None:
+                room.check(estimate)
+            else:
+                self._evict(idle)
+                load.evicted.append(idle.model.name)
+
+    def _least_recently_asked(self) -> TableEntry | None:
+        entries = [entry for entry in self._state.models if not entry.num_active]
+        shown = [entry for entry in entries if not entry.is_hidden]
+        return min(shown, key=lambda entry: entry.last_asked, default=None)
+
+    def _evict(self, entry: TableEntry) -> None:
+        self._state.models.hide(entry)
+        self._state.models.remove(entry)
+        _close(entry)
+
+
+async def _let_end(entry: TableEntry, patience_seconds: float) -> None:
+    deadline = time.monotonic() + patience_seconds
+    while entry.num_active:
+        if time.monotonic() > deadline:
+            raise ModelBusyError(
+                f"The model '{entry.model.name}' works on {entry.num_active} requests.",
+                hint="Wait longer with timeout_seconds, or end them with force.",
+            )
+        await asyncio.sleep(_POLL_SECONDS)
+
+
+def _close(entry: TableEntry) -> None:
+    entry.model.close()
+    gc.collect()  # weights and KV are large: what refers to itself must not keep them
+    LOG.info("model unloaded", extra={"model": entry.model.name})

@@ -1,0 +1,113 @@
+"""What is left for another model: of the limit that was set, or of what is free."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from zse.device.open import check_device, runs_on_gpu
+from zse.device.probe import probe
+from zse.device.survey import survey_cuda
+from zse.errors import ZSEError
+from zse.models.memory import CPU_RUNTIME_BYTES, GPU_RUNTIME_BYTES, MemoryEstimate, estimate_memory
+from zse.options import LoadOptions, ServeOptions, with_values
+from zse.records import record
+from zse.units import GIB, memory_text
+
+if TYPE_CHECKING:
+    from zse.models.memory import ModelFacts
+    from zse.serve.models import ModelTable, TableEntry
+
+_CACHE_SEQUENCES = 4
+"""Within a limit, the KV cache on a CPU holds as many sequences of the whole context, if it can."""
+
+
+class ModelMemoryError(ZSEError):
+    """A model does not fit beside the others."""
+
+    http_status = 409
+    error_code = "insufficient_memory"
+
+
+@record
+class Room:
+    """Memory of the device that models run on, in bytes."""
+
+    limit_bytes: int
+    """What all models together may take; 0 where no limit was set."""
+    used_bytes: int
+    """What the loaded ones hold: weights and KV caches, reserved or written."""
+    left_bytes: int
+    """What another one may take."""
+    on_gpu: bool
+
+    def holds(self, estimate: MemoryEstimate) -> bool:
+        """Whether another model of this size fits."""
+        return self._needed_bytes(estimate) <= self.left_bytes
+
+    def check(self, estimate: MemoryEstimate) -> None:
+        """Refuse a model that does not fit.
+
+        Raises:
+            ModelMemoryError: It needs more than what is left.
+        """
+        if not self.holds(estimate):
+            raise ModelMemoryError(
+                f"The model needs about {memory_text(self._needed_bytes(estimate))}; "
+                f"{memory_text(max(0, self.left_bytes))} are left for models.",
+                hint="Unload another model first, or ask for a shorter context.",
+            )
+
+    def options_within(self, load: LoadOptions, estimate: MemoryEstimate) -> LoadOptions:
+        """Return the options of a load that keeps to what is left, where a limit was set."""
+        if not self.limit_bytes:
+            return load
+        if self.on_gpu:
+            return with_values(load, {"vram_gib": self.left_bytes / GIB})
+        if load.cache.kv_gib:
+            return load
+        spare = self.left_bytes - self._needed_bytes(estimate) + estimate.kv_bytes
+        kv_bytes = min(_CACHE_SEQUENCES * estimate.kv_bytes, spare)
+        return with_values(load, {"kv_gib": kv_bytes / GIB})
+
+    def _needed_bytes(self, estimate: MemoryEstimate) -> int:
+        """Return what a model adds to this process, which is there already."""
+        return estimate.total_bytes - (0 if self.on_gpu else CPU_RUNTIME_BYTES)
+
+
+def room_for_models(options: ServeOptions, models: ModelTable) -> Room:
+    """Look at the device, and at what the loaded models hold of it.
+
+    Raises:
+        DeviceError: The device is not known.
+    """
+    device = options.load.device
+    on_gpu = runs_on_gpu(device.name)
+    limit = device.vram_bytes if on_gpu else options.models_bytes
+    used = sum(_held_bytes(entry, on_gpu=on_gpu) for entry in models)
+    free = _free_on_gpu(check_device(device.name)) if on_gpu else probe().available_memory_bytes
+    left = min(free, limit - used) if limit else free
+    return Room(limit_bytes=limit, used_bytes=used, left_bytes=left, on_gpu=on_gpu)
+
+
+def _held_bytes(entry: TableEntry, *, on_gpu: bool) -> int:
+    held = sum(entry.model.engine.memory_bytes().values())
+    if on_gpu:
+        return held + GPU_RUNTIME_BYTES  # scratch memory, kernels, captured steps
+    # Weights that are not copied are pages of the file, which steps read and so keep in memory.
+    return held + int(entry.model.details.get("file_bytes", 0))
+
+
+def estimate_of(facts: ModelFacts, load: LoadOptions, *, on_gpu: bool) -> MemoryEstimate:
+    """Estimate a load with one sequence of the whole context, as it would be converted."""
+    return estimate_memory(
+        facts,
+        load.quant or "int4",
+        on_gpu=on_gpu,
+        context_tokens=load.batch.max_context,
+        kv_dtype=load.cache.kv_dtype,
+    )
+
+
+def _free_on_gpu(ordinal: int) -> int:
+    found = (state.info for state in survey_cuda().gpus)
+    return next((info.free_bytes for info in found if info.ordinal == ordinal), 0)
