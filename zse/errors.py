@@ -258,7 +258,7 @@ class OverloadedError(ZSEError):
 
     http_status = 429
     error_code = "rate_limit_exceeded"
-    retry_after_seconds: int = 1
+    retry_after_seconds: float = 1.0
     """When room is likely."""
 
 
@@ -267,7 +267,7 @@ class LoadingError(ZSEError):
 
     http_status = 503
     error_code = "server_is_overloaded"
-    retry_after_seconds: int = 1
+    retry_after_seconds: float = 1.0
     """When it is likely to be there."""
     default_hint = "Try again after the time in Retry-After."
 

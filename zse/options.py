@@ -435,6 +435,21 @@ class ServeOptions(_Checked):
     resume_seconds: float = described(
         60.0, "How long such a stream goes on, and is kept, while nobody reads it", unit="seconds"
     )
+    max_queue_tokens: int = described(
+        4194304, "Prompt tokens that may run and wait before new requests get 429", unit="tokens"
+    )
+    max_unread: int = described(
+        32768,
+        "Most of an answer that may lie unread by its client before the answer is ended",
+        unit="tokens",
+        least=256,
+    )
+    max_request_seconds: float = described(
+        0.0,
+        "Longest time of a request; the header X-Request-Timeout may ask for less",
+        unit="seconds",
+        unset="no end",
+    )
     drain_seconds: float = described(
         30.0, "How long SIGTERM waits for work in flight", unit="seconds", most=_INFINITE
     )

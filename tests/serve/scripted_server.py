@@ -104,6 +104,7 @@ class ScriptedEngine:
         cache_salt="",
         grammar=None,
         query=None,
+        **others,
     ):
         prompt = bytes(prompt_token_ids).decode(errors="replace")
         self.seen.append((prompt, params, cache_salt))

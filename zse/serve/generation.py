@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from zse.engine.output import Delta, TokenLogprob
     from zse.engine.reading import PromptQuery, PromptReport
     from zse.engine.request import SamplingParams
+    from zse.serve.admission import Room
     from zse.serve.history import Outcome
     from zse.serve.state import AppState, LoadedModel
     from zse.text.grammar.state import Grammar
@@ -49,6 +50,10 @@ class WorkOrder:
     asked_priority: int | None = None
     """As the body has it; the caller decides what becomes of it, and of the salt."""
     asked_salt: str | None = None
+    deadline: float | None = None
+    """When it must be complete, on the loop's clock."""
+    room: Room | None = None
+    """Taken before the prompts were read; None where it is taken when the work begins."""
 
 
 @dataclass
@@ -116,16 +121,18 @@ class Generation:
 
         Raises:
             OverloadedError: The queue is full; nothing was started.
+            DeadlineError: The order's deadline came first.
             EngineError: The engine gave up on a choice.
         """
-        self._state.admit(self._num_choices)
+        room = self._room()
+        self._state.num_answering += 1
         started = last = time.perf_counter()
         metrics = self._state.metrics
         has_first = False
         try:
             # What merges would cost every token of a single prompt another generator.
             is_one = len(self._order.prompts) == 1
-            async with aclosing(self._one(0) if is_one else self._merged()) as source:
+            async with aclosing(self._one(0, room) if is_one else self._merged(room)) as source:
                 async for prompt_index, delta in source:
                     now = time.perf_counter()
                     if not has_first:
@@ -141,8 +148,17 @@ class Generation:
                     yield prompt_index * self._order.params.n + delta.index, delta
             self._outcome = "completed"
         finally:
-            self._state.release(self._num_choices)
+            room.close()
+            self._state.num_answering -= 1
             self._report(time.perf_counter() - started)
+
+    def _room(self) -> Room:
+        """Take the room over that was taken for this work, or take it now."""
+        room = self._order.room
+        if room is None or not room.is_open:
+            room = self._state.admit(self._num_choices)
+        room.use(self.prompt_tokens)
+        return room
 
     def _count(self, prompt_index: int, delta: Delta) -> None:
         self.completion_tokens += len(delta.token_ids)
@@ -191,7 +207,7 @@ class Generation:
             outcome=self._outcome,
         )
 
-    async def _one(self, prompt_index: int) -> AsyncGenerator[tuple[int, Delta], None]:
+    async def _one(self, prompt_index: int, room: Room) -> AsyncGenerator[tuple[int, Delta], None]:
         order = self._order
         suffix = f"-{prompt_index}" if len(order.prompts) > 1 else ""
         params = order.params
@@ -204,6 +220,10 @@ class Generation:
             request_id=order.request_id + suffix,
             priority=order.caller.priority_of(order.asked_priority),
             cache_salt=order.caller.salt_of(order.asked_salt),
+            tenant=order.caller.tenant,
+            weight=order.caller.weight,
+            deadline=order.deadline,
+            on_choice_end=room.end_choice,
             grammar=order.grammar,
             query=order.query,
         )
@@ -211,13 +231,13 @@ class Generation:
             async for delta in source:
                 yield prompt_index, delta
 
-    async def _merged(self) -> AsyncGenerator[tuple[int, Delta], None]:
+    async def _merged(self, room: Room) -> AsyncGenerator[tuple[int, Delta], None]:
         """Interleave the prompts' deltas as they come."""
         queue: asyncio.Queue[tuple[int, Delta] | BaseException | None] = asyncio.Queue(64)
 
         async def pump(prompt_index: int) -> None:
             try:
-                async with aclosing(self._one(prompt_index)) as source:
+                async with aclosing(self._one(prompt_index, room)) as source:
                     async for item in source:
                         await queue.put(item)
             except Exception as error:  # noqa: BLE001 - carried to the consumer, which raises it

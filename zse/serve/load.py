@@ -44,6 +44,7 @@ def load_served_model(
     options = settings.serve
     with progress.enter("imports"):
         from zse.engine.async_engine import AsyncEngine
+        from zse.engine.inbox import UnreadBounds
         from zse.engine.loading import FileReading, load_model
 
         preload(options.load.device.name)
@@ -60,7 +61,9 @@ def load_served_model(
         loaded = load_model(opened, options.load, settings, reading=reading, phases=phases)
         template = compiling.result()
     with progress.enter("engine"):
-        engine = AsyncEngine(loaded.core, loaded.tokenizer)
+        engine = AsyncEngine(
+            loaded.core, loaded.tokenizer, unread=UnreadBounds(each=options.max_unread)
+        )
     return LoadedModel(
         name=options.served_model_name or model_name_of(options.model),
         engine=engine,

@@ -6,22 +6,19 @@ The boot thread fills it, handlers read it.
 from __future__ import annotations
 
 import asyncio
-import time
-from collections import deque
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from zse.errors import (
-    InvalidParameterError,
     LoadingError,
     ModelNotFoundError,
-    OverloadedError,
     ShuttingDownError,
 )
 from zse.options import ServeOptions
 from zse.records import record
 from zse.serve.access.keyring import Keyring
 from zse.serve.access.policy import Access
+from zse.serve.admission import MAX_RETRY_SECONDS, Admission, Limits, Room
 from zse.serve.history import History
 from zse.serve.models import DEFAULT_ALIAS, ModelTable
 from zse.serve.progress import LoadProgress
@@ -39,7 +36,6 @@ if TYPE_CHECKING:
     from zse.text.tokenizer import Tokenizer
 
 Part = TypeVar("Part", bound="StatePart")
-MAX_RETRY_SECONDS = 60
 
 
 @record
@@ -104,10 +100,13 @@ class AppState:
         self.models = ModelTable()
         self.history = History()
         self.draining = False
-        self.in_flight = 0
+        self.admission = Admission(
+            self._limits, on_refusal=lambda: self.metrics.count("rejections")
+        )
+        self.num_answering = 0
+        """Answers that are being handed over: their clients have not got all of them."""
         self.terminate = asyncio.Event()
         """Set when draining ran out of time: streams end with an error event."""
-        self._finished: deque[float] = deque(maxlen=64)
         self._parts: dict[type, Any] = {}
 
     def one_of(self, kind: type[Part]) -> Part:
@@ -207,47 +206,18 @@ class AppState:
             error.retry_after_seconds = max(1, min(MAX_RETRY_SECONDS, round(work.seconds_left)))
         return error
 
+    @property
+    def in_flight(self) -> int:
+        """Choices that were admitted and that the engine is not done with."""
+        return self.admission.num_choices
+
     def refuse_oversized(self, num_choices: int) -> None:
-        """Refuse what would not even fit into an idle server: to wait for room would be in vain.
+        """Refuse a request as ``Admission.refuse_oversized`` does."""
+        self.admission.refuse_oversized(num_choices)
 
-        Raises:
-            InvalidParameterError: The request asks for more answers than run and wait together.
-        """
-        if num_choices > (limit := self.max_admitted):
-            raise InvalidParameterError(
-                f"The request asks for {num_choices} answers, this server takes {limit} at once.",
-                param="n",
-            )
+    def admit(self, num_choices: int, *, num_prompt_tokens: int = 0) -> Room:
+        """Take room for a request as ``Admission.admit`` does."""
+        return self.admission.admit(num_choices, num_prompt_tokens=num_prompt_tokens)
 
-    def admit(self, num_choices: int) -> None:
-        """Take room for a request's choices; give it back with ``release``.
-
-        Raises:
-            OverloadedError: Running and waiting work is at its limit.
-            InvalidParameterError: As ``refuse_oversized``.
-        """
-        self.refuse_oversized(num_choices)
-        if self.in_flight + num_choices > (limit := self.max_admitted):
-            self.metrics.count("rejections")
-            error = OverloadedError(
-                f"The queue is full ({self.in_flight} of {limit} answers are running or waiting)."
-            )
-            error.retry_after_seconds = self.seconds_until_room()
-            raise error
-        self.in_flight += num_choices
-
-    def release(self, num_choices: int) -> None:
-        """Give back the room that ``admit`` took."""
-        self.in_flight -= num_choices
-        now = time.monotonic()
-        self._finished.extend([now] * num_choices)
-
-    def seconds_until_room(self) -> int:
-        """Estimate when room is likely, from the rate at which answers lately ended."""
-        if len(self._finished) < 2:
-            return 1
-        span_seconds = max(time.monotonic() - self._finished[0], 0.001)
-        waiting = max(self.in_flight - self.max_running, 1)
-        # A tenth of the queue is enough for a client that comes back to find room.
-        seconds = waiting / 10 * span_seconds / len(self._finished)
-        return max(1, min(MAX_RETRY_SECONDS, round(seconds)))
+    def _limits(self) -> Limits:
+        return Limits(choices=self.max_admitted, prompt_tokens=self.options.max_queue_tokens)

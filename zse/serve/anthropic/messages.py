@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import uuid
+from functools import partial
 from typing import TYPE_CHECKING
 
 from zse.errors import ContextLengthError
@@ -22,6 +22,7 @@ from zse.serve.http.requests import (
 from zse.serve.http.streaming import race
 from zse.serve.openai.protocol import GenerationFields
 from zse.serve.openai.sampling import work_order
+from zse.serve.preparing import admit, in_turn, num_characters
 from zse.serve.turn import Turn
 
 if TYPE_CHECKING:
@@ -36,10 +37,13 @@ if TYPE_CHECKING:
 
 
 async def create_message(request: Request) -> ASGIApp:
-    body, ignored = await with_body(request, read_messages, await read_body(request))
+    mapping = await read_body(request)
+    body, ignored = await with_body(request, read_messages, mapping)
     state = state_of(request)
     model = state.require_model(body.model)
-    plan, order = await asyncio.to_thread(_plan, body, model, request.state)
+    size = await with_body(request, num_characters, mapping)
+    admit(request, num_choices=1, size=size)
+    plan, order = await in_turn(request, partial(_plan, body, model, request.state), size=size)
     turn = Turn(state, model, order, plan)
     message = Message(
         id=f"msg_{uuid.uuid4().hex}",
@@ -55,9 +59,12 @@ async def create_message(request: Request) -> ASGIApp:
 
 
 async def count_tokens(request: Request) -> ASGIApp:
-    body, ignored = await with_body(request, read_count, await read_body(request))
+    mapping = await read_body(request)
+    body, ignored = await with_body(request, read_count, mapping)
     model = state_of(request).require_model(body.model)
-    plan = await asyncio.to_thread(_plan_turn, body, model)
+    size = await with_body(request, num_characters, mapping)
+    admit(request, num_choices=1, size=size)
+    plan = await in_turn(request, partial(_plan_turn, body, model), size=size)
     headers = {**ignored_header(ignored), "request-id": request.state.request_id}
     return json_response({"input_tokens": len(plan.prompt)}, headers)
 

@@ -7,13 +7,14 @@ failures never reaches a client, for it may hold paths and addresses; the log ha
 from __future__ import annotations
 
 import logging
+import math
 import re
 from typing import TYPE_CHECKING
 
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from zse.errors import NotFoundError, UsageError, ZSEError
+from zse.errors import DeadlineError, NotFoundError, UsageError, ZSEError
 from zse.serve.http.dialects import OPENAI, ErrorDetail, dialect_of
 
 if TYPE_CHECKING:
@@ -46,6 +47,8 @@ _OTHER_ORIGINS = (
     "Browsers get answers of their own origin only: put a proxy of that origin in front."
 )
 _MAX_MESSAGE = 2000
+_TOLD = frozenset({503, 504})
+"""Server errors that clients are told of; all others are failures of ours."""
 _CLIENT_CLOSED = 499
 """As other servers write it into their logs; nobody is left to read it."""
 
@@ -117,7 +120,7 @@ class ClientGoneError(Exception):
 
 
 def describe(error: BaseException) -> tuple[int, ErrorDetail]:
-    if isinstance(error, ZSEError) and (error.http_status < 500 or error.http_status == 503):
+    if isinstance(error, ZSEError) and (error.http_status < 500 or error.http_status in _TOLD):
         return error.http_status, ErrorDetail(
             message=sanitize(error.message),
             type=error.error_type,
@@ -157,7 +160,10 @@ def error_response(error: BaseException, headers: Mapping[str, str] | None = Non
     if retry_after is None and status == 503:
         retry_after = 1
     if retry_after is not None:
-        extra.setdefault("retry-after", str(retry_after))
+        extra.setdefault("retry-after", str(math.ceil(retry_after)))
+        extra.setdefault("retry-after-ms", str(math.ceil(retry_after * 1000)))
+    if isinstance(error, DeadlineError):
+        extra["x-should-retry"] = "false"  # clients would wait for as long again
     return _ErrorResponse(status, detail, extra)
 
 
@@ -186,7 +192,7 @@ def _request_id(scope: Scope) -> str:
 
 async def handle_zse_error(request: Request, error: Exception) -> Response:
     """Answer a deliberate error; log it when it is the server's fault."""
-    if isinstance(error, ZSEError) and error.http_status >= 500 and error.http_status != 503:
+    if isinstance(error, ZSEError) and error.http_status >= 500 and error.http_status not in _TOLD:
         LOG.error("request failed: %s", error, extra={"path": request.scope["path"]})
     return error_response(error)
 

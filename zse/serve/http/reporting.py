@@ -28,7 +28,7 @@ class Reporting:
     """Names each request, adds ``x-request-id`` and ``Server-Timing``, counts it, logs one line.
 
     What is inside finds ``request_id`` and ``arrival`` (on ``time.perf_counter``) in the scope's
-    state.
+    state, and puts the ``room`` there that it takes: no end of a request leaves it taken.
     """
 
     def __init__(self, app: ASGIApp, *, state: AppState) -> None:
@@ -37,7 +37,9 @@ class Reporting:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         call = _Call(self._state, scope, send)
-        scope.setdefault("state", {}).update(request_id=call.request_id, arrival=call.arrival)
+        scope.setdefault("state", {}).update(
+            request_id=call.request_id, arrival=call.arrival, room=None
+        )
         try:
             await self.app(scope, receive, call.send)
         except Exception:
@@ -46,6 +48,8 @@ class Reporting:
                 raise
         finally:
             call.report()
+            if (room := scope["state"]["room"]) is not None:
+                room.abandon()
 
 
 class _Call:

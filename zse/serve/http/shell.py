@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from zse.serve.access.gate import Gate
 from zse.serve.http.bodies import BoundedBody
+from zse.serve.http.deadlines import Deadlines
 from zse.serve.http.errors import error_response
 from zse.serve.http.hosts import AllowedHosts
 from zse.serve.http.reporting import Reporting
@@ -31,7 +32,7 @@ def in_shell(
     """
     options = state.options.http
     app = WebSocketGuard(
-        BoundedBody(app, max_bytes=options.max_body_bytes),
+        Deadlines(BoundedBody(app, max_bytes=options.max_body_bytes), state=state),
         origins=frozenset(options.cors_origins),
         max_open=options.max_websockets,
     )

@@ -16,6 +16,7 @@ from zse.serve.openai.conversation import check_chat, conversation_of, echo_of, 
 from zse.serve.openai.logprobs import chat_logprobs, prompt_logprobs
 from zse.serve.openai.protocol import ChatRequest, read_request
 from zse.serve.openai.sampling import work_order
+from zse.serve.preparing import admit, in_turn, num_characters
 from zse.serve.turn import CallArguments, CallOpened, ChoiceEnded, TextPart, Turn
 
 if TYPE_CHECKING:
@@ -41,8 +42,10 @@ async def answer_chat(request: Request, mapping: dict[str, Any]) -> ASGIApp:
     body, ignored = await with_body(request, read_request, mapping, ChatRequest)
     model = state.require_model(body.model)
     check_chat(body)
-    # Rendering and encoding a long conversation takes milliseconds that other streams would feel.
-    plan, order = await asyncio.to_thread(_plan, body, model, request.state)
+    size = await with_body(request, num_characters, mapping)
+    admit(request, num_choices=body.n or 1, size=size)
+    job = partial(_plan, body, model, request.state)
+    plan, order = await in_turn(request, job, size=size)
     turn = Turn(state, model, order, plan)
     kind = "chat.completion.chunk" if body.stream else "chat.completion"
     return await answer(

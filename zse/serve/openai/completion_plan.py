@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from zse.engine.admission import check_text
@@ -14,11 +15,13 @@ from zse.serve.http.fields import check_range
 from zse.serve.openai.logprobs import completion_logprobs, echoed_logprobs, prompt_logprobs
 from zse.serve.openai.protocol import MAX_PROMPTS, CompletionRequest
 from zse.serve.openai.sampling import form_asked_by, work_order
+from zse.serve.preparing import admit, in_turn
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from starlette.datastructures import State
+    from starlette.requests import Request
 
     from zse.engine.output import TokenLogprob
     from zse.engine.reading import PromptReport
@@ -83,16 +86,42 @@ class Plan:
         return sorted(choices, key=_mean_logprob, reverse=True)[: self.num_choices_each]
 
 
-def plan_completion(body: CompletionRequest, model: LoadedModel, call: State) -> Plan:
-    """Check a body and encode its prompts: milliseconds of work for long ones.
+async def plan_completion(request: Request, body: CompletionRequest, model: LoadedModel) -> Plan:
+    """Let a request in and encode its prompts, one in a turn; the last turn makes the plan as well.
 
     Raises:
         BadRequestError: Two fields contradict each other, or one is out of its range.
         UnsupportedParameterError: The model fills no gaps.
         ContextLengthError: A prompt and its answer do not fit.
+        OverloadedError: There is no room.
     """
     _check_fields(body)
-    prompts, end_token_ids = _prompts(body, model)
+    items = _prompt_items(body, model)
+    sizes = [len(item) for item in items]
+    num_choices = len(items) * (body.best_of or body.n or 1)
+    admit(request, num_choices=num_choices, size=sum(sizes) + len(body.suffix or ""))
+    prompts: list[list[int]] = []
+    for item, size in zip(items[:-1], sizes, strict=False):
+        if isinstance(item, list):
+            prompts.append(item)
+        else:
+            job = partial(_encode, item, body, model)
+            prompts.append(await in_turn(request, job, size=size))
+    plan = partial(_plan, body, model, request.state, prompts, items[-1])
+    return await in_turn(request, plan, size=sizes[-1] + len(body.suffix or ""))
+
+
+def _plan(
+    body: CompletionRequest,
+    model: LoadedModel,
+    call: State,
+    prompts: list[list[int]],
+    last: str | list[int],
+) -> Plan:
+    end_token_ids: tuple[int, ...] = ()
+    if body.suffix:
+        last, end_token_ids = _gap(body, model)
+    prompts.append(_encode(last, body, model) if isinstance(last, str) else last)
     if end_token_ids:
         body.stop_token_ids = [*(body.stop_token_ids or ()), *end_token_ids]
     requested = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
@@ -147,50 +176,50 @@ def _query(body: CompletionRequest, *, tells_echo: bool, generates: bool) -> Pro
     return PromptQuery(logprobs=max(asked), generates=generates) if asked else None
 
 
-def _prompts(
-    body: CompletionRequest, model: LoadedModel
-) -> tuple[list[list[int]], tuple[int, ...]]:
-    """Return token ids for each prompt, and what ends its answer besides the model's end tokens."""
+def _prompt_items(body: CompletionRequest, model: LoadedModel) -> list[str | list[int]]:
+    """Return each prompt, a text or token ids, of what is one, a list of ids or a list of either.
+
+    None is so long that it cannot fit, whatever its tokens.
+    """
     prompt = body.prompt
     if prompt is None:
         raise MissingParameterError("prompt")
-    if body.suffix:
-        return _gap(body, model)
+    if body.suffix and not isinstance(prompt, str):
+        raise BadRequestError("'suffix' needs one 'prompt' that is a text.", param="suffix")
     is_one = isinstance(prompt, str) or (prompt and all(isinstance(item, int) for item in prompt))
     items: list[Any] = [prompt] if is_one else list(prompt)
     if not 0 < len(items) <= MAX_PROMPTS:
         raise BadRequestError(
             f"'prompt' holds {len(items)} prompts, expected 1 to {MAX_PROMPTS}.", param="prompt"
         )
-    adds = body.add_special_tokens is not False
-    return [_token_ids(item, model, adds_special=adds) for item in items], ()
+    for item in items:
+        if isinstance(item, str):
+            check_text(item, max_context=model.max_context, param="prompt")
+        elif not isinstance(item, list):
+            raise BadRequestError("'prompt' mixes token ids with texts or lists.", param="prompt")
+    if body.suffix:
+        check_text(body.suffix, max_context=model.max_context, param="suffix")
+    return items
 
 
-def _token_ids(item: str | list[int] | int, model: LoadedModel, *, adds_special: bool) -> list[int]:
-    if isinstance(item, str):
-        check_text(item, max_context=model.max_context, param="prompt")
-        return model.tokenizer.encode(item, add_special_tokens=adds_special)
-    if isinstance(item, list):
-        return item
-    raise BadRequestError("'prompt' mixes token ids with texts or lists.", param="prompt")
+def _encode(text: str, body: CompletionRequest, model: LoadedModel) -> list[int]:
+    adds_special = body.add_special_tokens is not False
+    return model.tokenizer.encode(text, add_special_tokens=adds_special)
 
 
-def _gap(body: CompletionRequest, model: LoadedModel) -> tuple[list[list[int]], tuple[int, ...]]:
+def _gap(body: CompletionRequest, model: LoadedModel) -> tuple[list[int], tuple[int, ...]]:
     """Return the prompt for what stands between ``prompt`` and ``suffix``."""
     from zse.text.fill import fill_form_of, gap_between
 
-    if not isinstance(body.prompt, str):
-        raise BadRequestError("'suffix' needs one 'prompt' that is a text.", param="suffix")
+    assert isinstance(body.prompt, str)
     assert body.suffix is not None
     form = fill_form_of(model.tokenizer)
     if form is None:
         raise UnsupportedParameterError(
             "suffix", f"The model '{model.name}' has no tokens for filling a gap."
         )
-    for name, text in (("prompt", body.prompt), ("suffix", body.suffix)):
-        check_text(text, max_context=model.max_context, param=name)
     gap = gap_between(model.tokenizer, form, body.prompt, body.suffix)
-    return [gap.token_ids], gap.end_token_ids
+    return gap.token_ids, gap.end_token_ids
 
 
 def _mean_logprob(choice: WholeChoice) -> float:

@@ -35,12 +35,8 @@ async def answer_completion(request: Request, mapping: dict[str, Any]) -> ASGIAp
     state = state_of(request)
     body, ignored = await with_body(request, read_request, mapping, CompletionRequest)
     model = state.require_model(body.model)
-    plan = await asyncio.to_thread(plan_completion, body, model, request.state)
-    generation = None
-    if plan.runs:
-        generation = Generation(state, model, plan.order)
-    else:
-        state.refuse_oversized(plan.num_choices)
+    plan = await plan_completion(request, body, model)
+    generation = Generation(state, model, plan.order) if plan.runs else None
     return await answer(
         request,
         body,

@@ -104,6 +104,8 @@ def work_order(
         caller=call.caller,
         asked_priority=body.priority,
         asked_salt=body.cache_salt,
+        deadline=call.deadline,
+        room=call.room,
     )
 
 
