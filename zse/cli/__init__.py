@@ -38,6 +38,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "build-image": ("build_image", "Ship", "Write an OCI image around a model, without Docker."),
     "image": ("image", "Ship", "Look into an image and check it, wherever it is."),
     "deploy": ("deploy", "Ship", "Deploy an image to a platform, plan first."),
+    "doctor": ("doctor", "Machine", "Say what is wrong here, and what mends it."),
     "hardware": ("hardware", "Machine", "Show GPUs, memory, which models fit, what a GPU lacks."),
     "kernels": ("kernels", "Machine", "Build, check and tune GPU kernel packs."),
     "cache": ("cache", "Machine", "Show or empty the cache: models, image layers, kernels."),

@@ -1,0 +1,95 @@
+"""A model: whether it is there, whole, fits, and can be spoken with."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from zse.device.open import cuda_driver_present
+from zse.device.probe import probe
+from zse.device.survey import survey_cuda
+from zse.doctor.findings import Findings, fine, note, problem
+from zse.engine.requirements import facts_of, read_facts
+from zse.errors import TemplateError
+from zse.format.reader import ZSEReader
+from zse.models.memory import estimate_memory
+from zse.models.resolve import (
+    Builtin,
+    LocalFile,
+    RemoteFile,
+    resolve_model,
+)
+from zse.stream.opening import open_remote
+from zse.text.template import load_chat_template
+from zse.text.tokenizer import NoTokenizerError, check_tokenizer
+from zse.units import memory_text, size_text
+
+if TYPE_CHECKING:
+    from zse.format.model_file import ModelFile
+    from zse.models.memory import ModelFacts
+    from zse.settings import Settings
+
+
+def check_model(settings: Settings) -> Findings:
+    """Look at the model that the settings name; its weights are not read."""
+    name, options = settings.serve.model, settings.serve.load
+    with ExitStack() as opened:
+        match resolve_model(name):
+            case LocalFile(path=path):
+                reader: ModelFile = opened.enter_context(ZSEReader(path))
+            case RemoteFile(location=location):
+                reader = opened.enter_context(open_remote(location, settings))
+            case Builtin():
+                yield fine("model", f"{name} ships with zse")
+                return
+            case _:
+                facts = read_facts(name, settings)
+                fix = f"Convert it once, or every machine does: zse convert {name} -o MODEL.zse"
+                yield note(
+                    "model", f"{name} is a checkpoint of the family {facts.spec.family}", fix
+                )
+                yield from _check_memory(facts, options.quant or "int4", settings)
+                return
+        header = reader.header
+        found = f"{name}: {header.architecture}, {header.main_scheme}"
+        yield fine("model", f"{found}, {size_text(reader.size_bytes)}")
+        yield from _check_text(reader, name)
+        yield from _check_memory(facts_of(header), header.main_scheme, settings)
+
+
+def _check_text(reader: ModelFile, name: str) -> Findings:
+    try:
+        check_tokenizer(reader, name)
+    except NoTokenizerError as error:
+        yield problem("tokenizer", error.message, error.hint)
+        return
+    try:
+        load_chat_template(reader)
+    except TemplateError as error:
+        yield note("chat", error.message, error.hint)
+    else:
+        yield fine("chat", "it has a tokenizer and a chat template")
+
+
+def _check_memory(facts: ModelFacts, scheme: str, settings: Settings) -> Findings:
+    """Hold what the model takes against the memory of where it would run."""
+    options = settings.serve.load
+    gpus = [gpu.info for gpu in survey_cuda().gpus] if cuda_driver_present() else []
+    on_gpu = bool(gpus) and options.device.name != "cpu"
+    free = max(gpu.free_bytes for gpu in gpus) if on_gpu else probe().available_memory_bytes
+    if on_gpu and options.device.vram_bytes:
+        free = min(free, options.device.vram_bytes)
+    estimate = estimate_memory(
+        facts,
+        scheme,
+        on_gpu=on_gpu,
+        context_tokens=options.batch.max_context,
+        kv_dtype=options.cache.kv_dtype,
+    )
+    where = "the GPU" if on_gpu else "the machine"
+    found = f"it takes {estimate}; {where} has {memory_text(free)}"
+    if estimate.total_bytes <= free:
+        yield fine("fits", found)
+    else:
+        fix = "Take a smaller --quant or --max-context, a larger machine, or free its memory."
+        yield problem("fits", found, fix)
