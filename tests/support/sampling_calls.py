@@ -57,8 +57,13 @@ class SamplingCall:
         uniforms: Sequence[float] | None = None,
         slots: Sequence[int] | None = None,
         pending: Mapping[int, int] | None = None,
+        masks: torch.Tensor | None = None,
     ) -> None:
-        """Take logits [rows, vocab]; ``pending`` has tokens that only the device knows, by row."""
+        """Take logits [rows, vocab].
+
+        ``pending`` has tokens that only the device knows, by row; ``masks`` is int32
+        [masked rows, ceil(vocab / 32)].
+        """
         self.device = logits.device
         self.num_rows, self.vocab = logits.shape
         assert len(rows) == self.num_rows
@@ -74,6 +79,10 @@ class SamplingCall:
             "uniform": self.floats(drawn if uniforms is None else uniforms),
             "slots": self.integers(self.slots),
         }
+        order = iter(range(len(rows)))
+        places = [next(order) if row.is_masked else -1 for row in rows]
+        self._parameters["mask_row"] = self.integers(places)
+        self._masks = self.integers([]) if masks is None else masks.to(self.device).contiguous()
         self._pending = pending or {}
         entries = adjustment_entries(rows, self._pending.keys())
         self.num_adjustments = len(entries.rows)
@@ -136,6 +145,7 @@ class SamplingCall:
             kind=self.default_kind if kind is None else kind,
             workspace_address=self._workspace.data_ptr() + self._start_bytes,
             outputs=SampledArrays(**{k: v.data_ptr() for k, v in self._outputs.items()}),
+            masks_address=self._masks.data_ptr(),
             num_adjustments=self.num_adjustments,
             tiles=self._tiles,
         )

@@ -26,6 +26,8 @@ GREEDY_BELOW = 1e-5
 """Temperatures below this mean the most likely token."""
 MAX_ALTERNATIVES = 20
 """Alternatives that are reported for each row when log-probabilities are asked for."""
+MASK_BITS = 32
+"""Tokens in a word of a mask: bit i of word w is token 32 * w + i."""
 NUM_BINS = 16
 """Bins into which a pass of the search for a threshold sorts a row's logits."""
 STATE_SIZE = 4

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import interpreted_gpu
 import pytest
+from given_masks import GivenMasks
 from logits import as_tensor
 from penalized_steps import decode_with_penalties
 from random_files import BIASES, LAYER_NORMS, SCALES, write_random_file
@@ -129,6 +130,44 @@ def test_drafts_are_checked_in_one_step(make_pair):
         rows = [greedy(step) for step in (1, 2, 3)]
         (answer,) = runner.execute(StepBatch(chunks=[verify], sampling=[rows]))
         assert [token.token_id for token in answer] == accepted
+    runner.close()
+
+
+def test_masks_are_read_at_the_end_of_a_step_that_was_submitted_before_they_were_known(make_pair):
+    path = make_pair("qwen2", "int8", **SHAPE).path
+    cpu = load_runner(path, load_options(device="cpu", num_blocks=8))
+    runner = open_runner(path)
+    held = SamplingRow(temperature=0.0, is_masked=True)
+    tokens: list[int] = []
+
+    def next_of(prompt: list[int], allowed: set[int]) -> int:
+        logits = as_tensor(cpu.logits(prompt))[-1]
+        return max(sorted(allowed), key=lambda token: float(logits[token]))
+
+    masks = GivenMasks(lambda: [{7, 40, 71}])
+    prompts = [chunk(PROMPT, 0), chunk([9, 9], 0, slot=1, blocks=(1, 3))]
+    first = runner.submit(StepBatch(chunks=prompts, sampling=[[held], [greedy()]], masks=masks))
+    assert masks.num_written == 0
+    first.sample()
+    later = GivenMasks(lambda: [{tokens[0], 50}])
+    pending = [
+        chunk([PENDING_TOKEN], 2, slot=1, blocks=(1, 3)),
+        chunk([PENDING_TOKEN], len(PROMPT)),
+    ]
+    second = runner.submit(StepBatch(chunks=pending, sampling=[[greedy(1)], [held]], masks=later))
+    assert later.num_written == 0
+    free = []
+    for step, row in ((first, 0), (second, 1)):
+        answers = step.wait()
+        tokens.append(answers[row][0].token_id)
+        free.append(answers[1 - row][0].token_id)
+        second.sample()
+    assert (masks.num_written, later.num_written) == (1, 1)
+    assert tokens[0] == next_of(PROMPT, {7, 40, 71})
+    assert tokens[1] == next_of([*PROMPT, tokens[0]], {tokens[0], 50})
+    assert free[0] == next_of([9, 9], set(range(72)))
+    assert free[1] == next_of([9, 9, free[0]], set(range(72)))
+    cpu.close()
     runner.close()
 
 

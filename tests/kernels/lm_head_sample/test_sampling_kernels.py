@@ -216,6 +216,79 @@ def test_log_probabilities_are_those_before_adjustments() -> None:
     torch.testing.assert_close(found.top_logprobs, top.values, rtol=1e-5, atol=1e-5)
 
 
+MASKED = SamplingRow(temperature=0.0, is_masked=True)
+
+
+def random_masks(rows: int, vocab: int, share: float = 0.3) -> torch.Tensor:
+    """Words with random bits, and past the vocabulary all of them: nothing may come of these."""
+    generator = torch.Generator().manual_seed(vocab)
+    words = -(-vocab // 32)
+    bits = torch.rand(rows, words * 32, generator=generator) < share
+    bits[:, 0] = True
+    bits[:, vocab:] = True
+    powers = (2 ** torch.arange(32)).to(torch.int64)
+    values = (bits.view(rows, words, 32) * powers).sum(2)
+    return torch.where(values >= 2**31, values - 2**32, values).to(torch.int32)
+
+
+@pytest.mark.parametrize("vocab", [1, 31, 50, 256, 1000])
+def test_a_mask_leaves_the_tokens_that_it_allows_and_other_rows_alone(vocab: int) -> None:
+    logits, masks = random_logits(3, vocab), random_masks(2, vocab)
+    found = run(logits, MASKED, GREEDY, MASKED, masks=masks)
+    expected = logits.clone()
+    expected[0][cpu_sampling.forbidden(masks[0], vocab)] = NOTHING
+    expected[2][cpu_sampling.forbidden(masks[1], vocab)] = NOTHING
+    torch.testing.assert_close(found.logits, expected, rtol=0, atol=0)
+    assert found.tokens == expected.argmax(1).tolist()
+
+
+def test_what_is_drawn_follows_the_distribution_of_what_is_allowed() -> None:
+    vocab, count = 100, 400
+    logits, masks = random_logits(1, vocab), random_masks(1, vocab)
+    rows = [SamplingRow(temperature=1.3, seed=seed, is_masked=True) for seed in range(count)]
+    found = run(logits.repeat(count, 1), *rows, masks=masks.repeat(count, 1))
+    allowed = logits[0].masked_fill(cpu_sampling.forbidden(masks[0], vocab), NOTHING)
+    expected = kept_probabilities(allowed, temperature=1.3, top_k=0, top_p=1.0, min_p=0.0)
+    drawn = torch.bincount(torch.tensor(found.tokens), minlength=vocab) / count
+    assert not drawn[expected == 0].any()
+    torch.testing.assert_close(drawn.double(), expected, rtol=0, atol=0.1)
+
+
+def test_truncation_keeps_of_what_is_allowed() -> None:
+    vocab = 300
+    logits, masks = random_logits(2, vocab), random_masks(2, vocab)
+    rows = [
+        SamplingRow(is_masked=True, top_k=5),
+        SamplingRow(is_masked=True, temperature=0.9, top_p=0.8),
+    ]
+    found = run(logits, *rows, masks=masks)
+    for kept, values, mask, row in zip(found.kept, logits, masks, rows, strict=True):
+        allowed = values.masked_fill(cpu_sampling.forbidden(mask, vocab), NOTHING)
+        expected = kept_probabilities(
+            allowed, temperature=row.temperature, top_k=row.top_k, top_p=row.top_p, min_p=0.0
+        )
+        assert kept == set(torch.nonzero(expected).flatten().tolist())
+
+
+def test_a_mask_comes_after_penalties_and_log_probabilities_are_of_neither() -> None:
+    vocab = 300
+    logits, masks = random_logits(2, vocab), random_masks(2, vocab)
+    rows = [replace(row, is_masked=True, logprobs=3) for row in PENALTIES[:2]]
+    found = run(logits, *rows, masks=masks)
+    adjusted = [cpu_sampling._adjust(r, row) for r, row in zip(logits, rows, strict=True)]
+    chosen = [
+        int(values.masked_fill(cpu_sampling.forbidden(mask, vocab), NOTHING).argmax())
+        for values, mask in zip(adjusted, masks, strict=True)
+    ]
+    assert found.tokens == chosen
+    logprobs = torch.log_softmax(logits, 1)
+    own = logprobs[torch.arange(2), torch.tensor(chosen)]
+    torch.testing.assert_close(found.logprobs, own, rtol=1e-5, atol=1e-5)
+    top = logprobs.topk(20)
+    assert found.top_tokens.tolist() == top.indices.tolist()
+    torch.testing.assert_close(found.top_logprobs, top.values, rtol=1e-5, atol=1e-5)
+
+
 def test_alternatives_end_where_the_vocabulary_ends_and_ties_go_to_the_lowest_identity() -> None:
     logits = torch.tensor([[1.0, 3.0, 3.0, NOTHING, 2.0]])
     found = run(logits, SamplingRow(temperature=0.0, logprobs=20))
@@ -234,11 +307,13 @@ def test_the_launches_are_few() -> None:
         "truncated": [GREEDY, SamplingRow(min_p=0.1)],
         "logprobs": [GREEDY, SamplingRow(temperature=0.0, logprobs=0)],
         "banned": [GREEDY, SamplingRow(temperature=0.0, banned_token_ids=[1])],
+        "masked": [GREEDY, MASKED],
     }.items():
         launcher = InterpretedLauncher()
-        SamplingCall(logits, rows).run(launcher)
+        SamplingCall(logits, rows, masks=random_masks(2, 64)).run(launcher)
         counts[name] = len(launcher.launched)
-    assert counts == {"greedy": 2, "random": 2, "truncated": 5, "logprobs": 4, "banned": 4}
+    few = {"greedy": 2, "random": 2, "truncated": 5, "logprobs": 4, "banned": 4, "masked": 3}
+    assert counts == few
 
 
 def test_a_vocabulary_beyond_the_kernels_is_refused() -> None:

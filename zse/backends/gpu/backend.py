@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from zse.backends.gpu.forward import Residual, Step
@@ -17,21 +18,23 @@ from zse.backends.gpu.graphs import (
 )
 from zse.backends.gpu.inputs import InputShape
 from zse.backends.gpu.kv_pool import BLOCK_SIZE, KVPool
+from zse.backends.gpu.masked import MaskedStep
 from zse.backends.gpu.operations import GPUOperations
 from zse.backends.gpu.scratch import Scratch
 from zse.backends.gpu.step import StepPlan, plan_step, shape_of, write_inputs
 from zse.backends.gpu.transfers import DeviceRows, ResultRing, StagingRing
-from zse.backends.types import DeviceUsed, logit_rows
+from zse.backends.types import DeviceUsed, logit_rows, mask_bytes
 from zse.kernels.lm_head_sample.arrays import SamplingKind
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from zse.backends.gpu.memory import DeviceMemory
     from zse.backends.gpu.model import DeviceModel
+    from zse.backends.gpu.transfers import PendingResults
     from zse.backends.operations import Forward, PendingStep
     from zse.backends.types import LogitRows, StepBatch
-    from zse.device.gpu import Block, Gpu, Stream
+    from zse.device.gpu import Block, Gpu, GraphExec, Stream
     from zse.kernels.launcher import Launcher
     from zse.models.spec import HeadSpec
 
@@ -56,6 +59,7 @@ class GPUBackend(GPUOperations):
         self._memory = memory
         self._limits = model.limits(memory.cache.num_blocks)
         self._staging = StagingRing(gpu)
+        self._mask_staging = StagingRing(gpu)
         limits = self._limits
         self._result_ring = ResultRing(
             gpu, max_rows=limits.max_sampled, max_slots=limits.max_slots, stream=stream
@@ -73,11 +77,36 @@ class GPUBackend(GPUOperations):
         plan = plan_step(batch, self._limits)
         fits_a_graph = len(plan.decode) <= MAX_BUCKET and len(plan.entries.rows) <= ENTRY_ROOMS[-1]
         if plan.kind == "decode" and fits_a_graph and not plan.wants_hidden:
-            self._replay(plan, forward)
-            return self._result_ring.receive(plan, self._stream)
+            captured = self._replay(plan, forward)
+            if (choice := captured.choice) is None:
+                return self._result_ring.receive(plan, self._stream)
+            replay = partial(choice.launch, self._stream)
+            return MaskedStep(partial(self._choose, plan, captured.masks, replay))
         step = self._begin(plan, self._memory.cache)
         forward(self, step)
-        return self._result_ring.receive(plan, self._stream, self._hidden_of(plan, step))
+        hidden = self._hidden_of(plan, step)
+        if not plan.sampling_kind.masked:
+            return self._result_ring.receive(plan, self._stream, hidden)
+        choose = partial(self.choose, step)
+        return MaskedStep(partial(self._choose, plan, step.scratch.masks, choose, hidden))
+
+    def _choose(
+        self,
+        plan: StepPlan,
+        masks_address: int,
+        choose: Callable[[], None],
+        hidden: DeviceRows | None = None,
+    ) -> PendingResults:
+        """Have the masks of a step written, send them and enqueue what chooses by them."""
+        self._gpu.make_current()
+        row_bytes = mask_bytes(self._limits.vocab_size)
+        length = row_bytes * (1 + max(plan.mask_rows))
+        masks = plan.batch.masks
+        assert masks is not None
+        masks.write(self._mask_staging.acquire(length).address, row_bytes)
+        self._mask_staging.send(masks_address, length, self._stream)
+        choose()
+        return self._result_ring.receive(plan, self._stream, hidden)
 
     def _hidden_of(self, plan: StepPlan, step: Step) -> DeviceRows | None:
         """Return where the head's inputs lie after a pass, if they are asked for."""
@@ -112,13 +141,14 @@ class GPUBackend(GPUOperations):
         # What is told to the host stays in 16 bits.
         return replace(step, quantized=False) if plan.wants_hidden else step
 
-    def _replay(self, plan: StepPlan, forward: Forward) -> None:
+    def _replay(self, plan: StepPlan, forward: Forward) -> CapturedStep:
         bucket = bucket_of(len(plan.decode))
         room = room_for(len(plan.entries.rows))
         captured = self._graph(GraphKey(plan.kind, bucket, plan.sampling_kind, room), forward)
         shape = shape_of(plan, self._limits, bucket=bucket, entry_room=room)
         self._send(plan, shape, captured.inputs.address)
         captured.graph.launch(self._stream)
+        return captured
 
     def _graph(self, key: GraphKey, forward: Forward) -> CapturedStep:
         if key not in self._graphs:
@@ -135,15 +165,21 @@ class GPUBackend(GPUOperations):
         )
         inputs = self._gpu.allocate(shape.length_bytes)
         step = self._step(shape, inputs.address, self._memory.cache, key.sampling)
+        graph = self._recorded(step, lambda step: forward(self, step))
+        choice = self._recorded(step, self.choose) if key.sampling.masked else None
+        return CapturedStep(graph=graph, choice=choice, inputs=inputs, masks=step.scratch.masks)
+
+    def _recorded(self, step: Step, work: Callable[[Step], object]) -> GraphExec:
+        """Return a graph of what some work launches for a step."""
         rehearsal = Rehearsal(self._launcher.device)
-        forward(self, replace(step, launcher=rehearsal))
+        work(replace(step, launcher=rehearsal))
         self._launcher.prepare(*rehearsal.variants)  # a stream that is captured loads no code
         with self._gpu.capture(self._stream) as capture:
-            forward(self, step)
+            work(step)
         graph = capture.graph.instantiate()
         graph.upload(self._stream)
         capture.graph.destroy()
-        return CapturedStep(graph=graph, inputs=inputs, shape=shape)
+        return graph
 
     def _step(self, shape: InputShape, inputs: int, cache: KVPool, sampling: SamplingKind) -> Step:
         return Step(

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from zse.records import record
 
 if TYPE_CHECKING:
-    from zse.backends.gpu.inputs import InputShape
     from zse.backends.types import StepKind
     from zse.device.facts import DeviceFacts
     from zse.device.gpu import Block, GraphExec, Grid
@@ -64,6 +63,10 @@ class CapturedStep:
     """A step that can be repeated."""
 
     graph: GraphExec
+    """All of it or, of a step with masks, what it does before they are known."""
+    choice: GraphExec | None
+    """What it does with them."""
     inputs: Block
     """Where it reads its inputs."""
-    shape: InputShape
+    masks: int
+    """Address that it reads masks from."""

@@ -195,9 +195,15 @@ class GPUOperations:
         self._multiply(step, weight, output, step.scratch.logits, max_splits=1)
 
     def lm_head_sample(self, step: Step, residual: Residual, head: HeadSpec) -> None:
+        """Choose tokens, or only write the logits of a step with masks, which come later."""
         if not step.shape.wanted:
             return
         self.write_logits(step, residual, head)
+        if not step.sampling.masked:
+            self.choose(step)
+
+    def choose(self, step: Step) -> None:
+        """Choose tokens by the logits of a step, and by its masks if it has any."""
         sample(
             step.launcher,
             step.scratch.logits,
@@ -205,6 +211,7 @@ class GPUOperations:
             vocab=self._model.spec.vocab_size,
             arrays=step.inputs.sampling,
             kind=step.sampling,
+            masks_address=step.scratch.masks,
             num_adjustments=step.shape.entries,
             workspace_address=step.scratch.sampling,
             outputs=self._results,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from zse.backends.gpu.graphs import MAX_BUCKET, bucket_of
 from zse.backends.gpu.inputs import InputShape
 from zse.backends.gpu.scratch import ScratchSizes, activation_bytes
+from zse.backends.types import mask_bytes
 from zse.kernels.attention.launch import decode_counters_bytes, decode_partials_bytes, decode_splits
 from zse.kernels.layout import HeadShape
 from zse.kernels.linear.plan import plan_linear
@@ -131,6 +132,7 @@ class StepPlans:
             attention=self._attention_bytes(shape.decode_rows),
             weights=WIDENED_BYTES if widened else 0,
             logits=wanted * model.vocab_size * 4,
+            masks=wanted * mask_bytes(model.vocab_size),
             sampling=workspace_bytes(wanted, model.vocab_size) if wanted else 0,
         )
 

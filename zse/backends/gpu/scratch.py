@@ -37,6 +37,8 @@ class ScratchSizes:
     weights: int
     """Weights widened to 16 bits for prefill."""
     logits: int
+    masks: int
+    """Which tokens may come, a bit each."""
     sampling: int
 
     def offsets(self) -> tuple[Mapping[str, int], int]:
@@ -64,6 +66,7 @@ class Scratch:
         self.weights = address + offsets["weights"]
         self.weights_bytes = sizes.weights
         self.logits = address + offsets["logits"]
+        self.masks = address + offsets["masks"]
         self.sampling = address + offsets["sampling"]
 
     def plain(self, rows: int, columns: int, *, first_row: int = 0) -> Plain:

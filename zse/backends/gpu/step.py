@@ -8,6 +8,7 @@ block of their own and sample into a slot of their own.
 
 from __future__ import annotations
 
+import itertools
 from array import array
 from typing import TYPE_CHECKING
 
@@ -62,6 +63,8 @@ class StepPlan:
     """How each of these is sampled."""
     sampling_kind: SamplingKind
     entries: AdjustmentEntries
+    mask_rows: Sequence[int]
+    """Number of the mask of each sampled row, in the order of the batch; -1 for none."""
     wants_logits: bool
     """Whether the rows for the head are those of chunks that want logits, not the sampled ones."""
     wants_hidden: bool
@@ -103,6 +106,7 @@ def plan_step(batch: StepBatch, limits: StepLimits) -> StepPlan:
         sampling=rows,
         sampling_kind=SamplingKind.of(rows, limits.vocab_size),
         entries=adjustment_entries(rows, _pending_rows(chunks, sampled)),
+        mask_rows=_mask_rows(sampling, order),
         wants_logits=any(chunk.wants_logits for chunk in chunks),
         wants_hidden=any(row.wants_hidden for row in rows),
     )
@@ -233,6 +237,8 @@ def _write_sampling(
         writer.integers(arrays.top_k, [row.top_k for row in rows] + [0] * padding)
         writer.floats(arrays.top_p, [row.top_p for row in rows] + [1.0] * padding)
         writer.floats(arrays.min_p, [row.min_p for row in rows] + [0.0] * padding)
+    if plan.sampling_kind.masked:
+        writer.integers(arrays.mask_row, [*plan.mask_rows, *[-1] * padding])
     if plan.sampling_kind.adjusted:
         _write_adjustments(writer, plan.entries, shape)
 
@@ -268,6 +274,13 @@ def _write_adjustments(writer: InputWriter, entries: AdjustmentEntries, shape: I
 def _pending_rows(chunks: Sequence[SequenceChunk], sampled: Sequence[int]) -> set[int]:
     """Return the sampled rows whose newest token only the device knows."""
     return {row for row, i in enumerate(sampled) if chunks[i].token_ids[0] == PENDING_TOKEN}
+
+
+def _mask_rows(sampling: Sequence[Sequence[SamplingRow]], order: list[int]) -> list[int]:
+    """Return the number of each row's mask for chunks in some order; masks keep the batch's."""
+    numbers = itertools.count()
+    found = [[next(numbers) if row.is_masked else -1 for row in rows] for rows in sampling]
+    return [number for chunk in order for number in found[chunk]]
 
 
 def _kind_of(batch: StepBatch) -> StepKind:

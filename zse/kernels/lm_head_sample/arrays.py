@@ -67,6 +67,8 @@ class SamplingArrays:
     """Read with ``run_length``, as are the next two."""
     presence: Floats = floats("rows")
     frequency: Floats = floats("rows")
+    mask_row: Integers = integers("rows")
+    """Which mask says what tokens may come; -1 for none. Read with ``SamplingKind.masked``."""
 
 
 @record
@@ -108,6 +110,9 @@ class Workspace:
     list_tokens: int = integers("candidates")
     best_values: int = floats("block_alternatives")
     best_tokens: int = integers("block_alternatives")
+    model_max: int = floats("blocks")
+    """Of the logits as the model gave them, as is ``model_mass``."""
+    model_mass: int = floats("blocks")
 
 
 @record
@@ -121,6 +126,8 @@ class SamplingKind:
     logprobs: bool = False
     adjusted: bool = False
     """Some row has penalties, biases or bans."""
+    masked: bool = False
+    """Some row has a mask."""
 
     @classmethod
     def of(cls, rows: Iterable[SamplingRow], vocab: int) -> SamplingKind:
@@ -132,4 +139,5 @@ class SamplingKind:
             truncated=any(row.is_truncated(vocab) for row in drawn),
             logprobs=any(row.logprobs is not None for row in rows),
             adjusted=any(row.is_adjusted for row in rows),
+            masked=any(row.is_masked for row in rows),
         )

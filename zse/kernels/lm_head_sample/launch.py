@@ -1,9 +1,9 @@
 """From rows of logits to tokens, on the device.
 
 Launches: 2 for greedy rows and for draws from the whole distribution, 5 with truncation (top_k,
-top_p, min_p in any mixture of rows), 2 more for log-probabilities, 2 or 3 for adjustments. Nothing
-depends on values, so the launches of a kind, a number of rows and room for so many adjustments can
-be captured in a graph; entries that are not needed name no token.
+top_p, min_p in any mixture of rows), 2 more for log-probabilities, 2 or 3 for adjustments, 1 for
+masks. Nothing depends on values, so the launches of a kind, a number of rows and room for so many
+adjustments can be captured in a graph; entries that are not needed name no token.
 
 A seed repeats a draw on the same kind of backend. The CPU backend walks the kept tokens from the
 likeliest, these kernels by identity: the same distribution, other tokens for the same seed.
@@ -18,6 +18,7 @@ from zse.kernels.lm_head_sample.variants import (
     Tiles,
     adjust_variant,
     logprob_variants,
+    mask_variant,
     pending_variant,
     pick_variant,
     statistics_variant,
@@ -44,18 +45,20 @@ def sample(
     kind: SamplingKind,
     workspace_address: int,
     outputs: SampledArrays,
+    masks_address: int = 0,
     num_adjustments: int = 0,
     tiles: Tiles = TILES,
 ) -> None:
     """Choose one token for each row.
 
     Args:
-        logits_address: fp32 [rows, vocab], any vocab. Adjustments change it in place; with
-            ``kind.logprobs`` they are taken back at the end.
+        logits_address: fp32 [rows, vocab], any vocab. Adjustments and masks change it in place;
+            with ``kind.logprobs`` adjustments are taken back at the end.
         rows: Rows, of padding included.
         arrays: Parameters of each row.
         workspace_address: ``workspace_bytes(rows, vocab)`` bytes, 16-byte aligned. Nothing in it
             needs to be set, nothing stays.
+        masks_address: i32 [masks, ceil(vocab / 32)], 16-byte aligned; read with ``kind.masked``.
         num_adjustments: Entries in ``arrays``; read only with ``kind.adjusted``.
 
     Raises:
@@ -68,6 +71,7 @@ def sample(
         **vars(outputs),
         "logits": logits_address,
         "chosen": outputs.tokens,
+        "masks": masks_address,
         "vocab": vocab,
         "num_blocks": num_blocks,
         "num_entries": num_adjustments,
@@ -91,9 +95,14 @@ def _launches(
     """Yield the kernels of a kind in their order, each with its programs."""
     adjusted = kind.adjusted and num_adjustments > 0
     truncated = kind.random and kind.truncated
+    alternatives, logprobs = logprob_variants(tiles, aligned=aligned)
+    if kind.logprobs:
+        yield alternatives, by_block  # of the logits as the model gave them
     if adjusted:
         yield pending_variant(), by_row
         yield _adjustment(num_adjustments, restore=False)
+    if kind.masked:
+        yield mask_variant(tiles), by_block
     form = statistics_variant(tiles, aligned=aligned, random=kind.random, truncated=truncated)
     yield form, by_block
     if truncated:
@@ -105,9 +114,7 @@ def _launches(
     if kind.logprobs:
         if adjusted:
             yield _adjustment(num_adjustments, restore=True)
-        alternatives, logprobs = logprob_variants(tiles, aligned=aligned)
-        yield alternatives, by_block
-        yield logprobs, by_row
+        yield logprobs, by_row  # the chosen token is none of those that a mask left out
 
 
 def _adjustment(num_entries: int, *, restore: bool) -> tuple[Variant, Grid]:

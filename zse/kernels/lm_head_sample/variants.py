@@ -18,7 +18,7 @@ from zse.records import record
 _FOLDER = "zse.kernels.lm_head_sample"
 _ENTRIES = 1024
 
-_ELEMENTS = {"logits": "fp32", "chosen": "i32"} | {
+_ELEMENTS = {"logits": "fp32", "chosen": "i32", "masks": "i32"} | {
     array.name: array.metadata["element"]
     for arrays in (SamplingArrays, SampledArrays, Workspace)
     for array in fields(arrays)
@@ -96,6 +96,7 @@ PENDING = _kernel(
     "repetition presence frequency",
     (),
 )
+MASK = _kernel("mask", "mask_logits", "logits masks mask_row", ("vocab",))
 STATISTICS = _both(
     "sample", "block_statistics", f"logits temperature {_BLOCKS} block_min block_count"
 )
@@ -125,12 +126,12 @@ DRAW = _kernel(
 ALTERNATIVES = _both(
     "logprobs",
     "block_alternatives",
-    "logits block_max block_mass best_values best_tokens",
+    "logits model_max model_mass best_values best_tokens",
 )
 LOGPROBS = _kernel(
     "logprobs",
     "row_logprobs",
-    "logits chosen block_max block_mass best_values best_tokens logprobs top_tokens top_logprobs",
+    "logits chosen model_max model_mass best_values best_tokens logprobs top_tokens top_logprobs",
 )
 
 
@@ -144,6 +145,12 @@ def adjust_variant(*, restore: bool) -> Variant:
 def pending_variant() -> Variant:
     """Return the form that counts a token which only the device knows."""
     return variant(PENDING, num_warps=4, CHUNK=_ENTRIES)
+
+
+@cache
+def mask_variant(tiles: Tiles) -> Variant:
+    """Return the form that leaves only the tokens that may come."""
+    return variant(MASK, num_warps=tiles.block_warps, BLOCK=tiles.block)
 
 
 @cache
@@ -204,6 +211,7 @@ def logprob_variants(tiles: Tiles, *, aligned: bool) -> tuple[Variant, Variant]:
 def variants_of(tiles: Tiles) -> tuple[Variant, ...]:
     """Return every form that ``sample`` may launch with these tiles."""
     found = [pending_variant(), *(adjust_variant(restore=restore) for restore in (False, True))]
+    found.append(mask_variant(tiles))
     found += [pick_variant(tiles, random=random) for random in (False, True)]
     for aligned in (False, True):
         for random, truncated in ((False, False), (True, False), (True, True)):

@@ -22,8 +22,8 @@ def best_of(values, tokens):
 @triton.jit
 def block_alternatives(
     logits,
-    block_max,
-    block_mass,
+    model_max,
+    model_mass,
     best_values,
     best_tokens,
     vocab,
@@ -44,8 +44,8 @@ def block_alternatives(
     tokens = tl.where(offsets < vocab, offsets, NOTHING)
     largest = tl.max(values, axis=0)
     origin = tl.where(largest > float("-inf"), largest, 0.0)
-    tl.store(block_max + place, largest)
-    tl.store(block_mass + place, tl.sum(tl.exp(values - origin), axis=0))
+    tl.store(model_max + place, largest)
+    tl.store(model_mass + place, tl.sum(tl.exp(values - origin), axis=0))
     for rank in range(ALTERNATIVES):
         value, token = best_of(values, tokens)
         tl.store(best_values + place * ALTERNATIVES + rank, value)
@@ -59,8 +59,8 @@ def block_alternatives(
 def row_logprobs(
     logits,
     chosen,
-    block_max,
-    block_mass,
+    model_max,
+    model_mass,
     best_values,
     best_tokens,
     logprobs,
@@ -78,8 +78,8 @@ def row_logprobs(
     blocks = tl.arange(0, MAX_BLOCKS)
     inside = blocks < num_blocks
     place = row * num_blocks
-    maxima = tl.load(block_max + place + blocks, mask=inside, other=float("-inf"))
-    masses = tl.load(block_mass + place + blocks, mask=inside, other=0.0)
+    maxima = tl.load(model_max + place + blocks, mask=inside, other=float("-inf"))
+    masses = tl.load(model_mass + place + blocks, mask=inside, other=0.0)
     largest = tl.max(maxima, axis=0)
     origin = tl.where(largest > float("-inf"), largest, 0.0)
     total = origin + tl.log(tl.sum(masses * tl.exp(maxima - origin), axis=0))
