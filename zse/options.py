@@ -332,6 +332,9 @@ class AccessOptions(_Checked):
         "", "API keys with commas between them; admin:KEY is one of an admin", is_secret=True
     )
     api_keys_file: str = described("", "A mounted secret that holds API keys", unset="none")
+    limits_storage: str = described(
+        "", "Where replicas count together what a key uses: redis://HOST:PORT/DB", unset="nowhere"
+    )
 
 
 @record

@@ -28,7 +28,8 @@ IMAGE_PACKAGES = {
     "runc": "runc",
     "bubblewrap": "bwrap",
 }
-ALL_PACKAGES = S3_PACKAGES | IMAGE_PACKAGES
+REDIS_PACKAGES = {"redis-server": "redis-server"}
+ALL_PACKAGES = S3_PACKAGES | IMAGE_PACKAGES | REDIS_PACKAGES
 # Services live in /usr/sbin, which is not on every user's PATH.
 SEARCH_PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
 

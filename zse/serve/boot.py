@@ -165,6 +165,7 @@ class ServerProcess:
         self._state.ledger.mark("answering")
         beside = [asyncio.create_task(self._watch_engine()), asyncio.create_task(self._warm())]
         await server.serve(sockets=[listener])
+        await self._state.access.close()
         for task in beside:
             task.cancel()
 

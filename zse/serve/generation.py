@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from zse.errors import EngineError
 from zse.records import record
-from zse.serve.access.caller import ANYBODY, Caller
+from zse.serve.access.account import Account
 from zse.serve.history import RequestFact
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from zse.engine.output import Delta, TokenLogprob
     from zse.engine.reading import PromptQuery, PromptReport
     from zse.engine.request import SamplingParams
+    from zse.serve.access.caller import Caller
+    from zse.serve.access.windows import Charge
     from zse.serve.admission import Room
     from zse.serve.history import Outcome
     from zse.serve.state import AppState, LoadedModel
@@ -46,7 +48,8 @@ class WorkOrder:
     """The form that the answers are held to."""
     query: PromptQuery | None = None
     """What is to be told of each prompt."""
-    caller: Caller = ANYBODY
+    account: Account = field(default_factory=Account)
+    """Whose it is, and what is told of it at the end."""
     asked_priority: int | None = None
     """As the body has it; the caller decides what becomes of it, and of the salt."""
     asked_salt: str | None = None
@@ -54,6 +57,10 @@ class WorkOrder:
     """When it must be complete, on the loop's clock."""
     room: Room | None = None
     """Taken before the prompts were read; None where it is taken when the work begins."""
+
+    @property
+    def caller(self) -> Caller:
+        return self.account.caller
 
 
 @dataclass
@@ -86,6 +93,7 @@ class Generation:
         """What was asked of the prompts that have been read so far."""
         self._outcome: Outcome = "aborted"
         self._first_token_ms: float | None = None
+        self._charge: Charge | None = None
 
     @property
     def cached_tokens(self) -> int:
@@ -120,11 +128,12 @@ class Generation:
         """Yield ``(choice index, delta)`` until every choice has ended.
 
         Raises:
-            OverloadedError: The queue is full; nothing was started.
+            RateLimitError: The caller has no tokens left; nothing was started.
+            OverloadedError: The queue is full; likewise.
             DeadlineError: The order's deadline came first.
             EngineError: The engine gave up on a choice.
         """
-        room = self._room()
+        room = await self._begin()
         self._state.num_answering += 1
         started = last = time.perf_counter()
         metrics = self._state.metrics
@@ -150,7 +159,23 @@ class Generation:
         finally:
             room.close()
             self._state.num_answering -= 1
+            self._end_account()
             self._report(time.perf_counter() - started)
+
+    async def _begin(self) -> Room:
+        """Charge the caller for what it may use, and take the room for it."""
+        order = self._order
+        each = order.params.max_tokens or self._model.max_context
+        self._charge = await order.account.begin(
+            self._model.name,
+            prompt_tokens=self.prompt_tokens,
+            most_tokens=self.prompt_tokens + self._num_choices * each,
+        )
+        try:
+            return self._room()
+        except BaseException:
+            order.account.end(self._charge, prompt_tokens=0, completion_tokens=0)
+            raise
 
     def _room(self) -> Room:
         """Take the room over that was taken for this work, or take it now."""
@@ -159,6 +184,13 @@ class Generation:
             room = self._state.admit(self._num_choices)
         room.use(self.prompt_tokens)
         return room
+
+    def _end_account(self) -> None:
+        self._order.account.end(
+            self._charge,
+            prompt_tokens=self.prompt_tokens,
+            completion_tokens=self.completion_tokens,
+        )
 
     def _count(self, prompt_index: int, delta: Delta) -> None:
         self.completion_tokens += len(delta.token_ids)

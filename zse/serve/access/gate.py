@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from starlette._utils import get_route_path
 
+from zse.serve.access.account import Account
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -30,7 +32,7 @@ _MAX_SHOWN = 4
 
 
 class Gate:
-    """Puts the caller into ``scope["state"]["caller"]``, or answers 401 or 403.
+    """Puts ``caller`` and ``account`` into the scope's state, or answers 401 or 403.
 
     Args:
         access: Decides.
@@ -48,7 +50,8 @@ class Gate:
             shown += _secrets_of_protocols(scope)
             send = _answering(scope, send)
         decision = self._access.decide(get_route_path(scope), shown[:_MAX_SHOWN])
-        scope.setdefault("state", {})["caller"] = decision.caller
+        account = Account(decision.caller)
+        scope.setdefault("state", {}).update(caller=decision.caller, account=account)
         if decision.refusal is None:
             await self.app(scope, receive, send)
         elif scope["type"] == "http" or "websocket.http.response" in scope.get("extensions", {}):

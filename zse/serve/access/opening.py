@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zse.errors import RefusedError, ZSEError
+from zse.errors import BadSettingError, RefusedError, ZSEError, needing
 from zse.records import record
 from zse.serve.access.key_file import FILE_NAME, KeyFile
 from zse.serve.access.keyring import Keyring, SecretFile, parse_secrets
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from zse.settings import Settings
 
 FIRST_KEY = "first"
+_STORAGES = frozenset({"redis", "rediss", "unix"})
 
 
 @record
@@ -39,16 +40,34 @@ def open_access(settings: Settings, *, is_local: bool) -> OpenedAccess:
         ZSEError: A key, or a file of keys, cannot be trusted or understood.
     """
     options = settings.serve.access
+    if options.limits_storage:
+        _check_storage(options.limits_storage)
     file, mounted = key_file_of(settings), options.api_keys_file
     keyring = Keyring(
         fixed=parse_secrets(options.api_keys, "environment"),
         secret_file=SecretFile(Path(mounted)) if mounted else None,
         key_file=file,
     )
-    access = Access(keyring, is_local=is_local, is_public=options.public)
+    access = Access(
+        keyring,
+        is_local=is_local,
+        is_public=options.public,
+        limits_storage=options.limits_storage,
+    )
     if is_local or options.public or keyring.keys():
         return OpenedAccess(access=access)
     return OpenedAccess(access=access, notice=_make_first_key(keyring, file))
+
+
+def _check_storage(url: str) -> None:
+    scheme, separator, _ = url.partition("://")
+    if not separator or scheme not in _STORAGES:
+        raise BadSettingError(
+            f"limits_storage names no Redis: it begins with {scheme[:20]!r}",
+            hint="Write redis://HOST:6379/0.",
+        )
+    with needing("redis", "limits_storage"):
+        import redis  # noqa: F401 - here, not with the first request of a limited key
 
 
 def _make_first_key(keyring: Keyring, file: KeyFile) -> str:

@@ -7,7 +7,9 @@ even then.
 
 from __future__ import annotations
 
+import asyncio
 import time
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from zse.errors import ZSEError
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
     from zse.serve.access.caller import Caller, Scope
     from zse.serve.access.keyring import Keyring
+    from zse.serve.access.limits import Limits
 
 _HOW = "Send the header 'Authorization: Bearer KEY' or 'X-API-Key: KEY'."
 
@@ -54,6 +57,7 @@ class Access:
         keyring: The keys that exist.
         is_local: The listener is reachable from this machine only.
         is_public: A gate in front of the listener guards it.
+        limits_storage: Where limits are counted; empty in this process.
         now: Unix seconds.
     """
 
@@ -63,6 +67,7 @@ class Access:
         *,
         is_local: bool,
         is_public: bool = False,
+        limits_storage: str = "",
         now: Callable[[], float] = time.time,
     ) -> None:
         self.keyring = keyring
@@ -70,12 +75,27 @@ class Access:
         self._nobody = ANYBODY if is_local else STRANGER
         self._is_local = is_local
         self._now = now
+        self._limits_storage = limits_storage
+        self._limits: Limits | None = None
 
     @property
     def asks_for_key(self) -> bool:
         if self._is_guarded:
             return bool(self.keyring.keys()) and self.keyring.is_enabled
         return True
+
+    async def limits(self) -> Limits:
+        """Return what counts, imported when the first limited key is shown."""
+        if self._limits is not None:
+            return self._limits
+        module = await asyncio.to_thread(import_module, "zse.serve.access.limits")
+        if self._limits is None:  # else another request was first
+            self._limits = module.Limits(self._limits_storage, now=self._now)
+        return self._limits
+
+    async def close(self) -> None:
+        if self._limits is not None:
+            await self._limits.close()
 
     def decide(self, path: str, shown: Sequence[bytes]) -> Decision:
         """Decide about a request for a path that shows some secrets; the first good one counts."""
@@ -88,9 +108,9 @@ class Access:
             if decision.refusal is None:
                 return decision
             refusals.append(decision)
-        if self.asks_for_key or not (self._is_local or needed != "admin"):
-            return refusals[0] if refusals else self._unknown(needed, is_shown=bool(shown))
-        return Decision(caller=self._nobody)
+        if not self.asks_for_key and (path == METRICS_PATH or self._nobody.may(needed)):
+            return Decision(caller=self._nobody)
+        return refusals[0] if refusals else self._unknown(needed, is_shown=bool(shown))
 
     def _of_secret(self, secret: bytes, needed: Scope) -> Decision:
         key = self.keyring.find(secret)

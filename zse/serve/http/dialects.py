@@ -27,6 +27,10 @@ _ANTHROPIC_KINDS = {
 }
 
 
+_LIMITED = frozenset({"requests", "tokens"})
+"""Types of errors that say which limit of a key was met."""
+
+
 class ErrorDetail(msgspec.Struct, kw_only=True):
     """What is inside ``error``; all four keys are always written."""
 
@@ -40,6 +44,8 @@ class ErrorBody(msgspec.Struct, kw_only=True):
     """The body of every answer that is not 2xx."""
 
     error: ErrorDetail
+    detail: str | msgspec.UnsetType = msgspec.UNSET
+    """The message again where a key's limit was met, as servers made with FastAPI have it."""
 
 
 class AnthropicDetail(msgspec.Struct, kw_only=True):
@@ -73,7 +79,8 @@ class Dialect:
 
 
 def _openai_error(status: int, detail: ErrorDetail, request_id: str) -> bytes:  # noqa: ARG001
-    return msgspec.json.encode(ErrorBody(error=detail))
+    again = detail.message if detail.type in _LIMITED else msgspec.UNSET
+    return msgspec.json.encode(ErrorBody(error=detail, detail=again))
 
 
 def _anthropic_error(status: int, detail: ErrorDetail, request_id: str) -> bytes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from zse.serve.access.gate import Gate
+from zse.serve.access.limited import Limited
 from zse.serve.http.bodies import BoundedBody
 from zse.serve.http.deadlines import Deadlines
 from zse.serve.http.errors import error_response
@@ -36,6 +37,7 @@ def in_shell(
         origins=frozenset(options.cors_origins),
         max_open=options.max_websockets,
     )
+    app = Limited(app, access=state.access, refuse=error_response)
     app = Gate(app, access=state.access, refuse=error_response)
     if allowed_hosts is not None:
         app = AllowedHosts(app, hosts=allowed_hosts)

@@ -101,7 +101,7 @@ def work_order(
         params=params,
         grammar=None if form is None else model.engine.grammars.compile(form),
         query=query,
-        caller=call.caller,
+        account=call.account,
         asked_priority=body.priority,
         asked_salt=body.cache_salt,
         deadline=call.deadline,
