@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from zse.errors import ZSEError
@@ -86,11 +85,9 @@ class Access:
 
     async def limits(self) -> Limits:
         """Return what counts, imported when the first limited key is shown."""
-        if self._limits is not None:
-            return self._limits
-        module = await asyncio.to_thread(import_module, "zse.serve.access.limits")
-        if self._limits is None:  # else another request was first
-            self._limits = module.Limits(self._limits_storage, now=self._now)
+        if self._limits is None:
+            made = await asyncio.to_thread(_make_limits, self._limits_storage, self._now)
+            self._limits = self._limits or made  # another request may have been first
         return self._limits
 
     async def close(self) -> None:
@@ -133,6 +130,12 @@ class Access:
         else:
             refusal = InvalidKeyError(f"No API key was provided. {_HOW}")
         return Decision(caller=STRANGER, refusal=refusal)
+
+
+def _make_limits(storage: str, now: Callable[[], float]) -> Limits:
+    from zse.serve.access.limits import Limits
+
+    return Limits(storage, now=now)
 
 
 def _out_of_scope(name: str, scope: Scope, needed: Scope) -> ScopeError:
