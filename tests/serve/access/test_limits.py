@@ -267,8 +267,8 @@ def test_tokens_that_are_not_there_are_refused_before_the_engine_works(
 def test_a_request_that_the_queue_refused_costs_no_tokens(guarded, add_key, state):
     headers = headers_of(add_key(tokens_per_minute=300))
     call = guarded()
-    state.in_flight = state.max_admitted
+    room = state.admit(state.max_admitted)
     assert chat(call, headers, max_tokens=50).json()["error"]["type"] == "rate_limit_error"
-    state.in_flight = 0
+    room.close()
     left = call("GET", MODELS, headers=headers).headers["x-ratelimit-remaining-tokens"]
     assert left == "300"

@@ -85,9 +85,15 @@ class Access:
 
     async def limits(self) -> Limits:
         """Return what counts, imported when the first limited key is shown."""
+        if self._limits is not None:
+            return self._limits
+        made = await asyncio.to_thread(_make_limits, self._limits_storage, self._now)
+        return self._keep(made)
+
+    def _keep(self, made: Limits) -> Limits:
+        """Keep what counts from now on: what was made first."""
         if self._limits is None:
-            made = await asyncio.to_thread(_make_limits, self._limits_storage, self._now)
-            self._limits = self._limits or made  # another request may have been first
+            self._limits = made
         return self._limits
 
     async def close(self) -> None:
