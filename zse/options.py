@@ -34,6 +34,7 @@ TOOL_PARSERS = (
 )
 REASONING_PARSERS = ("auto", "none", "think", "mistral", "seed", "granite")
 LOG_FORMATS = ("auto", "text", "json")
+POOLINGS = ("auto", "last", "mean")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 MAX_PORT = 65535
 MAX_TIMEOUT_SECONDS = 86_400.0
@@ -431,6 +432,12 @@ class ServeOptions(_Checked):
         0.0, "Memory for all models on a CPU together", unit="GiB", unset="what is available"
     )
     load: LoadOptions = LoadOptions()
+    pooling: str = described(
+        "auto",
+        "Which hidden states make the vector of a text, the last token's or the mean of all; auto "
+        "is what the model's files say, else last",
+        choices=POOLINGS,
+    )
     max_queue: int = described(256, "Answers that may wait before new requests get 429")
     resumable_streams: int = described(
         64, "Streams that can be resumed at once; each keeps up to 2 MiB of events"

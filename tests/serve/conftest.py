@@ -13,11 +13,14 @@ from pathlib import Path
 
 import httpx
 import pytest
+from bytes_model import bytes_model, loaded
 
 from zse.serve.app import create_app
 from zse.serve.ledger import Ledger
 from zse.serve.state import AppState
 from zse.settings import subprocess_environment
+
+__all__ = ["bytes_model", "loaded"]
 
 SCRIPT = Path(__file__).parent / "scripted_server.py"
 ROOT = str(Path(__file__).parents[2])
@@ -272,3 +275,9 @@ def make_caller(state, runner, scripted):
         return Caller(state, runner, **options)
 
     return make
+
+
+@pytest.fixture
+def real(make_caller, loaded):
+    """Calls an application in this process over a real engine."""
+    return make_caller(loaded)

@@ -31,6 +31,7 @@ from zse.serve.openai.chat import answer_chat, create_chat_completion
 from zse.serve.openai.completions import answer_completion, create_completion
 from zse.serve.openai.models import get_model, list_models
 from zse.serve.openai.protocol import ChatRequest, CompletionRequest
+from zse.serve.text_routes import TEXT_ROUTES
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -98,6 +99,7 @@ HOT_ROUTES = (
         method="DELETE",
         answers={"204": "Ended"},
     ),
+    *TEXT_ROUTES,
     HotRoute(path="/v1/models", handler=list_models, summary="List the models."),
     HotRoute(path="/v1/models/{model:path}", handler=get_model, summary="Describe one model."),
     HotRoute(path="/health", handler=ready, summary="Readiness.", answers=_READY),

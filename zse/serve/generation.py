@@ -84,6 +84,10 @@ class Generation:
         self._model = model
         self._order = order
         self._num_choices = len(order.prompts) * order.params.n
+        self._num_admitted = self._num_choices
+        if order.query is not None and not order.query.generates:
+            # What is only read is done soon: more of it than runs at once takes no more room.
+            self._num_admitted = min(self._num_choices, state.max_running)
         self.prompt_tokens = sum(len(prompt) for prompt in order.prompts)
         self.completion_tokens = 0
         self.reasoning_tokens = 0
@@ -181,7 +185,7 @@ class Generation:
         """Take the room over that was taken for this work, or take it now."""
         room = self._order.room
         if room is None or not room.is_open:
-            room = self._state.admit(self._num_choices)
+            room = self._state.admit(self._num_admitted)
         room.use(self.prompt_tokens)
         return room
 

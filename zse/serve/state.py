@@ -53,6 +53,8 @@ class LoadedModel:
     """``system_fingerprint``: changes when the weights, their quantization or the code change."""
     created: int
     """Unix seconds, for /v1/models."""
+    vector_size: int = 0
+    """Numbers in the vector of a text."""
     sampling_defaults: Mapping[str, float] = field(default_factory=dict)
     """From the model's generation_config.json; a request's own values win."""
     details: Mapping[str, Any] = field(default_factory=dict)

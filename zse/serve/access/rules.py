@@ -26,6 +26,7 @@ _PATHS: dict[str, Scope] = {
     "/detokenize": "inference",
     "/tokenizer_info": "inference",
     "/rerank": "inference",
+    "/v2/rerank": "inference",
     "/ws/chat": "inference",
 }
 _FOLDERS: dict[str, Scope] = {"/v1/": "inference", "/api/stats": "metrics"}

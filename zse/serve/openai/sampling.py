@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from zse.engine import admission
 from zse.engine.admission import LONGEST_TOKEN_CHARACTERS
@@ -26,6 +26,15 @@ if TYPE_CHECKING:
 
 MAX_SALT_CHARACTERS = 128
 MAX_BAD_WORDS = 64
+
+
+class Asked(Protocol):
+    """What every body may ask for besides an answer."""
+
+    priority: int | None
+    cache_salt: str | None
+
+
 _SAME = {each.name for each in fields(SamplingParams)} & set(GenerationFields.__struct_fields__)
 """What a body calls as the engine does."""
 
@@ -109,6 +118,51 @@ def work_order(
     )
 
 
+def read_order(
+    body: Asked,
+    model: LoadedModel,
+    call: State,
+    prompts: Sequence[Sequence[int]],
+    *,
+    query: PromptQuery,
+    param: str,
+) -> WorkOrder:
+    """Return what is to be told of prompts, where nothing is generated.
+
+    Args:
+        body: Its types and ranges are checked.
+        model: What is to read them.
+        call: Which call it is, whose, and when it came.
+        prompts: Token ids of each prompt.
+        query: What is to be told of each.
+        param: Name of the field that held the prompts, at fault in an overflow.
+
+    Raises:
+        InvalidParameterError: A token id is out of range.
+        ContextLengthError: A prompt does not fit.
+    """
+    params = SamplingParams(temperature=0.0, max_tokens=1)
+    try:
+        for prompt in prompts:
+            model.engine.check(prompt, params, query)
+    except (ContextLengthError, InvalidParameterError) as error:
+        error.param = param
+        raise
+    _check_extras(body)
+    return WorkOrder(
+        request_id=call.request_id,
+        arrival=call.arrival,
+        prompts=tuple(prompts),
+        params=params,
+        query=query,
+        caller=call.caller,
+        asked_priority=body.priority,
+        asked_salt=body.cache_salt,
+        room=call.room,
+        deadline=call.deadline,
+    )
+
+
 def _params(body: GenerationFields, model: LoadedModel, **resolved: int | None) -> SamplingParams:
     values: dict[str, Any] = dict(model.sampling_defaults)
     values |= {name: given for name in _SAME if (given := getattr(body, name)) is not None}
@@ -166,7 +220,7 @@ def _banned(words: Sequence[str], tokenizer: Tokenizer) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _check_extras(body: GenerationFields) -> None:
+def _check_extras(body: Asked) -> None:
     if abs(body.priority or 0) > MAX_PRIORITY:
         raise BadRequestError(
             f"'priority' is {body.priority}, expected -{MAX_PRIORITY} to {MAX_PRIORITY}.",

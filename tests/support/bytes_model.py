@@ -1,4 +1,4 @@
-"""A server in this process over a real engine: a random model whose tokens are bytes."""
+"""A real engine for tests of the server: a random model whose tokens are bytes."""
 
 from __future__ import annotations
 
@@ -90,10 +90,5 @@ def loaded(bytes_model):
             vocab_size=runner.vocab_size,
             fingerprint="zse-test",
             created=int(time.time()),
+            vector_size=runner.spec.hidden_size,
         )
-
-
-@pytest.fixture
-def real(make_caller, loaded):
-    """Calls an application over the real engine."""
-    return make_caller(loaded)

@@ -1,0 +1,119 @@
+"""POST /v1/rerank and /v1/score: how near texts are to each other, as the cosine of their vectors.
+
+The model is an embedder or is taken for one; a classifier of pairs is another kind of model.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
+
+from zse.serve.http.errors import BadRequestError
+from zse.serve.http.fields import check_range
+from zse.serve.http.json_body import with_body
+from zse.serve.http.requests import ignored_header, json_response, new_id, read_body, state_of
+from zse.serve.vectors.protocol import (
+    MAX_DOCUMENTS,
+    RerankRequest,
+    ScoreRequest,
+    VectorFields,
+    read_vector_request,
+)
+from zse.serve.vectors.reading import cosine, encode_texts, read_vectors, unit
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from zse.serve.state import LoadedModel
+
+
+async def create_rerank(request: Request) -> Response:
+    """Order documents by their nearness to a query, in the shape of Jina and Cohere."""
+    mapping = await read_body(request)
+    body, ignored = await with_body(request, read_vector_request, mapping, RerankRequest)
+    model = state_of(request).require_model(body.model)
+    check_range("top_n", body.top_n, 1, MAX_DOCUMENTS)
+    texts = [item if isinstance(item, str) else item.text for item in body.documents]
+    _check_count("documents", texts)
+    groups = [("query", [body.query]), ("documents", texts)]
+    scores, num_tokens = await _scores(request, body, model, groups)
+    order = sorted(range(len(texts)), key=lambda index: -scores[index])[: body.top_n]
+    with_document = body.return_documents is not False
+    answer = {
+        "id": new_id("rerank"),
+        "model": model.name,
+        "results": [
+            {
+                "index": index,
+                "relevance_score": scores[index],
+                **({"document": {"text": texts[index]}} if with_document else {}),
+            }
+            for index in order
+        ],
+        "usage": {"prompt_tokens": num_tokens, "total_tokens": num_tokens},
+    }
+    return json_response(answer, ignored_header(ignored))
+
+
+async def create_score(request: Request) -> Response:
+    """Say how near pairs of texts are, in the shape of vLLM; one text pairs with each of many."""
+    mapping = await read_body(request)
+    body, ignored = await with_body(request, read_vector_request, mapping, ScoreRequest)
+    model = state_of(request).require_model(body.model)
+    first = [body.text_1] if isinstance(body.text_1, str) else body.text_1
+    second = [body.text_2] if isinstance(body.text_2, str) else body.text_2
+    _check_count("text_1", first)
+    _check_count("text_2", second)
+    if len(first) not in (1, len(second)):
+        raise BadRequestError(
+            f"'text_1' holds {len(first)} texts and 'text_2' {len(second)}: expected one, or as "
+            "many.",
+            param="text_1",
+        )
+    groups = [("text_1", first), ("text_2", second)]
+    scores, num_tokens = await _scores(request, body, model, groups)
+    answer = {
+        "id": new_id("score"),
+        "object": "list",
+        "created": int(time.time()),
+        "model": model.name,
+        "data": [
+            {"index": index, "object": "score", "score": score}
+            for index, score in enumerate(scores)
+        ],
+        "usage": {"prompt_tokens": num_tokens, "completion_tokens": 0, "total_tokens": num_tokens},
+    }
+    return json_response(answer, ignored_header(ignored))
+
+
+def _check_count(param: str, texts: Sequence[str]) -> None:
+    if not 0 < len(texts) <= MAX_DOCUMENTS:
+        raise BadRequestError(
+            f"'{param}' holds {len(texts)} texts, expected 1 to {MAX_DOCUMENTS}.", param=param
+        )
+
+
+async def _scores(
+    request: Request,
+    body: VectorFields,
+    model: LoadedModel,
+    groups: Sequence[tuple[str, Sequence[str]]],
+) -> tuple[list[float], int]:
+    """Return the cosine of each text of the second group with its partner, and all tokens."""
+    items = [text for _, texts in groups for text in texts]
+    params = [name for name, texts in groups for _ in texts]
+    prompts = await encode_texts(request, body, model, items, params=params)
+    found = await read_vectors(request, body, model, prompts, param=groups[1][0])
+    num_first = len(groups[0][1])
+
+    def compared() -> list[float]:
+        units = [unit(vector) for vector in found.vectors]
+        first, second = units[:num_first], units[num_first:]
+        partners: Any = first * len(second) if num_first == 1 else first
+        return [cosine(a, b) for a, b in zip(partners, second, strict=True)]
+
+    return await asyncio.to_thread(compared), found.num_tokens
