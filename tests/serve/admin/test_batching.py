@@ -61,5 +61,5 @@ def test_a_page_of_this_server_may(call, state):
 
 
 def test_unknown_routes_of_the_api_have_the_same_error_body(call, check_error):
-    check_error(call("GET", "/api/nothing"), 404)
-    check_error(call("PUT", "/api/batching"), 405)
+    check_error(call("GET", "/api/nothing"), 404, code="unknown_url")
+    check_error(call("PUT", "/api/batching"), 405, code="method_not_supported")

@@ -21,7 +21,7 @@ def test_a_late_handler_answers_each_time(call):
 
 
 def test_a_late_route_takes_its_own_methods_only(call, check_error):
-    check_error(call("DELETE", "/"), 405)
+    check_error(call("DELETE", "/"), 405, code="method_not_supported")
 
 
 def test_every_late_route_leads_to_a_handler():

@@ -185,23 +185,23 @@ def test_a_huge_body_is_413_with_and_without_a_length(call, check_error):
 
 
 def test_unknown_paths_methods_and_models_are_openai_errors(call, check_error):
-    check_error(call("GET", "/v1/nothing"), 404)
+    check_error(call("GET", "/v1/nothing"), 404, code="unknown_url")
     response = call("GET", CHAT)
-    check_error(response, 405)
+    check_error(response, 405, code="method_not_supported")
     assert response.headers["allow"] == "POST"
-    check_error(call("PUT", "/docs"), 405)
+    check_error(call("PUT", "/docs"), 405, code="method_not_supported")
     check_error(call.chat(model="gpt-4"), 404, param="model", code="model_not_found")
     response = call("GET", "/v1/models/gpt-4")
     check_error(response, 404, param="model", code="model_not_found")
 
 
 def test_what_other_servers_offer_leads_to_what_this_one_does(call, check_error):
-    for path in ("/v1/embeddings", "/v1/responses", "/tokenize"):
+    for path in ("/v1/audio/speech", "/v1/moderations", "/infill"):
         response = call("POST", path, json={})
-        check_error(response, 404)
+        check_error(response, 404, code="unknown_url")
         assert "/v1/chat/completions and /v1/completions; /docs" in response.text
     response = call("OPTIONS", CHAT)
-    check_error(response, 405)
+    check_error(response, 405, code="method_not_supported")
     assert "put a proxy of that origin in front" in response.text
 
 

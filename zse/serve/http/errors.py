@@ -33,6 +33,10 @@ API_PATHS = frozenset(
         "/v1/models",
         "/v1/messages",
         "/v1/messages/count_tokens",
+        "/v1/embeddings",
+        "/v1/rerank",
+        "/v2/rerank",
+        "/v1/score",
         "/api/models/load",
         "/api/models/search",
         "/health/ready",
@@ -49,6 +53,7 @@ _OTHER_ORIGINS = (
 _MAX_MESSAGE = 2000
 _TOLD = frozenset({503, 504})
 """Server errors that clients are told of; all others are failures of ours."""
+_HTTP_CODES = {404: "unknown_url", 405: "method_not_supported"}
 _CLIENT_CLOSED = 499
 """As other servers write it into their logs; nobody is left to read it."""
 
@@ -129,7 +134,10 @@ def describe(error: BaseException) -> tuple[int, ErrorDetail]:
         )
     if isinstance(error, HTTPException):
         return error.status_code, ErrorDetail(
-            message=str(error.detail), type="invalid_request_error", param=None, code=None
+            message=str(error.detail),
+            type="invalid_request_error",
+            param=None,
+            code=_HTTP_CODES.get(error.status_code),
         )
     return 500, ErrorDetail(message=_INTERNAL, type="server_error", param=None, code=None)
 
