@@ -6,6 +6,7 @@ import pytest
 
 from zse.options import ServeOptions
 from zse.serve.http.hosts import LOOPBACK_HOSTS
+from zse.serve.http.rules import HTTPRules
 
 
 def test_a_chat_answer_has_every_field(call):
@@ -244,7 +245,7 @@ def test_the_first_answer_alone_reports_the_first_token(call, state):
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1:8000", "[::1]:80", "LOCALHOST:1"])
 def test_a_loopback_server_answers_its_own_names(make_caller, host):
-    call = make_caller(allowed_hosts=LOOPBACK_HOSTS)
+    call = make_caller(rules=HTTPRules(hosts=LOOPBACK_HOSTS))
     assert call("GET", "/v1/models", headers={"host": host}).status_code == 200
 
 

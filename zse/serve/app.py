@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.types import ASGIApp, Receive, Scope, Send
 
+    from zse.serve.http.rules import HTTPRules
     from zse.serve.state import AppState
 
 ADMIN_PATHS = ("/docs", "/openapi.json", "/version", "/api/{rest:path}")
@@ -125,8 +126,8 @@ HOT_ROUTES = (
 """Every route but FastAPI's: what is served is what is described."""
 
 
-def create_app(state: AppState, *, allowed_hosts: frozenset[str] | None = None) -> ASGIApp:
-    """Return the ASGI application; where ``allowed_hosts`` are None, it answers to any name."""
+def create_app(state: AppState, *, rules: HTTPRules | None = None) -> ASGIApp:
+    """Return the ASGI application; without rules, it answers everybody."""
     admin = LazyAdmin(state)
     app = Starlette(
         routes=[
@@ -142,7 +143,7 @@ def create_app(state: AppState, *, allowed_hosts: frozenset[str] | None = None) 
     )
     app.router.redirect_slashes = False
     app.state.zse = state
-    return in_shell(app, state=state, allowed_hosts=allowed_hosts)
+    return in_shell(app, state=state, rules=rules)
 
 
 class LazyAdmin:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from zse.errors import ZSEError
 from zse.serve.access.opening import open_access
+from zse.serve.http.rules import rules_of
 from zse.serve.sockets import is_loopback, url_of
 from zse.serve.state import AppState
 from zse.serve.telemetry.logs import configure_logging
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
     import uvicorn
 
+    from zse.options import ServeOptions
+    from zse.serve.http.rules import HTTPRules
     from zse.serve.ledger import Ledger
     from zse.serve.state import LoadedModel
     from zse.settings import Settings
@@ -55,10 +58,11 @@ def serve(
     options = settings.serve
     handler = configure_logging(options.log_level, options.log_format)
     port = listener.getsockname()[1]
-    place = {"host": options.host, "port": port, "url": url_of(options.host, port)}
+    place = {"host": options.host, "port": port, "url": _url(options, port)}
     LOG.info("listening", extra={**place, "model": options.model.partition("?")[0]})
     try:
         opened = open_access(settings, is_local=is_loopback(options.host))
+        rules = rules_of(options.http, bound=options.host)
         if options.places:
             from zse.serve.admin.places import Places
 
@@ -74,11 +78,15 @@ def serve(
     process = ServerProcess(state, settings, url=place["url"])
     process.start_loading(load)
     with ledger.phase("web"):  # beside the loader, whose file reads leave the interpreter free
-        server = _make_server(state, options.host)
+        server = _make_server(state, rules)
     exit_code = process.run(server, listener)
     if _has_stragglers():
         _end_now(exit_code)
     return exit_code
+
+
+def _url(options: ServeOptions, port: int) -> str:
+    return url_of(options.host, port, is_secure=bool(options.http.ssl_certfile))
 
 
 def _refuse(error: ZSEError, settings: Settings) -> int:
@@ -90,14 +98,16 @@ def _refuse(error: ZSEError, settings: Settings) -> int:
     return exit_code
 
 
-def _make_server(state: AppState, host: str) -> uvicorn.Server:
+def _make_server(state: AppState, rules: HTTPRules) -> uvicorn.Server:
     from zse.serve.app import create_app
-    from zse.serve.http.hosts import answered_hosts
     from zse.serve.http.server import make_server
 
-    options = state.options.http
-    app = create_app(state, allowed_hosts=answered_hosts(host, options.allowed_hosts))
-    return make_server(app, end_seconds=END_SECONDS, options=options)
+    return make_server(
+        create_app(state, rules=rules),
+        end_seconds=END_SECONDS,
+        options=state.options.http,
+        certificates=rules.certificates,
+    )
 
 
 class ServerProcess:

@@ -89,7 +89,7 @@ async def home(request: Request) -> Response:
 
 def _home_body(state: AppState) -> str:
     links = "".join(
-        f'<tr><td><a href="{path}"><code>{path}</code></a></td><td>{what}</td></tr>'
+        f'<tr><td><a href="{path[1:]}"><code>{path}</code></a></td><td>{what}</td></tr>'
         for path, what in _LINKS.items()
     )
     return (
@@ -115,7 +115,7 @@ def docs_page(document: Mapping[str, Any]) -> Response:
     info = document["info"]
     body = (
         f"<p>Version {escape(info['version'])}. For programs: "
-        '<a href="/openapi.json"><code>/openapi.json</code></a>.</p>'
+        '<a href="openapi.json"><code>/openapi.json</code></a>.</p>'
         f"<h2>Routes</h2>{''.join(operations)}"
         f"<h2>Bodies</h2>{''.join(_body(name, schemas[name]) for name in sorted(schemas))}"
     )

@@ -37,15 +37,16 @@ def bind_socket(host: str, port: int) -> socket.socket:
     return listener
 
 
-def url_of(host: str, port: int) -> str:
+def url_of(host: str, port: int, *, is_secure: bool = False) -> str:
     """Return an address that reaches a bound socket from this machine."""
+    scheme = "https" if is_secure else "http"
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
-        return f"http://{host}:{port}"
+        return f"{scheme}://{host}:{port}"
     if address.is_unspecified:
         host = "127.0.0.1" if address.version == 4 else "::1"
-    return f"http://[{host}]:{port}" if address.version == 6 else f"http://{host}:{port}"
+    return f"{scheme}://[{host}]:{port}" if address.version == 6 else f"{scheme}://{host}:{port}"
 
 
 def is_loopback(host: str) -> bool:

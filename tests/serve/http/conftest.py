@@ -45,10 +45,12 @@ class Served:
 
 
 @contextlib.asynccontextmanager
-async def _serving(app, **options):
+async def _serving(app, *, certificates=None, **options):
     with bind_socket("127.0.0.1", 0) as listener:
         port = listener.getsockname()[1]
-        server = make_server(app, end_seconds=2, options=HTTPOptions(**options))
+        server = make_server(
+            app, end_seconds=2, options=HTTPOptions(**options), certificates=certificates
+        )
         server.capture_signals = contextlib.nullcontext
         task = asyncio.create_task(server.serve(sockets=[listener]))
         while not server.started:

@@ -7,6 +7,7 @@ import pytest
 
 import zse
 from zse.serve.http.errors import API_PATHS, sanitize
+from zse.serve.http.rules import HTTPRules
 
 SOURCES = sorted(Path(zse.__file__).parent.rglob("*.py"))
 
@@ -58,5 +59,5 @@ def test_anthropics_routes_answer_errors_in_anthropics_form(call, make_caller):
     assert body["type"] == "error"
     assert body["error"]["type"] == "not_found_error"
     assert body["request_id"] == response.headers["request-id"] == response.headers["x-request-id"]
-    elsewhere = make_caller(allowed_hosts=frozenset({"example.com"}))
+    elsewhere = make_caller(rules=HTTPRules(hosts=frozenset({"example.com"})))
     assert elsewhere("POST", "/v1/messages").json()["error"]["type"] == "invalid_request_error"

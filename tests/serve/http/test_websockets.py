@@ -18,6 +18,7 @@ from wsproto.events import (
 )
 
 from zse.options import HTTPOptions, ServeOptions
+from zse.serve.http.rules import rules_of
 from zse.serve.http.shell import in_shell
 from zse.serve.http.websocket import MAX_MESSAGE_BYTES
 from zse.serve.ledger import Ledger
@@ -69,8 +70,9 @@ def talk(serving):
     def run(talk, app=echo, **options):
         async def all_of_it():
             http = HTTPOptions(**options)
+            rules = rules_of(http, bound="127.0.0.1")
             state = AppState(ledger=Ledger(), options=ServeOptions(http=http))
-            async with serving(in_shell(app, state=state), **options) as served:
+            async with serving(in_shell(app, state=state, rules=rules), **options) as served:
                 return await talk(served)
 
         return asyncio.run(all_of_it())

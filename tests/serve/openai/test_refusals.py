@@ -5,6 +5,7 @@ import pytest
 from zse.options import ServeOptions, load_options
 from zse.serve.http.bodies import MAX_BODY_BYTES
 from zse.serve.http.hosts import LOOPBACK_HOSTS
+from zse.serve.http.rules import HTTPRules
 
 CHAT = "/v1/chat/completions"
 
@@ -202,7 +203,7 @@ def test_what_other_servers_offer_leads_to_what_this_one_does(call, check_error)
         assert "/v1/chat/completions and /v1/completions; /docs" in response.text
     response = call("OPTIONS", CHAT)
     check_error(response, 405, code="method_not_supported")
-    assert "put a proxy of that origin in front" in response.text
+    assert "unless --cors-origin allows theirs" in response.text
 
 
 def test_a_model_without_template_refuses_chat_and_completes(make_caller, scripted, check_error):
@@ -303,7 +304,7 @@ def test_a_crashed_engine_fails_liveness(call, state, check_error):
 
 @pytest.mark.parametrize("host", ["evil.example", "", "localhost.evil", "127.0.0.1@evil", "[::2]"])
 def test_a_loopback_server_refuses_foreign_hosts(make_caller, host, check_error):
-    call = make_caller(allowed_hosts=LOOPBACK_HOSTS)
+    call = make_caller(rules=HTTPRules(hosts=LOOPBACK_HOSTS))
     response = call("GET", "/v1/models", headers={"host": host})
     check_error(response, 421, code="misdirected_request")
 

@@ -34,7 +34,13 @@ _ROUTERS = (models.router, batching.router, stats.router, analytics.router)
 
 def create_admin(state: AppState, hot_routes: Sequence[HotRoute]) -> ASGIApp:
     """Return the application; it describes ``hot_routes`` beside its own."""
-    app = FastAPI(title="zse", version=__version__, docs_url=None, redoc_url=None)
+    app = FastAPI(
+        title="zse",
+        version=__version__,
+        docs_url=None,
+        redoc_url=None,
+        servers=[{"url": state.options.http.root_path.rstrip("/") or "/"}],
+    )
     app.state.zse = state
     app.router.redirect_slashes = False
     for router in _ROUTERS:

@@ -47,9 +47,7 @@ API_PATHS = frozenset(
 _ADDRESS = re.compile(r"\b0x[0-9a-fA-F]{4,}\b")
 _INTERNAL = "The server had an error while processing the request. Its log has the details."
 _SERVED = "Generation is at /v1/chat/completions and /v1/completions; /docs lists every path."
-_OTHER_ORIGINS = (
-    "Browsers get answers of their own origin only: put a proxy of that origin in front."
-)
+_OTHER_ORIGINS = "Pages of other origins get no answers unless --cors-origin allows theirs."
 _MAX_MESSAGE = 2000
 _TOLD = frozenset({503, 504})
 """Server errors that clients are told of; all others are failures of ours."""

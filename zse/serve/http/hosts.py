@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from zse.serve.http.errors import MisdirectedError, error_response
 from zse.serve.sockets import is_loopback
 
 if TYPE_CHECKING:
@@ -52,6 +51,8 @@ class AllowedHosts:
         if name_of(host) in self._hosts:
             await self.app(scope, receive, send)
             return
+        from zse.serve.http.errors import MisdirectedError, error_response
+
         refusal = MisdirectedError(
             f"The host '{host[:100]}' is not served here; use {_listed(self._hosts)}."
         )

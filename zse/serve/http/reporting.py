@@ -27,8 +27,9 @@ _MAX_PATH = 200
 class Reporting:
     """Names each request, adds ``x-request-id`` and ``Server-Timing``, counts it, logs one line.
 
-    What is inside finds ``request_id`` and ``arrival`` (on ``time.perf_counter``) in the scope's
-    state, and puts the ``room`` there that it takes: no end of a request leaves it taken.
+    What is inside finds in the scope's state ``request_id``, ``arrival`` (on
+    ``time.perf_counter``) and ``client_address`` (who asked, as far as trusted proxies tell), and
+    puts the ``room`` there that it takes: no end of a request leaves it taken.
     """
 
     def __init__(self, app: ASGIApp, *, state: AppState) -> None:
@@ -37,8 +38,12 @@ class Reporting:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         call = _Call(self._state, scope, send)
+        client = scope.get("client") or ("", 0)
         scope.setdefault("state", {}).update(
-            request_id=call.request_id, arrival=call.arrival, room=None
+            request_id=call.request_id,
+            arrival=call.arrival,
+            client_address=client[0],
+            room=None,
         )
         try:
             await self.app(scope, receive, call.send)

@@ -5,7 +5,9 @@ uvicorn accepts connections and waits for them in the end; what a connection may
 
 from __future__ import annotations
 
+import asyncio
 import sys
+from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -15,13 +17,22 @@ if TYPE_CHECKING:
     import uvicorn
     from starlette.types import ASGIApp
 
+    from zse.serve.http.tls import Certificates
+
+LOOK_SECONDS = 10
+"""How often certificates are looked at."""
+
 
 def make_server(
-    app: ASGIApp, *, end_seconds: float, options: HTTPOptions | None = None
+    app: ASGIApp,
+    *,
+    end_seconds: float,
+    options: HTTPOptions | None = None,
+    certificates: Certificates | None = None,
 ) -> uvicorn.Server:
     """Return a server of an application; it serves the sockets that it is given.
 
-    In the end it waits ``end_seconds`` for connections to close.
+    In the end it waits ``end_seconds`` for connections to close. With certificates it speaks HTTPS.
     """
     _import_uvicorn()
     from uvicorn.config import Config
@@ -35,20 +46,24 @@ def make_server(
     def connect(_loop: object = None, **shared: Any) -> Connection:  # as uvicorn calls it
         return Connection(door, **shared)
 
-    return Server(
-        Config(
-            app,
-            http=connect,  # type: ignore[arg-type]
-            ws="none",  # the connection knows how
-            loop="asyncio",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            timeout_graceful_shutdown=int(end_seconds),
-        )
+    config = Config(
+        app,
+        http=connect,  # type: ignore[arg-type]
+        ws="none",  # the connection knows how
+        loop="asyncio",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=int(end_seconds),
     )
+    config.load()
+    if certificates is not None:
+        config.ssl = certificates.context
+        config.callback_notify = partial(asyncio.to_thread, certificates.refresh)
+        config.timeout_notify = LOOK_SECONDS
+    return Server(config)
 
 
 def _import_uvicorn() -> None:

@@ -11,10 +11,14 @@ from typing import TYPE_CHECKING
 from zse.serve.access.gate import Gate
 from zse.serve.access.limited import Limited
 from zse.serve.http.bodies import BoundedBody
+from zse.serve.http.cors import CrossOrigin
 from zse.serve.http.deadlines import Deadlines
 from zse.serve.http.errors import error_response
 from zse.serve.http.hosts import AllowedHosts
+from zse.serve.http.proxies import TrustedProxies
 from zse.serve.http.reporting import Reporting
+from zse.serve.http.root_path import RootPath
+from zse.serve.http.rules import HTTPRules
 from zse.serve.http.websocket_guard import WebSocketGuard
 
 if TYPE_CHECKING:
@@ -23,22 +27,26 @@ if TYPE_CHECKING:
     from zse.serve.state import AppState
 
 
-def in_shell(
-    app: ASGIApp, *, state: AppState, allowed_hosts: frozenset[str] | None = None
-) -> ASGIApp:
+def in_shell(app: ASGIApp, *, state: AppState, rules: HTTPRules | None = None) -> ASGIApp:
     """Wrap an application; a request meets the last wrapper of this function first.
 
     Args:
-        allowed_hosts: Host names that are answered; None answers all.
+        rules: Whom it answers; everybody, when not given.
     """
+    rules = rules or HTTPRules()
     options = state.options.http
     app = WebSocketGuard(
         Deadlines(BoundedBody(app, max_bytes=options.max_body_bytes), state=state),
-        origins=frozenset(options.cors_origins),
+        origins=rules.origins,
         max_open=options.max_websockets,
     )
     app = Limited(app, access=state.access, refuse=error_response)
     app = Gate(app, access=state.access, refuse=error_response)
-    if allowed_hosts is not None:
-        app = AllowedHosts(app, hosts=allowed_hosts)
-    return Reporting(app, state=state)
+    if rules.origins:
+        app = CrossOrigin(app, origins=rules.origins)
+    if rules.hosts is not None:
+        app = AllowedHosts(app, hosts=rules.hosts)
+    app = Reporting(app, state=state)
+    if rules.proxies:
+        app = TrustedProxies(app, networks=rules.proxies)
+    return RootPath(app, root_path=rules.root_path) if rules.root_path else app

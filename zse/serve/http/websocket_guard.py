@@ -11,6 +11,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from zse.errors import OverloadedError, ZSEError
+from zse.serve.http.cors import ANY
 from zse.serve.http.errors import error_response
 
 if TYPE_CHECKING:
@@ -59,8 +60,8 @@ class WebSocketGuard:
     def _refuse(self, headers: dict[bytes, bytes]) -> ZSEError | None:
         origin = headers.get(b"origin", b"").decode("latin-1").lower()
         host = headers.get(b"host", b"").decode("latin-1").lower()
-        own = {f"http://{host}", f"https://{host}"}
-        if origin and origin not in own | self._origins:
+        allowed = self._origins | {f"http://{host}", f"https://{host}"}
+        if origin and not {origin, ANY} & allowed:
             return ForeignOriginError(
                 f"Pages of {origin[:100]} may not open WebSockets here; --cors-origin allows one."
             )
