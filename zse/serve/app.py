@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.routing import Route
+from starlette.routing import Route, WebSocketRoute
 
 from zse.errors import ZSEError
 from zse.serve.health import live, metrics, ping, ready
@@ -133,6 +133,7 @@ def create_app(state: AppState, *, rules: HTTPRules | None = None) -> ASGIApp:
         routes=[
             *(route.to_route() for route in HOT_ROUTES),
             *(Route(path, admin) for path in ADMIN_PATHS),
+            WebSocketRoute("/ws/{rest:path}", admin),
         ],
         exception_handlers={
             ZSEError: handle_zse_error,

@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from zse.serve.app import HOT_ROUTES
 
@@ -39,6 +40,11 @@ def test_every_reference_leads_somewhere(document):
     refs = [ref for ref in values_of(document, "$ref") if isinstance(ref, str)]
     assert refs
     assert not [ref for ref in refs if ref.removeprefix("#/components/schemas/") not in schemas]
+
+
+def test_every_schema_is_a_valid_json_schema(document):
+    for schema in document["components"]["schemas"].values():
+        Draft202012Validator.check_schema(schema)
 
 
 def test_every_operation_has_a_summary_an_answer_and_the_error_body_of_its_protocol(document):

@@ -87,7 +87,11 @@ class Requests(Shape):
 
 @router.get("", summary="Sums of what was asked lately.")
 def overview(request: Request, minutes: Minutes = 60) -> Overview:
-    history = state_of(request).history
+    return overview_of(state_of(request).history, minutes=minutes)
+
+
+def overview_of(history: History, *, minutes: int) -> Overview:
+    """Sum up the last minutes."""
     spans = history.minutes(minutes)
     seconds = max(1.0, min(minutes * 60.0, history.now() - history.started_at))
     lately = [one for one in history.latest() if one.ended_at >= spans[0].started_at]

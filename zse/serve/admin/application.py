@@ -13,7 +13,7 @@ from fastapi.exceptions import RequestValidationError
 
 from zse import __version__
 from zse.errors import ZSEError
-from zse.serve.admin import analytics, batching, models, stats
+from zse.serve.admin import analytics, batching, models, stats, websockets
 from zse.serve.admin.description import describe_routes
 from zse.serve.admin.failures import handle_invalid_request
 from zse.serve.http.errors import handle_crash, handle_http_error, handle_zse_error
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from zse.serve.http.routes import HotRoute
     from zse.serve.state import AppState
 
-_ROUTERS = (models.router, batching.router, stats.router, analytics.router)
+_ROUTERS = (models.router, batching.router, stats.router, analytics.router, websockets.router)
 
 
 def create_admin(state: AppState, hot_routes: Sequence[HotRoute]) -> ASGIApp:

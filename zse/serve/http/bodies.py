@@ -58,12 +58,8 @@ class _Counted:
     def __init__(self, receive: Receive, max_bytes: int, *, is_text: bool) -> None:
         self._receive = receive
         self._max_bytes = max_bytes
-        self._is_text = is_text
         self._num_bytes = 0
-        self._num_containers = 0
-        self._num_keys = 0
-        self._num_values = 0
-        self._num_escapes = 0
+        self._content = JSONContent() if is_text else None
 
     async def __call__(self) -> Message:
         message = await self._receive()
@@ -71,11 +67,26 @@ class _Counted:
             self._num_bytes += len(piece)
             if self._num_bytes > self._max_bytes:
                 raise _too_large(self._max_bytes)
-            if self._is_text:
-                self._count(piece)
+            if self._content is not None:
+                self._content.add(piece)
         return message
 
-    def _count(self, piece: bytes) -> None:
+
+class JSONContent:
+    """What a text that is to be decoded holds, counted before anything is made of it."""
+
+    def __init__(self) -> None:
+        self._num_containers = 0
+        self._num_keys = 0
+        self._num_values = 0
+        self._num_escapes = 0
+
+    def add(self, piece: bytes) -> None:
+        """Count more of the text.
+
+        Raises:
+            BadRequestError: It holds more than is decoded.
+        """
         self._num_containers += piece.count(b"[") + piece.count(b"{")
         self._num_keys += piece.count(b":")
         self._num_values += piece.count(b",")

@@ -38,15 +38,8 @@ async def create_chat_completion(request: Request) -> ASGIApp:
 
 
 async def answer_chat(request: Request, mapping: dict[str, Any]) -> ASGIApp:
-    state = state_of(request)
     body, ignored = await with_body(request, read_request, mapping, ChatRequest)
-    model = state.require_model(body.model)
-    check_chat(body)
-    size = await with_body(request, num_characters, mapping)
-    admit(request, num_choices=body.n or 1, size=size)
-    job = partial(_plan, body, model, request.state)
-    plan, order = await in_turn(request, job, size=size)
-    turn = Turn(state, model, order, plan)
+    model, turn = await open_turn(request, mapping, body)
     kind = "chat.completion.chunk" if body.stream else "chat.completion"
     return await answer(
         request,
@@ -57,6 +50,24 @@ async def answer_chat(request: Request, mapping: dict[str, Any]) -> ASGIApp:
         collect=partial(_collect, body, turn, model),
         usage=turn.usage,
     )
+
+
+async def open_turn(
+    request: Request, mapping: dict[str, Any], body: ChatRequest
+) -> tuple[LoadedModel, Turn]:
+    """Let a conversation in and plan its answers; ``mapping`` is what ``body`` was read from.
+
+    Raises:
+        ZSEError: There is no such model or no room, or the conversation cannot be answered.
+    """
+    state = state_of(request)
+    model = state.require_model(body.model)
+    check_chat(body)
+    size = await with_body(request, num_characters, mapping)
+    admit(request, num_choices=body.n or 1, size=size)
+    job = partial(_plan, body, model, request.state)
+    plan, order = await in_turn(request, job, size=size)
+    return model, Turn(state, model, order, plan)
 
 
 def _plan(body: ChatRequest, model: LoadedModel, call: State) -> tuple[TurnPlan, WorkOrder]:
