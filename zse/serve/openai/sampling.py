@@ -155,7 +155,7 @@ def read_order(
         prompts=tuple(prompts),
         params=params,
         query=query,
-        caller=call.caller,
+        account=call.account,
         asked_priority=body.priority,
         asked_salt=body.cache_salt,
         room=call.room,
