@@ -398,6 +398,19 @@ class HTTPOptions(_Checked):
 
 
 @record
+class AuditOptions(_Checked):
+    """The log of who asked what."""
+
+    audit: bool = described(True, "Keep a line of each request: who, what, when, how many tokens")
+    audit_dir: str = described(
+        "", "Folder of the audit log", unset="audit in ZSE_HOME, where that can be written"
+    )
+    audit_content: bool = described(
+        False, "Keep the beginning of each body too, prompts and all, in the audit log"
+    )
+
+
+@record
 class ServeOptions(_Checked):
     """One start of the server."""
 
@@ -464,6 +477,7 @@ class ServeOptions(_Checked):
         30.0, "How long SIGTERM waits for work in flight", unit="seconds", most=_INFINITE
     )
     access: AccessOptions = AccessOptions()
+    audit: AuditOptions = AuditOptions()
     log_level: str = described("info", "What is logged", choices=LOG_LEVELS, any_case=True)
     log_format: str = described(
         "auto", "How it is logged; auto is text for a person at a terminal", choices=LOG_FORMATS

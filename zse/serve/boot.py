@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 from zse.errors import ZSEError
 from zse.serve.access.opening import open_access
+from zse.serve.audit.log import AuditLog
+from zse.serve.audit.opening import files_for_server
 from zse.serve.http.rules import rules_of
 from zse.serve.sockets import is_loopback, url_of
 from zse.serve.state import AppState
@@ -62,6 +64,7 @@ def serve(
     LOG.info("listening", extra={**place, "model": options.model.partition("?")[0]})
     try:
         opened = open_access(settings, is_local=is_loopback(options.host))
+        audit = AuditLog(files_for_server(settings))
         rules = rules_of(options.http, bound=options.host)
         if options.places:
             from zse.serve.admin.places import Places
@@ -72,7 +75,9 @@ def serve(
     if opened.notice:
         # Not a line of the log, which is kept and sent on: it holds a key.
         print(opened.notice, file=sys.stderr, flush=True)  # noqa: T201
-    state = AppState(ledger=ledger, options=options, access=opened.access, settings=settings)
+    state = AppState(
+        ledger=ledger, options=options, access=opened.access, audit=audit, settings=settings
+    )
     if (follow := getattr(handler, "follow", None)) is not None:  # a terminal
         follow(state)
     process = ServerProcess(state, settings, url=place["url"])
@@ -134,6 +139,7 @@ class ServerProcess:
             asyncio.run(self._serve(server, listener))
         for entry in self._state.models:
             self._close(entry.model)
+        self._state.audit.close()
         LOG.info("stopped", extra={"exit_code": self._exit_code})
         return self._exit_code
 

@@ -18,6 +18,7 @@ from zse.options import ServeOptions
 from zse.records import record
 from zse.serve.access.keyring import Keyring
 from zse.serve.access.policy import Access
+from zse.serve.audit.log import AuditLog
 from zse.serve.admission import MAX_RETRY_SECONDS, Admission, Limits, Room
 from zse.serve.history import History
 from zse.serve.models import DEFAULT_ALIAS, ModelTable
@@ -82,6 +83,7 @@ class AppState:
     Args:
         options: How much runs and waits at once, and what is told while the model is loaded.
         access: Who may ask; everybody on this machine, by default.
+        audit: What remembers who asked; no file keeps it, by default.
     """
 
     def __init__(
@@ -90,11 +92,13 @@ class AppState:
         ledger: Ledger,
         options: ServeOptions | None = None,
         access: Access | None = None,
+        audit: AuditLog | None = None,
         settings: Settings | None = None,
     ) -> None:
         self.progress = LoadProgress(ledger)
         """Of the start."""
         self.access = access or Access(Keyring(), is_local=True)
+        self.audit = audit or AuditLog()
         self.options = options or ServeOptions()
         self.settings = settings or Settings(serve=self.options)
         """What a further model is loaded with."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from zse.serve.access.gate import Gate
 from zse.serve.access.limited import Limited
+from zse.serve.audit.auditing import Auditing
 from zse.serve.http.bodies import BoundedBody
 from zse.serve.http.cors import CrossOrigin
 from zse.serve.http.deadlines import Deadlines
@@ -46,6 +47,8 @@ def in_shell(app: ASGIApp, *, state: AppState, rules: HTTPRules | None = None) -
         app = CrossOrigin(app, origins=rules.origins)
     if rules.hosts is not None:
         app = AllowedHosts(app, hosts=rules.hosts)
+    if state.options.audit.audit:
+        app = Auditing(app, log=state.audit, with_content=state.options.audit.audit_content)
     app = Reporting(app, state=state)
     if rules.proxies:
         app = TrustedProxies(app, networks=rules.proxies)

@@ -1,0 +1,113 @@
+"""Auditing around every route: each request leaves one entry, however it ends.
+
+It stands inside what names the request and outside of everything that may refuse it. Probes that
+are answered well leave none: they come every second, from machines.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import msgspec
+from starlette._utils import get_route_path
+
+from zse.serve.access.account import Account
+from zse.serve.access.rules import METRICS_PATH, OPEN_PATHS
+from zse.serve.audit.entry import AuditEntry
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+    from zse.serve.audit.log import AuditLog
+
+MAX_BODY_BYTES = 64 << 10
+"""Kept of a body, where bodies are kept."""
+_MAX_PATH = 200
+_MAX_AGENT = 256
+_STATUSES = frozenset({"http.response.start", "websocket.http.response.start"})
+_QUIET = OPEN_PATHS | {METRICS_PATH}
+_SWITCHING, _FORBIDDEN, _FIRST_ERROR = 101, 403, 400
+
+
+class Auditing:
+    """Adds an entry for each request.
+
+    Args:
+        log: Takes it.
+        with_content: Whether it holds the beginning of the body.
+    """
+
+    def __init__(self, app: ASGIApp, *, log: AuditLog, with_content: bool = False) -> None:
+        self.app = app
+        self._log = log
+        self._with_content = with_content
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        call = _Call(scope, send)
+        if self._with_content and scope["type"] == "http":
+            receive = call.copying(receive)
+        try:
+            await self.app(scope, receive, call.send)
+        finally:
+            if not (get_route_path(scope) in _QUIET and call.status < _FIRST_ERROR):
+                # A refusal by what stands outside of the gate has no account.
+                account: Account = scope["state"].get("account") or Account()
+                account.close(lambda: self._log.add(call.entry(account)))
+
+
+class _Call:
+    """One request on its way out."""
+
+    def __init__(self, scope: Scope, send: Send) -> None:
+        self.status = 0
+        self._scope = scope
+        self._send = send
+        self._came_at = time.time()
+        self._body: bytearray | None = None
+
+    async def send(self, message: Message) -> None:
+        """Pass a message on, and note the status."""
+        kind = message["type"]
+        if kind in _STATUSES:
+            self.status = message["status"]
+        elif kind == "websocket.accept":
+            self.status = _SWITCHING
+        elif kind == "websocket.close" and not self.status:
+            self.status = _FORBIDDEN
+        await self._send(message)
+
+    def copying(self, receive: Receive) -> Receive:
+        """Keep the beginning of the body beside handing it on."""
+        kept = self._body = bytearray()
+
+        async def copying() -> Message:
+            message = await receive()
+            room = MAX_BODY_BYTES - len(kept)
+            if room > 0:
+                kept.extend(message.get("body", b"")[:room])
+            return message
+
+        return copying
+
+    def entry(self, account: Account) -> AuditEntry:
+        scope = self._scope
+        headers = dict(scope["headers"])
+        agent = headers.get(b"user-agent", b"").decode("latin-1")[:_MAX_AGENT]
+        client = scope.get("client")
+        came_at = datetime.fromtimestamp(self._came_at, UTC)
+        return AuditEntry(
+            request_id=scope["state"]["request_id"],
+            timestamp=came_at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            method=scope.get("method", "WEBSOCKET"),
+            path=scope["path"][:_MAX_PATH],
+            status_code=self.status,
+            latency_ms=round((time.perf_counter() - scope["state"]["arrival"]) * 1000, 1),
+            api_key_name=account.caller.name or None,
+            client_ip=client[0] if client else None,
+            user_agent=agent or None,
+            model_id=account.model or None,
+            total_tokens=account.total_tokens,
+            body=msgspec.UNSET if self._body is None else self._body.decode(errors="replace"),
+        )
