@@ -18,8 +18,8 @@ from zse.options import ServeOptions
 from zse.records import record
 from zse.serve.access.keyring import Keyring
 from zse.serve.access.policy import Access
-from zse.serve.audit.log import AuditLog
 from zse.serve.admission import MAX_RETRY_SECONDS, Admission, Limits, Room
+from zse.serve.audit.log import AuditLog
 from zse.serve.history import History
 from zse.serve.models import DEFAULT_ALIAS, ModelTable
 from zse.serve.progress import LoadProgress
