@@ -411,6 +411,27 @@ class AuditOptions(_Checked):
 
 
 @record
+class TelemetryOptions(_Checked):
+    """What operators see."""
+
+    metrics_by_key: bool = described(
+        False, "Tell metrics of requests by API key too; every key is a set of time series"
+    )
+    metrics_names: str = described(
+        "zse", "Names in /metrics: ours, or vLLM's beside them", choices=("zse", "both")
+    )
+    otlp_endpoint: str = described(
+        "",
+        "Collector that traces are sent to (OTLP over HTTP), such as http://127.0.0.1:4318",
+        unset="no traces",
+        env="ZSE_OTLP_ENDPOINT OTEL_EXPORTER_OTLP_ENDPOINT",
+    )
+    trace_ratio: float = described(
+        1.0, "Share of requests that are traced, where their clients do not say", most=1.0
+    )
+
+
+@record
 class ServeOptions(_Checked):
     """One start of the server."""
 
@@ -478,6 +499,7 @@ class ServeOptions(_Checked):
     )
     access: AccessOptions = AccessOptions()
     audit: AuditOptions = AuditOptions()
+    telemetry: TelemetryOptions = TelemetryOptions()
     log_level: str = described("info", "What is logged", choices=LOG_LEVELS, any_case=True)
     log_format: str = described(
         "auto", "How it is logged; auto is text for a person at a terminal", choices=LOG_FORMATS

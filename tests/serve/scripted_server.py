@@ -109,6 +109,8 @@ class ScriptedEngine:
         prompt = bytes(prompt_token_ids).decode(errors="replace")
         self.seen.append((prompt, params, cache_salt))
         self.active += 1
+        if (on_start := others.get("on_start")) is not None:
+            on_start()
         done = False
         try:
             for index in range(params.n):

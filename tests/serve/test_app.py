@@ -264,10 +264,11 @@ def test_metrics_count_what_happened(call):
     text = call("GET", "/metrics").text
     assert 'zse_requests_total{route="create_chat_completion",status="200"} 1.0' in text
     assert 'zse_requests_total{route="create_chat_completion",status="400"} 1.0' in text
-    assert "zse_generation_tokens_total 5.0" in text
-    assert 'zse_request_success_total{finished_reason="stop"} 1.0' in text
-    assert 'zse_request_success_total{finished_reason="abort"} 1.0' in text
-    assert "zse_time_to_first_token_seconds_count 2.0" in text
+    assert 'zse_generation_tokens_total{model="scripted"} 5.0' in text
+    assert 'zse_request_success_total{finished_reason="stop",model="scripted"} 1.0' in text
+    assert 'zse_request_success_total{finished_reason="abort",model="scripted"} 1.0' in text
+    assert 'zse_requests_cancelled_total{model="scripted"} 1.0' in text
+    assert 'zse_time_to_first_token_seconds_count{model="scripted"} 2.0' in text
     assert 'zse_cold_start_milliseconds{phase="interpreter"}' in text
 
 

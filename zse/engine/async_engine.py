@@ -139,6 +139,7 @@ class AsyncEngine:
         tenant: str = "",
         weight: float = 1.0,
         deadline: float | None = None,
+        on_start: Callable[[], None] | None = None,
         on_choice_end: Callable[[], None] = _nothing,
         grammar: Grammar | None = None,
     ) -> AsyncGenerator[Delta, None]:
@@ -157,6 +158,7 @@ class AsyncEngine:
             weight: The tenant's share beside those of others.
             deadline: When it ends at the latest, on the loop's clock.
             grammar: What the answers are held to, of ``grammars.compile``.
+            on_start: Called by the engine's thread when a choice is about to be computed.
             on_choice_end: Called in the loop for each choice that the engine is done with, whether
                 or not anybody has read it.
 
@@ -180,6 +182,7 @@ class AsyncEngine:
             tenant=tenant,
             weight=weight,
             grammar=grammar,
+            on_start=on_start,
         )
         stream = self._stream_of(request, on_choice_end)
         inbox, num_open = stream.inbox, params.n

@@ -6,7 +6,7 @@ Parameters are checked when they are made, so that everything behind this file c
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import field
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -96,6 +96,8 @@ class Request:
     """Its tenant's share beside those of others, above 0."""
     grammar: Grammar | None = None
     """The form that its answers are held to."""
+    on_start: Callable[[], None] | None = field(default=None, compare=False, repr=False)
+    """Called when a choice is about to be computed for the first time."""
 
 
 class TokenEvent(NamedTuple):

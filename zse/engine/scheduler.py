@@ -294,6 +294,8 @@ class Scheduler:
             sequence.cached_tokens = table.num_reused_tokens
             self.num_prefix_queries += sequence.num_tokens
             self.num_prefix_hits += table.num_reused_tokens
+            if sequence.request.on_start is not None:
+                sequence.request.on_start()
         bisect.insort(self.running, sequence, key=lambda other: (-other.rank[0], -other.rank[1]))
         return True
 

@@ -34,10 +34,11 @@ if TYPE_CHECKING:
 
     import uvicorn
 
-    from zse.options import ServeOptions
+    from zse.options import ServeOptions, TelemetryOptions
     from zse.serve.http.rules import HTTPRules
     from zse.serve.ledger import Ledger
     from zse.serve.state import LoadedModel
+    from zse.serve.telemetry.tracing import Tracing
     from zse.settings import Settings
 
 LOG = logging.getLogger("zse.serve")
@@ -70,6 +71,7 @@ def serve(
             from zse.serve.admin.places import Places
 
             Places(options.model, options.places)  # what is none is told now, not at a request
+        tracing = _open_tracing(options.telemetry)
     except ZSEError as error:
         return _refuse(error, settings)
     if opened.notice:
@@ -78,6 +80,7 @@ def serve(
     state = AppState(
         ledger=ledger, options=options, access=opened.access, audit=audit, settings=settings
     )
+    state.tracing = tracing
     if (follow := getattr(handler, "follow", None)) is not None:  # a terminal
         follow(state)
     process = ServerProcess(state, settings, url=place["url"])
@@ -101,6 +104,14 @@ def _refuse(error: ZSEError, settings: Settings) -> int:
     if _has_stragglers():
         _end_now(exit_code)
     return exit_code
+
+
+def _open_tracing(options: TelemetryOptions) -> Tracing | None:
+    if not options.otlp_endpoint:
+        return None
+    from zse.serve.telemetry.tracing import Tracing
+
+    return Tracing(options.otlp_endpoint, options.trace_ratio)
 
 
 def _make_server(state: AppState, rules: HTTPRules) -> uvicorn.Server:

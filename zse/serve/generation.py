@@ -7,8 +7,6 @@ back, its engine work is cancelled, and exactly one log line says what it used.
 from __future__ import annotations
 
 import asyncio
-import logging
-import time
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -17,6 +15,7 @@ from zse.errors import EngineError
 from zse.records import record
 from zse.serve.access.account import Account
 from zse.serve.history import RequestFact
+from zse.serve.telemetry.watch import RequestWatch, Subject, Used
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -29,9 +28,8 @@ if TYPE_CHECKING:
     from zse.serve.admission import Room
     from zse.serve.history import Outcome
     from zse.serve.state import AppState, LoadedModel
+    from zse.serve.telemetry.trace import Place
     from zse.text.grammar.state import Grammar
-
-LOG = logging.getLogger("zse.serve.request")
 
 
 @record
@@ -55,6 +53,8 @@ class WorkOrder:
     asked_salt: str | None = None
     deadline: float | None = None
     """When it must be complete, on the loop's clock."""
+    place: Place | None = None
+    """In a trace; None where it is not traced."""
     room: Room | None = None
     """Taken before the prompts were read; None where it is taken when the work begins."""
 
@@ -96,7 +96,16 @@ class Generation:
         self.reports: dict[int, PromptReport] = {}
         """What was asked of the prompts that have been read so far."""
         self._outcome: Outcome = "aborted"
-        self._first_token_ms: float | None = None
+        self._watch = RequestWatch(
+            state,
+            Subject(
+                request_id=order.request_id,
+                model=model.name,
+                key_name=order.caller.name,
+                arrival=order.arrival,
+                place=order.place,
+            ),
+        )
         self._charge: Charge | None = None
 
     @property
@@ -139,24 +148,13 @@ class Generation:
         """
         room = await self._begin()
         self._state.num_answering += 1
-        started = last = time.perf_counter()
-        metrics = self._state.metrics
-        has_first = False
+        watch = self._watch
         try:
             # What merges would cost every token of a single prompt another generator.
             is_one = len(self._order.prompts) == 1
             async with aclosing(self._one(0, room) if is_one else self._merged(room)) as source:
                 async for prompt_index, delta in source:
-                    now = time.perf_counter()
-                    if not has_first:
-                        metrics.observe("first_token", now - started)
-                        self._first_token_ms = (now - started) * 1000
-                        own_ms = (now - self._order.arrival) * 1000
-                        self._state.ledger.mark_first_token(self._order.request_id, own_ms)
-                        has_first = True
-                    else:
-                        metrics.observe("token_gap", now - last)
-                    last = now
+                    watch.piece()
                     self._count(prompt_index, delta)
                     yield prompt_index * self._order.params.n + delta.index, delta
             self._outcome = "completed"
@@ -164,7 +162,7 @@ class Generation:
             room.close()
             self._state.num_answering -= 1
             self._end_account()
-            self._report(time.perf_counter() - started)
+            self._report()
 
     async def _begin(self) -> Room:
         """Charge the caller for what it may use, and take the room for it."""
@@ -206,28 +204,16 @@ class Generation:
         if delta.finish_reason == "abort":
             raise EngineError("the engine aborted a choice")
         if delta.finish_reason is not None:
-            self._state.metrics.count("finished", delta.finish_reason)
+            self._watch.choice_ended(delta.finish_reason)
 
-    def _report(self, seconds: float) -> None:
-        metrics = self._state.metrics
-        metrics.observe("request", seconds)
-        metrics.count("prompt_tokens", by=self.prompt_tokens)
-        metrics.count("generated_tokens", by=self.completion_tokens)
-        metrics.count("cached_tokens", by=self.cached_tokens)
-        if self._outcome != "completed":
-            metrics.count("finished", "abort")
-        self._state.history.add(self._fact(seconds))
-        LOG.info(
-            "generation",
-            extra={
-                "request_id": self._order.request_id,
-                "outcome": self._outcome,
-                "prompt_tokens": self.prompt_tokens,
-                "completion_tokens": self.completion_tokens,
-                "cached_tokens": self.cached_tokens,
-                "duration_ms": round(seconds * 1000, 1),
-            },
+    def _report(self) -> None:
+        used = Used(
+            prompt_tokens=self.prompt_tokens,
+            completion_tokens=self.completion_tokens,
+            cached_tokens=self.cached_tokens,
         )
+        seconds = self._watch.end(used, self._outcome)
+        self._state.history.add(self._fact(seconds))
 
     def _fact(self, seconds: float) -> RequestFact:
         return RequestFact(
@@ -236,7 +222,7 @@ class Generation:
             caller=self._order.caller.name,
             ended_at=self._state.history.now(),
             duration_ms=seconds * 1000,
-            first_token_ms=self._first_token_ms,
+            first_token_ms=self._watch.first_token_ms,
             prompt_tokens=self.prompt_tokens,
             completion_tokens=self.completion_tokens,
             cached_tokens=self.cached_tokens,
@@ -259,6 +245,7 @@ class Generation:
             tenant=order.caller.tenant,
             weight=order.caller.weight,
             deadline=order.deadline,
+            on_start=self._watch.started,
             on_choice_end=room.end_choice,
             grammar=order.grammar,
             query=order.query,

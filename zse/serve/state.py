@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from zse.engine.async_engine import AsyncEngine
     from zse.format.model_file import ModelFile
     from zse.serve.ledger import Ledger
+    from zse.serve.telemetry.tracing import Tracing
     from zse.text.template import ChatTemplate
     from zse.text.tokenizer import Tokenizer
 
@@ -102,7 +103,9 @@ class AppState:
         self.options = options or ServeOptions()
         self.settings = settings or Settings(serve=self.options)
         """What a further model is loaded with."""
-        self.metrics = Metrics(self)
+        self.metrics = Metrics(self, self.options.telemetry)
+        self.tracing: Tracing | None = None
+        """Where spans go; None where nobody collects them."""
         self.models = ModelTable()
         self.history = History()
         self.draining = False

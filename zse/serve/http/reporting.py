@@ -9,12 +9,13 @@ import logging
 import re
 import time
 import uuid
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from zse.serve.state import AppState
+    from zse.serve.telemetry.trace import Place
 
 LOG = logging.getLogger("zse.serve.access")
 
@@ -22,14 +23,16 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 _STARTS = frozenset({"http.response.start", "websocket.accept", "websocket.http.response.start"})
 _SWITCHING = 101
 _MAX_PATH = 200
+_SERVER_ERROR = 500
 
 
 class Reporting:
     """Names each request, adds ``x-request-id`` and ``Server-Timing``, counts it, logs one line.
 
     What is inside finds in the scope's state ``request_id``, ``arrival`` (on
-    ``time.perf_counter``) and ``client_address`` (who asked, as far as trusted proxies tell), and
-    puts the ``room`` there that it takes: no end of a request leaves it taken.
+    ``time.perf_counter``), ``place`` (in a trace) and ``client_address`` (who asked, as far as
+    trusted proxies tell), and puts the ``room`` there that it takes: no end of a request leaves it
+    taken.
     """
 
     def __init__(self, app: ASGIApp, *, state: AppState) -> None:
@@ -43,6 +46,7 @@ class Reporting:
             request_id=call.request_id,
             arrival=call.arrival,
             client_address=client[0],
+            place=call.place,
             room=None,
         )
         try:
@@ -61,7 +65,11 @@ class _Call:
     """One request on its way out."""
 
     def __init__(self, state: AppState, scope: Scope, send: Send) -> None:
-        given = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1")
+        headers = dict(scope["headers"])
+        given = headers.get(b"x-request-id", b"").decode("latin-1")
+        self.place: Place | None = None
+        if state.tracing is not None and not _is_probe(scope["path"]):
+            self.place = state.tracing.place_of(headers.get(b"traceparent", b""))
         self.request_id = given if _REQUEST_ID.fullmatch(given) else f"req_{uuid.uuid4().hex}"
         self._state = state
         self._scope = scope
@@ -88,15 +96,41 @@ class _Call:
         endpoint = self._scope.get("endpoint")
         name = getattr(endpoint, "__name__", None) or "other"
         self._state.metrics.count("responses", name, str(self.status))
-        is_probe = path.startswith(("/health", "/ping", "/metrics"))
-        LOG.log(
-            logging.DEBUG if is_probe else logging.INFO,
-            "response",
-            extra={
-                "request_id": self.request_id,
-                "method": self._scope.get("method", "WEBSOCKET"),
-                "path": path[:_MAX_PATH],
-                "status": self.status,
-                "duration_ms": round((time.perf_counter() - self.arrival) * 1000, 1),
+        now = time.perf_counter()
+        facts = {
+            "request_id": self.request_id,
+            "method": self._scope.get("method", "WEBSOCKET"),
+            "path": path[:_MAX_PATH],
+            "status": self.status,
+            "duration_ms": round((now - self.arrival) * 1000, 1),
+        }
+        if self.place is not None:
+            facts["trace_id"] = self.place.trace_hex
+            self._trace(self.place, name, facts, now)
+        level = logging.DEBUG if _is_probe(path) else logging.INFO
+        LOG.log(level, "response", extra=facts)
+
+    def _trace(self, place: Place, name: str, facts: dict[str, Any], now: float) -> None:
+        from zse.serve.telemetry.trace import Span, unix_ns
+
+        tracing = self._state.tracing
+        assert tracing is not None
+        span = Span(
+            name=f"{facts['method']} {name}",
+            place=place,
+            kind="server",
+            start_ns=unix_ns(self.arrival),
+            end_ns=unix_ns(now),
+            attributes={
+                "http.request.method": facts["method"],
+                "url.path": facts["path"],
+                "http.response.status_code": self.status,
+                "zse.request_id": self.request_id,
             },
+            error=f"status {self.status}" if self.status >= _SERVER_ERROR else "",
         )
+        tracing.add([span])
+
+
+def _is_probe(path: str) -> bool:
+    return path.startswith(("/health", "/ping", "/metrics"))

@@ -106,6 +106,7 @@ def work_order(
     return WorkOrder(
         request_id=call.request_id,
         arrival=call.arrival,
+        place=call.place,
         prompts=tuple(prompts),
         params=params,
         grammar=None if form is None else model.engine.grammars.compile(form),
@@ -152,6 +153,7 @@ def read_order(
     return WorkOrder(
         request_id=call.request_id,
         arrival=call.arrival,
+        place=call.place,
         prompts=tuple(prompts),
         params=params,
         query=query,

@@ -1,74 +1,44 @@
-"""Prometheus metrics. The client library is imported when somebody asks, off the path to a token.
-
-Names follow vLLM's under our own prefix, so that existing dashboards need one substitution.
-"""
+"""Prometheus metrics; its library is imported when somebody asks, off the path to a token."""
 
 from __future__ import annotations
 
+import re
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+from zse.options import TelemetryOptions
+from zse.serve.telemetry.families import FAMILIES, VLLM_NAMES
 
-    from prometheus_client import Counter
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from prometheus_client import Counter, Histogram
 
     from zse.serve.state import AppState
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
-_TOKEN_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08, 0.15, 0.3, 0.6, 1.0, 2.5)
-
+REQUEST_LABELS = ("model", "key")
 _MOST_EARLY = 4096
-"""Counts that wait for the library; a start under more probes than that imports it."""
-
-# key -> (name, help, labels)
-_COUNTED: dict[str, tuple[str, str, tuple[str, ...]]] = {
-    "responses": ("zse_requests", "HTTP responses.", ("route", "status")),
-    "rejections": ("zse_admission_rejections", "Requests that met a full queue.", ()),
-    "finished": ("zse_request_success", "Choices that ended.", ("finished_reason",)),
-    "prompt_tokens": ("zse_prompt_tokens", "Prompt tokens.", ()),
-    "generated_tokens": ("zse_generation_tokens", "Generated tokens.", ()),
-    "cached_tokens": ("zse_cached_prompt_tokens", "Prompt tokens served from the cache.", ()),
-}
-# key -> (name, help, bounds in seconds)
-_TIMED = {
-    "first_token": ("zse_time_to_first_token_seconds", "Arrival to first token.", _SECONDS),
-    "token_gap": (
-        "zse_inter_token_latency_seconds",
-        "Time between pieces of an answer.",
-        _TOKEN_SECONDS,
-    ),
-    "request": ("zse_e2e_request_latency_seconds", "Arrival to end.", _SECONDS),
-}
-# name -> (help, attribute of EngineStats)
-_GAUGES = {
-    "zse_num_requests_running": ("Choices that the engine is running.", "num_running"),
-    "zse_num_requests_waiting": ("Choices that wait for the engine.", "num_waiting"),
-    "zse_kv_cache_usage_perc": ("Share of KV blocks in use, 0 to 1.", "kv_usage"),
-    "zse_kv_blocks_total": ("KV blocks in the pool.", "kv_blocks_total"),
-}
-_COUNTERS = {
-    "zse_prefix_cache_queries": ("Prompt tokens looked up for reuse.", "prefix_query_tokens"),
-    "zse_prefix_cache_hits": ("Prompt tokens whose KV was reused.", "prefix_hit_tokens"),
-    "zse_num_preemptions": ("Sequences that lost their KV to others.", "preemptions"),
-    "zse_engine_steps": ("Steps of the engine.", "steps"),
-    "zse_computed_tokens": ("Tokens run through the model.", "computed_tokens"),
-}
+"""Writes that wait for the library; a start under more probes than that imports it."""
+_LIKE_VLLM = re.compile(
+    rf"^((?:# (?:HELP|TYPE) )?)zse_((?:{'|'.join(VLLM_NAMES)})(?:_total|_bucket|_count|_sum)?[ {{])"
+)
 
 
 class Metrics:
     """Everything that is counted."""
 
-    def __init__(self, state: AppState) -> None:
+    def __init__(self, state: AppState, options: TelemetryOptions | None = None) -> None:
         self._state = state
+        self.options = options or TelemetryOptions()
         self._families: _Families | None = None
         self._early: list[Callable[[_Families], None]] = []
         self._lock = threading.Lock()
 
     def warm(self) -> _Families:
         """Import the library and make the families; what was counted before is counted now."""
-        families = self._families or _Families(self._state)  # the lock is not held for the import
+        families = self._families or _Families(self._state, self.options)  # without the lock
         with self._lock:
             if self._families is None:
                 for write in self._early:
@@ -90,63 +60,65 @@ class Metrics:
 
     def count(self, key: str, *labels: str, by: int = 1) -> None:
         """Add to a counter of the table; labels are few patterns, never what clients write."""
-        self._write(lambda to: to.counter(key, *labels).inc(by))
+        self._write(lambda to: to.child(key, labels).inc(by))
 
-    def observe(self, key: str, seconds: float) -> None:
-        """Note how long something took, in a histogram of the table."""
-        self._write(lambda to: to.timed[key].observe(seconds))
+    def observe(self, key: str, value: float, *labels: str) -> None:
+        """Note one value in a histogram of the table."""
+        self._write(lambda to: to.child(key, labels).observe(value))
+
+    def timer(self, key: str, *labels: str) -> Callable[[float], None]:
+        """Return what notes values in a histogram: for what is noted once a token."""
+        if self._families is None:
+            return partial(self._observe_at, key, labels)
+        observe: Callable[[float], None] = self._families.child(key, labels).observe
+        return observe
+
+    def _observe_at(self, key: str, labels: tuple[str, ...], value: float) -> None:
+        self.observe(key, value, *labels)
+
+    def labels_of(self, model: str, key_name: str) -> tuple[str, ...]:
+        """Return the labels of a request's metrics."""
+        return (model, key_name) if self.options.metrics_by_key else (model,)
 
     def render(self) -> bytes:
+        """Return the exposition, with vLLM's names too where they are asked for."""
         from prometheus_client import generate_latest
 
-        return generate_latest(self.warm().registry)
+        text = generate_latest(self.warm().registry)
+        return text if self.options.metrics_names == "zse" else text + _as_vllm(text)
+
+
+def _as_vllm(exposition: bytes) -> bytes:
+    """Return the lines that vLLM has too, as it writes them."""
+    lines = []
+    for line in exposition.decode().splitlines():
+        renamed, count = _LIKE_VLLM.subn(r"\1vllm:\2", line)
+        if count:
+            lines.append(renamed.replace('model="', 'model_name="', 1))
+    return ("\n".join(lines) + "\n").encode()
 
 
 class _Families:
     """The families on a registry of their own."""
 
-    def __init__(self, state: AppState) -> None:
+    def __init__(self, state: AppState, options: TelemetryOptions) -> None:
         from prometheus_client import CollectorRegistry, Counter, Histogram
 
+        from zse.serve.telemetry.collector import StateCollector
+
         self.registry = registry = CollectorRegistry()
-        self.counted = {
-            key: Counter(name, text, labels, registry=registry)
-            for key, (name, text, labels) in _COUNTED.items()
-        }
-        self.timed = {
-            key: Histogram(name, text, buckets=bounds, registry=registry)
-            for key, (name, text, bounds) in _TIMED.items()
-        }
-        registry.register(_StateCollector(state))
+        of_request = REQUEST_LABELS if options.metrics_by_key else REQUEST_LABELS[:1]
+        self._made: dict[str, Counter | Histogram] = {}
+        for key, row in FAMILIES.items():
+            labels = (*(of_request if row.is_of_request else ()), *row.labels)
+            if row.bounds:
+                self._made[key] = Histogram(
+                    row.name, row.help, labels, buckets=row.bounds, registry=registry
+                )
+            else:
+                self._made[key] = Counter(row.name, row.help, labels, registry=registry)
+        registry.register(StateCollector(state))
 
-    def counter(self, key: str, *labels: str) -> Counter:
-        return self.counted[key].labels(*labels) if labels else self.counted[key]
-
-
-class _StateCollector:
-    """Reads the engine, the ledger and readiness when somebody scrapes."""
-
-    def __init__(self, state: AppState) -> None:
-        self._state = state
-
-    def collect(self) -> Iterator[Any]:
-        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-
-        state = self._state
-        yield GaugeMetricFamily("zse_ready", "1 when ready to serve.", value=float(state.is_ready))
-        yield GaugeMetricFamily(
-            "zse_in_flight", "Choices admitted and not ended.", value=state.in_flight
-        )
-        cold = GaugeMetricFamily(
-            "zse_cold_start_milliseconds", "Duration of a phase of the start.", labels=["phase"]
-        )
-        for phase in state.ledger.phases():
-            cold.add_metric([phase.name], phase.duration_ms)
-        yield cold
-        stats = {entry.model.name: entry.model.engine.stats() for entry in state.models}
-        for table, family in ((_GAUGES, GaugeMetricFamily), (_COUNTERS, CounterMetricFamily)):
-            for name, (text, attribute) in table.items():
-                values = family(name, text, labels=["model"])
-                for model, snapshot in stats.items():
-                    values.add_metric([model], getattr(snapshot, attribute))
-                yield values
+    def child(self, key: str, labels: tuple[str, ...]) -> Any:
+        family = self._made[key]
+        return family.labels(*labels) if labels else family

@@ -1,0 +1,60 @@
+"""Metrics that are read when somebody scrapes: of the engines, the start and readiness."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+)
+
+from zse.serve.telemetry.families import COLD_START_SECONDS, COUNTERS, GAUGES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from zse.serve.ledger import Phase
+    from zse.serve.state import AppState
+
+
+class StateCollector:
+    """Registered like any family."""
+
+    def __init__(self, state: AppState) -> None:
+        self._state = state
+
+    def collect(self) -> Iterator[Any]:
+        state = self._state
+        yield GaugeMetricFamily("zse_ready", "1 when ready to serve.", value=float(state.is_ready))
+        yield GaugeMetricFamily(
+            "zse_in_flight", "Choices admitted and not ended.", value=state.in_flight
+        )
+        yield from _cold_start(state.ledger.phases())
+        stats = {entry.model.name: entry.model.engine.stats() for entry in state.models}
+        for table, family in ((GAUGES, GaugeMetricFamily), (COUNTERS, CounterMetricFamily)):
+            for name, (text, attribute) in table.items():
+                values = family(name, text, labels=["model"])
+                for model, snapshot in stats.items():
+                    values.add_metric([model], getattr(snapshot, attribute))
+                yield values
+
+
+def _cold_start(phases: tuple[Phase, ...]) -> Iterator[Any]:
+    """Tell the start twice: to the millisecond, and so that many starts can be added up."""
+    exact = GaugeMetricFamily(
+        "zse_cold_start_milliseconds", "Duration of a phase of the start.", labels=["phase"]
+    )
+    summed = HistogramMetricFamily(
+        "zse_cold_start_seconds",
+        "Duration of a phase of the start; a process has one.",
+        labels=["phase"],
+    )
+    for phase in phases:
+        exact.add_metric([phase.name], phase.duration_ms)
+        seconds = phase.duration_ms / 1000
+        buckets = [(f"{bound:g}", float(seconds <= bound)) for bound in COLD_START_SECONDS]
+        summed.add_metric([phase.name], [*buckets, ("+Inf", 1.0)], sum_value=seconds)
+    yield exact
+    yield summed

@@ -1,0 +1,112 @@
+"""What is counted, as tables: names, helps, labels, bounds.
+
+Names follow vLLM's under our own prefix, so that existing dashboards need one substitution;
+``VLLM_NAMES`` says which of them can also be told under vLLM's.
+"""
+
+from __future__ import annotations
+
+from zse.records import record
+
+_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
+_SHORT_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08, 0.15, 0.3, 0.6, 1.0, 2.5)
+_TOKENS = tuple(float(1 << power) for power in range(18))
+COLD_START_SECONDS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 1.5, 2.5, 5.0, 10.0, 30.0, 120.0)
+
+
+@record
+class Family:
+    """A metric that is written as things happen: a counter; a histogram where it has bounds."""
+
+    name: str
+    help: str
+    labels: tuple[str, ...] = ()
+    """Besides those of requests."""
+    is_of_request: bool = True
+    """Whether it is told by model, and by key where that is asked for."""
+    bounds: tuple[float, ...] = ()
+
+
+def _timed(name: str, text: str, bounds: tuple[float, ...] = _SECONDS) -> Family:
+    return Family(name=f"zse_{name}_seconds", help=text, bounds=bounds)
+
+
+FAMILIES: dict[str, Family] = {
+    "responses": Family(
+        name="zse_requests",
+        help="HTTP responses.",
+        labels=("route", "status"),
+        is_of_request=False,
+    ),
+    "rejections": Family(
+        name="zse_admission_rejections",
+        help="Requests that met a full queue.",
+        is_of_request=False,
+    ),
+    "finished": Family(
+        name="zse_request_success", help="Choices that ended.", labels=("finished_reason",)
+    ),
+    "cancelled": Family(
+        name="zse_requests_cancelled", help="Requests that ended before they were complete."
+    ),
+    "prompt_tokens": Family(name="zse_prompt_tokens", help="Prompt tokens."),
+    "generated_tokens": Family(name="zse_generation_tokens", help="Generated tokens."),
+    "cached_tokens": Family(
+        name="zse_cached_prompt_tokens", help="Prompt tokens served from the cache."
+    ),
+    "first_token": _timed("time_to_first_token", "Admission to first token."),
+    "token_gap": _timed("inter_token_latency", "Time between pieces of an answer.", _SHORT_SECONDS),
+    "per_token": _timed(
+        "request_time_per_output_token",
+        "Time after the first token, divided by the tokens that followed it.",
+        _SHORT_SECONDS,
+    ),
+    "request": _timed("e2e_request_latency", "Admission to end."),
+    "queue": _timed("request_queue_time", "Admission to the first step that computes it."),
+    "prefill": _timed("request_prefill_time", "First step to first token."),
+    "decode": _timed("request_decode_time", "First token to last."),
+    "prompt_length": Family(
+        name="zse_request_prompt_tokens", help="Prompt tokens of a request.", bounds=_TOKENS
+    ),
+    "answer_length": Family(
+        name="zse_request_generation_tokens", help="Tokens made for a request.", bounds=_TOKENS
+    ),
+}
+
+GAUGES = {
+    "zse_num_requests_running": ("Choices that the engine is running.", "num_running"),
+    "zse_num_requests_waiting": ("Choices that wait for the engine.", "num_waiting"),
+    "zse_kv_cache_usage_perc": ("Share of KV blocks in use, 0 to 1.", "kv_usage"),
+    "zse_kv_blocks_total": ("KV blocks in the pool.", "kv_blocks_total"),
+}
+"""Read when somebody scrapes: name -> (help, attribute of EngineStats)."""
+COUNTERS = {
+    "zse_prefix_cache_queries": ("Prompt tokens looked up for reuse.", "prefix_query_tokens"),
+    "zse_prefix_cache_hits": ("Prompt tokens whose KV was reused.", "prefix_hit_tokens"),
+    "zse_num_preemptions": ("Sequences that lost their KV to others.", "preemptions"),
+    "zse_engine_steps": ("Steps of the engine.", "steps"),
+    "zse_computed_tokens": ("Tokens run through the model.", "computed_tokens"),
+}
+"""Likewise, of what only grows."""
+
+VLLM_NAMES = (
+    "num_requests_running",
+    "num_requests_waiting",
+    "kv_cache_usage_perc",
+    "prefix_cache_queries",
+    "prefix_cache_hits",
+    "num_preemptions",
+    "prompt_tokens",
+    "generation_tokens",
+    "request_success",
+    "time_to_first_token_seconds",
+    "inter_token_latency_seconds",
+    "request_time_per_output_token_seconds",
+    "e2e_request_latency_seconds",
+    "request_queue_time_seconds",
+    "request_prefill_time_seconds",
+    "request_decode_time_seconds",
+    "request_prompt_tokens",
+    "request_generation_tokens",
+)
+"""Without a prefix: what means the same there. Kubernetes' inference gateway reads three."""

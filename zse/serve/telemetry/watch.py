@@ -1,0 +1,172 @@
+"""One request's work as operators see it: metrics, a span for each of its phases, one log line.
+
+admitted ---queue---> first step ---prefill---> first token ---decode---> end
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from zse.records import record
+from zse.serve.telemetry.trace import Place, Span, unix_ns
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from zse.serve.history import Outcome
+    from zse.serve.state import AppState
+
+LOG = logging.getLogger("zse.serve.request")
+MAX_STEPS = 512
+"""Spans of steps that a trace holds at most, for one request."""
+
+
+@record
+class Subject:
+    """Whose work is watched."""
+
+    request_id: str
+    model: str
+    key_name: str
+    arrival: float
+    """On ``time.perf_counter``."""
+    place: Place | None = None
+    """In a trace; None where it is not traced."""
+
+
+@record
+class Used:
+    """What a request has used when it ends."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+
+
+class RequestWatch:
+    """From admission to the end; ``started`` is called by the engine's thread."""
+
+    def __init__(self, state: AppState, subject: Subject) -> None:
+        self._state = state
+        self._subject = subject
+        self._labels = state.metrics.labels_of(subject.model, subject.key_name)
+        self._note_gap = state.metrics.timer("token_gap", *self._labels)
+        self._admitted = time.perf_counter()
+        self._started: float | None = None
+        self._first: float | None = None
+        self._last = self._admitted
+        self._steps: list[float] | None = [] if subject.place is not None else None
+
+    @property
+    def first_token_ms(self) -> float | None:
+        """From admission; None where there was no token."""
+        return None if self._first is None else (self._first - self._admitted) * 1000
+
+    def started(self) -> None:
+        """Note that the engine begins to compute a choice; the first one counts."""
+        if self._started is None:
+            self._started = time.perf_counter()
+
+    def piece(self) -> None:
+        """Note that a piece of an answer has come."""
+        now = time.perf_counter()
+        if self._first is None:
+            self._first = now
+            state, subject = self._state, self._subject
+            state.metrics.observe("first_token", now - self._admitted, *self._labels)
+            own_ms = (now - subject.arrival) * 1000
+            state.ledger.mark_first_token(subject.request_id, own_ms)
+        else:
+            self._note_gap(now - self._last)
+        self._last = now
+        if self._steps is not None and len(self._steps) < MAX_STEPS:
+            self._steps.append(now)
+
+    def choice_ended(self, reason: str) -> None:
+        self._state.metrics.count("finished", *self._labels, reason)
+
+    def end(self, used: Used, outcome: Outcome) -> float:
+        """Tell what the request was; return the seconds from admission to now."""
+        now = time.perf_counter()
+        seconds = now - self._admitted
+        self._count(used, outcome, now)
+        if self._subject.place is not None and self._state.tracing is not None:
+            self._state.tracing.add(list(self._spans(used, now)))
+        LOG.info(
+            "generation",
+            extra={
+                "request_id": self._subject.request_id,
+                **({"trace_id": self._subject.place.trace_hex} if self._subject.place else {}),
+                "outcome": outcome,
+                "prompt_tokens": used.prompt_tokens,
+                "completion_tokens": used.completion_tokens,
+                "cached_tokens": used.cached_tokens,
+                "duration_ms": round(seconds * 1000, 1),
+            },
+        )
+        return seconds
+
+    def _count(self, used: Used, outcome: Outcome, now: float) -> None:
+        metrics, labels = self._state.metrics, self._labels
+        metrics.observe("request", now - self._admitted, *labels)
+        metrics.observe("prompt_length", used.prompt_tokens, *labels)
+        metrics.observe("answer_length", used.completion_tokens, *labels)
+        metrics.count("prompt_tokens", *labels, by=used.prompt_tokens)
+        metrics.count("generated_tokens", *labels, by=used.completion_tokens)
+        metrics.count("cached_tokens", *labels, by=used.cached_tokens)
+        if outcome != "completed":
+            metrics.count("cancelled", *labels)
+            metrics.count("finished", *labels, "abort")
+        for key, begin, end in self._phases(now):
+            metrics.observe(key, end - begin, *labels)
+        if self._first is not None and used.completion_tokens > 1:
+            spent = self._last - self._first
+            metrics.observe("per_token", spent / (used.completion_tokens - 1), *labels)
+
+    def _phases(self, now: float) -> Iterator[tuple[str, float, float]]:
+        """Yield the phases that were reached; the last of them ends with the request."""
+        started, first = self._started, self._first
+        yield "queue", self._admitted, started or now
+        if started is not None:
+            yield "prefill", started, first or now
+        if first is not None:
+            yield "decode", first, max(self._last, first)
+
+    def _spans(self, used: Used, now: float) -> Iterator[Span]:
+        """Yield a span for the work, one for each phase, and one for each step that answered."""
+        assert self._subject.place is not None
+        work = self._subject.place.child()
+        facts: dict[str, str | int] = {
+            "gen_ai.operation.name": "generate",
+            "gen_ai.request.model": self._subject.model,
+            "gen_ai.usage.input_tokens": used.prompt_tokens,
+            "gen_ai.usage.output_tokens": used.completion_tokens,
+            "zse.cached_tokens": used.cached_tokens,
+        }
+        yield _span("generate", work, self._admitted, now, facts)
+        for name, begin, end in self._phases(now):
+            phase = work.child()
+            yield _span(name, phase, begin, end)
+            if name == "decode" and self._steps:
+                for number, (step, after) in enumerate(
+                    zip(self._steps, self._steps[1:], strict=False), 1
+                ):
+                    yield _span("step", phase.child(), step, after, {"zse.step": number})
+
+
+def _span(
+    name: str,
+    place: Place,
+    begin: float,
+    end: float,
+    attributes: dict[str, str | int] | None = None,
+) -> Span:
+    return Span(
+        name=name,
+        place=place,
+        start_ns=unix_ns(begin),
+        end_ns=unix_ns(end),
+        attributes=dict(attributes or {}),
+    )
