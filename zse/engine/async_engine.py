@@ -96,6 +96,11 @@ class AsyncEngine:
     def num_active(self) -> int:
         return len(self._streams)
 
+    @property
+    def capacity_tokens(self) -> int:
+        """Longest sequence in tokens that can finish."""
+        return self._core.capacity_tokens
+
     def stats(self) -> EngineStats:
         return self._core.stats()
 

@@ -55,40 +55,62 @@ class BatchingStatus(Shape):
 Asked = Annotated[Which | None, Body()]
 
 
+class BatchingState:
+    """How many answers the models of a server compute at once."""
+
+    def __init__(self, state: AppState) -> None:
+        self._state = state
+
+    def enable(self, model: str | None = None) -> None:
+        """Let a model compute as many answers at once as the server was started for.
+
+        Args:
+            model: Its name; all models without one.
+
+        Raises:
+            ModelNotFoundError: There is no such model.
+        """
+        self._limit(model, self._state.max_running)
+
+    def disable(self, model: str | None = None) -> None:
+        """Let a model compute one answer at a time; fails as ``enable``."""
+        self._limit(model, 1)
+
+    def status(self) -> BatchingStatus:
+        batch = self._state.options.load.batch
+        models = {entry.model.name: _of(entry) for entry in self._state.models}
+        return BatchingStatus(
+            enabled=all(one.enabled for one in models.values()),
+            config=BatchingConfig(
+                max_batch_size=batch.max_sequences, max_tokens_per_batch=batch.max_batch_tokens
+            ),
+            models=models,
+        )
+
+    def _limit(self, model: str | None, max_running: int) -> None:
+        chosen = None if model is None else self._state.require_model(model)
+        for entry in self._state.models:
+            if chosen is None or entry.model is chosen:
+                entry.model.engine.limit_running(max_running)
+
+
 @router.get("", summary="Whether several answers are computed at once, and how many.")
 def status(request: Request) -> BatchingStatus:
-    return _status(state_of(request))
+    return BatchingState(state_of(request)).status()
 
 
 @router.post("/enable", summary="Compute as many answers at once as the server was started for.")
 def enable(request: Request, which: Asked = None) -> BatchingStatus:
-    return _limit(state_of(request), which, state_of(request).max_running)
+    batching = BatchingState(state_of(request))
+    batching.enable(which.model if which else None)
+    return batching.status()
 
 
 @router.post("/disable", summary="Compute one answer at a time.")
 def disable(request: Request, which: Asked = None) -> BatchingStatus:
-    return _limit(state_of(request), which, 1)
-
-
-def _limit(state: AppState, which: Which | None, max_running: int) -> BatchingStatus:
-    asked = which.model if which is not None else None
-    chosen = None if asked is None else state.require_model(asked)
-    for entry in state.models:
-        if chosen is None or entry.model is chosen:
-            entry.model.engine.limit_running(max_running)
-    return _status(state)
-
-
-def _status(state: AppState) -> BatchingStatus:
-    batch = state.options.load.batch
-    models = {entry.model.name: _of(entry) for entry in state.models}
-    return BatchingStatus(
-        enabled=all(one.enabled for one in models.values()),
-        config=BatchingConfig(
-            max_batch_size=batch.max_sequences, max_tokens_per_batch=batch.max_batch_tokens
-        ),
-        models=models,
-    )
+    batching = BatchingState(state_of(request))
+    batching.disable(which.model if which else None)
+    return batching.status()
 
 
 def _of(entry: TableEntry) -> ModelBatching:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from starlette.types import Message
     from starlette.websockets import WebSocket
 
+    from zse.serve.access.account import Account
     from zse.serve.state import AppState
     from zse.serve.turn import Event
 
@@ -119,6 +120,9 @@ class ChatSocket:
 
     async def _stream(self, mapping: dict[str, Any], answer_id: str) -> None:
         request = self._as_request(mapping)
+        account: Account = request.state.account
+        if account.limits is not None:
+            await account.limits.admit(account.caller)
         try:
             body, _ = await with_body(request, read_request, mapping, ChatRequest)
             model, turn = await open_turn(request, mapping, body)

@@ -1,0 +1,8 @@
+"""Import paths that programs know from elsewhere; each is a few lines over what stands in zse.
+
+    zse.api.server            run_server
+    zse.api.server.batching   BatchingState, batched_chat_completion, batched_text_completion
+    zse.api.server.auth       SlidingWindowRateLimiter
+
+``zse.engine.batching`` has BatchConfig, BatchRequest and BatchingEngine.
+"""
