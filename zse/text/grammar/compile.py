@@ -34,6 +34,8 @@ _LIMITS: dict[str, Any] = {
     "verbose_errors": False,  # which would print the whole grammar
 }
 _TRIED_TOKENS = 2
+_ANCHOR = "\n"
+"""No token joins it with what follows."""
 _MAX_ERROR = 500
 
 
@@ -104,9 +106,15 @@ class GrammarCompiler:
             matcher,
             tokenize=self._vocabulary.tokenize_bytes,
             token_bytes=self._tokenizer.token_bytes,
-            starts_after=spec.starts_after.encode(),
+            starts_after=tuple(text.encode() for text in spec.starts_after),
+            openers=self._single_tokens(spec.may_open),
             end_token_ids=self._end_token_ids,
         )
+
+    def _single_tokens(self, texts: tuple[str, ...]) -> frozenset[int]:
+        """Return the tokens that are such a text; what takes several tokens is left out."""
+        found = [self._tokenizer.encode(text, add_special_tokens=False) for text in texts]
+        return frozenset(ids[0] for ids in found if len(ids) == 1)
 
 
 class _Vocabulary:
@@ -123,10 +131,20 @@ class _Vocabulary:
         self.special_token_ids = sorted(i for i in tokenizer.special_ids if i < count)
         self.eos_token_id = end_token_id
 
+        self._is_plain = tokenizer.facts.kind == "byte_level"
+        self._anchor = [] if self._is_plain else self._encode(_ANCHOR)
+
     def __call__(self, text: str) -> list[int]:
         """Encode a piece of text that the grammar leaves no choice about."""
-        if self._tokenizer.facts.kind != "byte_level":
-            return []  # it would put a space before the piece: nothing is forced
+        if self._is_plain:
+            return self._encode(text)
+        # Others put a space before what they take for the start of a text.
+        ids, length = self._encode(_ANCHOR + text), len(self._anchor)
+        if ids[:length] == self._anchor:
+            return ids[length:]
+        return self._encode(text)
+
+    def _encode(self, text: str) -> list[int]:
         return self._tokenizer.encode(text, add_special_tokens=False, parse_special=False)
 
 

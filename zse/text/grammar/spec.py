@@ -59,9 +59,12 @@ class GrammarSpec:
 
     kind: GrammarKind
     source: str
-    starts_after: str = ""
-    """Text of the answer behind which the form begins, such as ``</think>``; before it the answer
-    may be anything, but it does not end."""
+    starts_after: tuple[str, ...] = ()
+    """Texts behind which the form begins, such as ``</think>``; before them the answer may be
+    anything, but it does not end. With none the form begins with the answer."""
+    may_open: tuple[str, ...] = ()
+    """Texts with which the part before the form begins, such as ``<think>``. With some, an answer
+    may leave that part out; with none, it begins within it."""
     param: str = field(default="", compare=False)
     """What a request calls the field that asked for it, for errors."""
 

@@ -29,7 +29,8 @@ class Grammar:
         matcher: llguidance's, at the start.
         tokenize: Returns tokens of bytes, not always those that a model would write.
         token_bytes: Returns the bytes of a token.
-        starts_after: Bytes of the answer behind which the form begins; empty for its start.
+        starts_after: Texts of the answer behind which the form begins; none for its start.
+        openers: Tokens that begin the part before the form, where an answer may leave it out.
         end_token_ids: Tokens that the model ends answers with.
     """
 
@@ -39,28 +40,36 @@ class Grammar:
         *,
         tokenize: Callable[[bytes], list[int]],
         token_bytes: Callable[[int], bytes],
-        starts_after: bytes,
+        starts_after: tuple[bytes, ...],
+        openers: Collection[int],
         end_token_ids: Collection[int],
     ) -> None:
         self._matcher = matcher
         self.tokenize = tokenize
         self.token_bytes = token_bytes
         self.starts_after = starts_after
+        self.openers = openers
+        self.longest_start = max(map(len, starts_after), default=0)
         self.end_token_ids = frozenset(end_token_ids)
 
     def begin(self) -> GrammarState:
         """Return the state of an answer that has no tokens yet."""
-        return GrammarState(self, self._matcher.deep_copy(), is_active=not self.starts_after)
+        state = GrammarState(self, self._matcher.deep_copy())
+        state.is_active = not self.starts_after or bool(self.openers)
+        state.openers = self.openers
+        return state
 
 
 class GrammarState:
     """How far one answer has come. For one thread at a time."""
 
-    def __init__(self, grammar: Grammar, matcher: Any, *, is_active: bool) -> None:
+    def __init__(self, grammar: Grammar, matcher: Any) -> None:
         self.grammar = grammar
         self.matcher = matcher
-        self.is_active = is_active
+        self.is_active = True
         """Whether the form has begun; before that anything may come but an end."""
+        self.openers: Collection[int] = ()
+        """Tokens that may come beside those of the form: only as the first of an answer."""
         self.error = ""
         """Why the form cannot be kept any more; empty while it can."""
         self._tail = b""
@@ -71,7 +80,8 @@ class GrammarState:
         return self.is_active and not self.error and bool(self.matcher.is_stopped())
 
     def copy(self) -> GrammarState:
-        other = GrammarState(self.grammar, self.matcher.deep_copy(), is_active=self.is_active)
+        other = GrammarState(self.grammar, self.matcher.deep_copy())
+        other.is_active, other.openers = self.is_active, self.openers
         other.error, other._tail = self.error, self._tail
         return other
 
@@ -79,14 +89,17 @@ class GrammarState:
         """Note the next token of the answer."""
         if self.error:
             return
-        if not self.is_active:
+        openers, self.openers = self.openers, ()
+        if token_id in openers:
+            self.is_active = False
+        elif not self.is_active:
             self._look_for_start(token_id)
         elif not self.matcher.consume_token(token_id):
             self.error = self.matcher.get_error() or "a token that the grammar does not allow"
 
     def forced_tokens(self) -> Sequence[int]:
         """Return the tokens that must come next, where the form leaves no choice."""
-        if not self.is_active or self.error or self.matcher.is_stopped():
+        if not self.is_active or self.openers or self.error or self.matcher.is_stopped():
             return ()
         tokens: list[int] = self.matcher.compute_ff_tokens()
         return tokens[: self.matcher.validate_tokens(tokens)] if tokens else ()
@@ -97,14 +110,13 @@ class GrammarState:
         What follows it in the same token belongs to the form if it fits; else it is white space as
         a rule, and left out of account.
         """
-        start = self.grammar.starts_after
         text = self._tail + self.grammar.token_bytes(token_id)
-        place = text.find(start)
-        if place < 0:
-            self._tail = text[max(0, len(text) - len(start) + 1) :]
+        ends = [place + len(s) for s in self.grammar.starts_after if (place := text.find(s)) >= 0]
+        if not ends:
+            self._tail = text[max(0, len(text) - self.grammar.longest_start + 1) :]
             return
         self.is_active = True
-        if rest := text[place + len(start) :].strip():
+        if rest := text[min(ends) :].strip():
             self.matcher.try_consume_tokens(self.grammar.tokenize(rest))
 
 
@@ -127,6 +139,7 @@ def write_masks(wanted: Sequence[MaskRows | int], address: int, row_bytes: int) 
     """
     places: list[tuple[Any, int]] = []
     bans: list[tuple[int, Collection[int]]] = []
+    more: list[tuple[int, Collection[int]]] = []
     row = 0
     for answer in wanted:
         for state, banned in _states(answer):
@@ -134,10 +147,15 @@ def write_masks(wanted: Sequence[MaskRows | int], address: int, row_bytes: int) 
                 ctypes.memset(address + row * row_bytes, 0xFF, row_bytes)
             else:
                 places.append((state.matcher, row))
+                more.append((row, state.openers))
             if banned:
                 bans.append((row, banned))
             row += 1
     _compute(places, address, row_bytes, row)
+    for row, tokens in more:
+        for token_id in tokens:
+            word = ctypes.c_uint32.from_address(address + row * row_bytes + token_id // 32 * 4)
+            word.value |= 1 << token_id % 32
     for row, banned in bans:
         _ban(address + row * row_bytes, row_bytes, banned)
 
