@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from zse.serve.state import LoadedModel
-    from zse.text.dialect import AnswerReading
+    from zse.text.dialect import AnswerReading, AnswerShape
     from zse.text.grammar.spec import GrammarSpec
+    from zse.text.reasoning.controls import ThinkingControls
     from zse.text.template import ChatTemplate
 
 PromptEnd = Literal["answer", "continued", "closed"]
@@ -69,6 +70,9 @@ class Conversation:
     """Whether one answer may hold several calls."""
     form: GrammarSpec | None = None
     """What the text of an answer is held to; None for any text."""
+    effort: str | None = None
+    """How hard to think: one of ``zse.text.reasoning.controls.EFFORTS``; None leaves it to the
+    template."""
     template_variables: Mapping[str, Any] = field(default_factory=dict)
     """More that the template reads, as the request has it."""
     end: PromptEnd = "answer"
@@ -77,6 +81,12 @@ class Conversation:
     def offers_tools(self) -> bool:
         """Whether the model is shown tools, and its answer searched for calls."""
         return bool(self.tools) and self.choice.mode != "none"
+
+    @property
+    def constrains_calls(self) -> bool:
+        """Whether the model must call, or its arguments must fit."""
+        is_strict = any(tool.is_strict for tool in self.tools)
+        return self.offers_tools and (is_strict or self.choice.mode in ("required", "named"))
 
 
 @record
@@ -100,16 +110,37 @@ def plan_turn(conversation: Conversation, model: LoadedModel) -> TurnPlan:
         ContextLengthError: The text is longer than any prompt may be.
     """
     text = _render(conversation, model)
-    offered = {}
-    if conversation.offers_tools:
-        offered = {tool.name: tool.parameters or {} for tool in conversation.tools}
+    tools = conversation.tools if conversation.offers_tools else ()
+    shape = model.dialect.shape(text, has_tools=bool(tools))
     return TurnPlan(
         # The template wrote the special tokens itself.
         prompt=model.tokenizer.encode(text, add_special_tokens=False),
-        reading=model.dialect.reading(text, offered),
+        reading=shape.reading({tool.name: tool.parameters or {} for tool in tools}),
         parallel_calls=conversation.parallel_calls,
-        form=conversation.form,
+        form=_form(conversation, shape),
     )
+
+
+def _form(conversation: Conversation, shape: AnswerShape) -> GrammarSpec | None:
+    """Return what the whole answer is held to, with its calls and its reasoning."""
+    if conversation.form is None and not conversation.constrains_calls:
+        return None
+    from zse.text.answer_grammar import CallDemand, answer_grammar
+    from zse.text.tools.grammar import CallTool
+
+    demand = None
+    if conversation.offers_tools:
+        choice = conversation.choice
+        demand = CallDemand(
+            tools=[
+                CallTool(name=tool.name, parameters=tool.parameters or {}, is_strict=tool.is_strict)
+                for tool in conversation.tools
+                if tool.name == choice.name or choice.mode != "named"
+            ],
+            is_forced=choice.mode in ("required", "named"),
+            is_single=choice.mode == "named" or not conversation.parallel_calls,
+        )
+    return answer_grammar(shape, conversation.form, demand)
 
 
 def _render(conversation: Conversation, model: LoadedModel) -> str:
@@ -120,7 +151,7 @@ def _render(conversation: Conversation, model: LoadedModel) -> str:
             param="messages",
         )
     try:
-        text = _rendered(conversation, model.template)
+        text = _rendered(conversation, model.template, model.dialect.thinking)
     except TemplateError as error:
         error.param = error.param or "messages"
         raise
@@ -128,9 +159,11 @@ def _render(conversation: Conversation, model: LoadedModel) -> str:
     return text
 
 
-def _rendered(conversation: Conversation, template: ChatTemplate) -> str:
+def _rendered(
+    conversation: Conversation, template: ChatTemplate, thinking: ThinkingControls
+) -> str:
     tools = [tool.for_template() for tool in conversation.tools]
-    messages, mark = conversation.messages, ""
+    messages, mark = [thinking.history(message) for message in conversation.messages], ""
     if conversation.end == "continued":
         mark = secrets.token_hex(16)
         last = messages[-1]
@@ -139,7 +172,10 @@ def _rendered(conversation: Conversation, template: ChatTemplate) -> str:
         messages,
         tools=tools if conversation.offers_tools else None,
         add_generation_prompt=conversation.end == "answer",
-        **conversation.template_variables,
+        **{
+            **thinking.variables(conversation.effort or ""),
+            **conversation.template_variables,
+        },
     )
     return _until(mark, text) if mark else text
 

@@ -56,6 +56,43 @@ class AnswerReading:
 
 
 @record
+class AnswerShape:
+    """What stands around the text of an answer."""
+
+    controls: Mapping[str, int] = field(default_factory=dict)
+    """Ids of the model's control tokens by their texts."""
+    calls: CallFormat | None = None
+    """None where there are no tools."""
+    reasoning: ReasoningFormat | None = None
+    """None where the model does not reason in this answer."""
+    is_open: bool = False
+    """Its reasoning was opened by the prompt."""
+
+    def reading(self, offered: Offered) -> AnswerReading | None:
+        """Return how answers are read; None where they can only be text."""
+        if self.calls is None and self.reasoning is None:
+            return None
+        from zse.text.scanner import ScriptReader
+
+        def script(scanner: Scanner) -> Reading[None]:
+            if self.reasoning is not None:
+                yield from self.reasoning.read(scanner, is_open=self.is_open)
+            if self.calls is not None:
+                yield from self.calls.read(scanner, offered)
+            else:
+                yield from scanner.until((), scanner.say)
+
+        forms = [form for form in (self.calls, self.reasoning) if form is not None]
+        texts = [text for form in forms for text in form.texts if text in self.controls]
+        hidden = self.calls.markers if self.calls else ()
+        return AnswerReading(
+            make_reader=lambda: ScriptReader(script, hidden),
+            shown_ids=tuple(self.controls[text] for text in texts),
+            call_id_characters=self.calls.call_id_characters if self.calls else 0,
+        )
+
+
+@record
 class Dialect:
     """The forms that a model writes."""
 
@@ -69,40 +106,28 @@ class Dialect:
     thinking: ThinkingControls = ThinkingControls()
     """How a request turns reasoning on and off."""
 
-    def reading(self, prompt: str, offered: Offered) -> AnswerReading | None:
-        """Return how answers are read; None where they can only be text.
+    @property
+    def shows_openers(self) -> bool:
+        """Whether an answer shows where a call begins, so that its arguments can be held to."""
+        grammar = call_format(self.calls).grammar if self.calls != NONE else None
+        return grammar is not None and bool(grammar.opener)
+
+    def shape(self, prompt: str, *, has_tools: bool) -> AnswerShape:
+        """Return what stands around the text of an answer.
 
         Args:
             prompt: As it was rendered: its end shows whether reasoning was opened or closed.
-            offered: What may be called.
+            has_tools: Whether tools are offered.
         """
-        calls = self._call_format(offered)
-        reasoning = self._reasoning_after(prompt)
-        if calls is None and reasoning is None:
-            return None
-        is_open = reasoning is not None and reasoning.is_opened_by(prompt)
-
-        def script(scanner: Scanner) -> Reading[None]:
-            if reasoning is not None:
-                yield from reasoning.read(scanner, is_open=is_open)
-            if calls is not None:
-                yield from calls.read(scanner, offered)
-            else:
-                yield from scanner.until((), scanner.say)
-
-        from zse.text.scanner import ScriptReader
-
-        texts = (*(calls.texts if calls else ()), *(reasoning.texts if reasoning else ()))
-        return AnswerReading(
-            make_reader=lambda: ScriptReader(script, hidden=calls.markers if calls else ()),
-            shown_ids=tuple(self.controls[text] for text in texts if text in self.controls),
-            call_id_characters=calls.call_id_characters if calls else 0,
-        )
-
-    def _call_format(self, offered: Offered) -> CallFormat | None:
         # In harmony, text has a header too.
-        is_read = self.calls == "harmony" or (offered and self.calls != NONE)
-        return call_format(self.calls) if is_read else None
+        has_calls = self.calls == "harmony" or (has_tools and self.calls != NONE)
+        reasoning = self._reasoning_after(prompt)
+        return AnswerShape(
+            controls=self.controls,
+            calls=call_format(self.calls) if has_calls else None,
+            reasoning=reasoning,
+            is_open=reasoning is not None and reasoning.is_opened_by(prompt),
+        )
 
     def _reasoning_after(self, prompt: str) -> ReasoningFormat | None:
         if self.reasoning == NONE:

@@ -122,13 +122,13 @@ def test_tools_and_the_choice_among_them():
     assert none.choice.mode == "none"
 
 
-def test_thinking_is_a_variable_of_the_template():
+def test_thinking_is_off_unless_it_is_asked_for():
     def asked(**fields):
-        return conversation(user("a"), **fields).template_variables["enable_thinking"]
+        return conversation(user("a"), **fields).effort
 
-    assert not asked()
-    assert not asked(thinking={"type": "disabled"})
-    assert asked(thinking={"type": "enabled", "budget_tokens": 2048})
+    assert asked() == "none"
+    assert asked(thinking={"type": "disabled"}) == "none"
+    assert asked(thinking={"type": "enabled", "budget_tokens": 2048}) == "medium"
 
 
 def test_the_form_of_the_answer_is_a_grammar_that_errors_can_name():

@@ -101,14 +101,6 @@ def test_what_agents_send_beside_a_question_is_answered(call):
     assert call.chat("say:a", parallel_tool_calls=True, **fields).status_code == 200
 
 
-@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "f"}}])
-def test_a_forced_tool_call_is_refused_because_it_cannot_be_enforced(call, choice, check_error):
-    tools = [{"type": "function", "function": {"name": "f"}}]
-    response = call.chat(tools=tools, tool_choice=choice)
-    message = check_error(response, 400, param="tool_choice", code="unsupported_parameter")
-    assert "use 'auto'" in message
-
-
 def test_an_image_is_refused(call, check_error):
     part = {"type": "image_url", "image_url": {"url": "http://169.254.169.254/"}}
     response = call.chat(messages=[{"role": "user", "content": [part]}])

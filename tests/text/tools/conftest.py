@@ -28,7 +28,8 @@ class Read(NamedTuple):
 
 def read(sample, cuts=()):
     """Read a sample that arrives cut at some places."""
-    reading = Dialect(calls=sample.form, reasoning=sample.reasoning).reading(sample.prompt, TOOLS)
+    dialect = Dialect(calls=sample.form, reasoning=sample.reasoning)
+    reading = dialect.shape(sample.prompt, has_tools=True).reading(TOOLS)
     reader = reading.make_reader()
     edges = [0, *cuts, len(sample.text)]
     pieces = []

@@ -68,7 +68,7 @@ def conversation_of(body: CountRequest) -> Conversation:
         choice=_choice_of(choice),
         parallel_calls=not (choice and choice.disable_parallel_tool_use),
         form=_form_of(body),
-        template_variables={"enable_thinking": shows_thinking(body)},
+        effort="medium" if shows_thinking(body) else "none",
     )
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from zse.serve.generation import WorkOrder
     from zse.serve.http.streaming import ChunkWriter
     from zse.serve.state import LoadedModel
-    from zse.serve.turn import Answer, EndReason, Event
+    from zse.serve.turn import Answer, EndReason, ReasoningPart
 
 
 async def create_chat_completion(request: Request) -> ASGIApp:
@@ -45,7 +45,7 @@ async def answer_chat(request: Request, mapping: dict[str, Any]) -> ASGIApp:
         request,
         body,
         answer_head(kind, "chatcmpl", model),
-        ignored=[*ignored, *without_effect(body)],
+        ignored=[*ignored, *without_effect(body, model)],
         frames=partial(_frames, body, turn),
         collect=partial(_collect, body, turn, model),
         usage=turn.usage,
@@ -101,8 +101,10 @@ async def _collect(body: ChatRequest, turn: Turn, model: LoadedModel) -> dict[st
 def _whole(index: int, choice: Answer, body: ChatRequest) -> dict[str, Any]:
     text = echo_of(body) + choice.text
     message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
+    if choice.reasoning:
+        message["reasoning_content"] = choice.reasoning
     if choice.calls:
-        message["content"] = text.strip() or None
+        message["content"] = text or None
         message["tool_calls"] = [
             {
                 "id": call.id,
@@ -112,7 +114,7 @@ def _whole(index: int, choice: Answer, body: ChatRequest) -> dict[str, Any]:
             for call in choice.calls
         ]
     logprobs = chat_logprobs(choice.logprobs) if body.logprobs else None
-    end = {"logprobs": logprobs, "finish_reason": choice.reason}
+    end = {"logprobs": logprobs, "finish_reason": _finish_reason(choice.reason, body)}
     return {"index": index, "message": message, **end}
 
 
@@ -131,6 +133,9 @@ async def _frames(
                     yield writer.chat_text(event.index, echo)
             if type(event) is TextPart and not body.logprobs:
                 yield writer.chat_text(event.index, event.text)
+            elif isinstance(event, ChoiceEnded):
+                reason = _finish_reason(event.reason, body)
+                yield _chunk(writer, event.index, {}, finish_reason=reason)
             else:
                 yield _frame(event, writer)
     if writer.include_usage:
@@ -138,12 +143,18 @@ async def _frames(
     yield DONE
 
 
-def _frame(event: Event, writer: ChunkWriter) -> bytes:
+def _finish_reason(reason: EndReason, body: ChatRequest) -> EndReason:
+    # Who named the tool knows that it is called: OpenAI tells of what the model chose itself.
+    is_named = isinstance(body.tool_choice, dict) and body.tool_choice.get("type") == "function"
+    return "stop" if reason == "tool_calls" and is_named else reason
+
+
+def _frame(
+    event: TextPart | ReasoningPart | CallOpened | CallArguments, writer: ChunkWriter
+) -> bytes:
     if isinstance(event, TextPart):
         logprobs = chat_logprobs(event.logprobs)
         return _chunk(writer, event.index, {"content": event.text}, logprobs=logprobs)
-    if isinstance(event, ChoiceEnded):
-        return _chunk(writer, event.index, {}, finish_reason=event.reason)
     if isinstance(event, CallOpened):
         # The name, the id and the type come once: clients concatenate what they get.
         opening = {"id": event.id, "type": "function"}

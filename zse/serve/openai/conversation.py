@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from zse.engine.request import MAX_TOP_LOGPROBS
-from zse.serve.conversation import Conversation, OfferedTool, PromptEnd, ToolChoice
+from zse.serve.conversation import Conversation, PromptEnd
 from zse.serve.http.errors import BadRequestError, MissingParameterError, UnsupportedParameterError
 from zse.serve.http.fields import check_range
-from zse.serve.openai.protocol import (
-    MAX_MESSAGES,
-    MAX_TOOLS,
-    ChatRequest,
-    FunctionDefinition,
-    Message,
-)
+from zse.serve.openai.protocol import MAX_MESSAGES, ChatRequest, Message
 from zse.serve.openai.sampling import form_asked_by
+from zse.serve.openai.tools import check_name, check_tools, choice_of, offered_tools
+
+if TYPE_CHECKING:
+    from zse.serve.openai.protocol import ContentPart
+    from zse.serve.state import LoadedModel
 
 _RESERVED = frozenset(
     {"messages", "tools", "add_generation_prompt", "tokenize", "chat_template", "bos_token"}
     | {"eos_token", "continue_final_message", "return_dict", "raise_exception", "strftime_now"}
     | {"documents", "self"}
 )
+
+_REFUSED = {
+    "function_call": "Use 'tool_calls'.",
+    "audio": "Only text is read: send what was said as 'content'.",
+}
+"""Fields of messages that are known and not done here."""
+_OF_ASSISTANT = ("tool_calls", "refusal", "reasoning_content", "reasoning")
 
 
 def check_chat(request: ChatRequest) -> None:
@@ -52,35 +58,13 @@ def check_chat(request: ChatRequest) -> None:
         raise BadRequestError(
             "'prompt_logprobs' is not allowed when 'stream' is true.", param="prompt_logprobs"
         )
-    _check_tools(request)
+    check_tools(request)
     _check_end(request)
     for name in request.chat_template_kwargs or {}:
         if name in _RESERVED or name.startswith("_"):
             raise BadRequestError(
                 f"'chat_template_kwargs' must not set '{name}'.", param="chat_template_kwargs"
             )
-
-
-def _check_tools(request: ChatRequest) -> None:
-    if len(request.tools or ()) > MAX_TOOLS:
-        raise BadRequestError(f"'tools' holds more than {MAX_TOOLS} tools.", param="tools")
-    choice = request.tool_choice
-    if choice is None or choice == "none":
-        return
-    if choice not in ("auto", "required") and not isinstance(choice, dict):
-        raise BadRequestError(
-            "'tool_choice' is none of 'none', 'auto', 'required' or a function.",
-            param="tool_choice",
-        )
-    if not request.tools:
-        raise BadRequestError(
-            "'tool_choice' is only allowed when 'tools' are given.", param="tool_choice"
-        )
-    if choice != "auto":
-        raise UnsupportedParameterError(
-            "tool_choice",
-            "A call cannot be forced here yet: use 'auto', and name the tool in a message.",
-        )
 
 
 def _check_end(request: ChatRequest) -> None:
@@ -113,10 +97,18 @@ def echo_of(request: ChatRequest) -> str:
     return _text_of(last, "messages[-1]") if is_echoed else ""
 
 
-def without_effect(request: ChatRequest) -> list[str]:
-    """Name nested fields that are accepted and do nothing."""
+def without_effect(request: ChatRequest, model: LoadedModel) -> list[str]:
+    """Name fields that this model can do nothing with."""
+    thinking = model.dialect.thinking
+    found = []
     is_strict = any(tool.function.strict for tool in request.tools or ())
-    return ["tools[].function.strict"] if is_strict else []
+    if is_strict and request.tool_choice in (None, "auto") and not model.dialect.shows_openers:
+        found.append("tools[].function.strict")
+    if request.reasoning_effort and not thinking.variables(request.reasoning_effort):
+        found.append("reasoning_effort")
+    if not thinking.history_key and any(map(_reasoning_of, request.messages)):
+        found.append("messages[].reasoning_content")
+    return found
 
 
 def conversation_of(request: ChatRequest) -> Conversation:
@@ -127,9 +119,10 @@ def conversation_of(request: ChatRequest) -> Conversation:
     """
     return Conversation(
         messages=[_template_message(message, i) for i, message in enumerate(request.messages)],
-        tools=tuple(_offered(tool.function) for tool in request.tools or ()),
-        choice=ToolChoice(mode="none" if request.tool_choice == "none" else "auto"),
+        tools=offered_tools(request),
+        choice=choice_of(request),
         parallel_calls=request.parallel_tool_calls is not False,
+        effort=request.reasoning_effort,
         template_variables=request.chat_template_kwargs or {},
         form=form_asked_by(request),
         end=_prompt_end(request),
@@ -138,6 +131,7 @@ def conversation_of(request: ChatRequest) -> Conversation:
 
 def _template_message(message: Message, index: int) -> dict[str, Any]:
     where = f"messages[{index}]"
+    _check_fields(message, where)
     # Models know no developer; OpenAI defines it as the system message of newer models.
     role = "system" if message.role == "developer" else message.role
     result: dict[str, Any] = {"role": role, "content": _text_of(message, where)}
@@ -148,45 +142,60 @@ def _template_message(message: Message, index: int) -> dict[str, Any]:
             raise MissingParameterError(f"{where}.tool_call_id")
         result["tool_call_id"] = message.tool_call_id
     if message.tool_calls:
-        if role != "assistant":
-            raise BadRequestError(
-                f"'{where}.tool_calls' is only allowed for the assistant.",
-                param=f"{where}.tool_calls",
-            )
-        result["tool_calls"] = [
-            {
-                "id": call.id,
-                "type": "function",
-                "function": {
-                    "name": call.function.name,
-                    "arguments": _arguments(call.function.arguments),
-                },
-            }
-            for call in message.tool_calls
-        ]
+        result["tool_calls"] = _template_calls(message, f"{where}.tool_calls")
+    if thought := _reasoning_of(message):
+        result["reasoning_content"] = thought
     return result
+
+
+def _check_fields(message: Message, where: str) -> None:
+    for name, advice in _REFUSED.items():
+        if getattr(message, name) is not None:
+            raise UnsupportedParameterError(f"{where}.{name}", advice)
+    for name in _OF_ASSISTANT:
+        if getattr(message, name) and message.role != "assistant":
+            raise BadRequestError(
+                f"'{where}.{name}' is only allowed for the assistant.", param=f"{where}.{name}"
+            )
+
+
+def _template_calls(message: Message, where: str) -> list[dict[str, Any]]:
+    calls = []
+    for i, call in enumerate(message.tool_calls or ()):
+        check_name(call.function.name, f"{where}[{i}].function.name")
+        arguments = _arguments(call.function.arguments)
+        function = {"name": call.function.name, "arguments": arguments}
+        calls.append({"id": call.id, "type": "function", "function": function})
+    return calls
+
+
+def _reasoning_of(message: Message) -> str:
+    return message.reasoning_content or message.reasoning or ""
 
 
 def _text_of(message: Message, where: str) -> str:
     content = message.content
     if content is None:
         if message.role == "assistant":
-            return ""
+            return message.refusal or ""
         raise BadRequestError(
             f"'{where}.content' is null, expected text.", param=f"{where}.content"
         )
     if isinstance(content, str):
         return content
-    texts = []
-    for i, part in enumerate(content):
-        if part.type not in ("text", "refusal") or part.text is None:
-            raise BadRequestError(
-                f"'{where}.content[{i}]' is of type '{part.type[:40]}'; only text is read.",
-                param=f"{where}.content",
-                code="unsupported_content",
-            )
-        texts.append(part.text)
-    return "\n".join(texts)
+    return "\n".join(_part_text(part, f"{where}.content", i) for i, part in enumerate(content))
+
+
+def _part_text(part: ContentPart, where: str, index: int) -> str:
+    # A client hands back the refusal that it got; both names of its text are in use.
+    texts = {"text": part.text, "refusal": part.refusal or part.text}
+    if (text := texts.get(part.type)) is None:
+        raise BadRequestError(
+            f"'{where}[{index}]' is of type '{part.type[:40]}'; only text is read.",
+            param=where,
+            code="unsupported_content",
+        )
+    return text
 
 
 def _arguments(text: str) -> Any:
@@ -195,12 +204,3 @@ def _arguments(text: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError):
         return text
-
-
-def _offered(function: FunctionDefinition) -> OfferedTool:
-    return OfferedTool(
-        name=function.name,
-        description=function.description or "",
-        parameters=function.parameters,
-        is_strict=bool(function.strict),
-    )

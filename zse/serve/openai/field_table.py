@@ -120,7 +120,6 @@ WITHOUT_EFFECT: WithoutEffect = {
     # OpenAI's services
     "store": (False,),
     "service_tier": ("auto", "default"),
-    "reasoning_effort": ("none",),
     "verbosity": ("medium",),
     "prompt_cache_retention": ("in_memory", "in-memory"),
     "prediction": (),

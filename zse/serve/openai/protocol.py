@@ -23,6 +23,7 @@ class ContentPart(msgspec.Struct, kw_only=True):
 
     type: str
     text: str | None = None
+    refusal: str | None = None
 
 
 class FunctionCall(msgspec.Struct, kw_only=True):
@@ -48,6 +49,13 @@ class Message(msgspec.Struct, kw_only=True):
     name: str | None = None
     tool_calls: list[ToolCallMessage] | None = None
     tool_call_id: str | None = None
+    refusal: str | None = None
+    """What the assistant said instead of an answer."""
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    """Another name for it."""
+    function_call: dict[str, Any] | None = None
+    audio: dict[str, Any] | None = None
 
 
 class FunctionDefinition(msgspec.Struct, kw_only=True):
@@ -64,6 +72,34 @@ class Tool(msgspec.Struct, kw_only=True):
 
     function: FunctionDefinition
     type: Literal["function"] = "function"
+
+
+class NamedFunction(msgspec.Struct, kw_only=True):
+    """A function by its name."""
+
+    name: str
+
+
+class NamedTool(msgspec.Struct, kw_only=True):
+    """A tool by its name."""
+
+    function: NamedFunction
+    type: Literal["function"] = "function"
+
+
+class AllowedTools(msgspec.Struct, kw_only=True):
+    """Some of the tools, and whether one of them must be called."""
+
+    mode: Literal["auto", "required"]
+    tools: list[NamedTool]
+
+
+class ToolChoiceFields(msgspec.Struct, kw_only=True):
+    """``tool_choice`` where it is an object."""
+
+    type: Literal["function", "allowed_tools"]
+    function: NamedFunction | None = None
+    allowed_tools: AllowedTools | None = None
 
 
 class StreamOptions(msgspec.Struct, kw_only=True):
@@ -144,6 +180,7 @@ class ChatRequest(GenerationFields, kw_only=True):
     tools: list[Tool] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
     metadata: dict[str, str] | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None

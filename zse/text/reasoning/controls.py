@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from zse.records import record
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
 """What ``reasoning_effort`` may be."""
 _SWITCHES = ("enable_thinking", "thinking")
-_NEAREST = {"none": "low", "minimal": "low", "xhigh": "high"}
+_NEAREST = {"minimal": "low", "xhigh": "high"}
 """Of the three that templates know."""
 _HISTORY_KEYS = ("reasoning_content", "reasoning", "thinking")
 
@@ -27,13 +30,21 @@ class ThinkingControls:
     """Field of an earlier answer that holds its reasoning; empty where it reads none."""
 
     def variables(self, effort: str) -> dict[str, Any]:
-        """Return what an effort sets; empty where it can change nothing."""
+        """Return what an effort sets; empty where it can change nothing, or none is asked for."""
+        if not effort:
+            return {}
         if effort == "none":
             return {self.switch: False} if self.switch else {}
         values: dict[str, Any] = {self.switch: True} if self.switch else {}
         if self.has_effort:
             values["reasoning_effort"] = _NEAREST.get(effort, effort)
         return values
+
+    def history(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return an earlier message with its reasoning where the template looks for it."""
+        if self.history_key in ("", _HISTORY_KEYS[0]) or _HISTORY_KEYS[0] not in message:
+            return message
+        return {**message, self.history_key: message[_HISTORY_KEYS[0]]}
 
 
 def controls_of(template: str) -> ThinkingControls:

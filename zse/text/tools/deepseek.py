@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from zse.text.tools.call_object import read_container
 from zse.text.tools.format import NAME, CallFormat
+from zse.text.tools.grammar import CallGrammar, call_with
 
 if TYPE_CHECKING:
     from zse.text.scanner import Reading, Scanner
@@ -51,4 +52,10 @@ def _read_call(scanner: Scanner, offered: Offered) -> Reading[None]:
         yield from scanner.skip(_FENCE_END)
 
 
-FORMAT = CallFormat(name="deepseek", read=_read, markers=_MARKERS)
+GRAMMAR = CallGrammar(
+    call=call_with(f"{CALL}function{SEPARATOR}%s\n```json\n", f"\n```{CALL_END}"),
+    opener=CALLS,
+    between="\n",
+    after=CALLS_END,
+)
+FORMAT = CallFormat(name="deepseek", read=_read, markers=_MARKERS, grammar=GRAMMAR)

@@ -10,6 +10,7 @@ from zse.records import record
 
 if TYPE_CHECKING:
     from zse.text.scanner import Reading, Scanner
+    from zse.text.tools.grammar import CallGrammar
 
 Offered: TypeAlias = Mapping[str, Mapping[str, Any]]
 """Names of the tools that may be called: anything else stays text. Each has the JSON schema of its
@@ -34,6 +35,12 @@ class CallFormat:
     tags: tuple[str, ...] = ()
     """Texts that are control tokens in some vocabularies: they stay too, and where they are no call
     they are shown as they are."""
+    grammar: CallGrammar | None = None
+    """How calls are written, where they must be; None where that cannot be enforced."""
+    text_opener: str = ""
+    """What text begins with, where it has a header."""
+    thinking: tuple[str, str] | None = None
+    """What opens and closes reasoning, where the form itself has a place for it."""
     call_id_characters: int = 0
     """How long ids of calls are, where the model's template insists."""
 

@@ -12,14 +12,16 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from zse.text.tools.format import NAME, CallFormat
+from zse.text.tools.grammar import CallGrammar, joined
 from zse.text.tools.hermes import CLOSE, OPEN
-from zse.text.tools.typed_values import ArgumentWriter
+from zse.text.tools.typed_values import ArgumentWriter, parameter_rules
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from zse.text.scanner import Reading, Scanner
     from zse.text.tools.format import Offered
+    from zse.text.tools.grammar import CallTool, Rules
 
 _KEY, _KEY_END = "<arg_key>", "</arg_key>"
 _VALUE, _VALUE_END = "<arg_value>", "</arg_value>"
@@ -58,4 +60,20 @@ def _read_value(scanner: Scanner, sink: Callable[[str], None]) -> Reading[str]:
     return scanner.until((_VALUE_END,), sink)
 
 
-FORMAT = CallFormat(name="glm", read=_read, tags=(OPEN, CLOSE, _KEY, _KEY_END, _VALUE, _VALUE_END))
+def _call_rule(rules: Rules, tool: CallTool) -> str:
+    parameters = parameter_rules(
+        rules,
+        tool,
+        before=f"{_KEY}%s{_KEY_END}\n{_VALUE}",
+        after=_VALUE_END,
+        between="\n",
+    )
+    return joined(rules.text(tool.name + "\n"), parameters, rules.text(CLOSE))
+
+
+FORMAT = CallFormat(
+    name="glm",
+    read=_read,
+    tags=(OPEN, CLOSE, _KEY, _KEY_END, _VALUE, _VALUE_END),
+    grammar=CallGrammar(call=_call_rule, opener=OPEN, between="\n" + OPEN),
+)

@@ -13,6 +13,7 @@ import re
 from typing import TYPE_CHECKING
 
 from zse.text.tools.format import CallFormat
+from zse.text.tools.grammar import CallGrammar, call_with
 
 if TYPE_CHECKING:
     from zse.text.scanner import Reading, Scanner
@@ -61,4 +62,15 @@ def _read_message(scanner: Scanner, offered: Offered, opener: str) -> Reading[st
     return found
 
 
-FORMAT = CallFormat(name="harmony", read=_read, markers=_MARKERS)
+GRAMMAR = CallGrammar(
+    call=call_with(f"{CHANNEL}commentary to=functions.%s <|constrain|>json{MESSAGE}"),
+    is_single=True,
+)
+FORMAT = CallFormat(
+    name="harmony",
+    read=_read,
+    markers=_MARKERS,
+    grammar=GRAMMAR,
+    text_opener=f"{CHANNEL}final{MESSAGE}",
+    thinking=(f"{CHANNEL}analysis{MESSAGE}", f"<|end|>{START}assistant"),
+)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from zse.text.tools.call_object import CallObject
 from zse.text.tools.format import CallFormat
+from zse.text.tools.grammar import CallGrammar, call_with
 
 if TYPE_CHECKING:
     from zse.text.scanner import Reading, Scanner
@@ -33,4 +34,9 @@ def _read(scanner: Scanner, offered: Offered) -> Reading[None]:
             scanner.say_kept()
 
 
-FORMAT = CallFormat(name="hermes", read=_read, tags=(OPEN, CLOSE))
+GRAMMAR = CallGrammar(
+    call=call_with('\n{"name": "%s", "arguments": ', "}\n" + CLOSE),
+    opener=OPEN,
+    between="\n" + OPEN,
+)
+FORMAT = CallFormat(name="hermes", read=_read, tags=(OPEN, CLOSE), grammar=GRAMMAR)

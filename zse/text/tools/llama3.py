@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from zse.text.tools.call_object import CallObject
 from zse.text.tools.format import CallFormat
+from zse.text.tools.grammar import CallGrammar, call_with
 
 if TYPE_CHECKING:
     from zse.text.scanner import Reading, Scanner
@@ -41,4 +42,5 @@ def _read_objects(scanner: Scanner, offered: Offered) -> Reading[None]:
     scanner.say_kept()
 
 
-FORMAT = CallFormat(name="llama3", read=_read, markers=(TAG,))
+GRAMMAR = CallGrammar(call=call_with('{"name": "%s", "parameters": ', "}"), between="; ")
+FORMAT = CallFormat(name="llama3", read=_read, markers=(TAG,), grammar=GRAMMAR)

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING
 
 from zse.text.tools.call_object import CallObject, read_container
 from zse.text.tools.format import NAME, CallFormat
+from zse.text.tools.grammar import CallGrammar, call_with
 
 if TYPE_CHECKING:
     from zse.text.scanner import Reading, Scanner
     from zse.text.tools.format import Offered
+    from zse.text.tools.grammar import CallTool, Rules
 
 CALLS, CALL_ID, ARGUMENTS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"
 _BETWEEN = re.compile(r"[\s,]*")
@@ -58,6 +60,17 @@ def _read_named(scanner: Scanner, offered: Offered) -> Reading[None]:
     yield from read_container(scanner, scanner.add_arguments)
 
 
+def _call_rule(rules: Rules, tool: CallTool) -> str:
+    """Newer vocabularies have a control token before the arguments; with others, a list is due."""
+    if rules.control(ARGUMENTS):
+        return call_with(f"%s{ARGUMENTS}")(rules, tool)
+    return call_with(' [{"name": "%s", "arguments": ', "}]")(rules, tool)
+
+
 FORMAT = CallFormat(
-    name="mistral", read=_read, markers=(CALLS, CALL_ID, ARGUMENTS), call_id_characters=9
+    name="mistral",
+    read=_read,
+    markers=(CALLS, CALL_ID, ARGUMENTS),
+    grammar=CallGrammar(call=_call_rule, opener=CALLS, between=CALLS),
+    call_id_characters=9,
 )

@@ -10,23 +10,24 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from zse.text.tools.format import CallFormat
+from zse.text.tools.grammar import CallGrammar, joined
 from zse.text.tools.literals import literal_json
 from zse.text.tools.typed_values import ArgumentWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from zse.text.scanner import Reading, Scanner
     from zse.text.tools.format import Offered
+    from zse.text.tools.grammar import CallTool, Rules
 
 _OPENERS = ("<|python_start|>", "<|tool_call_start|>", "<function_calls>")
 _CLOSERS = ("<|python_end|>", "<|tool_call_end|>", "</function_calls>")
 _NAME = re.compile(r"[A-Za-z0-9_.]*")
-_WORDS = {"true": "True", "false": "False", "null": "None"}
-"""Of JSON, which models mix in."""
 _BETWEEN = re.compile(r"[\s,]*")
 _VALUE_ENDS = ('"', "'", "(", "[", "{", ")", "]", "}", ",")
 
@@ -109,9 +110,39 @@ def _read_quoted(scanner: Scanner, quote: str, sink: Callable[[str], None]) -> R
 
 def _json_of(text: str) -> str:
     try:
-        return literal_json(_WORDS.get(text, text))
+        json.loads(text)  # which models mix in, and what they are held to
+        return text
+    except (ValueError, RecursionError):
+        pass
+    try:
+        return literal_json(text)
     except ValueError:
         return json.dumps(text, ensure_ascii=False)  # whoever is called sees what was written
+
+
+def _call_rule(rules: Rules, tool: CallTool) -> str:
+    """Values are written as JSON, which is read here as Python's literals are."""
+    properties = tool.parameters.get("properties")
+    required = tool.parameters.get("required")
+    needed: list[str] = []
+    others: list[str] = []
+    for key, schema in properties.items() if isinstance(properties, Mapping) else ():
+        if not _NAME.fullmatch(key):
+            continue
+        value = joined(rules.text(f"{key}="), rules.json(schema, is_strict=tool.is_strict))
+        is_needed = isinstance(required, list) and key in required
+        (needed if is_needed else others).append(rules.add(value))
+    values = _comma_separated(needed, others)
+    return joined(rules.text(f"{tool.name}("), values, rules.text(")"))
+
+
+def _comma_separated(needed: Sequence[str], others: Sequence[str]) -> str:
+    """Return an expression for all of some rules, and any of others behind them."""
+    more = [f'(", " {rule})?' for rule in others]
+    if needed:
+        return joined(' ", " '.join(needed), *more)
+    firsts = [joined(rule, *more[index + 1 :]) for index, rule in enumerate(others)]
+    return f"({' | '.join(firsts)})?" if firsts else ""
 
 
 FORMAT = CallFormat(
@@ -119,4 +150,5 @@ FORMAT = CallFormat(
     read=_read,
     markers=("<|python_start|>", "<|python_end|>", "<|tool_call_start|>", "<|tool_call_end|>"),
     tags=("<function_calls>", "</function_calls>"),
+    grammar=CallGrammar(call=_call_rule, before="[", between=", ", after="]"),
 )

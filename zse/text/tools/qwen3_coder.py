@@ -15,14 +15,16 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from zse.text.tools.format import NAME, CallFormat
+from zse.text.tools.grammar import CallGrammar, joined
 from zse.text.tools.hermes import CLOSE, OPEN
-from zse.text.tools.typed_values import ArgumentWriter
+from zse.text.tools.typed_values import ArgumentWriter, parameter_rules
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from zse.text.scanner import Reading, Scanner
     from zse.text.tools.format import Offered
+    from zse.text.tools.grammar import CallTool, Rules
 
 _FUNCTION, _FUNCTION_END = "<function=", "</function>"
 _PARAMETER, _PARAMETER_END = "<parameter=", "</parameter>"
@@ -67,4 +69,13 @@ def _read_value(scanner: Scanner, sink: Callable[[str], None]) -> Reading[str]:
     return scanner.until(("\n" + _PARAMETER_END, _PARAMETER_END), sink)
 
 
-FORMAT = CallFormat(name="qwen3_coder", read=_read, tags=(OPEN, CLOSE))
+def _call_rule(rules: Rules, tool: CallTool) -> str:
+    parameters = parameter_rules(
+        rules, tool, before=f"{_PARAMETER}%s>\n", after=f"\n{_PARAMETER_END}", between="\n"
+    )
+    begins = rules.text(f"\n{_FUNCTION}{tool.name}>\n")
+    return joined(begins, parameters, rules.text(f"{_FUNCTION_END}\n{CLOSE}"))
+
+
+GRAMMAR = CallGrammar(call=_call_rule, opener=OPEN, between="\n" + OPEN)
+FORMAT = CallFormat(name="qwen3_coder", read=_read, tags=(OPEN, CLOSE), grammar=GRAMMAR)

@@ -10,12 +10,14 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from zse.text.tools.grammar import joined
 from zse.text.tools.literals import literal_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from zse.text.scanner import Reading, Scanner
+    from zse.text.tools.grammar import CallTool, Rules
 
 _TYPES: tuple[tuple[type, tuple[str, ...]], ...] = (
     (bool, ("boolean",)),
@@ -117,6 +119,36 @@ def _has_type(text: str, types: frozenset[str]) -> bool:
     except (ValueError, RecursionError):
         return False
     return bool(types & set(next(names for kind, names in _TYPES if isinstance(value, kind))))
+
+
+def parameter_rules(rules: Rules, tool: CallTool, *, before: str, after: str, between: str) -> str:
+    """Return the expression of arguments that are written one by one, in the schema's order.
+
+    Args:
+        rules: Of the grammar.
+        tool: Whose arguments.
+        before: What opens a value; ``%s`` stands for its key.
+        after: What closes it.
+        between: What follows that.
+    """
+    properties = tool.parameters.get("properties")
+    required = tool.parameters.get("required")
+    found = []
+    for key, schema in properties.items() if isinstance(properties, Mapping) else ():
+        value = _value_rule(rules, schema, after, is_strict=tool.is_strict)
+        one = joined(rules.text(before.replace("%s", key)), value, rules.text(between))
+        is_required = isinstance(required, list) and key in required
+        found.append(one if is_required else f"({one})?")
+    return " ".join(found)
+
+
+def _value_rule(rules: Rules, schema: Any, after: str, *, is_strict: bool) -> str:
+    if types_of(schema) <= {"string"}:
+        members = schema.get("enum") if isinstance(schema, Mapping) else None
+        if not (isinstance(members, list) and all(isinstance(each, str) for each in members)):
+            return rules.until(after)
+        return joined("(" + " | ".join(map(rules.text, members)) + ")", rules.text(after))
+    return joined(rules.json(schema, is_strict=is_strict), rules.text(after))
 
 
 def _quoted(text: str) -> str:
