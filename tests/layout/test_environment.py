@@ -13,7 +13,9 @@ READS_THE_ENVIRONMENT = {"environ", "environb", "getenv", "putenv"}
 EDGES = {
     "cli",  # the command line
     "serve/__main__.py",  # what images start
+    "api",  # its other names
     "engine/llm.py",  # and the Python API, where nobody hands settings in
+    "engine/batching.py",
     "engine/orchestrator.py",
     "quantize/convert.py",
     "quantize/locate.py",
