@@ -28,14 +28,25 @@ CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
 
 
+def import_script(path: Path):
+    """Import a server's script as a module."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
 @pytest.fixture(scope="session")
 def scripted():
     """The module with the scripted engine."""
-    spec = importlib.util.spec_from_file_location("scripted_server", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["scripted_server"] = module
-    spec.loader.exec_module(module)
-    return module
+    return import_script(SCRIPT)
+
+
+@pytest.fixture(scope="session")
+def paced():
+    """The module with the real engine over a model that takes a set time."""
+    return import_script(SCRIPT.with_name("paced_server.py"))
 
 
 class ServerChild:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from zse.serve.http.requests import state_of
-from zse.serve.text_workers import TextWorkers
+from zse.serve.http.streaming import race
+from zse.serve.text_workers import SHORT_CHARACTERS, TextWorkers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,6 +49,7 @@ async def in_turn(request: Request, job: Callable[[], Result], *, size: int) -> 
 
     Raises:
         DeadlineError: The request's deadline came first.
+        ClientGoneError: The client left while a long text waited.
         ZSEError: What the job raises.
     """
     call = request.state
