@@ -1,4 +1,4 @@
-"""Writes docs/reference/*.md from the code: commands, settings, errors, Python API.
+"""Writes docs/reference/*.md from the code: commands, settings, errors, routes, Python API.
 
 scripts/reference.py           write
 scripts/reference.py --check   fail when a page is not what the code says
@@ -20,6 +20,7 @@ sys.path.insert(0, str(ROOT))
 
 import zse  # noqa: E402
 from scripts.reference_python import python_page  # noqa: E402
+from scripts.reference_routes import routes_page  # noqa: E402
 from zse import cli, errors, settings  # noqa: E402
 from zse.deploy.registry import TARGETS, settings_of  # noqa: E402
 from zse.options import ServeOptions, options_of  # noqa: E402
@@ -106,6 +107,7 @@ PAGE_MAKERS = {
     "settings.md": settings_page,
     "errors.md": errors_page,
     "deploy.md": deploy_page,
+    "routes.md": routes_page,
     "python.md": lambda: python_page(zse._LAZY),
 }
 
