@@ -1,7 +1,6 @@
 """What an answer is held to: a form of its text, calls that it must make, arguments that must fit.
 
-Reasoning comes first and is free. Where the prompt has opened it, the form begins behind its end;
-where the model may open it, it is a part of the grammar.
+Reasoning comes first and is free: what is asked for begins behind it.
 """
 
 from __future__ import annotations
@@ -56,20 +55,17 @@ def answer_grammar(
     rules = Rules(shape.controls)
     calls = _calls(shape, form, demand, rules)
     is_forced = demand is not None and demand.is_forced
-    thinking = "" if shape.is_open else _thinking(shape, rules)
+    thinking = _thinking_in_form(shape, rules)
     # A whole grammar, as it was sent, cannot be a part of another one.
     if form is not None and (form.kind == "lark" or not (calls or thinking)) and not is_forced:
-        return replace(form, starts_after=_closer(shape))
+        return _behind_reasoning(form, shape)
     texts = [] if form is None or is_forced else [_text(shape, form, rules)]
     expression = " | ".join(f"({each})" for each in (*texts, calls) if each)
     if not expression:
         return None
-    return GrammarSpec(
-        kind="lark",
-        source=rules.source(joined(thinking, f"({expression})")),
-        starts_after=_closer(shape),
-        param=form.param if form is not None else PARAM,
-    )
+    source = rules.source(joined(thinking, f"({expression})"))
+    param = form.param if form is not None else PARAM
+    return _behind_reasoning(GrammarSpec(kind="lark", source=source, param=param), shape)
 
 
 def _calls(
@@ -87,7 +83,7 @@ def _calls(
         return ""
     if demand.is_forced or form is not None:  # beside a form, what is no call has it
         build = forced_calls
-    elif demand.is_strict and grammar.opener:
+    elif demand.is_strict and grammar.shows_text:
         build = strict_calls
     else:
         return ""
@@ -106,16 +102,16 @@ def _text(shape: AnswerShape, form: GrammarSpec, rules: Rules) -> str:
     return joined(rules.text(shape.calls.text_opener if shape.calls else ""), body)
 
 
-def _closer(shape: AnswerShape) -> str:
-    return shape.reasoning.closers[0] if shape.reasoning is not None and shape.is_open else ""
-
-
-def _thinking(shape: AnswerShape, rules: Rules) -> str:
-    """Return an expression for reasoning that the model may begin with."""
-    if shape.calls is not None and shape.calls.thinking is not None:
-        opener, closer = shape.calls.thinking
-        return f"({rules.text(opener)} {rules.until(closer)})?"
+def _behind_reasoning(spec: GrammarSpec, shape: AnswerShape) -> GrammarSpec:
     if shape.reasoning is None:
+        return spec
+    opened_by = () if shape.is_open else shape.reasoning.openers
+    return replace(spec, starts_after=shape.reasoning.closers, may_open=opened_by)
+
+
+def _thinking_in_form(shape: AnswerShape, rules: Rules) -> str:
+    """Return an expression for reasoning that has a place in the form of calls."""
+    if shape.calls is None or shape.calls.thinking is None:
         return ""
-    opener, closer = shape.reasoning.openers[0], shape.reasoning.closers[0]
-    return f"({rules.text(opener)} {rules.until(closer)} /\\s{{0,8}}/)?"
+    opener, closer = shape.calls.thinking
+    return f"({rules.text(opener)} {rules.until(closer)})?"

@@ -107,10 +107,10 @@ class Dialect:
     """How a request turns reasoning on and off."""
 
     @property
-    def shows_openers(self) -> bool:
-        """Whether an answer shows where a call begins, so that its arguments can be held to."""
+    def keeps_schemas(self) -> bool:
+        """Whether arguments can be held to their schemas in answers that need not call."""
         grammar = call_format(self.calls).grammar if self.calls != NONE else None
-        return grammar is not None and bool(grammar.opener)
+        return grammar is not None and grammar.shows_text
 
     def shape(self, prompt: str, *, has_tools: bool) -> AnswerShape:
         """Return what stands around the text of an answer.

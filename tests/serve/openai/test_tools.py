@@ -302,7 +302,7 @@ def test_a_schema_that_cannot_be_kept_is_refused_where_it_is_strict(forced, chec
 
 
 def test_strict_arguments_without_a_place_to_begin_are_reported(forced):
-    response = forced("llama3").chat(tools=[LAMP], max_completion_tokens=2)
+    response = forced("harmony").chat(tools=[LAMP], max_completion_tokens=2)
     assert response.headers["x-zse-ignored"] == "tools[].function.strict"
     response = forced("hermes").chat(tools=[LAMP], max_completion_tokens=2)
     assert "x-zse-ignored" not in response.headers

@@ -102,7 +102,7 @@ def without_effect(request: ChatRequest, model: LoadedModel) -> list[str]:
     thinking = model.dialect.thinking
     found = []
     is_strict = any(tool.function.strict for tool in request.tools or ())
-    if is_strict and request.tool_choice in (None, "auto") and not model.dialect.shows_openers:
+    if is_strict and request.tool_choice in (None, "auto") and not model.dialect.keeps_schemas:
         found.append("tools[].function.strict")
     if request.reasoning_effort and not thinking.variables(request.reasoning_effort):
         found.append("reasoning_effort")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from zse.records import record
-from zse.text.grammar.spec import json_schema, quoted
+from zse.text.grammar.spec import COMPACT, json_schema, quoted
 
 _ANY_OBJECT = {"type": "object"}
 _ANYTHING = "/(?s:.*)/"
@@ -53,13 +53,14 @@ class Rules:
 
     def json(self, schema: Mapping[str, Any], *, is_strict: bool = False) -> str:
         """Return an expression for JSON that a schema describes."""
-        return self.add(f"%json {json_schema(dict(schema), strict=is_strict).source}")
+        spec = json_schema(dict(schema), strict=is_strict, whitespace=COMPACT)
+        return self.add(f"%json {spec.source}")
 
-    def until(self, end: str) -> str:
+    def until(self, end: str, text: str = _ANYTHING) -> str:
         """Return an expression for any text up to an end, and the end."""
         if self._begins_with_control(end):
-            return joined(self.add(_ANYTHING), self.text(end))
-        return self.add(_ANYTHING, f"[suffix={quoted(end)}]")
+            return joined(self.add(text), self.text(end))
+        return self.add(text, f"[suffix={quoted(end)}]")
 
     def text_without(self, end: str) -> str:
         """Return an expression for any text that does not hold another."""
@@ -96,8 +97,15 @@ class CallGrammar:
     before: str = ""
     between: str = ""
     after: str = ""
+    plain: str = ""
+    """Regular expression of answers that are text, where no opener tells them from calls."""
     is_single: bool = False
     """An answer has one call at most."""
+
+    @property
+    def shows_text(self) -> bool:
+        """Whether the beginning of a call can be told from text."""
+        return bool(self.opener or self.plain)
 
 
 def call_with(before: str, after: str = "") -> CallRule:
@@ -129,7 +137,10 @@ def strict_calls(
     Raises:
         GrammarError: As ``forced_calls``.
     """
-    calls = joined(rules.until(form.opener), _group(form, tools, rules, is_single=is_single))
+    group = _group(form, tools, rules, is_single=is_single)
+    if not form.opener:
+        return f"{rules.add(f'/{form.plain}/')} | {group}"
+    calls = joined(rules.until(form.opener), group)
     return joined(f"({calls})*", rules.text_without(form.opener))
 
 

@@ -42,5 +42,7 @@ def _read_objects(scanner: Scanner, offered: Offered) -> Reading[None]:
     scanner.say_kept()
 
 
-GRAMMAR = CallGrammar(call=call_with('{"name": "%s", "parameters": ', "}"), between="; ")
+GRAMMAR = CallGrammar(
+    call=call_with('{"name": "%s", "parameters": ', "}"), between="; ", plain=r"([^{](?s:.*))?"
+)
 FORMAT = CallFormat(name="llama3", read=_read, markers=(TAG,), grammar=GRAMMAR)

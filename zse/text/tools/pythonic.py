@@ -150,5 +150,7 @@ FORMAT = CallFormat(
     read=_read,
     markers=("<|python_start|>", "<|python_end|>", "<|tool_call_start|>", "<|tool_call_end|>"),
     tags=("<function_calls>", "</function_calls>"),
-    grammar=CallGrammar(call=_call_rule, before="[", between=", ", after="]"),
+    grammar=CallGrammar(
+        call=_call_rule, before="[", between=", ", after="]", plain=r"([^\[](?s:.*))?"
+    ),
 )

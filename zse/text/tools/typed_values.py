@@ -143,12 +143,14 @@ def parameter_rules(rules: Rules, tool: CallTool, *, before: str, after: str, be
 
 
 def _value_rule(rules: Rules, schema: Any, after: str, *, is_strict: bool) -> str:
-    if types_of(schema) <= {"string"}:
-        members = schema.get("enum") if isinstance(schema, Mapping) else None
-        if not (isinstance(members, list) and all(isinstance(each, str) for each in members)):
-            return rules.until(after)
+    schema = schema if isinstance(schema, Mapping) else {}
+    if not types_of(schema) <= {"string"}:
+        return joined(rules.json(schema, is_strict=is_strict), rules.text(after))
+    members = schema.get("enum")
+    if isinstance(members, list) and all(isinstance(each, str) for each in members):
         return joined("(" + " | ".join(map(rules.text, members)) + ")", rules.text(after))
-    return joined(rules.json(schema, is_strict=is_strict), rules.text(after))
+    least, most = schema.get("minLength", 0), schema.get("maxLength", "")
+    return rules.until(after, f"/(?s:.{{{least},{most}}})/")
 
 
 def _quoted(text: str) -> str:
