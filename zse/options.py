@@ -473,6 +473,11 @@ class ServeOptions(_Checked):
         choices=POOLINGS,
     )
     max_queue: int = described(256, "Answers that may wait before new requests get 429")
+    stored_responses: int = described(
+        1000,
+        "Answers of /v1/responses that are kept in memory, 64 Mi characters in all",
+        unset="none",
+    )
     resumable_streams: int = described(
         64, "Streams that can be resumed at once; each keeps up to 2 MiB of events"
     )

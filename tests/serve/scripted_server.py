@@ -1,6 +1,6 @@
 """A server whose model is a script: what to answer is said in the prompt. Run as a child process.
 
-say:TEXT     answers TEXT, one character a token
+say:TEXT     answers TEXT, one character a token; the last one in the prompt counts
 slow:N       answers N tokens, 20 ms apart
 break:N      fails after N tokens
 crash:N      takes the engine down after N tokens
@@ -147,7 +147,7 @@ class ScriptedEngine:
 
 def _script(prompt):
     if "say:" in prompt:
-        return prompt.split("say:", 1)[1], 0, -1
+        return prompt.rsplit("say:", 1)[1], 0, -1
     if "slow:" in prompt:
         return "x" * int(prompt.split("slow:")[1].split()[0]), 0.02, -1
     if "break:" in prompt:

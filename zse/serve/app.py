@@ -50,6 +50,46 @@ async def invoke(request: Request) -> ASGIApp:
 
 
 _READY = {"200": "Ready"}
+_RESPONSES = "zse.serve.responses.routes"
+RESPONSE_ROUTES = (
+    HotRoute(
+        path="/v1/responses",
+        handler=Late(_RESPONSES, "create_response"),
+        summary="Answer items with items.",
+        method="POST",
+        body=imported("zse.serve.responses.protocol", "ResponsesRequest"),
+        streams=True,
+    ),
+    HotRoute(
+        path="/v1/responses/input_tokens",
+        handler=Late(_RESPONSES, "count_input_tokens"),
+        summary="Count the tokens of items.",
+        method="POST",
+        body=imported("zse.serve.responses.protocol", "InputTokensRequest"),
+    ),
+    HotRoute(
+        path="/v1/responses/{response_id}",
+        handler=Late(_RESPONSES, "get_response"),
+        summary="Show a response that was kept.",
+    ),
+    HotRoute(
+        path="/v1/responses/{response_id}",
+        handler=Late(_RESPONSES, "delete_response"),
+        summary="Forget a response.",
+        method="DELETE",
+    ),
+    HotRoute(
+        path="/v1/responses/{response_id}/cancel",
+        handler=Late(_RESPONSES, "cancel_response"),
+        summary="Stop making a response in the background.",
+        method="POST",
+    ),
+    HotRoute(
+        path="/v1/responses/{response_id}/input_items",
+        handler=Late(_RESPONSES, "list_input_items"),
+        summary="List the items that a response was made of.",
+    ),
+)
 HOT_ROUTES = (
     HotRoute(
         path="/",
@@ -72,6 +112,7 @@ HOT_ROUTES = (
         body=lambda: CompletionRequest,
         streams=True,
     ),
+    *RESPONSE_ROUTES,
     HotRoute(
         path="/v1/messages",
         handler=Late("zse.serve.anthropic.messages", "create_message"),
@@ -85,7 +126,7 @@ HOT_ROUTES = (
         handler=Late("zse.serve.anthropic.messages", "count_tokens"),
         summary="Count the tokens of a conversation, as Anthropic's API does.",
         method="POST",
-        body=imported("zse.serve.anthropic.protocol", "CountRequest"),
+        body=imported("zse.serve.anthropic.protocol", "CountTokensRequest"),
     ),
     HotRoute(
         path="/v1/streams/{stream_id}",

@@ -120,6 +120,10 @@ def test_tools_and_the_choice_among_them():
     assert (found.choice.mode, found.parallel_calls) == ("auto", False)
     none = conversation(user("a"), tools=tools, tool_choice={"type": "none"})
     assert none.choice.mode == "none"
+    must = conversation(user("a"), tools=tools, tool_choice={"type": "any"})
+    assert must.choice.mode == "required"
+    named = conversation(user("a"), tools=tools, tool_choice={"type": "tool", "name": "weather"})
+    assert (named.choice.mode, named.choice.name) == ("named", "weather")
 
 
 def test_thinking_is_off_unless_it_is_asked_for():
@@ -129,6 +133,7 @@ def test_thinking_is_off_unless_it_is_asked_for():
     assert asked() == "none"
     assert asked(thinking={"type": "disabled"}) == "none"
     assert asked(thinking={"type": "enabled", "budget_tokens": 2048}) == "medium"
+    assert asked(thinking={"type": "adaptive"}, output_config={"effort": "max"}) == "xhigh"
 
 
 def test_the_form_of_the_answer_is_a_grammar_that_errors_can_name():

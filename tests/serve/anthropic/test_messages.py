@@ -12,6 +12,7 @@ from zse.serve.state import AppState
 
 EVENT = TypeAdapter(RawMessageStreamEvent)
 CALL = 'say:Well <tool_call>{"name": "weather", "arguments": {"city": "Paris"}}</tool_call>'
+CALLED = {"type": "tool_use", "id": "t1", "name": "weather", "input": {}}
 TOOLS = [{"name": "weather", "input_schema": {"type": "object"}}]
 
 
@@ -96,6 +97,12 @@ def test_a_call_is_a_block_and_the_reason(ask):
     assert body["stop_reason"] == "tool_use"
 
 
+def test_the_input_of_a_call_that_was_cut_is_empty_and_the_reason_says_why(ask):
+    body = ask(CALL, tools=TOOLS, max_tokens=60).json()
+    assert body["stop_reason"] == "max_tokens"
+    assert not any(block.get("input") for block in body["content"])
+
+
 def test_the_stop_sequence_that_ended_it_is_named(ask):
     fields = {"stop_sequences": ["zzz", "lo"]}
     body = ask("say:Hello", **fields).json()
@@ -120,6 +127,12 @@ def test_a_prompt_that_is_too_long_is_refused_in_the_words_that_agents_know(ask)
     )
 
 
+def test_an_answer_goes_on_with_what_the_assistant_began(ask, state):
+    messages = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "say:Once"}]
+    assert ask(messages=messages).json()["content"][0]["text"] == "Once"
+    assert state.model.engine.seen[-1][0].endswith("assistant: say:Once")
+
+
 def test_tokens_are_counted_as_they_are_used(call, ask):
     body = {"model": "scripted", "messages": [{"role": "user", "content": "say:Hi"}]}
     response = call("POST", "/v1/messages/count_tokens", json={**body, "system": "be"})
@@ -136,13 +149,13 @@ def test_tokens_are_counted_as_they_are_used(call, ask):
         ({"messages": []}, 400, "invalid_request_error"),
         ({"temperature": 1.5}, 400, "invalid_request_error"),
         ({"messages": [{"role": "user", "content": [{"type": "video"}]}]}, 400, None),
-        ({"messages": [{"role": "assistant", "content": "b"}]}, 400, None),
+        ({"messages": [{"role": "assistant", "content": [CALLED]}]}, 400, None),
         ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, 400, None),
         ({"tool_choice": {"type": "any"}}, 400, None),
         ({"tools": TOOLS, "tool_choice": {"type": "tool", "name": "x"}}, 400, None),
         ({"mcp_servers": [{"url": "http://10.0.0.1"}]}, 400, None),
         ({"container": "c"}, 400, None),
-        ({"tools": TOOLS, "tool_choice": {"type": "any"}}, 400, None),
+        ({"tools": [{"name": "no name", "input_schema": {}}]}, 400, None),
         ({"output_config": {"format": {"type": "json_schema", "schema": 1}}}, 400, None),
         ({"stop_sequences": ["x"] * 17}, 400, None),
     ],
@@ -184,10 +197,14 @@ def test_fields_without_effect_are_reported(ask):
         cache_control={"type": "ephemeral"},
         thinking={"type": "enabled", "budget_tokens": 2048},
         context_management={"edits": []},
+        output_config={"effort": "low"},
         system=[{"type": "text", "text": "be", "cache_control": {"type": "ephemeral"}}],
     )
     assert response.status_code == 200
-    assert response.headers["x-zse-ignored"] == "context_management, thinking.budget_tokens"
+    assert (
+        response.headers["x-zse-ignored"]
+        == "context_management, thinking.budget_tokens, output_config.effort"
+    )
 
 
 def test_a_message_can_be_resumed(call):

@@ -20,21 +20,26 @@ from zse.serve.anthropic.protocol import (
 )
 from zse.serve.conversation import Conversation, OfferedTool, ToolChoice
 from zse.serve.http.errors import BadRequestError
+from zse.serve.transcript import call_of, join_message
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from zse.serve.anthropic.protocol import Block, CountRequest, InputMessage
+    from zse.serve.anthropic.protocol import Block, CountTokensRequest, InputMessage
     from zse.serve.anthropic.protocol import ToolChoice as AskedChoice
+    from zse.serve.state import LoadedModel
     from zse.text.grammar.spec import GrammarSpec
 
 _MODES = {"auto": "auto", "any": "required", "tool": "named", "none": "none"}
+_EFFORTS = {"max": "xhigh"}
+"""The highest that templates are asked for."""
+_TURNS = frozenset({"user", "assistant"})
 _BILLING = "x-anthropic-billing-header:"
 """Begins a system block of a coding agent that is no text for the model, and new in each request:
 with it at the front, no two prompts would share a prefix."""
 
 
-def conversation_of(body: CountRequest) -> Conversation:
+def conversation_of(body: CountTokensRequest) -> Conversation:
     """Return what a checked request asks to be answered.
 
     Raises:
@@ -46,11 +51,11 @@ def conversation_of(body: CountRequest) -> Conversation:
         messages.append({"role": "system", "content": system})
     for index, message in enumerate(body.messages):
         for each in _template_messages(message, f"messages[{index}]"):
-            _add(messages, each)
-    if messages[-1]["role"] == "assistant":
+            join_message(messages, each, roles=_TURNS)
+    is_continued = messages[-1]["role"] == "assistant"
+    if is_continued and messages[-1].get("tool_calls"):
         raise BadRequestError(
-            "messages: the last one is the assistant's, expected the user's: answers are not "
-            "continued here.",
+            "messages: the last one holds calls of tools, expected their results behind it.",
             param="messages",
         )
     choice = body.tool_choice
@@ -68,16 +73,17 @@ def conversation_of(body: CountRequest) -> Conversation:
         choice=_choice_of(choice),
         parallel_calls=not (choice and choice.disable_parallel_tool_use),
         form=_form_of(body),
-        effort="medium" if shows_thinking(body) else "none",
+        effort=_effort_of(body),
+        end="continued" if is_continued else "answer",
     )
 
 
-def shows_thinking(body: CountRequest) -> bool:
+def shows_thinking(body: CountTokensRequest) -> bool:
     """Whether the model is to think, and the client to see it."""
     return body.thinking is not None and body.thinking.type != "disabled"
 
 
-def _form_of(body: CountRequest) -> GrammarSpec | None:
+def _form_of(body: CountTokensRequest) -> GrammarSpec | None:
     if body.output_config is None or body.output_config.format is None:
         return None
     from zse.text.grammar.spec import GrammarError, json_schema
@@ -90,6 +96,28 @@ def _form_of(body: CountRequest) -> GrammarSpec | None:
         raise
 
 
+def _effort_of(body: CountTokensRequest) -> str:
+    if not shows_thinking(body):
+        return "none"
+    effort = body.output_config.effort if body.output_config else None
+    return _EFFORTS.get(effort or "medium", effort or "medium")
+
+
+def without_effect(body: CountTokensRequest, model: LoadedModel) -> list[str]:
+    """Name nested fields that this model can do nothing with."""
+    thinking, output = body.thinking, body.output_config
+    is_strict = any(tool.strict for tool in body.tools or ())
+    is_free = body.tool_choice is None or body.tool_choice.type == "auto"
+    names = {
+        "thinking.budget_tokens": thinking is not None and thinking.budget_tokens is not None,
+        "output_config.effort": output is not None
+        and output.effort is not None
+        and not (shows_thinking(body) and model.dialect.thinking.has_effort),
+        "tools[].strict": is_strict and is_free and not model.dialect.shows_openers,
+    }
+    return [name for name, is_there in names.items() if is_there]
+
+
 def _choice_of(choice: AskedChoice | None) -> ToolChoice:
     if choice is None:
         return ToolChoice()
@@ -100,21 +128,6 @@ def _system_text(system: str | list[TextBlock] | None) -> str:
     if system is None or isinstance(system, str):
         return system or ""
     return "\n\n".join(block.text for block in system if not block.text.startswith(_BILLING))
-
-
-def _add(messages: list[dict[str, Any]], message: dict[str, Any]) -> None:
-    """Append a message, or its text to one of the same role before it."""
-    last = messages[-1] if messages else {}
-    is_same = message["role"] == last.get("role") and message["role"] in ("user", "assistant")
-    if not is_same:
-        messages.append(message)
-        return
-    for name in ("content", "reasoning_content"):
-        texts = [text for each in (last, message) if (text := each.get(name))]
-        if texts:
-            last[name] = "\n\n".join(texts)
-    if calls := [*last.get("tool_calls", ()), *message.get("tool_calls", ())]:
-        last["tool_calls"] = calls
 
 
 def _template_messages(message: InputMessage, where: str) -> list[dict[str, Any]]:
@@ -148,8 +161,7 @@ def _assistant_message(blocks: Sequence[Block], where: str) -> dict[str, Any]:
         elif isinstance(block, ThinkingBlock):
             thoughts.append(block.thinking)
         elif isinstance(block, ToolUseBlock):
-            function = {"name": block.name, "arguments": block.input}
-            calls.append({"id": block.id, "type": "function", "function": function})
+            calls.append(call_of(block.id, block.name, block.input))
         elif not isinstance(block, RedactedThinkingBlock):
             raise _misplaced(block, "assistant", f"{where}.content[{index}]")
     message: dict[str, Any] = {"role": "assistant", "content": "\n".join(texts)}

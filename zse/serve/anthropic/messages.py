@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from zse.errors import ContextLengthError
-from zse.serve.anthropic.conversation import conversation_of, shows_thinking
+from zse.serve.anthropic.conversation import conversation_of, shows_thinking, without_effect
 from zse.serve.anthropic.protocol import read_count, read_messages
 from zse.serve.anthropic.writer import Message, frames, whole
 from zse.serve.conversation import plan_turn
@@ -26,11 +26,13 @@ from zse.serve.preparing import admit, in_turn, num_characters
 from zse.serve.turn import Turn
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from starlette.datastructures import State
     from starlette.requests import Request
     from starlette.types import ASGIApp
 
-    from zse.serve.anthropic.protocol import CountRequest, MessagesRequest
+    from zse.serve.anthropic.protocol import CountTokensRequest, MessagesRequest
     from zse.serve.conversation import TurnPlan
     from zse.serve.generation import WorkOrder
     from zse.serve.state import LoadedModel
@@ -51,7 +53,10 @@ async def create_message(request: Request) -> ASGIApp:
         shows_thinking=shows_thinking(body),
         is_short_of_context=order.params.max_tokens != body.max_tokens,
     )
-    headers = {**ignored_header(ignored), "request-id": request.state.request_id}
+    headers = {
+        **ignored_header([*ignored, *without_effect(body, model)]),
+        "request-id": request.state.request_id,
+    }
     if body.stream:
         return event_stream(request, message.id, frames(message, turn), headers=headers)
     answer = await race(whole(message, turn), request.receive, state.terminate)
@@ -65,8 +70,15 @@ async def count_tokens(request: Request) -> ASGIApp:
     size = await with_body(request, num_characters, mapping)
     admit(request, num_choices=1, size=size)
     plan = await in_turn(request, partial(_plan_turn, body, model), size=size)
-    headers = {**ignored_header(ignored), "request-id": request.state.request_id}
+    headers = {
+        **ignored_header([*ignored, *without_effect(body, model)]),
+        "request-id": request.state.request_id,
+    }
     return json_response({"input_tokens": len(plan.prompt)}, headers)
+
+
+def _headers(request: Request, ignored: Iterable[str]) -> dict[str, str]:
+    return {**ignored_header(ignored), "request-id": request.state.request_id}
 
 
 def _plan(body: MessagesRequest, model: LoadedModel, call: State) -> tuple[TurnPlan, WorkOrder]:
@@ -98,7 +110,7 @@ def _plan(body: MessagesRequest, model: LoadedModel, call: State) -> tuple[TurnP
     return plan, order
 
 
-def _plan_turn(body: CountRequest, model: LoadedModel) -> TurnPlan:
+def _plan_turn(body: CountTokensRequest, model: LoadedModel) -> TurnPlan:
     try:
         return plan_turn(conversation_of(body), model)
     except ContextLengthError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Literal
 
 import msgspec
@@ -130,7 +131,7 @@ class Metadata(msgspec.Struct, kw_only=True):
     user_id: str | None = None
 
 
-class CountRequest(msgspec.Struct, kw_only=True):
+class CountTokensRequest(msgspec.Struct, kw_only=True):
     """The body of POST /v1/messages/count_tokens."""
 
     model: str
@@ -143,7 +144,7 @@ class CountRequest(msgspec.Struct, kw_only=True):
     cache_control: CacheControl | None = None
 
 
-class MessagesRequest(CountRequest, kw_only=True):
+class MessagesRequest(CountTokensRequest, kw_only=True):
     """The body of POST /v1/messages."""
 
     max_tokens: int
@@ -155,6 +156,7 @@ class MessagesRequest(CountRequest, kw_only=True):
     top_p: float | None = None
 
 
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}")
 _REFUSED: Refused = {
     "container": ((), "Nothing is run here: offer tools, and run them yourself."),
     "mcp_servers": (([],), "Offer the servers' tools in 'tools', and call them yourself."),
@@ -185,19 +187,19 @@ def read_messages(mapping: dict[str, Any]) -> tuple[MessagesRequest, tuple[str, 
         raise BadRequestError(
             f"stop_sequences: more than {MAX_STOPS} texts.", param="stop_sequences"
         )
-    return body, (*ignored, *_without_effect(body))
+    return body, ignored
 
 
-def read_count(mapping: dict[str, Any]) -> tuple[CountRequest, tuple[str, ...]]:
+def read_count(mapping: dict[str, Any]) -> tuple[CountTokensRequest, tuple[str, ...]]:
     """As ``read_messages``, for what is only counted: fields of the former are ignored."""
     body, ignored = read_fields(
-        mapping, CountRequest, refused=_REFUSED, without_effect=_WITHOUT_EFFECT
+        mapping, CountTokensRequest, refused=_REFUSED, without_effect=_WITHOUT_EFFECT
     )
     _check(body)
     return body, ignored
 
 
-def _check(body: CountRequest) -> None:
+def _check(body: CountTokensRequest) -> None:
     if not 0 < len(body.messages) <= MAX_MESSAGES:
         raise BadRequestError(
             f"messages: {len(body.messages)} messages, expected 1 to {MAX_MESSAGES}.",
@@ -210,6 +212,11 @@ def _check(body: CountRequest) -> None:
             raise UnsupportedParameterError(
                 f"tools[{index}].type", f"No '{tool.type[:40]}' is run here: offer your own tool."
             )
+        if not _NAME.fullmatch(tool.name):
+            raise BadRequestError(
+                f"tools[{index}].name: {tool.name[:80]!r} does not match '^{_NAME.pattern}$'.",
+                param=f"tools[{index}].name",
+            )
     choice = body.tool_choice
     if choice is None or choice.type == "none":
         return
@@ -221,15 +228,3 @@ def _check(body: CountRequest) -> None:
             f"tool_choice.name: '{str(choice.name)[:64]}' is none of the tools.",
             param="tool_choice.name",
         )
-    if choice.type != "auto":
-        raise UnsupportedParameterError("tool_choice", "A call cannot be forced here yet.")
-
-
-def _without_effect(body: CountRequest) -> list[str]:
-    """Name nested fields that are accepted and do nothing."""
-    thinking, output = body.thinking, body.output_config
-    names = {
-        "thinking.budget_tokens": thinking is not None and thinking.budget_tokens is not None,
-        "output_config.effort": output is not None and output.effort is not None,
-    }
-    return [name for name, is_there in names.items() if is_there]

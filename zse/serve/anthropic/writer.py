@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from zse.records import record
-from zse.serve.anthropic.blocks import Blocks
 from zse.serve.http.dialects import ANTHROPIC
+from zse.serve.parts import Parts
 from zse.serve.turn import ChoiceEnded
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator
 
-    from zse.serve.anthropic.blocks import Block, Step
+    from zse.serve.parts import Part, Step
     from zse.serve.turn import Turn
 
 _DELTAS = {
     "text": b'"text_delta","text":',
-    "thinking": b'"thinking_delta","thinking":',
-    "tool_use": b'"input_json_delta","partial_json":',
+    "reasoning": b'"thinking_delta","thinking":',
+    "call": b'"input_json_delta","partial_json":',
 }
-"""What the deltas of a kind of block begin with."""
+"""What the deltas of a kind of part begin with."""
 _encode = msgspec.json.Encoder().encode
 
 
@@ -58,15 +60,16 @@ async def whole(message: Message, turn: Turn) -> dict[str, Any]:
     Raises:
         ZSEError: As ``Turn.events``.
     """
-    blocks = Blocks(shows_thinking=message.shows_thinking)
+    parts = Parts(shows_reasoning=message.shows_thinking)
     ending: dict[str, Any] = {}
     async with aclosing(turn.events()) as events:
         async for event in events:
-            for _ in blocks.push(event):
+            for _ in parts.push(event):
                 pass
             if isinstance(event, ChoiceEnded):
                 ending = message.ending(event)
-    return {**message.head(), "content": blocks.content(), **ending, "usage": _usage(turn)}
+    content = [_whole_block(part) for part in parts.parts]
+    return {**message.head(), "content": content, **ending, "usage": _usage(turn)}
 
 
 async def frames(message: Message, turn: Turn) -> AsyncGenerator[bytes, None]:
@@ -75,7 +78,7 @@ async def frames(message: Message, turn: Turn) -> AsyncGenerator[bytes, None]:
     Raises:
         ZSEError: As ``Turn.events``.
     """
-    blocks = Blocks(shows_thinking=message.shows_thinking)
+    parts = Parts(shows_reasoning=message.shows_thinking)
     ending: dict[str, Any] = {}
     has_begun = False
     async with aclosing(turn.events()) as events:
@@ -84,7 +87,7 @@ async def frames(message: Message, turn: Turn) -> AsyncGenerator[bytes, None]:
                 has_begun = True
                 yield _start(message, turn)
                 yield ANTHROPIC.alive
-            for step in blocks.push(event):
+            for step in parts.push(event):
                 for frame in _frames_of(step):
                     yield frame
             if isinstance(event, ChoiceEnded):
@@ -112,22 +115,54 @@ def _start(message: Message, turn: Turn) -> bytes:
 
 
 def _frames_of(step: Step) -> Iterator[bytes]:
-    block = step.block
+    part = step.part
     if step.kind == "grown":
-        yield _delta(block, _DELTAS[block.kind], step.text)
+        yield _delta(part, _DELTAS[part.kind], step.text)
     elif step.kind == "opened":
-        yield _frame("content_block_start", index=block.index, content_block=block.opening())
+        yield _frame("content_block_start", index=part.index, content_block=_opening(part))
     else:
-        if block.kind == "thinking":
-            yield _delta(block, b'"signature_delta","signature":', block.signature())
-        yield _frame("content_block_stop", index=block.index)
+        if part.kind == "reasoning":
+            yield _delta(part, b'"signature_delta","signature":', _signature(part))
+        yield _frame("content_block_stop", index=part.index)
 
 
-def _delta(block: Block, beginning: bytes, text: str) -> bytes:
+def _opening(part: Part) -> dict[str, Any]:
+    """Return a block as it is when it begins."""
+    if part.kind == "text":
+        return {"type": "text", "text": ""}
+    if part.kind == "reasoning":
+        return {"type": "thinking", "thinking": "", "signature": ""}
+    return {"type": "tool_use", "id": part.call_id, "name": part.name, "input": {}}
+
+
+def _whole_block(part: Part) -> dict[str, Any]:
+    """Return a block as it is in the end."""
+    if part.kind == "text":
+        return {"type": "text", "text": part.text}
+    if part.kind == "reasoning":
+        return {"type": "thinking", "thinking": part.text, "signature": _signature(part)}
+    return {**_opening(part), "input": _object_of(part.text)}
+
+
+def _signature(part: Part) -> str:
+    """Return what stands beside a thought: clients drop those without one."""
+    return hashlib.sha256(part.text.encode()).hexdigest()
+
+
+def _object_of(text: str) -> dict[str, Any]:
+    """Return the input of a call; one that was cut, or is no object, is empty."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _delta(part: Part, beginning: bytes, text: str) -> bytes:
     # One for each token: only its text is encoded.
     return (
         b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,'
-        b'"delta":{"type":%s%s}}\n\n' % (block.index, beginning, _encode(text))
+        b'"delta":{"type":%s%s}}\n\n' % (part.index, beginning, _encode(text))
     )
 
 

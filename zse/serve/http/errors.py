@@ -33,6 +33,8 @@ API_PATHS = frozenset(
         "/v1/models",
         "/v1/messages",
         "/v1/messages/count_tokens",
+        "/v1/responses",
+        "/v1/responses/input_tokens",
         "/v1/embeddings",
         "/v1/rerank",
         "/v2/rerank",

@@ -115,8 +115,11 @@ def event_stream(
     frames: AsyncGenerator[bytes, None],
     *,
     headers: Mapping[str, str],
+    failure: Callable[[Exception], bytes] | None = None,
 ) -> EventStream:
     """Return the answer that sends events; where the request asks for it, one that can be resumed.
+
+    ``failure`` is as in ``EventStream``.
 
     Raises:
         OverloadedError: No more streams can be resumed than there are.
@@ -125,9 +128,10 @@ def event_stream(
         from zse.serve.http.resumable import ResumableStreams
 
         streams = state_of(request).one_of(ResumableStreams)
-        frames = streams.add(request.scope, stream_id, frames).events()
+        frames = streams.add(request.scope, stream_id, frames, failure=failure).events()
         headers = {**headers, "x-zse-stream-id": stream_id}
-    return EventStream(frames, terminate=state_of(request).terminate, headers=headers)
+    terminate = state_of(request).terminate
+    return EventStream(frames, terminate=terminate, headers=headers, failure=failure)
 
 
 def json_response(value: object, headers: Mapping[str, str] | None = None) -> Response:

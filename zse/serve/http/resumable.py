@@ -98,8 +98,15 @@ class ResumableStreams:
         self._options = state.options
         self._streams: dict[tuple[str, str], Resumable] = {}
 
-    def add(self, scope: Scope, stream_id: str, frames: AsyncGenerator[bytes, None]) -> Resumable:
-        """Keep the stream that answers a request going.
+    def add(
+        self,
+        scope: Scope,
+        stream_id: str,
+        frames: AsyncGenerator[bytes, None],
+        *,
+        failure: Callable[[Exception], bytes] | None = None,
+    ) -> Resumable:
+        """Keep the stream that answers a request going; ``failure`` is as in ``EventStream``.
 
         Raises:
             OverloadedError: As many as are kept are being written or read.
@@ -108,7 +115,7 @@ class ResumableStreams:
         key = (caller_of(scope).tenant, stream_id)
         self._streams[key] = Resumable(
             frames,
-            failure=partial(error_frame, scope=scope),
+            failure=failure or partial(error_frame, scope=scope),
             away_seconds=self._options.resume_seconds,
             forget=partial(self._streams.pop, key, None),
         )

@@ -1,0 +1,293 @@
+"""The routes of the Responses API."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from zse.errors import ZSEError
+from zse.records import record
+from zse.serve.access.caller import caller_of
+from zse.serve.conversation import plan_turn
+from zse.serve.http.errors import BadRequestError, UnknownIdError
+from zse.serve.http.json_body import with_body
+from zse.serve.http.requests import (
+    event_stream,
+    ignored_header,
+    json_response,
+    read_body,
+    state_of,
+)
+from zse.serve.http.streaming import EventStream, race
+from zse.serve.openai.protocol import GenerationFields
+from zse.serve.openai.sampling import work_order
+from zse.serve.preparing import admit, in_turn, num_characters
+from zse.serve.responses.conversation import conversation_of, without_effect
+from zse.serve.responses.items import input_items, messages_of, new_id
+from zse.serve.responses.output import new_response
+from zse.serve.responses.protocol import read_count, read_response
+from zse.serve.responses.run import ResponseRun
+from zse.serve.responses.store import ResponseStore, StoredResponse
+from zse.serve.turn import Turn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from starlette.datastructures import State
+    from starlette.requests import Request
+    from starlette.types import ASGIApp
+
+    from zse.serve.conversation import TurnPlan
+    from zse.serve.generation import WorkOrder
+    from zse.serve.responses.items import Item
+    from zse.serve.responses.protocol import InputTokensRequest, ResponsesRequest
+    from zse.serve.state import LoadedModel
+
+_MOST_LISTED = 100
+_LISTED = 20
+_MAX_DIGITS = 15
+
+
+async def create_response(request: Request) -> ASGIApp:
+    """Handle ``POST /v1/responses``.
+
+    Raises:
+        UnknownIdError: ``previous_response_id``, or an item that is referred to, is not there.
+        OverloadedError: The queue is full.
+    """
+    mapping = await read_body(request)
+    body, ignored = await with_body(request, read_response, mapping)
+    state, tenant = state_of(request), caller_of(request.scope).tenant
+    model, store = state.require_model(body.model), state.one_of(ResponseStore)
+    said = _what_was_said(body, store, tenant)
+    size = await with_body(request, num_characters, [mapping, said.before])
+    admit(request, num_choices=1, size=size)
+    job = partial(_plan, body, model, request.state, said)
+    plan, order = await in_turn(request, job, size=size)
+    response = new_response(body, order.params, response_id=new_id("resp"), model=model.name)
+    response["store"] = body.is_stored and store.keeps
+    stored = StoredResponse(response, said.items, input_size=size)
+
+    def keep() -> None:
+        if response["store"]:
+            store.put(tenant, stored)
+
+    run = ResponseRun(
+        Turn(state, model, order, plan),
+        response,
+        is_summarized=body.reasoning is not None and body.reasoning.asked_summary is not None,
+        keep=keep,
+    )
+    headers = _ignored(ignored, said, body, model)
+    if body.background:
+        stored.run = run
+        return _in_background(request, stored, run, body, headers)
+    if body.stream:
+        frames = run.frames()
+        return event_stream(request, response["id"], frames, headers=headers, failure=run.failed)
+    return json_response(await race(run.whole(), request.receive, state.terminate), headers)
+
+
+async def count_input_tokens(request: Request) -> ASGIApp:
+    """Handle ``POST /v1/responses/input_tokens``.
+
+    Raises:
+        UnknownIdError: As ``create_response``.
+    """
+    mapping = await read_body(request)
+    body, ignored = await with_body(request, read_count, mapping)
+    state, tenant = state_of(request), caller_of(request.scope).tenant
+    model = state.require_model(body.model)
+    said = _what_was_said(body, state.one_of(ResponseStore), tenant)
+    size = await with_body(request, num_characters, [mapping, said.before])
+    admit(request, num_choices=1, size=size)
+    plan = await in_turn(request, partial(_plan_turn, body, model, said), size=size)
+    count = {"object": "response.input_tokens", "input_tokens": len(plan.prompt)}
+    return json_response(count, _ignored(ignored, said, body, model))
+
+
+async def get_response(request: Request) -> ASGIApp:
+    """Handle ``GET /v1/responses/{id}``, whole or as events behind ``starting_after``.
+
+    Raises:
+        UnknownIdError: The caller has no such response, or has it no longer.
+        BadRequestError: Its events were not kept, or are not any more.
+        EventsGoneError: Those that are asked for are not.
+    """
+    stored = _stored(request)
+    if request.query_params.get("stream") != "true":
+        return json_response(stored.response)
+    log = stored.run.log if stored.run is not None else None
+    if log is None:
+        raise BadRequestError(
+            "The events of this response are not kept: it was not made with 'background' and "
+            "'stream', or it ended too long ago.",
+            param="stream",
+        )
+    after = _number(request, "starting_after", -1, least=-1, most=log.last)
+    return EventStream(log.read(after=after), terminate=state_of(request).terminate, headers={})
+
+
+async def delete_response(request: Request) -> ASGIApp:
+    """Handle ``DELETE /v1/responses/{id}``.
+
+    Raises:
+        UnknownIdError: As ``get_response``.
+    """
+    stored = _stored(request)
+    if stored.run is not None:
+        stored.run.cancel()
+    state_of(request).one_of(ResponseStore).drop(caller_of(request.scope).tenant, stored.id)
+    return json_response({"id": stored.id, "object": "response", "deleted": True})
+
+
+async def cancel_response(request: Request) -> ASGIApp:
+    """Handle ``POST /v1/responses/{id}/cancel``.
+
+    Raises:
+        UnknownIdError: As ``get_response``.
+        BadRequestError: The response is not made in the background.
+    """
+    stored = _stored(request)
+    if not stored.response["background"]:
+        raise BadRequestError(
+            "Only a response that was made with 'background' can be cancelled; to stop another, "
+            "close its connection."
+        )
+    if stored.run is not None:
+        stored.run.cancel()
+    return json_response(stored.response)
+
+
+async def list_input_items(request: Request) -> ASGIApp:
+    """Handle ``GET /v1/responses/{id}/input_items``.
+
+    Raises:
+        UnknownIdError: As ``get_response``; likewise where ``after`` names none of the items.
+        BadRequestError: A parameter is out of range.
+    """
+    items = _stored(request).input_items
+    order = request.query_params.get("order", "desc")
+    if order not in ("asc", "desc"):
+        raise BadRequestError("'order' is neither 'asc' nor 'desc'.", param="order")
+    limit = _number(request, "limit", _LISTED, least=1, most=_MOST_LISTED)
+    found = items if order == "asc" else items[::-1]
+    if (after := request.query_params.get("after")) is not None:
+        ids = [item["id"] for item in found]
+        if after not in ids:
+            raise UnknownIdError("item", after)
+        found = found[ids.index(after) + 1 :]
+    shown = found[:limit]
+    page = {
+        "object": "list",
+        "data": [_listed(item) for item in shown],
+        "first_id": shown[0]["id"] if shown else "",
+        "last_id": shown[-1]["id"] if shown else "",
+        "has_more": len(found) > limit,
+    }
+    return json_response(page)
+
+
+@record
+class _Said:
+    """What a conversation holds so far."""
+
+    before: list[Item]
+    """The items of the responses that this one follows."""
+    items: list[Item]
+    """The request's own."""
+    ignored: list[str]
+    """Takes the names of fields that nobody reads."""
+
+
+def _what_was_said(body: InputTokensRequest, store: ResponseStore, tenant: str) -> _Said:
+    before: list[Item] = []
+    if body.previous_response_id is not None:
+        try:
+            before = store.chain(tenant, body.previous_response_id)
+        except UnknownIdError as error:
+            error.param, error.error_code = "previous_response_id", "previous_response_not_found"
+            raise
+    items = input_items(body.input, lambda item_id: store.item(tenant, item_id))
+    return _Said(before=before, items=items, ignored=[])
+
+
+def _ignored(
+    names: Iterable[str], said: _Said, body: InputTokensRequest, model: LoadedModel
+) -> dict[str, str]:
+    own = without_effect(body, model)
+    return ignored_header([*names, *dict.fromkeys(said.ignored), *own])
+
+
+def _plan(
+    body: ResponsesRequest, model: LoadedModel, call: State, said: _Said
+) -> tuple[TurnPlan, WorkOrder]:
+    plan = _plan_turn(body, model, said)
+    order = work_order(
+        GenerationFields(temperature=body.temperature, top_p=body.top_p),
+        model,
+        call,
+        [plan.prompt],
+        max_tokens=body.max_output_tokens,
+        logprobs=body.num_logprobs,
+        form=plan.form,
+        param="max_output_tokens",
+        prompt_param="input",
+    )
+    return plan, order
+
+
+def _plan_turn(body: InputTokensRequest, model: LoadedModel, said: _Said) -> TurnPlan:
+    messages = messages_of(said.before, [])
+    messages = messages_of(said.items, said.ignored, behind=messages)
+    try:
+        return plan_turn(conversation_of(body, messages), model)
+    except ZSEError as error:
+        error.param = "input" if error.param == "messages" else error.param
+        raise
+
+
+def _in_background(
+    request: Request,
+    stored: StoredResponse,
+    run: ResponseRun,
+    body: ResponsesRequest,
+    headers: dict[str, str],
+) -> ASGIApp:
+    state = state_of(request)
+    if not stored.response["store"]:
+        raise BadRequestError(
+            "This server keeps no responses, so it makes none in the background.",
+            param="background",
+        )
+    state.one_of(ResponseStore).put(caller_of(request.scope).tenant, stored)
+    room, request.state.room = request.state.room, None  # it outlives the request
+    run.start(state.terminate, room, is_streamed=bool(body.stream))
+    if run.log is None:
+        return json_response(stored.response, headers)
+    return EventStream(run.log.read(), terminate=state.terminate, headers=headers)
+
+
+def _stored(request: Request) -> StoredResponse:
+    store = state_of(request).one_of(ResponseStore)
+    return store.get(caller_of(request.scope).tenant, request.path_params["response_id"])
+
+
+def _listed(item: Item) -> Item:
+    """Return an item as lists show it: what a message says is always a list of parts."""
+    if item["type"] == "message" and isinstance(item["content"], str):
+        kind = "output_text" if item["role"] == "assistant" else "input_text"
+        item = {**item, "content": [{"type": kind, "text": item["content"]}]}
+    return {"status": "completed", **item}
+
+
+def _number(request: Request, name: str, default: int, *, least: int, most: int) -> int:
+    text = request.query_params.get(name)
+    if text is None:
+        return default
+    is_number = text.removeprefix("-").isdecimal() and text.isascii() and len(text) < _MAX_DIGITS
+    if not is_number or not least <= int(text) <= most:
+        raise BadRequestError(
+            f"'{name}' is '{text[:40]}', expected a number from {least} to {most}.", param=name
+        )
+    return int(text)

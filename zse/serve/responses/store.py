@@ -1,0 +1,143 @@
+"""Responses that are kept, so that a conversation can go on where it was: bounded, and private.
+
+In memory: a restart forgets them. Whose take the most room lose theirs first, those that were not
+used for longest before the others.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from zse.serve.http.errors import UnknownIdError
+from zse.serve.preparing import num_characters
+
+if TYPE_CHECKING:
+    from zse.serve.responses.items import Item
+    from zse.serve.responses.run import ResponseRun
+    from zse.serve.state import AppState
+
+MAX_STORED_CHARACTERS = 64 << 20
+
+
+@dataclass
+class StoredResponse:
+    """A response and what it was made of."""
+
+    response: dict[str, Any]
+    """As the client gets it."""
+    input_items: list[Item]
+    input_size: int = 0
+    """Characters of what the client sent."""
+    run: ResponseRun | None = None
+    """What makes it, where it is made in the background."""
+    size: int = 0
+    """Characters of all of it, when it was last put."""
+
+    @property
+    def id(self) -> str:
+        identifier: str = self.response["id"]
+        return identifier
+
+    def items(self) -> list[Item]:
+        """Return what was said in it: by the client, then by the model."""
+        return [*self.input_items, *self.response["output"]]
+
+
+@dataclass
+class _Shelf:
+    """What one caller has."""
+
+    stored: OrderedDict[str, StoredResponse] = field(default_factory=OrderedDict)
+    items: dict[str, Item] = field(default_factory=dict)
+    """What its responses hold, by id."""
+    size: int = 0
+
+
+class ResponseStore:
+    """Every response that is kept, by its caller and its id."""
+
+    def __init__(self, state: AppState) -> None:
+        self._most = state.options.stored_responses
+        self._max_size = MAX_STORED_CHARACTERS
+        self._shelves: dict[str, _Shelf] = {}
+
+    @property
+    def keeps(self) -> bool:
+        """Whether anything is kept."""
+        return self._most > 0
+
+    def put(self, tenant: str, stored: StoredResponse) -> None:
+        """Keep a response, or what has become of it, at the cost of others where there is no room.
+
+        One that is larger than all room is not kept.
+        """
+        self.drop(tenant, stored.id)
+        stored.size = stored.input_size + num_characters(stored.response["output"])
+        if stored.size > self._max_size or not self.keeps:
+            return
+        shelf = self._shelves.setdefault(tenant, _Shelf())
+        shelf.stored[stored.id] = stored
+        shelf.items.update((item["id"], item) for item in stored.items())
+        shelf.size += stored.size
+        while self._is_full():
+            self._evict()
+
+    def get(self, tenant: str, response_id: str) -> StoredResponse:
+        """Return a caller's response.
+
+        Raises:
+            UnknownIdError: The caller has none with this id, or has it no longer.
+        """
+        shelf = self._shelves.get(tenant)
+        if shelf is None or response_id not in shelf.stored:
+            raise UnknownIdError("response", response_id)
+        shelf.stored.move_to_end(response_id)
+        return shelf.stored[response_id]
+
+    def drop(self, tenant: str, response_id: str) -> None:
+        """Forget a response, if it is there."""
+        shelf = self._shelves.get(tenant)
+        if shelf is None or response_id not in shelf.stored:
+            return
+        stored = shelf.stored.pop(response_id)
+        shelf.size -= stored.size
+        for item in stored.items():
+            shelf.items.pop(item["id"], None)
+        if not shelf.stored:
+            del self._shelves[tenant]
+
+    def chain(self, tenant: str, response_id: str) -> list[Item]:
+        """Return the items of a response and of all those before it, the first one first.
+
+        Raises:
+            UnknownIdError: One of them is not there, or no longer.
+        """
+        found: list[StoredResponse] = []
+        following: str | None = response_id
+        while following is not None:
+            found.append(self.get(tenant, following))
+            following = found[-1].response["previous_response_id"]
+        return [item for stored in reversed(found) for item in stored.items()]
+
+    def item(self, tenant: str, item_id: str) -> Item:
+        """Return an item of any of a caller's responses.
+
+        Raises:
+            UnknownIdError: None of them has it.
+        """
+        shelf = self._shelves.get(tenant)
+        if shelf is None or item_id not in shelf.items:
+            raise UnknownIdError("item", item_id)
+        return shelf.items[item_id]
+
+    def _is_full(self) -> bool:
+        shelves = self._shelves.values()
+        num_stored = sum(len(shelf.stored) for shelf in shelves)
+        size = sum(shelf.size for shelf in shelves)
+        return num_stored > self._most or size > self._max_size
+
+    def _evict(self) -> None:
+        tenant, shelf = max(self._shelves.items(), key=lambda each: each[1].size)
+        self.drop(tenant, next(iter(shelf.stored)))
