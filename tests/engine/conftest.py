@@ -7,6 +7,7 @@ or overwritten changes the history, and with it the answer.
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import hashlib
 import json
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pytest
+from grammar_walks import allowed_by
 
 from zse.backends.types import (
     PENDING_TOKEN,
@@ -30,18 +32,24 @@ from zse.options import load_options
 from zse.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
     from pathlib import Path
 
-    from zse.backends.types import SequenceChunk
+    from zse.backends.types import SequenceChunk, TokenMasks
+    from zse.text.grammar.state import Grammar
 
 
-def next_token(history: Sequence[int], row: SamplingRow, vocab_size: int) -> int:
+def next_token(
+    history: Sequence[int],
+    row: SamplingRow,
+    vocab_size: int,
+    allowed: Collection[int] | None = None,
+) -> int:
     """The model: a hash of the history, of the random draw, and of nothing else."""
     draw = (row.seed, row.step) if row.temperature > 0 else ()
     digest = hashlib.blake2b(repr((list(history), draw)).encode(), digest_size=8).digest()
     token = int.from_bytes(digest, "little") % vocab_size
-    while token in row.banned_token_ids:
+    while token in row.banned_token_ids or (allowed is not None and token not in allowed):
         token = (token + 1) % vocab_size
     return token
 
@@ -69,10 +77,18 @@ class Submitted:
     known: list[list[int]]
     """Prompt and output as the host knew them, drafts left out; empty where nothing is sampled."""
     rows: list[Sequence[SamplingRow]]
+    masks: TokenMasks | None = None
+    allowed: list[set[int]] = field(default_factory=list)
+    """Of each masked row, once it is known."""
     answers: list[list[SampledToken]] = field(default_factory=list)
 
+    @property
+    def waits_for_masks(self) -> bool:
+        return self.masks is not None and not self.allowed
+
     def sample(self) -> None:
-        """Nothing waits for masks."""
+        if self.waits_for_masks:
+            self.runner.take_masks(self)
 
     def wait(self) -> list[list[SampledToken]]:
         return self.runner.answers_of(self)
@@ -127,14 +143,33 @@ class ScriptedRunner:
         step = self._copy_of(batch)
         assert len(set(step.slots)) == len(step.slots)
         assert len(self.in_flight) <= int(self.looks_ahead), "too many steps in flight"
+        assert not any(other.waits_for_masks for other in self.in_flight)
         for other in (step, *self.in_flight):
             self._check_owners(step, other)
         self._check_pending(step)
         self.in_flight.append(step)
         self.before = step
-        if not self.is_late:
+        if step.masks is not None and not self.looks_ahead:
+            step.sample()
+        elif step.masks is None and not self.is_late:
             self._compute(step)
         return step
+
+    def take_masks(self, step: Submitted) -> None:
+        """Have the masks of a step written; what is not late computes it now."""
+        assert step.masks is not None
+        assert step is self.in_flight[-1], "masks are known before the next step is submitted"
+        count = sum(row.is_masked for rows in step.rows for row in rows)
+        words = -(-self.vocab_size // 32)
+        memory = (ctypes.c_uint32 * (count * words))()
+        step.masks.write(ctypes.addressof(memory), 4 * words)
+        for first in range(0, count * words, words):
+            mask = memory[first : first + words]
+            bits = {t for t in range(self.vocab_size) if mask[t // 32] >> t % 32 & 1}
+            assert bits, "a mask allows nothing"
+            step.allowed.append(bits)
+        if not self.is_late:
+            self._compute(step)
 
     def answers_of(self, step: Submitted) -> list[list[SampledToken]]:
         assert step is self.in_flight.pop(0), "steps are waited for in order, and once"
@@ -174,6 +209,7 @@ class ScriptedRunner:
             known=known,
             chunks=list(batch.chunks),
             rows=list(batch.sampling),
+            masks=batch.masks,
         )
 
     def _check_owners(self, step: Submitted, other: Submitted) -> None:
@@ -209,6 +245,8 @@ class ScriptedRunner:
                 written.add((block, cell))
                 known = self.last_tokens[step.slots[index]] if token == PENDING_TOKEN else token
                 self.cells[block][cell] = known
+        assert not step.waits_for_masks
+        masks = iter(step.allowed)
         for index, rows in enumerate(step.rows):
             end = step.starts[index] + len(step.token_ids[index])
             first = end + 1 - len(rows)
@@ -217,7 +255,11 @@ class ScriptedRunner:
                 assert history[: len(known)] == known
                 assert len(history) - len(known) == step.token_ids[index].count(PENDING_TOKEN)
             sampled = [
-                self._sample(self._history(step.tables[index], first + place), row)
+                self._sample(
+                    self._history(step.tables[index], first + place),
+                    row,
+                    next(masks) if row.is_masked else None,
+                )
                 for place, row in enumerate(rows)
             ]
             chunk = step.chunks[index]
@@ -227,10 +269,12 @@ class ScriptedRunner:
                 self.last_tokens[step.slots[index]] = sampled[-1].token_id
             step.answers.append(sampled)
 
-    def _sample(self, history: Sequence[int], row: SamplingRow) -> SampledToken:
+    def _sample(
+        self, history: Sequence[int], row: SamplingRow, allowed: Collection[int] | None
+    ) -> SampledToken:
         token = row.known_token_id
         if token is None:
-            token = next_token(history, row, self.vocab_size)
+            token = next_token(history, row, self.vocab_size, allowed)
         logprob = None if row.logprobs is None else logprob_of([*history, token])
         hidden = hidden_of(history) if row.wants_hidden else None
         return SampledToken(token, logprob, [(token, -0.5)] * (row.logprobs or 0), hidden)
@@ -256,28 +300,41 @@ def expected_tokens(
     index: int = 0,
     vocab_size: int = 97,
     eos: Sequence[int] = (),
+    grammar: Grammar | None = None,
 ) -> list[int]:
     """What a request answers when nothing else runs, computed without any engine."""
     from zse.engine.sequence import seed_of_choice
 
+    state = None if grammar is None else grammar.begin()
     ends = {*params.stop_token_ids, *(() if params.ignore_eos else eos)}
     output: list[int] = []
     assert params.max_tokens is not None
     while len(output) < params.max_tokens:
-        banned = ends if len(output) < params.min_tokens else set()
+        is_early = len(output) < params.min_tokens
+        banned = ends if is_early else set()
+        allowed = None
+        if state is not None:
+            allowed = allowed_by(
+                state, vocab_size, [*banned, *({*eos} - (set() if is_early else ends))]
+            )
+            banned = set()
         row = SamplingRow(
             temperature=params.temperature,
             seed=seed_of_choice(params.seed or 0, index),
             step=len(output),
             banned_token_ids=banned,
         )
-        output.append(next_token([*prompt, *output], row, vocab_size))
+        output.append(next_token([*prompt, *output], row, vocab_size, allowed))
+        if state is not None:
+            state.advance(output[-1])
+            if state.is_complete:
+                break
         if output[-1] in ends and len(output) > params.min_tokens:
             break
     return output
 
 
-OUTER = ("priority", "cache_salt", "query", "tenant", "weight")
+OUTER = ("priority", "cache_salt", "query", "tenant", "weight", "grammar")
 """Fields of a request beside its parameters."""
 
 

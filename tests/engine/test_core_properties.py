@@ -6,10 +6,13 @@ import itertools
 from dataclasses import dataclass, replace
 
 import pytest
+from grammar_walks import WordTokenizer
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from zse.engine.reading import PromptQuery
+from zse.text.grammar import spec as forms
+from zse.text.grammar.compile import GrammarCompiler
 
 
 @dataclass(frozen=True)
@@ -25,12 +28,19 @@ class Arrival:
     query: PromptQuery | None
     tenant: str
     weight: int
+    form: str
+    ignores_ends: bool
 
 
 @dataclass(frozen=True)
 class Abort:
     target: int
 
+
+LETTERS = WordTokenizer.of(["a", "b", "c", "d", "e", "abc", "cd", "ca", "aa"])
+"""Token 0 ends an answer."""
+COMPILER = GrammarCompiler(LETTERS, vocab_size=11, end_token_ids=(0,))
+FORMS = ["a{2,5}b?", "abcabc(d|e)cdabcabc", "(aa|b)*e", "[a-e]*", "d", "(abcd){9}", "ca(cd)+|b"]
 
 # Two token ids and a handful of lengths: prefixes collide all the time.
 arrivals = st.builds(
@@ -55,6 +65,8 @@ arrivals = st.builds(
     ),
     tenant=st.sampled_from(["", "a", "b"]),
     weight=st.integers(1, 3),
+    form=st.sampled_from(["", "", *FORMS]),
+    ignores_ends=st.sampled_from([False, False, True]),
 )
 traces = st.lists(
     st.one_of(arrivals, st.builds(Abort, st.integers(0, 20)), st.just("step")), max_size=40
@@ -70,6 +82,7 @@ shapes = st.fixed_dictionaries(
         "looks_ahead": st.booleans(),
         "is_late": st.booleans(),
         "most_accepted": st.integers(1, 5),
+        "least_jump": st.integers(0, 2),
     }
 )
 LONGEST = 14 + 8
@@ -81,7 +94,10 @@ def make_core(engine, shape):
     num_blocks = -(-LONGEST // block_size) + shape.pop("spare_blocks")
     device = {name: shape.pop(name) for name in ("looks_ahead", "is_late", "most_accepted")}
     runner = engine.Runner(num_blocks=num_blocks, block_size=block_size, vocab_size=11, **device)
-    return engine.core(runner, eos_token_ids=(0,), **shape)
+    least_jump = shape.pop("least_jump")
+    core = engine.core(runner, eos_token_ids=(0,), **shape)
+    core.least_jump = least_jump
+    return core
 
 
 def request_of(engine, name, arrival):
@@ -99,6 +115,8 @@ def request_of(engine, name, arrival):
         weight=arrival.weight,
         presence_penalty=float(arrival.has_penalty),  # the model takes no notice, the engine does
         query=arrival.query,
+        ignore_eos=arrival.ignores_ends,
+        grammar=COMPILER.compile(forms.regex(arrival.form)) if arrival.form else None,
     )
 
 
@@ -110,7 +128,12 @@ def guess(engine, core, num_drafts):
             continue
         params = sequence.request.params
         want = engine.expected_tokens(
-            sequence.prompt_token_ids, params, index=sequence.index, vocab_size=11, eos=(0,)
+            sequence.prompt_token_ids,
+            params,
+            index=sequence.index,
+            vocab_size=11,
+            eos=(0,),
+            grammar=sequence.request.grammar,
         )
         drafts = [*want[num_output:], 0, 0][:num_drafts]
         sequence.drafts = [1 if (num_output + i) % 4 == 3 else t for i, t in enumerate(drafts)]
@@ -176,7 +199,12 @@ def test_every_request_of_a_random_trace_ends_with_the_tokens_it_gets_alone(
         for index in range(request.params.n):
             got = engine.tokens_of(events, request.request_id, index)
             want = engine.expected_tokens(
-                request.prompt_token_ids, request.params, index=index, vocab_size=11, eos=(0,)
+                request.prompt_token_ids,
+                request.params,
+                index=index,
+                vocab_size=11,
+                eos=(0,),
+                grammar=request.grammar,
             )
             if request.query is not None and not request.query.generates:
                 want = []

@@ -30,12 +30,21 @@ class WordTokenizer:
     def __init__(self, controls: Sequence[str] = (), words: Sequence[str] = WORDS) -> None:
         pieces = [bytes([byte]) for byte in range(256)]
         pieces += [word.encode() for word in words if len(word.encode()) > 1]
-        first = len(pieces)
-        pieces += [text.encode() for text in (END, *controls)]
+        self._take(pieces, (END, *controls), len(pieces))
+
+    @classmethod
+    def of(cls, words: Sequence[str]) -> WordTokenizer:
+        """Make one whose token 0 is the end, and which has these words and nothing else."""
+        tokenizer = cls.__new__(cls)
+        tokenizer._take([word.encode() for word in words], (END,), 0)
+        return tokenizer
+
+    def _take(self, pieces: list[bytes], controls: Sequence[str], first: int) -> None:
+        pieces[first:first] = [text.encode() for text in controls]
         self._pieces = pieces
         added = [
             AddedToken(token_id=first + place, text=text, special=True)
-            for place, text in enumerate((END, *controls))
+            for place, text in enumerate(controls)
         ]
         self.facts = TokenizerFacts(kind="byte_level", vocab_size=len(pieces), added=tuple(added))
         self.controls = {token.text: token.token_id for token in added}

@@ -10,6 +10,7 @@ It owns no thread and no clock: ``AsyncEngine`` and ``LLM`` drive it, and so do 
 from __future__ import annotations
 
 import itertools
+import logging
 import secrets
 from typing import TYPE_CHECKING
 
@@ -33,10 +34,7 @@ if TYPE_CHECKING:
     from zse.engine.scheduler import ScheduledChunk
     from zse.models.runner import ModelRunner
     from zse.options import LoadOptions
-
-_LEAST_JUMP = 3
-"""Tokens for each running sequence that a jump is to save on a device that looks ahead. A step with
-a jump is no captured one: it takes as long as some two of these, and all running sequences wait."""
+logger = logging.getLogger(__name__)
 
 
 @record
@@ -75,6 +73,10 @@ class EngineCore:
         eos_token_ids: Tokens that end an answer unless ``ignore_eos`` is set.
         aging_steps: Steps of waiting that weigh as much as one unit of priority.
     """
+
+    least_jump = 3
+    """Tokens for each running sequence that a jump is to save on a device that looks ahead. A step
+    with a jump is no captured one: it takes as long as some two of these, and everybody waits."""
 
     def __init__(
         self,
@@ -327,7 +329,7 @@ class EngineCore:
             return []
         most = sequence.num_left + sequence.num_pending
         forced = sequence.grammar.forced_tokens()[:most]
-        least = _LEAST_JUMP * len(self._scheduler.running) if self.runner.looks_ahead else 1
+        least = self.least_jump * len(self._scheduler.running) if self.runner.looks_ahead else 1
         if len(forced) < max(least, 1) or not self._scheduler.takes(sequence, len(forced)):
             return []
         sequence.void_pending()
@@ -364,6 +366,9 @@ class EngineCore:
             )
             report = None
             if reason is not None:
+                if reason == "abort" and sequence.grammar is not None:
+                    request_id, why = sequence.request.request_id, sequence.grammar.error[:500]
+                    logger.warning("request %s cannot keep its form: %s", request_id, why)
                 self._retire(sequence)
                 break
         return events
