@@ -58,7 +58,7 @@ class PacedRunner:
     looks_ahead = False
     vocab_size = VOCAB_SIZE
 
-    def __init__(self, *, step_seconds=0.0, num_blocks=4096, max_position=65536):
+    def __init__(self, *, step_seconds=0.0, num_blocks=8192, max_position=131072):
         self.step_seconds = step_seconds
         self.num_blocks = num_blocks
         self.block_size = 16

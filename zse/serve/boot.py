@@ -231,14 +231,14 @@ class ServerProcess:
         state.draining = True
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(patience_seconds):
-                while state.in_flight and not state.terminate.is_set():
+                while state.is_busy and not state.terminate.is_set():
                     await asyncio.sleep(0.02)
-        if state.in_flight:
+        if state.is_busy:
             LOG.warning("drain ran out of time", extra={"in_flight": state.in_flight})
         state.terminate.set()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(END_SECONDS):
-                while state.in_flight:
+                while state.is_busy:
                     await asyncio.sleep(0.02)
         if self._server is not None:
             self._server.should_exit = True

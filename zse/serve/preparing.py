@@ -52,18 +52,17 @@ async def in_turn(request: Request, job: Callable[[], Result], *, size: int) -> 
         ClientGoneError: The client left while a long text waited.
         ZSEError: What the job raises.
     """
-    call = request.state
-    return (
-        await state_of(request)
-        .one_of(TextWorkers)
-        .run(
-            job,
-            num_characters=size,
-            request_id=call.request_id,
-            caller=call.caller,
-            deadline=call.deadline,
-        )
+    state, call = state_of(request), request.state
+    work = state.one_of(TextWorkers).run(
+        job,
+        num_characters=size,
+        request_id=call.request_id,
+        caller=call.caller,
+        deadline=call.deadline,
     )
+    if size <= SHORT_CHARACTERS:
+        return await work
+    return await race(work, request.receive, state.terminate)
 
 
 def num_characters(value: object) -> int:

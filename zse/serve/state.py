@@ -220,6 +220,11 @@ class AppState:
         """Choices that were admitted and that the engine is not done with."""
         return self.admission.num_choices
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether an answer is being made, or made and not yet handed over."""
+        return self.in_flight > 0 or self.num_answering > 0
+
     def refuse_oversized(self, num_choices: int) -> None:
         """Refuse a request as ``Admission.refuse_oversized`` does."""
         self.admission.refuse_oversized(num_choices)
