@@ -139,7 +139,7 @@ def test_a_client_that_leaves_while_its_prompt_is_read_leaves_no_room_taken(serv
     model = paced.paced_model(seconds_per_character=2e-5)
 
     async def main(call):
-        waiting = [StuckClient(COMPLETIONS, {"prompt": "y" * 65_600}) for _ in range(3)]
+        waiting = [StuckClient(COMPLETIONS, {"prompt": "y" * 65_600}, most=9) for _ in range(3)]
         tasks = [asyncio.create_task(call.app(c.scope, c.receive, c.send)) for c in waiting]
         cut = StuckClient(COMPLETIONS, {"prompt": ["y" * 60_000] * 4})
         tasks.append(asyncio.create_task(call.app(cut.scope, cut.receive, cut.send)))
