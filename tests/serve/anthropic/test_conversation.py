@@ -74,7 +74,7 @@ def test_turns_of_the_same_role_in_a_row_are_one():
         user("e"),
     )
     assert [m["role"] for m in found.messages] == ["user", "assistant", "user"]
-    assert found.messages[0]["content"] == "a\n\nb\nc"
+    assert found.messages[0]["content"] == "a\n\nb\n\nc"
     assert found.messages[1]["content"] == "d"
     assert len(found.messages[1]["tool_calls"]) == 1
 
@@ -86,6 +86,14 @@ def test_earlier_thoughts_are_given_to_the_template_and_sealed_ones_dropped():
         user("a"), {"role": "assistant", "content": [*thoughts, *sealed, text("b")]}, user("c")
     )
     assert found.messages[1] == {"role": "assistant", "content": "b", "reasoning_content": "hm"}
+
+
+def test_a_message_of_nothing_is_one_without_text():
+    assert conversation(user("a"), {"role": "assistant", "content": ""}, user("b")).messages == [
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": ""},
+        {"role": "user", "content": "b"},
+    ]
 
 
 @pytest.mark.parametrize(

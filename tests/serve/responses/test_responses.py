@@ -286,6 +286,19 @@ def test_events_of_the_background_are_read_from_anywhere(ask, call, check_error)
         check_error(call("GET", path + f"&starting_after={wrong}"), 400, param="starting_after")
 
 
+def test_events_are_kept_for_a_while_and_of_so_many(ask, call, runner, state, check_error):
+    state.options = ServeOptions(resumable_streams=1, resume_seconds=0.05)
+    events = events_of(ask("say:Hi", background=True, stream=True))
+    full = ask("say:Hi", background=True, stream=True)
+    kind = full.json()["error"]["type"]
+    check_error(full, 429, code="rate_limit_exceeded", kind=kind)
+    assert state.in_flight == 0
+    runner.run(asyncio.sleep(0.1))
+    path = f"/v1/responses/{events[0]['response']['id']}?stream=true"
+    check_error(call("GET", path), 400, param="stream")
+    assert ask("say:Hi", background=True, stream=True).status_code == 200
+
+
 def test_events_of_what_was_made_in_the_foreground_are_not_kept(ask, call, check_error):
     path = f"/v1/responses/{ask().json()['id']}?stream=true"
     check_error(call("GET", path), 400, param="stream")

@@ -7,7 +7,7 @@ text that follows them. Turns of the same role in a row are one turn.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from zse.serve.anthropic.protocol import (
     DocumentBlock,
@@ -20,11 +20,9 @@ from zse.serve.anthropic.protocol import (
 )
 from zse.serve.conversation import Conversation, OfferedTool, ToolChoice
 from zse.serve.http.errors import BadRequestError
-from zse.serve.transcript import call_of, join_message
+from zse.serve.transcript import Transcript, call_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from zse.serve.anthropic.protocol import Block, CountTokensRequest, InputMessage
     from zse.serve.anthropic.protocol import ToolChoice as AskedChoice
     from zse.serve.state import LoadedModel
@@ -33,7 +31,7 @@ if TYPE_CHECKING:
 _MODES = {"auto": "auto", "any": "required", "tool": "named", "none": "none"}
 _EFFORTS = {"max": "xhigh"}
 """The highest that templates are asked for."""
-_TURNS = frozenset({"user", "assistant"})
+_TURNS = frozenset({"system", "user", "assistant"})
 _BILLING = "x-anthropic-billing-header:"
 """Begins a system block of a coding agent that is no text for the model, and new in each request:
 with it at the front, no two prompts would share a prefix."""
@@ -46,12 +44,12 @@ def conversation_of(body: CountTokensRequest) -> Conversation:
         BadRequestError: A message holds what its role cannot say, or what no model here reads.
         GrammarError: The form of the answer is damaged or too large.
     """
-    messages: list[dict[str, Any]] = []
+    transcript = Transcript(joined_roles=_TURNS)
     if system := _system_text(body.system):
-        messages.append({"role": "system", "content": system})
+        transcript.add("system", system)
     for index, message in enumerate(body.messages):
-        for each in _template_messages(message, f"messages[{index}]"):
-            join_message(messages, each, roles=_TURNS)
+        _add(transcript, message, f"messages[{index}]")
+    messages = transcript.messages()
     is_continued = messages[-1]["role"] == "assistant"
     if is_continued and messages[-1].get("tool_calls"):
         raise BadRequestError(
@@ -113,7 +111,7 @@ def without_effect(body: CountTokensRequest, model: LoadedModel) -> list[str]:
         "output_config.effort": output is not None
         and output.effort is not None
         and not (shows_thinking(body) and model.dialect.thinking.has_effort),
-        "tools[].strict": is_strict and is_free and not model.dialect.shows_openers,
+        "tools[].strict": is_strict and is_free and not model.dialect.keeps_schemas,
     }
     return [name for name, is_there in names.items() if is_there]
 
@@ -130,60 +128,37 @@ def _system_text(system: str | list[TextBlock] | None) -> str:
     return "\n\n".join(block.text for block in system if not block.text.startswith(_BILLING))
 
 
-def _template_messages(message: InputMessage, where: str) -> list[dict[str, Any]]:
-    content = message.content
-    blocks: Sequence[Block] = [TextBlock(text=content)] if isinstance(content, str) else content
-    if message.role == "assistant":
-        return [_assistant_message(blocks, where)]
-    messages: list[dict[str, Any]] = []
-    for index, block in enumerate(blocks):
-        if isinstance(block, TextBlock):
-            _add_text(messages, message.role, block.text)
-        elif isinstance(block, ToolResultBlock) and message.role == "user":
-            messages.append(_result_message(block, f"{where}.content[{index}]"))
-        else:
-            raise _misplaced(block, message.role, f"{where}.content[{index}]")
-    return messages or [{"role": message.role, "content": ""}]
+def _add(transcript: Transcript, message: InputMessage, where: str) -> None:
+    if isinstance(message.content, str):
+        transcript.add(message.role, message.content)
+        return
+    for index, block in enumerate(message.content):
+        _add_block(transcript, message.role, block, f"{where}.content[{index}]")
 
 
-def _add_text(messages: list[dict[str, Any]], role: str, text: str) -> None:
-    if messages and messages[-1]["role"] == role:
-        messages[-1]["content"] += "\n" + text
-    else:
-        messages.append({"role": role, "content": text})
+def _add_block(transcript: Transcript, role: str, block: Block, where: str) -> None:
+    if isinstance(block, TextBlock):
+        transcript.add(role, block.text)
+    elif isinstance(block, ToolResultBlock) and role == "user":
+        text = _result_text(block, where)
+        transcript.add("tool", text, tool_call_id=block.tool_use_id)
+    elif role == "assistant" and isinstance(block, ThinkingBlock):
+        transcript.add(role, thought=block.thinking)
+    elif role == "assistant" and isinstance(block, ToolUseBlock):
+        transcript.add(role, call=call_of(block.id, block.name, block.input))
+    elif not (role == "assistant" and isinstance(block, RedactedThinkingBlock)):
+        raise _misplaced(block, role, where)
 
 
-def _assistant_message(blocks: Sequence[Block], where: str) -> dict[str, Any]:
-    texts, thoughts, calls = [], [], []
-    for index, block in enumerate(blocks):
-        if isinstance(block, TextBlock):
-            texts.append(block.text)
-        elif isinstance(block, ThinkingBlock):
-            thoughts.append(block.thinking)
-        elif isinstance(block, ToolUseBlock):
-            calls.append(call_of(block.id, block.name, block.input))
-        elif not isinstance(block, RedactedThinkingBlock):
-            raise _misplaced(block, "assistant", f"{where}.content[{index}]")
-    message: dict[str, Any] = {"role": "assistant", "content": "\n".join(texts)}
-    if thoughts:
-        message["reasoning_content"] = "\n".join(thoughts)
-    if calls:
-        message["tool_calls"] = calls
-    return message
-
-
-def _result_message(block: ToolResultBlock, where: str) -> dict[str, Any]:
+def _result_text(block: ToolResultBlock, where: str) -> str:
     content = block.content or ""
     if not isinstance(content, str):
-        texts = []
         for index, part in enumerate(content):
             if not isinstance(part, TextBlock):
                 raise _misplaced(part, "user", f"{where}.content[{index}]")
-            texts.append(part.text)
-        content = "\n".join(texts)
+        content = "\n".join(part.text for part in content if isinstance(part, TextBlock))
     # Templates have no other place for it.
-    text = f"Error: {content}" if block.is_error else content
-    return {"role": "tool", "tool_call_id": block.tool_use_id, "content": text}
+    return f"Error: {content}" if block.is_error else content
 
 
 def _misplaced(block: Block, role: str, where: str) -> BadRequestError:

@@ -52,7 +52,7 @@ def without_effect(body: InputTokensRequest, model: LoadedModel) -> list[str]:
     is_free = body.tool_choice in (None, "auto")
     names = {
         "reasoning.effort": bool(effort) and not model.dialect.thinking.variables(effort or ""),
-        "tools[].strict": is_strict and is_free and not model.dialect.shows_openers,
+        "tools[].strict": is_strict and is_free and not model.dialect.keeps_schemas,
     }
     return [name for name, is_there in names.items() if is_there]
 

@@ -12,12 +12,12 @@ import msgspec
 
 from zse.serve.http.errors import BadRequestError, UnknownIdError
 from zse.serve.http.fields import convert, unread_fields
-from zse.serve.transcript import call_of, join_message
+from zse.serve.transcript import call_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
-    from zse.serve.transcript import Message
+    from zse.serve.transcript import Transcript
 
 Item = dict[str, Any]
 
@@ -128,43 +128,38 @@ def _found(item: Item, find: Callable[[str], Item], where: str) -> Item:
         raise
 
 
-def messages_of(
-    items: Sequence[Item], ignored: list[str], *, behind: Sequence[Message] = ()
-) -> list[Message]:
-    """Return the messages that items make, behind those that came before.
+def add_items(transcript: Transcript, items: Sequence[Item]) -> list[str]:
+    """Add what items say to a conversation; return the fields that nobody reads.
 
     Args:
+        transcript: Takes what they say.
         items: With types, of a request or an answer.
-        ignored: Takes the names of fields that nobody reads.
 
     Raises:
         BadRequestError: An item has the wrong shape, or holds what no model here reads.
     """
-    messages = list(behind)
+    ignored: dict[str, None] = {}
     for index, item in enumerate(items):
         where = f"input[{index}]"
         read = convert(item, _KINDS[item["type"]][0], where=where)
-        ignored.extend(name for name in unread_fields(item, read, "input[]"))
-        for message in _messages_of(read, where):
-            join_message(messages, message)
-    return messages
+        ignored |= dict.fromkeys(unread_fields(item, read, "input[]"))
+        _add(transcript, read, where)
+    return list(ignored)
 
 
-def _messages_of(item: _Item, where: str) -> Iterator[Message]:
+def _add(transcript: Transcript, item: _Item, where: str) -> None:
     if isinstance(item, MessageItem):
         role = "system" if item.role == "developer" else item.role
-        yield {"role": role, "content": _text_of(item.content, f"{where}.content")}
+        transcript.add(role, _text_of(item.content, f"{where}.content"))
     elif isinstance(item, CallItem):
-        call = call_of(item.call_id, item.name, item.arguments)
-        yield {"role": "assistant", "content": "", "tool_calls": [call]}
+        transcript.add("assistant", call=call_of(item.call_id, item.name, item.arguments))
     elif isinstance(item, ResultItem):
         text = _text_of(item.output, f"{where}.output")
-        yield {"role": "tool", "tool_call_id": item.call_id, "content": text}
-    elif isinstance(item, ReasoningItem):
+        transcript.add("tool", text, tool_call_id=item.call_id)
+    elif isinstance(item, ReasoningItem) and (item.content or item.summary):
         # One that is sealed was sealed by another server, and says nothing here.
-        thoughts = _text_of(item.content or item.summary, f"{where}.content")
-        if thoughts:
-            yield {"role": "assistant", "content": "", "reasoning_content": thoughts}
+        thought = _text_of(item.content or item.summary, f"{where}.content")
+        transcript.add("assistant", thought=thought)
 
 
 def _text_of(content: str | list[ContentPart], where: str) -> str:

@@ -23,11 +23,12 @@ from zse.serve.openai.protocol import GenerationFields
 from zse.serve.openai.sampling import work_order
 from zse.serve.preparing import admit, in_turn, num_characters
 from zse.serve.responses.conversation import conversation_of, without_effect
-from zse.serve.responses.items import input_items, messages_of, new_id
+from zse.serve.responses.items import add_items, input_items, new_id
 from zse.serve.responses.output import new_response
 from zse.serve.responses.protocol import read_count, read_response
 from zse.serve.responses.run import ResponseRun
 from zse.serve.responses.store import ResponseStore, StoredResponse
+from zse.serve.transcript import Transcript
 from zse.serve.turn import Turn
 
 if TYPE_CHECKING:
@@ -216,7 +217,7 @@ def _ignored(
     names: Iterable[str], said: _Said, body: InputTokensRequest, model: LoadedModel
 ) -> dict[str, str]:
     own = without_effect(body, model)
-    return ignored_header([*names, *dict.fromkeys(said.ignored), *own])
+    return ignored_header([*names, *said.ignored, *own])
 
 
 def _plan(
@@ -238,10 +239,11 @@ def _plan(
 
 
 def _plan_turn(body: InputTokensRequest, model: LoadedModel, said: _Said) -> TurnPlan:
-    messages = messages_of(said.before, [])
-    messages = messages_of(said.items, said.ignored, behind=messages)
+    transcript = Transcript()
+    add_items(transcript, said.before)
+    said.ignored.extend(add_items(transcript, said.items))
     try:
-        return plan_turn(conversation_of(body, messages), model)
+        return plan_turn(conversation_of(body, transcript.messages()), model)
     except ZSEError as error:
         error.param = "input" if error.param == "messages" else error.param
         raise
@@ -260,9 +262,17 @@ def _in_background(
             "This server keeps no responses, so it makes none in the background.",
             param="background",
         )
-    state.one_of(ResponseStore).put(caller_of(request.scope).tenant, stored)
+    store = state.one_of(ResponseStore)
+    if body.stream:
+        store.refuse_events()
+    store.put(caller_of(request.scope).tenant, stored)
     room, request.state.room = request.state.room, None  # it outlives the request
-    run.start(state.terminate, room, is_streamed=bool(body.stream))
+    run.start(
+        state.terminate,
+        room,
+        is_streamed=bool(body.stream),
+        keep_seconds=state.options.resume_seconds,
+    )
     if run.log is None:
         return json_response(stored.response, headers)
     return EventStream(run.log.read(), terminate=state.terminate, headers=headers)

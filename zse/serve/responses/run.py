@@ -100,11 +100,20 @@ class ResponseRun:
         self._stop("failed", error={"code": code, "message": detail.message})
         return self._writer.state("failed")
 
-    def start(self, terminate: asyncio.Event, room: Room, *, is_streamed: bool) -> None:
-        """Make the response in the background, in the room that was taken for it."""
+    def start(
+        self, terminate: asyncio.Event, room: Room, *, is_streamed: bool, keep_seconds: float
+    ) -> None:
+        """Make the response in the background.
+
+        Args:
+            terminate: Ends it when it is set.
+            room: What was taken for it.
+            is_streamed: Whether its events are to be read.
+            keep_seconds: How long they can be when it has ended.
+        """
         if is_streamed:
             self.log = EventLog()
-        self._task = asyncio.create_task(self._make(terminate))
+        self._task = asyncio.create_task(self._make(terminate, keep_seconds))
         # Also of a task that was cancelled before it began.
         self._task.add_done_callback(lambda _: room.abandon())
 
@@ -115,7 +124,7 @@ class ResponseRun:
         if self._task is not None:
             self._task.cancel()
 
-    async def _make(self, terminate: asyncio.Event) -> None:
+    async def _make(self, terminate: asyncio.Event, keep_seconds: float) -> None:
         failure = None
         try:
             await race(self._listen(), _nothing, terminate)
@@ -129,15 +138,20 @@ class ResponseRun:
         finally:
             if self.log is not None:
                 self.log.end(failure)
+                asyncio.get_running_loop().call_later(keep_seconds, self._forget_events)
+
+    def _forget_events(self) -> None:
+        self.log = None
 
     async def _listen(self) -> None:
         if self.log is None:
             self.response["status"] = "in_progress"
             await self.whole()
             return
+        log = self.log
         async with aclosing(self.frames()) as frames:
             async for frame in frames:
-                await self.log.append(frame)
+                await log.append(frame)
 
     def _end(self, event: ChoiceEnded) -> None:
         if event.reason == "length":

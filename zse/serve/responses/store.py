@@ -10,6 +10,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from zse.errors import OverloadedError
 from zse.serve.http.errors import UnknownIdError
 from zse.serve.preparing import num_characters
 
@@ -60,6 +61,7 @@ class ResponseStore:
 
     def __init__(self, state: AppState) -> None:
         self._most = state.options.stored_responses
+        self._most_logs = state.options.resumable_streams
         self._max_size = MAX_STORED_CHARACTERS
         self._shelves: dict[str, _Shelf] = {}
 
@@ -67,6 +69,19 @@ class ResponseStore:
     def keeps(self) -> bool:
         """Whether anything is kept."""
         return self._most > 0
+
+    def refuse_events(self) -> None:
+        """Refuse to keep the events of another response where those of many are kept.
+
+        Raises:
+            OverloadedError: As many are kept as streams can be resumed.
+        """
+        runs = [each.run for shelf in self._shelves.values() for each in shelf.stored.values()]
+        if sum(run is not None and run.log is not None for run in runs) >= self._most_logs:
+            raise OverloadedError(
+                f"This server keeps the events of {self._most_logs} responses in the background. "
+                "Ask without 'stream', or later."
+            )
 
     def put(self, tenant: str, stored: StoredResponse) -> None:
         """Keep a response, or what has become of it, at the cost of others where there is no room.
