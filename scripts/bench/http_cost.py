@@ -1,0 +1,166 @@
+"""CPU time that the server spends on a streamed token, at several numbers of streams.
+
+    python scripts/bench/http_cost.py --streams 1 8 32 128 --against OLD_TREE
+
+The engine is scripted: a token for every stream each 20 ms, as a GPU would make them, and no other
+work (``paced_server.py``). What is counted is the CPU time of all threads of the server process,
+user and system, between two moments within the streams, by the tokens that came meanwhile.
+With ``--against`` a second tree of the project (a git worktree) is measured in turns with this one,
+so that what else the machine does meets both; the median of the rounds counts. Prints a table, and
+one JSON object as the last line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from machine import machine_facts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).resolve().parents[2]
+SERVER = Path(__file__).with_name("paced_server.py")
+WARM_SECONDS = 1.0
+SETTLE_SECONDS = 4.0
+"""Behind its start the server imports the library of its metrics."""
+NANOSECONDS = 1e9
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--streams", type=int, nargs="+", default=[1, 8, 32, 128])
+    parser.add_argument("--seconds", type=float, default=4.0, help="of each measurement")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--against", type=Path, help="another tree of the project")
+    options = parser.parse_args()
+    trees = {"this": ROOT} | ({"other": options.against.resolve()} if options.against else {})
+    found = measure(options, trees)
+    print_table(found, options.streams)
+    facts = {"subject": "http_cost", "rounds": options.rounds, "seconds": options.seconds}
+    costs = {
+        f"{name}_us_per_token": {str(n): round(v, 1) for n, v in of.items()}
+        for name, of in found.items()
+    }
+    print(json.dumps({**facts, **machine_facts(), **costs}))
+
+
+def measure(options: argparse.Namespace, trees: dict[str, Path]) -> dict[str, dict[int, float]]:
+    """Return the median microseconds a token, by tree and number of streams."""
+    with contextlib.ExitStack() as stack:
+        servers = {name: stack.enter_context(serving(tree)) for name, tree in trees.items()}
+        costs: dict[str, dict[int, list[float]]] = {
+            name: {number: [] for number in options.streams} for name in trees
+        }
+        for _ in range(options.rounds):
+            for number in options.streams:
+                for name, (process, port) in servers.items():
+                    cost = asyncio.run(cost_of(process.pid, port, number, options.seconds))
+                    costs[name][number].append(cost)
+    return {
+        name: {number: statistics.median(each) for number, each in of.items()}
+        for name, of in costs.items()
+    }
+
+
+def print_table(found: dict[str, dict[int, float]], streams: list[int]) -> None:
+    print("CPU microseconds a streamed token, paced at 20 ms")
+    print(f"{'streams':>8}" + "".join(f"{name:>10}" for name in found) + f"{'ratio':>8}")
+    for number in streams:
+        cells = [of[number] for of in found.values()]
+        ratio = f"{cells[0] / cells[1]:8.2f}" if len(cells) == 2 else ""
+        print(f"{number:>8}" + "".join(f"{cell:10.1f}" for cell in cells) + ratio)
+
+
+@contextlib.contextmanager
+def serving(tree: Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """Run the paced server on the code of a tree; give its process and its port once it is warm."""
+    with tempfile.NamedTemporaryFile() as log:
+        process = subprocess.Popen(
+            [sys.executable, str(SERVER)],
+            stderr=log,
+            env={**os.environ, "PYTHONPATH": str(tree)},
+            cwd=tree,
+        )
+        try:
+            yield process, wait_for_port(process, Path(log.name))
+        finally:
+            process.kill()
+            process.wait()
+
+
+def wait_for_port(process: subprocess.Popen[bytes], log: Path) -> int:
+    """Return the port of a server, once it has imported what it imports after its start."""
+    port = 0
+    while process.poll() is None:
+        time.sleep(0.1)
+        lines = [json.loads(line) for line in log.read_text().splitlines() if line[:1] == "{"]
+        port = next((line["port"] for line in lines if "port" in line), 0)
+        if any(line["message"] == "ready" for line in lines):
+            time.sleep(SETTLE_SECONDS)
+            return port
+    raise SystemExit(f"the server did not start:\n{log.read_text()}")
+
+
+async def cost_of(pid: int, port: int, num_streams: int, seconds: float) -> float:
+    """Return the microseconds of CPU that the server spends on a token of so many streams."""
+    num_tokens = int((seconds + 3 * WARM_SECONDS) / 0.02)
+    counter = [0]
+    tasks = [
+        asyncio.create_task(read_stream(port, num_tokens, counter)) for _ in range(num_streams)
+    ]
+    await asyncio.sleep(WARM_SECONDS)
+    num_before, cpu_before = counter[0], cpu_seconds(pid)
+    await asyncio.sleep(seconds)
+    num_after, cpu_after = counter[0], cpu_seconds(pid)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    if num_after == num_before:
+        raise SystemExit(f"no tokens came: {[task for task in tasks if task.done()][:1]}")
+    return (cpu_after - cpu_before) / (num_after - num_before) * 1e6
+
+
+async def read_stream(port: int, num_tokens: int, counter: list[int]) -> None:
+    """Read one streamed answer and count its frames."""
+    body = json.dumps(
+        {
+            "messages": [{"role": "user", "content": "hello there"}],
+            "max_completion_tokens": num_tokens,
+            "stream": True,
+        }
+    ).encode()
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(
+            b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\n"
+            b"content-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
+        )
+        while data := await reader.read(65536):
+            counter[0] += data.count(b"data: {")
+    finally:
+        writer.close()
+
+
+def cpu_seconds(pid: int) -> float:
+    """Return the time on a CPU of all threads of a process, to the nanosecond."""
+    total = 0
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # the thread has just ended
+            total += int((task / "schedstat").read_text().split()[0])
+    return total / NANOSECONDS
+
+
+if __name__ == "__main__":
+    main()
