@@ -45,7 +45,7 @@ LOG = logging.getLogger("zse.serve")
 
 END_SECONDS = 5.0
 """After the drain: for error events to be written and connections to close."""
-WATCH_SECONDS = 0.2
+WATCH_SECONDS = 0.5
 """How often the engine is asked whether it still runs."""
 WARM_SECONDS = 1.0
 """After the model is ready; a request that waited for it is answered by then."""

@@ -12,6 +12,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from zse.serve.http.errors import error_response
+from zse.serve.http.streaming import FRAMES
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Scope
@@ -58,6 +59,7 @@ class Exchange:
         self._connection = connection
         self._head = head
         self._scope = scope
+        scope["extensions"] = {FRAMES: self}
         self._pieces: list[bytes] = []
         self._is_given = False
         """Whether the application has all of the body."""
@@ -140,6 +142,17 @@ class Exchange:
                 self._write_counted(body)
         if not message.get("more_body", False):
             self._end()
+
+    def take(self, frame: bytes, *, waits: bool) -> bool:
+        """Write a part of a stream past all wrappers, where the client takes it at once."""
+        if self._connection.is_blocked or not self._is_chunked or self._is_over:
+            return False
+        chunk = b"%x\r\n%b\r\n" % (len(frame), frame)
+        if waits:
+            self._connection.write(chunk)
+        else:
+            self._connection.write_now(chunk)
+        return True
 
     def _begin(self, message: Message) -> None:
         status: int = message["status"]

@@ -36,10 +36,10 @@ def make_server(
     """
     _import_uvicorn()
     from uvicorn.config import Config
-    from uvicorn.server import Server
 
     from zse.serve.http.connection import Connection
     from zse.serve.http.door import Door
+    from zse.serve.http.quiet_server import QuietServer
 
     door = Door(options or HTTPOptions())
 
@@ -63,7 +63,7 @@ def make_server(
         config.ssl = certificates.context
         config.callback_notify = partial(asyncio.to_thread, certificates.refresh)
         config.timeout_notify = LOOK_SECONDS
-    return Server(config)
+    return QuietServer(config)
 
 
 def _import_uvicorn() -> None:

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
 
@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("zse.serve")
 Result = TypeVar("Result")
 
+FRAMES = "zse.frames"
+"""The extension of the scope that holds a ``FrameSink``: eight calls less for every token."""
+BURST_SECONDS = 0.001
+"""Frames that follow sooner are likely of the same step of the engine, and go out together."""
 KEEP_ALIVE_SECONDS = 15.0
 DONE = b"data: [DONE]\n\n"
 _HEADERS = {
@@ -67,6 +71,17 @@ async def _disconnected(receive: Receive) -> None:
         pass
 
 
+class FrameSink(Protocol):
+    """Where frames may go past the wrappers, once they have seen the head of the answer."""
+
+    def take(self, frame: bytes, *, waits: bool) -> bool:
+        """Write a frame, or let it wait for others of this tick of the loop.
+
+        Returns:
+            False where it must be sent as all else is.
+        """
+
+
 class EventStream:
     """An ASGI response that sends frames as they come.
 
@@ -95,11 +110,13 @@ class EventStream:
         self._keep_alive_seconds = keep_alive_seconds
         self._failure = failure
         self._alive = b""
+        self._sink: FrameSink | None = None
         self._is_open = False
         self._last_sent = 0.0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._alive = dialect_of(scope["path"]).alive
+        self._sink = scope.get("extensions", {}).get(FRAMES)
         try:
             await race(self._produce(send), receive, self._terminate)
         except ClientGoneError:
@@ -118,8 +135,14 @@ class EventStream:
                 await self._open(send)
                 ticker = asyncio.create_task(self._tick(send))
                 await self._send(send, await first)
+                sink = self._sink
                 async for frame in frames:
-                    await self._send(send, frame)
+                    now = time.monotonic()
+                    is_burst = now - self._last_sent < BURST_SECONDS
+                    if sink is not None and sink.take(frame, waits=is_burst):
+                        self._last_sent = now
+                    else:
+                        await self._send(send, frame)
             finally:
                 first.cancel()
                 pending = [first] if ticker is None else [first, ticker]
