@@ -241,7 +241,9 @@ class AsyncEngine:
         if self.failure is not None:
             raise _crash_error(self.failure)
         if self._is_draining or self._is_closed:
-            raise ShuttingDownError("the server is shutting down")
+            raise ShuttingDownError(
+                "the model takes no new requests: it, or the server, is shutting down"
+            )
 
     def _stream_of(self, request: Request, on_choice_end: Callable[[], None]) -> _Stream:
         alternatives = request.params.logprobs

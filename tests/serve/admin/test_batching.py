@@ -63,3 +63,25 @@ def test_a_page_of_this_server_may(call, state):
 def test_unknown_routes_of_the_api_have_the_same_error_body(call, check_error):
     check_error(call("GET", "/api/nothing"), 404, code="unknown_url")
     check_error(call("PUT", "/api/batching"), 405, code="method_not_supported")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b'{"model": ' + b"[" * 100_000, b'{"model": "' + b"\xff" * 10, b"[]", b"7", b'{"a":' * 5000],
+)
+def test_a_body_that_cannot_be_read_is_an_error_of_the_same_shape(call, check_error, body):
+    response = call("POST", "/api/batching/disable", content=body, headers=JSON)
+    assert response.status_code == 400
+    assert set(response.json()["error"]) == {"message", "type", "param", "code"}
+    assert len(response.content) < 500
+
+
+@pytest.mark.parametrize("kind", ["", "application/x-www-form-urlencoded"])
+def test_json_that_nobody_called_so_is_read_unless_a_page_sent_it(call, state, kind):
+    headers = {"content-type": kind} if kind else {}
+    body = b'{"model": "scripted"}'
+    url = "/api/batching/disable"
+    assert call("POST", url, content=body, headers=headers).status_code == 200
+    assert state.model.engine.max_running == 1
+    page = {**headers, "origin": "http://localhost", "sec-fetch-site": "same-origin"}
+    assert call("POST", url, content=body, headers=page).status_code == 400

@@ -27,7 +27,7 @@ class Percentiles(Shape):
     p99: float | None
 
 
-class Overview(Shape):
+class AnalyticsOverview(Shape):
     """Sums of the last minutes; latencies are of at most the last 1,000 requests of them."""
 
     minutes: int
@@ -45,7 +45,7 @@ class Overview(Shape):
     requests_by_model: dict[str, int]
 
 
-class Point(Shape):
+class AnalyticsPoint(Shape):
     """One step of a time series."""
 
     timestamp: int
@@ -58,12 +58,12 @@ class Point(Shape):
     mean_latency_ms: float | None
 
 
-class TimeSeries(Shape):
+class AnalyticsSeries(Shape):
     interval_seconds: int
-    points: list[Point]
+    points: list[AnalyticsPoint]
 
 
-class RequestEntry(Shape):
+class AnalyticsRequest(Shape):
     """One request; neither its prompt nor its answer is kept."""
 
     request_id: str
@@ -79,18 +79,18 @@ class RequestEntry(Shape):
     outcome: Outcome
 
 
-class Requests(Shape):
+class AnalyticsRequests(Shape):
     total: int
-    """Requests that are kept."""
-    requests: list[RequestEntry]
+    """AnalyticsRequests that are kept."""
+    requests: list[AnalyticsRequest]
 
 
 @router.get("", summary="Sums of what was asked lately.")
-def overview(request: Request, minutes: Minutes = 60) -> Overview:
+def overview(request: Request, minutes: Minutes = 60) -> AnalyticsOverview:
     return overview_of(state_of(request).history, minutes=minutes)
 
 
-def overview_of(history: History, *, minutes: int) -> Overview:
+def overview_of(history: History, *, minutes: int) -> AnalyticsOverview:
     """Sum up the last minutes."""
     spans = history.minutes(minutes)
     seconds = max(1.0, min(minutes * 60.0, history.now() - history.started_at))
@@ -99,7 +99,7 @@ def overview_of(history: History, *, minutes: int) -> Overview:
     prompt = sum(span.prompt_tokens for span in spans)
     completion = sum(span.completion_tokens for span in spans)
     num_requests = sum(span.requests for span in spans)
-    return Overview(
+    return AnalyticsOverview(
         minutes=minutes,
         total_requests=num_requests,
         aborted_requests=sum(span.aborted for span in spans),
@@ -122,11 +122,11 @@ def timeseries(
     request: Request,
     minutes: Minutes = 60,
     interval_minutes: Annotated[int, Query(ge=1, le=60, description="Minutes of a step.")] = 1,
-) -> TimeSeries:
+) -> AnalyticsSeries:
     history: History = state_of(request).history
     spans = history.minutes(minutes)
     starts = range(0, len(spans), interval_minutes)
-    return TimeSeries(
+    return AnalyticsSeries(
         interval_seconds=interval_minutes * 60,
         points=[_point(spans[start : start + interval_minutes]) for start in starts],
     )
@@ -136,10 +136,10 @@ def timeseries(
 def requests(
     request: Request,
     limit: Annotated[int, Query(ge=1, le=MAX_FACTS, description="Most that are listed.")] = 100,
-) -> Requests:
+) -> AnalyticsRequests:
     history: History = state_of(request).history
     entries = [
-        RequestEntry(
+        AnalyticsRequest(
             request_id=one.request_id,
             model=one.model,
             caller=one.caller,
@@ -153,13 +153,13 @@ def requests(
         )
         for one in history.latest(limit)
     ]
-    return Requests(total=len(history.latest()), requests=entries)
+    return AnalyticsRequests(total=len(history.latest()), requests=entries)
 
 
-def _point(spans: list[Minute]) -> Point:
+def _point(spans: list[Minute]) -> AnalyticsPoint:
     num_requests = sum(span.requests for span in spans)
     spent_ms = sum(span.duration_ms for span in spans)
-    return Point(
+    return AnalyticsPoint(
         timestamp=spans[0].started_at,
         requests=num_requests,
         aborted=sum(span.aborted for span in spans),

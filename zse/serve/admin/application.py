@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
 
 from zse import __version__
 from zse.errors import ZSEError
 from zse.serve.admin import analytics, batching, models, stats, websockets
+from zse.serve.admin.declared import DeclaredJSON
 from zse.serve.admin.description import describe_routes
 from zse.serve.admin.failures import handle_invalid_request
 from zse.serve.http.errors import handle_crash, handle_http_error, handle_zse_error
@@ -43,6 +45,7 @@ def create_admin(state: AppState, hot_routes: Sequence[HotRoute]) -> ASGIApp:
     )
     app.state.zse = state
     app.router.redirect_slashes = False
+    app.add_middleware(DeclaredJSON)
     for router in _ROUTERS:
         app.include_router(router)
 
@@ -67,7 +70,6 @@ def create_admin(state: AppState, hot_routes: Sequence[HotRoute]) -> ASGIApp:
     app.openapi = lambda: describe_routes(own_schema(), hot_routes)  # type: ignore[method-assign]
     app.add_exception_handler(ZSEError, handle_zse_error)
     app.add_exception_handler(RequestValidationError, handle_invalid_request)
-    app.add_exception_handler(404, handle_http_error)
-    app.add_exception_handler(405, handle_http_error)
+    app.add_exception_handler(HTTPException, handle_http_error)
     app.add_exception_handler(Exception, handle_crash)
     return app

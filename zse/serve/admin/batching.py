@@ -23,7 +23,7 @@ router = APIRouter(
 )
 
 
-class Which(AskedShape):
+class BatchingTarget(AskedShape):
     model: Annotated[str, Field(max_length=512)] | None = None
     """The model that is meant; without one all are."""
 
@@ -52,7 +52,7 @@ class BatchingStatus(Shape):
     models: dict[str, ModelBatching]
 
 
-Asked = Annotated[Which | None, Body()]
+Asked = Annotated[BatchingTarget | None, Body()]
 
 
 class BatchingState:

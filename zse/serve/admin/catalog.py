@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _SCHEMES = ("int4", "int8", "bf16")
 
 
-class CatalogEntry(Shape):
+class KnownModelEntry(Shape):
     """A model that is known, or lies in one of the server's places."""
 
     id: str
@@ -39,7 +39,7 @@ class CatalogEntry(Shape):
     """Whether it is in a place that this server may load from."""
 
 
-class Estimate(Shape):
+class ModelEstimate(Shape):
     quantization: str
     weights_bytes: int
     kv_bytes: int
@@ -48,7 +48,7 @@ class Estimate(Shape):
     fits: bool
 
 
-class Verdict(Shape):
+class ModelVerdict(Shape):
     """What is known of a model before a byte of it is loaded."""
 
     model: str
@@ -61,7 +61,7 @@ class Verdict(Shape):
     fits: bool | None
     left_bytes: int
     context_tokens: int | None
-    estimates: list[Estimate]
+    estimates: list[ModelEstimate]
 
 
 class Catalog:
@@ -72,7 +72,7 @@ class Catalog:
         self._places = places
         self._on_gpu = runs_on_gpu(state.options.load.device.name)
 
-    def known(self, category: str | None, memory_gb: float | None) -> list[CatalogEntry]:
+    def known(self, category: str | None, memory_gb: float | None) -> list[KnownModelEntry]:
         """Return the registry: one category of it, or what fits in so many GB at INT4."""
         found = [
             self._entry(model)
@@ -82,11 +82,11 @@ class Catalog:
         limit = float("inf") if memory_gb is None else memory_gb
         return [entry for entry in found if entry.memory_gb["int4"] <= limit]
 
-    def search(self, words: str) -> list[CatalogEntry]:
+    def search(self, words: str) -> list[KnownModelEntry]:
         """Return what has every word in its name: the server's own models, then known ones."""
         wanted = words.lower().split()
         placed = [
-            CatalogEntry(
+            KnownModelEntry(
                 id=one.name,
                 source="place",
                 file_bytes=one.size_bytes,
@@ -98,7 +98,7 @@ class Catalog:
         ]
         return placed + [self._entry(model) for model in search_models(words)]
 
-    def check(self, name: str, context_tokens: int) -> Verdict:
+    def check(self, name: str, context_tokens: int) -> ModelVerdict:
         """Say whether a model is supported, may be loaded and fits.
 
         Raises:
@@ -115,7 +115,7 @@ class Catalog:
         estimates = [] if facts is None else self._estimates(facts, context_tokens)
         fitting = [room.holds(one) for one in estimates]
         is_hub = facts is None and reason is None
-        return Verdict(
+        return ModelVerdict(
             model=name,
             supported=None if is_hub else facts is not None,
             reason="It is downloaded before anything is known of it." if is_hub else reason,
@@ -125,7 +125,7 @@ class Catalog:
             left_bytes=room.left_bytes,
             context_tokens=estimates[0].context_tokens if estimates else None,
             estimates=[
-                Estimate(
+                ModelEstimate(
                     quantization=one.quantization,
                     weights_bytes=one.weights_bytes,
                     kv_bytes=one.kv_bytes,
@@ -137,8 +137,8 @@ class Catalog:
             ],
         )
 
-    def _entry(self, model: KnownModel) -> CatalogEntry:
-        return CatalogEntry(
+    def _entry(self, model: KnownModel) -> KnownModelEntry:
+        return KnownModelEntry(
             id=model.repository,
             source="registry",
             category=model.category,

@@ -146,7 +146,8 @@ class ChatSocket:
             "room": None,
             "has_long_body": len(mapping.get("messages") or ()) > LONG_CONVERSATION,
         }
-        return Request({**self._socket.scope, "type": "http", "method": "POST", "state": state})
+        scope = {**self._socket.scope, "type": "http", "method": "POST", "state": state}
+        return Request(scope, receive=_never)
 
     async def _stop(self) -> None:
         if self._answering is not None:
@@ -158,6 +159,12 @@ class ChatSocket:
     async def _tell_error(self, error: BaseException, asked_id: str | None = None) -> None:
         detail = msgspec.to_builtins(describe(error)[1])
         await self._tell({"type": "error", "id": asked_id, "error": detail})
+
+
+async def _never() -> Message:
+    """Say nothing of a client: that it left is seen by whoever reads the connection."""
+    await asyncio.Event().wait()
+    return {"type": "http.disconnect"}
 
 
 async def _cancelled(task: asyncio.Task[Any]) -> None:

@@ -12,6 +12,7 @@ from starlette.requests import HTTPConnection
 
 from zse.errors import ZSEError
 from zse.serve.access.caller import Scope, caller_of
+from zse.serve.access.policy import ScopeError
 
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _SAME_SITE = frozenset({"same-origin", "none"})
@@ -23,13 +24,6 @@ class ForeignPageError(ZSEError):
 
     http_status = 403
     error_code = "cross_origin_request"
-
-
-class ScopeMissingError(ZSEError):
-    """The caller may ask for answers, but not for this."""
-
-    http_status = 403
-    error_code = "insufficient_permissions"
 
 
 class Guard:
@@ -46,11 +40,11 @@ class Guard:
         """Refuse who may not.
 
         Raises:
-            ScopeMissingError: The caller's key is for something else.
+            ScopeError: The caller's key is for something else.
             ForeignPageError: A change is asked for by a page that this server did not send.
         """
         if not caller_of(connection.scope).may(self._scope):
-            raise ScopeMissingError(f"This route asks for a key with the scope '{self._scope}'.")
+            raise ScopeError(f"This route asks for a key with the scope '{self._scope}'.")
         if connection.scope.get("method", "GET") not in _SAFE_METHODS:
             refuse_foreign_page(connection)
 

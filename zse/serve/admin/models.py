@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Body, Depends, Query, Request, Response
 from pydantic import AliasChoices, Field
 
-from zse.serve.admin.catalog import Catalog, CatalogEntry, Verdict
+from zse.serve.admin.catalog import Catalog, KnownModelEntry, ModelVerdict
 from zse.serve.admin.guard import Guard
 from zse.serve.admin.loading import Load, LoadOrder, ModelLoader
 from zse.serve.admin.memory import room_for_models
@@ -98,29 +98,29 @@ class MemoryStatus(Shape):
     on_gpu: bool
 
 
-class AllModels(Shape):
+class ModelList(Shape):
     models: list[ModelStatus]
     load: LoadStatus | None
     memory: MemoryStatus
 
 
-class Registry(Shape):
+class ModelRegistry(Shape):
     total: int
-    models: list[CatalogEntry]
+    models: list[KnownModelEntry]
 
 
-class SearchResult(Shape):
+class ModelSearch(Shape):
     query: str
     total: int
-    models: list[CatalogEntry]
+    models: list[KnownModelEntry]
 
 
 @router.get("", summary="The loaded models, a load that runs, and the memory that is left.")
-async def list_models(request: Request) -> AllModels:
+async def list_models(request: Request) -> ModelList:
     state = state_of(request)
     room = await asyncio.to_thread(room_for_models, state.options, state.models)
     latest = state.one_of(ModelLoader).latest
-    return AllModels(
+    return ModelList(
         models=[_model_status(entry, state) for entry in state.models],
         load=None if latest is None else _load_status(latest),
         memory=MemoryStatus(**asdict(room)),
@@ -154,7 +154,7 @@ async def load_model(
 
 
 @router.post("/unload", summary="Let a model end its work and give its memory back.")
-async def unload_model(request: Request, asked: Annotated[UnloadRequest, Body()]) -> AllModels:
+async def unload_model(request: Request, asked: Annotated[UnloadRequest, Body()]) -> ModelList:
     state = state_of(request)
     patience_seconds = asked.timeout_seconds
     if patience_seconds is None:
@@ -174,18 +174,18 @@ async def registry(
     memory_gb: Annotated[
         float | None, Query(gt=0, le=1e6, description="Only what fits, in GB, at INT4.")
     ] = None,
-) -> Registry:
+) -> ModelRegistry:
     models = await asyncio.to_thread(_catalog(request).known, category, memory_gb)
-    return Registry(total=len(models), models=models)
+    return ModelRegistry(total=len(models), models=models)
 
 
 @router.get("/search", summary="Search the known models and those in the server's places.")
 async def search(
     request: Request,
     q: Annotated[str, Query(max_length=200, description="Words of the name, any case.")] = "",
-) -> SearchResult:
+) -> ModelSearch:
     models = await asyncio.to_thread(_catalog(request).search, q)
-    return SearchResult(query=q, total=len(models), models=models)
+    return ModelSearch(query=q, total=len(models), models=models)
 
 
 @router.get(
@@ -197,7 +197,7 @@ async def check(
     max_context: Annotated[
         int, Query(ge=0, le=1 << 24, description="Tokens of context to have room for.")
     ] = 0,
-) -> Verdict:
+) -> ModelVerdict:
     return await asyncio.to_thread(_catalog(request).check, model_id[:MAX_NAME], max_context)
 
 

@@ -9,7 +9,7 @@ settings.
 from __future__ import annotations
 
 import re
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 MAX_LISTED = 1000
 """Models of one folder."""
+MAX_LOOKED_AT = 20_000
+"""Files of one folder, models or not."""
 MAX_NAME = 512
 _OWNER = re.compile(r"hf://([A-Za-z0-9][\w.\-]*)/?", re.ASCII)
 
@@ -124,7 +126,8 @@ class Folder:
         return next((model for model in self.listed() if model.name in names), None)
 
     def _models(self) -> Iterator[PlacedModel]:
-        for path in sorted([*self._root.glob("*"), *self._root.glob("*/*")]):
+        there = chain(self._root.glob("*"), self._root.glob("*/*"))
+        for path in sorted(islice(there, MAX_LOOKED_AT)):
             if not self._is_inside(path):
                 continue
             name = path.relative_to(self._root).as_posix()

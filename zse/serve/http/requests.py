@@ -19,6 +19,7 @@ from zse.serve.http.streaming import ChunkWriter, EventStream, race, with_usage
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping
 
+    from starlette.datastructures import Headers
     from starlette.requests import Request
     from starlette.types import ASGIApp
 
@@ -48,9 +49,9 @@ async def read_body(request: Request) -> dict[str, Any]:
         ClientGoneError: The client left before it had sent all of it.
     """
     state_of(request).require_model()
-    declared = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    declared = _declared_type(request.headers)
     is_declared = declared == "application/json" or declared.endswith("+json")
-    if not is_declared and (declared not in _UNDECLARED or _is_of_browser(request)):
+    if not (is_declared or is_undeclared(request.headers)):
         raise _undeclared(declared)
     try:
         return await read_json(request, state_of(request).one_of(BodyRoom))
@@ -62,12 +63,18 @@ async def read_body(request: Request) -> dict[str, Any]:
         raise
 
 
-def _is_of_browser(request: Request) -> bool:
-    """Whether a web page may have sent it: browsers say so, and no page can keep them from it.
+def is_undeclared(headers: Headers) -> bool:
+    """Whether a program that was not told a type sent a body, and no web page did.
 
-    Across sites they send forms and bodies without a type, unlike JSON, without asking the server.
+    Browsers say that they sent it, and no page can keep them from it. Across sites they send forms
+    and bodies without a type, unlike JSON, without asking the server.
     """
-    return "origin" in request.headers or "sec-fetch-site" in request.headers
+    is_of_browser = "origin" in headers or "sec-fetch-site" in headers
+    return _declared_type(headers) in _UNDECLARED and not is_of_browser
+
+
+def _declared_type(headers: Headers) -> str:
+    return headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
 def _undeclared(declared: str) -> MediaTypeError:
