@@ -10,6 +10,8 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from zse.serve.telemetry.throttle import Throttle
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -68,4 +70,5 @@ def _handler(log_format: str) -> logging.Handler:
 
         handler, render = Terminal(sys.stderr) if sys.stderr.isatty() else handler, text_of
     handler.setFormatter(LineFormatter(render))
+    handler.addFilter(Throttle())
     return handler
