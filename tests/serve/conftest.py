@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -19,6 +20,8 @@ from zse.serve.app import create_app
 from zse.serve.ledger import Ledger
 from zse.serve.state import AppState
 from zse.settings import subprocess_environment
+from zse.text.dialect import Dialect
+from zse.text.reasoning.controls import ThinkingControls
 
 __all__ = ["bytes_model", "loaded"]
 
@@ -292,3 +295,27 @@ def make_caller(state, runner, scripted):
 def real(make_caller, loaded):
     """Calls an application in this process over a real engine."""
     return make_caller(loaded)
+
+
+class ThinkingTemplate:
+    """A template that keeps what it was given, for a model that thinks before it answers."""
+
+    def __init__(self) -> None:
+        self.messages, self.variables = None, None
+
+    def render(self, messages, tools=None, add_generation_prompt=True, **kwargs):
+        self.messages, self.variables = messages, kwargs
+        return "say:<think>Hm.</think>\n\nParis"
+
+
+@pytest.fixture
+def thinker(make_caller, scripted):
+    """Make a caller of a model that thinks, and its template."""
+
+    def make(**controls):
+        template = ThinkingTemplate()
+        dialect = Dialect(reasoning="think", thinking=ThinkingControls(**controls))
+        model = replace(scripted.scripted_model(), template=template, dialect=dialect)
+        return make_caller(model), template
+
+    return make

@@ -207,6 +207,42 @@ def test_fields_without_effect_are_reported(ask):
     )
 
 
+def think(call, **fields):
+    body = {"model": "default", "max_tokens": 99, "messages": [{"role": "user", "content": "x"}]}
+    return call("POST", "/v1/messages", json={**body, **fields})
+
+
+def test_thoughts_are_blocks_where_they_are_asked_for(thinker):
+    call, template = thinker(switch="enable_thinking", has_effort=True)
+    asked = {
+        "thinking": {"type": "enabled", "budget_tokens": 2048},
+        "output_config": {"effort": "high"},
+    }
+    response = think(call, **asked)
+    assert template.variables == {"enable_thinking": True, "reasoning_effort": "high"}
+    assert response.headers["x-zse-ignored"] == "thinking.budget_tokens"
+    message = Message.model_validate(response.json())
+    thought, text = message.content
+    assert (thought.type, thought.thinking, text.text) == ("thinking", "Hm.", "Paris")
+    assert thought.signature
+    deltas = [
+        event["delta"]
+        for event in events_of(think(call, stream=True, **asked))
+        if event["type"] == "content_block_delta"
+    ]
+    assert "".join(delta.get("thinking", "") for delta in deltas) == "Hm."
+    assert deltas[-len("Paris") - 1] == {"type": "signature_delta", "signature": thought.signature}
+
+
+def test_thoughts_that_nobody_asked_for_are_not_shown(thinker):
+    call, template = thinker(switch="enable_thinking")
+    body = think(call).json()
+    assert template.variables == {"enable_thinking": False}
+    assert [block["type"] for block in body["content"]] == ["text"]
+    types = [event["type"] for event in events_of(think(call, stream=True))]
+    assert types.count("content_block_start") == 1
+
+
 def test_a_message_can_be_resumed(call):
     body = {"model": "default", "max_tokens": 9, "stream": True}
     body["messages"] = [{"role": "user", "content": "say:Hi"}]

@@ -9,7 +9,6 @@ import pytest
 
 from zse.options import TOOL_PARSERS
 from zse.text.dialect import Dialect
-from zse.text.reasoning.controls import ThinkingControls
 
 WEATHER = {
     "type": "function",
@@ -166,32 +165,8 @@ def test_a_refusal_of_the_history_is_its_text(call):
     assert whole(call.chat(messages=history))[0]["content"] == "No."
 
 
-class Recorder:
-    """A template that keeps what it was given."""
-
-    def __init__(self):
-        self.messages, self.variables = None, None
-
-    def render(self, messages, tools=None, add_generation_prompt=True, **kwargs):
-        self.messages, self.variables = messages, kwargs
-        return "say:<think>Hm.</think>\n\nParis"
-
-
-@pytest.fixture
-def thinker(make_caller, scripted):
-    """A caller of a model that thinks, and its template."""
-
-    def make(controls):
-        template = Recorder()
-        dialect = Dialect(reasoning="think", thinking=controls)
-        model = replace(scripted.scripted_model(), template=template, dialect=dialect)
-        return make_caller(model), template
-
-    return make
-
-
 def test_reasoning_is_told_apart_and_counted(thinker):
-    call, _ = thinker(ThinkingControls())
+    call, _ = thinker()
     response = call.chat()
     message, _ = whole(response)
     assert message == {"content": "Paris", "reasoning_content": "Hm.", "tool_calls": []}
@@ -203,15 +178,15 @@ def test_reasoning_is_told_apart_and_counted(thinker):
 @pytest.mark.parametrize(
     ("controls", "effort", "variables"),
     [
-        (ThinkingControls(switch="enable_thinking"), "none", {"enable_thinking": False}),
-        (ThinkingControls(switch="thinking"), "low", {"thinking": True}),
-        (ThinkingControls(has_effort=True), "minimal", {"reasoning_effort": "low"}),
-        (ThinkingControls(has_effort=True), "none", None),
-        (ThinkingControls(), "high", None),
+        ({"switch": "enable_thinking"}, "none", {"enable_thinking": False}),
+        ({"switch": "thinking"}, "low", {"thinking": True}),
+        ({"has_effort": True}, "minimal", {"reasoning_effort": "low"}),
+        ({"has_effort": True}, "none", None),
+        ({}, "high", None),
     ],
 )
 def test_an_effort_sets_what_the_template_reads(thinker, controls, effort, variables):
-    call, template = thinker(controls)
+    call, template = thinker(**controls)
     response = call.chat(reasoning_effort=effort)
     assert template.variables == (variables or {})
     assert response.headers.get("x-zse-ignored") == (None if variables else "reasoning_effort")
@@ -219,10 +194,10 @@ def test_an_effort_sets_what_the_template_reads(thinker, controls, effort, varia
 
 def test_reasoning_of_the_history_reaches_the_template_under_its_name(thinker):
     history = [{**ASSISTANT, "content": "a", "reasoning_content": "why"}]
-    call, template = thinker(ThinkingControls(history_key="thinking"))
+    call, template = thinker(history_key="thinking")
     assert "x-zse-ignored" not in call.chat(messages=history).headers
     assert template.messages[0]["thinking"] == "why"
-    call, _ = thinker(ThinkingControls())
+    call, _ = thinker()
     ignored = call.chat(messages=history).headers["x-zse-ignored"]
     assert ignored == "messages[].reasoning_content"
 

@@ -256,6 +256,41 @@ def test_a_stream_can_be_resumed_like_any_other(ask, call):
     assert again.text == response.text[response.text.index("id: 5\n") :]
 
 
+def think(call, **fields):
+    return call("POST", "/v1/responses", json={"model": "default", "input": "x", **fields})
+
+
+@pytest.mark.parametrize(
+    ("summary", "field"), [(None, "content"), ("auto", "summary"), ("concise", "summary")]
+)
+def test_thoughts_are_an_item_or_its_summary(thinker, summary, field):
+    call, template = thinker(has_effort=True)
+    asked = {"reasoning": {"effort": "low", "summary": summary}}
+    whole = think(call, **asked)
+    assert template.variables == {"reasoning_effort": "low"}
+    ignored = "reasoning.summary" if summary == "concise" else None
+    assert whole.headers.get("x-zse-ignored") == ignored
+    response = Response.model_validate(whole.json())
+    thought, message = whole.json()["output"]
+    assert [part["text"] for part in thought[field]] == ["Hm."]
+    assert message["content"][0]["text"].strip() == "Paris"
+    assert response.usage.output_tokens_details.reasoning_tokens > 0
+    events = events_of(think(call, stream=True, **asked))
+    assert without_ids(events[-1]["response"]["output"]) == without_ids(whole.json()["output"])
+
+
+def test_what_was_thought_goes_on_with_the_conversation(thinker):
+    call, template = thinker(history_key="reasoning_content")
+    first = think(call).json()
+    think(call, previous_response_id=first["id"])
+    assert template.messages[1]["reasoning_content"] == "Hm."
+
+
+def test_an_effort_that_the_template_does_not_read_is_reported(thinker):
+    call, _ = thinker()
+    assert think(call, reasoning={"effort": "high"}).headers["x-zse-ignored"] == "reasoning.effort"
+
+
 def wait(runner, call, response_id, *statuses):
     """Return a response that is made in the background when it has one of these statuses."""
     path = f"/v1/responses/{response_id}"
