@@ -86,7 +86,7 @@ def list_keys(as_json: Json = False) -> None:
     for key in table.keys:
         limits = (key.rate_limit or "-", key.tokens_per_minute or "-")
         times = (_time(key.expires) if key.expires else "never", _time(key.created))
-        typer.echo(row.format(key.name, key.scope, state_of(key, now=now), *limits, *times))
+        typer.echo(row.format(key.name, key.scope, key.state(now), *limits, *times))
     asks = "are asked for" if table.enabled else "are not asked for on this machine"
     say(f"{len(table.keys)} keys; they {asks}")
 
@@ -169,15 +169,9 @@ def parse_moment(text: str, *, now: float) -> int:
 
 def shown(key: ApiKey, *, now: float) -> dict[str, Any]:
     """Return what may be shown of a key: everything but its digest."""
-    facts = asdict(key) | {"state": state_of(key, now=now)}
+    facts = asdict(key) | {"state": key.state(now)}
     del facts["sha256"], facts["num_resets"]
     return facts
-
-
-def state_of(key: ApiKey, *, now: float) -> str:
-    if not key.enabled:
-        return "disabled"
-    return "expired" if key.is_expired(now) else "active"
 
 
 def _time(seconds: int) -> str:

@@ -105,7 +105,7 @@ def test_a_request_reaches_the_engine_as_its_callers(guarded, add_key, state):
     call = guarded()
     body = {"messages": [{"role": "user", "content": "say:a"}], "cache_salt": "s", "priority": 90}
     call("POST", "/v1/chat/completions", headers=bearer(secret), json=body)
-    (key,) = state.access.keyring.keys()
+    (key,) = state.access.keyring.known
     _, _, salt = state.model.engine.seen[0]
     assert salt == f"{key.key_id}:s"
 

@@ -104,7 +104,7 @@ class Keyring:
     ) -> None:
         self._fixed = tuple(fixed)
         self._secret_file = secret_file
-        self._key_file = key_file
+        self.key_file = key_file
         self._clock = clock
         self._is_enabled = True
         self._keys: tuple[ApiKey, ...] = ()
@@ -118,8 +118,9 @@ class Keyring:
         self._look()
         return self._is_enabled
 
-    def keys(self) -> tuple[ApiKey, ...]:
-        """Return every key, those that are disabled or expired among them."""
+    @property
+    def known(self) -> tuple[ApiKey, ...]:
+        """Every key, those that are disabled or expired among them."""
         self._look()
         return self._keys
 
@@ -137,28 +138,30 @@ class Keyring:
             return None
         digest = digest_of(secret)
         found = None
-        for key in self.keys():
+        for key in self.known:
             if hmac.compare_digest(digest, key.sha256):
                 found = key
         return found
 
     def _look(self) -> None:
-        now = self._clock()
-        if now - self._looked_at < LOOK_SECONDS:
-            return
-        self._looked_at = now
+        if self._clock() - self._looked_at >= LOOK_SECONDS:
+            self.look()
+
+    def look(self) -> None:
+        """Look at the files now; what cannot be read changes nothing."""
+        self._looked_at = self._clock()
         try:
             self._read_changed()
         except ZSEError as error:
             LOG.error("API keys stay as they were: %s", error, extra={"hint": error.hint})  # noqa: TRY400
 
     def _read_changed(self) -> None:
-        files = (self._secret_file, self._key_file)
+        files = (self._secret_file, self.key_file)
         versions = tuple(file.version() if file is not None else None for file in files)
         if versions == self._versions:
             return
         mounted = self._secret_file.read() if self._secret_file is not None else ()
-        table = self._key_file.read() if self._key_file is not None else KeyTable()
+        table = self.key_file.read() if self.key_file is not None else KeyTable()
         self._is_enabled = table.enabled or bool(self._fixed or mounted)
         self._keys = (*self._fixed, *mounted, *table.keys)
         self._versions = versions

@@ -54,6 +54,12 @@ class ApiKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def is_expired(self, now: float) -> bool:
         return self.expires is not None and now >= self.expires
 
+    def state(self, now: float) -> str:
+        """Return ``active``, ``disabled`` or ``expired``."""
+        if not self.enabled:
+            return "disabled"
+        return "expired" if self.is_expired(now) else "active"
+
     def to_caller(self) -> Caller:
         return Caller(
             key_id=self.key_id,

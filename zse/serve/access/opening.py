@@ -54,7 +54,7 @@ def open_access(settings: Settings, *, is_local: bool) -> OpenedAccess:
         is_public=options.public,
         limits_storage=options.limits_storage,
     )
-    if is_local or options.public or keyring.keys():
+    if is_local or options.public or keyring.known:
         return OpenedAccess(access=access)
     return OpenedAccess(access=access, notice=_make_first_key(keyring, file))
 

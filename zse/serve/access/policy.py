@@ -80,7 +80,7 @@ class Access:
     @property
     def asks_for_key(self) -> bool:
         if self._is_guarded:
-            return bool(self.keyring.keys()) and self.keyring.is_enabled
+            return bool(self.keyring.known) and self.keyring.is_enabled
         return True
 
     async def limits(self) -> Limits:
@@ -106,7 +106,7 @@ class Access:
         if needed is None or (self._is_local and path == METRICS_PATH):
             return Decision(caller=self._nobody)
         refusals: list[Decision] = []
-        for secret in shown if self.keyring.keys() else ():
+        for secret in shown if self.keyring.known else ():
             decision = self._of_secret(secret, needed)
             if decision.refusal is None:
                 return decision

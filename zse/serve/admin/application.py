@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 
 from zse import __version__
 from zse.errors import ZSEError
-from zse.serve.admin import analytics, batching, models, stats, websockets
+from zse.serve.admin import analytics, audit, batching, keys, models, stats, websockets
 from zse.serve.admin.declared import DeclaredJSON
 from zse.serve.admin.description import describe_routes
 from zse.serve.admin.failures import handle_invalid_request
@@ -31,7 +31,15 @@ if TYPE_CHECKING:
     from zse.serve.http.routes import HotRoute
     from zse.serve.state import AppState
 
-_ROUTERS = (models.router, batching.router, stats.router, analytics.router, websockets.router)
+_ROUTERS = (
+    models.router,
+    batching.router,
+    stats.router,
+    analytics.router,
+    audit.router,
+    keys.router,
+    websockets.router,
+)
 
 
 def create_admin(state: AppState, hot_routes: Sequence[HotRoute]) -> ASGIApp:

@@ -15,7 +15,7 @@ from starlette._utils import get_route_path
 
 from zse.serve.access.account import Account
 from zse.serve.access.rules import METRICS_PATH, OPEN_PATHS
-from zse.serve.audit.entry import AuditEntry
+from zse.serve.audit.entry import AuditEntry, moment_of
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -96,10 +96,9 @@ class _Call:
         headers = dict(scope["headers"])
         agent = headers.get(b"user-agent", b"").decode("latin-1")[:_MAX_AGENT]
         client = scope.get("client")
-        came_at = datetime.fromtimestamp(self._came_at, UTC)
         return AuditEntry(
             request_id=scope["state"]["request_id"],
-            timestamp=came_at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            timestamp=moment_of(datetime.fromtimestamp(self._came_at, UTC)),
             method=scope.get("method", "WEBSOCKET"),
             path=scope["path"][:_MAX_PATH],
             status_code=self.status,

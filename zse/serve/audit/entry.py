@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import msgspec
 
 
@@ -33,6 +35,12 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False)
 FIELDS = AuditEntry.__struct_fields__
 decode_entry = msgspec.json.Decoder(AuditEntry).decode
 _encode = msgspec.json.Encoder().encode
+
+
+def moment_of(when: datetime) -> str:
+    """Return a time as entries have it."""
+    utc = when.astimezone(UTC) if when.tzinfo else when.replace(tzinfo=UTC)
+    return utc.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def encode_line(entry: AuditEntry) -> bytes:

@@ -16,6 +16,7 @@ import shutil
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from zse.records import record
 from zse.store.locks import open_locked
 
 if TYPE_CHECKING:
@@ -28,6 +29,16 @@ NUM_KEPT = 10
 _PACKED = ".jsonl.gz"
 _TAIL_BYTES = 1 << 20
 """Longer than any line."""
+
+
+@record
+class Size:
+    """What a folder holds."""
+
+    file_bytes: int
+    """Of the file that is being written."""
+    num_packed: int
+    packed_bytes: int
 
 
 def _utc_now() -> datetime:
@@ -103,6 +114,15 @@ class AuditFiles:
                 continue  # it was packed just now
             with contextlib.suppress(FileNotFoundError), path.open("rb") as plain:
                 yield from (line for line in plain if line.endswith(b"\n"))
+
+    def size(self) -> Size:
+        """Return how much is kept."""
+        packed = self.packed()
+        return Size(
+            file_bytes=self.path.stat().st_size if self.path.exists() else 0,
+            num_packed=len(packed),
+            packed_bytes=sum(path.stat().st_size for path in packed),
+        )
 
     def clear(self, *, packed_too: bool) -> None:
         """Forget what the current file holds, or everything."""

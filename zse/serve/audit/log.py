@@ -24,6 +24,7 @@ MAX_WAITING = 65_536
 """Entries that wait for the disk; more are lost, and counted."""
 _MAX_BATCH = 256
 CLOSE_SECONDS = 5.0
+FLUSH_SECONDS = 1.0
 
 
 class AuditLog:
@@ -63,12 +64,20 @@ class AuditLog:
         entries = list(self._recent)
         return entries[: -count - 1 : -1]
 
+    def flush(self) -> None:
+        """Wait until what was added is written, a second at most."""
+        with self._waiting.all_tasks_done:
+            self._waiting.all_tasks_done.wait_for(
+                lambda: not self._waiting.unfinished_tasks, FLUSH_SECONDS
+            )
+
     def clear(self, *, packed_too: bool) -> None:
         """Forget what is remembered, and what the files hold.
 
         Raises:
             OSError: The files cannot be changed.
         """
+        self.flush()
         self._recent.clear()
         if self.files is not None:
             self.files.clear(packed_too=packed_too)
@@ -92,6 +101,8 @@ class AuditLog:
                 batch.append(self._waiting.get())
             is_open = None not in batch
             self._keep([encode_line(entry) for entry in batch if entry is not None])
+            for _ in batch:
+                self._waiting.task_done()
 
     def _keep(self, lines: list[bytes]) -> None:
         if self.files is None or not lines:

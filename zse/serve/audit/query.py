@@ -10,12 +10,13 @@ import msgspec
 
 from zse.records import record
 from zse.serve.audit.entry import decode_entry
+from zse.serve.audit.files import AuditFiles
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from zse.serve.audit.entry import AuditEntry
-    from zse.serve.audit.files import AuditFiles
+    from zse.serve.audit.log import AuditLog
 
 NUM_TOP = 10
 
@@ -49,9 +50,18 @@ class Wanted:
         return status == self.status
 
 
-def find(files: AuditFiles, wanted: Wanted) -> Iterator[AuditEntry]:
-    """Yield the entries that are wanted, the oldest first; a damaged line is left out."""
-    for line in files.lines():
+def find(log: AuditLog | AuditFiles, wanted: Wanted) -> Iterator[AuditEntry]:
+    """Yield the entries that are wanted, the oldest first; a damaged line is left out.
+
+    Where no files are kept, those are found that the server remembers.
+    """
+    if not isinstance(log, AuditFiles):
+        log.flush()
+        if log.files is None:
+            yield from filter(wanted.has, reversed(log.recent()))
+            return
+        log = log.files
+    for line in log.lines():
         try:
             entry = decode_entry(line)
         except (msgspec.DecodeError, UnicodeDecodeError):
@@ -60,9 +70,14 @@ def find(files: AuditFiles, wanted: Wanted) -> Iterator[AuditEntry]:
             yield entry
 
 
-def newest(files: AuditFiles, wanted: Wanted, count: int) -> list[AuditEntry]:
+def newest(log: AuditLog | AuditFiles, wanted: Wanted, count: int) -> list[AuditEntry]:
     """Return the last entries that are wanted, the newest first."""
-    return list(reversed(deque(find(files, wanted), maxlen=count)))
+    return list(reversed(deque(find(log, wanted), maxlen=count)))
+
+
+def summarize_files(log: AuditLog | AuditFiles, wanted: Wanted) -> dict[str, Any]:
+    """Return the sums of the entries that are wanted."""
+    return summarize(find(log, wanted))
 
 
 def summarize(entries: Iterable[AuditEntry]) -> dict[str, Any]:

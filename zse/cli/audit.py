@@ -1,0 +1,151 @@
+"""``zse audit``: who asked the servers of this user what, and what it cost."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
+import typer
+from typer import Option
+
+from zse.cli.app import App, say
+from zse.cli.parameters import Force, Json
+from zse.errors import UsageError
+from zse.printable import printable
+from zse.serve.audit.entry import FIELDS, encode_line, moment_of
+from zse.serve.audit.opening import audit_files
+from zse.serve.audit.query import Wanted, find, newest, summarize_files
+from zse.settings import load_settings
+from zse.units import size_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from typing import TextIO
+
+    from zse.serve.audit.entry import AuditEntry
+    from zse.serve.audit.files import AuditFiles
+
+app = App(
+    invoke_without_command=True,
+    help="Show who asked servers what: sums, requests, files. A running server adds to the log "
+    "(--audit-dir, else audit in ZSE_HOME).",
+)
+# -h is taken by the hours, as people know it.
+_LONG_HELP = {"help_option_names": ["--help"]}
+Hours = Annotated[float, Option("--hours", "-h", min=0.01, help="How far back.")]
+Limit = Annotated[int, Option("--limit", "-l", min=1, help="Most entries.")]
+Key = Annotated[str, Option("--key", "-k", metavar="NAME", help="Of this API key.")]
+PathBegin = Annotated[str, Option("--path", "-p", help="Whose path begins so.")]
+Status = Annotated[str, Option("--status", "-s", metavar="CODE", help="429, or 5xx.")]
+Since = Annotated[str, Option(metavar="WHEN", help="Not before: 2h, 7d, or 2030-01-31T12:00.")]
+Until = Annotated[str, Option(metavar="WHEN", help="Before that.")]
+
+
+@app.callback()
+def root(context: typer.Context) -> None:
+    """Without a command, sum up the last day."""
+    if context.invoked_subcommand is None:
+        summary()
+
+
+@app.command("summary", context_settings=_LONG_HELP)
+def summary(hours: Hours = 24.0, as_json: Json = False) -> None:
+    """Sum up the last hours."""
+    since = moment_of(datetime.now(UTC) - timedelta(hours=hours))
+    sums = summarize_files(_files(), Wanted(since=since))
+    if as_json:
+        typer.echo(json.dumps({"hours": hours, **sums}))
+        return
+    latency = sums["latency_ms"]
+    typer.echo(f"{sums['total_requests']} requests in {hours:g} h, {sums['total_tokens']} tokens")
+    typer.echo(f"{sums['errors']} errors, {sums['rate_limited']} of them over a limit")
+    typer.echo(f"latency {latency['mean']} ms, p50 {latency['p50']}, p95 {latency['p95']}")
+    for what in ("status", "key", "path", "model"):
+        for name, count in sums[f"by_{what}"].items():
+            typer.echo(f"{what:<7} {count:>9}  {printable(name)}")
+
+
+@app.command("recent")
+def recent(limit: Limit = 20, as_json: Json = False) -> None:
+    """Show the last requests, the newest first."""
+    _show(newest(_files(), Wanted(), limit), as_json=as_json)
+
+
+@app.command("query")
+def query(
+    key: Key = "",
+    path: PathBegin = "",
+    status: Status = "",
+    since: Since = "",
+    until: Until = "",
+    limit: Limit = 100,
+    as_json: Json = False,
+) -> None:
+    """Show the last requests of a kind, the newest first."""
+    wanted = _wanted(key, path, status, since, until)
+    _show(newest(_files(), wanted, limit), as_json=as_json)
+
+
+@app.command("export")
+def export(
+    output: Annotated[
+        Path | None, Option("--output", "-o", metavar="FILE", help="A file.  [stdout]")
+    ] = None,
+    form: Annotated[Literal["jsonl", "csv"], Option("--format", "-f", help="As what.")] = "jsonl",
+    key: Key = "",
+    path: PathBegin = "",
+    status: Status = "",
+    since: Since = "",
+    until: Until = "",
+    force: Force = False,
+) -> None:
+    """Write requests as JSON Lines or CSV, the oldest first."""
+    from zse.store.local import LocalWriter
+    from zse.store.overwrite import check_may_replace
+
+    entries = find(_files(), _wanted(key, path, status, since, until))
+    if output is None:
+        _write(entries, form, sys.stdout)
+        return
+    check_may_replace(output, force=force)
+    with LocalWriter(output) as file:
+        count = _write(entries, form, _TextOf(file))
+    say(f"{count} requests in {output}")
+
+
+@app.command("clear")
+def clear(
+    is_all: Annotated[bool, Option("--all", help="What is packed away, too.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Forget what the current file holds, or everything."""
+    files = _files()
+    try:
+        files.clear(packed_too=is_all)
+    except OSError as error:
+        from zse.store.local import translated_os_error
+
+        raise translated_os_error(error, files.path, "clear") from error
+    if as_json:
+        typer.echo(json.dumps({"cleared": True, "all": is_all}))
+    else:
+        say(f"{files.folder} is empty" if is_all else f"{files.path} is empty")
+
+
+@app.command("stats")
+def stats(as_json: Json = False) -> None:
+    """Show where the log lies and how large it is."""
+    files = _files()
+    size = files.size()
+    facts = {"folder": str(files.folder), **vars(size)}
+    if as_json:
+        typer.echo(json.dumps(facts))
+        return
+    typer.echo(f"{files.folder}")
+    typer.echo(f"current file  {size_text(size.file_bytes)}")
+    typer.echo(f"packed files  {size.num_packed}, {size_text(size.packed_bytes)}")
