@@ -14,13 +14,15 @@ from typer import Argument, Option
 from zse.cli.app import App, say
 from zse.cli.parameters import Json
 from zse.errors import UsageError
-from zse.serve.access.key_file import KeyFile
+from zse.serve.access.key_file import KeyFile, no_such_key
 from zse.serve.access.keys import MAX_LIMIT, MAX_WEIGHT, ApiKey, KeyTable, make_key
 from zse.serve.access.opening import key_file_of
-from zse.settings import load_settings
+from zse.settings import Settings, load_settings
 
 KeyName = Annotated[str, Argument(metavar="NAME", help="What the key is called.")]
 AnyName = Annotated[str | None, Argument(metavar="NAME", help="One key; all without.")]
+_NO_USE = {"requests_last_minute": 0, "tokens_last_minute": 0}
+_TOO_MANY = 429
 
 app = App(
     help="Make, list and revoke the keys that servers ask for. A running server follows in a "
@@ -124,6 +126,45 @@ def reset(name: KeyName, as_json: Json = False) -> None:
     """Forget what a key has used of its limits."""
     _file().update(name, lambda key: replace(key, num_resets=key.num_resets + 1))
     _tell(as_json, f"The key {name!r} has its whole limits again.", reset=name)
+
+
+@app.command("status")
+def status(name: AnyName = None, as_json: Json = False) -> None:
+    """Show what keys have used in the last minute, as the audit log of this user's servers says."""
+    settings, now = load_settings(), time.time()
+    table = key_file_of(settings).read()
+    if name is not None and table.find(name) is None:
+        raise no_such_key(name)
+    keys = [key for key in table.keys if name in (None, key.name)]
+    used = _use_of(settings, now)
+    rows = [{**shown(key, now=now), **used.get(key.name, _NO_USE)} for key in keys]
+    if as_json:
+        typer.echo(json.dumps(rows if name is None else rows[0]))
+        return
+    for key in rows:
+        requests = _of_limit(key["requests_last_minute"], key["rate_limit"])
+        tokens = _of_limit(key["tokens_last_minute"], key["tokens_per_minute"])
+        typer.echo(f"{key['name']:<20} {key['state']:<8} {requests} requests, {tokens} tokens")
+
+
+def _of_limit(used: int, limit: int) -> str:
+    return f"{used} of {limit}" if limit else f"{used}"
+
+
+def _use_of(settings: Settings, now: float) -> dict[str, dict[str, int]]:
+    """Return what each key has used of its last minute, by its name."""
+    from zse.serve.audit.entry import moment_of
+    from zse.serve.audit.opening import audit_files
+    from zse.serve.audit.query import Wanted, find
+
+    since = moment_of(datetime.fromtimestamp(now - 60, UTC))
+    found: dict[str, dict[str, int]] = {}
+    for entry in find(audit_files(settings), Wanted(since=since)):
+        if entry.api_key_name is not None and entry.status_code != _TOO_MANY:
+            use = found.setdefault(entry.api_key_name, dict(_NO_USE))
+            use["requests_last_minute"] += 1
+            use["tokens_last_minute"] += entry.total_tokens
+    return found
 
 
 def _file() -> KeyFile:

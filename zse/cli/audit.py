@@ -15,7 +15,6 @@ from typer import Option
 
 from zse.cli.app import App, say
 from zse.cli.parameters import Force, Json
-from zse.errors import UsageError
 from zse.printable import printable
 from zse.serve.audit.entry import FIELDS, encode_line, moment_of
 from zse.serve.audit.opening import audit_files
@@ -24,8 +23,7 @@ from zse.settings import load_settings
 from zse.units import size_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from typing import TextIO
+    from collections.abc import Callable, Iterable, Sequence
 
     from zse.serve.audit.entry import AuditEntry
     from zse.serve.audit.files import AuditFiles
@@ -106,15 +104,15 @@ def export(
 ) -> None:
     """Write requests as JSON Lines or CSV, the oldest first."""
     from zse.store.local import LocalWriter
-    from zse.store.overwrite import check_may_replace
+    from zse.store.overwrite import check_output
 
     entries = find(_files(), _wanted(key, path, status, since, until))
     if output is None:
-        _write(entries, form, sys.stdout)
+        _write(entries, form, sys.stdout.write)
         return
-    check_may_replace(output, force=force)
+    check_output(output, load_settings(), force=force)
     with LocalWriter(output) as file:
-        count = _write(entries, form, _TextOf(file))
+        count = _write(entries, form, lambda text: file.write(text.encode()))
     say(f"{count} requests in {output}")
 
 
@@ -149,3 +147,69 @@ def stats(as_json: Json = False) -> None:
     typer.echo(f"{files.folder}")
     typer.echo(f"current file  {size_text(size.file_bytes)}")
     typer.echo(f"packed files  {size.num_packed}, {size_text(size.packed_bytes)}")
+
+
+def _files() -> AuditFiles:
+    return audit_files(load_settings())
+
+
+def _wanted(key: str, path: str, status: str, since: str, until: str) -> Wanted:
+    return Wanted(
+        since=_moment(since), until=_moment(until), key=key, path=path, status=status.lower()
+    )
+
+
+def _moment(text: str) -> str:
+    """Return a time as entries have it: a date, or so long ago.
+
+    Raises:
+        UsageError: The text is neither.
+    """
+    from zse.cli.cache_keep import parse_seconds
+
+    if not text:
+        return ""
+    try:
+        return moment_of(datetime.fromisoformat(text))
+    except ValueError:
+        return moment_of(datetime.now(UTC) - timedelta(seconds=parse_seconds(text)))
+
+
+def _show(entries: Sequence[AuditEntry], *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps([msgspec.to_builtins(entry) for entry in entries]))
+        return
+    for one in entries:
+        who = one.api_key_name or "-"
+        call = printable(f"{one.method} {one.path}", instead="?")
+        cost = f"{one.latency_ms:>9.1f} ms {one.total_tokens:>7} tokens"
+        typer.echo(f"{one.timestamp}  {one.status_code:>3} {cost}  {who:<16} {call}")
+
+
+def _write(entries: Iterable[AuditEntry], form: str, write: Callable[[str], object]) -> int:
+    """Write entries; return how many."""
+    count = 0
+    table = csv.writer(_Lines(write))
+    if form == "csv":
+        table.writerow(FIELDS[:-1])  # bodies are for programs
+    for entry in entries:
+        count += 1
+        if form == "csv":
+            table.writerow(_cell(getattr(entry, name)) for name in FIELDS[:-1])
+        else:
+            write(encode_line(entry).decode())
+    return count
+
+
+class _Lines:
+    """What ``csv`` writes to."""
+
+    def __init__(self, write: Callable[[str], object]) -> None:
+        self.write = write
+
+
+def _cell(value: Any) -> Any:
+    """Return what a cell may hold: clients choose some of it, and spreadsheets compute formulas."""
+    if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")):
+        return f"'{value}"
+    return value
