@@ -36,6 +36,12 @@ if TYPE_CHECKING:
     from zse.options import LoadOptions
 logger = logging.getLogger(__name__)
 
+_LEAST_JUMP_AHEAD = 3
+"""Of a device that looks ahead. A step with a jump is no captured one there: it takes as long as
+some two of these, and everybody waits for it."""
+_LONGEST_JUMP = 32
+"""Tokens that forms hardly ever leave no choice about."""
+
 
 @record
 class EngineStats:
@@ -74,10 +80,6 @@ class EngineCore:
         aging_steps: Steps of waiting that weigh as much as one unit of priority.
     """
 
-    least_jump = 3
-    """Tokens for each running sequence that a jump is to save on a device that looks ahead. A step
-    with a jump is no captured one: it takes as long as some two of these, and everybody waits."""
-
     def __init__(
         self,
         runner: ModelRunner,
@@ -100,6 +102,8 @@ class EngineCore:
         )
         self._aging_steps = aging_steps
         self._pipeline = StepPipeline(self._scheduler, runner)
+        self.least_jump = _LEAST_JUMP_AHEAD if runner.looks_ahead else 0
+        """Tokens for each running sequence that are jumped over at the least."""
         # A configuration may name tokens that the model has no logits for: they never come.
         self.end_token_ids = tuple(
             token_id for token_id in eos_token_ids if 0 <= token_id < runner.vocab_size
@@ -327,10 +331,12 @@ class EngineCore:
         assert sequence.grammar is not None
         if sequence.finish_reason is not None or sequence.request.params.logprobs is not None:
             return []
+        least = max(1, self.least_jump * len(self._scheduler.running))
+        if least > _LONGEST_JUMP:
+            return []  # not worth asking
         most = sequence.num_left + sequence.num_pending
         forced = sequence.grammar.forced_tokens()[:most]
-        least = self.least_jump * len(self._scheduler.running) if self.runner.looks_ahead else 1
-        if len(forced) < max(least, 1) or not self._scheduler.takes(sequence, len(forced)):
+        if len(forced) < least or not self._scheduler.takes(sequence, len(forced)):
             return []
         sequence.void_pending()
         return self._append(sequence, [SampledToken(token_id) for token_id in forced])

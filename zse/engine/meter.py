@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from zse.models.runner import ModelRunner
     from zse.options import LoadOptions
     from zse.settings import Settings
+    from zse.text.grammar.state import Grammar
 
 _request_ids = itertools.count()
 
@@ -100,8 +101,12 @@ def run_batch(
     num_output: int,
     *,
     repetition_penalty: float = 1.0,
+    grammars: Sequence[Grammar | None] = (),
 ) -> TimedRun:
-    """Answer all prompts greedily with exactly ``num_output`` tokens each."""
+    """Answer all prompts greedily with exactly ``num_output`` tokens each.
+
+    ``grammars`` hold the first answers to forms that leave room for so many tokens.
+    """
     params = SamplingParams(
         max_tokens=num_output,
         temperature=0.0,
@@ -109,9 +114,14 @@ def run_batch(
         ignore_eos=True,
     )
     began = time.perf_counter()
-    for prompt in prompts:
+    for prompt, grammar in itertools.zip_longest(prompts, grammars):
         core.add_request(
-            Request(request_id=str(next(_request_ids)), prompt_token_ids=prompt, params=params)
+            Request(
+                request_id=str(next(_request_ids)),
+                prompt_token_ids=prompt,
+                params=params,
+                grammar=grammar,
+            )
         )
     first: dict[str, float] = {}
     counts: Counter[str] = Counter()

@@ -177,5 +177,6 @@ def _try_out(matcher: Any) -> None:
         if matcher.is_stopped() or not matcher.consume_token((allowed & -allowed).bit_length() - 1):
             break
     if matcher.is_error():
-        words = matcher.get_error().replace("<non-verbose/>", "").strip()
+        words = matcher.get_error().partition("<backtrace>")[0]
+        words = words.replace("<non-verbose/>", "").strip()
         raise GrammarError(f"the grammar cannot be used: {words[:_MAX_ERROR]}")
