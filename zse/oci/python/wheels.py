@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 # pip compares tags literally, so every older tag that the image's libc satisfies is spelled out.
-_PLATFORMS = ("manylinux_2_28", "manylinux_2_17", "manylinux2014", "manylinux_2_12",
-              "manylinux2010", "manylinux_2_5", "manylinux1")  # fmt: skip
+_PLATFORMS = ("manylinux_2_31", "manylinux_2_28", "manylinux_2_17", "manylinux2014",
+              "manylinux_2_12", "manylinux2010", "manylinux_2_5", "manylinux1")  # fmt: skip
 _MACHINES = {"linux/amd64": "x86_64", "linux/arm64": "aarch64"}
 LOCK_KIND = "wheels"
 
