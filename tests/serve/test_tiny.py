@@ -225,3 +225,42 @@ def run_zse():
         )
 
     return run
+
+
+CITY = {"type": "object", "properties": {"city": {"enum": ["Paris", "Rome"]}}, "required": ["city"]}
+
+
+def test_responses_go_on_and_keep_their_form(client):
+    first = client.responses.create(model="tiny", input=CAPITAL, temperature=0)
+    assert "Paris" in first.output_text
+    form = {"type": "json_schema", "name": "city", "schema": CITY, "strict": True}
+    second = client.responses.create(
+        model="tiny",
+        input="Say it again.",
+        previous_response_id=first.id,
+        text={"format": form},
+        max_output_tokens=40,
+    )
+    assert json.loads(second.output_text)["city"] in ("Paris", "Rome")
+    tool = {"type": "function", "name": "look", "parameters": CITY, "strict": True}
+    third = client.responses.create(
+        model="tiny", input=CAPITAL, tools=[tool], tool_choice="required", max_output_tokens=60
+    )
+    call = third.output[-1]
+    assert (call.type, call.name) == ("function_call", "look")
+    assert json.loads(call.arguments)["city"] in ("Paris", "Rome")
+
+
+def test_anthropics_client_stops_calls_and_streams(tiny):
+    with tiny.anthropic() as client:
+        asked = {"model": "tiny", "messages": ask(CAPITAL), "max_tokens": 60}
+        asked["extra_body"] = {"temperature": 0}
+        whole = client.messages.create(**asked, stop_sequences=["Paris"])
+        assert (whole.stop_reason, whole.stop_sequence) == ("stop_sequence", "Paris")
+        with client.messages.stream(**asked) as stream:
+            assert "Paris" in "".join(stream.text_stream)
+        tool = {"name": "look", "input_schema": CITY, "strict": True}
+        named = {"type": "tool", "name": "look"}
+        called = client.messages.create(**asked, tools=[tool], tool_choice=named)
+        assert called.stop_reason == "tool_use"
+        assert called.content[-1].input["city"] in ("Paris", "Rome")

@@ -62,6 +62,13 @@ def test_tokens_are_counted(client):
     assert count.input_tokens == len("user: hi")
 
 
+def test_models_are_listed_and_shown(client):
+    (model,) = client.models.list()
+    assert (model.id, model.display_name, model.type) == ("scripted", "scripted", "model")
+    assert model.created_at.year == 1970
+    assert client.models.retrieve("default") == model
+
+
 def test_errors_are_the_clients_own(client):
     with pytest.raises(anthropic.NotFoundError) as missing:
         client.messages.create(**{**arguments("x"), "model": "claude-none"})

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from anthropic.types import Message, MessageTokensCount, RawMessageStreamEvent
+from anthropic.types import Message, MessageTokensCount, ModelInfo, RawMessageStreamEvent
 from anthropic.types.shared import ErrorResponse
 from pydantic import TypeAdapter
 
@@ -205,6 +205,17 @@ def test_fields_without_effect_are_reported(ask):
         response.headers["x-zse-ignored"]
         == "context_management, thinking.budget_tokens, output_config.effort"
     )
+
+
+def test_models_have_anthropics_form_for_its_clients_alone(call):
+    headers = {"anthropic-version": "2023-06-01"}
+    page = call("GET", "/v1/models", headers=headers).json()
+    (entry,) = page["data"]
+    ModelInfo.model_validate(entry)
+    assert entry["created_at"] == "1970-01-01T00:00:01Z"
+    assert page["has_more"] is False
+    assert call("GET", "/v1/models/default", headers=headers).json() == entry
+    assert call("GET", "/v1/models").json()["object"] == "list"
 
 
 def think(call, **fields):

@@ -1,7 +1,8 @@
-"""GET /v1/models and GET /v1/models/{id}."""
+"""GET /v1/models and GET /v1/models/{id}: in OpenAI's form, or in Anthropic's for its clients."""
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 from zse.serve.http.requests import json_response, state_of
@@ -24,14 +25,35 @@ def model_entry(model: LoadedModel) -> dict[str, Any]:
     }
 
 
+def anthropic_entry(model: LoadedModel) -> dict[str, Any]:
+    """Return Anthropic's model object."""
+    return {
+        "type": "model",
+        "id": model.name,
+        "display_name": model.name,
+        "created_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(model.created)),
+        "lifecycle": "active",
+        "max_input_tokens": model.max_context,
+        "max_tokens": model.max_context,
+    }
+
+
 async def list_models(request: Request) -> Response:
     state = state_of(request)
     state.require_model()
-    entries = [model_entry(entry.model) for entry in state.models]
-    return json_response({"object": "list", "data": entries})
+    models = [entry.model for entry in state.models]
+    if not _is_anthropics(request):
+        return json_response({"object": "list", "data": list(map(model_entry, models))})
+    ends = {"first_id": models[0].name, "last_id": models[-1].name, "has_more": False}
+    return json_response({"data": list(map(anthropic_entry, models)), **ends})
 
 
 async def get_model(request: Request) -> Response:
     """Handle one model; its name may hold slashes, and ``default`` is an alias."""
     model = state_of(request).require_model(request.path_params["model"])
-    return json_response(model_entry(model))
+    return json_response(anthropic_entry(model) if _is_anthropics(request) else model_entry(model))
+
+
+def _is_anthropics(request: Request) -> bool:
+    """Whether a client of Anthropic's API asks: all of them send this header."""
+    return "anthropic-version" in request.headers
