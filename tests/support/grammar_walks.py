@@ -68,6 +68,9 @@ class WordTokenizer:
             data = data[len(self._pieces[token]) :]
         return ids
 
+    def encode_within(self, text: str, *, parse_special: bool = True) -> list[int]:
+        return self.encode(text, parse_special=parse_special)
+
     def text_of(self, ids: Sequence[int]) -> str:
         end = self.controls[END]
         return b"".join(self._pieces[i] for i in ids if i != end).decode(errors="replace")

@@ -24,6 +24,7 @@ from zse.options import LoadFields, load_options
 from zse.records import record
 from zse.settings import load_settings
 from zse.text.template import load_chat_template
+from zse.text.user_text import ControlTexts, Values, encode_pieces
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -252,8 +253,11 @@ class LLM:
             InvalidParameterError: That is no conversation.
             TemplateError: The file has no chat template, or it does not accept the messages.
         """
-        text = self._template.render(messages_of(messages), tools=list(tools) if tools else None)
-        return self.tokenizer.encode(text, add_special_tokens=False)
+        values = Values(messages_of(messages), list(tools) if tools else None, {})
+        pieces = self._control_texts.rendered(
+            values, lambda given: self._template.render(given.messages, tools=given.tools)
+        )
+        return encode_pieces(self.tokenizer, pieces)
 
     def logits(self, token_ids: Sequence[int]) -> LogitRows:
         """Return what the model says of each next token: row i is about token i + 1.
@@ -293,6 +297,10 @@ class LLM:
     @functools.cached_property
     def _template(self) -> ChatTemplate:
         return load_chat_template(self._model.reader)
+
+    @functools.cached_property
+    def _control_texts(self) -> ControlTexts:
+        return ControlTexts.of_model(self._template.source, self.tokenizer.facts.added)
 
     def _open(self, prompt: str | list[int], params: SamplingParams | None) -> _Stream:
         token_ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from zse.engine.admission import check_text
 from zse.errors import TemplateError
 from zse.records import record
+from zse.text.user_text import Values, encode_pieces
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from zse.serve.state import LoadedModel
-    from zse.text.dialect import AnswerReading, AnswerShape
+    from zse.text.dialect import AnswerReading, AnswerShape, Dialect
     from zse.text.grammar.spec import GrammarSpec
-    from zse.text.reasoning.controls import ThinkingControls
     from zse.text.template import ChatTemplate
 
 PromptEnd = Literal["answer", "continued", "closed"]
@@ -109,12 +109,12 @@ def plan_turn(conversation: Conversation, model: LoadedModel) -> TurnPlan:
         TemplateError: The model has no template, or it refuses the messages.
         ContextLengthError: The text is longer than any prompt may be.
     """
-    text = _render(conversation, model)
+    pieces = _render(conversation, model)
+    text = "".join(pieces)
     tools = conversation.tools if conversation.offers_tools else ()
     shape = model.dialect.shape(text, has_tools=bool(tools))
     return TurnPlan(
-        # The template wrote the special tokens itself.
-        prompt=model.tokenizer.encode(text, add_special_tokens=False),
+        prompt=encode_pieces(model.tokenizer, pieces),
         reading=shape.reading({tool.name: tool.parameters or {} for tool in tools}),
         parallel_calls=conversation.parallel_calls,
         form=_form(conversation, shape),
@@ -143,7 +143,8 @@ def _form(conversation: Conversation, shape: AnswerShape) -> GrammarSpec | None:
     return answer_grammar(shape, conversation.form, demand)
 
 
-def _render(conversation: Conversation, model: LoadedModel) -> str:
+def _render(conversation: Conversation, model: LoadedModel) -> list[str]:
+    """Return the prompt, cut where what users wrote must not become a control token."""
     if model.template is None:
         raise TemplateError(
             f"The model '{model.name}' has no chat template that can be used here. "
@@ -151,33 +152,39 @@ def _render(conversation: Conversation, model: LoadedModel) -> str:
             param="messages",
         )
     try:
-        text = _rendered(conversation, model.template, model.dialect.thinking)
+        pieces = _rendered(conversation, model.template, model.dialect)
     except TemplateError as error:
         error.param = error.param or "messages"
         raise
-    check_text(text, max_context=model.max_context, param="messages")
-    return text
+    check_text("".join(pieces), max_context=model.max_context, param="messages")
+    return pieces
 
 
-def _rendered(
-    conversation: Conversation, template: ChatTemplate, thinking: ThinkingControls
-) -> str:
+def _rendered(conversation: Conversation, template: ChatTemplate, dialect: Dialect) -> list[str]:
     tools = [tool.for_template() for tool in conversation.tools]
-    messages, mark = [thinking.history(message) for message in conversation.messages], ""
-    if conversation.end == "continued":
-        mark = secrets.token_hex(16)
-        last = messages[-1]
-        messages = [*messages[:-1], {**last, "content": f"{last['content']}{mark} "}]
-    text = template.render(
-        messages,
+    thinking = dialect.thinking
+    is_continued = conversation.end == "continued"
+    settings = thinking.variables(conversation.effort or "")
+
+    def render(values: Values) -> str:
+        messages, end = values.messages, secrets.token_hex(16) if is_continued else ""
+        if is_continued:
+            last = messages[-1]
+            messages = [*messages[:-1], {**last, "content": f"{last['content']}{end} "}]
+        text = template.render(
+            messages,
+            tools=values.tools,
+            add_generation_prompt=conversation.end == "answer",
+            **{**settings, **values.variables},
+        )
+        return _until(end, text) if is_continued else text
+
+    values = Values(
+        messages=[thinking.history(message) for message in conversation.messages],
         tools=tools if conversation.offers_tools else None,
-        add_generation_prompt=conversation.end == "answer",
-        **{
-            **thinking.variables(conversation.effort or ""),
-            **conversation.template_variables,
-        },
+        variables=conversation.template_variables,
     )
-    return _until(mark, text) if mark else text
+    return dialect.control_texts.rendered(values, render)
 
 
 def _until(mark: str, text: str) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from zse.records import record
 from zse.text.reasoning.controls import ThinkingControls, controls_of
 from zse.text.tools import call_format
+from zse.text.user_text import ControlTexts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Mapping
@@ -105,6 +106,8 @@ class Dialect:
     """Ids of the control tokens by their texts."""
     thinking: ThinkingControls = ThinkingControls()
     """How a request turns reasoning on and off."""
+    control_texts: ControlTexts = ControlTexts()
+    """What users cannot write."""
 
     @property
     def keeps_schemas(self) -> bool:
@@ -132,9 +135,7 @@ class Dialect:
     def _reasoning_after(self, prompt: str) -> ReasoningFormat | None:
         if self.reasoning == NONE:
             return None
-        from zse.text.reasoning.formats import FORMATS
-
-        found = FORMATS[self.reasoning]
+        found = _reasoning_format(self.reasoning)
         return None if found.is_closed_by(prompt) else found
 
 
@@ -149,17 +150,26 @@ def detect_dialect(
         calls: A form that is known already, none, or auto.
         reasoning: Likewise.
     """
+    added = tuple(added)
     controls = {token.text: token.token_id for token in added if token.special}
     if calls == AUTO:
         calls = _found(_CALL_SIGNS, template) or _found(_CALL_SIGNS, controls) or "llama3"
     if reasoning == AUTO:
         reasoning = "" if calls == "harmony" else _found(_REASONING_SIGNS, template)
+    own_texts = _reasoning_format(reasoning).texts if reasoning not in ("", NONE) else ()
     return Dialect(
         calls=calls,
         reasoning=reasoning or NONE,
         controls=controls,
         thinking=controls_of(template),
+        control_texts=ControlTexts.of_model(template, added, own_texts),
     )
+
+
+def _reasoning_format(name: str) -> ReasoningFormat:
+    from zse.text.reasoning.formats import FORMATS
+
+    return FORMATS[name]
 
 
 def _found(signs: Iterable[tuple[str, tuple[str, ...]]], place: Container[str]) -> str:

@@ -20,6 +20,8 @@ from zse.text.facts import BINARY_SECTION, TokenizerFacts, parse_object, unpack
 if TYPE_CHECKING:
     from zse.format.model_file import ModelFile
 
+_ANCHOR = "\n"
+"""No token joins it with what follows."""
 Sections = Callable[[str], bytes | None]
 
 
@@ -90,6 +92,19 @@ class Tokenizer:
         if add_special_tokens:
             return [*self.facts.prefix_ids, *ids, *self.facts.suffix_ids]
         return ids
+
+    def encode_within(self, text: str, *, parse_special: bool = True) -> list[int]:
+        """Encode what stands within a text: no space is put before it, nor tokens around it."""
+        if self.facts.kind == "byte_level":
+            return self.encode(text, add_special_tokens=False, parse_special=parse_special)
+        # Other kinds put a space before what they take for the start of a text.
+        anchor, ids = (
+            self.encode(each, add_special_tokens=False, parse_special=parse_special)
+            for each in (_ANCHOR, _ANCHOR + text)
+        )
+        if ids[: len(anchor)] == anchor:
+            return ids[len(anchor) :]
+        return self.encode(text, add_special_tokens=False, parse_special=parse_special)
 
     def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:
         """Decode ids; unknown ids are left out, bytes that are not UTF-8 become U+FFFD."""

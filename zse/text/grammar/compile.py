@@ -34,8 +34,6 @@ _LIMITS: dict[str, Any] = {
     "verbose_errors": False,  # which would print the whole grammar
 }
 _TRIED_TOKENS = 2
-_ANCHOR = "\n"
-"""No token joins it with what follows."""
 _MAX_ERROR = 500
 
 
@@ -131,21 +129,9 @@ class _Vocabulary:
         self.special_token_ids = sorted(i for i in tokenizer.special_ids if i < count)
         self.eos_token_id = end_token_id
 
-        self._is_plain = tokenizer.facts.kind == "byte_level"
-        self._anchor = [] if self._is_plain else self._encode(_ANCHOR)
-
     def __call__(self, text: str) -> list[int]:
         """Encode a piece of text that the grammar leaves no choice about."""
-        if self._is_plain:
-            return self._encode(text)
-        # Others put a space before what they take for the start of a text.
-        ids, length = self._encode(_ANCHOR + text), len(self._anchor)
-        if ids[:length] == self._anchor:
-            return ids[length:]
-        return self._encode(text)
-
-    def _encode(self, text: str) -> list[int]:
-        return self._tokenizer.encode(text, add_special_tokens=False, parse_special=False)
+        return self._tokenizer.encode_within(text, parse_special=False)
 
 
 def _vocabulary(tokenizer: Tokenizer, vocab_size: int, end_token_ids: tuple[int, ...]) -> Any:
