@@ -15,6 +15,7 @@ EVENT = TypeAdapter(ResponseStreamEvent)
 CALL = 'say:Well <tool_call>{"name": "weather", "arguments": {"city": "Paris"}}</tool_call>'
 TOOLS = [{"type": "function", "name": "weather", "parameters": {"type": "object"}, "strict": False}]
 UNSUPPORTED, MISSING = "unsupported_parameter", "missing_required_parameter"
+HI = [{"role": "user", "content": "say:Hi"}]
 CHANGES = frozenset({"id", "created_at", "completed_at", "status", "output", "usage"})
 
 
@@ -92,6 +93,11 @@ def test_a_call_is_an_item_and_its_result_goes_on(ask, state):
     assert "tool: say:sun" in prompt
     assert "user: " + CALL in prompt
     assert "system: be" not in prompt  # instructions are of one request
+
+
+def test_instructions_and_what_developers_say_first_are_one_system(ask, state):
+    ask([{"role": "developer", "content": "short"}, *HI], instructions="be")
+    assert state.model.engine.seen[-1][0] == "system: be\n\nshort\nuser: say:Hi"
 
 
 def test_an_answer_that_is_cut_is_incomplete(ask):
@@ -180,6 +186,8 @@ def test_tokens_are_counted_as_they_are_used(call, ask):
         ({"input": None}, "input", MISSING),
         ({"input": []}, "input", None),
         ({"input": 7}, "input", None),
+        ({"input": HI * 4097}, "input", None),
+        ({"tools": TOOLS * 129}, "tools", None),
         ({"temperature": 3}, "temperature", None),
         ({"top_logprobs": 99}, "top_logprobs", None),
         ({"max_output_tokens": 0}, "max_output_tokens", None),

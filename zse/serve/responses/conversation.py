@@ -7,36 +7,47 @@ from typing import TYPE_CHECKING
 
 from zse.serve.conversation import Conversation
 from zse.serve.http.errors import BadRequestError, MissingParameterError
+from zse.serve.responses.items import add_items
 from zse.serve.responses.tools import chosen_tools, offered_tools
+from zse.serve.transcript import Transcript
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from zse.serve.responses.items import Item
     from zse.serve.responses.protocol import InputTokensRequest, TextFormat
     from zse.serve.state import LoadedModel
-    from zse.serve.transcript import Message
     from zse.text.grammar.spec import GrammarSpec
 
 
-def conversation_of(body: InputTokensRequest, messages: Sequence[Message]) -> Conversation:
+def conversation_of(
+    body: InputTokensRequest, before: Sequence[Item], items: Sequence[Item], ignored: list[str]
+) -> Conversation:
     """Return what a request asks to be answered.
 
     Args:
         body: Its types and ranges are checked.
-        messages: What was said before, and what the request's items say.
+        before: What was said in the responses that it follows.
+        items: Its own.
+        ignored: Takes the names of fields of its items that nobody reads.
 
     Raises:
-        BadRequestError: The tools, the choice among them or the form have the wrong shape.
+        BadRequestError: An item, the tools, the choice among them or the form have the wrong shape.
         GrammarError: The form of the answer is damaged or too large.
     """
-    # They are of this request alone: what follows it brings its own.
-    instructions = [{"role": "system", "content": body.instructions}] if body.instructions else []
-    whole = [*instructions, *messages]
-    if not whole:
+    # Many templates know one system, at the beginning.
+    transcript = Transcript(joined_roles=("system", "assistant"))
+    if body.instructions:
+        # They are of this request alone: what follows it brings its own.
+        transcript.add("system", body.instructions)
+    add_items(transcript, before)
+    ignored.extend(add_items(transcript, items))
+    messages = transcript.messages()
+    if not messages:
         raise BadRequestError("'input' holds no items, expected 1 or more.", param="input")
     choice, tools = chosen_tools(body.tool_choice, offered_tools(body.tools))
     return Conversation(
-        messages=whole,
+        messages=messages,
         tools=tools,
         choice=choice,
         parallel_calls=body.parallel_tool_calls is not False,

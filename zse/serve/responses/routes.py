@@ -23,12 +23,11 @@ from zse.serve.openai.protocol import GenerationFields
 from zse.serve.openai.sampling import work_order
 from zse.serve.preparing import admit, in_turn, num_characters
 from zse.serve.responses.conversation import conversation_of, without_effect
-from zse.serve.responses.items import add_items, input_items, new_id
+from zse.serve.responses.items import input_items, new_id
 from zse.serve.responses.output import new_response
 from zse.serve.responses.protocol import read_count, read_response
 from zse.serve.responses.run import ResponseRun
 from zse.serve.responses.store import ResponseStore, StoredResponse
-from zse.serve.transcript import Transcript
 from zse.serve.turn import Turn
 
 if TYPE_CHECKING:
@@ -239,11 +238,9 @@ def _plan(
 
 
 def _plan_turn(body: InputTokensRequest, model: LoadedModel, said: _Said) -> TurnPlan:
-    transcript = Transcript()
-    add_items(transcript, said.before)
-    said.ignored.extend(add_items(transcript, said.items))
+    conversation = conversation_of(body, said.before, said.items, said.ignored)
     try:
-        return plan_turn(conversation_of(body, transcript.messages()), model)
+        return plan_turn(conversation, model)
     except ZSEError as error:
         error.param = "input" if error.param == "messages" else error.param
         raise
