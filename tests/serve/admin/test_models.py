@@ -281,3 +281,11 @@ CHAT = "/v1/chat/completions"
 
 def chat(text):
     return {"messages": [{"role": "user", "content": text}]}
+
+
+@pytest.mark.parametrize("field", ["quantization", "quant"])
+def test_the_scheme_has_two_spellings(call, field):
+    answer = call("POST", LOAD, json={"model": "tiny", "name": "t4", field: "int4"})
+    assert answer.json()["status"] == "loaded"
+    models = call("GET", "/api/models").json()["models"]
+    assert models[-1]["quantization"] == "int4"

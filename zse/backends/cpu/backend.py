@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import mmap
+from threading import get_ident
 from typing import TYPE_CHECKING
 
 import torch
@@ -50,6 +51,7 @@ class CPUBackend(CPUOperations):
             instructions=torch.backends.cpu.get_cpu_capability(),
             threads=torch.get_num_threads(),
         )
+        self._stepping_thread = 0
         self._spec = spec
         self._kv_heads = spec.attention.num_kv_heads
         self.block_size = options.cache.block_size
@@ -68,7 +70,18 @@ class CPUBackend(CPUOperations):
     # --- the pass ------------------------------------------------------------------------------
 
     def submit(self, batch: StepBatch, forward: Forward) -> FinishedStep:
+        self._claim_thread()
         return FinishedStep(answers=forward(self, self.begin(batch)))
+
+    def _claim_thread(self) -> None:
+        """Let the thread that steps compute with this model's threads.
+
+        torch gives each thread, at its first operation, as many as were asked for last, by
+        whichever model or conversion of the process that was.
+        """
+        if (thread := get_ident()) != self._stepping_thread:
+            self._stepping_thread = thread
+            torch.set_num_threads(self.device.threads)
 
     def begin(self, batch: StepBatch, cache: list[torch.Tensor] | None = None) -> Step:
         step = build_step(batch, self._cache if cache is None else cache, self._spec.vocab_size)
