@@ -1,4 +1,4 @@
-"""Writes docs/reference/*.md from the code: commands, settings, errors, routes, Python API.
+"""Writes docs/reference/*.md from the code: commands, settings, errors, Python API, routes, fields.
 
 scripts/reference.py           write
 scripts/reference.py --check   fail when a page is not what the code says
@@ -19,6 +19,7 @@ PAGES = ROOT / "docs" / "reference"
 sys.path.insert(0, str(ROOT))
 
 import zse  # noqa: E402
+from scripts.reference_api import api_page  # noqa: E402
 from scripts.reference_python import python_page  # noqa: E402
 from scripts.reference_routes import routes_page  # noqa: E402
 from zse import cli, errors, settings  # noqa: E402
@@ -109,6 +110,7 @@ PAGE_MAKERS = {
     "deploy.md": deploy_page,
     "routes.md": routes_page,
     "python.md": lambda: python_page(zse._LAZY),
+    "api.md": api_page,
 }
 
 

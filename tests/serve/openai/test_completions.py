@@ -75,6 +75,32 @@ def test_bad_words_never_come(real, loaded):
     assert bad not in told["tokens"]
 
 
+def test_an_answer_is_made_of_the_allowed_tokens_alone_to_its_limit(real, loaded):
+    allowed = [70, 71, 90]
+    body = {"max_tokens": 12, "temperature": 1, "logprobs": 0, "allowed_token_ids": allowed}
+    choice = real.complete("Hello", **body).json()["choices"][0]
+    texts = {loaded.tokenizer.token_text(token_id) for token_id in allowed}
+    assert set(choice["logprobs"]["tokens"]) <= texts
+    assert (len(choice["logprobs"]["tokens"]), choice["finish_reason"]) == (12, "length")
+    (end,) = loaded.tokenizer.eos_ids
+    body["logit_bias"] = {str(end): 100}
+    assert real.complete("Hello", **body).json()["choices"][0]["finish_reason"] == "length"
+    body["allowed_token_ids"] = [*allowed, end]
+    ended = real.complete("Hello", **body).json()["choices"][0]
+    assert (ended["text"], ended["finish_reason"]) == ("", "stop")
+
+
+@pytest.mark.parametrize("token_ids", [[], [262], [-1], [1] * 16385])
+def test_allowed_tokens_that_are_none_of_the_model_are_refused(real, token_ids, check_error):
+    response = real.complete("Hello", allowed_token_ids=token_ids)
+    check_error(response, 400, param="allowed_token_ids")
+
+
+def test_an_answer_cannot_have_a_form_beside_allowed_tokens(real, check_error):
+    response = real.complete("Hello", allowed_token_ids=[70], guided_choice=["a"])
+    check_error(response, 400, param="allowed_token_ids")
+
+
 def test_a_bad_word_of_several_tokens_is_refused_by_name(real, check_error):
     response = real.complete("Hello", bad_words=["a", "two words"])
     message = check_error(response, 400, param="bad_words", code="unsupported_parameter")

@@ -157,11 +157,11 @@ class MessagesRequest(CountTokensRequest, kw_only=True):
 
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}")
-_REFUSED: Refused = {
+REFUSED: Refused = {
     "container": ((), "Nothing is run here: offer tools, and run them yourself."),
     "mcp_servers": (([],), "Offer the servers' tools in 'tools', and call them yourself."),
 }
-_WITHOUT_EFFECT: WithoutEffect = {
+WITHOUT_EFFECT: WithoutEffect = {
     "service_tier": ("auto", "standard_only"),
     "inference_geo": (),
     "speed": ("standard",),
@@ -176,7 +176,7 @@ def read_messages(mapping: dict[str, Any]) -> tuple[MessagesRequest, tuple[str, 
         BadRequestError: A field has the wrong type, shape or range; ``param`` names it.
     """
     body, ignored = read_fields(
-        mapping, MessagesRequest, refused=_REFUSED, without_effect=_WITHOUT_EFFECT
+        mapping, MessagesRequest, refused=REFUSED, without_effect=WITHOUT_EFFECT
     )
     _check(body)
     if body.max_tokens < 1:
@@ -193,7 +193,7 @@ def read_messages(mapping: dict[str, Any]) -> tuple[MessagesRequest, tuple[str, 
 def read_count(mapping: dict[str, Any]) -> tuple[CountTokensRequest, tuple[str, ...]]:
     """As ``read_messages``, for what is only counted: fields of the former are ignored."""
     body, ignored = read_fields(
-        mapping, CountTokensRequest, refused=_REFUSED, without_effect=_WITHOUT_EFFECT
+        mapping, CountTokensRequest, refused=REFUSED, without_effect=WITHOUT_EFFECT
     )
     _check(body)
     return body, ignored

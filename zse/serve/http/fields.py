@@ -2,7 +2,7 @@
 
 In three steps: fields that change the answer in ways this server cannot are refused when they hold
 anything but what asks for nothing; the rest is converted to the struct; what the struct does not
-have is reported back, wherever it stood, never dropped in silence.
+have is refused or reported back, wherever it stood, never dropped in silence.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 Refused: TypeAlias = "Mapping[str, tuple[tuple[object, ...], str]]"
-"""Known fields that are not done here: name -> (values that ask for nothing, what to do).
+"""Known fields that are not done here: path -> (values that ask for nothing, what to do).
 
-All other values are refused."""
+All other values are refused. A path is a name, or leads to one: ``messages[].prefix``."""
 WithoutEffect: TypeAlias = "Mapping[str, tuple[object, ...]]"
-"""Known fields that change no answer: name -> values that need not be reported either."""
+"""Known fields that change no answer: path -> values that need not be reported either."""
 _SCALARS = frozenset({int, str, float, bool, type(None)})
 Body = TypeVar("Body", bound=msgspec.Struct)
 
@@ -39,18 +39,23 @@ def read_fields(
         UnsupportedParameterError: A known field asks for something this server does not do.
         BadRequestError: A field has the wrong type or shape; ``param`` names it.
     """
-    known = set(kind.__struct_encode_fields__)
-    asks_nothing = set()
-    for name in mapping.keys() - known:
-        rule = refused.get(name)
-        values = rule[0] if rule else without_effect.get(name)
-        if values is not None and (mapping[name] is None or mapping[name] in values):
-            asks_nothing.add(name)
-        elif rule:
-            raise UnsupportedParameterError(name, rule[1])
+    for name in mapping.keys() - set(kind.__struct_encode_fields__):
+        # Before the struct, which may miss what somebody has put into another field.
+        _refuse(name, mapping[name], refused)
     body = convert(mapping, kind)
-    found = dict.fromkeys(unread_fields(mapping, body))
-    return body, tuple(name for name in found if name not in asks_nothing)
+    ignored: dict[str, None] = {}
+    for path, value in unread_fields(mapping, body):
+        if path in refused:
+            _refuse(path, value, refused)
+        elif value not in without_effect.get(path, ()):
+            ignored[path] = None
+    return body, tuple(ignored)
+
+
+def _refuse(path: str, value: object, refused: Refused) -> None:
+    rule = refused.get(path)
+    if rule is not None and value is not None and value not in rule[0]:
+        raise UnsupportedParameterError(path, rule[1])
 
 
 def convert(value: Any, kind: type[Body], *, where: str = "") -> Body:
@@ -65,8 +70,8 @@ def convert(value: Any, kind: type[Body], *, where: str = "") -> Body:
         raise _bad_field(str(error), where) from None
 
 
-def unread_fields(value: Any, read: Any, where: str = "") -> Iterator[str]:
-    """Yield the paths of the fields of a parsed value that its struct does not have.
+def unread_fields(value: Any, read: Any, where: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the paths and values of the fields of a parsed value that its struct does not have.
 
     Fields that are null, and what lies inside mappings that the struct takes as they are, count as
     read.
@@ -78,7 +83,7 @@ def unread_fields(value: Any, read: Any, where: str = "") -> Iterator[str]:
             if key in names:
                 yield from unread_fields(inner, getattr(read, names[key]), prefix + key)
             elif inner is not None and key != read.__struct_config__.tag_field:
-                yield prefix + key
+                yield prefix + key, inner
     elif isinstance(read, list):
         for inner, one in zip(value, read, strict=True):
             if type(one) in _SCALARS:  # hundreds of thousands of them may be token ids

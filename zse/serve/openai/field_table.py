@@ -62,7 +62,6 @@ SHARED_REFUSED: Refused = {
     "n_predict": ((), "Use 'max_tokens'."),
     "max_new_tokens": ((), "Use 'max_tokens'."),
     "t_max_predict_ms": ((0,), "Use 'max_tokens', or close the connection."),
-    "allowed_token_ids": ((), "Use 'logit_bias'."),
     "stop_regex": (([],), "Use 'stop'."),
     # Answers
     "skip_special_tokens": ((True,), "Special tokens are never part of a text."),
@@ -93,6 +92,9 @@ CHAT_REFUSED: Refused = {
     **SHARED_REFUSED,
     "functions": (([],), "Use 'tools'."),
     "function_call": (("none", "auto"), "Use 'tool_choice'."),
+    "messages[].audio": ((), "Only text is read."),
+    "messages[].prefix": ((False,), "Use 'continue_final_message'."),
+    "messages[].partial": ((False,), "Use 'continue_final_message'."),
     "audio": ((), _TEXT_ONLY),
     "modalities": ((["text"],), "Only text is generated: send ['text']."),
     "web_search_options": ((), "Search yourself, or offer a tool that does."),
@@ -118,6 +120,7 @@ COMPLETION_REFUSED: Refused = {
 
 WITHOUT_EFFECT: WithoutEffect = {
     # OpenAI's services
+    "stream_options.include_obfuscation": (False,),
     "store": (False,),
     "service_tier": ("auto", "default"),
     "verbosity": ("medium",),

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from zse.serve.openai.protocol import GenerationFields
 
 
-class JSONSchemaFormat(msgspec.Struct, kw_only=True):
+class JSONSchemaFormat(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """``response_format.json_schema``."""
 
     name: str

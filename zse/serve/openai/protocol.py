@@ -106,8 +106,6 @@ class StreamOptions(msgspec.Struct, kw_only=True):
     """What a stream carries besides the text."""
 
     include_usage: bool | None = None
-    include_obfuscation: bool | None = None
-    """Never done: a server that fills chunks up does so against those who see their lengths."""
     continuous_usage_stats: bool | None = None
     """Every chunk says what has been used so far."""
 
@@ -136,6 +134,7 @@ class GenerationFields(msgspec.Struct, kw_only=True):
     ignore_eos: bool | None = None
     stop_token_ids: list[int] | None = None
     bad_words: list[str] | None = None
+    allowed_token_ids: list[int] | None = None
     prompt_logprobs: int | None = None
     priority: int | None = None
     cache_salt: str | None = None

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 MAX_SALT_CHARACTERS = 128
 MAX_BAD_WORDS = 64
+MAX_ALLOWED_TOKENS = 16384
 
 
 class Asked(Protocol):
@@ -99,6 +100,8 @@ def work_order(
     except ContextLengthError as error:
         error.param = prompt_param
         raise
+    if body.allowed_token_ids is not None:
+        form = _form_of_tokens(body.allowed_token_ids, model.vocab_size, form)
     params = _params(body, model, max_tokens=most or 1, logprobs=logprobs)
     for prompt in prompts:
         model.engine.check(prompt, params, query)
@@ -172,8 +175,11 @@ def _params(body: GenerationFields, model: LoadedModel, **resolved: int | None) 
         # OpenAI accepts 0 and means "only the likeliest token".
         values.update(top_p=1.0, temperature=0.0)
     values["logit_bias"] = _token_biases(body.logit_bias or {}, model.vocab_size)
-    if body.bad_words:
-        values["banned_token_ids"] = _banned(body.bad_words, model.tokenizer)
+    banned = _banned(body.bad_words or (), model.tokenizer)
+    if (allowed := body.allowed_token_ids) is not None:
+        # An answer of some tokens goes on until its limit, unless its end is one of them.
+        banned += tuple(set(model.tokenizer.eos_ids).difference(allowed))
+    values["banned_token_ids"] = banned
     return SamplingParams(**{**values, **resolved})
 
 
@@ -190,6 +196,30 @@ def _token_biases(biases: Mapping[str, float], vocab_size: int) -> dict[int, flo
             )
         result[token_id] = value
     return result
+
+
+def _form_of_tokens(
+    token_ids: Sequence[int], vocab_size: int, other: GrammarSpec | None
+) -> GrammarSpec:
+    """Return the form of answers made of some tokens alone; they can have no other form beside."""
+    if other is not None:
+        raise BadRequestError(
+            f"'allowed_token_ids' and '{other.param}' both ask for a form; one answer has one.",
+            param="allowed_token_ids",
+        )
+    count = len(token_ids)
+    if (
+        not 0 < count <= MAX_ALLOWED_TOKENS
+        or not 0 <= min(token_ids) <= max(token_ids) < vocab_size
+    ):
+        raise BadRequestError(
+            f"'allowed_token_ids' holds {count} token ids, expected 1 to {MAX_ALLOWED_TOKENS}, "
+            f"each from 0 to {vocab_size - 1}.",
+            param="allowed_token_ids",
+        )
+    from zse.text.grammar.spec import only_tokens  # with what only answers in a form need
+
+    return only_tokens(token_ids)
 
 
 def _banned(words: Sequence[str], tokenizer: Tokenizer) -> tuple[int, ...]:

@@ -46,7 +46,7 @@ class DetokenizeRequest(msgspec.Struct, kw_only=True):
     model: str | None = None
 
 
-_REFUSED = {name: SHARED_REFUSED[name] for name in ("chat_template", "mm_processor_kwargs")}
+REFUSED = {name: SHARED_REFUSED[name] for name in ("chat_template", "mm_processor_kwargs")}
 
 Body = TypeVar("Body", TokenizeRequest, DetokenizeRequest)
 
@@ -72,7 +72,7 @@ async def tokenize(request: Request) -> Response:
 
 
 def _read(mapping: dict[str, Any], kind: type[Body]) -> tuple[Body, tuple[str, ...]]:
-    return read_fields(mapping, kind, refused=_REFUSED, without_effect=WITHOUT_EFFECT)
+    return read_fields(mapping, kind, refused=REFUSED, without_effect=WITHOUT_EFFECT)
 
 
 def _check_tokenize(body: TokenizeRequest, model: LoadedModel) -> None:

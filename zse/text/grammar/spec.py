@@ -14,7 +14,7 @@ from zse.errors import InvalidParameterError
 from zse.records import record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
 GrammarKind: TypeAlias = Literal["json_schema", "regex", "lark"]
 """How ``GrammarSpec.source`` is to be read."""
@@ -133,6 +133,12 @@ def choice(texts: Sequence[str]) -> GrammarSpec:
     if not all(texts):
         raise GrammarError("a choice is an empty text")
     return GrammarSpec(kind="lark", source="start: " + alternatives(texts))
+
+
+def only_tokens(token_ids: Collection[int]) -> GrammarSpec:
+    """Return the form of answers that are made of some tokens alone, whatever text they come to."""
+    numbers = ",".join(map(str, sorted(set(token_ids))))
+    return GrammarSpec(kind="lark", source=f"start: allowed+\nallowed: <[{numbers}]>")
 
 
 def context_free(source: str) -> GrammarSpec:
