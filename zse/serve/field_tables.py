@@ -80,12 +80,17 @@ def rows_of(kind: type[msgspec.Struct]) -> Iterator[FieldRow]:
     table = TABLES[kind]
     yield from _struct_rows(msgspec.inspect.type_info(kind), "", ())
     for path, (asks_nothing, advice) in table.refused.items():
-        yield FieldRow(path=path, verdict="refused", asks_nothing=asks_nothing, advice=advice)
-    known = {path for path in table.refused if "." not in path}
+        if _may_stand_in(kind, path):
+            yield FieldRow(path=path, verdict="refused", asks_nothing=asks_nothing, advice=advice)
     for path, asks_nothing in table.without_effect.items():
-        first = path.partition(".")[0].removesuffix("[]")
-        if path not in known and ("." not in path or first in kind.__struct_encode_fields__):
+        if _may_stand_in(kind, path) and path not in table.refused:
             yield FieldRow(path=path, verdict="without effect", asks_nothing=asks_nothing)
+
+
+def _may_stand_in(kind: type[msgspec.Struct], path: str) -> bool:
+    """Whether a body has the object that a path leads into."""
+    first, dot, _ = path.partition(".")
+    return not dot or first.removesuffix("[]") in kind.__struct_encode_fields__
 
 
 def _struct_rows(info: Any, where: str, tags: tuple[tuple[str, str], ...]) -> Iterator[FieldRow]:

@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from zse.serve.http.requests import state_of
-from zse.serve.http.streaming import race
-from zse.serve.text_workers import SHORT_CHARACTERS, TextWorkers
+from zse.serve.text_workers import TextWorkers
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -23,6 +23,7 @@ Refused: TypeAlias = "Mapping[str, tuple[tuple[object, ...], str]]"
 All other values are refused. A path is a name, or leads to one: ``messages[].prefix``."""
 WithoutEffect: TypeAlias = "Mapping[str, tuple[object, ...]]"
 """Known fields that change no answer: path -> values that need not be reported either."""
+_INDEX = re.compile(r"\[\d+\]")
 _SCALARS = frozenset({int, str, float, bool, type(None)})
 Body = TypeVar("Body", bound=msgspec.Struct)
 
@@ -44,18 +45,19 @@ def read_fields(
         _refuse(name, mapping[name], refused)
     body = convert(mapping, kind)
     ignored: dict[str, None] = {}
-    for path, value in unread_fields(mapping, body):
+    for place, value in unread_fields(mapping, body):
+        path = _INDEX.sub("[]", place)
         if path in refused:
-            _refuse(path, value, refused)
+            _refuse(path, value, refused, place)
         elif value not in without_effect.get(path, ()):
             ignored[path] = None
     return body, tuple(ignored)
 
 
-def _refuse(path: str, value: object, refused: Refused) -> None:
+def _refuse(path: str, value: object, refused: Refused, place: str = "") -> None:
     rule = refused.get(path)
     if rule is not None and value is not None and value not in rule[0]:
-        raise UnsupportedParameterError(path, rule[1])
+        raise UnsupportedParameterError(place or path, rule[1])
 
 
 def convert(value: Any, kind: type[Body], *, where: str = "") -> Body:
@@ -73,7 +75,7 @@ def convert(value: Any, kind: type[Body], *, where: str = "") -> Body:
 def unread_fields(value: Any, read: Any, where: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the paths and values of the fields of a parsed value that its struct does not have.
 
-    Fields that are null, and what lies inside mappings that the struct takes as they are, count as
+    A path has indexes: ``tools[0].more``. Fields that are null, and what lies inside mappings that the struct takes as they are, count as
     read.
     """
     if isinstance(read, msgspec.Struct):
@@ -85,10 +87,10 @@ def unread_fields(value: Any, read: Any, where: str = "") -> Iterator[tuple[str,
             elif inner is not None and key != read.__struct_config__.tag_field:
                 yield prefix + key, inner
     elif isinstance(read, list):
-        for inner, one in zip(value, read, strict=True):
+        for index, (inner, one) in enumerate(zip(value, read, strict=True)):
             if type(one) in _SCALARS:  # hundreds of thousands of them may be token ids
                 continue
-            yield from unread_fields(inner, one, f"{where}[]")
+            yield from unread_fields(inner, one, f"{where}[{index}]")
 
 
 def check_range(param: str, value: float | None, low: float, high: float) -> None:

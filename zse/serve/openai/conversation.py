@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from zse.engine.request import MAX_TOP_LOGPROBS
 from zse.serve.conversation import Conversation, PromptEnd
-from zse.serve.http.errors import BadRequestError, MissingParameterError, UnsupportedParameterError
+from zse.serve.http.errors import BadRequestError, MissingParameterError
 from zse.serve.http.fields import check_range
 from zse.serve.openai.protocol import MAX_MESSAGES, ChatRequest, Message
 from zse.serve.openai.sampling import form_asked_by
@@ -23,11 +23,6 @@ _RESERVED = frozenset(
     | {"documents", "self"}
 )
 
-_REFUSED = {
-    "function_call": "Use 'tool_calls'.",
-    "audio": "Only text is read: send what was said as 'content'.",
-}
-"""Fields of messages that are known and not done here."""
 _OF_ASSISTANT = ("tool_calls", "refusal", "reasoning_content", "reasoning")
 
 
@@ -149,9 +144,6 @@ def _template_message(message: Message, index: int) -> dict[str, Any]:
 
 
 def _check_fields(message: Message, where: str) -> None:
-    for name, advice in _REFUSED.items():
-        if getattr(message, name) is not None:
-            raise UnsupportedParameterError(f"{where}.{name}", advice)
     for name in _OF_ASSISTANT:
         if getattr(message, name) and message.role != "assistant":
             raise BadRequestError(

@@ -54,8 +54,6 @@ class Message(msgspec.Struct, kw_only=True):
     reasoning_content: str | None = None
     reasoning: str | None = None
     """Another name for it."""
-    function_call: dict[str, Any] | None = None
-    audio: dict[str, Any] | None = None
 
 
 class FunctionDefinition(msgspec.Struct, kw_only=True):

@@ -14,7 +14,7 @@ from zse.serve.http.fields import read_fields
 from zse.serve.http.json_body import with_body
 from zse.serve.http.requests import ignored_header, json_response, read_body, state_of
 from zse.serve.openai.conversation import check_chat, conversation_of
-from zse.serve.openai.field_table import SHARED_REFUSED, WITHOUT_EFFECT
+from zse.serve.openai.field_table import CHAT_REFUSED, WITHOUT_EFFECT
 from zse.serve.openai.protocol import ChatRequest, Message, Tool
 from zse.serve.preparing import admit, in_turn, num_characters
 
@@ -46,7 +46,13 @@ class DetokenizeRequest(msgspec.Struct, kw_only=True):
     model: str | None = None
 
 
-REFUSED = {name: SHARED_REFUSED[name] for name in ("chat_template", "mm_processor_kwargs")}
+_AS_IN_CHATS = ("chat_template", "mm_processor_kwargs", "documents")
+REFUSED = {
+    path: rule
+    for path, rule in CHAT_REFUSED.items()
+    if path in _AS_IN_CHATS or path.startswith("messages[]")
+}
+"""Known fields that are not done here, as in ``zse.serve.http.fields``."""
 
 Body = TypeVar("Body", TokenizeRequest, DetokenizeRequest)
 
