@@ -19,7 +19,7 @@ BODIES = {
     "TokenizeRequest": {"messages": CHAT},
     "DetokenizeRequest": {"tokens": [1]},
     "MessagesRequest": {"messages": CHAT, "max_tokens": 1, "model": "default"},
-    "CountRequest": {"messages": CHAT, "model": "default"},
+    "CountTokensRequest": {"messages": CHAT, "model": "default"},
 }
 """The least that each route answers."""
 ROUTES = {route.path: route.body() for route in HOT_ROUTES if route.method == "POST" and route.body}

@@ -75,8 +75,8 @@ def convert(value: Any, kind: type[Body], *, where: str = "") -> Body:
 def unread_fields(value: Any, read: Any, where: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the paths and values of the fields of a parsed value that its struct does not have.
 
-    A path has indexes: ``tools[0].more``. Fields that are null, and what lies inside mappings that the struct takes as they are, count as
-    read.
+    A path has indexes: ``tools[0].more``. Fields that are null, and what lies inside mappings that
+    the struct takes as they are, count as read.
     """
     if isinstance(read, msgspec.Struct):
         names = dict(zip(read.__struct_encode_fields__, read.__struct_fields__, strict=True))
