@@ -19,6 +19,8 @@ BODIES = {
     "TokenizeRequest": {"messages": CHAT},
     "DetokenizeRequest": {"tokens": [1]},
     "MessagesRequest": {"messages": CHAT, "max_tokens": 1, "model": "default"},
+    "ResponsesRequest": {"input": "Hi", "max_output_tokens": 16},
+    "InputTokensRequest": {"input": "Hi"},
     "CountTokensRequest": {"messages": CHAT, "model": "default"},
 }
 """The least that each route answers."""

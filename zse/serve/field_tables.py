@@ -14,6 +14,7 @@ from zse.records import record
 from zse.serve.anthropic import protocol as anthropic
 from zse.serve.openai import protocol, tokens
 from zse.serve.openai.field_table import WITHOUT_EFFECT
+from zse.serve.responses import protocol as responses
 from zse.serve.vectors import protocol as vectors
 
 if TYPE_CHECKING:
@@ -45,15 +46,15 @@ def _tables_of(
     }
 
 
-_COUNTED = dict.fromkeys((tokens.TokenizeRequest, tokens.DetokenizeRequest), tokens.REFUSED)
-_ANTHROPIC = dict.fromkeys(
-    (anthropic.MessagesRequest, anthropic.CountTokensRequest), anthropic.REFUSED
-)
+_TOKENS = (tokens.TokenizeRequest, tokens.DetokenizeRequest)
+_MESSAGES = (anthropic.MessagesRequest, anthropic.CountTokensRequest)
+_RESPONSES = (responses.ResponsesRequest, responses.InputTokensRequest)
 TABLES = {
     **_tables_of(protocol.REFUSED, WITHOUT_EFFECT),
     **_tables_of(vectors.REFUSED, WITHOUT_EFFECT),
-    **_tables_of(_COUNTED, WITHOUT_EFFECT),
-    **_tables_of(_ANTHROPIC, anthropic.WITHOUT_EFFECT),
+    **_tables_of(dict.fromkeys(_TOKENS, tokens.REFUSED), WITHOUT_EFFECT),
+    **_tables_of(dict.fromkeys(_MESSAGES, anthropic.REFUSED), anthropic.WITHOUT_EFFECT),
+    **_tables_of(dict.fromkeys(_RESPONSES, responses.REFUSED), responses.WITHOUT_EFFECT),
 }
 """By the struct that a body is read into."""
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from zse.serve.http.requests import state_of
-from zse.serve.text_workers import TextWorkers
+from zse.serve.http.streaming import race
+from zse.serve.text_workers import SHORT_CHARACTERS, TextWorkers
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -99,12 +99,13 @@ class ResponsesRequest(InputTokensRequest, kw_only=True):
 
 
 _OWN_STATE = "Send the items themselves, or 'previous_response_id'."
-_REFUSED: Refused = {
+REFUSED: Refused = {
     "conversation": ((), _OWN_STATE),
     "prompt": ((), "Send the text of the prompt in 'instructions' and 'input'."),
     "moderation": ((), "Nothing is moderated here."),
 }
-_WITHOUT_EFFECT: WithoutEffect = {
+WITHOUT_EFFECT: WithoutEffect = {
+    "stream_options.include_obfuscation": (False,),
     "service_tier": ("auto", "default"),
     "prompt_cache_retention": ("in_memory",),
     "prompt_cache_options": (),
@@ -151,7 +152,7 @@ def _read(mapping: dict[str, Any], kind: type[Body]) -> tuple[Body, tuple[str, .
             param="truncation",
             code="unsupported_parameter",
         )
-    body, ignored = read_fields(mapping, kind, refused=_REFUSED, without_effect=_WITHOUT_EFFECT)
+    body, ignored = read_fields(mapping, kind, refused=REFUSED, without_effect=WITHOUT_EFFECT)
     if body.input is None and body.previous_response_id is None:
         raise MissingParameterError("input")
     for name, values, most in (
