@@ -61,6 +61,8 @@ def test_each_model_of_a_process_computes_with_its_own_threads(monkeypatch) -> N
 
     for name in ("one", "two", "one"):
         ask(name)
+    for name in ("one", "two", "one"):  # and in one thread
+        models[name].generate("Hello", params)
     for model in models.values():
         model.close()
     assert set(seen["one"]) == {1}

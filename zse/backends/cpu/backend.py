@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import mmap
-from threading import get_ident
 from typing import TYPE_CHECKING
 
 import torch
@@ -51,7 +50,6 @@ class CPUBackend(CPUOperations):
             instructions=torch.backends.cpu.get_cpu_capability(),
             threads=torch.get_num_threads(),
         )
-        self._stepping_thread = 0
         self._spec = spec
         self._kv_heads = spec.attention.num_kv_heads
         self.block_size = options.cache.block_size
@@ -74,13 +72,12 @@ class CPUBackend(CPUOperations):
         return FinishedStep(answers=forward(self, self.begin(batch)))
 
     def _claim_thread(self) -> None:
-        """Let the thread that steps compute with this model's threads.
+        """Let the calling thread compute with this model's threads.
 
         torch gives each thread, at its first operation, as many as were asked for last, by
         whichever model or conversion of the process that was.
         """
-        if (thread := get_ident()) != self._stepping_thread:
-            self._stepping_thread = thread
+        if torch.get_num_threads() != self.device.threads:
             torch.set_num_threads(self.device.threads)
 
     def begin(self, batch: StepBatch, cache: list[torch.Tensor] | None = None) -> Step:
