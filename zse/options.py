@@ -499,6 +499,14 @@ class ServeOptions(_Checked):
         unit="seconds",
         unset="no end",
     )
+    leave_seconds: float = described(
+        0.0,
+        "How long SIGTERM, with readiness off, goes on answering new requests",
+        unit="seconds",
+    )
+    handover: str = described(
+        "", "Unix socket at which a server hands its port to the next one that is started with it"
+    )
     drain_seconds: float = described(
         30.0, "How long SIGTERM waits for work in flight", unit="seconds", most=_INFINITE
     )

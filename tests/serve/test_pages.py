@@ -6,6 +6,8 @@ import html.parser
 
 import pytest
 
+from zse.serve.leaving import Presence
+
 HTML = {"accept": "text/html,application/xhtml+xml"}
 
 
@@ -76,7 +78,7 @@ def test_home_answers_while_loading_and_while_draining(loading, state):
     response = loading("GET", "/", headers=HTML)
     assert "Not ready: loading weights." in Page(response).text
     assert "http-equiv" in response.text
-    state.draining = True
+    state.presence = Presence.CLOSED
     assert loading("GET", "/").json()["status"] == "draining"
 
 

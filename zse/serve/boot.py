@@ -24,6 +24,7 @@ from zse.serve.access.opening import open_access
 from zse.serve.audit.log import AuditLog
 from zse.serve.audit.opening import files_for_server
 from zse.serve.http.rules import rules_of
+from zse.serve.leaving import END_SECONDS, Departure
 from zse.serve.sockets import is_loopback, url_of
 from zse.serve.state import AppState
 from zse.serve.telemetry.logs import configure_logging
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     import uvicorn
 
     from zse.options import ServeOptions, TelemetryOptions
+    from zse.serve.handover import Predecessor
     from zse.serve.http.rules import HTTPRules
     from zse.serve.ledger import Ledger
     from zse.serve.state import LoadedModel
@@ -43,8 +45,7 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("zse.serve")
 
-END_SECONDS = 5.0
-"""After the drain: for error events to be written and connections to close."""
+LOOK_SECONDS = 0.01
 WATCH_SECONDS = 0.5
 """How often the engine is asked whether it still runs."""
 WARM_SECONDS = 1.0
@@ -56,8 +57,12 @@ def serve(
     settings: Settings,
     load: Callable[[AppState], LoadedModel],
     ledger: Ledger,
+    predecessor: Predecessor | None = None,
 ) -> int:
-    """Serve on a listening socket until a signal; return the exit code. A thread calls ``load``."""
+    """Serve on a listening socket until a signal; return the exit code. A thread calls ``load``.
+
+    Where a predecessor still serves it, it is relieved when the model is ready.
+    """
     options = settings.serve
     handler = configure_logging(options.log_level, options.log_format)
     port = listener.getsockname()[1]
@@ -83,7 +88,7 @@ def serve(
     state.tracing = tracing
     if (follow := getattr(handler, "follow", None)) is not None:  # a terminal
         follow(state)
-    process = ServerProcess(state, settings, url=place["url"])
+    process = ServerProcess(state, settings, url=place["url"], predecessor=predecessor)
     process.start_loading(load)
     with ledger.phase("web"):  # beside the loader, whose file reads leave the interpreter free
         server = _make_server(state, rules)
@@ -129,8 +134,16 @@ def _make_server(state: AppState, rules: HTTPRules) -> uvicorn.Server:
 class ServerProcess:
     """The process from its first answer to its exit code."""
 
-    def __init__(self, state: AppState, settings: Settings, *, url: str) -> None:
+    def __init__(
+        self,
+        state: AppState,
+        settings: Settings,
+        *,
+        url: str,
+        predecessor: Predecessor | None = None,
+    ) -> None:
         self._url = url
+        self._predecessor = predecessor
         self._server: uvicorn.Server | None = None
         self._state = state
         self._settings = settings
@@ -191,10 +204,55 @@ class ServerProcess:
             loop.add_signal_handler(number, self._on_signal, number)
         self._state.ledger.mark("answering")
         beside = [asyncio.create_task(self._watch_engine()), asyncio.create_task(self._warm())]
-        await server.serve(sockets=[listener])
+        await self._accept(server, listener)
         await self._state.access.close()
         for task in beside:
             task.cancel()
+
+    async def _accept(self, server: uvicorn.Server, listener: socket.socket) -> None:
+        """Accept connections until the end: from now on, or once a predecessor can be relieved."""
+        if self._predecessor is not None:
+            while not self._state.is_ready:
+                if server.should_exit or self._drainer is not None:
+                    return
+                await asyncio.sleep(LOOK_SECONDS)
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        path = self._settings.serve.handover
+        if path:
+            await self._offer(path, server, listener, serving)
+        await serving
+
+    async def _offer(
+        self,
+        path: str,
+        server: uvicorn.Server,
+        listener: socket.socket,
+        serving: asyncio.Task[None],
+    ) -> None:
+        """Relieve the predecessor, and offer the socket to a successor while this one serves."""
+        from zse.serve.handover import Offer
+
+        while not (server.started or serving.done()):
+            await asyncio.sleep(LOOK_SECONDS)
+        if self._predecessor is not None:
+            self._predecessor.relieve()
+        offer = Offer(path, listener, on_relieved=self._on_relieved)
+        offer.open()
+        try:
+            await asyncio.shield(serving)
+        finally:
+            offer.close()
+
+    def _on_relieved(self) -> None:
+        if self._drainer is not None:
+            return
+        LOG.info("relieved", extra={"in_flight": self._state.in_flight})
+        seconds = self._settings.serve.drain_seconds
+        self._drainer = asyncio.create_task(self._departure().hand_over(drain_seconds=seconds))
+
+    def _departure(self) -> Departure:
+        assert self._server is not None
+        return Departure(self._state, self._server)
 
     async def _warm(self) -> None:
         """Import the metrics' library once the first answer is likely to be out."""
@@ -215,7 +273,7 @@ class ServerProcess:
             failure,
             extra={"exit_code": self._exit_code, "hint": getattr(failure, "hint", "")},
         )
-        await self._drain(END_SECONDS)
+        await self._departure().drain(leave_seconds=0, drain_seconds=END_SECONDS)
 
     def _on_signal(self, number: signal.Signals) -> None:
         if self._drainer is not None:
@@ -223,25 +281,12 @@ class ServerProcess:
             self._state.terminate.set()
             return
         LOG.info("draining", extra={"signal": number.name, "in_flight": self._state.in_flight})
-        self._drainer = asyncio.create_task(self._drain(self._settings.serve.drain_seconds))
-
-    async def _drain(self, patience_seconds: float) -> None:
-        """Take nothing new, let work in flight end, then end what is left."""
-        state = self._state
-        state.draining = True
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(patience_seconds):
-                while state.is_busy and not state.terminate.is_set():
-                    await asyncio.sleep(0.02)
-        if state.is_busy:
-            LOG.warning("drain ran out of time", extra={"in_flight": state.in_flight})
-        state.terminate.set()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(END_SECONDS):
-                while state.is_busy:
-                    await asyncio.sleep(0.02)
-        if self._server is not None:
-            self._server.should_exit = True
+        options = self._settings.serve
+        self._drainer = asyncio.create_task(
+            self._departure().drain(
+                leave_seconds=options.leave_seconds, drain_seconds=options.drain_seconds
+            )
+        )
 
 
 def _has_stragglers() -> bool:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from starlette.responses import Response
 
-from zse.errors import EngineError
+from zse.errors import EngineError, ShuttingDownError
 from zse.serve.http.requests import json_response, state_of
 from zse.serve.telemetry.metrics import CONTENT_TYPE
 
@@ -40,7 +40,9 @@ async def ready(request: Request) -> Response:
     """Say whether requests are taken, and where the start is if not."""
     state = state_of(request)
     _refuse_crashed(state)
-    state.require_model()  # its refusal is the answer while loading or draining
+    if state.is_leaving:
+        raise ShuttingDownError("The server is shutting down; send requests to another.")
+    state.require_model()  # its refusal is the answer while loading
     return json_response({"status": "ready", "phases": state.ledger.to_json()})
 
 
@@ -54,7 +56,7 @@ async def ping(request: Request) -> Response:
     """Answer the load balancers of RunPod and SageMaker."""
     state = state_of(request)
     _refuse_crashed(state)
-    is_loading = state.model is None and not state.draining
+    is_loading = state.model is None and not state.is_leaving
     if is_loading and state.options.loading_ping_status == NO_CONTENT:
         return Response(status_code=NO_CONTENT)
     return Response(status_code=200) if state.is_ready else await ready(request)

@@ -99,7 +99,7 @@ def _home_body(state: AppState) -> str:
 
 
 def _status(state: AppState) -> str:
-    if state.model is None or state.draining:
+    if state.model is None or state.is_leaving:
         return f"Not ready: {escape(state.stage)}."
     return f"Ready: the model is <code>{escape(state.model.name)}</code>."
 

@@ -19,6 +19,7 @@ from zse.serve.sockets import bind_socket
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from zse.serve.handover import Predecessor
     from zse.serve.head_start import HeadStart
     from zse.serve.state import AppState, LoadedModel
     from zse.settings import Settings
@@ -30,19 +31,30 @@ def start(settings: Settings, load: Callable[[AppState], LoadedModel] | None = N
     A thread calls ``load`` for the model; by default it is the one that the options name.
 
     Raises:
-        ZSEError: The address cannot be bound.
+        ZSEError: The address cannot be bound, or taken over.
     """
     for number in (signal.SIGTERM, signal.SIGINT):
         # Until the loop runs there is no work to drain. As process 1 of a container, a signal
         # without a handler would be ignored.
         signal.signal(number, _leave)
     options = settings.serve
-    with bind_socket(options.host, options.port) as listener:
+    predecessor = _predecessor(options.handover)
+    bound = predecessor.listener if predecessor else bind_socket(options.host, options.port)
+    with bound as listener:
         ledger = Ledger(options.start_time_ns)
         load = load or _begin_to_load(settings, ledger)
         from zse.serve.boot import serve
 
-        return serve(listener, settings, load, ledger)
+        return serve(listener, settings, load, ledger, predecessor)
+
+
+def _predecessor(path: str) -> Predecessor | None:
+    """Return the server that the port is taken over from; None where there is none."""
+    if not path:
+        return None
+    from zse.serve.handover import take_over
+
+    return take_over(path)
 
 
 def _leave(number: int, frame: object) -> None:  # noqa: ARG001

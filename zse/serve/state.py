@@ -21,6 +21,7 @@ from zse.serve.access.policy import Access
 from zse.serve.admission import MAX_RETRY_SECONDS, Admission, Limits, Room
 from zse.serve.audit.log import AuditLog
 from zse.serve.history import History
+from zse.serve.leaving import Presence
 from zse.serve.models import DEFAULT_ALIAS, ModelTable
 from zse.serve.progress import LoadProgress
 from zse.serve.telemetry.metrics import Metrics
@@ -108,7 +109,7 @@ class AppState:
         """Where spans go; None where nobody collects them."""
         self.models = ModelTable()
         self.history = History()
-        self.draining = False
+        self.presence = Presence.HERE
         self.admission = Admission(
             self._limits, on_refusal=lambda: self.metrics.count("rejections")
         )
@@ -158,8 +159,18 @@ class AppState:
         return self.models.default
 
     @property
+    def is_leaving(self) -> bool:
+        """Whether balancers are to send no more."""
+        return self.presence is not Presence.HERE
+
+    @property
+    def draining(self) -> bool:
+        """Whether new work is refused."""
+        return self.presence is Presence.CLOSED
+
+    @property
     def is_ready(self) -> bool:
-        return self.model is not None and not self.draining
+        return self.model is not None and not self.is_leaving
 
     @property
     def is_starting(self) -> bool:
@@ -169,7 +180,7 @@ class AppState:
     @property
     def stage(self) -> str:
         """What the server is doing, in words: a phase of its start, ready or draining."""
-        if self.draining:
+        if self.is_leaving:
             return "draining"
         return self.progress.stage
 

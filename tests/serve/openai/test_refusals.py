@@ -6,6 +6,7 @@ from zse.options import ServeOptions, load_options
 from zse.serve.http.bodies import MAX_BODY_BYTES
 from zse.serve.http.hosts import LOOPBACK_HOSTS
 from zse.serve.http.rules import HTTPRules
+from zse.serve.leaving import Presence
 
 CHAT = "/v1/chat/completions"
 
@@ -281,7 +282,7 @@ def test_where_every_2xx_means_ready_a_ping_while_loading_is_503(loading, state,
 
 
 def test_while_draining_readiness_and_work_are_503(call, state, check_error):
-    state.draining = True
+    state.presence = Presence.CLOSED
     for path in ("/health", "/health/ready", "/ping"):
         assert call("GET", path).status_code == 503
     assert call("GET", "/health/live").json()["phase"] == "draining"

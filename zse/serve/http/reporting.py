@@ -88,6 +88,8 @@ class _Call:
                 (b"x-request-id", self.request_id.encode("latin-1")),
                 (b"server-timing", timing.encode("latin-1")),
             ]
+            if self._state.is_leaving:
+                message["headers"].append((b"connection", b"close"))
         await self._send(message)
 
     def report(self) -> None:
