@@ -107,6 +107,7 @@ class Offer:
             self._inode = beside.stat().st_ino
             beside.replace(self._path)
         except OSError as error:
+            self._socket.close()
             raise _unusable(str(self._path), error.strerror or str(error)) from None
         self._socket.setblocking(False)
         asyncio.get_running_loop().add_reader(self._socket, self._accept)
