@@ -201,26 +201,60 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
     Raises:
         BadSettingError: A value cannot be parsed, or is out of range, or a file has unknown keys.
     """
-    env = os.environ if environ is None else environ
     rows = options_of(Settings)
-    said: dict[str, object] = {}
-    for row in rows.values():
-        variable = next((name for name in row.variables if env.get(name)), None)
-        if variable is not None:
-            said[row.key] = _parse(row, variable, env[variable])
-    values: dict[str, object] = {}
-    for path in _files(str(said.get("config", "")), str(said.get("config_home", "~/.config"))):
-        from zse.settings_file import read_settings_file
-
-        values |= read_settings_file(path, rows)
-    values |= said
-    for key, (folder, name) in _BELOW.items():
-        if key not in values and folder in values:
-            values[key] = Path(str(values[folder])) / name
+    values = {key: value for key, (value, _) in _said(environ, rows).items()}
     for row in rows.values():
         if row.kind is Path:
             values[row.key] = _home_in(str(values.get(row.key, row.default)))
     return with_values(Settings(), values)
+
+
+def settings_origins(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return where each value comes from, by key: a variable or a file; defaults are left out.
+
+    Raises:
+        BadSettingError: As ``load_settings``.
+    """
+    return {key: origin for key, (_, origin) in _said(environ, options_of(Settings)).items()}
+
+
+def settings_files(environ: Mapping[str, str] | None = None) -> list[Path]:
+    """Return the files that are read, the weakest first.
+
+    Raises:
+        BadSettingError: As ``load_settings``.
+    """
+    return _files(_of_environment(environ, options_of(Settings)))
+
+
+Said = dict[str, tuple[object, str]]
+"""Values by key, each with the variable or the file that says it."""
+
+
+def _said(environ: Mapping[str, str] | None, rows: Mapping[str, Option]) -> Said:
+    said = _of_environment(environ, rows)
+    found: Said = {}
+    for path in _files(said):
+        from zse.settings_file import read_settings_file
+
+        values = read_settings_file(path, rows)
+        found |= {key: (value, str(path)) for key, value in values.items()}
+    found |= said
+    for key, (folder, name) in _BELOW.items():
+        if key not in found and folder in found:
+            value, origin = found[folder]
+            found[key] = Path(str(value)) / name, origin
+    return found
+
+
+def _of_environment(environ: Mapping[str, str] | None, rows: Mapping[str, Option]) -> Said:
+    env = os.environ if environ is None else environ
+    found: Said = {}
+    for row in rows.values():
+        variable = next((name for name in row.variables if env.get(name)), None)
+        if variable is not None:
+            found[row.key] = _parse(row, variable, env[variable]), variable
+    return found
 
 
 def unread_variables() -> tuple[str, ...]:
@@ -268,12 +302,14 @@ def _home_in(path: str) -> Path:
     return Path(os.path.expanduser(path))  # noqa: PTH111 - which fails where a user has no home
 
 
-def _files(named: str, config_home: str) -> list[Path]:
+def _files(said: Said) -> list[Path]:
     """Return the files that are there, the weakest first.
 
     Raises:
         BadSettingError: The one that ZSE_CONFIG names is not.
     """
+    named = str(said.get("config", ("",))[0])
+    config_home = str(said.get("config_home", ("~/.config",))[0])
     if named and not Path(named).is_file():
         raise BadSettingError(
             f"ZSE_CONFIG={named!r} is no file", hint="Name a file, or unset ZSE_CONFIG."

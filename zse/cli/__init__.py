@@ -33,6 +33,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "serve": ("serve", "Serve", "Serve the OpenAI API."),
     "api-key": ("api_key", "Serve", "Make, list and revoke the keys that servers ask for."),
     "audit": ("audit", "Serve", "Show who asked servers what, and what it cost."),
+    "config": ("config", "Serve", "Show every option, its value and where that came from."),
     "chat": ("chat", "Serve", "Chat with a model in the terminal."),
     "benchmark": ("benchmark", "Serve", "Measure prefill and decode speed, memory, first token."),
     "cold-start": ("cold_start", "Serve", "Measure how long an image or a model takes to wake."),

@@ -75,6 +75,7 @@ def _make_first_key(keyring: Keyring, file: KeyFile) -> str:
     new = make_key(FIRST_KEY, scope="admin")
     try:
         file.add(new.key)
+        keyring.look()
         place = f"It is kept in {file.path} as '{FIRST_KEY}'"
     except RefusedError:
         raise

@@ -1,0 +1,125 @@
+"""Servers of their own: keys from their first start, and what is left when they are killed."""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+
+from zse.serve.access.key_file import KeyFile
+from zse.serve.access.keys import make_key
+from zse.serve.audit.files import AuditFiles
+from zse.serve.audit.query import Wanted, find
+from zse.settings import subprocess_environment
+
+SCRIPT = str(Path(__file__).parents[1] / "scripted_server.py")
+KEY = re.compile(r"zse-[A-Za-z0-9_-]{43}")
+CHAT = "/v1/chat/completions"
+
+
+def body(text):
+    return {"messages": [{"role": "user", "content": text}]}
+
+
+@pytest.fixture
+def home(tmp_path):
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def start(start_command, home):
+    def start(**environment):
+        server = start_command(SCRIPT, ZSE_HOME=str(home), **environment)
+        server.wait_for_line("ready")
+        return server
+
+    return start
+
+
+def test_a_server_for_other_machines_prints_its_first_key_once_and_logs_it_never(start):
+    server = start(ZSE_HOST="0.0.0.0")
+    assert server.http.get("/health/ready").status_code == 200
+    assert server.http.get("/v1/models").status_code == 401
+    (secret,) = KEY.findall("".join(server.raw))
+    assert secret not in json.dumps(server.lines)
+    headers = {"authorization": f"Bearer {secret}"}
+    assert server.http.get("/v1/models", headers=headers).status_code == 200
+    again = start(ZSE_HOST="0.0.0.0")
+    assert not KEY.findall("".join(again.raw))
+    assert again.http.get("/v1/models", headers=headers).status_code == 200
+
+
+def test_behind_a_gate_no_key_is_made(start, home):
+    server = start(ZSE_HOST="0.0.0.0", ZSE_PUBLIC="1")
+    assert server.http.get("/v1/models").status_code == 200
+    assert server.http.get("/api/keys").status_code == 401
+    assert not (home / "api_keys.json").exists()
+
+
+def test_a_key_file_that_others_can_read_ends_a_start_with_the_reason(home):
+    home.mkdir()
+    (home / "api_keys.json").write_text("{}")
+    (home / "api_keys.json").chmod(0o644)
+    done = subprocess.run(
+        [sys.executable, SCRIPT],
+        env=subprocess_environment(PYTHONPATH=str(Path(SCRIPT).parents[2]), ZSE_HOME=str(home)),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 4
+    assert "is open to others (mode 0644)" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_server_that_is_killed_under_load_leaves_keys_and_audit_whole(start, home, number):
+    new = make_key("app")
+    file = KeyFile(home / "api_keys.json")
+    file.add(new.key)
+    server = start()
+    headers = {"x-api-key": new.secret, "user-agent": "load"}
+    answered: list[tuple[float, str]] = []
+    is_over = threading.Event()
+
+    def ask() -> None:
+        with httpx.Client(base_url=server.url, headers=headers, timeout=30) as client:
+            while not is_over.is_set():
+                try:
+                    answer = client.post(CHAT, json=body("say:hidden-canary"))
+                except httpx.HTTPError:
+                    return
+                if answer.status_code == 200:
+                    answered.append((time.monotonic(), answer.headers["x-request-id"]))
+
+    with ThreadPoolExecutor(4) as pool:
+        work = [pool.submit(ask) for _ in range(4)]
+        deadline = time.monotonic() + 60
+        while len(answered) < 40 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        for name in ("more", "still-more"):
+            file.add(make_key(name).key)
+        killed_at = time.monotonic()
+        server.stop(number)
+        is_over.set()
+        for each in work:
+            each.result()
+    assert [key.name for key in file.read().keys] == ["app", "more", "still-more"]
+    entries = list(find(AuditFiles(home / "audit"), Wanted()))
+    ids = [entry.request_id for entry in entries]
+    assert len(ids) == len(set(ids))
+    # What was answered a moment before a SIGKILL may still have been on its way to the disk.
+    on_time = {one for at, one in answered if number == signal.SIGTERM or at < killed_at - 1.0}
+    assert on_time <= set(ids)
+    assert {entry.api_key_name for entry in entries} == {"app"}
+    told = "".join(server.raw) + (home / "audit" / "audit.jsonl").read_text()
+    assert new.secret not in told
+    assert "hidden-canary" not in told
