@@ -64,6 +64,8 @@ def bytes_model(tmp_path_factory):
     """The model as a .zse file."""
     folder = tmp_path_factory.mktemp("bytes")
     write_checkpoint(folder)
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode_lasttoken": true}')
     path = tmp_path_factory.mktemp("converted") / "bytes.zse"
     convert_model(folder, path, quantization="bf16")
     return path

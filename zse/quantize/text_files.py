@@ -28,7 +28,9 @@ TOKENIZER_FILES = (
 )  # fmt: skip
 """What a tokenizer's folder may hold; the first is what a model cannot do without."""
 _COPIED_TEXTS = ("special_tokens_map.json", TOKENIZER, "tokenizer_config.json")
-_OWN = ("config.json", "generation_config.json")
+POOLING = "1_Pooling/config.json"
+"""How an embedder makes vectors of states, where sentence-transformers keeps it."""
+_OWN = ("config.json", "generation_config.json", POOLING)
 _OTHER_FORMS = ("tokenizer.model", "spm.model", "vocab.json", "vocab.txt")
 _MAX_TEMPLATE_BYTES = 1 << 20
 

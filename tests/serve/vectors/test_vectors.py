@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from zse.format import ZSEReader
 from zse.options import ServeOptions, load_options
 from zse.serve.vectors.protocol import MAX_INPUTS
 from zse.serve.vectors.reading import POOLING_SECTION, cosine, pooling_of, unit
@@ -154,6 +155,11 @@ def test_the_model_says_how_its_vectors_are_made_unless_the_server_does(loaded, 
     assert pooling_of(model, "auto") == pooling
     assert pooling_of(model, "mean") == "mean"
     assert pooling_of(loaded, "auto") == "last"
+
+
+def test_a_conversion_keeps_how_vectors_are_made(bytes_model):
+    with ZSEReader(bytes_model) as reader:
+        assert b"lasttoken" in bytes(reader.section(POOLING_SECTION))
 
 
 DOCUMENTS = ["zebra", "Hello", "Hello!", "a longer text that says something else"]

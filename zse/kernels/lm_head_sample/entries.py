@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 NO_TOKEN = -1
 _FORBIDDEN = float("-inf")
-_CERTAIN = 1e30
+_CERTAIN = 1e9
 """Above every logit, and finite: log-probabilities are of the logits as they were before."""
 
 
