@@ -50,11 +50,12 @@ async def invoke(request: Request) -> ASGIApp:
 
 
 _READY = {"200": "Ready"}
-_RESPONSES = "zse.serve.responses.routes"
+_CREATING = "zse.serve.responses.creating"
+_KEPT = "zse.serve.responses.kept"
 RESPONSE_ROUTES = (
     HotRoute(
         path="/v1/responses",
-        handler=Late(_RESPONSES, "create_response"),
+        handler=Late(_CREATING, "create_response"),
         summary="Answer items with items.",
         method="POST",
         body=imported("zse.serve.responses.protocol", "ResponsesRequest"),
@@ -62,31 +63,31 @@ RESPONSE_ROUTES = (
     ),
     HotRoute(
         path="/v1/responses/input_tokens",
-        handler=Late(_RESPONSES, "count_input_tokens"),
+        handler=Late(_CREATING, "count_input_tokens"),
         summary="Count the tokens of items.",
         method="POST",
         body=imported("zse.serve.responses.protocol", "InputTokensRequest"),
     ),
     HotRoute(
         path="/v1/responses/{response_id}",
-        handler=Late(_RESPONSES, "get_response"),
+        handler=Late(_KEPT, "get_response"),
         summary="Show a response that was kept.",
     ),
     HotRoute(
         path="/v1/responses/{response_id}",
-        handler=Late(_RESPONSES, "delete_response"),
+        handler=Late(_KEPT, "delete_response"),
         summary="Forget a response.",
         method="DELETE",
     ),
     HotRoute(
         path="/v1/responses/{response_id}/cancel",
-        handler=Late(_RESPONSES, "cancel_response"),
+        handler=Late(_KEPT, "cancel_response"),
         summary="Stop making a response in the background.",
         method="POST",
     ),
     HotRoute(
         path="/v1/responses/{response_id}/input_items",
-        handler=Late(_RESPONSES, "list_input_items"),
+        handler=Late(_KEPT, "list_input_items"),
         summary="List the items that a response was made of.",
     ),
 )

@@ -6,9 +6,10 @@ linear time.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from zse.serve.openai.conversation import parsed_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -83,11 +84,3 @@ def call_of(call_id: str, name: str, arguments: str | dict[str, Any]) -> Message
         arguments = parsed_arguments(arguments)
     function = {"name": name, "arguments": arguments}
     return {"id": call_id, "type": "function", "function": function}
-
-
-def parsed_arguments(text: str) -> Any:
-    """Return what JSON text says, or the text where it is none."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return text

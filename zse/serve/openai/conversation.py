@@ -155,7 +155,7 @@ def _template_calls(message: Message, where: str) -> list[dict[str, Any]]:
     calls = []
     for i, call in enumerate(message.tool_calls or ()):
         check_name(call.function.name, f"{where}[{i}].function.name")
-        arguments = _arguments(call.function.arguments)
+        arguments = parsed_arguments(call.function.arguments)
         function = {"name": call.function.name, "arguments": arguments}
         calls.append({"id": call.id, "type": "function", "function": function})
     return calls
@@ -190,8 +190,11 @@ def _part_text(part: ContentPart, where: str, index: int) -> str:
     return text
 
 
-def _arguments(text: str) -> Any:
-    """Parse the arguments of an earlier call: templates print them as JSON themselves."""
+def parsed_arguments(text: str) -> Any:
+    """Return the arguments of an earlier call: templates print them as JSON themselves.
+
+    Text that is no JSON is returned as it is.
+    """
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

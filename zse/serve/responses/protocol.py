@@ -182,6 +182,6 @@ def _without_effect(body: ResponsesRequest) -> list[str]:
     names = {
         "text.verbosity": bool(body.text and body.text.verbosity not in (None, "medium")),
         "reasoning.summary": bool(body.reasoning and body.reasoning.asked_summary == "concise"),
-        "include[]": SEALED_REASONING in (body.include or ()),
+        f"include[{SEALED_REASONING}]": SEALED_REASONING in (body.include or ()),
     }
     return [name for name, is_there in names.items() if is_there]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import aclosing
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from zse.serve.http.errors import describe
@@ -94,14 +95,20 @@ class ResponseRun:
         yield self._writer.state(self.response["status"])
 
     def failed(self, error: Exception) -> bytes:
-        """End the response in an error, and return the event that says so."""
+        """End the response in an error, if it has not ended, and return the event that says so."""
         status, detail = describe(error)
         code = _CODES.get(status, "server_error")
-        self._stop("failed", error={"code": code, "message": detail.message})
-        return self._writer.state("failed")
+        if not self.is_over:
+            self._stop("failed", error={"code": code, "message": detail.message})
+        return self._writer.state(self.response["status"])
 
     def start(
-        self, terminate: asyncio.Event, room: Room, *, is_streamed: bool, keep_seconds: float
+        self,
+        terminate: asyncio.Event,
+        room: Room,
+        *,
+        is_streamed: bool,
+        forget: Callable[[], object],
     ) -> None:
         """Make the response in the background.
 
@@ -109,13 +116,13 @@ class ResponseRun:
             terminate: Ends it when it is set.
             room: What was taken for it.
             is_streamed: Whether its events are to be read.
-            keep_seconds: How long they can be when it has ended.
+            forget: Called when it has ended.
         """
         if is_streamed:
             self.log = EventLog()
-        self._task = asyncio.create_task(self._make(terminate, keep_seconds))
+        self._task = asyncio.create_task(self._make(terminate))
         # Also of a task that was cancelled before it began.
-        self._task.add_done_callback(lambda _: room.abandon())
+        self._task.add_done_callback(partial(self._ended, room, forget))
 
     def cancel(self) -> None:
         """Stop making the response, if that is still going on."""
@@ -124,8 +131,13 @@ class ResponseRun:
         if self._task is not None:
             self._task.cancel()
 
-    async def _make(self, terminate: asyncio.Event, keep_seconds: float) -> None:
-        failure = None
+    def _ended(self, room: Room, forget: Callable[[], object], _: asyncio.Task[None]) -> None:
+        room.abandon()
+        if self.log is not None and not self.log.is_over:
+            self.log.end()
+        forget()
+
+    async def _make(self, terminate: asyncio.Event) -> None:
         try:
             await race(self._listen(), _nothing, terminate)
         except Exception as error:  # noqa: BLE001 - whoever asks for the response is told
@@ -133,25 +145,17 @@ class ResponseRun:
             last = self.failed(error)
             if self.log is not None and self.log.last >= 0:
                 await self.log.append(last)
-            else:
-                failure = error
-        finally:
-            if self.log is not None:
-                self.log.end(failure)
-                asyncio.get_running_loop().call_later(keep_seconds, self._forget_events)
-
-    def _forget_events(self) -> None:
-        self.log = None
+            elif self.log is not None:
+                self.log.end(error)
 
     async def _listen(self) -> None:
         if self.log is None:
             self.response["status"] = "in_progress"
             await self.whole()
             return
-        log = self.log
         async with aclosing(self.frames()) as frames:
             async for frame in frames:
-                await log.append(frame)
+                await self.log.append(frame)
 
     def _end(self, event: ChoiceEnded) -> None:
         if event.reason == "length":

@@ -32,7 +32,7 @@ class StoredResponse:
     input_size: int = 0
     """Characters of what the client sent."""
     run: ResponseRun | None = None
-    """What makes it, where it is made in the background."""
+    """What makes it in the background, and for a while what has made it."""
     size: int = 0
     """Characters of all of it, when it was last put."""
 
@@ -40,6 +40,10 @@ class StoredResponse:
     def id(self) -> str:
         identifier: str = self.response["id"]
         return identifier
+
+    def forget_run(self) -> None:
+        """Let go of what made it, and of the events that were kept."""
+        self.run = None
 
     def items(self) -> list[Item]:
         """Return what was said in it: by the client, then by the model."""
