@@ -97,3 +97,14 @@ def test_a_prompt_of_special_tokens_only_still_begins_the_text(tokenizers):
     ids = tokenizer.encode("one", add_special_tokens=False)
     begin = next(t.token_id for t in tokenizer.facts.added if t.text == "<s>")
     assert "".join(pieces_of(tokenizer, ids, [begin])) == "one"
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_control_tokens_have_text_only_where_they_are_shown(tokenizers, kind):
+    tokenizer = tokenizers[kind]
+    special = [token for token in tokenizer.facts.added if token.special][:2]
+    ids = [token.token_id for token in special]
+    assert "".join(pieces_of(tokenizer, ids)) == ""
+    detokenizer = IncrementalDetokenizer(tokenizer, [], shown=ids[1:])
+    pieces = [*map(detokenizer.push, ids), detokenizer.flush()]
+    assert "".join(pieces).strip() == special[1].text
