@@ -3,7 +3,7 @@
 import httpx
 import pytest
 from websockets.exceptions import InvalidStatus
-from websockets.sync.client import connect
+from websockets.sync import client as websockets_client
 
 KEYS = "zse-inference-key-000000000000000000,admin:zse-admin-key-00000000000000000000"
 INFERENCE, ADMIN = (each.removeprefix("admin:") for each in KEYS.split(","))
@@ -24,6 +24,11 @@ ROUTES = [
     ("GET", "/api/analytics/timeseries"),
     ("GET", "/api/analytics/requests"),
 ]
+
+
+def connect(url, **options):
+    """Open a socket; the first one of a server waits until FastAPI is imported."""
+    return websockets_client.connect(url, open_timeout=120, **options)
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,12 @@ from contextlib import contextmanager
 
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
-from websockets.sync.client import connect
+from websockets.sync import client as websockets_client
+
+
+def connect(url, **options):
+    """Open a socket; the first one of a server waits until FastAPI is imported."""
+    return websockets_client.connect(url, open_timeout=120, **options)
 
 
 class Talk:
