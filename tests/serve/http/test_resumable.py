@@ -63,6 +63,37 @@ def test_a_stream_that_nobody_comes_back_to_is_given_up_and_forgotten():
     asyncio.run(run())
 
 
+def test_a_stream_that_is_ended_ends_for_its_readers():
+    async def run():
+        stream = streams().add(SCOPE, "one", numbers(10**9))
+        async with aclosing(stream.events()) as events:
+            await anext(events)
+            stream.give_up()
+            rest = [event async for event in events]
+        assert len(rest) < 10
+        unstarted = streams().add(SCOPE, "two", numbers(10**9))
+        unstarted.give_up()
+        assert [event async for event in unstarted.events()] == []
+
+    asyncio.run(run())
+
+
+def test_a_server_that_stops_says_so_in_the_stream():
+    async def run():
+        state = AppState(ledger=Ledger(), options=ServeOptions())
+        ended = []
+        stream = ResumableStreams(state).add(SCOPE, "one", numbers(10**9, ended))
+        async with aclosing(stream.events()) as events:
+            await anext(events)
+            state.terminate.set()
+            *_, last = [event async for event in events]
+        assert b'"code":"server_is_overloaded"' in last
+        assert ended
+        stream.give_up()
+
+    asyncio.run(run())
+
+
 def test_streams_of_others_are_unknown():
     async def run():
         kept = streams()

@@ -75,6 +75,15 @@ def test_the_background_is_polled_and_cancelled(client):
     assert client.responses.retrieve(response.id).status == "cancelled"
 
 
+def test_cancelling_ends_the_events_for_who_reads_them(client):
+    stream = client.responses.create(
+        model="default", input="slow:400", background=True, stream=True
+    )
+    first = next(iter(stream))
+    client.responses.cancel(first.response.id)
+    assert len(list(stream)) < 400
+
+
 def test_tokens_are_counted(client):
     count = client.responses.input_tokens.count(model="default", input="hi")
     assert count.input_tokens == len("user: hi")

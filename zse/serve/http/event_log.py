@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 from zse.serve.http.errors import EventsGoneError
+from zse.serve.http.streaming import log_failure, nobody, race
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Callable
 
 MAX_LOG_BYTES = 2 << 20
 
@@ -56,9 +58,13 @@ class EventLog:
                 self._first += 1
 
     def end(self, failure: Exception | None = None) -> None:
-        """Say that no more events come; ``failure`` is raised to readers that have read them."""
-        self.is_over, self._failure = True, failure
-        self._wake()
+        """Say that no more events come; ``failure`` is raised to readers that have read them.
+
+        What is said first counts.
+        """
+        if not self.is_over:
+            self.is_over, self._failure = True, failure
+            self._wake()
 
     async def read(self, *, after: int = -1) -> AsyncGenerator[bytes, None]:
         """Yield the events that follow one, as they come, until the log ends.
@@ -90,6 +96,38 @@ class EventLog:
         finally:
             del self._taken[reader]
             self._wake()
+
+    async def fill(
+        self,
+        frames: AsyncGenerator[bytes, None],
+        *,
+        terminate: asyncio.Event,
+        failure: Callable[[Exception], bytes],
+    ) -> None:
+        """Write a stream until it ends, fails or the server must stop, whether or not it is read.
+
+        Args:
+            frames: Its events; closed in the end.
+            terminate: Set when the server must stop.
+            failure: Makes the last event of a stream that failed. Where it is the first, too,
+                readers get the failure itself: an answer can still have its status.
+        """
+        try:
+            await race(self._copy(frames), nobody, terminate)
+        except Exception as error:  # noqa: BLE001 - its readers raise it, or read of it
+            last = failure(error)
+            if self.last < 0:
+                self.end(error)
+            else:
+                log_failure(error)
+                await self.append(last)
+        finally:
+            self.end()
+
+    async def _copy(self, frames: AsyncGenerator[bytes, None]) -> None:
+        async with aclosing(frames):
+            async for frame in frames:
+                await self.append(frame)
 
     async def _change(self) -> None:
         future = asyncio.get_running_loop().create_future()

@@ -46,7 +46,7 @@ def read_fields(
     body = convert(mapping, kind)
     ignored: dict[str, None] = {}
     for place, value in unread_fields(mapping, body):
-        path = _INDEX.sub("[]", place)
+        path = kind_of_place(place)
         if path in refused:
             _refuse(path, value, refused, place)
         elif value not in without_effect.get(path, ()):
@@ -91,6 +91,11 @@ def unread_fields(value: Any, read: Any, where: str = "") -> Iterator[tuple[str,
             if type(one) in _SCALARS:  # hundreds of thousands of them may be token ids
                 continue
             yield from unread_fields(inner, one, f"{where}[{index}]")
+
+
+def kind_of_place(place: str) -> str:
+    """Return a path without its indexes: ``tools[].more``."""
+    return _INDEX.sub("[]", place)
 
 
 def check_range(param: str, value: float | None, low: float, high: float) -> None:

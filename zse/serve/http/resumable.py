@@ -15,7 +15,6 @@ from zse.errors import OverloadedError
 from zse.serve.access.caller import caller_of
 from zse.serve.http.errors import UnknownIdError, error_frame
 from zse.serve.http.event_log import EventLog
-from zse.serve.http.streaming import log_failure
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -29,25 +28,23 @@ class Resumable:
     """One stream and the task that keeps it going.
 
     Args:
-        frames: The stream's events; read to their end whether or not anybody listens.
-        failure: Makes the last event of a stream that failed after its first.
-        away_seconds: How long that goes on, and its events are kept, with nobody listening.
+        task: Writes the log.
+        away_seconds: How long that goes on, and the events are kept, with nobody listening.
         forget: Called when it is given up.
     """
 
     def __init__(
         self,
-        frames: AsyncGenerator[bytes, None],
+        log: EventLog,
+        task: asyncio.Task[None],
         *,
-        failure: Callable[[Exception], bytes],
         away_seconds: float,
         forget: Callable[[], object],
     ) -> None:
-        self.log = EventLog()
-        self._failure = failure
+        self.log = log
+        self._task = task
         self._away_seconds = away_seconds
         self._forget = forget
-        self._pump = asyncio.create_task(self._read(frames))
         self._timer = self._start_timer()
 
     async def events(self, *, after: int = -1) -> AsyncGenerator[bytes, None]:
@@ -71,31 +68,19 @@ class Resumable:
     def give_up(self) -> None:
         """Stop the work, if there is any left, and forget the stream."""
         self._timer.cancel()
-        self._pump.cancel()
+        self._task.cancel()
+        self.log.end()  # also where the task had not begun
         self._forget()
 
     def _start_timer(self) -> asyncio.TimerHandle:
         return asyncio.get_running_loop().call_later(self._away_seconds, self.give_up)
-
-    async def _read(self, frames: AsyncGenerator[bytes, None]) -> None:
-        async with aclosing(frames):
-            try:
-                async for frame in frames:
-                    await self.log.append(frame)
-            except Exception as error:  # noqa: BLE001 - its readers raise it, or read of it
-                if self.log.last < 0:
-                    self.log.end(error)
-                    return
-                log_failure(error)
-                await self.log.append(self._failure(error))
-            self.log.end()
 
 
 class ResumableStreams:
     """Every stream that may be resumed, by its caller and its id."""
 
     def __init__(self, state: AppState) -> None:
-        self._options = state.options
+        self._state = state
         self._streams: dict[tuple[str, str], Resumable] = {}
 
     def add(
@@ -113,10 +98,16 @@ class ResumableStreams:
         """
         self._make_room()
         key = (caller_of(scope).tenant, stream_id)
-        self._streams[key] = Resumable(
+        log = EventLog()
+        work = log.fill(
             frames,
+            terminate=self._state.terminate,
             failure=failure or partial(error_frame, scope=scope),
-            away_seconds=self._options.resume_seconds,
+        )
+        self._streams[key] = Resumable(
+            log,
+            asyncio.create_task(work),
+            away_seconds=self._state.options.resume_seconds,
             forget=partial(self._streams.pop, key, None),
         )
         return self._streams[key]
@@ -133,7 +124,7 @@ class ResumableStreams:
             raise UnknownIdError("stream", stream_id) from None
 
     def _make_room(self) -> None:
-        limit = self._options.resumable_streams
+        limit = self._state.options.resumable_streams
         for stream in list(self._streams.values()):
             if len(self._streams) < limit:
                 break

@@ -20,7 +20,7 @@ from zse.serve.http.errors import ClientGoneError, error_frame, error_response
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 
-    from starlette.types import Receive, Scope, Send
+    from starlette.types import Message, Receive, Scope, Send
 
 LOG = logging.getLogger("zse.serve")
 Result = TypeVar("Result")
@@ -64,6 +64,12 @@ async def race(
         for task in (worker, watcher, stopper):
             task.cancel()
         await asyncio.gather(worker, watcher, stopper, return_exceptions=True)
+
+
+async def nobody() -> Message:
+    """Stand for a client where there is none: it never says anything."""
+    never: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+    return await never
 
 
 async def _disconnected(receive: Receive) -> None:

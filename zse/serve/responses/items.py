@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from zse.serve.http.errors import BadRequestError, UnknownIdError
-from zse.serve.http.fields import convert, unread_fields
+from zse.serve.http.fields import convert, kind_of_place, unread_fields
 from zse.serve.transcript import call_of
 
 if TYPE_CHECKING:
@@ -142,7 +142,8 @@ def add_items(transcript: Transcript, items: Sequence[Item]) -> list[str]:
     for index, item in enumerate(items):
         where = f"input[{index}]"
         read = convert(item, _KINDS[item["type"]][0], where=where)
-        ignored |= dict.fromkeys(unread_fields(item, read, "input[]"))
+        places = (place for place, _ in unread_fields(item, read, where))
+        ignored |= dict.fromkeys(map(kind_of_place, places))
         _add(transcript, read, where)
     return list(ignored)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from zse.serve.http.errors import describe
 from zse.serve.http.event_log import EventLog
-from zse.serve.http.streaming import log_failure, race
+from zse.serve.http.streaming import log_failure, nobody, race
 from zse.serve.parts import Parts
 from zse.serve.responses.output import usage_of
 from zse.serve.responses.writer import ResponseWriter
@@ -133,29 +133,20 @@ class ResponseRun:
 
     def _ended(self, room: Room, forget: Callable[[], object], _: asyncio.Task[None]) -> None:
         room.abandon()
-        if self.log is not None and not self.log.is_over:
+        if self.log is not None:
             self.log.end()
         forget()
 
     async def _make(self, terminate: asyncio.Event) -> None:
+        if self.log is not None:
+            await self.log.fill(self.frames(), terminate=terminate, failure=self.failed)
+            return
+        self.response["status"] = "in_progress"
         try:
-            await race(self._listen(), _nothing, terminate)
+            await race(self.whole(), nobody, terminate)
         except Exception as error:  # noqa: BLE001 - whoever asks for the response is told
             log_failure(error)
-            last = self.failed(error)
-            if self.log is not None and self.log.last >= 0:
-                await self.log.append(last)
-            elif self.log is not None:
-                self.log.end(error)
-
-    async def _listen(self) -> None:
-        if self.log is None:
-            self.response["status"] = "in_progress"
-            await self.whole()
-            return
-        async with aclosing(self.frames()) as frames:
-            async for frame in frames:
-                await self.log.append(frame)
+            self.failed(error)
 
     def _end(self, event: ChoiceEnded) -> None:
         if event.reason == "length":
@@ -168,8 +159,3 @@ class ResponseRun:
         usage = usage_of(self._turn.usage())
         self.response.update(status=status, usage=usage, **facts)
         self._keep()
-
-
-async def _nothing() -> Any:
-    """Never say anything: nobody listens who could leave."""
-    await asyncio.Event().wait()
