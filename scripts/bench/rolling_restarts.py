@@ -24,6 +24,8 @@ from pathlib import Path
 import openai
 from machine import machine_facts
 
+from zse.settings import subprocess_environment
+
 SERVER = Path(__file__).parents[2] / "tests" / "serve" / "paced_server.py"
 NUM_TOKENS = 12
 WHOLE_SECONDS = 60
@@ -80,20 +82,24 @@ class Servers:
     def __init__(self, script: str, port: int, path: Path) -> None:
         self._command = [sys.executable, script, "--port", str(port), "--handover", str(path)]
         self._command += ["--log-level", "error", "--step-ms", "5"]
-        self._port = port
         self._path = path
+        # Keys of whoever runs this would keep the clients out.
+        self._environment = subprocess_environment(HOME=str(path.parent))
         self._process: asyncio.subprocess.Process | None = None
 
     async def start_first(self) -> None:
-        self._process = await asyncio.create_subprocess_exec(*self._command)
+        self._process = await self._start()
         while not self._path.exists():
             await asyncio.sleep(0.05)
+
+    async def _start(self) -> asyncio.subprocess.Process:
+        return await asyncio.create_subprocess_exec(*self._command, env=self._environment)
 
     async def replace(self) -> int:
         """Start the next server, and return the exit code of the one that it relieves."""
         before = self._process
         assert before is not None
-        self._process = await asyncio.create_subprocess_exec(*self._command)
+        self._process = await self._start()
         return await before.wait()
 
     async def stop(self) -> None:
@@ -120,6 +126,8 @@ async def ask(
         except (openai.OpenAIError, TimeoutError) as error:
             is_whole = False
             problems.append(f"{type(error).__name__}: {error}; {error.__cause__!r}")
+        if not is_whole:
+            print(f"lost: {problems[-1]}", file=sys.stderr, flush=True)
         counts["answered" if is_whole else "lost"] += 1
         await asyncio.sleep(pause)
 
