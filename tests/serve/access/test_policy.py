@@ -3,6 +3,7 @@
 import pytest
 
 from zse.serve.access.caller import ANYBODY, STRANGER
+from zse.serve.access.policy import InvalidKeyError
 from zse.serve.access.rules import scope_needed
 
 CHAT = "/v1/chat/completions"
@@ -95,3 +96,17 @@ def test_any_good_key_among_those_shown_lets_in(access, add_key):
     secret = add_key()
     assert outcome(access(), CHAT, "proxy-token-of-a-gateway", secret) == 200
     assert outcome(access(), CHAT, "wrong-key-one", "wrong-key-two") == 401
+
+
+def test_who_came_in_long_ago_is_held_against_the_keys_of_now(access, add_key, key_file, clock):
+    gone = add_key("gone").encode()
+    old = add_key("old", expires=int(clock.seconds) + 60).encode()
+    there = access()
+    callers = [there.decide(CHAT, [secret]).caller for secret in (gone, old)]
+    for caller in (*callers, ANYBODY):
+        there.check_again(caller)
+    key_file.update("gone", lambda _: None)
+    clock.seconds += 60
+    for caller in callers:
+        with pytest.raises(InvalidKeyError, match="lets in no longer"):
+            there.check_again(caller)

@@ -123,3 +123,23 @@ def test_a_server_that_is_killed_under_load_leaves_keys_and_audit_whole(start, h
     told = "".join(server.raw) + (home / "audit" / "audit.jsonl").read_text()
     assert new.secret not in told
     assert "hidden-canary" not in told
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_prompt_that_one_key_asked_is_in_no_cache_of_another(start_command, home):
+    words = ["-m", "zse.serve", "tiny", "--port", "0", "--device", "cpu"]
+    keys = {"alice": "sk-alice-of-tests", "bob": "sk-bob-of-tests"}
+    server = start_command(*words, ZSE_HOME=str(home), ZSE_API_KEYS=",".join(keys.values()))
+    server.wait_for_line("ready")
+    question = body("What is the capital of France? " * 20) | {"max_tokens": 2}
+
+    def cached(who: str) -> int:
+        headers = {"authorization": f"Bearer {keys[who]}"}
+        usage = server.http.post(CHAT, headers=headers, json=question).json()["usage"]
+        return usage["prompt_tokens_details"]["cached_tokens"]
+
+    assert cached("alice") == 0
+    assert cached("alice") > 0
+    assert cached("bob") == 0
+    assert cached("bob") > 0

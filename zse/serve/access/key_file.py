@@ -14,7 +14,6 @@ import msgspec
 
 from zse.errors import NotFoundError, RefusedError, UsageError
 from zse.serve.access.keys import KeyTable
-from zse.store.local import LocalWriter, translated_os_error
 from zse.store.locks import locked
 
 if TYPE_CHECKING:
@@ -77,13 +76,16 @@ class KeyFile:
             UsageError: There would be too many keys.
             StoreError: The file cannot be written.
         """
+        from zse.serve.access.private_file import PrivateWriter
+        from zse.store.local import translated_os_error
+
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with locked(self.path.with_name(f".{self.path.name}.lock")):
                 table = edit(self.read())
                 if len(table.keys) > MAX_KEYS:
                     raise UsageError(f"{self.path} would hold more than {MAX_KEYS:,} keys")
-                with _PrivateWriter(self.path) as file:
+                with PrivateWriter(self.path) as file:
                     file.write(msgspec.json.format(msgspec.json.encode(table), indent=2) + b"\n")
         except OSError as error:
             raise translated_os_error(error, self.path, "write") from error
@@ -135,6 +137,8 @@ class KeyFile:
         except OSError as error:
             if self.path.is_symlink():
                 raise self._refusal("is a symbolic link", "Put the file itself there.") from None
+            from zse.store.local import translated_os_error
+
             raise translated_os_error(error, self.path, "read") from error
         with os.fdopen(descriptor, "rb") as file:
             self._check(os.fstat(descriptor))
@@ -159,11 +163,3 @@ def no_such_key(name: str) -> NotFoundError:
     return NotFoundError(
         f"there is no API key {name[:64]!r}", hint="`zse api-key list` shows those that are there."
     )
-
-
-class _PrivateWriter(LocalWriter):
-    """Writes a file that only its user may read, from its first byte on."""
-
-    def _open(self) -> int:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        return os.open(self._temporary, flags, 0o600)

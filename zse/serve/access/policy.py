@@ -115,6 +115,19 @@ class Access:
             return Decision(caller=self._nobody)
         return refusals[0] if refusals else self._unknown(needed, is_shown=bool(shown))
 
+    def check_again(self, caller: Caller) -> None:
+        """Hold a caller who came in long ago against the keys that there are now.
+
+        Raises:
+            InvalidKeyError: The key was removed or disabled, or has expired.
+        """
+        if not caller.key_id:
+            return
+        known = (key for key in self.keyring.known if key.key_id == caller.key_id)
+        key = next(known, None)
+        if key is None or key.state(self._now()) != "active":
+            raise InvalidKeyError(f"The API key '{caller.name}' lets in no longer.")
+
     def _of_secret(self, secret: bytes, needed: Scope) -> Decision:
         key = self.keyring.find(secret)
         if key is None:

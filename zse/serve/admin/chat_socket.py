@@ -121,6 +121,7 @@ class ChatSocket:
     async def _stream(self, mapping: dict[str, Any], answer_id: str) -> None:
         request = self._as_request(mapping)
         account: Account = request.state.account
+        self._state.access.check_again(account.caller)
         if account.limits is not None:
             await account.limits.admit(account.caller)
         try:

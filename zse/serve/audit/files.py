@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import gzip
 import os
-import shutil
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -106,6 +104,8 @@ class AuditFiles:
 
     def lines(self) -> Iterator[bytes]:
         """Yield every line that has its end, the oldest first."""
+        import gzip  # which no start needs
+
         for path in self.packed():
             with contextlib.suppress(FileNotFoundError), gzip.open(path, "rb") as file:
                 yield from file
@@ -162,6 +162,9 @@ def _rest_bytes(file: int) -> int:
 
 
 def _pack(path: Path) -> None:
+    import gzip
+    import shutil
+
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with path.open("rb") as source, temporary.open("wb") as target:
