@@ -8,6 +8,7 @@ import pytest
 
 from zse.options import AuditOptions, ServeOptions
 from zse.serve.access.keys import make_key
+from zse.serve.state import Presence
 
 CHAT = "/v1/chat/completions"
 
@@ -61,7 +62,7 @@ def test_probes_leave_an_entry_only_when_they_fail(call, state, entries):
     for path in ("/health/live", "/health/ready", "/ping", "/metrics"):
         assert call("GET", path).status_code == 200
     assert entries() == []
-    state.draining = True
+    state.presence = Presence.CLOSED
     call("GET", "/health/ready")
     assert [entry.status_code for entry in entries()] == [503]
 
