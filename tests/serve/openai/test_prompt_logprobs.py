@@ -115,6 +115,12 @@ def test_what_cannot_be_told_of_a_prompt_is_refused(real, route, fields, param, 
     check_error(getattr(real, route)(PROMPT, **fields), 400, param=param)
 
 
+def test_more_than_an_answer_may_hold_is_not_told_of_prompts(real, check_error):
+    body = {"echo": True, "logprobs": 20, "max_tokens": 0}
+    message = check_error(real.complete([[65] * 512] * 25, **body), 400, param="prompt")
+    assert "268800 log-probabilities" in message
+
+
 def test_the_bodies_of_lm_eval_are_answered_as_it_reads_them(real, loaded):
     """Loglikelihood: context and continuation as token ids, one token more, echo, one logprob."""
     context, continuation = [70, 71, 72], [73, 74]

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 MAX_SALT_CHARACTERS = 128
 MAX_BAD_WORDS = 64
 MAX_ALLOWED_TOKENS = 16384
+MAX_TOLD = 1 << 18
+"""Log-probabilities of prompts, alternatives counted, that one request may ask for."""
 
 
 class Asked(Protocol):
@@ -100,6 +102,7 @@ def work_order(
     except ContextLengthError as error:
         error.param = prompt_param
         raise
+    _check_told(query, prompts, prompt_param)
     if body.allowed_token_ids is not None:
         form = _form_of_tokens(body.allowed_token_ids, model.vocab_size, form)
     params = _params(body, model, max_tokens=most or 1, logprobs=logprobs)
@@ -196,6 +199,21 @@ def _token_biases(biases: Mapping[str, float], vocab_size: int) -> dict[int, flo
             )
         result[token_id] = value
     return result
+
+
+def _check_told(
+    query: PromptQuery | None, prompts: Sequence[Sequence[int]], prompt_param: str
+) -> None:
+    """Refuse to tell more of prompts than an answer may hold: it is encoded in one go."""
+    if query is None or query.logprobs is None:
+        return
+    count = sum(map(len, prompts)) * (1 + query.logprobs)
+    if count > MAX_TOLD:
+        raise BadRequestError(
+            f"{count} log-probabilities of the prompts are asked for, expected at most {MAX_TOLD}: "
+            "send fewer prompts at once, or ask for fewer alternatives.",
+            param=prompt_param,
+        )
 
 
 def _form_of_tokens(

@@ -8,10 +8,13 @@ import sys
 from array import array
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+from starlette.responses import Response
+
 from zse.serve.http.errors import BadRequestError
 from zse.serve.http.fields import check_range
 from zse.serve.http.json_body import with_body
-from zse.serve.http.requests import ignored_header, json_response, read_body, state_of
+from zse.serve.http.requests import ignored_header, read_body, state_of
 from zse.serve.vectors.protocol import MAX_INPUTS, EmbeddingRequest, read_vector_request
 from zse.serve.vectors.reading import Vectors, encode_texts, read_vectors, unit
 
@@ -19,9 +22,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from starlette.requests import Request
-    from starlette.responses import Response
 
     from zse.serve.state import LoadedModel
+
+_encode = msgspec.json.Encoder().encode
 
 
 async def create_embedding(request: Request) -> Response:
@@ -37,7 +41,7 @@ async def create_embedding(request: Request) -> Response:
     prompts = await encode_texts(request, body, model, items, params=["input"] * len(items))
     found = await read_vectors(request, body, model, prompts, param="input")
     answer = await asyncio.to_thread(_answer, body, model, found)
-    return json_response(answer, ignored_header(ignored))
+    return Response(answer, media_type="application/json", headers=ignored_header(ignored))
 
 
 def _items(body: EmbeddingRequest) -> list[Any]:
@@ -54,14 +58,24 @@ def _items(body: EmbeddingRequest) -> list[Any]:
     return items
 
 
-def _answer(body: EmbeddingRequest, model: LoadedModel, found: Vectors) -> dict[str, Any]:
-    entries = []
-    for index, vector in enumerate(found.vectors):
-        numbers = _numbers(body, vector)
-        written = _base64(numbers) if body.encoding_format == "base64" else numbers.tolist()
-        entries.append({"object": "embedding", "index": index, "embedding": written})
+def _answer(body: EmbeddingRequest, model: LoadedModel, found: Vectors) -> bytes:
+    """Return the answer as JSON.
+
+    It is made a vector at a time, since encoding keeps every other thread waiting, and the whole
+    may be a hundred megabytes.
+    """
+    entries = [
+        _encode({"object": "embedding", "index": index, "embedding": _written(body, vector)})
+        for index, vector in enumerate(found.vectors)
+    ]
     usage = {"prompt_tokens": found.num_tokens, "total_tokens": found.num_tokens}
-    return {"object": "list", "data": entries, "model": model.name, "usage": usage}
+    rest = _encode({"model": model.name, "usage": usage})
+    return b'{"object":"list","data":[' + b",".join(entries) + b"]," + rest[1:]
+
+
+def _written(body: EmbeddingRequest, vector: Sequence[float]) -> str | list[float]:
+    numbers = _numbers(body, vector)
+    return _base64(numbers) if body.encoding_format == "base64" else numbers.tolist()
 
 
 def _numbers(body: EmbeddingRequest, vector: Sequence[float]) -> array[float]:
