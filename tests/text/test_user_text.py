@@ -182,7 +182,7 @@ def test_added_tokens_that_no_template_writes_are_ordinary_text():
 
 
 def test_an_ordinary_conversation_is_rendered_once_and_as_it_is():
-    guard = guard_of("<|im_end|>", "[INST]")
+    guard = guard_of("<|im_end|>", "[INST]", "<|user|>", "<|content|>")
     messages = [{"role": "user", "content": "What is 2 < 3, and a[0]?"}]
     tools = [{"function": {"name": "f", "parameters": {"type": "object"}}}]
     given = []

@@ -23,8 +23,9 @@ from zse.errors import UsageError
 from zse.options import LoadFields, load_options
 from zse.records import record
 from zse.settings import load_settings
+from zse.text.dialect import detect_dialect
 from zse.text.template import load_chat_template
-from zse.text.user_text import ControlTexts, Values, encode_pieces
+from zse.text.user_text import Values, encode_pieces
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from zse.quantize.locate import StageProgress
     from zse.text.template import ChatTemplate
     from zse.text.tokenizer import Tokenizer
+    from zse.text.user_text import ControlTexts
 
 _DEFAULT_MAX_TOKENS = 256
 
@@ -300,7 +302,7 @@ class LLM:
 
     @functools.cached_property
     def _control_texts(self) -> ControlTexts:
-        return ControlTexts.of_model(self._template.source, self.tokenizer.facts.added)
+        return detect_dialect(self._template.source, self.tokenizer.facts.added).control_texts
 
     def _open(self, prompt: str | list[int], params: SamplingParams | None) -> _Stream:
         token_ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)

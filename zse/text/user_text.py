@@ -70,7 +70,7 @@ class ControlTexts:
 
     def rendered(self, values: Values, render: Callable[[Values], str]) -> list[str]:
         """Render values; returns the text, cut wherever a user's text would be a control token."""
-        texts = list(_texts_of(values))
+        texts = list(_texts_of_users(values))
         has_words = any(text.strip() in self._all.words for text in texts)
         if not has_words and not any(map(self._all.may_control, texts)):
             return [render(values)]
@@ -205,6 +205,15 @@ class _Finder:
     @cached_property
     def _every(self) -> str:
         return "\0".join(self._texts)
+
+
+def _texts_of_users(values: Values) -> Iterator[str]:
+    for message in values.messages:
+        for name, value in message.items():
+            if name != "role":
+                yield from _texts_of(value)
+    yield from _texts_of(values.tools)
+    yield from _texts_of(values.variables)
 
 
 def _texts_of(value: Any) -> Iterator[str]:
