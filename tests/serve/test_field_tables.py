@@ -34,6 +34,7 @@ ROWS = [
 STRANGE = {"a value": "that nobody sends"}
 OPENED = {
     "stream_options": {"stream": True, "stream_options": {}},
+    "thinking": {"thinking": {"type": "enabled"}},
     "tools": {"tools": [{"type": "function", "function": {"name": "f"}}]},
 }
 """What a body needs for a field inside it to be read."""

@@ -23,8 +23,13 @@ if TYPE_CHECKING:
     from zse.serve.http.fields import Refused, WithoutEffect
 
 Verdict: TypeAlias = Literal["honoured", "accepted", "refused", "without effect"]
+_BLOCKS = ("system[]", "messages[].content[]", "messages[].content[].content[]")
+"""Where Anthropic's clients write blocks."""
 ACCEPTED = frozenset(
     {"user", "metadata", "safety_identifier", "prompt_cache_key", "messages[].content[].type"}
+    | {"max_tool_calls", "metadata.user_id", "cache_control", "tools[].cache_control"}
+    | {"messages[].content[].signature", "messages[].content[].data"}
+    | {f"{block}.{name}" for block in _BLOCKS for name in ("cache_control", "citations")}
 )
 """Fields of structs that change no answer, and are read for the logs of others at most."""
 

@@ -77,7 +77,12 @@ def conversation_of(body: CountTokensRequest) -> Conversation:
 
 
 def shows_thinking(body: CountTokensRequest) -> bool:
-    """Whether the model is to think, and the client to see it."""
+    """Whether the client is to see what the model thinks."""
+    thinking = body.thinking
+    return thinking is not None and thinking.type != "disabled" and thinking.display != "omitted"
+
+
+def _is_thinking(body: CountTokensRequest) -> bool:
     return body.thinking is not None and body.thinking.type != "disabled"
 
 
@@ -95,7 +100,7 @@ def _form_of(body: CountTokensRequest) -> GrammarSpec | None:
 
 
 def _effort_of(body: CountTokensRequest) -> str:
-    if not shows_thinking(body):
+    if not _is_thinking(body):
         return "none"
     effort = body.output_config.effort if body.output_config else None
     return _EFFORTS.get(effort or "medium", effort or "medium")
@@ -103,14 +108,13 @@ def _effort_of(body: CountTokensRequest) -> str:
 
 def without_effect(body: CountTokensRequest, model: LoadedModel) -> list[str]:
     """Name nested fields that this model can do nothing with."""
-    thinking, output = body.thinking, body.output_config
+    output = body.output_config
     is_strict = any(tool.strict for tool in body.tools or ())
     is_free = body.tool_choice is None or body.tool_choice.type == "auto"
     names = {
-        "thinking.budget_tokens": thinking is not None and thinking.budget_tokens is not None,
         "output_config.effort": output is not None
         and output.effort is not None
-        and not (shows_thinking(body) and model.dialect.thinking.has_effort),
+        and not (_is_thinking(body) and model.dialect.thinking.has_effort),
         "tools[].strict": is_strict and is_free and not model.dialect.keeps_schemas,
     }
     return [name for name, is_there in names.items() if is_there]

@@ -26,13 +26,9 @@ class TextBlock(msgspec.Struct, kw_only=True, tag="text"):
 class ImageBlock(msgspec.Struct, kw_only=True, tag="image"):
     """An image, which no model reads yet."""
 
-    source: dict[str, Any] | None = None
-
 
 class DocumentBlock(msgspec.Struct, kw_only=True, tag="document"):
     """A document, which is not read."""
-
-    source: dict[str, Any] | None = None
 
 
 class ThinkingBlock(msgspec.Struct, kw_only=True, tag="thinking"):
@@ -107,7 +103,6 @@ class Thinking(msgspec.Struct, kw_only=True):
     """Whether the model thinks before it answers."""
 
     type: Literal["enabled", "disabled", "adaptive", "between_tools"]
-    budget_tokens: int | None = None
     display: Literal["summarized", "omitted"] | None = None
 
 
@@ -165,6 +160,7 @@ WITHOUT_EFFECT: WithoutEffect = {
     "service_tier": ("auto", "standard_only"),
     "inference_geo": (),
     "speed": ("standard",),
+    "thinking.budget_tokens": (),
 }
 
 

@@ -9,7 +9,7 @@ import msgspec
 from zse.engine.request import MAX_TOP_LOGPROBS
 from zse.serve.http.errors import BadRequestError, MissingParameterError
 from zse.serve.http.fields import Refused, WithoutEffect, check_range, read_fields
-from zse.serve.openai.protocol import MAX_MESSAGES, MAX_TOOLS, StreamOptions
+from zse.serve.openai.protocol import MAX_MESSAGES, MAX_TOOLS
 
 INCLUDED_LOGPROBS = "message.output_text.logprobs"
 SEALED_REASONING = "reasoning.encrypted_content"
@@ -51,7 +51,10 @@ class TextConfig(msgspec.Struct, kw_only=True):
     """How the text of the answer is."""
 
     format: TextFormat | None = None
-    verbosity: Literal["low", "medium", "high"] | None = None
+
+
+class StreamOptions(msgspec.Struct, kw_only=True):
+    """What a stream carries besides the events: nothing that is done here."""
 
 
 class InputTokensRequest(msgspec.Struct, kw_only=True):
@@ -66,7 +69,6 @@ class InputTokensRequest(msgspec.Struct, kw_only=True):
     text: TextConfig | None = None
     reasoning: Reasoning | None = None
     previous_response_id: str | None = None
-    truncation: Literal["disabled"] | None = None
 
 
 class ResponsesRequest(InputTokensRequest, kw_only=True):
@@ -103,9 +105,11 @@ REFUSED: Refused = {
     "conversation": ((), _OWN_STATE),
     "prompt": ((), "Send the text of the prompt in 'instructions' and 'input'."),
     "moderation": ((), "Nothing is moderated here."),
+    "truncation": (("disabled",), "What is too long is refused, never cut."),
 }
 WITHOUT_EFFECT: WithoutEffect = {
     "stream_options.include_obfuscation": (False,),
+    "text.verbosity": ("medium",),
     "service_tier": ("auto", "default"),
     "prompt_cache_retention": ("in_memory",),
     "prompt_cache_options": (),
@@ -146,12 +150,6 @@ def read_count(mapping: dict[str, Any]) -> tuple[InputTokensRequest, tuple[str, 
 
 
 def _read(mapping: dict[str, Any], kind: type[Body]) -> tuple[Body, tuple[str, ...]]:
-    if mapping.get("truncation") == "auto":
-        raise BadRequestError(
-            "'truncation' is 'auto', expected 'disabled': what is too long is refused, never cut.",
-            param="truncation",
-            code="unsupported_parameter",
-        )
     body, ignored = read_fields(mapping, kind, refused=REFUSED, without_effect=WITHOUT_EFFECT)
     if body.input is None and body.previous_response_id is None:
         raise MissingParameterError("input")
@@ -180,7 +178,6 @@ def _check_metadata(metadata: dict[str, str]) -> None:
 def _without_effect(body: ResponsesRequest) -> list[str]:
     """Name nested fields that are accepted and do nothing."""
     names = {
-        "text.verbosity": bool(body.text and body.text.verbosity not in (None, "medium")),
         "reasoning.summary": bool(body.reasoning and body.reasoning.asked_summary == "concise"),
         f"include[{SEALED_REASONING}]": SEALED_REASONING in (body.include or ()),
     }
