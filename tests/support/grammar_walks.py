@@ -51,7 +51,8 @@ class WordTokenizer:
         self.special_ids = self.facts.special_ids
         self.vocab_size = len(pieces)
         self.engine = SimpleNamespace(token_bytes=self.token_bytes)
-        self._longest = sorted(range(len(pieces)), key=lambda token: -len(pieces[token]))
+        self._ids = {piece: token for token, piece in enumerate(pieces)}
+        self._most = max(map(len, pieces))
 
     def token_bytes(self, token_id: int) -> bytes:
         return self._pieces[token_id]
@@ -59,13 +60,17 @@ class WordTokenizer:
     def encode(
         self, text: str, *, add_special_tokens: bool = True, parse_special: bool = True
     ) -> list[int]:
-        data, ids = text.encode(), []
+        data, ids, start = text.encode(), [], 0
         hidden = () if parse_special else self.special_ids
-        usable = [token for token in self._longest if token not in hidden]
-        while data:
-            token = next(i for i in usable if data.startswith(self._pieces[i]))
+        while start < len(data):
+            for end in range(min(start + self._most, len(data)), start, -1):
+                token = self._ids.get(data[start:end])
+                if token is not None and token not in hidden:
+                    break
+            else:
+                raise AssertionError(f"no token for {data[start:]!r}")
             ids.append(token)
-            data = data[len(self._pieces[token]) :]
+            start = end
         return ids
 
     def encode_within(self, text: str, *, parse_special: bool = True) -> list[int]:

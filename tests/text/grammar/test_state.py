@@ -10,6 +10,7 @@ from dataclasses import replace
 import jsonschema
 import pytest
 from grammar_walks import END, WordTokenizer, allowed_by, compiler_for, walk
+from random_schemas import random_schema
 
 from zse.text.grammar import spec as forms
 from zse.text.grammar.spec import GrammarSpec
@@ -27,32 +28,6 @@ def begin(spec):
 
 def ids(text):
     return TOKENIZER.encode(text)
-
-
-def random_schema(draw, depth=3):
-    kinds = ["string", "integer", "boolean", "null", "enum", "array", "object"]
-    kind = draw.choice(kinds if depth else kinds[:5])
-    if kind == "enum":
-        return {"enum": draw.sample(["a", "b", "Paris", 3, None, True, "ü"], draw.randint(1, 4))}
-    if kind == "string":
-        return {"type": "string", "maxLength": draw.randint(0, 12)}
-    if kind == "integer":
-        low = draw.randint(-50, 50)
-        return {"type": "integer", "minimum": low, "maximum": low + draw.randint(0, 100)}
-    if kind == "array":
-        least = draw.randint(0, 2)
-        most = least + draw.randint(0, 2)
-        items = random_schema(draw, depth - 1)
-        return {"type": "array", "items": items, "minItems": least, "maxItems": most}
-    if kind == "object":
-        names = draw.sample(["name", "city", "a", "b", "größe", 'qu"ote'], draw.randint(0, 4))
-        return {
-            "type": "object",
-            "properties": {name: random_schema(draw, depth - 1) for name in names},
-            "required": draw.sample(names, draw.randint(0, len(names))),
-            "additionalProperties": False,
-        }
-    return {"type": kind}
 
 
 @pytest.mark.parametrize("whitespace", [forms.FLEXIBLE, forms.COMPACT], ids=["flexible", "compact"])

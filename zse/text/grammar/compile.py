@@ -9,6 +9,7 @@ tokens is refused instead of failing in the middle of an answer.
 from __future__ import annotations
 
 import threading
+import time
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,8 @@ _LIMITS: dict[str, Any] = {
     "verbose_errors": False,  # which would print the whole grammar
 }
 _TRIED_TOKENS = 2
+_MOST_MASK_SECONDS = 0.1
+"""Work of a processor for one token, once the first is over: all other answers wait for it."""
 _MAX_ERROR = 500
 
 
@@ -153,8 +156,11 @@ def _try_out(matcher: Any) -> None:
     Raises:
         GrammarError: It is damaged, matches nothing, or takes more work than is allowed.
     """
+    seconds = 0.0
     for _ in range(_TRIED_TOKENS):
+        began = time.thread_time()
         mask = b"" if matcher.is_error() else matcher.compute_bitmask()
+        seconds = time.thread_time() - began
         if matcher.is_error():
             break
         allowed = int.from_bytes(mask, "little")
@@ -166,3 +172,5 @@ def _try_out(matcher: Any) -> None:
         words = matcher.get_error().partition("<backtrace>")[0]
         words = words.replace("<non-verbose/>", "").strip()
         raise GrammarError(f"the grammar cannot be used: {words[:_MAX_ERROR]}")
+    if seconds > _MOST_MASK_SECONDS:
+        raise GrammarError("the grammar cannot be used: it takes too much work for each token")
