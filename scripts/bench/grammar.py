@@ -100,6 +100,10 @@ class FilledTokenizer:
         ids: list[int] = self._tokenizer.encode(text, **options)
         return ids
 
+    def encode_within(self, text: str, **options: bool) -> list[int]:
+        ids: list[int] = self._tokenizer.encode_within(text, **options)
+        return ids
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 
 import pytest
 
@@ -87,3 +88,14 @@ def test_the_asynchronous_engine_gives_the_same_answer(llm, cache_dir):
         loaded.close()
     assert "".join(delta.text for delta in deltas) == llm.chat(CAPITAL, GREEDY).text
     assert deltas[-1].finish_reason == "stop"
+
+
+def test_answers_are_held_to_a_form(llm):
+    from zse.text.grammar import spec as forms
+
+    output = llm.generate("Say", SamplingParams(temperature=1.5, n=3), form=forms.regex("[0-9]{4}"))
+    assert all(re.fullmatch("[0-9]{4}", answer.text) for answer in output[0].outputs)
+    answer = llm.chat("Yes or no?", form=forms.choice(["yes", "no"]))
+    assert answer.text in ("yes", "no")
+    (delta, *rest) = llm.stream("Say", form=forms.choice(["abc"]))
+    assert delta.text + "".join(other.text for other in rest) == "abc"

@@ -19,9 +19,9 @@ def doubled(depth):
 
 BOMBS = {
     "nested": nested(63),
-    "deeper": nested(500),
+    "deeper": nested(300),
     "doubled": doubled(12),
-    "doubled again": doubled(17),
+    "doubled again": doubled(15),
     "wide": {"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(900)}},
     "enumeration": {"enum": [f"value {i} {i * i}" for i in range(9000)]},
     "long text": {"type": "string", "minLength": 10**9, "maxLength": 10**12},

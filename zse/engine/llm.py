@@ -15,6 +15,7 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any, Self, Unpack, cast, overload
 
+from zse.engine.grammars import Grammars
 from zse.engine.inputs import is_one_conversation, list_of_prompts, messages_of
 from zse.engine.loading import load_model
 from zse.engine.output import Delta, RequestText, TokenLogprob
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from zse.engine.inputs import Conversation, Message
     from zse.format.model_file import ModelFile
     from zse.quantize.locate import StageProgress
+    from zse.text.grammar.spec import GrammarSpec
     from zse.text.template import ChatTemplate
     from zse.text.tokenizer import Tokenizer
     from zse.text.user_text import ControlTexts
@@ -117,6 +119,7 @@ class LLM:
         settings = load_settings()
         options["kernels"] = options.get("kernels") or settings.serve.load.device.kernels
         self._model = load_model(path, load_options(**options), settings, progress=progress)
+        self._grammars = Grammars(self._model.core, self._model.tokenizer)
         self._streams: dict[str, _Stream] = {}
         self._request_ids = itertools.count()
         self._lock = threading.RLock()
@@ -154,12 +157,15 @@ class LLM:
         self,
         prompts: str | list[int] | Sequence[str | list[int]],
         params: SamplingParams | None = None,
+        *,
+        form: GrammarSpec | None = None,
     ) -> list[RequestOutput]:
         """Answer one prompt or many; many share the engine's batches.
 
         Args:
             prompts: A text, a list of token ids, or a list of these.
             params: How to sample; by default up to 256 tokens at temperature 1.
+            form: What every answer is held to, as ``zse.text.grammar.spec`` makes it.
 
         Returns:
             One output for each prompt, in their order.
@@ -171,7 +177,7 @@ class LLM:
         streams: list[_Stream] = []
         try:
             for prompt in list_of_prompts(prompts):
-                streams.append(self._open(prompt, params))  # noqa: PERF401 - all or none
+                streams.append(self._open(prompt, params, form))  # noqa: PERF401 - all or none
             for stream in streams:
                 while not stream.text.is_finished:
                     self._step(stream)
@@ -181,14 +187,18 @@ class LLM:
         return [_output_of(stream) for stream in streams]
 
     def stream(
-        self, prompt: str | list[int], params: SamplingParams | None = None
+        self,
+        prompt: str | list[int],
+        params: SamplingParams | None = None,
+        *,
+        form: GrammarSpec | None = None,
     ) -> Iterator[Delta]:
         """Yield the answer as it grows. Closing the iterator cancels the request.
 
         Raises:
             ZSEError: As ``generate``, when the first delta is asked for.
         """
-        stream = self._open(prompt, params)
+        stream = self._open(prompt, params, form)
         try:
             while stream.deltas or not stream.text.is_finished:
                 if stream.deltas:
@@ -204,6 +214,7 @@ class LLM:
         messages: str | Sequence[Message],
         params: SamplingParams | None = None,
         *,
+        form: GrammarSpec | None = None,
         tools: Sequence[Mapping[str, Any]] | None = None,
     ) -> RequestOutput: ...
 
@@ -213,6 +224,7 @@ class LLM:
         messages: Sequence[Sequence[Message]] | Sequence[Conversation],
         params: SamplingParams | None = None,
         *,
+        form: GrammarSpec | None = None,
         tools: Sequence[Mapping[str, Any]] | None = None,
     ) -> list[RequestOutput]: ...
 
@@ -221,6 +233,7 @@ class LLM:
         messages: Conversation | Sequence[Conversation],
         params: SamplingParams | None = None,
         *,
+        form: GrammarSpec | None = None,
         tools: Sequence[Mapping[str, Any]] | None = None,
     ) -> RequestOutput | list[RequestOutput]:
         """Answer one conversation or many, rendered with the model's chat template.
@@ -229,6 +242,7 @@ class LLM:
             messages: A text, which stands for one message of the user; a list of messages with
                 ``role`` and ``content``; or a list of such conversations, which share batches.
             params: How to sample; by default up to 256 tokens at temperature 1.
+            form: What every answer is held to, as ``zse.text.grammar.spec`` makes it.
             tools: OpenAI function definitions that the model may call.
 
         Returns:
@@ -241,10 +255,10 @@ class LLM:
         """
         if is_one_conversation(messages):
             prompt = self.chat_prompt(cast("Conversation", messages), tools=tools)
-            return self.generate([prompt], params)[0]
+            return self.generate([prompt], params, form=form)[0]
         conversations = cast("Sequence[Conversation]", messages)
         prompts = [self.chat_prompt(each, tools=tools) for each in conversations]
-        return self.generate(prompts, params)
+        return self.generate(prompts, params, form=form)
 
     def chat_prompt(
         self, messages: Conversation, *, tools: Sequence[Mapping[str, Any]] | None = None
@@ -304,13 +318,23 @@ class LLM:
     def _control_texts(self) -> ControlTexts:
         return detect_dialect(self._template.source, self.tokenizer.facts.added).control_texts
 
-    def _open(self, prompt: str | list[int], params: SamplingParams | None) -> _Stream:
+    def _open(
+        self,
+        prompt: str | list[int],
+        params: SamplingParams | None,
+        form: GrammarSpec | None,
+    ) -> _Stream:
         token_ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
         if params is None:
             limit = default_max_tokens(self.max_context - len(token_ids))
             params = SamplingParams(max_tokens=limit)
         request_id = str(next(self._request_ids))
-        request = Request(request_id=request_id, prompt_token_ids=token_ids, params=params)
+        request = Request(
+            request_id=request_id,
+            prompt_token_ids=token_ids,
+            params=params,
+            grammar=None if form is None else self._grammars.compile(form),
+        )
         stream = _Stream(request, self.tokenizer)
         with self._lock:
             self._refuse_when_closed()
