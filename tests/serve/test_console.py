@@ -47,6 +47,12 @@ def test_ready_is_a_url_and_a_line_to_copy_that_the_server_answers(call):
     assert call("POST", path, content=body, headers={name: value}).status_code == 200
 
 
+def test_the_line_to_copy_shows_a_key_where_one_is_asked_for():
+    words = shlex.split(ready(asks_for_key=True).replace("\\\n", " "))
+    assert words[words.index("-H", words.index("-H") + 1) + 1] == "authorization: Bearer $KEY"
+    assert "authorization" not in ready()
+
+
 def test_the_line_to_copy_holds_whatever_a_model_is_called():
     assert "it" in shlex.split(ready().splitlines()[3])[1]
 

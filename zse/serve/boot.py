@@ -180,7 +180,9 @@ class ServerProcess:
         facts = {"model": model.name, "url": self._url, "max_context": model.max_context}
         chats = model.template is not None
         ledger = state.ledger.to_json()
-        LOG.info("ready", extra={**facts, "chats": chats, "cold_start_ms": ledger})
+        asks = state.access.asks_for_key
+        told = {**facts, "chats": chats, "asks_for_key": asks, "cold_start_ms": ledger}
+        LOG.info("ready", extra=told)
 
     def _close(self, model: LoadedModel) -> None:
         try:

@@ -70,9 +70,10 @@ def _ready(line: Mapping[str, Any]) -> str:
         path = "/v1/chat/completions"
         question = {"messages": [{"role": "user", "content": "Hello"}]}
     body = shlex.quote(json.dumps({"model": line["model"], **question}, ensure_ascii=False))
+    key = ' \\\n    -H "authorization: Bearer $KEY"' if line.get("asks_for_key") else ""
     return (
         f"ready after {ready_ms / 1000:.1f} s: {url}/v1, up to {line['max_context']:,} tokens\n\n"
-        f"  curl {url}{path} -H 'content-type: application/json' \\\n    -d {body}\n\n"
+        f"  curl {url}{path} -H 'content-type: application/json'{key} \\\n    -d {body}\n\n"
         "Ctrl-C stops it."
     )
 

@@ -26,13 +26,12 @@ MAX_BODY_BYTES = 64 << 10
 """Kept of a body, where bodies are kept."""
 _MAX_PATH = 200
 _MAX_AGENT = 256
-_STATUSES = frozenset({"http.response.start", "websocket.http.response.start"})
 _QUIET = OPEN_PATHS | {METRICS_PATH}
-_SWITCHING, _FORBIDDEN, _FIRST_ERROR = 101, 403, 400
+_FIRST_ERROR = 400
 
 
 class Auditing:
-    """Adds an entry for each request.
+    """Adds an entry for each request that was named and whose ``response`` has a status.
 
     Args:
         log: Takes it.
@@ -45,38 +44,26 @@ class Auditing:
         self._with_content = with_content
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        call = _Call(scope, send)
+        call = _Call(scope)
         if self._with_content and scope["type"] == "http":
             receive = call.copying(receive)
         try:
-            await self.app(scope, receive, call.send)
+            await self.app(scope, receive, send)
         finally:
-            if not (get_route_path(scope) in _QUIET and call.status < _FIRST_ERROR):
+            status: int = scope["state"]["response"].status
+            if not (get_route_path(scope) in _QUIET and status < _FIRST_ERROR):
                 # A refusal by what stands outside of the gate has no account.
                 account: Account = scope["state"].get("account") or Account()
-                account.close(lambda: self._log.add(call.entry(account)))
+                account.close(lambda: self._log.add(call.entry(account, status)))
 
 
 class _Call:
-    """One request on its way out."""
+    """One request; its answer passes by untouched, token by token."""
 
-    def __init__(self, scope: Scope, send: Send) -> None:
-        self.status = 0
+    def __init__(self, scope: Scope) -> None:
         self._scope = scope
-        self._send = send
         self._came_at = time.time()
         self._body: bytearray | None = None
-
-    async def send(self, message: Message) -> None:
-        """Pass a message on, and note the status."""
-        kind = message["type"]
-        if kind in _STATUSES:
-            self.status = message["status"]
-        elif kind == "websocket.accept":
-            self.status = _SWITCHING
-        elif kind == "websocket.close" and not self.status:
-            self.status = _FORBIDDEN
-        await self._send(message)
 
     def copying(self, receive: Receive) -> Receive:
         """Keep the beginning of the body beside handing it on."""
@@ -91,7 +78,7 @@ class _Call:
 
         return copying
 
-    def entry(self, account: Account) -> AuditEntry:
+    def entry(self, account: Account, status: int) -> AuditEntry:
         scope = self._scope
         headers = dict(scope["headers"])
         agent = headers.get(b"user-agent", b"").decode("latin-1")[:_MAX_AGENT]
@@ -101,7 +88,7 @@ class _Call:
             timestamp=moment_of(datetime.fromtimestamp(self._came_at, UTC)),
             method=scope.get("method", "WEBSOCKET"),
             path=scope["path"][:_MAX_PATH],
-            status_code=self.status,
+            status_code=status,
             latency_ms=round((time.perf_counter() - scope["state"]["arrival"]) * 1000, 1),
             api_key_name=account.caller.name or None,
             client_ip=client[0] if client else None,

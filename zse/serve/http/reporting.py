@@ -30,9 +30,9 @@ class Reporting:
     """Names each request, adds ``x-request-id`` and ``Server-Timing``, counts it, logs one line.
 
     What is inside finds in the scope's state ``request_id``, ``arrival`` (on
-    ``time.perf_counter``), ``place`` (in a trace) and ``client_address`` (who asked, as far as
-    trusted proxies tell), and puts the ``room`` there that it takes: no end of a request leaves it
-    taken.
+    ``time.perf_counter``), ``place`` (in a trace), ``client_address`` (who asked, as far as
+    trusted proxies tell) and ``response`` (its ``status`` is 0 until it begins), and puts the
+    ``room`` there that it takes: no end of a request leaves it taken.
     """
 
     def __init__(self, app: ASGIApp, *, state: AppState) -> None:
@@ -47,6 +47,7 @@ class Reporting:
             arrival=call.arrival,
             client_address=client[0],
             place=call.place,
+            response=call,
             room=None,
         )
         try:
