@@ -289,3 +289,12 @@ def test_the_scheme_has_two_spellings(call, field):
     assert answer.json()["status"] == "loaded"
     models = call("GET", "/api/models").json()["models"]
     assert models[-1]["quantization"] == "int4"
+
+
+def test_the_model_of_the_start_comes_back_under_its_name_and_aliases(options, make_caller, state):
+    state.options = replace(options, served_model_name="house", model_alias="gpt-*")
+    call = make_caller()
+    call("POST", UNLOAD, json={"model": "scripted"})
+    answer = call("POST", LOAD, json={"model": "house"})
+    assert (answer.json()["name"], answer.json()["status"]) == ("house", "loaded")
+    assert call.chat("hi", model="gpt-4o", max_tokens=1).json()["model"] == "house"

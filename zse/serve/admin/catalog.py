@@ -105,12 +105,17 @@ class Catalog:
             ModelNotAllowedError: It is neither known nor in one of the places.
         """
         placed, known = self._placed(name), known_models().get(name)
-        if placed is None and known is None:
+        facts: ModelFacts | None
+        reason: str | None
+        if known is not None:
+            facts, reason = known.facts, None
+        elif placed is not None:
+            facts, reason = self._facts_of(placed)
+        else:
             raise ModelNotAllowedError(
                 f"The model '{name[:100]}' is neither known nor in one of the server's places.",
                 param="model",
             )
-        facts, reason = (known.facts, None) if known else self._facts_of(placed)
         room = room_for_models(self._state.options, self._state.models)
         estimates = [] if facts is None else self._estimates(facts, context_tokens)
         fitting = [room.holds(one) for one in estimates]
@@ -158,9 +163,8 @@ class Catalog:
         except ModelNotAllowedError:
             return None
 
-    def _facts_of(self, placed: PlacedModel | None) -> tuple[ModelFacts | None, str | None]:
+    def _facts_of(self, placed: PlacedModel) -> tuple[ModelFacts | None, str | None]:
         """Return what is known of a placed model, or why it is not supported; of a hub neither."""
-        assert placed is not None
         try:
             if isinstance(resolve_model(placed.reference), HubRepository):
                 return None, None

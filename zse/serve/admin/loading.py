@@ -108,7 +108,8 @@ class ModelLoader:
     def __init__(self, state: AppState) -> None:
         self._state = state
         self._lock = threading.Lock()
-        self.places = Places(state.options.model, state.options.places)
+        options = state.options
+        self.places = Places(options.model, options.places, start_name=options.served_model_name)
         self.latest: Load | None = None
         """The load that runs, or the last one that did."""
 
@@ -194,12 +195,13 @@ class ModelLoader:
         options = settings.serve
         asked = {"quant": order.quant, "max_context": order.max_context}
         given = {key: value for key, value in asked.items() if value}
+        if order.placed.reference != options.model:
+            # What the command line says of parsers is meant for its own model.
+            options = replace(options, tool_parser="auto", reasoning_parser="auto")
         options = replace(
             options,
             model=order.placed.reference,
             served_model_name=order.name,
-            tool_parser="auto",  # what the command line says is meant for its own model
-            reasoning_parser="auto",
             load=self._make_room(load, with_values(options.load, given)),
         )
         settings = replace(settings, serve=options)

@@ -135,12 +135,14 @@ async def list_models(request: Request) -> ModelList:
 async def load_model(
     request: Request, response: Response, asked: Annotated[LoadRequest, Body()]
 ) -> LoadStatus:
-    loader = state_of(request).one_of(ModelLoader)
+    state = state_of(request)
+    loader = state.one_of(ModelLoader)
     placed = await asyncio.to_thread(loader.places.find, asked.model)
+    own_aliases = state.options.aliases if placed.reference == state.options.model else ()
     order = LoadOrder(
         placed=placed,
         name=asked.name or model_name_of(placed.name),
-        aliases=tuple(asked.aliases),
+        aliases=tuple(asked.aliases) or own_aliases,
         quant=asked.quantization,
         max_context=asked.max_context,
         evicts=asked.evict,

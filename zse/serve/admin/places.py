@@ -64,14 +64,18 @@ class Places:
 
     Args:
         start_model: What the server was started with.
+        start_name: What it is called in /v1/models, where that is not its own name.
         texts: Folders, ``s3://BUCKET/PREFIX/``, ``hf://OWNER/`` and single models.
 
     Raises:
         UsageError: One of them is none of these.
     """
 
-    def __init__(self, start_model: str, texts: Iterable[str] = ()) -> None:
-        self._places = [Single(start_model), *(place_of(text) for text in texts)]
+    def __init__(
+        self, start_model: str, texts: Iterable[str] = (), *, start_name: str = ""
+    ) -> None:
+        start = Single(start_model, name=start_name)
+        self._places = [start, *(place_of(text) for text in texts)]
 
     def listed(self) -> list[PlacedModel]:
         """Return what can be seen; of two with one name the first counts."""
@@ -99,14 +103,15 @@ class Places:
 
 
 class Single:
-    """One model, by what the command line calls it, or by its last part."""
+    """One model, by what the command line calls it, by its last part, or by a name of its own."""
 
-    def __init__(self, reference: str) -> None:
+    def __init__(self, reference: str, *, name: str = "") -> None:
         self._reference = reference
-        self._names = {reference, model_name_of(reference)}
+        self._name = name or model_name_of(reference)
+        self._names = {reference, self._name, model_name_of(reference)}
 
     def listed(self) -> Iterator[PlacedModel]:
-        yield PlacedModel(name=model_name_of(self._reference), reference=self._reference)
+        yield PlacedModel(name=self._name, reference=self._reference)
 
     def find(self, name: str) -> PlacedModel | None:
         return next(self.listed()) if name in self._names else None
