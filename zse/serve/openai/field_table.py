@@ -54,6 +54,12 @@ SHARED_REFUSED: Refused = {
     "repeat_penalty": ((1, 1.0), "Use 'repetition_penalty'."),
     "repetition_detection": ((), "Use 'repetition_penalty'."),
     "penalize_nl": ((False,), "Use 'logit_bias'."),
+    "top_a": ((0, 0.0), _SAMPLERS),
+    "smoothing_factor": ((0, 0.0), _SAMPLERS),
+    "guidance_scale": ((1, 1.0), "One prompt is answered."),
+    "negative_prompt": (("",), "One prompt is answered."),
+    "random_seed": ((), "Use 'seed'."),
+    "n_indent": ((0,), "Use 'stop'."),
     "watermark": ((False,), ""),
     "logits_processors": (([],), _CODE),
     "custom_logit_processor": ((), _CODE),
@@ -77,6 +83,7 @@ SHARED_REFUSED: Refused = {
     "post_sampling_probs": ((False,), "Use 'logprobs' or 'top_logprobs'."),
     "timings_per_token": ((False,), "The header 'server-timing' and /metrics have times."),
     "response_fields": (([],), ""),
+    "return_progress": ((False,), "Use 'stream_options'."),
     "details": ((False,), "Use 'logprobs'."),
     "decoder_input_details": ((False,), "Use 'prompt_logprobs'."),
     # Other weights, other machines
@@ -105,6 +112,9 @@ CHAT_REFUSED: Refused = {
     "tool_prompt": ((), _OWN_TEMPLATE),
     "guideline": ((), "Write it into a message."),
     "thinking_token_budget": ((), "Use 'max_completion_tokens'."),
+    "enable_thinking": ((), "Send it in 'chat_template_kwargs'."),
+    "thinking": ((), "Use 'reasoning_effort', or 'chat_template_kwargs'."),
+    "safe_prompt": ((False,), "Write it into a message."),
     "add_special_tokens": ((False,), "The model's template writes its special tokens itself."),
 }
 COMPLETION_REFUSED: Refused = {
