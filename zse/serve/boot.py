@@ -257,11 +257,14 @@ class ServerProcess:
         return Departure(self._state, self._server)
 
     async def _warm(self) -> None:
-        """Import the metrics' library once the first answer is likely to be out."""
+        """Import what comes later once the first answer is likely to be out."""
+        from zse.serve.http.server import warm
+
         while not self._state.is_ready:
             await asyncio.sleep(WATCH_SECONDS)
         await asyncio.sleep(WARM_SECONDS)
         await asyncio.to_thread(self._state.metrics.warm)
+        await asyncio.to_thread(warm)
 
     async def _watch_engine(self) -> None:
         """End the process when an engine has crashed: nothing in it can be answered any more."""

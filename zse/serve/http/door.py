@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("zse.serve.door")
 
-MAX_CONNECTIONS = 8192
+MAX_CONNECTIONS = 4096
 """More are never needed beside the queue of one model, and each takes memory."""
 RESERVED_FILES = 128
 """Open files that are not connections: the model, the log, the engine, what is fetched."""

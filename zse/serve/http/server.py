@@ -6,6 +6,7 @@ uvicorn accepts connections and waits for them in the end; what a connection may
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 from functools import partial
 from types import ModuleType
@@ -64,6 +65,16 @@ def make_server(
         config.callback_notify = partial(asyncio.to_thread, certificates.refresh)
         config.timeout_notify = LOOK_SECONDS
     return QuietServer(config)
+
+
+def warm() -> None:
+    """Import what the first WebSocket needs, and spare the collector what will stay for ever.
+
+    A collection that walks over all that was imported takes longer than a token.
+    """
+    import zse.serve.http.websocket  # noqa: F401 - it is there when it is asked for
+
+    gc.freeze()
 
 
 def _import_uvicorn() -> None:
