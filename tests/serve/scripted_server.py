@@ -121,8 +121,12 @@ class ScriptedEngine:
             self.active -= 1
             self.cancelled += not done
 
+    def script(self, prompt):
+        """Return the answer, the seconds between its tokens, and where it breaks (-1: nowhere)."""
+        return _script(prompt)
+
     async def _choice(self, prompt, params, index):
-        text, pause, break_at = _script(prompt)
+        text, pause, break_at = self.script(prompt)
         stop = None
         crash_at = int(prompt.split("crash:")[1].split()[0]) if "crash:" in prompt else -1
         if "silent:" in prompt:
