@@ -153,6 +153,7 @@ HOT_ROUTES = (
         handler=ping,
         summary="Readiness for load balancers.",
         answers={**_READY, "204": "Loading"},
+        content_type="",
     ),
     HotRoute(
         path="/metrics", handler=metrics, summary="Prometheus metrics.", content_type="text/plain"

@@ -54,7 +54,7 @@ def _error_of(path: str) -> Schema:
 def _operation_of(route: HotRoute) -> Schema:
     responses: Schema = {code: {"description": text} for code, text in route.answers.items()}
     kind = "string" if route.content_type.startswith("text/") else "object"
-    if "200" in responses:
+    if "200" in responses and route.content_type:
         responses["200"]["content"] = {route.content_type: {"schema": {"type": kind}}}
     if route.streams:
         responses["200"]["content"]["text/event-stream"] = {"schema": {"type": "string"}}

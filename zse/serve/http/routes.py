@@ -42,6 +42,7 @@ class HotRoute:
     answers: Mapping[str, str] = field(default_factory=_answered)
     """Statuses of success, and what they mean."""
     content_type: str = "application/json"
+    """Empty where the status says it all."""
     streams: bool = False
     """Whether the answer comes as server-sent events where the body asks for that."""
 

@@ -1,13 +1,10 @@
-"""Pydantic AI: agents with tools, typed output, streams; by chat, responses and messages."""
+"""Pydantic AI: agents with tools, typed output, streams; by chat and by responses."""
 
 import asyncio
 
-from anthropic import AsyncAnthropic
 from pydantic import BaseModel
 from pydantic_ai import Agent
-from pydantic_ai.models.anthropic import AnthropicModel
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
-from pydantic_ai.providers.anthropic import AnthropicProvider
 from pydantic_ai.providers.openai import OpenAIProvider
 from shared import BASE_URL, CALL, KEY, MODEL, asked, calling
 
@@ -18,11 +15,9 @@ class City(BaseModel):
 
 
 provider = OpenAIProvider(base_url=BASE_URL, api_key=KEY)
-client = AsyncAnthropic(base_url=BASE_URL.removesuffix("/v1"), api_key=KEY)
 MODELS = (
     OpenAIChatModel(MODEL, provider=provider),
     OpenAIResponsesModel(MODEL, provider=provider),
-    AnthropicModel(MODEL, provider=AnthropicProvider(anthropic_client=client)),
 )
 
 

@@ -1,0 +1,87 @@
+"""The libraries that people call servers with find what they were written for.
+
+Each program below ``programs`` is what a user of one library would write. They run by night, in an
+environment of their own that ``scripts/clients`` makes.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from started_server import StartedServer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(3600)]
+HERE = Path(__file__).parent
+ROOT = HERE.parents[2]
+PROGRAMS = sorted(path.name for path in (HERE / "programs").glob("use_*.py"))
+ADMIN_KEY = "zse-an-admin-key-that-only-this-test-knows-0000"
+ROUTES_LEFT_OUT = ("/api/models/unload",)
+"""What takes the model away that the other routes are asked with."""
+CHECKS = (
+    "not_a_server_error,response_schema_conformance,content_type_conformance,"
+    "status_code_conformance"
+)
+
+
+@pytest.fixture(scope="module")
+def clients() -> Path:
+    done = subprocess.run([ROOT / "scripts/clients"], capture_output=True, text=True, check=True)
+    return Path(done.stdout.strip())
+
+
+@pytest.fixture(scope="module")
+def dictated() -> Iterator[str]:
+    with serving(str(HERE / "dictated_server.py")) as url:
+        yield url
+
+
+@contextmanager
+def serving(*command: str, **environment: str) -> Iterator[str]:
+    server = StartedServer([sys.executable, *command], environment)
+    try:
+        yield server.url
+    finally:
+        server.stop()
+
+
+def run(command: list[str | Path], **where: object) -> None:
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env=environment, **where
+    )  # type: ignore[call-overload]
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-8000:]
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_library_of_python_works(clients: Path, dictated: str, program: str) -> None:
+    run([clients / "venv/bin/python", HERE / "programs" / program, f"{dictated}/v1"])
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="there is no Node")
+def test_the_library_for_node_works(clients: Path, dictated: str) -> None:
+    program = shutil.copy(HERE / "programs/use_openai_node.mjs", clients / "node")
+    run(["node", program, f"{dictated}/v1"], cwd=clients / "node")
+
+
+def test_every_route_does_what_its_description_says(clients: Path, tmp_path: Path) -> None:
+    environment = {"ZSE_API_KEYS": f"admin:{ADMIN_KEY}", "ZSE_HOME": str(tmp_path)}
+    with serving("-m", "zse.serve", "tiny", "--device", "cpu", "--port", "0", **environment) as url:
+        leave_out = [word for path in ROUTES_LEFT_OUT for word in ("--exclude-path", path)]
+        run(
+            [
+                clients / "venv/bin/schemathesis", "run", f"{url}/openapi.json",
+                "--header", f"Authorization: Bearer {ADMIN_KEY}", "--max-examples", "25",
+                "--checks", CHECKS, *leave_out,
+            ],
+            cwd=tmp_path,
+        )  # fmt: skip
