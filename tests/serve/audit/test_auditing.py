@@ -7,7 +7,9 @@ import httpx
 import pytest
 
 from zse.options import AuditOptions, ServeOptions
+from zse.serve.access.keyring import Keyring
 from zse.serve.access.keys import make_key
+from zse.serve.access.policy import Access
 from zse.serve.state import Presence
 
 CHAT = "/v1/chat/completions"
@@ -58,13 +60,24 @@ def test_requests_that_fail_leave_one_entry_too(call, entries, method, path, con
     assert [entry.status_code for entry in entries()] == [status]
 
 
-def test_probes_leave_an_entry_only_when_they_fail(call, state, entries):
+def test_probes_leave_no_entry(call, state, entries):
     for path in ("/health/live", "/health/ready", "/ping", "/metrics"):
         assert call("GET", path).status_code == 200
     assert entries() == []
     state.presence = Presence.CLOSED
     call("GET", "/health/ready")
-    assert [entry.status_code for entry in entries()] == [503]
+    assert entries() == []
+
+
+def test_metrics_leave_an_entry_where_they_are_refused(guarded_call, entries):
+    guarded_call("GET", "/metrics")
+    assert [(entry.path, entry.status_code) for entry in entries()] == [("/metrics", 401)]
+
+
+@pytest.fixture
+def guarded_call(state, make_caller):
+    state.access = Access(Keyring(), is_local=False)
+    return make_caller()
 
 
 def test_the_sums_of_the_entries_are_those_of_the_metrics(call, state, entries, runner):

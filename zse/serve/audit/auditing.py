@@ -1,7 +1,7 @@
 """Auditing around every route: each request leaves one entry, however it ends.
 
-It stands inside what names the request and outside of everything that may refuse it. Probes that
-are answered well leave none: they come every second, from machines.
+It stands inside what names the request and outside of everything that may refuse it. Probes leave
+none: they come every second, from machines.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ MAX_BODY_BYTES = 64 << 10
 """Kept of a body, where bodies are kept."""
 _MAX_PATH = 200
 _MAX_AGENT = 256
-_QUIET = OPEN_PATHS | {METRICS_PATH}
 _FIRST_ERROR = 400
 
 
@@ -51,10 +50,15 @@ class Auditing:
             await self.app(scope, receive, send)
         finally:
             status: int = scope["state"]["response"].status
-            if not (get_route_path(scope) in _QUIET and status < _FIRST_ERROR):
+            if not _is_probe(get_route_path(scope), status):
                 # A refusal by what stands outside of the gate has no account.
                 account: Account = scope["state"].get("account") or Account()
                 account.close(lambda: self._log.add(call.entry(account, status)))
+
+
+def _is_probe(path: str, status: int) -> bool:
+    """Whether a machine asked as it does every second, and nobody was refused."""
+    return path in OPEN_PATHS or (path == METRICS_PATH and status < _FIRST_ERROR)
 
 
 class _Call:
