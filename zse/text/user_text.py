@@ -143,11 +143,12 @@ class _Finder:
         for text in self._texts:
             self._by_head.setdefault(text[:2], {}).setdefault(len(text), set()).add(text)
         heads = "|".join(map(re.escape, self._by_head)) or r"(?!)"
-        self._head = re.compile(f"(?={heads})")
+        self._head = re.compile(heads)
 
     def occurrences(self, text: str) -> Iterator[tuple[int, int]]:
         """Yield where the texts stand, those that overlap too."""
-        for found in self._head.finditer(text):
+        start = -1
+        while found := self._head.search(text, start + 1):
             start = found.start()
             for length, texts in self._by_head[text[start : start + 2]].items():
                 if text[start : start + length] in texts:
