@@ -14,7 +14,7 @@ class Socket:
     """A connection whose client says what a test hands it."""
 
     def __init__(self, state, account) -> None:
-        known = {"request_id": "r", "arrival": 0.0, "caller": account.caller, "account": account}
+        known = {"caller": account.caller, "account": account, "place": None}
         self.scope = {
             "type": "websocket",
             "path": "/ws/chat",
