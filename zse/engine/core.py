@@ -214,8 +214,8 @@ class EngineCore:
             sequence = chunk.sequence
             if sequence.finish_reason is not None:
                 continue
-            if chunk.num_read:
-                answer = _read_prompt(chunk, answer)
+            if chunk.num_read and sequence.reading is not None:
+                answer = sequence.reading.take(answer, chunk.num_read)
             if not chunk.num_wanted:
                 continue
             if sequence.num_void:
@@ -295,7 +295,7 @@ class EngineCore:
                 grammar=request.grammar.begin() if request.grammar is not None else None,
                 prompt_token_ids=list(request.prompt_token_ids),
                 token_ids=list(request.prompt_token_ids),
-                reading=_reading_of(request) if index == 0 else None,
+                reading=PromptReading.of(request) if index == 0 else None,
             )
             sequences.append(sequence)
         return sequences
@@ -316,7 +316,7 @@ class EngineCore:
         query = sequence.request.query
         if query is not None and not query.generates:
             return [self._end_with_prompt(sequence, answer[0])]
-        report = _report_of(sequence, answer[0]) if query is not None else None
+        report = sequence.end_reading(answer[0]) if query is not None else None
         events = self._append(sequence, answer, report)
         if sequence.num_pending and sequence.finish_reason is None:
             self._scheduler.commit(sequence)  # the token may have filled a block in flight
@@ -381,7 +381,7 @@ class EngineCore:
 
     def _end_with_prompt(self, sequence: Sequence, sampled: SampledToken) -> TokenEvent:
         sequence.finish_reason = "length"
-        report = _report_of(sequence, sampled)
+        report = sequence.end_reading(sampled)
         self._retire(sequence)
         return TokenEvent(
             request_id=sequence.request.request_id,
@@ -399,23 +399,3 @@ class EngineCore:
         siblings.remove(sequence)
         if not siblings:
             del self._requests[request_id]
-
-
-def _reading_of(request: Request) -> PromptReading | None:
-    return PromptReading(request.query, request.prompt_token_ids) if request.query else None
-
-
-def _report_of(sequence: Sequence, first: SampledToken) -> PromptReport | None:
-    """Return what was asked of a prompt when its first token has come, and None ever after."""
-    reading, sequence.reading = sequence.reading, None
-    return None if reading is None else reading.report(first)
-
-
-def _read_prompt(chunk: ScheduledChunk, answer: TokenIds[SampledToken]) -> TokenIds[SampledToken]:
-    """Hand what is told of known tokens to the reading of their prompt; return what follows."""
-    if len(answer) < chunk.num_read:
-        raise EngineError(f"the runner answered {len(answer)} of {chunk.num_read} known tokens")
-    reading = chunk.sequence.reading
-    assert reading is not None
-    reading.read(answer[: chunk.num_read])
-    return answer[chunk.num_read :]

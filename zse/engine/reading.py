@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import field
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from zse.errors import EngineError
 from zse.kernels.lm_head_sample.row import SamplingRow
 from zse.records import record
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from zse.backends.types import SampledToken
+    from zse.engine.request import Request
 
 Pooling: TypeAlias = Literal["last", "mean"]
 """Which final hidden states make the vector of a prompt: its last token's, or the mean of all."""
@@ -60,6 +62,11 @@ class PromptReading:
         self.num_asked = 0
         """Tokens of the prompt whose successors have been asked about, in submitted steps."""
 
+    @classmethod
+    def of(cls, request: Request) -> PromptReading | None:
+        """Return the reading of a request's prompt; None where nothing is asked of it."""
+        return cls(request.query, request.prompt_token_ids) if request.query else None
+
     @property
     def most_reused(self) -> int | None:
         """Tokens whose keys and values may be taken from the cache; None: any number."""
@@ -89,13 +96,20 @@ class PromptReading:
             for token_id in self._prompt[first : first + count]
         ]
 
-    def read(self, answers: Sequence[SampledToken]) -> None:
-        """Take what was answered of the next tokens."""
-        for answer in answers:
+    def take(self, answers: Sequence[SampledToken], count: int) -> Sequence[SampledToken]:
+        """Note what was answered of the next ``count`` tokens; return what follows them.
+
+        Raises:
+            EngineError: There are fewer answers.
+        """
+        if len(answers) < count:
+            raise EngineError(f"the runner answered {len(answers)} of {count} known tokens")
+        for answer in answers[:count]:
             if self._query.logprobs is not None:
                 self._tokens.append(answer._replace(hidden=None))
             if answer.hidden is not None:
                 self._add(answer.hidden)
+        return answers[count:]
 
     def report(self, last: SampledToken) -> PromptReport:
         """Return what was found, when the token behind the prompt has come."""

@@ -12,7 +12,8 @@ from zse.kernels.lm_head_sample.row import SamplingRow
 if TYPE_CHECKING:
     from collections.abc import Sequence as TokenIds
 
-    from zse.engine.reading import PromptReading
+    from zse.backends.types import SampledToken
+    from zse.engine.reading import PromptReading, PromptReport
     from zse.engine.request import FinishReason, Request
     from zse.kv.cache import BlockTable
     from zse.text.grammar.state import GrammarState
@@ -103,6 +104,11 @@ class Sequence:
         """
         self.num_pending -= num_wanted
         self.num_computed -= num_wanted - num_accepted
+
+    def end_reading(self, first: SampledToken) -> PromptReport | None:
+        """Return what was asked of the prompt, at its first token; None ever after."""
+        reading, self.reading = self.reading, None
+        return None if reading is None else reading.report(first)
 
     def append(self, token_id: int) -> None:
         self.output_token_ids.append(token_id)

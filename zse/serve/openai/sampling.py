@@ -6,27 +6,24 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Protocol
 
 from zse.engine import admission
-from zse.engine.admission import LONGEST_TOKEN_CHARACTERS
 from zse.engine.request import SamplingParams
 from zse.errors import ContextLengthError, InvalidParameterError
 from zse.serve.access.caller import MAX_PRIORITY
 from zse.serve.generation import WorkOrder
-from zse.serve.http.errors import BadRequestError, UnsupportedParameterError
+from zse.serve.http.errors import BadRequestError
 from zse.serve.openai.protocol import FORM_FIELDS, GenerationFields
+from zse.serve.openai.token_choice import form_of_tokens, single_tokens, token_biases
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from starlette.datastructures import State
 
     from zse.engine.reading import PromptQuery
     from zse.serve.state import LoadedModel
     from zse.text.grammar.spec import GrammarSpec
-    from zse.text.tokenizer import Tokenizer
 
 MAX_SALT_CHARACTERS = 128
-MAX_BAD_WORDS = 64
-MAX_ALLOWED_TOKENS = 16384
 MAX_TOLD = 1 << 18
 """Log-probabilities of prompts, alternatives counted, that one request may ask for."""
 
@@ -90,39 +87,17 @@ def work_order(
     """
     if max_tokens is not None and max_tokens < 1:
         raise BadRequestError(f"'{param}' is {max_tokens}, expected 1 or more.", param=param)
-    size = model.max_context
-    generates = query is None or query.generates
-    try:
-        most = admission.resolve_max_tokens(
-            max(map(len, prompts)),
-            max_tokens if generates else 0,
-            max_context=size,
-            capacity_tokens=size,
-        )
-    except ContextLengthError as error:
-        error.param = prompt_param
-        raise
+    if query is not None and not query.generates:
+        max_tokens = 0
+    most = _resolved(max_tokens, model, prompts, prompt_param)
     _check_told(query, prompts, prompt_param)
     if body.allowed_token_ids is not None:
-        form = _form_of_tokens(body.allowed_token_ids, model.vocab_size, form)
+        form = form_of_tokens(body.allowed_token_ids, model.vocab_size, form)
     params = _params(body, model, max_tokens=most or 1, logprobs=logprobs)
     for prompt in prompts:
         model.engine.check(prompt, params, query)
-    _check_extras(body)
-    return WorkOrder(
-        request_id=call.request_id,
-        arrival=call.arrival,
-        place=call.place,
-        prompts=tuple(prompts),
-        params=params,
-        grammar=None if form is None else model.engine.grammars.compile(form),
-        query=query,
-        account=call.account,
-        asked_priority=body.priority,
-        asked_salt=body.cache_salt,
-        deadline=call.deadline,
-        room=call.room,
-    )
+    grammar = None if form is None else model.engine.grammars.compile(form)
+    return _order(body, call, prompts=tuple(prompts), params=params, grammar=grammar, query=query)
 
 
 def read_order(
@@ -155,20 +130,39 @@ def read_order(
     except (ContextLengthError, InvalidParameterError) as error:
         error.param = param
         raise
+    return _order(body, call, prompts=tuple(prompts), params=params, query=query)
+
+
+def _order(body: Asked, call: State, **work: Any) -> WorkOrder:
+    """Return an order with what the call and every body say of it."""
     _check_extras(body)
     return WorkOrder(
         request_id=call.request_id,
         arrival=call.arrival,
         place=call.place,
-        prompts=tuple(prompts),
-        params=params,
-        query=query,
         account=call.account,
         asked_priority=body.priority,
         asked_salt=body.cache_salt,
-        room=call.room,
         deadline=call.deadline,
+        room=call.room,
+        **work,
     )
+
+
+def _resolved(
+    max_tokens: int | None,
+    model: LoadedModel,
+    prompts: Sequence[Sequence[int]],
+    prompt_param: str,
+) -> int:
+    size = model.max_context
+    try:
+        return admission.resolve_max_tokens(
+            max(map(len, prompts)), max_tokens, max_context=size, capacity_tokens=size
+        )
+    except ContextLengthError as error:
+        error.param = prompt_param
+        raise
 
 
 def _params(body: GenerationFields, model: LoadedModel, **resolved: int | None) -> SamplingParams:
@@ -177,28 +171,13 @@ def _params(body: GenerationFields, model: LoadedModel, **resolved: int | None) 
     if values.get("top_p") == 0:
         # OpenAI accepts 0 and means "only the likeliest token".
         values.update(top_p=1.0, temperature=0.0)
-    values["logit_bias"] = _token_biases(body.logit_bias or {}, model.vocab_size)
-    banned = _banned(body.bad_words or (), model.tokenizer)
+    values["logit_bias"] = token_biases(body.logit_bias or {}, model.vocab_size)
+    banned = single_tokens(body.bad_words or (), model.tokenizer)
     if (allowed := body.allowed_token_ids) is not None:
         # An answer of some tokens goes on until its limit, unless its end is one of them.
         banned += tuple(set(model.tokenizer.eos_ids).difference(allowed))
     values["banned_token_ids"] = banned
     return SamplingParams(**{**values, **resolved})
-
-
-def _token_biases(biases: Mapping[str, float], vocab_size: int) -> dict[int, float]:
-    result = {}
-    for key, value in biases.items():
-        # isascii: int() also takes digits of other scripts, underscores and spaces.
-        token_id = int(key) if key.isascii() and key.isdigit() and len(key) < 10 else -1
-        if not 0 <= token_id < vocab_size:
-            raise InvalidParameterError(
-                f"Invalid key in 'logit_bias': {key[:40]!r} is no token id of this model "
-                f"(0 to {vocab_size - 1}).",
-                param="logit_bias",
-            )
-        result[token_id] = value
-    return result
 
 
 def _check_told(
@@ -214,60 +193,6 @@ def _check_told(
             "send fewer prompts at once, or ask for fewer alternatives.",
             param=prompt_param,
         )
-
-
-def _form_of_tokens(
-    token_ids: Sequence[int], vocab_size: int, other: GrammarSpec | None
-) -> GrammarSpec:
-    """Return the form of answers made of some tokens alone; they can have no other form beside."""
-    if other is not None:
-        raise BadRequestError(
-            f"'allowed_token_ids' and '{other.param}' both ask for a form; one answer has one.",
-            param="allowed_token_ids",
-        )
-    count = len(token_ids)
-    if (
-        not 0 < count <= MAX_ALLOWED_TOKENS
-        or not 0 <= min(token_ids) <= max(token_ids) < vocab_size
-    ):
-        raise BadRequestError(
-            f"'allowed_token_ids' holds {count} token ids, expected 1 to {MAX_ALLOWED_TOKENS}, "
-            f"each from 0 to {vocab_size - 1}.",
-            param="allowed_token_ids",
-        )
-    from zse.text.grammar.spec import only_tokens  # with what only answers in a form need
-
-    return only_tokens(token_ids)
-
-
-def _banned(words: Sequence[str], tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Return the tokens that are these words, at the beginning of a text and behind a space."""
-    if len(words) > MAX_BAD_WORDS:
-        raise BadRequestError(
-            f"'bad_words' holds {len(words)} words, expected at most {MAX_BAD_WORDS}.",
-            param="bad_words",
-        )
-    found: dict[int, None] = {}
-    for index, word in enumerate(words):
-        if not 0 < len(word) <= LONGEST_TOKEN_CHARACTERS:
-            raise BadRequestError(
-                f"'bad_words[{index}]' has {len(word)} characters, "
-                f"expected 1 to {LONGEST_TOKEN_CHARACTERS}.",
-                param="bad_words",
-            )
-        forms = [
-            tokenizer.encode(text, add_special_tokens=False, parse_special=False)
-            for text in (word, f" {word.lstrip()}")
-        ]
-        single = [ids[0] for ids in forms if len(ids) == 1]
-        if not single:
-            raise UnsupportedParameterError(
-                "bad_words",
-                f"The word {index} is {len(forms[0])} tokens of this model, and only words that "
-                "are one token can be kept out.",
-            )
-        found |= dict.fromkeys(single)
-    return tuple(found)
 
 
 def _check_extras(body: Asked) -> None:
