@@ -5,7 +5,9 @@ The same tests run on the CPU and, where there is one, on a GPU.
 
 from __future__ import annotations
 
+import itertools
 import random
+import re
 import shutil
 from dataclasses import replace
 
@@ -16,9 +18,13 @@ import torch
 from zse.engine.core import EngineCore
 from zse.engine.reading import PromptQuery
 from zse.engine.request import Request, SamplingParams
+from zse.format import ZSEReader
 from zse.models.runner import load_runner
 from zse.options import load_options
 from zse.settings import load_settings
+from zse.text.grammar import spec as forms
+from zse.text.grammar.compile import GrammarCompiler
+from zse.text.tokenizer import load_tokenizer
 
 PROMPTS = [
     [random.Random(seed).randrange(256) for _ in range(length)]
@@ -218,3 +224,33 @@ def test_a_prompt_becomes_a_vector_and_nothing_is_generated(open_core):
         assert torch.allclose(last, mean, atol=1e-3) == (len(prompt) == 1)
     assert not torch.allclose(vectors["mean1"], vectors["mean2"], atol=1e-3)
     core.close()
+
+
+FORMS = ["[a-z]{3} [0-9]{2,9}", "(yes|no), because [a-z ]{4,12}", "a+b"]
+
+
+def test_an_answer_in_a_form_does_not_depend_on_the_batch(open_core, model):
+    with ZSEReader(model) as reader:
+        tokenizer = load_tokenizer(reader)
+    core = open_core()
+    compiler = GrammarCompiler(
+        tokenizer, vocab_size=core.runner.vocab_size, end_token_ids=tokenizer.eos_ids
+    )
+    requests = [
+        replace(greedy(f"r{number}", prompt), grammar=compiler.compile(forms.regex(form)))
+        for number, (prompt, form) in enumerate(itertools.product(PROMPTS[:4], FORMS))
+    ]
+    alone = {}
+    for request in requests:
+        core.add_request(request)
+        alone |= answer_all(core)
+    for request in requests:
+        core.add_request(request)
+    core.add_request(greedy("free", PROMPTS[5]))
+    together = answer_all(core)
+    assert len(together.pop("free")) == 24
+    assert together == alone
+    core.close()
+    for request, form in zip(requests, FORMS * 4, strict=True):
+        text = tokenizer.decode(together[request.request_id])
+        assert re.fullmatch(form, text) or len(together[request.request_id]) == 24

@@ -19,7 +19,7 @@ def doubled(depth):
 
 BOMBS = {
     "nested": nested(63),
-    "deeper": nested(300),
+    "deeper": nested(150),
     "doubled": doubled(12),
     "doubled again": doubled(15),
     "wide": {"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(900)}},

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from given_masks import GivenMasks
 from logits import as_tensor
 from penalized_steps import decode_with_penalties
 
@@ -201,3 +203,53 @@ def test_drafts_are_checked_in_one_step(runners, case, wrong_at):
     for row, token in zip(logits[50:], found, strict=False):
         gap = float(row.max() - row[token.token_id])
         assert gap <= TOLERANCE[case[1]] * float(row.abs().max()) * 2
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.5])
+def test_masks_hold_steps_that_follow_each_other_on_the_device(runners, case, temperature):
+    """Two rows of four are held; each mask depends on the token before it."""
+    gpu, cpu = runners
+    lengths = (5, 40, 70, 9)
+    prompts = [prompt(length, seed=length) for length in lengths]
+    held = (0, 3)
+
+    def allowed() -> list[set[int]]:
+        return [
+            {3 + (tokens[-1] * k) % 997 for k in range(1, 40)}
+            for tokens in map(prompts.__getitem__, held)
+        ]
+
+    def rows(step: int) -> list[list[SamplingRow]]:
+        row = SamplingRow(temperature=temperature, seed=7, step=step, top_p=0.9, logprobs=2)
+        return [[replace(row, is_masked=slot in held)] for slot in range(4)]
+
+    chunks = [chunk(tokens, 0, slot) for slot, tokens in enumerate(prompts)]
+    current = gpu.submit(StepBatch(chunks=chunks, sampling=rows(0), masks=GivenMasks(allowed)))
+    current.sample()
+    for step in range(1, 6):
+        pending = [
+            chunk([PENDING_TOKEN], length + step - 1, slot) for slot, length in enumerate(lengths)
+        ]
+        later = gpu.submit(
+            StepBatch(chunks=pending, sampling=rows(step), masks=GivenMasks(allowed))
+        )
+        may_come = allowed()
+        for slot, (sampled,) in enumerate(current.wait()):
+            prompts[slot].append(sampled.token_id)
+            if slot in held:
+                assert sampled.token_id in may_come[held.index(slot)]
+        later.sample()
+        current = later
+    current.wait()
+    if temperature:
+        return
+    for slot, length in enumerate(lengths):
+        tokens = prompts[slot]
+        logits = as_tensor(cpu.logits(tokens))
+        for place in range(length - 1, len(tokens) - 1):
+            row = logits[place]
+            best = row.max()
+            if slot in held:
+                best = row[sorted({3 + (tokens[place] * k) % 997 for k in range(1, 40)})].max()
+            gap = float(best - row[tokens[place + 1]])
+            assert gap <= TOLERANCE[case[1]] * float(row.abs().max()) * 2
