@@ -27,6 +27,7 @@ PROGRAMS = sorted(path.name for path in (HERE / "programs").glob("use_*.py"))
 ADMIN_KEY = "zse-an-admin-key-that-only-this-test-knows-0000"
 ROUTES_LEFT_OUT = ("/api/models/unload",)
 """What takes the model away that the other routes are asked with."""
+TINY = ("-m", "zse.serve", "tiny", "--device", "cpu", "--port", "0")
 CHECKS = (
     "not_a_server_error,response_schema_conformance,content_type_conformance,"
     "status_code_conformance"
@@ -73,9 +74,15 @@ def test_the_library_for_node_works(clients: Path, dictated: str) -> None:
     run(["node", program, f"{dictated}/v1"], cwd=clients / "node")
 
 
+def test_lm_eval_measures_the_built_in_model(clients: Path, tmp_path: Path) -> None:
+    with serving(*TINY, ZSE_HOME=str(tmp_path)) as url:
+        program = HERE / "programs/evaluate_with_lm_eval.py"
+        run([clients / "venv/bin/python", program, f"{url}/v1", "tiny"], cwd=tmp_path)
+
+
 def test_every_route_does_what_its_description_says(clients: Path, tmp_path: Path) -> None:
     environment = {"ZSE_API_KEYS": f"admin:{ADMIN_KEY}", "ZSE_HOME": str(tmp_path)}
-    with serving("-m", "zse.serve", "tiny", "--device", "cpu", "--port", "0", **environment) as url:
+    with serving(*TINY, **environment) as url:
         leave_out = [word for path in ROUTES_LEFT_OUT for word in ("--exclude-path", path)]
         run(
             [
