@@ -10,6 +10,11 @@ from zse.options import ServeOptions, options_of
 from zse.settings import Settings, load_settings
 
 
+def test_a_user_without_a_home_keeps_nothing_in_the_folder_at_hand(monkeypatch):
+    monkeypatch.setattr("os.path.expanduser", lambda path: path)  # as where no user is known
+    assert load_settings({}).home == Path("/.zse")
+
+
 def test_an_empty_environment_gives_the_defaults() -> None:
     assert load_settings({}).serve == ServeOptions()
 

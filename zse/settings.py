@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from zse.errors import BadSettingError
 from zse.options import WANTED, Option, ServeOptions, described, options_of, several, with_values
@@ -202,10 +202,12 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
         BadSettingError: A value cannot be parsed, or is out of range, or a file has unknown keys.
     """
     rows = options_of(Settings)
-    values = {key: value for key, (value, _) in _said(environ, rows).items()}
+    values: dict[str, Any] = {key: value for key, (value, _) in _said(environ, rows).items()}
     for row in rows.values():
         if row.kind is Path:
             values[row.key] = _home_in(str(values.get(row.key, row.default)))
+    if values["home"].parts[:1] == ("~",):  # of a user whom the system does not know
+        values["home"] = Path("/", *values["home"].parts[1:])  # as containers have it
     return with_values(Settings(), values)
 
 

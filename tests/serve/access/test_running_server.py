@@ -3,6 +3,7 @@
 import json
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -143,3 +144,45 @@ def test_a_prompt_that_one_key_asked_is_in_no_cache_of_another(start_command, ho
     assert cached("alice") > 0
     assert cached("bob") == 0
     assert cached("bob") > 0
+
+
+def shake_hands(server, path: str, *headers: str) -> str:
+    """Ask for a WebSocket; return the head of the answer."""
+    lines = [
+        f"GET {path} HTTP/1.1",
+        f"host: 127.0.0.1:{server.port}",
+        "connection: upgrade",
+        "upgrade: websocket",
+        "sec-websocket-version: 13",
+        "sec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==",
+        *headers,
+    ]
+    with socket.create_connection(("127.0.0.1", server.port), 60) as connection:
+        connection.sendall("\r\n".join([*lines, "", ""]).encode())
+        head = b""
+        while b"\r\n\r\n" not in head:
+            more = connection.recv(4096)
+            assert more, head
+            head += more
+    return head.decode("latin-1").lower()
+
+
+def test_a_websocket_opens_for_its_key_alone_and_repeats_it_never(start, home):
+    chats, counts = make_key("chats"), make_key("counts", scope="metrics")
+    for new in (chats, counts):
+        KeyFile(home / "api_keys.json").add(new.key)
+    server = start()
+    assert shake_hands(server, "/ws/chat").startswith("http/1.1 401")
+    offered = f"sec-websocket-protocol: zse, zse-api-key.{chats.secret}"
+    opened = shake_hands(server, "/ws/chat", offered)
+    assert opened.startswith("http/1.1 101")
+    assert "sec-websocket-protocol: zse\r\n" in opened
+    assert chats.secret.lower() not in opened
+    assert shake_hands(server, "/ws/stats", offered).startswith("http/1.1 403")
+    shown = f"authorization: Bearer {counts.secret}"
+    assert shake_hands(server, "/ws/stats", shown).startswith("http/1.1 101")
+    server.stop()
+    told = "".join(server.raw) + (home / "audit" / "audit.jsonl").read_text()
+    assert chats.secret not in told
+    statuses = [e.status_code for e in find(AuditFiles(home / "audit"), Wanted(path="/ws/"))]
+    assert sorted(statuses) == [101, 101, 401, 403]
