@@ -180,7 +180,10 @@ def _rendered(conversation: Conversation, template: ChatTemplate, dialect: Diale
         return _until(end, text) if is_continued else text
 
     values = Values(
-        messages=[thinking.history(message) for message in conversation.messages],
+        messages=[
+            thinking.history(dialect.call_history.message(message))
+            for message in conversation.messages
+        ],
         tools=tools if conversation.offers_tools else None,
         variables=conversation.template_variables,
     )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from zse.records import record
 from zse.text.reasoning.controls import ThinkingControls, controls_of
 from zse.text.tools import call_format
+from zse.text.tools.history import CallHistory, call_history_of
 from zse.text.user_text import ControlTexts
 
 if TYPE_CHECKING:
@@ -106,6 +107,8 @@ class Dialect:
     """Ids of the control tokens by their texts."""
     thinking: ThinkingControls = ThinkingControls()
     """How a request turns reasoning on and off."""
+    call_history: CallHistory = CallHistory()
+    """How its template wants earlier calls."""
     control_texts: ControlTexts = ControlTexts()
     """What users cannot write."""
 
@@ -162,6 +165,7 @@ def detect_dialect(
         reasoning=reasoning or NONE,
         controls=controls,
         thinking=controls_of(template),
+        call_history=call_history_of(template),
         control_texts=ControlTexts.of_model(template, added, own_texts),
     )
 
