@@ -10,12 +10,13 @@ import json
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from zse.text.scanner import Reading, Scanner
     from zse.text.tools.format import Offered
 
 _ARGUMENTS = frozenset({"arguments", "parameters"})
+_KEYS = _ARGUMENTS | {"name", "type", "id", "function"}
 
 
 def read_container(scanner: Scanner, sink: Callable[[str], None]) -> Reading[bool]:
@@ -47,6 +48,22 @@ def read_string(scanner: Scanner) -> Reading[str | None]:
         return str(json.loads("".join(parts), strict=False))
     except ValueError:
         return None
+
+
+def read_one_of(scanner: Scanner, words: Collection[str]) -> Reading[str]:
+    """Read a quoted word; empty as soon as it is none of some."""
+    word = ""
+    if not (yield from scanner.match('"')):
+        return ""
+    while character := (yield from scanner.peek()):
+        if character == '"' and word in words:
+            yield from scanner.next()
+            return word
+        word += character
+        if not any(each.startswith(word) for each in words):
+            break
+        yield from scanner.next()
+    return ""
 
 
 def _read_string_end(scanner: Scanner, sink: Callable[[str], None]) -> Reading[bool]:
@@ -103,8 +120,8 @@ class CallObject:
             yield from scanner.skip_space()
             if (yield from scanner.match("}")):
                 return True
-            key = yield from read_string(scanner)
-            if key is None:
+            key = yield from read_one_of(scanner, _KEYS)
+            if not key:
                 return False
             yield from scanner.skip_space()
             if not (yield from scanner.match(":")):
@@ -118,12 +135,12 @@ class CallObject:
 
     def _member(self, key: str) -> Reading[bool]:
         if key == "name" and not self._name:
-            self._name = (yield from read_string(self._scanner)) or ""
-            return self._name in self._offered
+            self._name = yield from read_one_of(self._scanner, self._offered)
+            return bool(self._name)
         if key in _ARGUMENTS and not (self._is_open or self._held):
             return (yield from self._arguments())
         if key == "type":
-            return (yield from read_string(self._scanner)) == "function"
+            return bool((yield from read_one_of(self._scanner, ("function",))))
         if key == "id":
             return (yield from read_string(self._scanner)) is not None
         if key == "function" and not self._is_nested:
