@@ -14,6 +14,7 @@ from zse.options import (
     load_fields,
     load_options,
     options_of,
+    several,
     with_flags,
 )
 
@@ -67,3 +68,11 @@ def test_load_fields_are_the_keywords_of_load_options() -> None:
     options = load_options(device="cpu", max_sequences=3, kv_dtype="int8", prefix_cache=False)
     assert load_options(**load_fields(options)) == options
     assert load_fields(options).keys() == LoadFields.__annotations__.keys()
+
+
+def test_an_option_of_several_texts_takes_them_one_by_one_and_with_commas() -> None:
+    options = with_flags(ServeOptions(), {"allowed_host": ["a.example", "b.example, c.example,"]})
+    assert options.http.allowed_hosts == ("a.example", "b.example", "c.example")
+    assert with_flags(options, {"allowed_host": []}) == options
+    assert with_flags(options, {"allowed_host": None}) == options
+    assert several(["a,b", " ", "c"]) == ("a", "b", "c")

@@ -82,3 +82,8 @@ def test_a_malformed_value_names_the_variable_the_value_and_what_is_expected(
 def test_settings_are_frozen() -> None:
     with pytest.raises(FrozenInstanceError):
         Settings().debug = True  # type: ignore[misc]
+
+
+def test_a_variable_holds_several_texts_with_commas() -> None:
+    settings = load_settings({"ZSE_CORS_ORIGIN": "https://a.example, https://b.example"})
+    assert settings.serve.http.cors_origins == ("https://a.example", "https://b.example")

@@ -102,3 +102,11 @@ def test_without_a_file_nothing_that_reads_one_is_imported(tmp_path):
         env=subprocess_environment(PYTHONPATH=str(Path(__file__).parents[1])),
     )
     assert not {"tomllib", "difflib", "zse.settings_file"} & set(done.stdout.split())
+
+
+def test_a_file_holds_several_texts_as_a_list(write):
+    write('allowed_host = ["a.example", "b.example"]\n')
+    assert load_settings({}).serve.http.allowed_hosts == ("a.example", "b.example")
+    write("allowed_host = [1]\n")
+    with pytest.raises(BadSettingError, match="expected a list of texts"):
+        load_settings({})

@@ -103,3 +103,17 @@ def test_a_signal_that_comes_while_the_port_is_bound_finds_its_handler(monkeypat
         for number, handler in before.items():
             signal.signal(number, handler)
     assert seen == [zse.serve.start._leave]
+
+
+def test_a_flag_may_be_given_several_times(options_of):
+    flags = ["--allowed-host", "a.example", "--allowed-host", "b.example", "--root-path", "/llm"]
+    options = options_of("tiny", *flags).http
+    assert options.allowed_hosts == ("a.example", "b.example")
+    assert options.root_path == "/llm"
+
+
+def test_an_option_that_no_request_could_meet_ends_the_start(start_command):
+    child = start_command("-m", "zse.serve", "tiny", "--port", "0", "--cors-origin", "nonsense")
+    assert child.process.wait(60) == UsageError.exit_code
+    child._reader.join()
+    assert any("cors_origin is 'nonsense'" in line["message"] for line in child.lines)
