@@ -132,7 +132,7 @@ class AsyncEngine:
         self._refuse_when_down()
         self._core.check(prompt_token_ids, params, query)
 
-    async def generate(
+    def generate(
         self,
         prompt_token_ids: Sequence[int],
         params: SamplingParams | None = None,
@@ -150,7 +150,7 @@ class AsyncEngine:
     ) -> AsyncGenerator[Delta, None]:
         """Stream the answer to a request, whose ``request_id`` another may share.
 
-        Closing the generator cancels it.
+        The work begins with the first step of the generator; closing it cancels the request.
 
         Args:
             prompt_token_ids: The prompt.
@@ -189,8 +189,13 @@ class AsyncEngine:
             grammar=grammar,
             on_start=on_start,
         )
+        return self._answer(request, deadline, on_choice_end)
+
+    async def _answer(
+        self, request: Request, deadline: float | None, on_choice_end: Callable[[], None]
+    ) -> AsyncGenerator[Delta, None]:
         stream = self._stream_of(request, on_choice_end)
-        inbox, num_open = stream.inbox, params.n
+        inbox, num_open = stream.inbox, request.params.n
         self._open(stream)
         alarm = None
         if deadline is not None:
