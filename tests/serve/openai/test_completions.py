@@ -111,9 +111,9 @@ def test_a_bad_word_of_several_tokens_is_refused_by_name(real, check_error):
 
 @pytest.mark.parametrize("route", ["chat", "complete"])
 def test_a_stream_says_what_has_been_used_so_far_where_it_is_asked_to(real, route):
-    options = {"include_usage": True, "continuous_usage_stats": True}
+    options = {"continuous_usage_stats": True}
     response = getattr(real, route)(
-        "Hello", stream=True, stream_options=options, max_tokens=3, ignore_eos=True
+        "Hello", stream=True, stream_options=options, max_tokens=3, allowed_token_ids=[70, 71]
     )
     events = [line[6:] for line in response.text.splitlines() if line.startswith("data: {")]
     used = [json.loads(event)["usage"] for event in events]

@@ -143,3 +143,20 @@ def test_the_bodies_of_lm_eval_are_answered_as_it_reads_them(real, loaded):
         for token, top in zip(told["tokens"][3:-1], told["top_logprobs"][3:-1], strict=True):
             best = max(top.values())
             assert (top[token] == best) in (True, False)
+
+
+def test_the_bodies_of_lm_eval_that_generate_are_answered(real, loaded):
+    """It takes its tokens from the server, and says of a message that it is text."""
+    assert real("GET", "/tokenizer_info").json()["eos_token"] == "</s>"
+    body = {"prompt": PROMPT, "add_special_tokens": False}
+    ids = real("POST", "/tokenize", json=body).json()["tokens"]
+    common = {"model": "bytes", "max_tokens": 8, "temperature": 0, "seed": 1234}
+    stop = ["\n", "</s>"]
+    texts = {"prompt": [ids], "stop": stop, **common}
+    answer = real("POST", "/v1/completions", json=texts).json()
+    assert [choice["index"] for choice in answer["choices"]] == [0]
+    assert not any(text in answer["choices"][0]["text"] for text in stop)
+    messages = [{"role": "user", "content": PROMPT, "type": "text"}]
+    chat = real("POST", "/v1/chat/completions", json={"messages": messages, "stop": stop, **common})
+    assert chat.status_code == 200
+    assert isinstance(chat.json()["choices"][0]["message"]["content"], str)

@@ -107,9 +107,11 @@ async def answer(
     headers = ignored_header(ignored)
     if body.stream:
         options = body.stream_options
-        writer = ChunkWriter(head, include_usage=bool(options and options.include_usage))
+        counts_always = bool(options and options.continuous_usage_stats)
+        includes_usage = counts_always or bool(options and options.include_usage)
+        writer = ChunkWriter(head, include_usage=includes_usage)
         events = frames(writer)
-        if options and options.continuous_usage_stats and options.include_usage:
+        if counts_always:
             events = with_usage(events, usage)
         return event_stream(request, head["id"], events, headers=headers)
     rest = await race(collect(), request.receive, state_of(request).terminate)
