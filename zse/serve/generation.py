@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from zse.engine.output import Delta, TokenLogprob
     from zse.engine.reading import PromptQuery, PromptReport
     from zse.engine.request import SamplingParams
+    from zse.errors import ZSEError
     from zse.serve.access.caller import Caller
     from zse.serve.access.windows import Charge
     from zse.serve.admission import Room
@@ -202,9 +203,19 @@ class Generation:
             if delta.report is not None:
                 self.reports[prompt_index] = delta.report
         if delta.finish_reason == "abort":
-            raise EngineError("the engine aborted a choice")
+            raise self._abort_error()
         if delta.finish_reason is not None:
             self._watch.choice_ended(delta.finish_reason)
+
+    def _abort_error(self) -> ZSEError:
+        if self._order.grammar is None:
+            return EngineError("the engine aborted a choice")
+        from zse.text.grammar.spec import GrammarError
+
+        return GrammarError(
+            "The answer could not be held to its form: a token of it takes more work than is "
+            "allowed. Ask for a simpler form."
+        )
 
     def _report(self) -> None:
         used = Used(

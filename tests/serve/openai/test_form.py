@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from zse.engine.output import Delta
 from zse.serve.http.errors import BadRequestError, MissingParameterError
 from zse.serve.openai.form import form_of
 from zse.serve.openai.protocol import FORM_FIELDS, ChatRequest, CompletionRequest, read_request
@@ -156,6 +157,17 @@ def test_a_schema_is_bounded_in_depth_and_number():
 def test_every_field_is_one_of_both_bodies():
     for kind in (ChatRequest, CompletionRequest):
         assert set(FORM_FIELDS) <= set(kind.__struct_fields__)
+
+
+def test_an_answer_that_cannot_keep_its_form_is_the_callers_fault_in_words(
+    call, state, monkeypatch, check_error
+):
+    async def aborted(prompt, params, index):
+        yield Delta(index, "", finish_reason="abort")
+
+    monkeypatch.setattr(state.require_model().engine, "_choice", aborted)
+    message = check_error(call.chat(guided_regex="a+"), 400)
+    assert "could not be held to its form" in message
 
 
 def test_the_form_goes_with_the_request_to_the_engine(call, state):

@@ -64,7 +64,8 @@ class StepPlan:
     sampling_kind: SamplingKind
     entries: AdjustmentEntries
     mask_rows: Sequence[int]
-    """Number of the mask of each sampled row, in the order of the batch; -1 for none."""
+    """Number of the mask of each sampled row, in the order of the batch; -1 for none. Empty where
+    no row is masked."""
     wants_logits: bool
     """Whether the rows for the head are those of chunks that want logits, not the sampled ones."""
     wants_hidden: bool
@@ -106,7 +107,7 @@ def plan_step(batch: StepBatch, limits: StepLimits) -> StepPlan:
         sampling=rows,
         sampling_kind=SamplingKind.of(rows, limits.vocab_size),
         entries=adjustment_entries(rows, _pending_rows(chunks, sampled)),
-        mask_rows=_mask_rows(sampling, order),
+        mask_rows=() if batch.masks is None else _mask_rows(sampling, order),
         wants_logits=any(chunk.wants_logits for chunk in chunks),
         wants_hidden=any(row.wants_hidden for row in rows),
     )

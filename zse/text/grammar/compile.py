@@ -114,7 +114,7 @@ class GrammarCompiler:
 
     def _single_tokens(self, texts: tuple[str, ...]) -> frozenset[int]:
         """Return the tokens that are such a text; what takes several tokens is left out."""
-        found = [self._tokenizer.encode(text, add_special_tokens=False) for text in texts]
+        found = [self._tokenizer.encode_within(text) for text in texts]
         return frozenset(ids[0] for ids in found if len(ids) == 1)
 
 
@@ -131,17 +131,40 @@ class _Vocabulary:
         self.tokens = [tokenizer.engine.token_bytes(token_id) for token_id in range(count)]
         self.special_token_ids = sorted(i for i in tokenizer.special_ids if i < count)
         self.eos_token_id = end_token_id
+        special = set(self.special_token_ids)
+        self._plain_ids = {
+            data: token_id for token_id, data in enumerate(self.tokens) if token_id not in special
+        }
+        self._longest = max(map(len, self._plain_ids), default=0)
 
     def __call__(self, text: str) -> list[int]:
         """Encode a piece of text that the grammar leaves no choice about."""
-        return self._tokenizer.encode_within(text, parse_special=False)
+        ids = self._tokenizer.encode_within(text, parse_special=False)
+        data = text.encode()
+        # Some tokenizers change a text before they cut it: what they make is not what is asked for.
+        return ids if b"".join(map(self._token_bytes, ids)) == data else self._cut(data)
+
+    def _token_bytes(self, token_id: int) -> bytes:
+        return self.tokens[token_id] if token_id < len(self.tokens) else b""
+
+    def _cut(self, data: bytes) -> list[int]:
+        """Cut a text into the longest tokens from its start, as far as there are some."""
+        ids, start = [], 0
+        while start < len(data):
+            ends = range(min(len(data), start + self._longest), start, -1)
+            end = next((end for end in ends if data[start:end] in self._plain_ids), None)
+            if end is None:
+                break
+            ids.append(self._plain_ids[data[start:end]])
+            start = end
+        return ids
 
 
 def _vocabulary(tokenizer: Tokenizer, vocab_size: int, end_token_ids: tuple[int, ...]) -> Any:
     from llguidance import LLTokenizer
 
     if tokenizer.facts.kind == "other" or not end_token_ids:
-        lacking = "no token that ends an answer" if end_token_ids else "tokens whose bytes vary"
+        lacking = "tokens whose bytes vary" if end_token_ids else "no token that ends an answer"
         raise GrammarError(
             f"this model cannot be held to a form: its tokenizer has {lacking}",
             hint="Ask for the form in a message, and check the answer.",
