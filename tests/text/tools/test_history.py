@@ -36,6 +36,18 @@ def test_a_template_gets_calls_in_the_shape_that_it_reads(template, history, tex
     assert ChatTemplate(template).render([found.message(calling())]) == text
 
 
+def test_ids_of_other_servers_are_made_to_fit_and_stay_pairs():
+    source = "{% if tool_call.id is not defined or tool_call.id|length != 9 %}"
+    history = call_history_of(source)
+    assert history == CallHistory(has_short_ids=True)
+    (call,) = history.message(calling())["tool_calls"]
+    result = history.message({"role": "tool", "tool_call_id": "1", "content": "a"})
+    assert call["id"] == result["tool_call_id"]
+    assert (len(call["id"]), call["id"].isalnum()) == (9, True)
+    ours = {"role": "tool", "tool_call_id": "a1b2c3d4e", "content": "a"}
+    assert history.message(ours)["tool_call_id"] == "a1b2c3d4e"
+
+
 @pytest.mark.parametrize(
     "template",
     [
