@@ -45,6 +45,7 @@ run_all() {
     part 90 decode-many "$python" $bench/decode.py "$small" --batch 8,32,128 --input 512 --output 128 --device cuda
     part 60 decode-penalty "$python" $bench/decode.py "$small" --batch 1,8 --input 512 --output 128 --device cuda \
         --repetition-penalty 1.05
+    part 120 grammar "$python" $bench/grammar.py "$small" --batch 1,32 --input 128 --output 256 --device cuda
     part 60 prefill "$python" $bench/prefill.py "$small" --tokens 2048,8192 --device cuda
     part 60 step-profile "$python" $bench/step_profile.py "$small"
     part 60 loader "$python" $bench/loader.py --folder "$models" --disk /var/tmp --repeat 3
