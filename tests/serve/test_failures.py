@@ -14,7 +14,7 @@ from zse.settings import Settings
 @pytest.fixture
 def log(capsys):
     """Return what was logged; the loggers are as before afterwards."""
-    loggers = [logging.getLogger(name) for name in ("zse", "uvicorn")]
+    loggers = [logging.getLogger(name) for name in ("zse", "uvicorn", "asyncio")]
     before = [(logger, logger.handlers, logger.propagate, logger.level) for logger in loggers]
     yield lambda: capsys.readouterr().err
     for logger, handlers, propagate, level in before:

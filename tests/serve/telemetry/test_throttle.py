@@ -48,7 +48,7 @@ def test_the_next_window_begins_with_how_many_were_left_out():
 
 
 def test_the_servers_log_is_throttled(capsys):
-    before = {name: logging.getLogger(name).handlers for name in ("zse", "uvicorn")}
+    before = {name: logging.getLogger(name).handlers for name in ("zse", "uvicorn", "asyncio")}
     try:
         configure_logging("info", "json")
         for number in range(1000):

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 from starlette.requests import Request
+from starlette.websockets import WebSocketDisconnect
 
 from zse.errors import ShuttingDownError, ZSEError
 from zse.serve.http.bodies import JSONContent
@@ -116,7 +117,8 @@ class ChatSocket:
         except Exception as error:
             if not isinstance(error, ZSEError) or error.http_status == 500:
                 LOG.exception("an answer over a WebSocket failed")
-            await self._tell_error(error, asked_id)
+            with contextlib.suppress(WebSocketDisconnect):  # the client may be gone already
+                await self._tell_error(error, asked_id)
 
     async def _stream(self, mapping: dict[str, Any], answer_id: str) -> None:
         request = self._as_request(mapping)

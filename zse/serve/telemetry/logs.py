@@ -52,7 +52,7 @@ def configure_logging(level: str, log_format: str = "auto") -> logging.Handler:
     """Send the server's logs to stderr; return what writes them."""
     threshold = logging.getLevelNamesMapping()[level.upper()]
     handler = _handler(log_format)
-    for name in ("zse", "uvicorn"):
+    for name in ("zse", "uvicorn", "asyncio"):
         logger = logging.getLogger(name)
         logger.handlers = [handler]
         logger.propagate = False
