@@ -47,5 +47,5 @@ def test_a_server_on_a_gpu_is_ready_without_anything_heavy(pack, start_command, 
     assert server.http.get("/health/ready").status_code == 200
     assert server.stop() == 0
     imported = set(noted.read_text().split())
-    assert {"zse", "uvicorn", "ctypes"} <= imported
+    assert {"zse", "starlette", "ctypes"} <= imported
     assert imported & (HEAVY | WORDY) == set()

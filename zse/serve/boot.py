@@ -11,7 +11,6 @@ what was asked has been answered with an error: the platform starts another.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import signal
@@ -31,13 +30,12 @@ from zse.serve.telemetry.logs import configure_logging
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Iterator
-
-    import uvicorn
+    from collections.abc import Callable
 
     from zse.options import ServeOptions, TelemetryOptions
     from zse.serve.handover import Predecessor
     from zse.serve.http.rules import HTTPRules
+    from zse.serve.http.server import HTTPServer
     from zse.serve.ledger import Ledger
     from zse.serve.state import LoadedModel
     from zse.serve.telemetry.tracing import Tracing
@@ -119,11 +117,11 @@ def _open_tracing(options: TelemetryOptions) -> Tracing | None:
     return Tracing(options.otlp_endpoint, options.trace_ratio)
 
 
-def _make_server(state: AppState, rules: HTTPRules) -> uvicorn.Server:
+def _make_server(state: AppState, rules: HTTPRules) -> HTTPServer:
     from zse.serve.app import create_app
-    from zse.serve.http.server import make_server
+    from zse.serve.http.server import HTTPServer
 
-    return make_server(
+    return HTTPServer(
         create_app(state, rules=rules),
         end_seconds=END_SECONDS,
         options=state.options.http,
@@ -144,7 +142,7 @@ class ServerProcess:
     ) -> None:
         self._url = url
         self._predecessor = predecessor
-        self._server: uvicorn.Server | None = None
+        self._server: HTTPServer | None = None
         self._state = state
         self._settings = settings
         self._exit_code = 0
@@ -154,16 +152,16 @@ class ServerProcess:
         """Load the model in a thread that ends with the process."""
         threading.Thread(target=self._load, args=(load,), name="zse-boot", daemon=True).start()
 
-    def run(self, server: uvicorn.Server, listener: socket.socket) -> int:
+    def run(self, server: HTTPServer, listener: socket.socket) -> int:
         """Answer until a signal or a failed load; return the exit code."""
         self._server = server
-        # Signals are ours: uvicorn would close its listener at once, and readiness with it.
-        server.capture_signals = _no_signals  # type: ignore[method-assign]
         if self._exit_code == 0:  # else the load failed before there was a server to stop
             asyncio.run(self._serve(server, listener))
         for entry in self._state.models:
             self._close(entry.model)
         self._state.audit.close()
+        if self._state.tracing is not None:
+            self._state.tracing.close()
         LOG.info("stopped", extra={"exit_code": self._exit_code})
         return self._exit_code
 
@@ -200,7 +198,7 @@ class ServerProcess:
         if self._server is not None:
             self._server.should_exit = True
 
-    async def _serve(self, server: uvicorn.Server, listener: socket.socket) -> None:
+    async def _serve(self, server: HTTPServer, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal, number)
@@ -211,7 +209,7 @@ class ServerProcess:
         for task in beside:
             task.cancel()
 
-    async def _accept(self, server: uvicorn.Server, listener: socket.socket) -> None:
+    async def _accept(self, server: HTTPServer, listener: socket.socket) -> None:
         """Accept connections until the end: from now on, or once a predecessor can be relieved."""
         if self._predecessor is not None:
             while not self._state.is_ready:
@@ -227,7 +225,7 @@ class ServerProcess:
     async def _offer(
         self,
         path: str,
-        server: uvicorn.Server,
+        server: HTTPServer,
         listener: socket.socket,
         serving: asyncio.Task[None],
     ) -> None:
@@ -309,8 +307,3 @@ def _end_now(exit_code: int) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(exit_code)
-
-
-@contextlib.contextmanager
-def _no_signals() -> Iterator[None]:
-    yield

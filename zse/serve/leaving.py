@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import uvicorn
-
+    from zse.serve.http.server import HTTPServer
     from zse.serve.state import AppState
 
 LOG = logging.getLogger("zse.serve")
@@ -44,7 +43,7 @@ class Presence(IntEnum):
 class Departure:
     """Takes a server out of service, once."""
 
-    def __init__(self, state: AppState, server: uvicorn.Server) -> None:
+    def __init__(self, state: AppState, server: HTTPServer) -> None:
         self._state = state
         self._server = server
 
@@ -87,7 +86,7 @@ class Departure:
 class _Quiet:
     """Whether there has been nothing to answer for a while."""
 
-    def __init__(self, server: uvicorn.Server) -> None:
+    def __init__(self, server: HTTPServer) -> None:
         self._server = server
         self._last_busy = asyncio.get_running_loop().time()
 

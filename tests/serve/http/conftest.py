@@ -6,7 +6,7 @@ import contextlib
 import pytest
 
 from zse.options import HTTPOptions
-from zse.serve.http.server import make_server
+from zse.serve.http.server import HTTPServer
 from zse.serve.sockets import bind_socket
 
 
@@ -16,7 +16,7 @@ class Served:
     def __init__(self, port: int, state) -> None:
         self.port = port
         self.state = state
-        """What uvicorn knows: connections and tasks."""
+        """What the server knows: connections and tasks."""
         self._writers = []
 
     async def connect(self, **options):
@@ -48,10 +48,9 @@ class Served:
 async def _serving(app, *, certificates=None, **options):
     with bind_socket("127.0.0.1", 0) as listener:
         port = listener.getsockname()[1]
-        server = make_server(
+        server = HTTPServer(
             app, end_seconds=2, options=HTTPOptions(**options), certificates=certificates
         )
-        server.capture_signals = contextlib.nullcontext
         task = asyncio.create_task(server.serve(sockets=[listener]))
         while not server.started:
             await asyncio.sleep(0.005)

@@ -1,8 +1,7 @@
 """One connection: bytes to requests, one after the other, each within its time.
 
-uvicorn accepts it and waits for it at the end; this is its protocol. Written here and not taken
-from there, because a stream that nobody reads, a head that never ends and a body in slow drips end
-in time, and because what a tick of the loop writes leaves in one piece.
+A stream that nobody reads, a head that never ends and a body in slow drips end in time, and what a
+tick of the loop writes leaves in one piece.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ from zse.serve.http.head import (
 )
 
 if TYPE_CHECKING:
-    from uvicorn.config import Config
-    from uvicorn.server import ServerState
+    from starlette.types import ASGIApp
 
     from zse.serve.http.door import Door
     from zse.serve.http.head import Head
+    from zse.serve.http.server import ServerState
 
 HIGH_WATER_BYTES = 64 << 10
 """Of an answer, or of a body, that wait in this process for the other side to go on."""
@@ -45,13 +44,10 @@ _FIRST_PRINTABLE = 0x21
 class Connection(asyncio.Protocol):
     """Reads requests and runs the application for each."""
 
-    def __init__(
-        self, door: Door, *, config: Config, server_state: ServerState, app_state: dict[str, Any]
-    ) -> None:
+    def __init__(self, door: Door, *, app: ASGIApp, server_state: ServerState) -> None:
         self._door = door
-        self._config = config
+        self._app = app
         self._server = server_state
-        self._app_state = app_state
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport = None  # type: ignore[assignment]
         self._addresses: dict[str, Any] = {}
@@ -81,7 +77,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        self._server.connections.add(self)  # type: ignore[arg-type]
+        self._server.connections.add(self)
         transport.set_write_buffer_limits(high=HIGH_WATER_BYTES)
         _bound_kernel_buffer(transport, self._door.options.write_timeout)
         is_secure = transport.get_extra_info("sslcontext") is not None
@@ -120,7 +116,7 @@ class Connection(asyncio.Protocol):
         if self._unblocked is not None and not self._unblocked.done():
             self._unblocked.set_result(None)
 
-    # --- called by uvicorn and by the door ------------------------------------------------------
+    # --- called by the server and by the door -----------------------------------------------------
 
     def shutdown(self) -> None:
         """Close when the answer that is being made is out; at once when there is none."""
@@ -216,13 +212,13 @@ class Connection(asyncio.Protocol):
             "raw_path": raw_path,
             "query_string": query,
             "headers": head.headers,
-            "state": self._app_state.copy(),
+            "state": {},
         }
         keeps_alive = head.keeps_alive and not self._is_last and not self._is_extra
         exchange = Exchange(self, head, scope, framing=framing, keeps_alive=keeps_alive)
         exchange.default_headers = self._server.default_headers
         self._exchange = exchange
-        task = self._loop.create_task(exchange.run(self._config.loaded_app))
+        task = self._loop.create_task(exchange.run(self._app))
         self._server.tasks.add(task)
         task.add_done_callback(self._server.tasks.discard)
 
@@ -254,12 +250,7 @@ class Connection(asyncio.Protocol):
     def _become_websocket(self, data: bytes) -> None:
         from zse.serve.http.websocket import WebSocket
 
-        protocol = WebSocket(
-            self._door,
-            config=self._config,
-            server_state=self._server,
-            app_state=self._app_state,
-        )
+        protocol = WebSocket(self._door, app=self._app, server_state=self._server)
         self._server.connections.discard(self)
         self._door.leave(self)
         self._is_leaving = True

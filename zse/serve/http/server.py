@@ -1,70 +1,154 @@
-"""The HTTP server around the application: uvicorn without its command line, behind our door.
+"""The server around the application: it accepts connections, and waits for them in the end.
 
-uvicorn accepts connections and waits for them in the end; what a connection may do is said here.
+What a connection may do is said by the door and by ``connection``; what the bytes mean, by the
+application. asyncio does the rest.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
-import sys
-from functools import partial
-from types import ModuleType
+import logging
+import time
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from zse.options import HTTPOptions
+from zse.serve.http.connection import Connection
+from zse.serve.http.door import Door
+from zse.serve.sockets import BACKLOG
 
 if TYPE_CHECKING:
-    import uvicorn
+    import socket
+    from collections.abc import Sequence
+
     from starlette.types import ASGIApp
 
     from zse.serve.http.tls import Certificates
 
-LOOK_SECONDS = 10
+LOG = logging.getLogger("zse.serve")
+
+TICK_SECONDS = 1.0
+"""How old the date of an answer may be. Each tick costs a waiting process as much as a token."""
+LOOK_SECONDS = 10.0
 """How often certificates are looked at."""
+_WAIT_SECONDS = 0.05
+_DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
-def make_server(
-    app: ASGIApp,
-    *,
-    end_seconds: float,
-    options: HTTPOptions | None = None,
-    certificates: Certificates | None = None,
-) -> uvicorn.Server:
-    """Return a server of an application; it serves the sockets that it is given.
+@dataclass
+class ServerState:
+    """What a server shares with its connections."""
 
-    In the end it waits ``end_seconds`` for connections to close. With certificates it speaks HTTPS.
+    connections: set[Any] = field(default_factory=set)
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    """One for each request that is being answered."""
+    default_headers: list[tuple[bytes, bytes]] = field(default_factory=list)
+    """What every answer has."""
+    total_requests: int = 0
+
+
+class HTTPServer:
+    """Serves sockets until ``should_exit`` is set, which any thread may do.
+
+    Args:
+        app: Is called for each request.
+        end_seconds: How long it waits in the end for answers that are being made.
+        options: Deadlines, and how many connections there may be.
+        certificates: For HTTPS; read again when their files change.
     """
-    _import_uvicorn()
-    from uvicorn.config import Config
 
-    from zse.serve.http.connection import Connection
-    from zse.serve.http.door import Door
-    from zse.serve.http.quiet_server import QuietServer
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        end_seconds: float,
+        options: HTTPOptions | None = None,
+        certificates: Certificates | None = None,
+    ) -> None:
+        self.app = app
+        self.server_state = ServerState()
+        self.servers: list[asyncio.Server] = []
+        self.started = False
+        self._door = Door(options or HTTPOptions())
+        self._end_seconds = end_seconds
+        self._certificates = certificates
+        self._is_asked = False
+        self._asked = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
 
-    door = Door(options or HTTPOptions())
+    @property
+    def should_exit(self) -> bool:
+        """Whether the server is to end."""
+        return self._is_asked
 
-    def connect(_loop: object = None, **shared: Any) -> Connection:  # as uvicorn calls it
-        return Connection(door, **shared)
+    @should_exit.setter
+    def should_exit(self, is_asked: bool) -> None:
+        self._is_asked = is_asked
+        if is_asked and self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is over
+                self._loop.call_soon_threadsafe(self._asked.set)
 
-    config = Config(
-        app,
-        http=connect,  # type: ignore[arg-type]
-        ws="none",  # the connection knows how
-        loop="asyncio",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        timeout_graceful_shutdown=int(end_seconds),
-    )
-    config.load()
-    if certificates is not None:
-        config.ssl = certificates.context
-        config.callback_notify = partial(asyncio.to_thread, certificates.refresh)
-        config.timeout_notify = LOOK_SECONDS
-    return QuietServer(config)
+    async def serve(self, sockets: Sequence[socket.socket]) -> None:
+        """Accept connections on listening sockets until asked to end; close what is left then."""
+        loop = self._loop = asyncio.get_running_loop()
+        self._note_date()
+        context = None if self._certificates is None else self._certificates.context
+        for listening in sockets:
+            server = await loop.create_server(
+                self._connect, sock=listening, ssl=context, backlog=BACKLOG
+            )
+            self.servers.append(server)
+        self.started = True
+        ticking = asyncio.create_task(self._tick())
+        try:
+            if not self._is_asked:
+                await self._asked.wait()
+        finally:
+            ticking.cancel()
+        await self._end(sockets)
+
+    def _connect(self) -> Connection:
+        return Connection(self._door, app=self.app, server_state=self.server_state)
+
+    async def _tick(self) -> None:
+        looked_at = time.monotonic()
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            self._note_date()
+            if self._certificates is not None and time.monotonic() - looked_at >= LOOK_SECONDS:
+                looked_at = time.monotonic()
+                await asyncio.to_thread(self._certificates.refresh)
+
+    def _note_date(self) -> None:
+        self.server_state.default_headers = [(b"date", http_date(time.time()))]
+
+    async def _end(self, sockets: Sequence[socket.socket]) -> None:
+        for server in self.servers:
+            server.close()
+        for listening in sockets:
+            listening.close()
+        state = self.server_state
+        for connection in list(state.connections):
+            connection.shutdown()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._end_seconds):
+                while state.connections or state.tasks:
+                    await asyncio.sleep(_WAIT_SECONDS)
+        if state.tasks:
+            LOG.warning("answers are cut off", extra={"requests": len(state.tasks)})
+        for task in state.tasks:
+            task.cancel()
+
+
+def http_date(seconds: float) -> bytes:
+    """Return a Unix time as the header ``Date`` has it (RFC 9110, 5.6.7), in no user's language."""
+    now = time.gmtime(seconds)
+    day, month = _DAYS[now.tm_wday], _MONTHS[now.tm_mon - 1]
+    clock = time.strftime("%H:%M:%S", now)
+    return f"{day}, {now.tm_mday:02d} {month} {now.tm_year} {clock} GMT".encode()
 
 
 def warm() -> None:
@@ -75,21 +159,3 @@ def warm() -> None:
     import zse.serve.http.websocket  # noqa: F401 - it is there when it is asked for
 
     gc.freeze()
-
-
-def _import_uvicorn() -> None:
-    """Import the package without its command line.
-
-    It imports that first, and with that more than the server itself needs. An
-    empty module stands in for it meanwhile.
-    """
-    name, unneeded = "uvicorn.main", ("Server", "main", "run")
-    if "uvicorn" not in sys.modules:
-        sys.modules[name] = ModuleType(name)
-        vars(sys.modules[name]).update(dict.fromkeys(unneeded))
-        try:
-            import uvicorn
-        finally:
-            del sys.modules[name]
-        for attribute in unneeded:
-            delattr(uvicorn, attribute)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from uvicorn.config import Config
 from uvicorn.protocols.websockets.wsproto_impl import WSProtocol
 
 from zse.serve.http.door import LOG
@@ -14,10 +15,10 @@ from zse.serve.http.door import LOG
 if TYPE_CHECKING:
     import asyncio
 
-    from uvicorn.config import Config
-    from uvicorn.server import ServerState
+    from starlette.types import ASGIApp
 
     from zse.serve.http.door import Door
+    from zse.serve.http.server import ServerState
 
 MAX_MESSAGE_BYTES = 1 << 20
 HIGH_WATER_BYTES = 64 << 10
@@ -28,12 +29,18 @@ MAX_UNSENT_BYTES = 1 << 20
 class WebSocket(WSProtocol):
     """One WebSocket from its handshake to its end."""
 
-    def __init__(
-        self, door: Door, *, config: Config, server_state: ServerState, app_state: dict[str, Any]
-    ) -> None:
-        config.ws_max_size = MAX_MESSAGE_BYTES
-        config.ws_per_message_deflate = False  # a message of a kilobyte could unpack to a gigabyte
-        super().__init__(config=config, server_state=server_state, app_state=app_state)
+    def __init__(self, door: Door, *, app: ASGIApp, server_state: ServerState) -> None:
+        config = Config(
+            app,
+            ws="none",
+            loop="asyncio",
+            lifespan="off",
+            log_config=None,
+            ws_max_size=MAX_MESSAGE_BYTES,
+            ws_per_message_deflate=False,  # a message of a kilobyte could unpack to a gigabyte
+        )
+        state: Any = server_state  # uvicorn's has the same fields
+        super().__init__(config=config, server_state=state, app_state={})
         self._door = door
         self._num_waiting = 0
         self._taken_at = self.loop.time()
