@@ -28,7 +28,6 @@ from zse.serve.http.requests import read_body
 from zse.serve.http.routes import HotRoute
 from zse.serve.http.shell import in_shell
 from zse.serve.openai.chat import answer_chat, create_chat_completion
-from zse.serve.openai.completions import answer_completion, create_completion
 from zse.serve.openai.models import get_model, list_models
 from zse.serve.openai.protocol import ChatRequest, CompletionRequest
 from zse.serve.text_routes import TEXT_ROUTES
@@ -46,7 +45,11 @@ ADMIN_PATHS = ("/docs", "/openapi.json", "/version", "/api/{rest:path}")
 async def invoke(request: Request) -> ASGIApp:
     """SageMaker's one route: the body says which of the two it is."""
     mapping = await read_body(request)
-    return await (answer_chat if "messages" in mapping else answer_completion)(request, mapping)
+    if "messages" in mapping:
+        return await answer_chat(request, mapping)
+    from zse.serve.openai.completions import answer_completion
+
+    return await answer_completion(request, mapping)
 
 
 _READY = {"200": "Ready"}
@@ -107,7 +110,7 @@ HOT_ROUTES = (
     ),
     HotRoute(
         path="/v1/completions",
-        handler=create_completion,
+        handler=Late("zse.serve.openai.completions", "create_completion"),
         summary="Continue a text.",
         method="POST",
         body=lambda: CompletionRequest,

@@ -9,6 +9,7 @@ import re
 from typing import TYPE_CHECKING
 
 from zse.errors import UsageError
+from zse.serve.http.hosts import ANY_ORIGIN
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
 MAX_AGE_SECONDS = 600
 """How long a browser need not ask again."""
-ANY = "*"
 _ORIGIN = re.compile(r"https?://(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:\d{1,5})?")
 _METHODS = b"GET, POST, DELETE, OPTIONS"
 _EXPOSED = b"x-request-id, server-timing, x-zse-ignored, retry-after, retry-after-ms"
@@ -31,7 +31,7 @@ def origins_of(given: Iterable[str]) -> frozenset[str]:
         UsageError: One is no origin.
     """
     origins = frozenset(each.lower().rstrip("/") for each in given)
-    for origin in origins - {ANY}:
+    for origin in origins - {ANY_ORIGIN}:
         if _ORIGIN.fullmatch(origin) is None:
             raise UsageError(
                 f"cors_origin is {origin!r}, expected scheme and host and no path",
@@ -54,7 +54,7 @@ class CrossOrigin:
             await self.app(scope, receive, send)
             return
         allowed = [
-            (b"access-control-allow-origin", b"*" if ANY in self._origins else origin),
+            (b"access-control-allow-origin", b"*" if ANY_ORIGIN in self._origins else origin),
             (b"vary", b"origin"),
         ]
         if scope["method"] == "OPTIONS" and b"access-control-request-method" in headers:
@@ -70,7 +70,7 @@ class CrossOrigin:
         await self.app(scope, receive, send_allowed)
 
     def _allows(self, origin: bytes) -> bool:
-        return bool(origin) and bool({ANY, origin.decode("latin-1").lower()} & self._origins)
+        return bool(origin) and bool({ANY_ORIGIN, origin.decode("latin-1").lower()} & self._origins)
 
 
 async def _answer_preflight(

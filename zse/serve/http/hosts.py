@@ -13,6 +13,7 @@ from zse.serve.sockets import is_loopback
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
+ANY_ORIGIN = "*"
 LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]"})
 _HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(?::\d{1,5})?")
 

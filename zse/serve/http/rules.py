@@ -5,10 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from zse.records import record
-from zse.serve.http.cors import origins_of
 from zse.serve.http.hosts import answered_hosts
-from zse.serve.http.proxies import networks_of
-from zse.serve.http.root_path import clean_root_path
 
 if TYPE_CHECKING:
     from zse.options import HTTPOptions
@@ -39,11 +36,38 @@ def rules_of(options: HTTPOptions, *, bound: str) -> HTTPRules:
     """
     return HTTPRules(
         hosts=answered_hosts(bound, options.allowed_hosts),
-        origins=origins_of(options.cors_origins),
-        proxies=networks_of(options.trusted_proxies),
-        root_path=clean_root_path(options.root_path),
+        origins=_origins(options),
+        proxies=_proxies(options),
+        root_path=_root_path(options),
         certificates=_certificates(options),
     )
+
+
+# What most servers are not told is not imported by their starts.
+
+
+def _origins(options: HTTPOptions) -> frozenset[str]:
+    if not options.cors_origins:
+        return frozenset()
+    from zse.serve.http.cors import origins_of
+
+    return origins_of(options.cors_origins)
+
+
+def _proxies(options: HTTPOptions) -> tuple[Network, ...]:
+    if not options.trusted_proxies:
+        return ()
+    from zse.serve.http.proxies import networks_of
+
+    return networks_of(options.trusted_proxies)
+
+
+def _root_path(options: HTTPOptions) -> str:
+    if not options.root_path:
+        return ""
+    from zse.serve.http.root_path import clean_root_path
+
+    return clean_root_path(options.root_path)
 
 
 def _certificates(options: HTTPOptions) -> Certificates | None:

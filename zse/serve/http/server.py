@@ -11,7 +11,6 @@ import contextlib
 import gc
 import logging
 import time
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from zse.options import HTTPOptions
@@ -38,16 +37,16 @@ _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
-@dataclass
 class ServerState:
     """What a server shares with its connections."""
 
-    connections: set[Any] = field(default_factory=set)
-    tasks: set[asyncio.Task[None]] = field(default_factory=set)
-    """One for each request that is being answered."""
-    default_headers: list[tuple[bytes, bytes]] = field(default_factory=list)
-    """What every answer has."""
-    total_requests: int = 0
+    def __init__(self) -> None:
+        self.connections: set[Any] = set()
+        self.tasks: set[asyncio.Task[None]] = set()
+        """One for each request that is being answered."""
+        self.default_headers: list[tuple[bytes, bytes]] = []
+        """What every answer has."""
+        self.total_requests = 0
 
 
 class HTTPServer:

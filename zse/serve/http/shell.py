@@ -12,13 +12,10 @@ from zse.serve.access.gate import Gate
 from zse.serve.access.limited import Limited
 from zse.serve.audit.auditing import Auditing
 from zse.serve.http.bodies import BoundedBody
-from zse.serve.http.cors import CrossOrigin
 from zse.serve.http.deadlines import Deadlines
 from zse.serve.http.errors import error_response
 from zse.serve.http.hosts import AllowedHosts
-from zse.serve.http.proxies import TrustedProxies
 from zse.serve.http.reporting import Reporting
-from zse.serve.http.root_path import RootPath
 from zse.serve.http.rules import HTTPRules
 from zse.serve.http.websocket_guard import WebSocketGuard
 
@@ -44,6 +41,8 @@ def in_shell(app: ASGIApp, *, state: AppState, rules: HTTPRules | None = None) -
     app = Limited(app, access=state.access, refuse=error_response)
     app = Gate(app, access=state.access, refuse=error_response)
     if rules.origins:
+        from zse.serve.http.cors import CrossOrigin
+
         app = CrossOrigin(app, origins=rules.origins)
     if rules.hosts is not None:
         app = AllowedHosts(app, hosts=rules.hosts)
@@ -51,5 +50,11 @@ def in_shell(app: ASGIApp, *, state: AppState, rules: HTTPRules | None = None) -
         app = Auditing(app, log=state.audit, with_content=state.options.audit.audit_content)
     app = Reporting(app, state=state)
     if rules.proxies:
+        from zse.serve.http.proxies import TrustedProxies
+
         app = TrustedProxies(app, networks=rules.proxies)
-    return RootPath(app, root_path=rules.root_path) if rules.root_path else app
+    if rules.root_path:
+        from zse.serve.http.root_path import RootPath
+
+        app = RootPath(app, root_path=rules.root_path)
+    return app

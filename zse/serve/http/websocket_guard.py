@@ -11,8 +11,8 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from zse.errors import OverloadedError, ZSEError
-from zse.serve.http.cors import ANY
 from zse.serve.http.errors import error_response
+from zse.serve.http.hosts import ANY_ORIGIN
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -61,7 +61,7 @@ class WebSocketGuard:
         origin = headers.get(b"origin", b"").decode("latin-1").lower()
         host = headers.get(b"host", b"").decode("latin-1").lower()
         allowed = self._origins | {f"http://{host}", f"https://{host}"}
-        if origin and not {origin, ANY} & allowed:
+        if origin and not {origin, ANY_ORIGIN} & allowed:
             return ForeignOriginError(
                 f"Pages of {origin[:100]} may not open WebSockets here; --cors-origin allows one."
             )
