@@ -6,13 +6,15 @@ Every way answers as many tokens. ``free``: any text. ``held``: a JSON schema wh
 end, one step a token, which is what the masks cost. ``jumps``: the same, and tokens that have no
 choice are computed together. ``one of all``: one answer is held, the others are free. Where the
 file's tokenizer has fewer tokens than the model has logits, made-up words stand for the rest, so
-that a mask takes the work that a whole vocabulary asks for. Prints a table, and one JSON object as
-the last line.
+that a mask takes the work that a whole vocabulary asks for. Before that, what the host does between
+the tokens of a step is measured alone: answers are advanced and their masks written, as ``held``
+asks for. Prints tables, and one JSON object as the last line.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import random
 import string
@@ -30,10 +32,12 @@ from engine_runs import (
 )
 from machine import machine_facts
 
+from zse.backends.types import mask_bytes
 from zse.engine.meter import random_prompts, run_batch
 from zse.format import ZSEReader
 from zse.text.grammar import spec as forms
 from zse.text.grammar.compile import GrammarCompiler
+from zse.text.grammar.masks import MaskRows, write_masks
 from zse.text.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
@@ -126,6 +130,7 @@ def main() -> None:
     try:
         grammar, compiled = compile_schema(options, core)
         print(f"compiled in {compiled['first_ms']} ms, again in {compiled['again_ms']} ms")
+        host = [measure_host(options, core, grammar, batch) for batch in options.batch]
         heading = ("batch", "way", "decode tok/s", "cost %", "step p50 ms")
         print(" ".join(f"{word:>13}" for word in heading))
         results = [row for batch in options.batch for row in measure(options, core, grammar, batch)]
@@ -133,13 +138,16 @@ def main() -> None:
         core.close()
     facts: dict[str, Any] = {"subject": "grammar", "model": options.model, "compile": compiled}
     facts |= {name: getattr(options, name) for name in ("input", "output")} | machine_facts()
-    print(json.dumps({**facts, "results": results}))
+    print(json.dumps({**facts, "host": host, "results": results}))
 
 
 def compile_schema(
     options: argparse.Namespace, core: EngineCore
 ) -> tuple[Grammar, dict[str, float]]:
-    """Compile the schema for a whole vocabulary, twice: the second time it is only a new one."""
+    """Compile the schema for a whole vocabulary, twice: the second time it is only a new one.
+
+    Then it is asked for by as many requests as run at once.
+    """
     with ZSEReader(options.model) as reader:
         tokenizer = load_tokenizer(reader)
     vocab_size = core.runner.vocab_size
@@ -152,7 +160,46 @@ def compile_schema(
         began = time.perf_counter()
         grammar = compiler.compile(forms.json_schema(schema))
         times.append(milliseconds(time.perf_counter() - began))
+    grammar.expect(max(options.batch) - 1)
     return grammar, {"first_ms": times[0], "again_ms": times[1]}
+
+
+def measure_host(
+    options: argparse.Namespace, core: EngineCore, grammar: Grammar, batch: int
+) -> dict[str, Any]:
+    """Lead answers through the schema by random tokens, and print what a step takes of the host."""
+    draw, row_bytes = random.Random(options.seed), mask_bytes(core.runner.vocab_size)
+    states = [grammar.begin() for _ in range(batch)]
+    memory = ctypes.create_string_buffer(batch * row_bytes)
+    banned = tuple(grammar.end_token_ids)
+    spent: dict[str, list[float]] = {"advance": [], "masks": [], "masks_processor": []}
+    for _ in range(options.output):
+        began, worked = time.perf_counter(), time.process_time()
+        wanted = [MaskRows(state, [banned]) for state in states]
+        write_masks(wanted, ctypes.addressof(memory), row_bytes)
+        spent["masks"].append(time.perf_counter() - began)
+        spent["masks_processor"].append(time.process_time() - worked)
+        rows = [memory[row * row_bytes : (row + 1) * row_bytes] for row in range(batch)]
+        tokens = [allowed_token(row, draw) for row in rows]
+        began = time.perf_counter()
+        for state, token_id in zip(states, tokens, strict=True):
+            state.advance(token_id)
+        spent["advance"].append(time.perf_counter() - began)
+    figures = {
+        f"{name}_ms_{word}": milliseconds(quantile(seconds, share))
+        for name, seconds in spent.items()
+        for word, share in (("p50", 0.5), ("p90", 0.9))
+    }
+    told = ", ".join(f"{name} {value}" for name, value in figures.items())
+    print(f"host, {batch} held: {told}")
+    return {"batch": batch, **figures}
+
+
+def allowed_token(mask: bytes, draw: random.Random) -> int:
+    """Return one of the tokens that a mask allows, near a place drawn at random."""
+    bits = int.from_bytes(mask, "little")
+    later = bits >> (place := draw.randrange(8 * len(mask))) << place or bits
+    return (later & -later).bit_length() - 1
 
 
 def prompts_for(

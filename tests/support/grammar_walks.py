@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from zse.text.facts import AddedToken, TokenizerFacts
 from zse.text.grammar.compile import GrammarCompiler
-from zse.text.grammar.state import MaskRows, write_masks
+from zse.text.grammar.masks import MaskRows, write_masks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

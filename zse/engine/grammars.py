@@ -22,8 +22,10 @@ class Grammars:
         self._lock = threading.Lock()
         self._compiler: GrammarCompiler | None = None
 
-    def compile(self, spec: GrammarSpec) -> Grammar:
-        """Return the grammar of a spec; the first one takes a second more, for the vocabulary.
+    def compile(self, spec: GrammarSpec, num_answers: int = 1) -> Grammar:
+        """Return the grammar of a spec for some answers that are to be held to it.
+
+        The first one takes a second more, for the vocabulary.
 
         Raises:
             GrammarError: It cannot be compiled, or the model cannot be held to a form.
@@ -38,4 +40,4 @@ class Grammars:
                     vocab_size=self._core.runner.vocab_size,
                     end_token_ids=self._core.end_token_ids,
                 )
-        return self._compiler.compile(spec)
+        return self._compiler.compile(spec, num_answers)

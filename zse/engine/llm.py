@@ -333,7 +333,7 @@ class LLM:
             request_id=request_id,
             prompt_token_ids=token_ids,
             params=params,
-            grammar=None if form is None else self._grammars.compile(form),
+            grammar=None if form is None else self._grammars.compile(form, params.n),
         )
         stream = _Stream(request, self.tokenizer)
         with self._lock:

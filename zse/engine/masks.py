@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from zse.text.grammar.state import MaskRows, write_masks
+from zse.text.grammar.masks import MaskRows, write_masks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence as TokenIds

@@ -13,8 +13,8 @@ from grammar_walks import END, WordTokenizer, allowed_by, compiler_for, walk
 from random_schemas import random_schema
 
 from zse.text.grammar import spec as forms
+from zse.text.grammar.masks import MaskRows, write_masks
 from zse.text.grammar.spec import GrammarSpec
-from zse.text.grammar.state import MaskRows, write_masks
 
 TOKENIZER = WordTokenizer(("<think>", "<|stray|>"))
 COMPILER = compiler_for(TOKENIZER)
@@ -102,6 +102,18 @@ def test_many_answers_and_rows_without_a_form_are_written_together():
     for row in range(10):
         found = [t for t in range(SIZE) if memory[row * words + t // 32] >> t % 32 & 1]
         assert found == (list(range(SIZE)) if row < 2 else ids("abcdefgh"[row - 2]))
+
+
+def test_a_form_that_became_too_much_for_one_answer_is_there_for_the_next():
+    spec = forms.regex("(a|b)*a(a|b){18}c")
+    state, draw = begin(spec), random.Random(1)
+    while not state.error:
+        state.advance(ids(draw.choice("ab"))[0])
+    assert "lexer" in state.error
+    state = begin(spec)
+    assert set(allowed_by(state, SIZE)) == {*ids("a"), *ids("b")}
+    state.advance(ids("a")[0])
+    assert not state.error
 
 
 def test_tokens_that_leave_no_choice_are_known():

@@ -96,7 +96,8 @@ def work_order(
     params = _params(body, model, max_tokens=most or 1, logprobs=logprobs)
     for prompt in prompts:
         model.engine.check(prompt, params, query)
-    grammar = None if form is None else model.engine.grammars.compile(form)
+    num_answers = params.n * len(prompts)
+    grammar = None if form is None else model.engine.grammars.compile(form, num_answers)
     return _order(body, call, prompts=tuple(prompts), params=params, grammar=grammar, query=query)
 
 

@@ -14,6 +14,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
 from zse.errors import OverloadedError
+from zse.text.grammar.masks import mask_threads
 from zse.text.grammar.spec import GrammarError
 from zse.text.grammar.state import Grammar
 
@@ -37,6 +38,9 @@ _LIMITS: dict[str, Any] = {
 _TRIED_TOKENS = 2
 _MOST_MASK_SECONDS = 0.1
 """Work of a processor for one token, once the first is over: all other answers wait for it."""
+_MOST_ROOT_SECONDS = 0.05
+"""Of compiling: a grammar that takes longer is compiled once, and its masks are not written side by
+side."""
 _MAX_ERROR = 500
 
 
@@ -60,8 +64,8 @@ class GrammarCompiler:
         self._kept_bytes = 0
         self._vocabulary: Any = None
 
-    def compile(self, spec: GrammarSpec) -> Grammar:
-        """Return the grammar of a spec, from the latest ones if it is there.
+    def compile(self, spec: GrammarSpec, num_answers: int = 1) -> Grammar:
+        """Return the grammar of a spec for some answers, from the latest ones if it is there.
 
         Raises:
             GrammarError: It cannot be compiled; the message has llguidance's words.
@@ -72,8 +76,11 @@ class GrammarCompiler:
         try:
             grammar = self._kept.get(spec)
             if grammar is None:
+                for other in self._kept.values():
+                    other.trim()
                 grammar = self._keep(spec, self._compile(spec))
             self._kept.move_to_end(spec)
+            grammar.expect(num_answers)
             return grammar
         except GrammarError as error:
             error.param = error.param or spec.param or None
@@ -101,11 +108,20 @@ class GrammarCompiler:
             source = LLMatcher.grammar_from_regex(source)
         elif spec.kind == "json_schema":
             source = LLMatcher.grammar_from_json_schema(source)
-        matcher = LLMatcher(self._vocabulary, source, log_level=0, limits=LLParserLimits(**_LIMITS))
+        vocabulary = self._vocabulary
+
+        def new_matcher() -> Any:
+            return LLMatcher(vocabulary, source, log_level=0, limits=LLParserLimits(**_LIMITS))
+
+        began = time.thread_time()
+        matcher = new_matcher()
+        is_quick = time.thread_time() - began < _MOST_ROOT_SECONDS
         _try_out(matcher.deep_copy())
         return Grammar(
             matcher,
-            tokenize=self._vocabulary.tokenize_bytes,
+            new_matcher=new_matcher,
+            most_roots=mask_threads() if is_quick else 1,
+            tokenize=vocabulary.tokenize_bytes,
             token_bytes=self._tokenizer.token_bytes,
             starts_after=tuple(text.encode() for text in spec.starts_after),
             openers=self._single_tokens(spec.may_open),

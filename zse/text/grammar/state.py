@@ -2,24 +2,38 @@
 
     begin -> [write masks -> a token is chosen -> advance] ... -> is_complete
 
-Masks of a step are written together, into memory of the caller, by as many threads as it has work
-for: bit ``i % 32`` of word ``i // 32`` says whether token ``i`` may come next.
+An answer belongs to one thread at a time; a grammar is for any.
 """
 
 from __future__ import annotations
 
-import ctypes
-from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-from zse.device.probe import probe
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
-_MOST_THREADS = 8
-_PARALLEL_ROWS = 4
-"""Masks from which on several threads are woken for them."""
+
+class Root:
+    """A matcher at the start of a form, of which answers are copies.
+
+    All copies share what they find out about texts, behind a lock of the library: they work one
+    after the other. Those of another root work beside them. Where it becomes too much for one of
+    them, the root is of no use any more.
+    """
+
+    def __init__(self, matcher: Any) -> None:
+        self.matcher = matcher
+        self.answers: WeakSet[GrammarState] = WeakSet()
+        self.is_suspect = False
+        """Whether a copy has failed since it was last tried out."""
+
+    def is_sound(self) -> bool:
+        if self.is_suspect:
+            copy = self.matcher.deep_copy()
+            copy.compute_bitmask()
+            self.is_suspect = bool(copy.is_error())
+        return not self.is_suspect
 
 
 class Grammar:
@@ -27,6 +41,8 @@ class Grammar:
 
     Args:
         matcher: llguidance's, at the start.
+        new_matcher: Makes another one.
+        most_roots: How many there are at the most, for answers that run together.
         tokenize: Returns tokens of bytes, not always those that a model would write.
         token_bytes: Returns the bytes of a token.
         starts_after: Texts of the answer behind which the form begins; none for its start.
@@ -38,13 +54,18 @@ class Grammar:
         self,
         matcher: Any,
         *,
+        new_matcher: Callable[[], Any],
+        most_roots: int,
         tokenize: Callable[[bytes], list[int]],
         token_bytes: Callable[[int], bytes],
         starts_after: tuple[bytes, ...],
         openers: Collection[int],
         end_token_ids: Collection[int],
     ) -> None:
-        self._matcher = matcher
+        self._new_matcher = new_matcher
+        self._most_roots = most_roots
+        self._roots = (Root(matcher),)
+        self._num_expected = 0
         self.tokenize = tokenize
         self.token_bytes = token_bytes
         self.starts_after = starts_after
@@ -52,9 +73,28 @@ class Grammar:
         self.longest_start = max(map(len, starts_after), default=0)
         self.end_token_ids = frozenset(end_token_ids)
 
+    def expect(self, num_answers: int) -> None:
+        """Be ready for more answers, so that their masks can be written side by side.
+
+        It takes as long as compiling: call it before the engine waits for an answer to begin, and
+        from one thread at a time.
+        """
+        self._num_expected += num_answers
+        sound = [root for root in self._roots if root.is_sound()]
+        lacking = min(self._most_roots, max(1, self._num_expected)) - len(sound)
+        self._roots = (*sound, *(Root(self._new_matcher()) for _ in range(lacking)))
+
+    def trim(self) -> None:
+        """Give up what was made for answers that have ended; as ``expect``, one at a time."""
+        first, *others = self._roots
+        self._roots = (first, *(root for root in others if root.answers))
+        self._num_expected = len(self._roots)
+
     def begin(self) -> GrammarState:
         """Return the state of an answer that has no tokens yet."""
-        state = GrammarState(self, self._matcher.deep_copy())
+        root = min(self._roots, key=lambda root: len(root.answers))
+        state = GrammarState(self, root, root.matcher.deep_copy())
+        root.answers.add(state)
         state.is_active = not self.starts_after or bool(self.openers)
         state.openers = self.openers
         return state
@@ -63,8 +103,9 @@ class Grammar:
 class GrammarState:
     """How far one answer has come. For one thread at a time."""
 
-    def __init__(self, grammar: Grammar, matcher: Any) -> None:
+    def __init__(self, grammar: Grammar, root: Root, matcher: Any) -> None:
         self.grammar = grammar
+        self.root = root
         self.matcher = matcher
         self.is_active = True
         """Whether the form has begun; before that anything may come but an end."""
@@ -80,7 +121,7 @@ class GrammarState:
         return self.is_active and not self.error and bool(self.matcher.is_stopped())
 
     def copy(self) -> GrammarState:
-        other = GrammarState(self.grammar, self.matcher.deep_copy())
+        other = GrammarState(self.grammar, self.root, self.matcher.deep_copy())
         other.is_active, other.openers = self.is_active, self.openers
         other.error, other._tail = self.error, self._tail
         return other
@@ -96,6 +137,7 @@ class GrammarState:
             self._look_for_start(token_id)
         elif not self.matcher.consume_token(token_id):
             self.error = self.matcher.get_error() or "a token that the grammar does not allow"
+            self.root.is_suspect = True
 
     def forced_tokens(self) -> Sequence[int]:
         """Return the tokens that must come next, where the form leaves no choice."""
@@ -118,82 +160,3 @@ class GrammarState:
         self.is_active = True
         if rest := text[min(ends) :].strip():
             self.matcher.try_consume_tokens(self.grammar.tokenize(rest))
-
-
-class MaskRows(NamedTuple):
-    """What may follow an answer so far and, row by row, each of some drafts."""
-
-    state: GrammarState
-    banned: Sequence[Collection[int]]
-    """For each row the tokens that are not to come unless nothing else may."""
-    drafts: Sequence[int] = ()
-
-
-def write_masks(wanted: Sequence[MaskRows | int], address: int, row_bytes: int) -> None:
-    """Write the masks of a step, one after the other.
-
-    Args:
-        wanted: For each answer its ``MaskRows``, or a number of rows that allow everything.
-        address: Where they go, in memory of this process, all of it writable.
-        row_bytes: Bytes of a mask: as many words as the vocabulary of the grammars asks for.
-    """
-    places: list[tuple[Any, int]] = []
-    bans: list[tuple[int, Collection[int]]] = []
-    more: list[tuple[int, Collection[int]]] = []
-    row = 0
-    for answer in wanted:
-        for state, banned in _states(answer):
-            if state is None or state.error or not state.is_active:
-                ctypes.memset(address + row * row_bytes, 0xFF, row_bytes)
-            else:
-                places.append((state.matcher, row))
-                more.append((row, state.openers))
-            if banned:
-                bans.append((row, banned))
-            row += 1
-    _compute(places, address, row_bytes, row)
-    for row, tokens in more:
-        for token_id in tokens:
-            word = ctypes.c_uint32.from_address(address + row * row_bytes + token_id // 32 * 4)
-            word.value |= 1 << token_id % 32
-    for row, banned in bans:
-        _ban(address + row * row_bytes, row_bytes, banned)
-
-
-def _states(wanted: MaskRows | int) -> Iterator[tuple[GrammarState | None, Collection[int]]]:
-    """Yield the state of each row, and what is banned there."""
-    if isinstance(wanted, int):
-        for _ in range(wanted):
-            yield None, ()
-        return
-    state = wanted.state
-    for count in range(1 + len(wanted.drafts)):
-        if count:
-            state = state.copy()
-            state.advance(wanted.drafts[count - 1])
-        ends = () if state.is_active else state.grammar.end_token_ids
-        yield state, (*wanted.banned[count], *ends)
-
-
-def _compute(places: list[tuple[Any, int]], address: int, row_bytes: int, rows: int) -> None:
-    if len(places) < _PARALLEL_ROWS:
-        for matcher, row in places:
-            matcher.unsafe_compute_mask_ptr(address + row * row_bytes, row_bytes)
-    else:
-        _executor().unsafe_compute_mask_ptr(places, address, row_bytes, rows)
-
-
-@cache
-def _executor() -> Any:
-    from llguidance import LLExecutor
-
-    return LLExecutor(num_threads=min(_MOST_THREADS, probe().compute_threads))
-
-
-def _ban(address: int, row_bytes: int, banned: Collection[int]) -> None:
-    words = (ctypes.c_uint32 * (row_bytes // 4)).from_address(address)
-    before = bytes(words)
-    for token_id in banned:
-        words[token_id // 32] &= ~(1 << token_id % 32)
-    if not bytes(words).strip(b"\0"):
-        ctypes.memmove(address, before, row_bytes)
