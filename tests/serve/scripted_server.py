@@ -93,7 +93,7 @@ class ScriptedEngine:
     @property
     def grammars(self):
         """Forms are noted, not kept."""
-        return SimpleNamespace(compile=lambda spec: self.forms.append(spec) or spec)
+        return SimpleNamespace(compile=lambda spec, _: self.forms.append(spec) or spec)
 
     async def generate(
         self,

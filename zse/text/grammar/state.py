@@ -64,7 +64,7 @@ class Grammar:
     ) -> None:
         self._new_matcher = new_matcher
         self._most_roots = most_roots
-        self._roots = (Root(matcher),)
+        self._roots: tuple[Root, ...] = (Root(matcher),)
         self._num_expected = 0
         self.tokenize = tokenize
         self.token_bytes = token_bytes
