@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -44,15 +45,24 @@ IMPORTS_BY_NAME = {
 }
 
 
+@cache
+def names_by_module() -> dict[str, frozenset[str]]:
+    """Return what each module names, as a name, an attribute or an import."""
+    return {
+        str(path.relative_to(SOURCES)): frozenset(
+            getattr(node, field)
+            for node in ast.walk(ast.parse(path.read_text()))
+            for kind, field in ((ast.Name, "id"), (ast.Attribute, "attr"), (ast.alias, "name"))
+            if isinstance(node, kind)
+        )
+        for path in SOURCES.rglob("*.py")
+    }
+
+
 def users_of(names: set[str]) -> set[str]:
-    """Return the modules that name one of these, as a name, an attribute or an import."""
-    found = set()
-    for path in SOURCES.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            named = {getattr(node, "id", ""), getattr(node, "attr", ""), getattr(node, "name", "")}
-            if isinstance(node, ast.Name | ast.Attribute | ast.alias) and named & names:
-                found.add(str(path.relative_to(SOURCES)))
-    return found - {"settings.py"}
+    """Return the modules that name one of these."""
+    named = names_by_module().items()
+    return {module for module, used in named if used & names} - {"settings.py"}
 
 
 @pytest.mark.parametrize(

@@ -243,7 +243,7 @@ def test_a_mask_leaves_the_tokens_that_it_allows_and_other_rows_alone(vocab: int
 
 
 def test_what_is_drawn_follows_the_distribution_of_what_is_allowed() -> None:
-    vocab, count = 100, 400
+    vocab, count = 40, 120
     logits, masks = random_logits(1, vocab), random_masks(1, vocab)
     rows = [SamplingRow(temperature=1.3, seed=seed, is_masked=True) for seed in range(count)]
     found = run(logits.repeat(count, 1), *rows, masks=masks.repeat(count, 1))
@@ -251,7 +251,7 @@ def test_what_is_drawn_follows_the_distribution_of_what_is_allowed() -> None:
     expected = kept_probabilities(allowed, temperature=1.3, top_k=0, top_p=1.0, min_p=0.0)
     drawn = torch.bincount(torch.tensor(found.tokens), minlength=vocab) / count
     assert not drawn[expected == 0].any()
-    torch.testing.assert_close(drawn.double(), expected, rtol=0, atol=0.1)
+    torch.testing.assert_close(drawn.double(), expected, rtol=0, atol=0.15)
 
 
 def test_truncation_keeps_of_what_is_allowed() -> None:
