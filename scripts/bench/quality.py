@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 import tempfile
 import time
@@ -37,12 +38,19 @@ def load_questions(limit: int = 0) -> list[dict]:
     return [rows[int(i * step)] for i in range(int(len(rows) / step))]
 
 
+def calls_of(answer: str) -> list[tuple[str, dict]]:
+    """Return the calls in an answer, in the form that the built-in model writes them in."""
+    called = re.findall(r"<tool_call>(.*?)</tool_call>", answer, re.DOTALL)
+    try:
+        return [(call["name"], call["arguments"]) for call in map(json.loads, called)]
+    except (ValueError, KeyError, TypeError):
+        return []
+
+
 def is_right(row: dict, answer: str) -> bool:
     """Whether an answer is the expected one."""
     if row["category"] == "tools":
-        from zse.text.tools import parse_tool_calls
-
-        return parse_tool_calls(answer) == parse_tool_calls(row["answer"])
+        return calls_of(answer) == calls_of(row["answer"])
     if row["category"] == "json":
         try:
             return bool(json.loads(answer) == json.loads(row["answer"]))

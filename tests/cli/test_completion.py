@@ -43,7 +43,7 @@ def test_a_shell_reads_the_script(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 def test_commands_are_completed() -> None:
-    assert completed("zse con") == ["convert"]
+    assert completed("zse conv") == ["convert"]
 
 
 def test_a_model_is_a_builtin_or_lies_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,7 +80,7 @@ def test_completing_a_command_imports_none() -> None:
 
 def test_a_tab_in_zsh_tells_the_help_and_imports_no_rich() -> None:
     environment = subprocess_environment(
-        _ZSE_COMPLETE="complete_zsh", _TYPER_COMPLETE_ARGS="zse con"
+        _ZSE_COMPLETE="complete_zsh", _TYPER_COMPLETE_ARGS="zse conv"
     )
     code = (
         "import atexit, sys; atexit.register(lambda: print('rich' in sys.modules))\n"

@@ -266,7 +266,7 @@ def test_a_huge_header_is_refused(server):
     with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
         connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * (1 << 20))
         answer = connection.recv(4096)
-    assert b" 400 " in answer.split(b"\r\n")[0]
+    assert b" 431 " in answer.split(b"\r\n")[0]
 
 
 def test_the_async_client_runs_many_streams_at_once(server):

@@ -46,15 +46,16 @@ class RateLimitError(ZSEError):
 
     http_status = 429
     error_code = "rate_limit_exceeded"
+    kind = "requests"
 
     def __init__(self, message: str, kind: str, retry_after_seconds: float) -> None:
         super().__init__(message)
-        self._kind = kind
+        self.kind = kind
         self.retry_after_seconds = retry_after_seconds
 
     @property
     def error_type(self) -> str:
-        return self._kind
+        return self.kind
 
 
 class Limits:
