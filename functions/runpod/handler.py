@@ -14,7 +14,7 @@ import sys
 
 import httpx
 
-from zse.settings import load_settings
+from zse.settings import load_settings, subprocess_environment
 
 CONCURRENCY = 16  # jobs at the same time; the server batches them
 COMMAND = [sys.executable, "-m", "zse.serve", "--host", "127.0.0.1"]
@@ -25,7 +25,7 @@ READY_SECONDS = 0.02  # between two questions whether the model is loaded
 def start_server():
     """Start loading before the SDK is imported, which takes two seconds."""
     # RunPod has asked for its key; jobs come from nobody else.
-    return subprocess.Popen(COMMAND, env={**os.environ, "ZSE_API_KEYS": ""})
+    return subprocess.Popen(COMMAND, env=subprocess_environment(ZSE_API_KEYS=""))
 
 
 def to_request(job_input):
