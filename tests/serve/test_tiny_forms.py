@@ -59,17 +59,18 @@ def schema_format(schema, **more):
     return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, **more}}
 
 
-def test_answers_to_two_hundred_schemas_are_valid(ask):
+@pytest.mark.parametrize("num_schemas", [40, pytest.param(200, marks=pytest.mark.nightly)])
+def test_answers_to_random_schemas_are_valid(ask, num_schemas):
     draw = random.Random(7)
     reasons = []
-    for seed in range(200):
+    for seed in range(num_schemas):
         schema = random_schema(draw)
         choice = ask(response_format=schema_format(schema, strict=True), seed=seed).choices[0]
         reasons.append(choice.finish_reason)
         if choice.finish_reason == "stop":
             jsonschema.validate(json.loads(choice.message.content), schema)
     assert set(reasons) <= {"stop", "length"}
-    assert reasons.count("stop") >= 195
+    assert reasons.count("stop") >= 0.97 * num_schemas
 
 
 def test_whole_and_streamed_answers_are_the_same_object(ask):

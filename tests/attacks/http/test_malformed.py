@@ -154,7 +154,7 @@ def malformed(seed: int) -> bytes:
     return bytes(body)
 
 
-@pytest.mark.parametrize("num_bodies", [400, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("num_bodies", [400, pytest.param(10_000, marks=pytest.mark.nightly)])
 def test_malformed_bodies_are_refused_by_name(attacked, num_bodies):
     server = attacked()
     paths = ("/v1/completions", "/v1/chat/completions", "/v1/messages", "/invocations")
@@ -220,7 +220,7 @@ def test_liveness_is_answered_while_heavy_bodies_are_read(attacked):
 
 @pytest.mark.parametrize(
     ("num_rounds", "heavy"),
-    [(2, ()), pytest.param(12, ("fewer lists", "numbers", "names"), marks=pytest.mark.slow)],
+    [(2, ()), pytest.param(12, ("fewer lists", "numbers", "names"), marks=pytest.mark.nightly)],
     ids=["short", "long"],
 )
 def test_memory_comes_back_after_every_kind_of_attack(attacked, num_rounds, heavy):

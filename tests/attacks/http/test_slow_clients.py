@@ -108,7 +108,7 @@ async def vanish(server, number: int) -> int:
         await server.hang_up(writer)
 
 
-@pytest.mark.parametrize("num_streams", [60, pytest.param(500, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("num_streams", [60, pytest.param(500, marks=pytest.mark.nightly)])
 def test_streams_half_of_which_vanish_leave_the_others_whole(attacked, num_streams):
     server = attacked("--max-running", "512")
 
@@ -118,7 +118,7 @@ def test_streams_half_of_which_vanish_leave_the_others_whole(attacked, num_strea
     assert set(asyncio.run(attack())) == {20}
 
 
-@pytest.mark.parametrize("num_sockets", [300, pytest.param(3000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("num_sockets", [300, pytest.param(3000, marks=pytest.mark.nightly)])
 def test_idle_sockets_are_no_more_than_a_limit_and_health_checks_pass(attacked, num_sockets):
     server = attacked(ZSE_MAX_CONNECTIONS="200")
 

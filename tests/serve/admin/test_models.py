@@ -190,6 +190,7 @@ def test_an_unknown_model_cannot_be_unloaded(call, check_error):
     check_error(response, 404, param="model", code="model_not_found")
 
 
+@pytest.mark.nightly
 def test_memory_and_threads_come_back(call, state):
     def cycle():
         assert call("POST", LOAD, json={"model": "a.zse"}).status_code == 200
