@@ -46,7 +46,7 @@ class RateLimitError(ZSEError):
 
     http_status = 429
     error_code = "rate_limit_exceeded"
-    kind = "requests"
+    kind = "rate_limit_error"
 
     def __init__(self, message: str, kind: str, retry_after_seconds: float) -> None:
         super().__init__(message)

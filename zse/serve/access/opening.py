@@ -30,7 +30,7 @@ class OpenedAccess:
 
 def key_file_of(settings: Settings) -> KeyFile:
     """Return the file that ``zse api-key`` writes."""
-    return KeyFile(settings.home / FILE_NAME)
+    return KeyFile((settings.home / FILE_NAME).expanduser())
 
 
 def open_access(settings: Settings, *, is_local: bool) -> OpenedAccess:

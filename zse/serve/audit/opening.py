@@ -18,7 +18,8 @@ LOG = logging.getLogger("zse.serve")
 def audit_files(settings: Settings) -> AuditFiles:
     """Return the files that servers of these settings write."""
     named = settings.serve.audit.audit_dir
-    return AuditFiles(Path(named).expanduser() if named else settings.home / "audit")
+    folder = Path(named) if named else settings.home / "audit"
+    return AuditFiles(folder.expanduser())
 
 
 def files_for_server(settings: Settings) -> AuditFiles | None:
