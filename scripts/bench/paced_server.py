@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +17,7 @@ from zse.engine.request import TokenEvent
 from zse.options import ServeOptions, load_options
 from zse.serve.start import start
 from zse.serve.state import AppState, LoadedModel
-from zse.settings import Settings
+from zse.settings import load_settings
 
 STEP_SECONDS = 0.02
 MAX_CONTEXT = 1 << 20
@@ -115,7 +116,7 @@ def main() -> int:
         log_format="json",
         load=load_options(max_sequences=MAX_RUNNING),
     )
-    return start(Settings(serve=options), load)
+    return start(replace(load_settings(), serve=options), load)
 
 
 if __name__ == "__main__":
