@@ -24,7 +24,8 @@ from scripts.reference_python import python_page  # noqa: E402
 from scripts.reference_routes import routes_page  # noqa: E402
 from zse import cli, errors, settings  # noqa: E402
 from zse.deploy.registry import TARGETS, settings_of  # noqa: E402
-from zse.options import ServeOptions, options_of  # noqa: E402
+from zse.option import options_of  # noqa: E402
+from zse.options import ServeOptions  # noqa: E402
 
 
 def command_page() -> str:

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 
-from zse.options import LoadFields, LoadOptions, options_of
+from zse.option import options_of
+from zse.options import LoadFields, LoadOptions
 
 ROOT = Path(__file__).resolve().parents[1]
 LOAD_OPTIONS = options_of(LoadOptions)

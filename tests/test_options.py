@@ -7,16 +7,8 @@ from typing import get_type_hints
 import pytest
 
 from zse.errors import UsageError
-from zse.options import (
-    LoadFields,
-    LoadOptions,
-    ServeOptions,
-    load_fields,
-    load_options,
-    options_of,
-    several,
-    with_flags,
-)
+from zse.option import options_of, several, with_flags
+from zse.options import LoadFields, LoadOptions, ServeOptions, load_fields, load_options
 
 
 def test_the_keywords_of_a_load_are_its_options_with_their_types() -> None:

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from zse.errors import BadSettingError
-from zse.options import ServeOptions, options_of
+from zse.option import options_of
+from zse.options import ServeOptions
 from zse.settings import Settings, load_settings
 
 

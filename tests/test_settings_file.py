@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from zse.errors import BadSettingError
-from zse.options import ServeOptions, options_of, with_flags
+from zse.option import options_of, with_flags
+from zse.options import ServeOptions
 from zse.settings import Settings, load_settings, subprocess_environment
 
 

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from zse.errors import BadSettingError
-from zse.options import WANTED, Option, ServeOptions, described, options_of, several, with_values
+from zse.option import WANTED, Option, described, options_of, several, with_values
+from zse.options import ServeOptions
 from zse.records import record
 from zse.units import GIB
 

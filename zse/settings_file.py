@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zse.errors import BadSettingError
-from zse.options import WANTED
+from zse.option import WANTED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from zse.options import Option
+    from zse.option import Option
 
 
 def read_settings_file(path: Path, rows: Mapping[str, Option]) -> dict[str, object]:

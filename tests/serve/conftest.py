@@ -319,3 +319,14 @@ def thinker(make_caller, scripted):
         return make_caller(model), template
 
     return make
+
+
+@pytest.fixture(scope="module")
+def tiny(server_class):
+    """The real server, started as an image starts it."""
+    child = server_class(["-m", "zse.serve", "serve", "tiny", "--port", "0", "--device", "cpu"])
+    try:
+        child.wait_for_line("ready", seconds=300)
+        yield child
+    finally:
+        child.close()

@@ -3,7 +3,7 @@
 import sys
 
 from zse.errors import DeviceError
-from zse.options import with_flags
+from zse.option import with_flags
 from zse.serve.head_start import HeadStart
 from zse.serve.load import load_served_model
 from zse.serve.start import start

@@ -11,7 +11,8 @@ from zse.backends.types import FinishedStep, SampledToken
 from zse.engine.async_engine import AsyncEngine
 from zse.engine.core import EngineCore
 from zse.engine.inbox import UnreadBounds
-from zse.options import load_options, with_flags
+from zse.option import with_flags
+from zse.options import load_options
 from zse.serve.__main__ import build_parser
 from zse.serve.start import start
 from zse.serve.state import LoadedModel

@@ -33,17 +33,6 @@ def ask(text):
     return [{"role": "user", "content": text}]
 
 
-@pytest.fixture(scope="module")
-def tiny(server_class):
-    """The real server, started as an image starts it."""
-    child = server_class(["-m", "zse.serve", "serve", "tiny", "--port", "0", "--device", "cpu"])
-    try:
-        child.wait_for_line("ready", seconds=300)
-        yield child
-    finally:
-        child.close()
-
-
 @pytest.fixture
 def client(tiny):
     with tiny.openai() as client:

@@ -27,16 +27,6 @@ PERSON = {
 }
 
 
-@pytest.fixture(scope="module")
-def tiny(server_class):
-    child = server_class(["-m", "zse.serve", "serve", "tiny", "--port", "0", "--device", "cpu"])
-    try:
-        child.wait_for_line("ready", seconds=300)
-        yield child
-    finally:
-        child.close()
-
-
 @pytest.fixture
 def ask(tiny):
     """Ask for one answer, and return its choice."""

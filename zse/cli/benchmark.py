@@ -65,7 +65,7 @@ def command(
     """
     from zse.cli.transfer_display import shown_progress
     from zse.engine.meter import core_over, open_runner, random_prompts, run_batch
-    from zse.options import with_flags, with_values
+    from zse.option import with_flags, with_values
     from zse.quantize.locate import locate_model
     from zse.settings import load_settings
 

@@ -11,7 +11,8 @@ from typer import Option
 from zse.cli.app import App, say
 from zse.cli.parameters import OptionalModel
 from zse.cli.table_flags import with_flags_of
-from zse.options import LoadOptions, options_of, with_flags
+from zse.option import options_of, with_flags
+from zse.options import LoadOptions
 from zse.settings import load_settings
 
 _FLAGS = [key for key, row in options_of(LoadOptions).items() if row.by_hand]

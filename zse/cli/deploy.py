@@ -18,7 +18,7 @@ from zse.cli.table_flags import with_flags_of
 from zse.deploy.order import Order
 from zse.deploy.registry import TARGETS
 from zse.deploy.verbs import Verb
-from zse.options import options_of, own_options
+from zse.option import options_of, own_options
 
 if TYPE_CHECKING:
     from typer._click import Context, HelpFormatter

@@ -51,7 +51,7 @@ def _findings(subject: str) -> Iterator[Finding]:
     from zse.doctor import configuration, machine
     from zse.doctor.findings import guarded, problem
     from zse.errors import ZSEError
-    from zse.options import with_values
+    from zse.option import with_values
     from zse.settings import Settings, load_settings
 
     try:

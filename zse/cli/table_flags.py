@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_type_hin
 
 import typer
 
-from zse.options import ServeOptions, options_of
+from zse.option import options_of
+from zse.options import ServeOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from zse.options import Option
+    from zse.option import Option
 
 Result = TypeVar("Result")
 

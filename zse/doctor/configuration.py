@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from zse.doctor.findings import Findings, fine, note, problem
 from zse.errors import UsageError
-from zse.options import options_of
+from zse.option import options_of
 from zse.serve.access.opening import key_file_of
 from zse.serve.sockets import bind_socket, is_loopback
 from zse.settings import Settings, unread_variables

@@ -12,7 +12,7 @@ from zse.engine.core import EngineCore
 from zse.engine.request import Request, SamplingParams
 from zse.errors import UsageError
 from zse.models.runner import load_runner
-from zse.options import with_values
+from zse.option import with_values
 from zse.records import record
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from zse.errors import ContextLengthError, FormatError, InvalidParameterError
 from zse.format import ZSEReader
 from zse.models.decoder import forward_of, logits_of
 from zse.models.families import read_header
-from zse.options import with_values
+from zse.option import with_values
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from zse.errors import ZSEError
-from zse.options import ServeOptions, options_of, with_flags, with_values
+from zse.option import options_of, with_flags, with_values
+from zse.options import ServeOptions
 from zse.serve.start import start
 from zse.settings import load_settings
 

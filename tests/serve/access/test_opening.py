@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from zse.errors import RefusedError
-from zse.options import with_values
+from zse.option import with_values
 from zse.serve.access.opening import open_access
 from zse.settings import Settings
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from zse.errors import UsageError
-from zse.options import ServeOptions, options_of, with_flags
+from zse.option import options_of, with_flags
+from zse.options import ServeOptions
 from zse.serve.start import start
 from zse.settings import load_settings
 

@@ -14,7 +14,7 @@ from zse.device.open import runs_on_gpu
 from zse.engine.requirements import read_facts
 from zse.errors import ModelNotFoundError, ShuttingDownError, ZSEError
 from zse.failures import deliberate
-from zse.options import with_values
+from zse.option import with_values
 from zse.records import record
 from zse.serve.admin.memory import estimate_of, room_for_models
 from zse.serve.admin.places import Places

@@ -9,7 +9,8 @@ from zse.device.probe import probe
 from zse.device.survey import survey_cuda
 from zse.errors import ZSEError
 from zse.models.memory import CPU_RUNTIME_BYTES, GPU_RUNTIME_BYTES, MemoryEstimate, estimate_memory
-from zse.options import LoadOptions, ServeOptions, with_values
+from zse.option import with_values
+from zse.options import LoadOptions, ServeOptions
 from zse.records import record
 from zse.units import GIB, memory_text
 
