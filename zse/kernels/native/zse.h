@@ -1,0 +1,218 @@
+/* What Python and the processor's kernels agree on: a step of a model as one call.
+ *
+ * A model is recorded once as a list of operations over registers; a step brings the rows. Threads
+ * walk the list together: the work of an operation falls into pieces that are claimed one by one,
+ * and the next operation begins when all pieces of the one before are done. A piece writes what no
+ * other piece writes and computes it in one order, so results have the same bits with any number of
+ * threads.
+ *
+ * Everything is little-endian. Weights are read where they lie in the mapped file (SPEC.md); all
+ * pointers are borrowed and outlive the call. Python's side of these structures is `structs.py`.
+ */
+#ifndef ZSE_H
+#define ZSE_H
+
+#include <stdint.h>
+
+#define ZSE_API __attribute__((visibility("default")))
+/* Columns that one scale covers where a matrix has no groups of its own. */
+#define ZSE_ACTIVATION_GROUP 128
+
+enum zse_scheme { ZSE_FP32, ZSE_FP16, ZSE_BF16, ZSE_INT8, ZSE_INT4, ZSE_NF4 };
+enum zse_cache_dtype { ZSE_CACHE_FP32, ZSE_CACHE_FP16, ZSE_CACHE_BF16, ZSE_CACHE_INT8 };
+enum zse_activation { ZSE_SILU, ZSE_GELU, ZSE_GELU_TANH, ZSE_RELU2 };
+
+/* A matrix [rows, columns] as the file has it, and the bias that is added to its product. */
+struct zse_matrix {
+    const void *data;      /* plain numbers, int8, or two 4-bit codes a byte */
+    const void *scales;    /* INT8: float32 [rows]; INT4: {fp16 scale, fp16 -zero*scale} and NF4: fp16
+                              absmax, both [rows, columns / group]; NULL for plain numbers */
+    const float *bias;     /* [rows], or NULL */
+    int64_t rows;
+    int64_t columns;
+    int32_t scheme;        /* enum zse_scheme */
+    int32_t group;         /* columns that share a scale: 128, 64 or 32; 0 without */
+};
+
+/* RMSNorm, or LayerNorm, which subtracts the mean first. */
+struct zse_norm {
+    const float *weight;
+    const float *bias;     /* or NULL */
+    float epsilon;
+    int32_t subtracts_mean;
+};
+
+struct zse_attention {
+    int32_t num_heads;
+    int32_t num_kv_heads;
+    int32_t head_dim;
+    int32_t rotary_dim;    /* columns of a head that turn, the first ones; 0: none */
+    int32_t window;        /* keys a query sees, its own included; 0: all before it */
+    float scale;           /* multiplies scores */
+    float softcap;         /* bounds scores; 0: no bound */
+    int32_t rotary;        /* register of its cosines and sines */
+    const struct zse_norm *q_norm;   /* of each head, or NULL */
+    const struct zse_norm *k_norm;
+    const float *sinks;    /* one logit a head, or NULL */
+};
+
+/* How positions turn heads: column i with column i + rotary_dim / 2. */
+struct zse_rope {
+    const float *frequencies; /* [rotary_dim / 2], radians a token */
+    int32_t rotary_dim;
+    float factor;          /* multiplies cosines and sines */
+};
+
+/* One layer's keys and values: [num_blocks, block_size, 2 * kv_heads, head_dim], keys first.
+ * INT8 heads are followed, in the same block, by float32 scales [block_size, 2 * kv_heads]. */
+struct zse_cache {
+    char *data;
+    int64_t block_bytes;   /* from one block to the next */
+    int32_t block_size;    /* tokens */
+    int32_t dtype;         /* enum zse_cache_dtype */
+};
+
+/* Consecutive rows of one sequence that attend together: a chunk of a prompt, or one token. */
+struct zse_rows {
+    int32_t first_row;
+    int32_t num_rows;
+    int32_t start_position;
+    int32_t reserved;
+    const int32_t *blocks; /* the sequence's block table */
+};
+
+enum zse_register {        /* float32 [rows, width] */
+    ZSE_RESIDUAL,          /* the residual stream, [rows, hidden] */
+    ZSE_QKV,               /* queries, keys, values side by side; queries are rotated in place */
+    ZSE_MIXED,             /* what attention returns, [rows, heads * head_dim] */
+    ZSE_JOINED,            /* gate and up side by side, or up */
+    ZSE_HIDDEN,            /* what the MLP's second matrix reads */
+    ZSE_ADDED,             /* a product before its post-norm, [rows, hidden] */
+    ZSE_NORMED,            /* normed rows, [rows, hidden]; of the wanted rows behind the last layer */
+    ZSE_LOGITS,            /* [wanted, vocab] */
+    ZSE_ROTARY,            /* [rows, rotary_dim]: cosines, then sines; of the first kind of rotation */
+    ZSE_ROTARY_OTHER,      /* of the second, where layers differ */
+    ZSE_NUM_REGISTERS
+};
+
+/* Activations as int8: what matrices of whole numbers read. Rows are `stride` columns apart. */
+struct zse_quantized {
+    int8_t *codes;         /* [rows, stride], 64-byte aligned rows, zero beyond the columns */
+    float *scales;         /* [rows, stride / 32]: one a group, the largest value has code 127 */
+    float *sums;           /* [rows, stride / 32]: scale * sum of the group's codes */
+    int64_t stride;        /* a multiple of 128 */
+};
+
+enum zse_kind {
+    ZSE_OP_ROTARY,         /* output = cosines and sines of the rows' positions by `rope` */
+    ZSE_OP_EMBED,          /* output = scale * rows of `matrix` that the tokens name */
+    ZSE_OP_NORM,           /* output = scale * norm(input), and quantized if `quantizes` */
+    ZSE_OP_QUANTIZE,       /* input, quantized in groups of `quantizes` columns */
+    ZSE_OP_MULTIPLY,       /* output = input @ matrix^T + bias; of the quantized input if `quantizes` */
+    ZSE_OP_MULTIPLY_ADD,   /* output += scale * (input @ matrix^T + bias) */
+    ZSE_OP_ROPE_STORE,     /* QKV: normalize heads, rotate, store keys and values of `layer` */
+    ZSE_OP_ATTEND,         /* MIXED from QKV's queries and the cache of `layer` */
+    ZSE_OP_ACTIVATE,       /* output = activation(gate) * up, and quantized if `quantizes` */
+    ZSE_OP_ADD,            /* output += scale * input */
+    ZSE_OP_SAMPLE,         /* a token for each wanted row, from LOGITS */
+    ZSE_NUM_KINDS
+};
+
+struct zse_operation {
+    int32_t kind;          /* enum zse_kind */
+    int32_t layer;
+    int32_t input;         /* enum zse_register */
+    int32_t output;
+    int32_t of_wanted;     /* 1: works on the step's wanted rows alone; NORM gathers them */
+    int32_t quantizes;     /* columns of a group of int8 activations that are written, or that a
+                              product reads; 0: float32 alone */
+    int32_t activation;    /* enum zse_activation */
+    int32_t is_gated;
+    float scale;
+    int32_t width;         /* columns of the input where no matrix says it */
+    const struct zse_matrix *matrix;
+    const struct zse_norm *norm;
+    const struct zse_attention *attention;
+    const struct zse_rope *rope;
+};
+
+/* How one token is chosen; see zse/kernels/lm_head_sample. */
+struct zse_sampling {
+    const int32_t *entry_tokens;     /* tokens whose logits are adjusted, each once (`entries.py`):
+                                        (logit > 0 ? logit / penalty : logit * penalty) + addition */
+    const float *entry_penalties;
+    const float *entry_additions;
+    const int32_t *banned_tokens;    /* never chosen */
+    const uint32_t *mask;            /* a bit for each token that may come, or NULL */
+    int32_t num_entries;
+    int32_t num_banned;
+    int32_t top_k;                   /* 0 keeps all */
+    float temperature;               /* 0: greedy, the lowest id on a tie */
+    float top_p;
+    float min_p;
+    int32_t known_token;             /* chosen whatever the logits are; -1: none */
+    double draw;                     /* in [0, 1) */
+    int32_t num_logprobs;            /* alternatives that are reported; -1: no log-probability at all */
+    /* Answers. */
+    int32_t token;
+    float logprob;
+    int32_t reserved;
+    int32_t *top_tokens;             /* [num_logprobs], likeliest first */
+    float *top_logprobs;
+};
+
+struct zse_step {
+    int64_t rows;
+    int64_t single_rows;   /* rows before this one: their bits depend on no other row */
+    int64_t num_wanted;
+    int64_t num_chunks;
+    const int32_t *tokens;         /* [rows] */
+    const int32_t *positions;      /* [rows] */
+    const int32_t *slots;          /* [rows]: block * block_size + offset of a row's key and value */
+    const int32_t *wanted;         /* [num_wanted]: rows whose logits are asked for */
+    const struct zse_rows *chunks; /* [num_chunks] */
+    struct zse_sampling *sampling; /* [num_wanted], or NULL where nothing is sampled */
+    const struct zse_cache *caches;/* one a layer */
+    float *registers[ZSE_NUM_REGISTERS];
+    struct zse_quantized quantized;/* of the input that was quantized last */
+};
+
+/* A thread's own memory while it works on a piece. */
+struct zse_worker {
+    void *scratch;         /* 64-byte aligned */
+    int64_t scratch_bytes; /* ZSE_SCRATCH_BYTES */
+    int32_t thread;
+    int32_t num_threads;
+};
+#define ZSE_SCRATCH_BYTES (1 << 20)
+
+/* What an operation gives the pool: how many pieces a step has of it, and one piece's work. */
+struct zse_kernel {
+    int64_t (*count_pieces)(const struct zse_operation *, const struct zse_step *, int num_threads);
+    void (*run_piece)(const struct zse_operation *, const struct zse_step *, int64_t piece,
+                      struct zse_worker *);
+};
+extern const struct zse_kernel zse_rotary, zse_embed, zse_norm_rows, zse_quantize, zse_multiply,
+    zse_rope_store, zse_attend, zse_activate, zse_add, zse_sample;
+
+/* Quantize columns first .. first + count of a row, whole groups; what NORM and ACTIVATE call. */
+void zse_quantize_columns(const float *row, int64_t row_index, int64_t first, int64_t count,
+                          int32_t group, const struct zse_quantized *output);
+
+/* --- what the library exports ---------------------------------------------------------------- */
+
+struct zse_pool;
+/* Start threads; the one that runs steps is one of them. NULL where none can be started. */
+ZSE_API struct zse_pool *zse_pool_start(int32_t num_threads, int64_t spin_nanoseconds);
+ZSE_API void zse_pool_stop(struct zse_pool *);
+/* Run operations in order and return when the last is done. One caller at a time. */
+ZSE_API void zse_run(struct zse_pool *, const struct zse_operation *, int64_t num_operations,
+                     const struct zse_step *);
+/* Sizes of the structures above, in the order of their declaration: Python checks its own. */
+ZSE_API int64_t zse_struct_sizes(int64_t *sizes, int64_t count);
+/* Which instructions this library was compiled for, "avx2"; whether this processor has them. */
+ZSE_API const char *zse_instructions(void);
+/* float32 from fp32, fp16 or bf16 numbers; for norms and biases when a model is opened. */
+ZSE_API void zse_widen(const void *numbers, int32_t scheme, int64_t count, float *output);
+
+#endif
