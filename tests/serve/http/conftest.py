@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import subprocess
 
 import pytest
 
@@ -67,3 +68,21 @@ async def _serving(app, *, certificates=None, **options):
 def serving():
     """Serve an application with some options: ``async with serving(app, ...) as served``."""
     return _serving
+
+
+@pytest.fixture(scope="module")
+def make_certificate(tmp_path_factory):
+    """Write a certificate of a name and its key; return both paths."""
+
+    def make(name):
+        folder = tmp_path_factory.mktemp(name)
+        cert, key = folder / "cert.pem", folder / "key.pem"
+        command = (
+            "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2"
+        )
+        named = ["-subj", f"/CN={name}", "-addext", f"subjectAltName=DNS:{name}"]
+        written = ["-keyout", str(key), "-out", str(cert)]
+        subprocess.run([*command.split(), *named, *written], check=True, capture_output=True)
+        return cert, key
+
+    return make

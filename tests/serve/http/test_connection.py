@@ -235,7 +235,9 @@ def test_whoever_rests_longest_makes_room(serving):
     assert run(serving, echo, talk, max_connections=3).endswith(b"/|")
 
 
-def test_when_all_are_at_work_a_health_check_is_answered_and_others_are_told(serving):
+def test_when_all_are_at_work_a_health_check_is_answered_and_others_are_told(serving, monkeypatch):
+    monkeypatch.setattr("zse.serve.http.connection.EXTRA_SECONDS", 0.3)
+
     async def app(scope, receive, send):
         await (endless if scope["path"] == "/busy" else echo)(scope, receive, send)
 

@@ -1,8 +1,4 @@
-"""Whom the server answers: names, origins, proxies, a path before ours, certificates."""
-
-import asyncio
-import ssl
-import subprocess
+"""Whom the server answers: names, origins, proxies, a path before ours, files of certificates."""
 
 import pytest
 
@@ -206,76 +202,3 @@ def test_routes_are_found_with_the_root_path_and_without(ask, root):
         assert ask(path=root.rstrip("/") + path, root_path=root).status_code == 200
         assert ask(path=path, root_path=root).status_code == 200
     assert ask(path="/llmx/v1/models", root_path=root).status_code == 404
-
-
-# --- certificates ---------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def make_certificate(tmp_path_factory):
-    """Write a certificate of a name and its key; return both paths."""
-
-    def make(name):
-        folder = tmp_path_factory.mktemp(name)
-        cert, key = folder / "cert.pem", folder / "key.pem"
-        command = [
-            "openssl",
-            "req",
-            "-x509",
-            "-newkey",
-            "ec",
-            "-pkeyopt",
-            "ec_paramgen_curve:prime256v1",
-            "-nodes",
-        ]
-        command += ["-keyout", str(key), "-out", str(cert), "-days", "2", "-subj", f"/CN={name}"]
-        command += ["-addext", f"subjectAltName=DNS:{name}"]
-        subprocess.run(command, check=True, capture_output=True)
-        return cert, key
-
-    return make
-
-
-async def speak_tls(served, cert, name):
-    context = ssl.create_default_context(cafile=cert)
-    reader, writer = await served.connect(ssl=context, server_hostname=name)
-    writer.write(b"GET /x HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
-    return await reader.read()
-
-
-async def tell_scheme(scope, receive, send):
-    body = scope["scheme"].encode()
-    headers = [(b"content-length", b"%d" % len(body))]
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
-
-
-def test_https_is_spoken_with_new_certificates_as_soon_as_they_are_there(serving, make_certificate):
-    (cert, key), (new_cert, new_key) = make_certificate("first.test"), make_certificate("new.test")
-
-    async def talk():
-        own = rules(ssl_certfile=str(cert), ssl_keyfile=str(key)).certificates
-        assert own.context.minimum_version == ssl.TLSVersion.TLSv1_2
-        async with serving(tell_scheme, certificates=own) as served:
-            first = await speak_tls(served, cert, "first.test")
-            plain = await served.exchange(b"GET / HTTP/1.1\r\n\r\n")
-            new_key.replace(key)
-            new_cert.replace(cert)
-            own.refresh()
-            return first, plain, await speak_tls(served, cert, "new.test")
-
-    first, plain, second = asyncio.run(talk())
-    assert first.endswith(b"https")
-    assert b"200 OK" not in plain
-    assert second.endswith(b"https")
-
-
-def test_certificates_that_cannot_be_used_leave_those_in_use(make_certificate, caplog):
-    cert, key = make_certificate("kept.test")
-    own = rules(ssl_certfile=str(cert), ssl_keyfile=str(key)).certificates
-    cert.write_text("half of a file")
-    own.refresh()
-    assert "cannot be used" in caplog.text
-    assert len(caplog.records) == 1
-    own.refresh()
-    assert len(caplog.records) == 1

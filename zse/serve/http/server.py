@@ -11,6 +11,7 @@ import contextlib
 import gc
 import logging
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from zse.options import HTTPOptions
@@ -20,7 +21,7 @@ from zse.serve.sockets import BACKLOG
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from starlette.types import ASGIApp
 
@@ -94,11 +95,9 @@ class HTTPServer:
         """Accept connections on listening sockets until asked to end; close what is left then."""
         loop = self._loop = asyncio.get_running_loop()
         self._note_date()
-        context = None if self._certificates is None else self._certificates.context
+        greet = self._greeter()
         for listening in sockets:
-            server = await loop.create_server(
-                self._connect, sock=listening, ssl=context, backlog=BACKLOG
-            )
+            server = await loop.create_server(greet, sock=listening, backlog=BACKLOG)
             self.servers.append(server)
         self.started = True
         ticking = asyncio.create_task(self._tick())
@@ -108,6 +107,20 @@ class HTTPServer:
         finally:
             ticking.cancel()
         await self._end(sockets)
+
+    def _greeter(self) -> Callable[[], asyncio.Protocol]:
+        """Return what meets who comes: with certificates, nobody speaks before a handshake."""
+        if self._certificates is None:
+            return self._connect
+        from zse.serve.http.handshake import Handshake
+
+        return partial(
+            Handshake,
+            self._door,
+            context=self._certificates.context,
+            server_state=self.server_state,
+            connect=self._connect,
+        )
 
     def _connect(self) -> Connection:
         return Connection(self._door, app=self.app, server_state=self.server_state)
