@@ -17,6 +17,10 @@
 #define ZSE_API __attribute__((visibility("default")))
 /* Columns that one scale covers where a matrix has no groups of its own. */
 #define ZSE_ACTIVATION_GROUP 128
+/* Parts into which the keys of one row are split at most, so that threads share a long sequence. */
+#define ZSE_ATTENTION_PARTS 32
+/* Adjusted tokens of one row of logits that are looked at; those behind are left out. */
+#define ZSE_MAX_ENTRIES (1 << 17)
 
 enum zse_scheme { ZSE_FP32, ZSE_FP16, ZSE_BF16, ZSE_INT8, ZSE_INT4, ZSE_NF4 };
 enum zse_cache_dtype { ZSE_CACHE_FP32, ZSE_CACHE_FP16, ZSE_CACHE_BF16, ZSE_CACHE_INT8 };
@@ -89,9 +93,13 @@ enum zse_register {        /* float32 [rows, width] */
     ZSE_HIDDEN,            /* what the MLP's second matrix reads */
     ZSE_ADDED,             /* a product before its post-norm, [rows, hidden] */
     ZSE_NORMED,            /* normed rows, [rows, hidden]; of the wanted rows behind the last layer */
-    ZSE_LOGITS,            /* [wanted, vocab] */
+    ZSE_LOGITS,            /* [wanted, vocab]; sampling adjusts them in place */
     ZSE_ROTARY,            /* [rows, rotary_dim]: cosines, then sines; of the first kind of rotation */
     ZSE_ROTARY_OTHER,      /* of the second, where layers differ */
+    ZSE_PARTIAL,           /* [num_chunks, ZSE_ATTENTION_PARTS, heads, head_dim + 2], read and written
+                              for chunks of one row alone: attention over parts of their keys */
+    ZSE_ARRIVED,           /* int32 [num_chunks, kv_heads]: parts that are there; zero when allocated,
+                              and again behind each ATTEND. Both are sized for the largest layer */
     ZSE_NUM_REGISTERS
 };
 
@@ -129,7 +137,7 @@ struct zse_operation {
     int32_t activation;    /* enum zse_activation */
     int32_t is_gated;
     float scale;
-    int32_t width;         /* columns of the input where no matrix says it */
+    int32_t width;         /* columns of the input where no matrix says it: of gate and up together */
     const struct zse_matrix *matrix;
     const struct zse_norm *norm;
     const struct zse_attention *attention;
@@ -147,12 +155,13 @@ struct zse_sampling {
     int32_t num_entries;
     int32_t num_banned;
     int32_t top_k;                   /* 0 keeps all */
-    float temperature;               /* 0: greedy, the lowest id on a tie */
+    float temperature;               /* below 1e-5: greedy, the lowest id on a tie */
     float top_p;
     float min_p;
     int32_t known_token;             /* chosen whatever the logits are; -1: none */
     double draw;                     /* in [0, 1) */
-    int32_t num_logprobs;            /* alternatives that are reported; -1: no log-probability at all */
+    int32_t num_logprobs;            /* alternatives to report, at most the vocabulary; -1: no
+                                        log-probability at all */
     /* Answers. */
     int32_t token;
     float logprob;
