@@ -40,7 +40,9 @@ _INFINITE = float("inf")
 class DeviceOptions(Checked):
     """What a model runs on, and how."""
 
-    name: str = described("auto", "Where the model runs: auto, cpu, cuda or cuda:N", key="device")
+    name: str = described(
+        "auto", "Where the model runs: auto, cpu, cuda, cuda:N or torch", key="device"
+    )
     threads: int = described(
         0, "CPU threads", unset="one a core, within the container's quota", most=MAX_THREADS
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from zse.backends.cpu import CPUBackend
+from zse.backends.torch import TorchBackend
 from zse.backends.types import (
     SequenceChunk,
     StepBatch,
@@ -93,7 +93,7 @@ def case(tmp_path_factory: pytest.TempPathFactory, request: Any) -> Iterator[Any
     tensors = write_file(path, spec)
     options = load_options(block_size=4, num_blocks=8, threads=1)
     with ZSEReader(path) as reader:
-        backend = CPUBackend(reader, spec, options)
+        backend = TorchBackend(reader, spec, options)
         chunks = [
             SequenceChunk(0, [5, 9, 77], 0, [6], "prefill", wants_logits=True),
             SequenceChunk(1, [31], 0, [2], "decode"),
@@ -226,7 +226,7 @@ def test_layers_that_turn_alike_share_a_table_and_others_have_their_own(tmp_path
     second = replace(second, mixer=replace(second.mixer, rope=rope))
     spec = replace(spec, layers=(first, second, third))
     with ZSEReader(tmp_path / "case.zse") as reader:
-        backend = CPUBackend(reader, spec, load_options(block_size=4, num_blocks=8, threads=1))
+        backend = TorchBackend(reader, spec, load_options(block_size=4, num_blocks=8, threads=1))
         chunk = SequenceChunk(0, [5, 9, 77], 2, [6, 1], "prefill")
         step = backend.begin(StepBatch(chunks=[chunk], sampling=[()]))
         assert len(step.rotary) == 2

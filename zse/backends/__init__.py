@@ -79,11 +79,11 @@ def create_backend(load: ModelLoad, arrival: Arrival | None = None) -> Backend:
         from zse.backends.gpu.open import open_gpu_backend
 
         return open_gpu_backend(arrival, load)
-    with needing("cpu", "the cpu backend"):
-        from zse.backends.cpu import CPUBackend
+    with needing("cpu", "the torch backend"):
+        from zse.backends.torch import TorchBackend
     if not isinstance(reader, ZSEReader):
         raise DeviceError(
             f"a CPU reads its weights from a file of this machine, not from {reader.path}",
             hint="Fetch it first: zse pull URL.",
         )
-    return CPUBackend(reader, load.spec, load.options)
+    return TorchBackend(reader, load.spec, load.options)

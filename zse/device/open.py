@@ -11,7 +11,7 @@ from zse.errors import DeviceError
 if TYPE_CHECKING:
     from zse.device.gpu import Gpu
 
-DEVICES = ("auto", "cpu", "cuda")
+DEVICES = ("auto", "cpu", "torch", "cuda")
 
 
 def check_device(device: str) -> int:

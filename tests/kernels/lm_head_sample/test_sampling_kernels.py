@@ -10,7 +10,7 @@ import torch
 from interpreted import InterpretedLauncher
 from sampling_calls import GREEDY_PADDING, SMALL, UNTOUCHED, Sampled, SamplingCall
 
-from zse.backends.cpu import sampling as cpu_sampling
+from zse.backends.torch import sampling as cpu_sampling
 from zse.errors import UnsupportedModelError
 from zse.kernels.lm_head_sample.arrays import SamplingKind
 from zse.kernels.lm_head_sample.reference import kept_probabilities

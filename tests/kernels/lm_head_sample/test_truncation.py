@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from interpreted import InterpretedLauncher
 from sampling_calls import SMALL, SamplingCall
 
-from zse.backends.cpu import sampling as cpu_sampling
+from zse.backends.torch import sampling as cpu_sampling
 from zse.kernels.lm_head_sample.reference import kept_probabilities
 from zse.kernels.lm_head_sample.row import SamplingRow
 

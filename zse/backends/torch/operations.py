@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn import functional
 
-from zse.backends.cpu.attention import attend
-from zse.backends.cpu.rotary import RotaryTable, rotate
-from zse.backends.cpu.sampling import sample
 from zse.backends.operations import EndWeights, LayerWeights, bind_layer, obstacles, refuse
+from zse.backends.torch.attention import attend
+from zse.backends.torch.rotary import RotaryTable, rotate
+from zse.backends.torch.sampling import sample
 from zse.backends.types import accepted, mask_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from zse.backends.cpu.step import Step
-    from zse.backends.cpu.weights import BoundLinear, BoundNorm, Weights
+    from zse.backends.torch.step import Step
+    from zse.backends.torch.weights import BoundLinear, BoundNorm, Weights
     from zse.backends.types import Answers, SampledToken, StepBatch
     from zse.kernels.lm_head_sample.row import SamplingRow
     from zse.models.spec import AttentionSpec, HeadSpec, LayerSpec, MLPSpec, ModelSpec
@@ -38,7 +38,7 @@ def check_supported(spec: ModelSpec) -> None:
     refuse("a CPU", obstacles(spec))
 
 
-class CPUOperations:
+class TorchOperations:
     """See ``zse.backends.operations.Operations``; the model has been checked."""
 
     def __init__(self, weights: Weights, spec: ModelSpec) -> None:

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from restored_rows import restored
 
-from zse.backends.cpu import int8_linear
-from zse.backends.cpu.int4_linear import Int4Linear
-from zse.backends.cpu.int8_linear import Int8Linear, int8_is_exact, split_digits
-from zse.backends.cpu.linear import DenseLinear, Linear, int8_tiles, nf4_tiles, plain_tiles
 from zse.backends.resident import kept_bytes
+from zse.backends.torch import int8_linear
+from zse.backends.torch.int4_linear import Int4Linear
+from zse.backends.torch.int8_linear import Int8Linear, int8_is_exact, split_digits
+from zse.backends.torch.linear import DenseLinear, Linear, int8_tiles, nf4_tiles, plain_tiles
 from zse.format.layout import PlannedTensor
 from zse.format.nf4 import NF4_CODES
 from zse.format.schemes import Scheme

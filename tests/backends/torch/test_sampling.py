@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from zse.backends.cpu.sampling import sample, uniform
+from zse.backends.torch.sampling import sample, uniform
 from zse.kernels.lm_head_sample.row import SamplingRow
 
 LOGITS = torch.log(torch.tensor([0.05, 0.4, 0.3, 0.2, 0.05]))

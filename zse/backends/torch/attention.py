@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from zse.backends.cpu.step import QUERY_TILE, causal_mask
+from zse.backends.torch.step import QUERY_TILE, causal_mask
 
 if TYPE_CHECKING:
-    from zse.backends.cpu.step import ChunkRows, Step
+    from zse.backends.torch.step import ChunkRows, Step
     from zse.models.spec import AttentionSpec
 
 

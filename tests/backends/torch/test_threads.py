@@ -7,7 +7,7 @@ import threading
 import pytest
 import torch
 
-from zse.backends.cpu.backend import choose_threads
+from zse.backends.torch.backend import choose_threads
 from zse.device.probe import DeviceInfo
 from zse.engine.llm import LLM
 from zse.engine.request import SamplingParams

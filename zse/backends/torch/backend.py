@@ -1,4 +1,4 @@
-"""The CPU backend: weights and a KV pool in this process's memory, steps computed at once."""
+"""The torch backend: weights and a KV pool in this process's memory, steps computed at once."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from zse.backends.cpu.operations import CPUOperations, check_supported
-from zse.backends.cpu.step import Step, build_step
-from zse.backends.cpu.weights import Weights
 from zse.backends.resident import kv_block_bytes
+from zse.backends.torch.operations import TorchOperations, check_supported
+from zse.backends.torch.step import Step, build_step
+from zse.backends.torch.weights import Weights
 from zse.backends.types import DeviceUsed, FinishedStep, logit_rows
 from zse.device.probe import probe
 from zse.errors import DeviceError
@@ -34,7 +34,7 @@ _WEIGHT_BYTES_A_THREAD = 8 << 20
 """A thread that has less to read for a token costs more to wake and to wait for than it saves."""
 
 
-class CPUBackend(CPUOperations):
+class TorchBackend(TorchOperations):
     """See ``zse.backends.operations.Backend``."""
 
     looks_ahead = False
@@ -45,7 +45,7 @@ class CPUBackend(CPUOperations):
         weight_bytes = sum(entry.length_bytes for entry in reader.header.tensors)
         torch.set_num_threads(options.device.threads or choose_threads(machine, weight_bytes))
         self.device = DeviceUsed(
-            name="cpu",
+            name="torch" if options.device.name == "torch" else "cpu",
             hardware=machine.cpu_model,
             instructions=torch.backends.cpu.get_cpu_capability(),
             threads=torch.get_num_threads(),
