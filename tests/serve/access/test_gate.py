@@ -1,11 +1,16 @@
 """The gate around every route."""
 
+import base64
+
 import pytest
 
 from zse.serve.access.gate import Gate
+from zse.serve.access.keys import key_from_secret
 from zse.serve.http.errors import error_response
 
 MODELS = "/v1/models"
+TOLD = {"websocket.http.response": {}}
+"""What a server says that can answer a WebSocket's client in words."""
 
 
 def bearer(secret):
@@ -150,6 +155,38 @@ def test_a_websocket_shows_its_key_as_a_protocol_that_is_never_repeated(
     assert socket.sent == [{"type": "websocket.accept", "subprotocol": "zse"}]
 
 
+@pytest.mark.parametrize(
+    ("facts", "status"),
+    [({"enabled": False}, 401), ({"expires": 1}, 401), ({"scope": "metrics"}, 403)],
+)
+def test_a_key_that_lets_nobody_in_opens_no_websocket_as_a_protocol(
+    access, runner, add_key, facts, status
+):
+    offered = ["zse", "zse-api-key." + add_key(**facts)]
+    socket = Socket(access(), runner, protocols=offered, extensions=TOLD)
+    assert (socket.is_in, socket.sent[0]["status"]) == (False, status)
+
+
+def test_a_key_with_characters_that_no_protocol_has_is_shown_encoded(access, runner, key_file):
+    key = key_from_secret('k/+=()<>@,;:\\[]?{}"', "mounted", "inference")
+    key_file.add(key)
+    encoded = base64.urlsafe_b64encode(b'k/+=()<>@,;:\\[]?{}"').decode().rstrip("=")
+    socket = Socket(access(), runner, protocols=["zse", "zse-api-key-base64url." + encoded])
+    assert socket.is_in
+    assert socket.scope["subprotocols"] == ["zse"]
+
+
+@pytest.mark.parametrize("name", ["", "a", "!!!", "_" * 9, "zse-" + "w" * 4096, "ä"])
+@pytest.mark.parametrize("prefix", ["zse-api-key.", "zse-api-key-base64url."])
+def test_what_is_no_key_opens_no_websocket_and_is_offered_to_nobody(
+    access, runner, add_key, prefix, name
+):
+    add_key()
+    socket = Socket(access(), runner, protocols=[prefix + name], extensions=TOLD)
+    assert (socket.is_in, socket.sent[0]["status"]) == (False, 401)
+    assert socket.scope["subprotocols"] == []
+
+
 def test_a_websocket_shows_its_key_in_a_header(access, runner, add_key):
     headers = [(b"authorization", b"Bearer " + add_key().encode())]
     socket = Socket(access(), runner, headers=headers)
@@ -158,7 +195,7 @@ def test_a_websocket_shows_its_key_in_a_header(access, runner, add_key):
 
 def test_a_websocket_without_a_key_is_closed_before_it_is_open(access, runner):
     assert Socket(access(), runner).sent == [{"type": "websocket.close", "code": 1008}]
-    told = Socket(access(), runner, extensions={"websocket.http.response": {}})
+    told = Socket(access(), runner, extensions=TOLD)
     assert told.sent[0]["type"] == "websocket.http.response.start"
     assert told.sent[0]["status"] == 401
     assert not told.is_in

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 _CHALLENGE = {"www-authenticate": 'Bearer realm="zse"'}
 _BEARER = b"bearer "
 _PROTOCOL_PREFIXES = ("zse-api-key.", "openai-insecure-api-key.")
+_ENCODED_PREFIX = "zse-api-key-base64url."
+"""For keys with characters that the name of a protocol cannot have (RFC 6455, 4.1)."""
 PROTOCOL = "zse"
 """What a WebSocket speaks; browsers want one answered where they offered any."""
 _MAX_SHOWN = 4
@@ -74,14 +76,25 @@ def _secrets_of(headers: list[tuple[bytes, bytes]]) -> list[bytes]:
 def _secrets_of_protocols(scope: Scope) -> list[bytes]:
     """Take the keys from the protocols that a WebSocket offers: browsers can send no header."""
     offered: list[str] = scope.get("subprotocols", [])
-    found = [
-        name[len(prefix) :].encode()
-        for name in offered
-        for prefix in _PROTOCOL_PREFIXES
-        if name.startswith(prefix)
-    ]
-    scope["subprotocols"] = [name for name in offered if not name.startswith(_PROTOCOL_PREFIXES)]
-    return found
+    shown = {name: _secret_in(name) for name in offered}
+    scope["subprotocols"] = [name for name, secret in shown.items() if secret is None]
+    return [secret for secret in shown.values() if secret is not None]
+
+
+def _secret_in(protocol: str) -> bytes | None:
+    """Return the key that a protocol's name is; None where it is none."""
+    for prefix in _PROTOCOL_PREFIXES:
+        if protocol.startswith(prefix):
+            return protocol[len(prefix) :].encode()
+    if not protocol.startswith(_ENCODED_PREFIX):
+        return None
+    from base64 import urlsafe_b64decode
+
+    encoded = protocol[len(_ENCODED_PREFIX) :]
+    try:
+        return urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4))
+    except ValueError:
+        return b""  # no key is empty
 
 
 def _answering(scope: Scope, send: Send) -> Send:
