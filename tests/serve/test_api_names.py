@@ -1,11 +1,16 @@
 """Import paths that programs know from elsewhere lead to what stands."""
 
 import inspect
+import re
+from importlib import import_module
+from pathlib import Path
+from pkgutil import resolve_name
 
 import pytest
 
 from zse.errors import UsageError
 
+ROOT = Path(__file__).parents[2]
 RUN = "from zse.api.server import run_server; raise SystemExit(run_server(host='127.0.0.1', port=0{}))"
 
 
@@ -53,8 +58,55 @@ def test_batching_of_a_server_is_one_state_for_all_its_models(state, call):
     assert names <= handlers
 
 
-def test_the_limiter_of_keys_has_its_other_name():
-    from zse.api.server.auth import SlidingWindowRateLimiter
-    from zse.serve.access.limits import Limits
+KNOWN_ELSEWHERE = {
+    "zse.api.server": ("run_server",),
+    "zse.api.server.audit": ("AuditLogger", "AuditMiddleware"),
+    "zse.api.server.auth": ("SlidingWindowRateLimiter",),
+    "zse.api.server.batching": (
+        "BatchingState",
+        "batched_chat_completion",
+        "batched_text_completion",
+    ),
+    "zse.engine.batching": ("BatchConfig", "BatchRequest", "BatchingEngine"),
+    "zse.engine.generation": (
+        "BatchGenerator",
+        "CachedTextGenerator",
+        "InferenceEngine",
+        "SamplingParams",
+        "StopChecker",
+        "StreamChunk",
+        "TextGenerator",
+    ),
+    "zse.engine.orchestrator": ("InferenceStats", "IntelligenceOrchestrator", "load_model"),
+    "zse.engine.scheduler": ("ContinuousBatchingScheduler",),
+}
 
-    assert SlidingWindowRateLimiter is Limits
+
+@pytest.mark.parametrize("module", KNOWN_ELSEWHERE)
+def test_a_name_that_programs_know_is_there_and_in_the_guide(module):
+    guide = (ROOT / "docs/guides/python.md").read_text()
+    rows = re.findall(rf"^\| `from {re.escape(module)} import (.+?)` \| \S", guide, re.MULTILINE)
+    assert sorted(", ".join(rows).split(", ")) == sorted(KNOWN_ELSEWHERE[module])
+    found = import_module(module)
+    assert all(callable(getattr(found, name)) for name in KNOWN_ELSEWHERE[module])
+
+
+@pytest.mark.parametrize(
+    ("name", "stands_for"),
+    [
+        ("zse.api.server.audit:AuditLogger", "zse.serve.audit.log:AuditLog"),
+        ("zse.api.server.audit:AuditMiddleware", "zse.serve.audit.auditing:Auditing"),
+        ("zse.api.server.auth:SlidingWindowRateLimiter", "zse.serve.access.limits:Limits"),
+        ("zse.engine.batching:BatchRequest", "zse.engine.request:Request"),
+        ("zse.engine.generation:BatchGenerator", "zse:LLM"),
+        ("zse.engine.generation:CachedTextGenerator", "zse:LLM"),
+        ("zse.engine.generation:InferenceEngine", "zse.engine.core:EngineCore"),
+        ("zse.engine.generation:SamplingParams", "zse:SamplingParams"),
+        ("zse.engine.generation:StopChecker", "zse.text.stop:StopChecker"),
+        ("zse.engine.generation:StreamChunk", "zse:Delta"),
+        ("zse.engine.generation:TextGenerator", "zse:LLM"),
+        ("zse.engine.scheduler:ContinuousBatchingScheduler", "zse.engine.scheduler:Scheduler"),
+    ],
+)
+def test_another_name_is_the_thing_itself(name, stands_for):
+    assert resolve_name(name) is resolve_name(stands_for)

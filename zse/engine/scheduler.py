@@ -369,6 +369,10 @@ class Scheduler:
             self._free_slots.append(item.slot)
 
 
+ContinuousBatchingScheduler = Scheduler
+"""Its name elsewhere."""
+
+
 @dataclass(kw_only=True)
 class _Room:
     """What prompts may still take of a step."""
