@@ -24,6 +24,14 @@ class KernelPackNotFound(KernelPackError):  # noqa: N818 - says what is wrong
     """No pack for this GPU was found, and none can be built here."""
 
 
+class NativeLibraryError(ZSEError):
+    """The library of a processor's kernels is absent, damaged, or of another version of zse."""
+
+    exit_code = 12
+    http_status = 503
+    default_hint = "Install zse again: pip install --force-reinstall zse-toolkit."
+
+
 class KernelRule(BrokenRule):
     """What a ``KernelPackError`` is about, beside the rules of the format."""
 

@@ -217,10 +217,12 @@ ZSE_API void zse_pool_stop(struct zse_pool *);
 /* Run operations in order and return when the last is done. One caller at a time. */
 ZSE_API void zse_run(struct zse_pool *, const struct zse_operation *, int64_t num_operations,
                      const struct zse_step *);
-/* Sizes of the structures above, in the order of their declaration: Python checks its own. */
+/* Sizes of the structures that Python fills, matrix to step, in the order of their declaration. */
 ZSE_API int64_t zse_struct_sizes(int64_t *sizes, int64_t count);
-/* Which instructions this library was compiled for, "avx2"; whether this processor has them. */
+/* Which instructions this library was compiled for, "avx2"; whether this processor runs them,
+ * where its flags may promise what its host forbids. */
 ZSE_API const char *zse_instructions(void);
+ZSE_API int32_t zse_probe(void);
 /* float32 from fp32, fp16 or bf16 numbers; for norms and biases when a model is opened. */
 ZSE_API void zse_widen(const void *numbers, int32_t scheme, int64_t count, float *output);
 

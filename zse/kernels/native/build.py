@@ -1,0 +1,143 @@
+"""Compiles the kernels into one library for each set of instructions, for any architecture.
+
+The compiler is the clang of the ``ziglang`` wheel, which brings the headers and C libraries of all
+targets. The same sources give the same bytes wherever they lie: no path and no time goes into them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from zse.errors import MissingDependencyError
+from zse.kernels.errors import NativeLibraryError
+from zse.kernels.native.instructions import ALL
+from zse.kernels.native.sources import (
+    COMPILER,
+    FLAGS,
+    GLIBC,
+    KERNELS,
+    LINK_FLAGS,
+    compiled_with,
+    digest_path,
+    headers,
+    is_current,
+    library_path,
+    source_digest,
+    sources,
+)
+from zse.store.whole import write_whole
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from zse.kernels.native.instructions import Instructions
+
+OBJECTS = KERNELS.parent.parent / "build" / "native"
+"""Compiled files by the digest of what they were made of, beside ``zse`` in a checkout."""
+_TRIPLES = {"amd64": "x86_64-linux-gnu", "arm64": "aarch64-linux-gnu"}
+
+
+def has_compiler() -> bool:
+    return find_spec("ziglang") is not None
+
+
+def build(wanted: Iterable[Instructions] = ALL) -> list[Path]:
+    """Build the libraries that are not there or older than their sources; return all asked for.
+
+    Raises:
+        MissingDependencyError: There is something to build and no compiler.
+        NativeLibraryError: A source does not compile.
+    """
+    asked = list(wanted)
+    with _lock():
+        stale = [one for one in asked if not is_current(one)]
+        if stale:
+            _build_stale(stale)
+    return [library_path(one) for one in asked]
+
+
+def _build_stale(stale: list[Instructions]) -> None:
+    compiler = _compiler()
+    digests = {one.name: source_digest(one) for one in stale}
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
+        jobs = {
+            one.name: [threads.submit(_compile, compiler, one, path) for path in sources()]
+            for one in stale
+        }
+        objects = {name: [job.result() for job in started] for name, started in jobs.items()}
+        linked = [
+            threads.submit(_link, compiler, one, objects[one.name], digests[one.name])
+            for one in stale
+        ]
+        for job in linked:
+            job.result()
+
+
+def _compiler() -> list[str]:
+    spec = find_spec("ziglang")
+    if spec is None or spec.origin is None:
+        raise MissingDependencyError(
+            "the CPU's kernels are compiled by the package ziglang, which is not installed",
+            hint=f"In a checkout run scripts/setup; else: pip install ziglang=={COMPILER}.",
+        )
+    return [str(Path(spec.origin).with_name("zig")), "cc"]
+
+
+def _target(instructions: Instructions) -> list[str]:
+    triple = f"{_TRIPLES[instructions.architecture]}.{GLIBC}"
+    return ["-target", triple, f"-mcpu={instructions.compiled_for}"]
+
+
+def _compile(compiler: list[str], instructions: Instructions, source: Path) -> Path:
+    """Compile one file, unless the same was compiled before."""
+    made_of = hashlib.sha256(compiled_with(instructions).encode())
+    for path in (source, *headers()):
+        made_of.update(f"\0{path.name}\0".encode() + path.read_bytes())
+    compiled = OBJECTS / f"{source.parent.name}-{source.stem}-{made_of.hexdigest()[:32]}.o"
+    if not compiled.is_file():
+        temporary = compiled.with_suffix(".part.o")
+        named = f'-DZSE_INSTRUCTIONS="{instructions.name}"'
+        command = [*compiler, *_target(instructions), *FLAGS, named, "-c"]
+        _run([*command, source.relative_to(KERNELS).as_posix(), "-o", str(temporary)])
+        temporary.replace(compiled)
+    return compiled
+
+
+def _link(
+    compiler: list[str], instructions: Instructions, objects: list[Path], digest: str
+) -> None:
+    """Write a library; its digest comes last, so that what was cut short is built again."""
+    path = library_path(instructions)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(".part")
+    names = [str(one) for one in objects]
+    _run([*compiler, *_target(instructions), *LINK_FLAGS, *names, "-o", str(temporary)])
+    temporary.chmod(0o644)
+    temporary.replace(path)
+    write_whole(digest_path(instructions), digest)
+
+
+def _run(command: list[str]) -> None:
+    done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=KERNELS)
+    if done.returncode:
+        raise NativeLibraryError(
+            f"the CPU's kernels do not compile: {' '.join(command)}\n{done.stderr.strip()}",
+            hint="Correct the source that the compiler names.",
+        )
+
+
+@contextmanager
+def _lock() -> Iterator[None]:
+    """One builder at a time: tests in several processes find a library missing at once."""
+    OBJECTS.mkdir(parents=True, exist_ok=True)
+    with (OBJECTS / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,185 @@
+"""Loads the processor's kernels: the best library that is there and that this processor runs."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+from ctypes import POINTER, c_char_p, c_int32, c_int64, c_void_p
+from functools import cache
+from typing import TYPE_CHECKING
+
+from zse.device.processor import architecture, features
+from zse.errors import UsageError
+from zse.kernels.errors import NativeLibraryError
+from zse.kernels.native import structs
+from zse.kernels.native.instructions import instructions_named, of_architecture
+from zse.kernels.native.sources import has_sources, is_current, library_path
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from zse.kernels.native.instructions import Instructions
+
+_LOG = logging.getLogger("zse.kernels")
+
+
+class Library:
+    """A loaded library.
+
+    Raises:
+        NativeLibraryError: The file is damaged, for another processor or another version of zse.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._functions = functions = ctypes.CDLL(str(path))
+            _declare(functions)
+        except (OSError, AttributeError) as error:
+            raise NativeLibraryError(f"{path} cannot be loaded: {error}") from error
+        self._check_structures()
+        self.instructions: str = functions.zse_instructions().decode()
+        self.run = functions.zse_run
+        """``run(pool, operations, num_operations, step)``: one step, while other threads run."""
+
+    def _check_structures(self) -> None:
+        expected = [ctypes.sizeof(one) for one in structs.ALL]
+        sizes = (c_int64 * len(expected))()
+        count = self._functions.zse_struct_sizes(sizes, len(expected))
+        if count != len(expected) or list(sizes) != expected:
+            raise NativeLibraryError(
+                f"{self.path} belongs to another version of zse: its structures have "
+                f"{list(sizes)} bytes, expected {expected}"
+            )
+
+    def probe(self) -> bool:
+        """Whether the processor really runs these instructions; asked in a child process."""
+        return bool(self._functions.zse_probe())
+
+    def start_pool(self, num_threads: int, *, spin_nanoseconds: int = 0) -> Pool:
+        """Start threads, the calling one among them.
+
+        Raises:
+            NativeLibraryError: The system lets none be started.
+        """
+        return Pool(self, num_threads, spin_nanoseconds)
+
+    def widen(self, numbers: int, scheme: structs.Scheme, count: int, output: int) -> None:
+        """Write ``count`` fp32, fp16 or bf16 numbers at an address as float32 at another."""
+        self._functions.zse_widen(numbers, scheme, count, output)
+
+
+class Pool:
+    """Threads that run steps, one step at a time."""
+
+    def __init__(self, library: Library, num_threads: int, spin_nanoseconds: int) -> None:
+        self.library = library
+        self.num_threads = num_threads
+        functions = library._functions
+        self.handle = c_void_p(functions.zse_pool_start(num_threads, spin_nanoseconds))
+        if not self.handle:
+            raise NativeLibraryError(
+                f"the system does not let {num_threads} threads be started",
+                hint="Raise the limit of processes (ulimit -u, pids.max), or set --threads lower.",
+            )
+
+    def close(self) -> None:
+        """Stop the threads; no step may be running."""
+        handle, self.handle = self.handle, c_void_p()
+        self.library._functions.zse_pool_stop(handle)
+
+
+def _declare(functions: ctypes.CDLL) -> None:
+    functions.zse_run.argtypes = [
+        c_void_p,
+        POINTER(structs.Operation),
+        c_int64,
+        POINTER(structs.Step),
+    ]
+    functions.zse_run.restype = None
+    functions.zse_pool_start.argtypes = [c_int32, c_int64]
+    functions.zse_pool_start.restype = c_void_p
+    functions.zse_pool_stop.argtypes = [c_void_p]
+    functions.zse_pool_stop.restype = None
+    functions.zse_struct_sizes.argtypes = [POINTER(c_int64), c_int64]
+    functions.zse_struct_sizes.restype = c_int64
+    functions.zse_instructions.argtypes = []
+    functions.zse_instructions.restype = c_char_p
+    functions.zse_probe.argtypes = []
+    functions.zse_probe.restype = c_int32
+    functions.zse_widen.argtypes = [c_void_p, c_int32, c_int64, c_void_p]
+    functions.zse_widen.restype = None
+
+
+@cache
+def load(named: str = "") -> Library:
+    """Return the library for this processor, loaded once.
+
+    Args:
+        named: A set of instructions; empty for the best that is there and runs.
+
+    Raises:
+        UsageError: The one that is named is unknown, or this processor does not have it.
+        NativeLibraryError: There is none for this processor, or it cannot be loaded.
+    """
+    if named:
+        return _load_named(instructions_named(named))
+    for instructions in runnable():
+        if not _is_there(instructions):
+            continue
+        library = Library(library_path(instructions))
+        if library.probe():
+            return library
+        _LOG.warning(
+            "this processor names the instructions of %s but does not run them", instructions.name
+        )
+    raise _none_found()
+
+
+def runnable() -> list[Instructions]:
+    """Return the sets of instructions that this processor says it has, the best first."""
+    sets = of_architecture(architecture())
+    has = features()
+    return [one for one in sets if one.features <= has] or list(sets[-1:])
+
+
+def _load_named(instructions: Instructions) -> Library:
+    lacking = sorted(instructions.features - features())
+    if instructions.architecture != architecture() or (lacking and features()):
+        names = ", ".join(one.name for one in runnable())
+        what = f"lacks {' '.join(lacking)}" if lacking else f"is of {architecture()}"
+        raise UsageError(
+            f"ZSE_CPU_INSTRUCTIONS is {instructions.name!r}, but this processor {what}",
+            hint=f"Use one of {names}, or leave it unset.",
+        )
+    if not _is_there(instructions):
+        raise _none_found()
+    return Library(library_path(instructions))
+
+
+def _is_there(instructions: Instructions) -> bool:
+    """Whether a library is there; a checkout builds it where it is not, or is stale."""
+    if is_current(instructions):
+        return True
+    if not has_sources():
+        return False
+    from zse.kernels.native.build import build  # what is installed never builds
+
+    _LOG.info("building the CPU's kernels for %s", instructions.name)
+    build([instructions])
+    return True
+
+
+def _none_found() -> NativeLibraryError:
+    machine = architecture()
+    known = of_architecture(machine)
+    if not known:
+        return NativeLibraryError(
+            f"zse has no kernels for processors of {machine}, only for amd64 and arm64",
+            hint="Use --device torch, which needs the extra `torch`.",
+        )
+    folder = library_path(known[0]).parent
+    return NativeLibraryError(
+        f"no library of kernels for this processor is in {folder}: expected one of "
+        + ", ".join(one.file_name for one in runnable())
+    )

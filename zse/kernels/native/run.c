@@ -1,0 +1,36 @@
+/* What the library tells Python of itself, and which kernel each kind of operation has. */
+#include "pool.h"
+
+const struct zse_kernel *const zse_kernels[ZSE_NUM_KINDS] = {
+    [ZSE_OP_ROTARY] = &zse_rotary,
+    [ZSE_OP_EMBED] = &zse_embed,
+    [ZSE_OP_NORM] = &zse_norm_rows,
+    [ZSE_OP_QUANTIZE] = &zse_quantize,
+    [ZSE_OP_MULTIPLY] = &zse_multiply,
+    [ZSE_OP_MULTIPLY_ADD] = &zse_multiply,
+    [ZSE_OP_ROPE_STORE] = &zse_rope_store,
+    [ZSE_OP_ATTEND] = &zse_attend,
+    [ZSE_OP_ACTIVATE] = &zse_activate,
+    [ZSE_OP_ADD] = &zse_add,
+    [ZSE_OP_SAMPLE] = &zse_sample,
+};
+
+int64_t zse_struct_sizes(int64_t *sizes, int64_t count)
+{
+    static const int64_t own[] = {
+        sizeof(struct zse_matrix),    sizeof(struct zse_norm),      sizeof(struct zse_attention),
+        sizeof(struct zse_rope),      sizeof(struct zse_cache),     sizeof(struct zse_rows),
+        sizeof(struct zse_quantized), sizeof(struct zse_operation), sizeof(struct zse_sampling),
+        sizeof(struct zse_step),
+    };
+    const int64_t num_own = sizeof own / sizeof own[0];
+    for (int64_t index = 0; index < num_own && index < count; index++) {
+        sizes[index] = own[index];
+    }
+    return num_own;
+}
+
+const char *zse_instructions(void)
+{
+    return ZSE_INSTRUCTIONS;
+}

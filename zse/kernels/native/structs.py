@@ -1,0 +1,247 @@
+"""The structures of ``zse.h`` for Python, field by field; the header says what they mean.
+
+``library.py`` compares their sizes with what the library was compiled with.
+"""
+
+from __future__ import annotations
+
+from ctypes import POINTER, Structure, c_double, c_float, c_int32, c_int64, c_void_p
+from enum import IntEnum
+
+ACTIVATION_GROUP = 128
+"""Columns that one scale covers where a matrix has no groups of its own."""
+ATTENTION_PARTS = 32
+"""Parts into which the keys of one row are split at most."""
+MAX_ENTRIES = 1 << 17
+"""Adjusted tokens of one row of logits that are looked at."""
+
+
+class Scheme(IntEnum):
+    """What the numbers of a matrix are."""
+
+    FP32 = 0
+    FP16 = 1
+    BF16 = 2
+    INT8 = 3
+    INT4 = 4
+    NF4 = 5
+
+
+class CacheDtype(IntEnum):
+    """What keys and values are kept as."""
+
+    FP32 = 0
+    FP16 = 1
+    BF16 = 2
+    INT8 = 3
+
+
+class Activation(IntEnum):
+    """What stands between the matrices of an MLP."""
+
+    SILU = 0
+    GELU = 1
+    GELU_TANH = 2
+    RELU2 = 3
+
+
+class Matrix(Structure):
+    """A matrix as the file has it."""
+
+    _fields_ = (
+        ("data", c_void_p),
+        ("scales", c_void_p),
+        ("bias", c_void_p),
+        ("rows", c_int64),
+        ("columns", c_int64),
+        ("scheme", c_int32),
+        ("group", c_int32),
+    )
+
+
+class Norm(Structure):
+    """RMSNorm or LayerNorm."""
+
+    _fields_ = (
+        ("weight", c_void_p),
+        ("bias", c_void_p),
+        ("epsilon", c_float),
+        ("subtracts_mean", c_int32),
+    )
+
+
+class Attention(Structure):
+    """What the attention of a layer is."""
+
+    _fields_ = (
+        ("num_heads", c_int32),
+        ("num_kv_heads", c_int32),
+        ("head_dim", c_int32),
+        ("rotary_dim", c_int32),
+        ("window", c_int32),
+        ("scale", c_float),
+        ("softcap", c_float),
+        ("rotary", c_int32),
+        ("q_norm", POINTER(Norm)),
+        ("k_norm", POINTER(Norm)),
+        ("sinks", c_void_p),
+    )
+
+
+class Rope(Structure):
+    """How positions turn heads."""
+
+    _fields_ = (
+        ("frequencies", c_void_p),
+        ("rotary_dim", c_int32),
+        ("factor", c_float),
+    )
+
+
+class Cache(Structure):
+    """One layer's keys and values."""
+
+    _fields_ = (
+        ("data", c_void_p),
+        ("block_bytes", c_int64),
+        ("block_size", c_int32),
+        ("dtype", c_int32),
+    )
+
+
+class Rows(Structure):
+    """Rows of one sequence that attend together."""
+
+    _fields_ = (
+        ("first_row", c_int32),
+        ("num_rows", c_int32),
+        ("start_position", c_int32),
+        ("reserved", c_int32),
+        ("blocks", c_void_p),
+    )
+
+
+class Register(IntEnum):
+    """Rows of float32 that operations read and write."""
+
+    RESIDUAL = 0
+    QKV = 1
+    MIXED = 2
+    JOINED = 3
+    HIDDEN = 4
+    ADDED = 5
+    NORMED = 6
+    LOGITS = 7
+    ROTARY = 8
+    ROTARY_OTHER = 9
+    PARTIAL = 10
+    ARRIVED = 11
+
+
+class Quantized(Structure):
+    """Activations as int8."""
+
+    _fields_ = (
+        ("codes", c_void_p),
+        ("scales", c_void_p),
+        ("sums", c_void_p),
+        ("stride", c_int64),
+    )
+
+
+class Kind(IntEnum):
+    """What an operation does."""
+
+    ROTARY = 0
+    EMBED = 1
+    NORM = 2
+    QUANTIZE = 3
+    MULTIPLY = 4
+    MULTIPLY_ADD = 5
+    ROPE_STORE = 6
+    ATTEND = 7
+    ACTIVATE = 8
+    ADD = 9
+    SAMPLE = 10
+
+
+class Operation(Structure):
+    """One operation of a recorded model."""
+
+    _fields_ = (
+        ("kind", c_int32),
+        ("layer", c_int32),
+        ("input", c_int32),
+        ("output", c_int32),
+        ("of_wanted", c_int32),
+        ("quantizes", c_int32),
+        ("activation", c_int32),
+        ("is_gated", c_int32),
+        ("scale", c_float),
+        ("width", c_int32),
+        ("matrix", POINTER(Matrix)),
+        ("norm", POINTER(Norm)),
+        ("attention", POINTER(Attention)),
+        ("rope", POINTER(Rope)),
+    )
+
+
+class Sampling(Structure):
+    """How one token is chosen, and which was."""
+
+    _fields_ = (
+        ("entry_tokens", c_void_p),
+        ("entry_penalties", c_void_p),
+        ("entry_additions", c_void_p),
+        ("banned_tokens", c_void_p),
+        ("mask", c_void_p),
+        ("num_entries", c_int32),
+        ("num_banned", c_int32),
+        ("top_k", c_int32),
+        ("temperature", c_float),
+        ("top_p", c_float),
+        ("min_p", c_float),
+        ("known_token", c_int32),
+        ("draw", c_double),
+        ("num_logprobs", c_int32),
+        ("token", c_int32),
+        ("logprob", c_float),
+        ("reserved", c_int32),
+        ("top_tokens", c_void_p),
+        ("top_logprobs", c_void_p),
+    )
+
+
+class Step(Structure):
+    """One step's rows, and where its numbers lie."""
+
+    _fields_ = (
+        ("rows", c_int64),
+        ("single_rows", c_int64),
+        ("num_wanted", c_int64),
+        ("num_chunks", c_int64),
+        ("tokens", c_void_p),
+        ("positions", c_void_p),
+        ("slots", c_void_p),
+        ("wanted", c_void_p),
+        ("chunks", POINTER(Rows)),
+        ("sampling", POINTER(Sampling)),
+        ("caches", POINTER(Cache)),
+        ("registers", c_void_p * len(Register)),
+        ("quantized", Quantized),
+    )
+
+
+ALL: tuple[type[Structure], ...] = (
+    Matrix,
+    Norm,
+    Attention,
+    Rope,
+    Cache,
+    Rows,
+    Quantized,
+    Operation,
+    Sampling,
+    Step,
+)
+"""In the order of `zse.h`, which is the order of ``zse_struct_sizes``."""
