@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import httpx
@@ -92,6 +93,23 @@ def test_the_next_server_takes_the_port_over_and_no_request_is_lost(start_comman
     assert set(statuses) == {200}
     assert second.stop() == 0
     assert not (tmp_path / "h").exists()
+
+
+def test_a_connection_that_was_kept_is_answered_once_more_by_who_was_relieved(
+    start_command, tmp_path
+):
+    flags = [PACED, "--port", "0", "--handover", str(tmp_path / "h"), "--log-format", "json"]
+    first = start_command(*flags)
+    first.wait_for_line("ready")
+    question = {"prompt": "x", "max_tokens": 1}
+    assert "connection" not in first.http.post(COMPLETIONS, json=question).headers
+    second = start_command(*flags)
+    first.wait_for_line("relieved")
+    time.sleep(1.5)  # longer than it waits for connections that are on their way
+    response = first.http.post(COMPLETIONS, json=question)
+    assert (response.status_code, response.headers.get("connection")) == (200, "close")
+    assert first.process.wait(60) == 0
+    assert second.stop() == 0
 
 
 def test_a_successor_that_cannot_load_leaves_the_port_to_who_has_it(start_command, tmp_path):

@@ -14,9 +14,10 @@ from zse.serve.sockets import bind_socket
 class Served:
     """Where a server listens, and raw connections to it."""
 
-    def __init__(self, port: int, state) -> None:
+    def __init__(self, port: int, server: HTTPServer) -> None:
         self.port = port
-        self.state = state
+        self.server = server
+        self.state = server.server_state
         """What the server knows: connections and tasks."""
         self._writers = []
 
@@ -55,7 +56,7 @@ async def _serving(app, *, certificates=None, **options):
         task = asyncio.create_task(server.serve(sockets=[listener]))
         while not server.started:
             await asyncio.sleep(0.005)
-        served = Served(port, server.server_state)
+        served = Served(port, server)
         try:
             yield served
         finally:

@@ -221,6 +221,43 @@ def test_a_connection_that_rests_too_long_is_closed(serving):
     assert answer.endswith(b"/|")
 
 
+def test_a_request_that_nobody_has_read_yet_keeps_its_connection_from_being_closed(serving):
+    async def talk(served):
+        reader, writer = await served.connect()
+        writer.write(GET)
+        await reader.readuntil(b"/|")
+        await served.wait_until(lambda: not served.state.tasks)
+        (connection,) = served.state.connections
+        writer.write(GET)  # it lies in the kernel when this returns, and the loop has no turn
+        connection.shutdown()
+        return await asyncio.wait_for(reader.read(), 20)
+
+    answer = run(serving, echo, talk)
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    assert b"connection: close" in answer
+    assert answer.endswith(b"/|")
+
+
+def test_only_connections_that_have_rested_long_enough_are_closed(serving):
+    async def talk(served):
+        async def rested():
+            reader, writer = await served.connect()
+            writer.write(GET)
+            await reader.readuntil(b"/|")
+            await served.wait_until(lambda: not served.state.tasks)
+            return reader, writer
+
+        long = await rested()
+        since = asyncio.get_running_loop().time()
+        short = await rested()
+        served.server.retire(since=since)
+        assert await long[0].read() == b""
+        short[1].write(CLOSING)
+        return await short[0].read()
+
+    assert run(serving, echo, talk).endswith(b"/|")
+
+
 # --- number ---------------------------------------------------------------------------------------
 
 

@@ -53,6 +53,13 @@ class Visitor(Protocol):
         """Close at once: it rests, and its place is needed."""
 
 
+class Guest(Visitor, Protocol):
+    """A connection that may rest between requests."""
+
+    def retire(self) -> None:
+        """Close, unless a request has come meanwhile."""
+
+
 class Door:
     """Counts connections in and out."""
 
@@ -60,8 +67,9 @@ class Door:
         self.options = options
         self.max_connections = connection_limit(options.max_connections)
         self._inside: set[Visitor] = set()
-        self._resting: dict[Visitor, None] = {}
-        """Between requests, or before the first byte of the first; the longest first."""
+        self._resting: dict[Guest, float] = {}
+        """Between requests, or before the first byte of the first, and since when; the longest
+        first."""
         self._extra: dict[Visitor, None] = {}
         shortest = min(options.read_timeout, options.write_timeout, options.keep_alive_timeout)
         self._sweep_seconds = min(1.0, max(0.02, shortest / _SWEEPS))
@@ -88,10 +96,17 @@ class Door:
         self._extra.pop(visitor, None)
         self._resting.pop(visitor, None)
 
-    def rest(self, visitor: Visitor) -> None:
+    def rest(self, visitor: Guest) -> None:
         """Note that a connection waits for a request; its place may be taken from it."""
         if visitor in self._inside:
-            self._resting[visitor] = None
+            self._resting[visitor] = asyncio.get_running_loop().time()
+
+    def retire(self, *, since: float) -> None:
+        """Close the connections that have rested since a moment of the loop's clock or longer."""
+        for visitor, rested_since in list(self._resting.items()):
+            if rested_since > since:
+                break
+            visitor.retire()
 
     def work(self, visitor: Visitor) -> None:
         """Note that a connection has begun with a request."""

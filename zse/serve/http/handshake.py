@@ -67,6 +67,10 @@ class Handshake(asyncio.Protocol):
         self._leave()
         self._transport.abort()
 
+    def retire(self) -> None:
+        """Close at once: a handshake that takes so long leads to nothing."""
+        self._transport.abort()
+
     def check(self, now: float) -> None:
         """Close when the time for the head of a request is up."""
         if now >= self._deadline:

@@ -108,6 +108,10 @@ class HTTPServer:
             ticking.cancel()
         await self._end(sockets)
 
+    def retire(self, *, since: float) -> None:
+        """Close connections that have rested since a moment of the loop's clock, or longer."""
+        self._door.retire(since=since)
+
     def _greeter(self) -> Callable[[], asyncio.Protocol]:
         """Return what meets who comes: with certificates, nobody speaks before a handshake."""
         if self._certificates is None:
