@@ -3,17 +3,9 @@
 
 #define PENDING(name) __attribute__((weak)) const struct zse_kernel name = {0}
 PENDING(zse_rotary);
-PENDING(zse_embed);
 PENDING(zse_norm_rows);
-PENDING(zse_quantize);
-PENDING(zse_multiply);
 PENDING(zse_rope_store);
 PENDING(zse_attend);
 PENDING(zse_activate);
 PENDING(zse_add);
 PENDING(zse_sample);
-__attribute__((weak)) void zse_widen(const void *numbers, int32_t scheme, int64_t count,
-                                     float *output)
-{
-    (void)numbers, (void)scheme, (void)count, (void)output;
-}

@@ -1,0 +1,50 @@
+/* The matrix product of a step: which pieces it falls into, and which arithmetic it takes.
+ *
+ * A piece is some rows of the weights for all rows of the step, so the weights are read once.
+ */
+#include "cpu.h"
+
+/* Weights that a piece reads: few enough to share work evenly, enough to hide what a claim costs. */
+#define PIECE_BYTES (64 << 10)
+/* Pieces a thread, at least, where a matrix is small. */
+#define THREAD_PIECES 4
+
+static int64_t row_bytes(const struct zse_matrix *matrix) {
+    switch (matrix->scheme) {
+    case ZSE_FP32:
+        return matrix->columns * 4;
+    case ZSE_FP16:
+    case ZSE_BF16:
+        return matrix->columns * 2;
+    case ZSE_INT8:
+        return matrix->columns;
+    default:
+        return matrix->columns / 2;
+    }
+}
+
+static int64_t piece_rows(const struct zse_operation *operation, int num_threads) {
+    const struct zse_matrix *matrix = operation->matrix;
+    int64_t share = matrix->rows / (THREAD_PIECES * num_threads);
+    int64_t rows = zse_smaller(PIECE_BYTES / row_bytes(matrix), share);
+    return (rows / SIMD_ROWS + 1) * SIMD_ROWS;
+}
+
+static int64_t count_pieces(const struct zse_operation *operation, const struct zse_step *step,
+                            int num_threads) {
+    int64_t rows = piece_rows(operation, num_threads);
+    return zse_count_rows(operation, step) ? (operation->matrix->rows + rows - 1) / rows : 0;
+}
+
+static void run_piece(const struct zse_operation *operation, const struct zse_step *step,
+                      int64_t piece, struct zse_worker *worker) {
+    int64_t rows = piece_rows(operation, worker->num_threads);
+    int64_t first = piece * rows;
+    int64_t count = zse_smaller(rows, operation->matrix->rows - first);
+    if (operation->quantizes)
+        zse_multiply_codes(operation, step, first, count, worker);
+    else
+        zse_multiply_floats(operation, step, first, count, worker);
+}
+
+const struct zse_kernel zse_multiply = {count_pieces, run_piece};

@@ -1,0 +1,59 @@
+/* What the files of the matrix product share. */
+#ifndef ZSE_LINEAR_CPU_H
+#define ZSE_LINEAR_CPU_H
+
+#include "../native/simd.h"
+#include "../native/zse.h"
+
+/* Steps of int8 in NF4's 1.0, and its values in them; `nf4.py` says why these. */
+#define ZSE_NF4_STEPS 112.03021780975463f
+extern const int8_t zse_nf4_codes[16];
+
+/* float32 numbers first .. first + count of a row of any scheme; `first` begins a group. */
+void zse_dequantize(const struct zse_matrix *, int64_t row, int64_t first, int64_t count,
+                    float *output);
+/* The product's columns first .. first + count, for all rows of a step. */
+void zse_multiply_codes(const struct zse_operation *, const struct zse_step *, int64_t first,
+                        int64_t count, struct zse_worker *);
+void zse_multiply_floats(const struct zse_operation *, const struct zse_step *, int64_t first,
+                         int64_t count, struct zse_worker *);
+
+SIMD_INLINE int64_t zse_count_rows(const struct zse_operation *operation,
+                                   const struct zse_step *step) {
+    return operation->of_wanted ? step->num_wanted : step->rows;
+}
+
+SIMD_INLINE int64_t zse_smaller(int64_t left, int64_t right) {
+    return left < right ? left : right;
+}
+
+/* Row `index` of a block that begins at `first`; the last one again where the matrix ends. */
+SIMD_INLINE int64_t zse_block_row(const struct zse_matrix *matrix, int64_t first, int64_t index) {
+    return zse_smaller(first + index, matrix->rows - 1);
+}
+
+SIMD_INLINE simd_floats zse_load_some(const float *numbers, int64_t count) {
+    float padded[SIMD_ROWS] = {0};
+    if (count >= SIMD_ROWS)
+        return simd_load(numbers);
+    memcpy(padded, numbers, (size_t)count * sizeof *numbers);
+    return simd_load(padded);
+}
+
+/* What becomes of the sums of a row's columns `first` and following; none beyond the matrix. */
+SIMD_INLINE void zse_finish(const struct zse_operation *operation, const struct zse_step *step,
+                            int64_t row, int64_t first, simd_floats sums) {
+    const struct zse_matrix *matrix = operation->matrix;
+    float *output = step->registers[operation->output] + row * matrix->rows + first;
+    int64_t count = zse_smaller(matrix->rows - first, SIMD_ROWS);
+    if (matrix->bias)
+        sums += zse_load_some(matrix->bias + first, count);
+    if (operation->kind == ZSE_OP_MULTIPLY_ADD)
+        sums = simd_fused(simd_all(operation->scale), sums, zse_load_some(output, count));
+    if (count == SIMD_ROWS)
+        simd_store(output, sums);
+    else
+        memcpy(output, &sums, (size_t)count * sizeof *output);
+}
+
+#endif

@@ -1,0 +1,171 @@
+/* Products of int8 activations: exact sums of whole numbers in a group, float32 across groups.
+ *
+ * Eight rows of weights are walked side by side, a group at a time, so that the sums of a group
+ * lie in one vector and are scaled together. Across groups each row adds in one order, whatever is
+ * computed beside it: a product has the same bits in any batch.
+ */
+#include "cpu.h"
+
+/* Rows of activations that share one pass over the weights. */
+#define PASS_ROWS 8
+
+const int8_t zse_nf4_codes[16] = {-112, -78, -59, -44, -32, -21, -10, 0,
+                                  9,    18,  28,  38,  49,  63,  81,  112};
+
+/* Eight rows of weights from some group on, and what they are multiplied by. */
+struct block {
+    const uint8_t *rows[SIMD_ROWS];
+    const uint16_t *scales;    /* fp16 of eight rows for each group, INT4: pairs; scratch */
+    const struct zse_quantized *input;
+    int64_t first_input;       /* row of the activations */
+    int64_t num_inputs;
+    int64_t first_group;
+    int64_t num_groups;
+};
+
+SIMD_INLINE struct simd_codes load_codes(const uint8_t *bytes, int scheme, int group) {
+    if (scheme == ZSE_INT8)
+        return simd_load_int8(bytes, group);
+    struct simd_codes codes = simd_unpack_int4(bytes, group);
+    return scheme == ZSE_NF4 ? simd_look_up(codes, zse_nf4_codes, group) : codes;
+}
+
+/* Add a group's product to the totals of eight columns. */
+SIMD_INLINE void add_group(const struct block *block, int64_t group_index, int64_t input,
+                           const simd_lanes *lanes, int scheme, simd_floats *total) {
+    const struct zse_quantized *quantized = block->input;
+    int64_t place = (block->first_input + input) * (quantized->stride / 32) + group_index;
+    simd_floats sums = simd_sum_rows(lanes);
+    simd_floats scale = simd_all(quantized->scales[place]);
+    if (scheme == ZSE_INT4) {
+        simd_floats weight, zero;
+        simd_widen_pairs(block->scales + group_index * 2 * SIMD_ROWS, &weight, &zero);
+        *total = simd_fused(sums, weight * scale, *total);
+        *total = simd_fused(zero, simd_all(quantized->sums[place]), *total);
+    } else if (scheme == ZSE_NF4) {
+        simd_floats weight = simd_widen_fp16(block->scales + group_index * SIMD_ROWS);
+        *total = simd_fused(sums, weight * scale, *total);
+    } else {
+        *total = simd_fused(sums, scale, *total);
+    }
+}
+
+/* Add the block's groups to totals [num_inputs]. All but the block is constant where inlined. */
+SIMD_INLINE void add_groups(const struct block *block, int scheme, int group, int64_t num_inputs,
+                            simd_floats *totals) {
+    const int64_t bytes = scheme == ZSE_INT8 ? group : group / 2;
+    const int8_t *inputs = block->input->codes + block->first_input * block->input->stride;
+    for (int64_t i = 0; i < block->num_groups; i++) {
+        int64_t index = block->first_group + i;
+        simd_lanes lanes[PASS_ROWS][SIMD_ROWS];
+        for (int row = 0; row < SIMD_ROWS; row++) {
+            struct simd_codes codes = load_codes(block->rows[row] + i * bytes, scheme, group);
+            for (int64_t input = 0; input < num_inputs; input++) {
+                const int8_t *activations = inputs + input * block->input->stride + index * group;
+                lanes[input][row] = scheme == ZSE_INT4
+                                        ? simd_dot_small(codes, activations, group)
+                                        : simd_dot_signed(codes, activations, group);
+            }
+        }
+        for (int64_t input = 0; input < num_inputs; input++)
+            add_group(block, index, input, lanes[input], scheme, &totals[input]);
+    }
+}
+
+SIMD_INLINE void add_groups_of(const struct block *block, int scheme, int group,
+                               simd_floats *totals) {
+    if (block->num_inputs == 1)
+        add_groups(block, scheme, group, 1, totals);
+    else
+        add_groups(block, scheme, group, block->num_inputs, totals);
+}
+
+SIMD_INLINE void add_scheme(const struct block *block, int scheme, int group,
+                            simd_floats *totals) {
+    if (group == 128)
+        add_groups_of(block, scheme, 128, totals);
+    else if (group == 64)
+        add_groups_of(block, scheme, 64, totals);
+    else
+        add_groups_of(block, scheme, 32, totals);
+}
+
+static void add_block(const struct block *block, int scheme, int group, simd_floats *totals) {
+    if (scheme == ZSE_INT4)
+        add_scheme(block, ZSE_INT4, group, totals);
+    else if (scheme == ZSE_NF4)
+        add_scheme(block, ZSE_NF4, group, totals);
+    else
+        add_scheme(block, ZSE_INT8, group, totals);
+}
+
+/* Put the scales of eight rows side by side, group by group: `size` numbers of 16 bits each. */
+static void gather_scales(const struct zse_matrix *matrix, int64_t first, int size,
+                          uint16_t *scales) {
+    int64_t num_groups = matrix->columns / matrix->group;
+    for (int64_t row = 0; row < SIMD_ROWS; row++) {
+        const uint16_t *own = (const uint16_t *)matrix->scales +
+                              zse_block_row(matrix, first, row) * num_groups * size;
+        for (int64_t index = 0; index < num_groups; index++)
+            memcpy(scales + (index * SIMD_ROWS + row) * size, own + index * size,
+                   (size_t)size * sizeof *scales);
+    }
+}
+
+/* Add the columns of int8 rows that fill no group: from a copy, as nothing lies behind a row. */
+static void add_tail(const struct zse_matrix *matrix, struct block block, int64_t first, int group,
+                     simd_floats *totals) {
+    uint8_t tails[SIMD_ROWS][ZSE_ACTIVATION_GROUP] = {0};
+    int64_t begin = matrix->columns / group * group;
+    for (int64_t row = 0; row < SIMD_ROWS; row++) {
+        const uint8_t *own = (const uint8_t *)matrix->data +
+                             zse_block_row(matrix, first, row) * matrix->columns;
+        memcpy(tails[row], own + begin, (size_t)(matrix->columns - begin));
+        block.rows[row] = tails[row];
+    }
+    block.first_group = begin / group;
+    block.num_groups = 1;
+    add_block(&block, matrix->scheme, group, totals);
+}
+
+/* What the totals of eight columns are multiplied by in the end. */
+static simd_floats column_factors(const struct zse_matrix *matrix, int64_t first) {
+    if (matrix->scheme == ZSE_INT4)
+        return simd_all(1.0f);
+    if (matrix->scheme == ZSE_NF4)
+        return simd_all(1.0f / ZSE_NF4_STEPS);
+    return zse_load_some((const float *)matrix->scales + first, matrix->rows - first);
+}
+
+static void multiply_block(const struct zse_operation *operation, const struct zse_step *step,
+                           int64_t first, uint16_t *scales) {
+    const struct zse_matrix *matrix = operation->matrix;
+    int64_t num_rows = zse_count_rows(operation, step);
+    int group = operation->quantizes;
+    int64_t bytes = matrix->scheme == ZSE_INT8 ? matrix->columns : matrix->columns / 2;
+    struct block block = {.scales = scales,
+                          .input = &step->quantized,
+                          .num_groups = matrix->columns / group};
+    for (int64_t row = 0; row < SIMD_ROWS; row++)
+        block.rows[row] =
+            (const uint8_t *)matrix->data + zse_block_row(matrix, first, row) * bytes;
+    if (matrix->scheme != ZSE_INT8)
+        gather_scales(matrix, first, matrix->scheme == ZSE_INT4 ? 2 : 1, scales);
+    simd_floats factors = column_factors(matrix, first);
+    for (int64_t begin = 0; begin < num_rows; begin += PASS_ROWS) {
+        simd_floats totals[PASS_ROWS] = {0};
+        block.first_input = begin;
+        block.num_inputs = zse_smaller(PASS_ROWS, num_rows - begin);
+        add_block(&block, matrix->scheme, group, totals);
+        if (matrix->columns % group)
+            add_tail(matrix, block, first, group, totals);
+        for (int64_t row = 0; row < block.num_inputs; row++)
+            zse_finish(operation, step, begin + row, first, totals[row] * factors);
+    }
+}
+
+void zse_multiply_codes(const struct zse_operation *operation, const struct zse_step *step,
+                        int64_t first, int64_t count, struct zse_worker *worker) {
+    for (int64_t row = first; row < first + count; row += SIMD_ROWS)
+        multiply_block(operation, step, row, worker->scratch);
+}

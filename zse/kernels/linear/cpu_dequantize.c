@@ -1,0 +1,124 @@
+/* Numbers of every scheme as float32. */
+#include "cpu.h"
+
+typedef uint8_t bytes_of_vector __attribute__((vector_size(SIMD_ROWS)));
+typedef int8_t codes_of_vector __attribute__((vector_size(SIMD_ROWS)));
+
+static const float nf4_values[16] = {
+    -1.0f,
+    -0.6961928009986877f,
+    -0.5250730514526367f,
+    -0.39491748809814453f,
+    -0.28444138169288635f,
+    -0.18477343022823334f,
+    -0.09105003625154495f,
+    0.0f,
+    0.07958029955625534f,
+    0.16093020141124725f,
+    0.24611230194568634f,
+    0.33791524171829224f,
+    0.44070982933044434f,
+    0.5626170039176941f,
+    0.7229568362236023f,
+    1.0f,
+};
+
+SIMD_INLINE simd_floats widen_vector(const char *numbers, int scheme) {
+    if (scheme == ZSE_FP16)
+        return simd_widen_fp16(numbers);
+    if (scheme == ZSE_BF16)
+        return simd_widen_bf16(numbers);
+    return simd_load((const float *)numbers);
+}
+
+SIMD_INLINE void widen_all(const char *numbers, int scheme, int64_t count, float *output) {
+    const int64_t size = scheme == ZSE_FP32 ? 4 : 2;
+    int64_t i = 0;
+    for (; i + SIMD_ROWS <= count; i += SIMD_ROWS)
+        simd_store(output + i, widen_vector(numbers + i * size, scheme));
+    if (i < count) {
+        char padded[4 * SIMD_ROWS] = {0};
+        memcpy(padded, numbers + i * size, (size_t)((count - i) * size));
+        simd_floats vector = widen_vector(padded, scheme);
+        memcpy(output + i, &vector, (size_t)(count - i) * sizeof *output);
+    }
+}
+
+void zse_widen(const void *numbers, int32_t scheme, int64_t count, float *output) {
+    if (scheme == ZSE_FP16)
+        widen_all(numbers, ZSE_FP16, count, output);
+    else if (scheme == ZSE_BF16)
+        widen_all(numbers, ZSE_BF16, count, output);
+    else
+        memcpy(output, numbers, (size_t)count * sizeof *output);
+}
+
+static float widen_half(const uint16_t *number) {
+    uint16_t padded[SIMD_ROWS] = {*number};
+    return simd_widen_fp16(padded)[0];
+}
+
+static simd_floats widen_codes(bytes_of_vector codes) {
+    return __builtin_convertvector(__builtin_convertvector(codes, simd_integers), simd_floats);
+}
+
+static void dequantize_int8(const int8_t *codes, float scale, int64_t count, float *output) {
+    int64_t i = 0;
+    for (; i + SIMD_ROWS <= count; i += SIMD_ROWS) {
+        codes_of_vector narrow;
+        memcpy(&narrow, codes + i, sizeof narrow);
+        simd_integers whole = __builtin_convertvector(narrow, simd_integers);
+        simd_store(output + i, __builtin_convertvector(whole, simd_floats) * scale);
+    }
+    for (; i < count; i++)
+        output[i] = (float)codes[i] * scale;
+}
+
+/* A group's first half lies in the low nibbles of its bytes, its second half in the high ones. */
+static void dequantize_int4(const uint8_t *packed, const uint16_t *pair, int group, float *output) {
+    float scale = widen_half(pair), zero = widen_half(pair + 1);
+    for (int i = 0; i < group / 2; i += SIMD_ROWS) {
+        bytes_of_vector bytes;
+        memcpy(&bytes, packed + i, sizeof bytes);
+        simd_floats low = widen_codes(bytes & 15), high = widen_codes(bytes >> 4);
+        simd_store(output + i, simd_fused(low, simd_all(scale), simd_all(zero)));
+        simd_store(output + group / 2 + i, simd_fused(high, simd_all(scale), simd_all(zero)));
+    }
+}
+
+static void dequantize_nf4(const uint8_t *packed, const uint16_t *largest, int group,
+                           float *output) {
+    float scale = widen_half(largest);
+    for (int i = 0; i < group / 2; i++) {
+        output[i] = nf4_values[packed[i] & 15] * scale;
+        output[group / 2 + i] = nf4_values[packed[i] >> 4] * scale;
+    }
+}
+
+void zse_dequantize(const struct zse_matrix *matrix, int64_t row, int64_t first, int64_t count,
+                    float *output) {
+    int64_t place = row * matrix->columns + first;
+    const char *data = matrix->data;
+    if (matrix->scheme == ZSE_FP32) {
+        zse_widen(data + place * 4, ZSE_FP32, count, output);
+        return;
+    }
+    if (matrix->scheme == ZSE_FP16 || matrix->scheme == ZSE_BF16) {
+        zse_widen(data + place * 2, matrix->scheme, count, output);
+        return;
+    }
+    if (matrix->scheme == ZSE_INT8) {
+        float scale = ((const float *)matrix->scales)[row];
+        dequantize_int8((const int8_t *)data + place, scale, count, output);
+        return;
+    }
+    const uint16_t *scales = matrix->scales;
+    for (int64_t i = 0; i < count; i += matrix->group) {
+        const uint8_t *packed = (const uint8_t *)data + (place + i) / 2;
+        int64_t index = (place + i) / matrix->group;
+        if (matrix->scheme == ZSE_INT4)
+            dequantize_int4(packed, scales + 2 * index, matrix->group, output + i);
+        else
+            dequantize_nf4(packed, scales + index, matrix->group, output + i);
+    }
+}
