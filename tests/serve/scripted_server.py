@@ -17,6 +17,7 @@ from typing import Any
 
 from zse.engine.admission import check_request
 from zse.engine.output import Delta, TokenLogprob, TopLogprob
+from zse.engine.step_clock import TimedStep
 from zse.errors import ContextLengthError, DeviceError, EngineError, TemplateError
 from zse.options import load_options
 from zse.serve.start import start
@@ -111,10 +112,13 @@ class ScriptedEngine:
         self.active += 1
         if (on_start := others.get("on_start")) is not None:
             on_start()
+        steps = others.get("steps")
         done = False
         try:
             for index in range(params.n):
                 async for delta in self._choice(prompt, params, index):
+                    if steps is not None:
+                        _note_step(steps, len(prompt_token_ids))
                     yield delta
             done = True
         finally:
@@ -147,6 +151,13 @@ class ScriptedEngine:
             await asyncio.sleep(pause)
             yield _delta(index, prompt, character, params=params)
         yield _delta(index, prompt, finish_reason="stop", stop=stop)
+
+
+def _note_step(steps, num_prompt_tokens):
+    """Note a step that read the prompt, and then one for each token."""
+    now, reads_prompt = time.perf_counter(), not steps.steps
+    num_tokens = num_prompt_tokens if reads_prompt else 1
+    steps.add(TimedStep(now, now, reads_prompt=reads_prompt, num_tokens=num_tokens))
 
 
 def _script(prompt):

@@ -29,9 +29,11 @@ from zse.records import record
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
 
-    from zse.engine.core import EngineCore, EngineStats
+    from zse.engine.core import EngineCore
     from zse.engine.reading import PromptQuery
     from zse.engine.request import TokenEvent
+    from zse.engine.stats import EngineStats
+    from zse.engine.step_clock import StepLog
     from zse.text.grammar.state import Grammar
     from zse.text.tokenizer import Tokenizer
 
@@ -147,6 +149,7 @@ class AsyncEngine:
         on_start: Callable[[], None] | None = None,
         on_choice_end: Callable[[], None] = _nothing,
         grammar: Grammar | None = None,
+        steps: StepLog | None = None,
     ) -> AsyncGenerator[Delta, None]:
         """Stream the answer to a request, whose ``request_id`` another may share.
 
@@ -166,6 +169,7 @@ class AsyncEngine:
             on_start: Called by the engine's thread when a choice is about to be computed.
             on_choice_end: Called in the loop for each choice that the engine is done with, whether
                 or not anybody has read it.
+            steps: Where the steps that it takes part in are noted.
 
         Yields:
             Deltas of all choices as they come; the last one of each carries its finish reason.
@@ -188,6 +192,7 @@ class AsyncEngine:
             weight=weight,
             grammar=grammar,
             on_start=on_start,
+            steps=steps,
         )
         return self._answer(request, deadline, on_choice_end)
 

@@ -4,7 +4,7 @@
                        ^           |
                        +-----------+  preempted: blocks gone, tokens kept
 
-It owns no thread and no clock: ``AsyncEngine`` and ``LLM`` drive it, and so do the tests.
+It owns no thread: ``AsyncEngine`` and ``LLM`` drive it, and so do the tests.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from zse.engine.reading import PromptReading
 from zse.engine.request import Request, TokenEvent
 from zse.engine.scheduler import Scheduler, rank_of
 from zse.engine.sequence import Sequence, seed_of_choice
+from zse.engine.stats import EngineStats
 from zse.errors import EngineError, UsageError
 from zse.kv.cache import KVCache
-from zse.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence as TokenIds
@@ -41,33 +41,6 @@ _LEAST_JUMP_AHEAD = 3
 some two of these, and everybody waits for it."""
 _LONGEST_JUMP = 32
 """Tokens that forms hardly ever leave no choice about."""
-
-
-@record
-class EngineStats:
-    """A snapshot for metrics. Counters only grow."""
-
-    num_running: int = 0
-    num_waiting: int = 0
-    kv_blocks_total: int = 0
-    kv_blocks_used: int = 0
-    """Blocks that running sequences reference."""
-    kv_blocks_cached: int = 0
-    """Blocks kept for reuse that nobody references; they count as room."""
-    prefix_query_tokens: int = 0
-    prefix_hit_tokens: int = 0
-    preemptions: int = 0
-    prompt_tokens: int = 0
-    """Prompt tokens of accepted requests."""
-    computed_tokens: int = 0
-    """Tokens run through the model, recomputation included."""
-    generated_tokens: int = 0
-    steps: int = 0
-
-    @property
-    def kv_usage(self) -> float:
-        """Share of the blocks in use, from 0 to 1."""
-        return self.kv_blocks_used / self.kv_blocks_total if self.kv_blocks_total else 0.0
 
 
 class EngineCore:
@@ -176,6 +149,8 @@ class EngineCore:
         max_tokens = self.check(request.prompt_token_ids, request.params, request.query)
         sequences = self._sequences_of(request, max_tokens)
         self._requests[request.request_id] = sequences
+        if request.steps is not None:
+            self._pipeline.time_steps()
         self._num_prompt_tokens += len(request.prompt_token_ids)
         for sequence in sequences:
             self._scheduler.add(sequence)

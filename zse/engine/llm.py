@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from zse.backends.types import DeviceUsed, LogitRows
-    from zse.engine.core import EngineStats
     from zse.engine.inputs import Conversation, Message
+    from zse.engine.stats import EngineStats
     from zse.format.model_file import ModelFile
     from zse.quantize.locate import StageProgress
     from zse.text.grammar.spec import GrammarSpec

@@ -13,6 +13,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from zse.backends.types import PENDING_TOKEN, SequenceChunk, StepBatch
+from zse.engine.step_clock import StepClock
 from zse.errors import EngineError
 
 if TYPE_CHECKING:
@@ -37,10 +38,16 @@ class StepPipeline:
         self._runner = runner
         self._looks_ahead = runner.looks_ahead
         self._current: tuple[list[ScheduledChunk], PendingStep] | None = None
+        self._clock: StepClock | None = None
 
     @property
     def is_busy(self) -> bool:
         return self._current is not None
+
+    def time_steps(self) -> None:
+        """Tell requests when their steps were, from now on."""
+        if self._clock is None:
+            self._clock = StepClock()
 
     def next(self) -> list[tuple[ScheduledChunk, Sequence[SampledToken]]]:
         """Wait for the oldest step, with the one after it submitted.
@@ -61,6 +68,8 @@ class StepPipeline:
         )
         chunks, step = current
         answers = step.wait()
+        if self._clock is not None:
+            self._clock.done(chunks)
         self._scheduler.done()
         if len(answers) != len(chunks):
             raise EngineError(f"the runner answered {len(answers)} chunks, expected {len(chunks)}")
@@ -96,6 +105,8 @@ class StepPipeline:
             masks=_masks_of(chunks),
         )
         step = self._runner.submit(batch)
+        if self._clock is not None:
+            self._clock.submitted(chunks)
         self._scheduler.submitted(chunks)
         return chunks, step
 

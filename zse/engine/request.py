@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from zse.engine.reading import PromptQuery, PromptReport
+    from zse.engine.step_clock import StepLog
     from zse.text.grammar.state import Grammar
 
 FinishReason = Literal["stop", "length", "abort"]
@@ -98,6 +99,8 @@ class Request:
     """The form that its answers are held to."""
     on_start: Callable[[], None] | None = field(default=None, compare=False, repr=False)
     """Called when a choice is about to be computed for the first time."""
+    steps: StepLog | None = field(default=None, compare=False, repr=False)
+    """Where its steps are noted; None where nobody asks when they were."""
 
 
 class TokenEvent(NamedTuple):

@@ -260,6 +260,7 @@ class Generation:
             on_choice_end=room.end_choice,
             grammar=order.grammar,
             query=order.query,
+            steps=self._watch.steps,
         )
         async with aclosing(source):
             async for delta in source:

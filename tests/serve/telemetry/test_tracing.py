@@ -70,7 +70,7 @@ def test_a_client_that_does_not_sample_is_not_traced():
 def test_a_request_has_spans_from_its_route_down_to_its_steps(traced, call, collector):
     call.chat("say:abc", headers={"traceparent": f"00-{TRACE}-{PARENT}-01"})
     traced.tracing.close()
-    spans = {span.name: span for span in collector.spans}
+    spans = {span.name: span for span in reversed(collector.spans)}
     assert set(spans) >= {
         "POST create_chat_completion", "generate", "queue", "prefill", "decode", "step",
     }  # fmt: skip
@@ -78,7 +78,11 @@ def test_a_request_has_spans_from_its_route_down_to_its_steps(traced, call, coll
     assert (root.kind, root.place.parent_id) == ("server", int(PARENT, 16))
     assert work.place.parent_id == root.place.span_id
     assert spans["decode"].place.parent_id == work.place.span_id
-    assert spans["step"].place.parent_id == spans["decode"].place.span_id
+    steps = [span for span in collector.spans if span.name == "step"]
+    phases = [spans["prefill"], *[spans["decode"]] * 3]
+    assert [span.place.parent_id for span in steps] == [phase.place.span_id for phase in phases]
+    assert [span.attributes["zse.step"] for span in steps] == [1, 2, 3, 4]
+    assert work.attributes["zse.steps"] == 4
     assert {span.place.trace_hex for span in collector.spans} == {TRACE}
     assert work.attributes["gen_ai.usage.output_tokens"] == 3
     assert all(span.start_ns <= span.end_ns for span in collector.spans)

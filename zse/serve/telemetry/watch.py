@@ -9,18 +9,17 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
+from zse.engine.step_clock import StepLog
 from zse.records import record
 from zse.serve.telemetry.trace import Place, Span, unix_ns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from zse.serve.history import Outcome
     from zse.serve.state import AppState
 
 LOG = logging.getLogger("zse.serve.request")
-MAX_STEPS = 512
-"""Spans of steps that a trace holds at most, for one request."""
 
 
 @record
@@ -57,7 +56,8 @@ class RequestWatch:
         self._started: float | None = None
         self._first: float | None = None
         self._last = self._admitted
-        self._steps: list[float] | None = [] if subject.place is not None else None
+        self.steps = StepLog() if subject.place is not None else None
+        """The engine's steps for it; None where it is not traced."""
 
     @property
     def first_token_ms(self) -> float | None:
@@ -81,8 +81,6 @@ class RequestWatch:
         else:
             self._note_gap(now - self._last)
         self._last = now
-        if self._steps is not None and len(self._steps) < MAX_STEPS:
-            self._steps.append(now)
 
     def choice_ended(self, reason: str) -> None:
         self._state.metrics.count("finished", *self._labels, reason)
@@ -135,7 +133,7 @@ class RequestWatch:
             yield "decode", first, max(self._last, first)
 
     def _spans(self, used: Used, now: float) -> Iterator[Span]:
-        """Yield a span for the work, one for each phase, and one for each step that answered."""
+        """Yield a span for the work, one for each phase, and one for each step of the engine."""
         assert self._subject.place is not None
         work = self._subject.place.child()
         facts: dict[str, str | int] = {
@@ -145,15 +143,17 @@ class RequestWatch:
             "gen_ai.usage.output_tokens": used.completion_tokens,
             "zse.cached_tokens": used.cached_tokens,
         }
+        log = self.steps or StepLog()
+        facts["zse.steps"] = log.num_steps
         yield _span("generate", work, self._admitted, now, facts)
+        phases: dict[str, Place] = {}
         for name, begin, end in self._phases(now):
-            phase = work.child()
-            yield _span(name, phase, begin, end)
-            if name == "decode" and self._steps:
-                for number, (step, after) in enumerate(
-                    zip(self._steps, self._steps[1:], strict=False), 1
-                ):
-                    yield _span("step", phase.child(), step, after, {"zse.step": number})
+            phases[name] = work.child()
+            yield _span(name, phases[name], begin, end)
+        for number, step in enumerate(list(log.steps), 1):
+            parent = phases.get("prefill" if step.reads_prompt else "decode", work)
+            own = {"zse.step": number, "zse.tokens": step.num_tokens}
+            yield _span("step", parent.child(), step.began, step.ended, own)
 
 
 def _span(
@@ -161,7 +161,7 @@ def _span(
     place: Place,
     begin: float,
     end: float,
-    attributes: dict[str, str | int] | None = None,
+    attributes: Mapping[str, str | int] | None = None,
 ) -> Span:
     return Span(
         name=name,

@@ -1,0 +1,32 @@
+"""What an engine has done and holds: a snapshot for metrics."""
+
+from __future__ import annotations
+
+from zse.records import record
+
+
+@record
+class EngineStats:
+    """A snapshot for metrics. Counters only grow."""
+
+    num_running: int = 0
+    num_waiting: int = 0
+    kv_blocks_total: int = 0
+    kv_blocks_used: int = 0
+    """Blocks that running sequences reference."""
+    kv_blocks_cached: int = 0
+    """Blocks kept for reuse that nobody references; they count as room."""
+    prefix_query_tokens: int = 0
+    prefix_hit_tokens: int = 0
+    preemptions: int = 0
+    prompt_tokens: int = 0
+    """Prompt tokens of accepted requests."""
+    computed_tokens: int = 0
+    """Tokens run through the model, recomputation included."""
+    generated_tokens: int = 0
+    steps: int = 0
+
+    @property
+    def kv_usage(self) -> float:
+        """Share of the blocks in use, from 0 to 1."""
+        return self.kv_blocks_used / self.kv_blocks_total if self.kv_blocks_total else 0.0
