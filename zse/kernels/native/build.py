@@ -45,10 +45,6 @@ OBJECTS = KERNELS.parent.parent / "build" / "native"
 _TRIPLES = {"amd64": "x86_64-linux-gnu", "arm64": "aarch64-linux-gnu"}
 
 
-def has_compiler() -> bool:
-    return find_spec("ziglang") is not None
-
-
 def build(wanted: Iterable[Instructions] = ALL) -> list[Path]:
     """Build the libraries that are not there or older than their sources; return all asked for.
 
@@ -65,7 +61,7 @@ def build(wanted: Iterable[Instructions] = ALL) -> list[Path]:
 
 
 def _build_stale(stale: list[Instructions]) -> None:
-    compiler = _compiler()
+    compiler = compiler_command()
     digests = {one.name: source_digest(one) for one in stale}
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
         jobs = {
@@ -81,7 +77,12 @@ def _build_stale(stale: list[Instructions]) -> None:
             job.result()
 
 
-def _compiler() -> list[str]:
+def compiler_command() -> list[str]:
+    """Return how to call the compiler.
+
+    Raises:
+        MissingDependencyError: It is not installed.
+    """
     spec = find_spec("ziglang")
     if spec is None or spec.origin is None:
         raise MissingDependencyError(
