@@ -73,6 +73,14 @@ def test_masks_written_side_by_side_equal_those_written_alone():
         step(states, draw)
 
 
+def test_a_model_may_have_more_logits_than_its_tokenizer_has_tokens():
+    compiler = compiler_for(TOKENIZER, vocab_size=SIZE + 400)
+    state = compiler.compile(forms.regex("[^a]*")).begin()
+    allowed = allowed_by(state, SIZE + 400)
+    assert len(allowed) > 150
+    assert max(allowed) < SIZE
+
+
 def test_answers_of_one_form_do_not_wait_for_each_other():
     states = states_of([forms.regex("[a-z]+")], 8)
     roots = [state.root for state in states]

@@ -145,11 +145,15 @@ class _Vocabulary:
         count = min(tokenizer.vocab_size, vocab_size)
         # Past the tokenizer's cache, which is for the tokens of answers.
         self.tokens = [tokenizer.engine.token_bytes(token_id) for token_id in range(count)]
+        # Masks have a bit for each logit: those beyond the tokenizer's tokens have no text.
+        self.tokens += [b""] * (vocab_size - count)
         self.special_token_ids = sorted(i for i in tokenizer.special_ids if i < count)
         self.eos_token_id = end_token_id
         special = set(self.special_token_ids)
         self._plain_ids = {
-            data: token_id for token_id, data in enumerate(self.tokens) if token_id not in special
+            data: token_id
+            for token_id, data in enumerate(self.tokens[:count])
+            if token_id not in special
         }
         self._longest = max(map(len, self._plain_ids), default=0)
 
@@ -186,7 +190,7 @@ def _vocabulary(tokenizer: Tokenizer, vocab_size: int, end_token_ids: tuple[int,
             hint="Ask for the form in a message, and check the answer.",
         )
     words = _Vocabulary(tokenizer, vocab_size, end_token_ids[0])
-    return LLTokenizer(words, n_vocab=vocab_size, eos_token=list(end_token_ids))  # type: ignore[arg-type]
+    return LLTokenizer(words, eos_token=list(end_token_ids))  # type: ignore[arg-type]
 
 
 def _try_out(matcher: Any) -> None:
