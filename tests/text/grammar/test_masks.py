@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import random
+import threading
 
 import pytest
 from grammar_walks import WordTokenizer, allowed_by, compiler_for
 from random_schemas import random_schema
 
+from zse.text.grammar import compile as compile_module
 from zse.text.grammar import masks as masks_module
 from zse.text.grammar import spec as forms
 from zse.text.grammar.masks import MaskRows, write_masks
@@ -17,6 +19,7 @@ from zse.text.grammar.spec import GrammarSpec
 TOKENIZER = WordTokenizer(("<think>",))
 SIZE = TOKENIZER.vocab_size
 ROW_BYTES = 4 * -(-SIZE // 32)
+LETTER = 'start: "Dear " NAME ", the city of Paris is true" " "* "yes"\nNAME: /[A-Z][a-z]{2,9}/'
 
 
 @pytest.fixture(autouse=True)
@@ -73,6 +76,56 @@ def test_masks_written_side_by_side_equal_those_written_alone():
         step(states, draw)
 
 
+def test_masks_are_those_that_the_library_writes_for_a_copy():
+    draw = random.Random(6)
+    specs = [forms.json_schema(random_schema(draw)) for _ in range(20)]
+    letters = (LETTER, f'%llguidance {{"no_forcing": true}}\n{LETTER}')
+    specs += [GrammarSpec(kind="lark", source=source) for source in letters]
+    states = states_of(specs, 2)
+    num_forced = 0
+    for _ in range(40):
+        copies = [state.matcher.deep_copy() for state in states]
+        wanted = [MaskRows(state, [()]) for state in states]
+        rows = written(wanted, len(states))
+        assert rows == [copy.compute_bitmask() for copy in copies]
+        num_forced += sum(int.from_bytes(row, "little").bit_count() == 1 for row in rows)
+        step(states, draw)
+    assert num_forced > 100
+
+
+def test_no_thread_of_the_library_asks_the_tokenizer(monkeypatch):
+    asking = []
+    encode = TOKENIZER.encode_within
+
+    def noted(text, **options):
+        asking.append(threading.get_ident())
+        return encode(text, **options)
+
+    monkeypatch.setattr(TOKENIZER, "encode_within", noted)
+    draw = random.Random(7)
+    states = states_of([forms.json_schema(random_schema(draw)) for _ in range(6)], 4)
+    for _ in range(20):
+        written([MaskRows(state, [()]) for state in states], len(states))
+        step(states, draw)
+    assert set(asking) == {threading.get_ident()}
+
+
+def test_what_a_form_forces_is_cut_into_tokens_once(monkeypatch):
+    asked = []
+    encode = TOKENIZER.encode_within
+
+    def noted(text, **options):
+        asked.append(text)
+        return encode(text, **options)
+
+    monkeypatch.setattr(TOKENIZER, "encode_within", noted)
+    states = states_of([forms.regex("(yes|no), whatever was said in the city")], 8)
+    for state in states:
+        state.advance(TOKENIZER.encode("yes")[0])
+    written([MaskRows(state, [()]) for state in states], len(states))
+    assert len(asked) == len(set(asked)) > 0
+
+
 def test_a_model_may_have_more_logits_than_its_tokenizer_has_tokens():
     compiler = compiler_for(TOKENIZER, vocab_size=SIZE + 400)
     state = compiler.compile(forms.regex("[^a]*")).begin()
@@ -83,15 +136,31 @@ def test_a_model_may_have_more_logits_than_its_tokenizer_has_tokens():
 
 def test_answers_of_one_form_do_not_wait_for_each_other():
     states = states_of([forms.regex("[a-z]+")], 8)
-    roots = [state.root for state in states]
-    assert len(set(roots)) == 4
-    assert {roots.count(root) for root in roots} == {2}
+    assert len({state.root for state in states}) == 8
 
 
-def test_a_form_that_is_asked_for_again_and_again_is_made_for_as_many_answers():
+def test_a_form_that_takes_long_to_compile_is_made_for_fewer_answers(monkeypatch):
+    monkeypatch.setattr(compile_module, "_ROOTS_SECONDS", 0.0)
+    states = states_of([forms.regex("[a-z]+")], 8)
+    assert len({state.root for state in states}) == 1
+
+
+def test_a_form_is_made_for_as_many_answers_as_run_at_once():
     compiler, spec = compiler_for(TOKENIZER), forms.regex("[a-z]+")
-    states = [compiler.compile(spec).begin() for _ in range(8)]
-    assert len({state.root for state in states}) == 4
+    for _ in range(8):
+        compiler.compile(spec).begin()
+    assert len(roots_of_next_answers(compiler.compile(spec))) == 1
+    states = [compiler.compile(spec).begin() for _ in range(40)]
+    assert len({state.root for state in states}) == 32
+
+
+def test_what_is_made_for_answers_that_never_begin_is_given_up():
+    compiler, spec = compiler_for(TOKENIZER), forms.regex("[a-z]+")
+    grammar = compiler.compile(spec, 8)
+    compiler.compile(forms.regex("[0-9]"))
+    assert len(roots_of_next_answers(grammar)) == 8
+    compiler.compile(forms.regex("[A-Z]"))
+    assert len(roots_of_next_answers(grammar)) == 1
 
 
 def test_what_was_made_for_many_answers_is_given_up_once_they_have_ended():

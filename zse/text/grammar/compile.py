@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from zse.errors import OverloadedError
@@ -19,6 +20,8 @@ from zse.text.grammar.spec import GrammarError
 from zse.text.grammar.state import Grammar
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from zse.text.grammar.spec import GrammarSpec
     from zse.text.tokenizer import Tokenizer
 
@@ -35,12 +38,16 @@ _LIMITS: dict[str, Any] = {
     "max_grammar_size": 200_000,
     "verbose_errors": False,  # which would print the whole grammar
 }
+_MAX_KEPT_TEXTS = 4096
+_MAX_KEPT_TEXT = 256
+"""Letters. Answers come by the same names and signs again and again."""
 _TRIED_TOKENS = 2
 _MOST_MASK_SECONDS = 0.1
 """Work of a processor for one token, once the first is over: all other answers wait for it."""
-_MOST_ROOT_SECONDS = 0.05
-"""Of compiling: a grammar that takes longer is compiled once, and its masks are not written side by
-side."""
+_MOST_ROOTS = 32
+_ROOTS_SECONDS = 0.4
+"""Of a processor, for all roots of a grammar: one that takes long to compile gets fewer of them, so
+that more of its answers wait for each other."""
 _MAX_ERROR = 500
 
 
@@ -75,12 +82,14 @@ class GrammarCompiler:
             raise OverloadedError("Too many grammars are being compiled: try again.")
         try:
             grammar = self._kept.get(spec)
+            is_new = grammar is None
             if grammar is None:
-                for other in self._kept.values():
-                    other.trim()
                 grammar = self._keep(spec, self._compile(spec))
             self._kept.move_to_end(spec)
-            grammar.expect(num_answers)
+            if grammar.expect(num_answers) or is_new:
+                for other in self._kept.values():
+                    if other is not grammar:
+                        other.trim()
             return grammar
         except GrammarError as error:
             error.param = error.param or spec.param or None
@@ -115,12 +124,12 @@ class GrammarCompiler:
 
         began = time.thread_time()
         matcher = new_matcher()
-        is_quick = time.thread_time() - began < _MOST_ROOT_SECONDS
+        affordable = int(_ROOTS_SECONDS / max(time.thread_time() - began, 1e-6))
         _try_out(matcher.deep_copy())
         return Grammar(
             matcher,
             new_matcher=new_matcher,
-            most_roots=mask_threads() if is_quick else 1,
+            most_roots=max(1, min(_MOST_ROOTS, affordable)) if mask_threads() > 1 else 1,
             tokenize=vocabulary.tokenize_bytes,
             token_bytes=self._tokenizer.token_bytes,
             starts_after=tuple(text.encode() for text in spec.starts_after),
@@ -156,9 +165,13 @@ class _Vocabulary:
             if token_id not in special
         }
         self._longest = max(map(len, self._plain_ids), default=0)
+        self._kept = lru_cache(_MAX_KEPT_TEXTS)(self._encode)
 
-    def __call__(self, text: str) -> list[int]:
+    def __call__(self, text: str) -> Sequence[int]:
         """Encode a piece of text that the grammar leaves no choice about."""
+        return self._kept(text) if len(text) <= _MAX_KEPT_TEXT else self._encode(text)
+
+    def _encode(self, text: str) -> list[int]:
         ids = self._tokenizer.encode_within(text, parse_special=False)
         data = text.encode()
         # Some tokenizers change a text before they cut it: what they make is not what is asked for.

@@ -1,8 +1,10 @@
 """The masks of one step, written together into memory of the caller.
 
 Bit ``i % 32`` of word ``i // 32`` says whether token ``i`` may come next. All of it stands between
-two tokens of every answer, so a row costs a few calls and no copies, and the work of the library is
-done by several threads where it does not wait for itself: copies of one root share a lock.
+two tokens of every answer, so a row costs a few calls and no copies. Where the bytes of the form
+leave no choice, that is the one token by which our tokenizer goes on, which is asked here: threads
+of the library would have to wait for the interpreter one by one. They do all the rest, each row
+beside the others, because answers have roots of their own: copies of one root share a lock.
 """
 
 from __future__ import annotations
@@ -61,8 +63,7 @@ def write_masks(wanted: Sequence[MaskRows | int], address: int, row_bytes: int) 
     _compute(held, address, row_bytes, row)
     for state, row in held:
         for token_id in state.openers:
-            word = ctypes.c_uint32.from_address(address + row * row_bytes + token_id // 32 * 4)
-            word.value |= 1 << token_id % 32
+            _allow(address + row * row_bytes, token_id)
     for row, banned in bans:
         _ban(address + row * row_bytes, row_bytes, banned)
 
@@ -87,7 +88,11 @@ def _compute(
 ) -> None:
     by_root: dict[Root, list[tuple[Any, int]]] = {}
     for state, row in held:
-        by_root.setdefault(state.root, []).append((state.matcher, row))
+        if (token_id := state.only_token()) is None:
+            by_root.setdefault(state.root, []).append((state.matcher, row))
+        else:
+            ctypes.memset(address + row * row_bytes, 0, row_bytes)
+            _allow(address + row * row_bytes, token_id)
     # Neighbours go to the same thread, so that none waits for the lock that another has.
     places = [place for places in by_root.values() for place in places]
     if len(by_root) > 1 and len(places) >= _PARALLEL_ROWS and mask_threads() > 1:
@@ -102,6 +107,10 @@ def _executor() -> Any:
     from llguidance import LLExecutor
 
     return LLExecutor(num_threads=mask_threads())
+
+
+def _allow(address: int, token_id: int) -> None:
+    ctypes.c_uint32.from_address(address + token_id // 32 * 4).value |= 1 << token_id % 32
 
 
 def _ban(address: int, row_bytes: int, banned: Collection[int]) -> None:

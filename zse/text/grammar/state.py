@@ -73,25 +73,36 @@ class Grammar:
         self.longest_start = max(map(len, starts_after), default=0)
         self.end_token_ids = frozenset(end_token_ids)
 
-    def expect(self, num_answers: int) -> None:
-        """Be ready for more answers, so that their masks can be written side by side.
+    def expect(self, num_answers: int) -> bool:
+        """Be ready for more answers, each with a root of its own while there are so many.
 
         It takes as long as compiling: call it before the engine waits for an answer to begin, and
         from one thread at a time.
+
+        Returns:
+            Whether roots were made.
         """
         self._num_expected += num_answers
         sound = [root for root in self._roots if root.is_sound()]
-        lacking = min(self._most_roots, max(1, self._num_expected)) - len(sound)
+        wanted = self._num_expected + sum(len(root.answers) for root in sound)
+        lacking = max(0, min(self._most_roots, max(1, wanted)) - len(sound))
         self._roots = (*sound, *(Root(self._new_matcher()) for _ in range(lacking)))
+        return lacking > 0
 
     def trim(self) -> None:
-        """Give up what was made for answers that have ended; as ``expect``, one at a time."""
+        """Give up what no answer needs; as ``expect``, one at a time.
+
+        Answers that were expected and have not begun by the next time are not waited for.
+        """
         first, *others = self._roots
-        self._roots = (first, *(root for root in others if root.answers))
-        self._num_expected = len(self._roots)
+        idle = [root for root in others if not root.answers]
+        given_up = set(idle[self._num_expected :])
+        self._roots = (first, *(root for root in others if root not in given_up))
+        self._num_expected = 0
 
     def begin(self) -> GrammarState:
         """Return the state of an answer that has no tokens yet."""
+        self._num_expected = max(0, self._num_expected - 1)
         root = min(self._roots, key=lambda root: len(root.answers))
         state = GrammarState(self, root, root.matcher.deep_copy())
         root.answers.add(state)
@@ -114,6 +125,7 @@ class GrammarState:
         self.error = ""
         """Why the form cannot be kept any more; empty while it can."""
         self._tail = b""
+        self._forced: list[int] | None = None
 
     @property
     def is_complete(self) -> bool:
@@ -130,7 +142,7 @@ class GrammarState:
         """Note the next token of the answer."""
         if self.error:
             return
-        openers, self.openers = self.openers, ()
+        openers, self.openers, self._forced = self.openers, (), None
         if token_id in openers:
             self.is_active = False
         elif not self.is_active:
@@ -143,8 +155,22 @@ class GrammarState:
         """Return the tokens that must come next, where the form leaves no choice."""
         if not self.is_active or self.openers or self.error or self.matcher.is_stopped():
             return ()
-        tokens: list[int] = self.matcher.compute_ff_tokens()
+        tokens = self._forced_now()
         return tokens[: self.matcher.validate_tokens(tokens)] if tokens else ()
+
+    def only_token(self) -> int | None:
+        """Return the token whose mask is that of the next step, where the form forces bytes.
+
+        The library asks our tokenizer for it, and keeps the answer: a mask that is computed after
+        this call needs no interpreter, which threads of the library would wait for.
+        """
+        tokens = () if self.matcher.is_stopped() else self._forced_now()
+        return tokens[0] if tokens else None
+
+    def _forced_now(self) -> Sequence[int]:
+        if self._forced is None:
+            self._forced = self.matcher.compute_ff_tokens()
+        return self._forced
 
     def _look_for_start(self, token_id: int) -> None:
         """Begin where the text before the form ends: nearly always with the end of a token.
