@@ -18,8 +18,11 @@ from zse.kernels.native.sources import has_sources, is_current, library_path
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from zse.device.probe import DeviceInfo
     from zse.kernels.native.instructions import Instructions
 
+SPIN_NANOSECONDS = 50_000
+"""How long a thread without work looks for more before it sleeps: to wake one costs as much."""
 _LOG = logging.getLogger("zse.kernels")
 
 
@@ -56,7 +59,7 @@ class Library:
         """Whether the processor really runs these instructions; asked in a child process."""
         return bool(self._functions.zse_probe())
 
-    def start_pool(self, num_threads: int, *, spin_nanoseconds: int = 0) -> Pool:
+    def start_pool(self, num_threads: int, *, spin_nanoseconds: int = SPIN_NANOSECONDS) -> Pool:
         """Start threads, the calling one among them.
 
         Raises:
@@ -111,6 +114,17 @@ def _declare(functions: ctypes.CDLL) -> None:
     functions.zse_widen.restype = None
 
 
+def spin_nanoseconds(machine: DeviceInfo, num_threads: int) -> int:
+    """Return how long threads without work look for more on a machine, 0 for not at all.
+
+    Who spins takes time from whoever has the work, where the machine, or what a container may use
+    of it, runs fewer threads at once than there are.
+    """
+    runs_all = num_threads <= machine.physical_cores
+    within_quota = not machine.cpu_quota or num_threads <= machine.cpu_quota
+    return SPIN_NANOSECONDS if runs_all and within_quota else 0
+
+
 @cache
 def load(named: str = "") -> Library:
     """Return the library for this processor, loaded once.
@@ -141,6 +155,27 @@ def runnable() -> list[Instructions]:
     sets = of_architecture(architecture())
     has = features()
     return [one for one in sets if one.features <= has] or list(sets[-1:])
+
+
+def libraries(of: str) -> list[Path]:
+    """Return the libraries of an architecture, for an image; a checkout builds what is stale.
+
+    Raises:
+        MissingDependencyError: This is a checkout without a compiler.
+        NativeLibraryError: This installation lacks some.
+    """
+    wanted = of_architecture(of)
+    if has_sources():
+        from zse.kernels.native.build import build
+
+        return build(wanted)
+    lacking = [one.file_name for one in wanted if not is_current(one)]
+    if lacking or not wanted:
+        raise NativeLibraryError(
+            f"this installation of zse lacks kernels for processors of {of}: "
+            f"{', '.join(lacking) or 'there are none'}"
+        )
+    return [library_path(one) for one in wanted]
 
 
 def _load_named(instructions: Instructions) -> Library:
