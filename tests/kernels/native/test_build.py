@@ -92,7 +92,7 @@ def copy_of_sources(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_same_sources_give_the_same_bytes_in_any_folder(tmp_path: Path) -> None:
     copy = copy_of_sources(tmp_path / "a folder with another name")
     one = of_architecture("amd64")[-1]
