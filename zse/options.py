@@ -28,6 +28,7 @@ REASONING_PARSERS = ("auto", "none", "think", "mistral", "seed", "granite")
 LOG_FORMATS = ("auto", "text", "json")
 POOLINGS = ("auto", "last", "mean")
 LOG_LEVELS = ("debug", "info", "warning", "error")
+CPU_INSTRUCTIONS = ("auto", "avx512", "avx2", "sse4", "i8mm", "dotprod", "neon")
 MAX_PORT = 65535
 MAX_TIMEOUT_SECONDS = 86_400.0
 MAX_BODY_MIB = 1024
@@ -45,6 +46,11 @@ class DeviceOptions(Checked):
     )
     threads: int = described(
         0, "CPU threads", unset="one a core, within the container's quota", most=MAX_THREADS
+    )
+    cpu_instructions: str = described(
+        "auto",
+        "Instructions that the kernels of a CPU use; auto takes the best that it runs",
+        choices=CPU_INSTRUCTIONS,
     )
     vram_gib: float = described(
         0.0, "GPU memory for everything", unit="GiB", unset="all that is free", also=("--vram",)
@@ -110,6 +116,7 @@ class LoadFields(TypedDict, total=False):
 
     device: str
     threads: int
+    cpu_instructions: str
     vram_gib: float
     exact_activations: bool
     kernels: str

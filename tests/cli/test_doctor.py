@@ -10,6 +10,7 @@ from stub_libcuda import stub
 
 from zse.cli import run
 from zse.cli.doctor import _is_image
+from zse.kernels.native.library import load
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,6 +50,14 @@ def test_a_machine_that_can_serve_has_no_problem(look: Any) -> None:
     assert code == 0
     assert {"zse", "settings", "memory", "limits", "cache", "gpu", "cpu", "model"} <= set(found)
     assert all(one["fix"] for group in found.values() for one in group if one["status"] != "ok")
+
+
+def test_the_kernels_for_this_processor_are_named_or_what_it_lacks(look: Any) -> None:
+    _, found = look()
+    assert f"libzse-{load().instructions}.so" in found["cpu"][0]["found"]
+    code, found = look(ZSE_CPU_INSTRUCTIONS="i8mm" if load().instructions != "i8mm" else "avx2")
+    assert code == 1
+    assert found["cpu"][0]["status"] == "problem"
 
 
 def test_a_misspelt_variable_is_named_with_the_one_that_was_meant(look: Any) -> None:

@@ -14,7 +14,9 @@ from stub_libcuda import stub
 
 from zse.cli import run
 from zse.cli.hardware_report import SCHEMES, _models, well_known_estimates
+from zse.device.processor import architecture
 from zse.kernels.catalog import all_variants
+from zse.kernels.native.library import load
 from zse.models.well_known import WELL_KNOWN
 
 if TYPE_CHECKING:
@@ -97,6 +99,26 @@ def test_what_is_wrong_is_said_with_a_way_out(
     out = capsys.readouterr().out
     assert problem["message"] in out
     assert problem["hint"] in out
+
+
+def test_the_processor_is_shown_with_the_instructions_of_its_kernels(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    best = load().instructions
+    assert read_report(capsys)["cpu"]["instructions"] == best
+    assert run(["hardware"]) == 0
+    assert f"kernels for {best}" in capsys.readouterr().out
+
+
+def test_instructions_that_the_processor_lacks_are_said(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = "neon" if architecture() == "amd64" else "sse4"
+    monkeypatch.setenv("ZSE_CPU_INSTRUCTIONS", other)
+    problem = read_report(capsys)["cpu"]["problem"]
+    assert other in problem["message"]
+    assert run(["hardware"]) == 0
+    assert problem["hint"] in capsys.readouterr().out
 
 
 def test_no_driver_leaves_the_cpu(

@@ -11,10 +11,11 @@ import typer
 
 from zse.device.probe import probe
 from zse.device.survey import survey_cuda
-from zse.errors import NotFoundError
+from zse.errors import NotFoundError, ZSEError
 from zse.kernels.catalog import all_variants
 from zse.kernels.errors import KernelPackError, KernelPackNotFound
 from zse.kernels.find import find_pack
+from zse.kernels.native.library import load
 from zse.kernels.targets import targets_for
 from zse.models.families import read_checkpoint
 from zse.models.memory import DEFAULT_CONTEXT, MemoryEstimate, ModelFacts, estimate_memory
@@ -24,7 +25,6 @@ from zse.units import memory_text
 if TYPE_CHECKING:
     from zse.device.facts import GpuInfo
     from zse.device.survey import GpuState
-    from zse.errors import ZSEError
     from zse.settings import Settings
 
 SCHEMES = ("int4", "nf4", "int8", "bf16")
@@ -41,7 +41,12 @@ def build_report(settings: Settings, *, kernels: str) -> dict[str, Any]:
     cuda = survey_cuda()
     explicit = kernels or settings.serve.load.device.kernels
     return {
-        "cpu": {"model": machine.cpu_model, "physical_cores": machine.physical_cores},
+        "cpu": {
+            "model": machine.cpu_model,
+            "physical_cores": machine.physical_cores,
+            "threads": machine.compute_threads,
+            **_describe_library(settings),
+        },
         "memory": {
             "total_bytes": machine.total_memory_bytes,
             "available_bytes": machine.available_memory_bytes,
@@ -66,6 +71,15 @@ def _describe_gpu(gpu: GpuState, settings: Settings, explicit: str) -> dict[str,
         "kernels": _describe_pack(info, settings, explicit),
         "models": [] if gpu.problem else _models(info.free_bytes, on_gpu=True),
     }
+
+
+def _describe_library(settings: Settings) -> dict[str, Any]:
+    """Say which instructions serving on this processor would use, or why it cannot."""
+    try:
+        library = load(settings.serve.load.device.cpu_instructions)
+    except ZSEError as error:
+        return {"instructions": "", "problem": _as_json(error)}
+    return {"instructions": library.instructions, "problem": None}
 
 
 def _models(free_bytes: int, *, on_gpu: bool) -> list[dict[str, Any]]:
@@ -132,7 +146,9 @@ def _as_json(problem: ZSEError | None) -> dict[str, str] | None:
 def print_report(report: dict[str, Any]) -> None:
     """Print what ``build_report`` returned, for a person."""
     cpu, memory, cuda = report["cpu"], report["memory"], report["cuda"]
-    typer.echo(f"cpu      {cpu['model']}, {cpu['physical_cores']} cores")
+    instructions = f", kernels for {cpu['instructions']}" if cpu["instructions"] else ""
+    typer.echo(f"cpu      {cpu['model']}, {cpu['physical_cores']} cores{instructions}")
+    _print_problem(cpu["problem"])
     typer.echo(
         f"memory   {memory_text(memory['total_bytes'])}, "
         f"{memory_text(memory['available_bytes'])} available"

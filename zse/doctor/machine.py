@@ -13,11 +13,12 @@ from zse import __version__
 from zse.device.probe import probe
 from zse.device.survey import survey_cuda
 from zse.doctor.findings import Findings, fine, note, problem
-from zse.errors import NotFoundError
-from zse.install import find_strangers, install_hint, strangers_warning
+from zse.errors import NotFoundError, ZSEError
+from zse.install import find_strangers, strangers_warning
 from zse.kernels.catalog import all_variants
 from zse.kernels.errors import KernelPackError, KernelPackNotFound
 from zse.kernels.find import find_pack
+from zse.kernels.native.library import load
 from zse.store.cache_use import ROOM_HINT, TAG_NAME, is_tagged, make_cache_folder, usable
 from zse.units import GIB, memory_text
 
@@ -86,7 +87,7 @@ def check_cache(settings: Settings) -> Findings:
 
 
 def check_backends(settings: Settings) -> Findings:
-    """Look at what can compute: GPUs with kernels for them, else the CPU with torch."""
+    """Look at what can compute: GPUs and the CPU, with kernels for them."""
     survey = survey_cuda()
     wanted = settings.serve.load.device.name
     wants_gpu = wanted.startswith("cuda")
@@ -96,12 +97,18 @@ def check_backends(settings: Settings) -> Findings:
         yield problem("gpu", survey.problem.message, survey.problem.hint)
     for gpu in survey.gpus:
         yield from _check_gpu(gpu, settings)
-    if find_spec("torch") is not None:
-        yield fine("cpu", "torch is installed, so that models run on the CPU too")
-    elif wanted == "cpu" or not survey.gpus:
-        yield problem(
-            "cpu", "torch is not installed; the CPU computes with it", install_hint("cpu")
-        )
+    yield from _check_processor(settings, is_needed=wanted == "cpu" or not survey.gpus)
+
+
+def _check_processor(settings: Settings, *, is_needed: bool) -> Findings:
+    """Look at the library of kernels that serving on the CPU would use."""
+    try:
+        library = load(settings.serve.load.device.cpu_instructions)
+    except ZSEError as error:
+        say = problem if is_needed else note
+        yield say("cpu", error.message, error.hint)
+    else:
+        yield fine("cpu", f"kernels for {library.instructions}: {library.path}")
 
 
 def _check_gpu(gpu: GpuState, settings: Settings) -> Findings:

@@ -16,6 +16,7 @@ from zse.kernels.native import library, structs
 from zse.kernels.native.instructions import ALL
 from zse.kernels.native.library import Library, load, runnable
 from zse.kernels.native.sources import library_path
+from zse.options import CPU_INSTRUCTIONS
 
 if TYPE_CHECKING:
     from enum import IntEnum
@@ -32,6 +33,10 @@ def test_the_best_library_that_this_processor_runs_is_loaded_once() -> None:
 @pytest.mark.parametrize("name", [one.name for one in runnable()])
 def test_every_library_that_this_processor_runs_can_be_asked_for(name: str) -> None:
     assert load(name).instructions == name
+
+
+def test_the_option_takes_the_names_of_all() -> None:
+    assert ("auto", *(one.name for one in ALL)) == CPU_INSTRUCTIONS
 
 
 def test_instructions_of_another_processor_are_refused_with_those_that_it_has() -> None:

@@ -126,17 +126,17 @@ def spin_nanoseconds(machine: DeviceInfo, num_threads: int) -> int:
 
 
 @cache
-def load(named: str = "") -> Library:
+def load(named: str = "auto") -> Library:
     """Return the library for this processor, loaded once.
 
     Args:
-        named: A set of instructions; empty for the best that is there and runs.
+        named: A set of instructions, or ``auto`` for the best that is there and runs.
 
     Raises:
         UsageError: The one that is named is unknown, or this processor does not have it.
         NativeLibraryError: There is none for this processor, or it cannot be loaded.
     """
-    if named:
+    if named != "auto":
         return _load_named(instructions_named(named))
     for instructions in runnable():
         if not _is_there(instructions):
