@@ -19,6 +19,11 @@
 #define ZSE_ACTIVATION_GROUP 128
 /* Parts into which the keys of one row are split at most, so that threads share a long sequence. */
 #define ZSE_ATTENTION_PARTS 32
+/* What attention has room for: columns of a head, and heads that share one of keys and values. */
+#define ZSE_MAX_HEAD_DIM 512
+#define ZSE_MAX_HEADS_A_GROUP 128
+/* Tokens that sampling has room for. */
+#define ZSE_MAX_VOCABULARY (1 << 20)
 /* Adjusted tokens of one row of logits that are looked at; those behind are left out. */
 #define ZSE_MAX_ENTRIES (1 << 17)
 

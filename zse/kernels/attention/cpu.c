@@ -1,0 +1,325 @@
+/* Attention over a paged cache: single rows in parts of their keys, prompts in tiles of queries. */
+#include "../native/paged.h"
+#include "pieces.h"
+#include "softmax.h"
+
+/* A group of heads, which share keys and values, and where its numbers are. */
+struct group {
+    const struct zse_attention *attention;
+    const struct zse_rows *chunk;
+    struct paged_head keys;
+    struct paged_head values;
+    const float *queries;    /* of the chunk's first row and the group's first head */
+    float *mixed;
+    int64_t queries_stride;  /* from row to row */
+    int64_t mixed_stride;
+    int64_t first_head;
+    int64_t repeats;         /* heads of the group */
+    int64_t stride;          /* head_dim in whole panels */
+};
+
+static struct group group_of(const struct zse_operation *operation, const struct zse_step *step,
+                             const struct zse_rows *chunk, int64_t kv_head) {
+    const struct zse_attention *attention = operation->attention;
+    const struct zse_cache *cache = step->caches + operation->layer;
+    int64_t head_dim = attention->head_dim, num_kv_heads = attention->num_kv_heads;
+    int64_t repeats = attention->num_heads / num_kv_heads, slots = 2 * num_kv_heads;
+    struct paged_head keys = {cache, chunk->blocks, slots, kv_head, attention->head_dim};
+    struct paged_head values = keys;
+    values.slot += num_kv_heads;
+    struct group group = {
+        .attention = attention,
+        .chunk = chunk,
+        .keys = keys,
+        .values = values,
+        .queries_stride = (attention->num_heads + slots) * head_dim,
+        .mixed_stride = attention->num_heads * head_dim,
+        .first_head = kv_head * repeats,
+        .repeats = repeats,
+        .stride = (head_dim + PANEL_COLUMNS - 1) / PANEL_COLUMNS * PANEL_COLUMNS,
+    };
+    int64_t first_column = group.first_head * head_dim;
+    group.queries = step->registers[ZSE_QKV] + chunk->first_row * group.queries_stride +
+                    first_column;
+    group.mixed = step->registers[ZSE_MIXED] + chunk->first_row * group.mixed_stride +
+                  first_column;
+    return group;
+}
+
+/* Copy one row's query of one head, scaled, zeros behind it. */
+static void copy_query(const struct group *group, int64_t row, int64_t head, float *output) {
+    int32_t head_dim = group->attention->head_dim;
+    const float *query = group->queries + row * group->queries_stride + head * head_dim;
+    for (int64_t column = 0; column < group->stride; column += VECTOR_LANES) {
+        int64_t left = column < head_dim ? head_dim - column : 0;
+        vstore(output + column, vload_some(query + column, left) * group->attention->scale);
+    }
+}
+
+/* --- one row ---------------------------------------------------------------------------------- */
+
+/* A piece's memory, in a worker's scratch; all of it is whole vectors. */
+struct row_memory {
+    float *queries; /* [repeats, stride] */
+    float *rows;    /* [TILE_KEYS, stride]: keys, then values */
+    float *scores;  /* [repeats, TILE_KEYS] */
+    struct gathered gathered;
+};
+
+static struct row_memory lay_out_row(const struct group *group, float *scratch) {
+    struct row_memory memory;
+    memory.queries = scratch;
+    memory.rows = memory.queries + group->repeats * group->stride;
+    memory.scores = memory.rows + TILE_KEYS * group->stride;
+    memory.gathered.values = memory.scores + group->repeats * TILE_KEYS;
+    memory.gathered.stride = group->stride;
+    memory.gathered.largest = memory.gathered.values + group->repeats * group->stride;
+    memory.gathered.total = memory.gathered.largest + group->repeats;
+    return memory;
+}
+
+/* scores[key] = query . key for a tile's keys. */
+static void score_keys(const float *query, const float *keys, int64_t stride, float *scores) {
+    for (int64_t key = 0; key < TILE_KEYS; key++, keys += stride) {
+        vfloat first = {0}, second = {0};
+        for (int64_t column = 0; column < stride; column += PANEL_COLUMNS) {
+            first += vload(query + column) * vload(keys + column);
+            second += vload(query + column + VECTOR_LANES) * vload(keys + column + VECTOR_LANES);
+        }
+        scores[key] = vsum(first + second);
+    }
+}
+
+/* Attend to keys first .. end of one row. */
+static void attend_row_part(const struct group *group, const struct row_memory *memory,
+                            int64_t first, int64_t end) {
+    gather_nothing(&memory->gathered, group->repeats);
+    for (int64_t head = 0; head < group->repeats; head++)
+        copy_query(group, 0, head, memory->queries + head * group->stride);
+    for (int64_t tile = first; tile < end; tile += TILE_KEYS) {
+        int64_t keys = end - tile < TILE_KEYS ? end - tile : TILE_KEYS;
+        read_positions(&group->keys, tile, keys, memory->rows, group->stride);
+        for (int64_t head = 0; head < group->repeats; head++) {
+            float *scores = memory->scores + head * TILE_KEYS;
+            score_keys(memory->queries + head * group->stride, memory->rows, group->stride, scores);
+            if (group->attention->softcap != 0.0f) cap_scores(scores, group->attention->softcap);
+            weigh_scores(&memory->gathered, head, scores, 0, keys);
+        }
+        read_positions(&group->values, tile, keys, memory->rows, group->stride);
+        struct product product = {memory->scores, memory->rows,  memory->gathered.values,
+                                  TILE_KEYS,      group->stride, group->stride,
+                                  keys};
+        for (int64_t column = 0; column < group->stride; column += PANEL_COLUMNS)
+            multiply_panel(&product, column, group->repeats, 1);
+    }
+}
+
+static const float *sink_of(const struct group *group, int64_t head) {
+    const float *sinks = group->attention->sinks;
+    return sinks == NULL ? NULL : sinks + group->first_head + head;
+}
+
+/* Write a part of one head: the largest score, the sum, the values. */
+static void write_part(const struct gathered *gathered, int64_t head, int32_t head_dim,
+                       float *part) {
+    part[0] = gathered->largest[head];
+    part[1] = gathered->total[head];
+    memcpy(part + 2, gathered->values + head * gathered->stride,
+           (size_t)head_dim * sizeof(float));
+}
+
+/* Join the parts of one head, in their order, `part_stride` apart. */
+static void join_parts(const struct group *group, int64_t head, const float *parts,
+                       int64_t num_parts, int64_t part_stride, float *values) {
+    int32_t head_dim = group->attention->head_dim;
+    float largest = NO_SCORE, total = 0.0f;
+    for (int64_t i = 0; i < num_parts; i++)
+        largest = parts[i * part_stride] > largest ? parts[i * part_stride] : largest;
+    memset(values, 0, (size_t)group->stride * sizeof(float));
+    for (int64_t i = 0; i < num_parts; i++) {
+        const float *part = parts + i * part_stride;
+        float kept = vexp(vbroadcast(part[0] - largest))[0];
+        total += part[1] * kept;
+        for (int32_t column = 0; column < head_dim; column += VECTOR_LANES) {
+            vfloat added = vload_some(part + 2 + column, head_dim - column) * kept;
+            vstore(values + column, vload(values + column) + added);
+        }
+    }
+    finish_query(values, largest, total, sink_of(group, head), head_dim,
+                 group->mixed + head * head_dim);
+}
+
+/* Attend to one part of the keys; who finishes a row's last part joins them all. */
+static void run_part(const struct group *group, const struct zse_step *step,
+                     const struct row_split *split, int64_t kv_head, int64_t part,
+                     float *scratch) {
+    const struct zse_attention *attention = group->attention;
+    struct row_memory memory = lay_out_row(group, scratch);
+    int64_t first = split->first_key + part * split->part_keys, end = first + split->part_keys;
+    attend_row_part(group, &memory, first, end < split->end_key ? end : split->end_key);
+    int64_t chunk = group->chunk - step->chunks, width = attention->head_dim + 2;
+    int64_t part_stride = attention->num_heads * width;
+    float *parts = step->registers[ZSE_PARTIAL] + chunk * ZSE_ATTENTION_PARTS * part_stride +
+                   group->first_head * width;
+    for (int64_t head = 0; head < group->repeats; head++)
+        write_part(&memory.gathered, head, attention->head_dim,
+                   parts + part * part_stride + head * width);
+    int32_t *arrived = (int32_t *)step->registers[ZSE_ARRIVED] +
+                       chunk * attention->num_kv_heads + kv_head;
+    if (__atomic_add_fetch(arrived, 1, __ATOMIC_ACQ_REL) < split->num_parts) return;
+    __atomic_store_n(arrived, 0, __ATOMIC_RELAXED);
+    for (int64_t head = 0; head < group->repeats; head++)
+        join_parts(group, head, parts + head * width, split->num_parts, part_stride,
+                   memory.gathered.values);
+}
+
+static void run_row_piece(const struct zse_operation *operation, const struct zse_step *step,
+                          const struct zse_rows *chunk, int64_t piece, float *scratch) {
+    const struct zse_attention *attention = operation->attention;
+    struct row_split split = split_row(attention, chunk->start_position);
+    if (split.num_parts > 1) {
+        int64_t kv_head = piece / split.num_parts;
+        struct group group = group_of(operation, step, chunk, kv_head);
+        run_part(&group, step, &split, kv_head, piece % split.num_parts, scratch);
+        return;
+    }
+    int64_t first = piece * split.heads_a_piece, end = first + split.heads_a_piece;
+    end = end < attention->num_kv_heads ? end : attention->num_kv_heads;
+    for (int64_t kv_head = first; kv_head < end; kv_head++) {
+        struct group group = group_of(operation, step, chunk, kv_head);
+        struct row_memory memory = lay_out_row(&group, scratch);
+        attend_row_part(&group, &memory, split.first_key, split.end_key);
+        const struct gathered *gathered = &memory.gathered;
+        for (int64_t head = 0; head < group.repeats; head++)
+            finish_query(gathered->values + head * gathered->stride, gathered->largest[head],
+                         gathered->total[head], sink_of(&group, head), attention->head_dim,
+                         group.mixed + head * attention->head_dim);
+    }
+}
+
+/* --- prompts ---------------------------------------------------------------------------------- */
+
+/* Consecutive tokens of a chunk with one group's heads; query = token * repeats + head. */
+struct query_tile {
+    int64_t first_token;
+    int64_t num_tokens;
+    float *queries; /* [queries, stride] */
+    float *rows;    /* [TILE_KEYS, stride]: keys, then values */
+    float *turned;  /* keys with columns and rows exchanged: [panels, stride, PANEL_COLUMNS] */
+    float *scores;  /* [queries, TILE_KEYS] */
+    struct gathered gathered;
+};
+
+static struct query_tile lay_out_tile(const struct group *group, int64_t first_token,
+                                      float *scratch) {
+    int64_t tokens = tokens_a_piece(group->attention), left = group->chunk->num_rows - first_token;
+    int64_t queries = tokens * group->repeats;
+    struct query_tile tile = {.first_token = first_token,
+                              .num_tokens = left < tokens ? left : tokens};
+    tile.queries = scratch;
+    tile.rows = tile.queries + queries * group->stride;
+    tile.turned = tile.rows + TILE_KEYS * group->stride;
+    tile.scores = tile.turned + TILE_KEYS * group->stride;
+    tile.gathered.values = tile.scores + queries * TILE_KEYS;
+    tile.gathered.stride = group->stride;
+    tile.gathered.largest = tile.gathered.values + queries * group->stride;
+    tile.gathered.total = tile.gathered.largest + queries;
+    return tile;
+}
+
+/* Exchange rows and columns of a tile's keys, in panels of keys. */
+static void turn_keys(const float *rows, int64_t stride, float *turned) {
+    for (int64_t panel = 0; panel < TILE_KEYS / PANEL_COLUMNS; panel++)
+        for (int64_t column = 0; column < stride; column++)
+            for (int64_t key = 0; key < PANEL_COLUMNS; key++)
+                *turned++ = rows[(panel * PANEL_COLUMNS + key) * stride + column];
+}
+
+/* Weigh the scores of a tile of keys, each query by what it sees of them. */
+static void weigh_tile(const struct group *group, const struct query_tile *tile, int64_t first_key,
+                       int64_t num_keys) {
+    const struct zse_attention *attention = group->attention;
+    for (int64_t token = 0; token < tile->num_tokens; token++) {
+        int64_t position = group->chunk->start_position + tile->first_token + token;
+        int64_t first = first_key_of(attention, position) - first_key;
+        int64_t end = position + 1 - first_key;
+        first = first < 0 ? 0 : first;
+        end = end < num_keys ? end : num_keys;
+        for (int64_t head = 0; head < group->repeats; head++) {
+            int64_t query = token * group->repeats + head;
+            float *scores = tile->scores + query * TILE_KEYS;
+            if (attention->softcap != 0.0f) cap_scores(scores, attention->softcap);
+            weigh_scores(&tile->gathered, query, scores, first, end);
+        }
+    }
+}
+
+static void attend_tile(const struct group *group, const struct query_tile *tile,
+                        int64_t first_key, int64_t num_keys) {
+    int64_t queries = tile->num_tokens * group->repeats, stride = group->stride;
+    read_positions(&group->keys, first_key, num_keys, tile->rows, stride);
+    turn_keys(tile->rows, stride, tile->turned);
+    for (int64_t column = 0; column < TILE_KEYS; column += PANEL_COLUMNS) {
+        /* A panel's columns begin at 0 there, and at `column` in the scores. */
+        struct product scores = {tile->queries, tile->turned + column * stride,
+                                 tile->scores + column, stride, PANEL_COLUMNS, TILE_KEYS,
+                                 group->attention->head_dim};
+        multiply_panel(&scores, 0, queries, 0);
+    }
+    weigh_tile(group, tile, first_key, num_keys);
+    read_positions(&group->values, first_key, num_keys, tile->rows, stride);
+    struct product values = {tile->scores, tile->rows, tile->gathered.values, TILE_KEYS, stride,
+                             stride,       num_keys};
+    for (int64_t column = 0; column < stride; column += PANEL_COLUMNS)
+        multiply_panel(&values, column, queries, 1);
+}
+
+static void run_tile_piece(const struct zse_operation *operation, const struct zse_step *step,
+                           const struct zse_rows *chunk, int64_t piece, float *scratch) {
+    const struct zse_attention *attention = operation->attention;
+    int64_t tokens = tokens_a_piece(attention), kv_head = piece % attention->num_kv_heads;
+    int64_t tiles = (chunk->num_rows + tokens - 1) / tokens;
+    /* The last tokens see most: what takes longest is begun first. */
+    int64_t first_token = (tiles - 1 - piece / attention->num_kv_heads) * tokens;
+    struct group group = group_of(operation, step, chunk, kv_head);
+    struct query_tile tile = lay_out_tile(&group, first_token, scratch);
+    gather_nothing(&tile.gathered, tile.num_tokens * group.repeats);
+    for (int64_t query = 0; query < tile.num_tokens * group.repeats; query++)
+        copy_query(&group, first_token + query / group.repeats, query % group.repeats,
+                   tile.queries + query * group.stride);
+    int64_t first_position = chunk->start_position + first_token;
+    int64_t end_key = first_position + tile.num_tokens;
+    for (int64_t key = first_key_of(attention, first_position); key < end_key; key += TILE_KEYS)
+        attend_tile(&group, &tile, key, end_key - key < TILE_KEYS ? end_key - key : TILE_KEYS);
+    for (int64_t query = 0; query < tile.num_tokens * group.repeats; query++) {
+        int64_t head = query % group.repeats;
+        finish_query(tile.gathered.values + query * group.stride, tile.gathered.largest[query],
+                     tile.gathered.total[query], sink_of(&group, head), attention->head_dim,
+                     group.mixed + (first_token + query / group.repeats) * group.mixed_stride +
+                         head * attention->head_dim);
+    }
+}
+
+/* --- pieces ----------------------------------------------------------------------------------- */
+
+static int64_t count_pieces(const struct zse_operation *operation, const struct zse_step *step,
+                            int num_threads) {
+    (void)num_threads;
+    int64_t count = 0;
+    for (int64_t chunk = 0; chunk < step->num_chunks; chunk++)
+        count += count_chunk_pieces(operation->attention, step->chunks + chunk);
+    return count;
+}
+
+static void run_piece(const struct zse_operation *operation, const struct zse_step *step,
+                      int64_t piece, struct zse_worker *worker) {
+    const struct zse_rows *chunk = step->chunks;
+    for (int64_t count; piece >= (count = count_chunk_pieces(operation->attention, chunk)); chunk++)
+        piece -= count;
+    if (chunk->num_rows > 1)
+        run_tile_piece(operation, step, chunk, piece, worker->scratch);
+    else
+        run_row_piece(operation, step, chunk, piece, worker->scratch);
+}
+
+const struct zse_kernel zse_attend = {count_pieces, run_piece};

@@ -1,0 +1,164 @@
+/* Cosines and sines of positions; norms and rotation of heads; keys and values into the cache. */
+#include "../native/row_norm.h"
+#include "../native/share.h"
+
+/* --- cosines and sines ------------------------------------------------------------------------ */
+
+/* pi / 2 in three parts; the first two end in zeros, so that a product with a quadrant is exact. */
+#define HALF_PI_HIGH 1.57079632673412561417e+00
+#define HALF_PI_MIDDLE 6.07710050630396597660e-11
+#define HALF_PI_LOW 2.02226624879595063154e-21
+#define TWO_OVER_PI 0.63661977236758134308
+
+/* Cosine and sine times `factor` of an angle that is a float32; exact to that type's last bit. */
+static inline void turn(float angle, float factor, float *cosine, float *sine) {
+    double x = (double)angle, to_whole = 0x1.8p52;
+    double shifted = x * TWO_OVER_PI + to_whole;
+    double quadrants = shifted - to_whole;
+    int64_t quadrant = (int64_t)quadrants;
+    x = ((x - quadrants * HALF_PI_HIGH) - quadrants * HALF_PI_MIDDLE) - quadrants * HALF_PI_LOW;
+    double square = x * x;
+    double sines = -2.50521083854417187751e-8 + square * 1.60590438368216145994e-10;
+    sines = -1.98412698412698412698e-4 + square * (2.75573192239858906526e-6 + square * sines);
+    sines = -1.66666666666666666667e-1 + square * (8.33333333333333333333e-3 + square * sines);
+    sines = x + x * square * sines;
+    double cosines = 2.08767569878680989792e-9 - square * 1.14707455977297247139e-11;
+    cosines = 2.48015873015873015873e-5 + square * (-2.75573192239858906526e-7 + square * cosines);
+    cosines = 4.16666666666666666667e-2 + square * (-1.38888888888888888889e-3 + square * cosines);
+    cosines = 1.0 + square * (-0.5 + square * cosines);
+    double along = quadrant & 1 ? sines : cosines, across = quadrant & 1 ? cosines : sines;
+    along = (quadrant + 1) & 2 ? -along : along;
+    across = quadrant & 2 ? -across : across;
+    *cosine = (float)along * factor;
+    *sine = (float)across * factor;
+}
+
+static int64_t count_pieces(const struct zse_operation *operation, const struct zse_step *step,
+                            int num_threads) {
+    (void)num_threads;
+    return count_row_pieces(rows_of_operation(operation, step));
+}
+
+static void run_rotary_piece(const struct zse_operation *operation, const struct zse_step *step,
+                             int64_t piece, struct zse_worker *worker) {
+    (void)worker;
+    const struct zse_rope *rope = operation->rope;
+    int32_t half = rope->rotary_dim / 2;
+    struct row_range rows = rows_of_piece(step->rows, piece);
+    for (int64_t row = rows.first; row < rows.end; row++) {
+        float *cosines = step->registers[operation->output] + row * rope->rotary_dim;
+        float position = (float)step->positions[row];
+        for (int32_t i = 0; i < half; i++)
+            turn(position * rope->frequencies[i], rope->factor, cosines + i, cosines + half + i);
+    }
+}
+
+const struct zse_kernel zse_rotary = {count_pieces, run_rotary_piece};
+
+/* --- rotation --------------------------------------------------------------------------------- */
+
+/* Column i of the first rotary_dim turns with column i + rotary_dim / 2. */
+static inline void rotate_head(float *head, const float *rotary, int32_t rotary_dim) {
+    int32_t half = rotary_dim / 2;
+    for (int32_t i = 0; i < half; i += VECTOR_LANES) {
+        int64_t left = half - i;
+        vfloat cosines = vload_some(rotary + i, left), sines = vload_some(rotary + half + i, left);
+        vfloat first = vload_some(head + i, left), second = vload_some(head + half + i, left);
+        vstore_some(head + i, first * cosines - second * sines, left);
+        vstore_some(head + half + i, second * cosines + first * sines, left);
+    }
+}
+
+/* --- the cache -------------------------------------------------------------------------------- */
+
+static inline uint16_t bfloat_of(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    if ((bits & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(bits >> 16) | 0x40; /* no number */
+    return (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);             /* ties to even */
+}
+
+static inline uint16_t half_of(float value) {
+    _Float16 half = (_Float16)value;
+    uint16_t bits;
+    memcpy(&bits, &half, sizeof bits);
+    return bits;
+}
+
+/* Write codes and return their scale: the largest value has code 127, halves go to even. */
+static inline float quantize_head(const float *head, int32_t head_dim, int8_t *codes) {
+    float largest = 0.0f;
+    for (int32_t i = 0; i < head_dim; i++) {
+        float size = __builtin_fabsf(head[i]);
+        largest = size > largest ? size : largest;
+    }
+    float scale = largest / 127.0f, inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
+    const float to_whole = 0x1.8p23f;
+    for (int32_t i = 0; i < head_dim; i++)
+        codes[i] = (int8_t)(int32_t)((head[i] * inverse + to_whole) - to_whole);
+    return scale;
+}
+
+/* Where a row of the step is kept: its block, and its place among the block's tokens. */
+struct place {
+    char *block;
+    int64_t offset;
+    int64_t num_slots; /* keys and values of a token */
+};
+
+static inline void store_head(const struct zse_cache *cache, const struct place *place,
+                              int64_t slot, const float *head, int32_t head_dim) {
+    int64_t index = place->offset * place->num_slots + slot, first = index * head_dim;
+    switch (cache->dtype) {
+        case ZSE_CACHE_FP32:
+            memcpy((float *)place->block + first, head, (size_t)head_dim * sizeof(float));
+            break;
+        case ZSE_CACHE_FP16:
+            for (int32_t i = 0; i < head_dim; i++)
+                ((uint16_t *)place->block)[first + i] = half_of(head[i]);
+            break;
+        case ZSE_CACHE_BF16:
+            for (int32_t i = 0; i < head_dim; i++)
+                ((uint16_t *)place->block)[first + i] = bfloat_of(head[i]);
+            break;
+        default: {
+            int64_t codes_bytes = cache->block_size * place->num_slots * head_dim;
+            float *scales = (float *)(place->block + codes_bytes);
+            scales[index] = quantize_head(head, head_dim, (int8_t *)place->block + first);
+        }
+    }
+}
+
+static void store_row(const struct zse_attention *attention, const struct zse_cache *cache,
+                      int64_t slot, const float *rotary, float *row) {
+    int32_t head_dim = attention->head_dim, num_heads = attention->num_heads;
+    int32_t num_kv_heads = attention->num_kv_heads;
+    struct place place = {cache->data + slot / cache->block_size * cache->block_bytes,
+                          slot % cache->block_size, 2 * num_kv_heads};
+    for (int32_t head = 0; head < num_heads + 2 * num_kv_heads; head++, row += head_dim) {
+        if (head < num_heads + num_kv_heads) {
+            const struct zse_norm *norm = head < num_heads ? attention->q_norm : attention->k_norm;
+            if (norm != NULL) normalize_row(row, head_dim, norm, 1.0f, row);
+            if (attention->rotary_dim) rotate_head(row, rotary, attention->rotary_dim);
+        }
+        if (head >= num_heads) store_head(cache, &place, head - num_heads, row, head_dim);
+    }
+}
+
+static void run_store_piece(const struct zse_operation *operation, const struct zse_step *step,
+                            int64_t piece, struct zse_worker *worker) {
+    (void)worker;
+    const struct zse_attention *attention = operation->attention;
+    int64_t width = (int64_t)(attention->num_heads + 2 * attention->num_kv_heads) *
+                    attention->head_dim;
+    struct row_range rows = rows_of_piece(step->rows, piece);
+    for (int64_t row = rows.first; row < rows.end; row++) {
+        const float *rotary = attention->rotary_dim ? step->registers[attention->rotary] +
+                                                          row * attention->rotary_dim
+                                                    : NULL;
+        store_row(attention, step->caches + operation->layer, step->slots[row], rotary,
+                  step->registers[ZSE_QKV] + row * width);
+    }
+}
+
+const struct zse_kernel zse_rope_store = {count_pieces, run_store_piece};
