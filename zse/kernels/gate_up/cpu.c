@@ -24,10 +24,10 @@ ALWAYS_INLINE vfloat activate(vfloat x, int32_t activation) {
         case ZSE_SILU:
             return x / (1.0f + vexp(-x));
         case ZSE_GELU:
-            return 0.5f * x * (1.0f + verf(x * 0.70710678118654752440f));
+            return 0.5f * x * verfc(x * -0.70710678118654752440f);
         case ZSE_GELU_TANH: {
             vfloat inner = 0.79788456080286535588f * (x + 0.044715f * (x * x * x));
-            return 0.5f * x * (1.0f + vtanh(inner));
+            return x / (1.0f + vexp(-2.0f * inner)); /* (1 + tanh(a)) / 2 = 1 / (1 + e^-2a) */
         }
         default: {
             vfloat positive = vselect(x > 0.0f, x, (vfloat){0});

@@ -51,24 +51,24 @@ ALWAYS_INLINE vfloat vtanh(vfloat x) {
     return vselect(size < 0.625f, near, (vfloat)((vint)far | sign));
 }
 
-ALWAYS_INLINE vfloat verf(vfloat x) {
-    vfloat size = vabsolute(x);
-    vint sign = (vint)x & (vint)vbroadcast(-0.0f);
-    vfloat square = x * x;
+/* 1 - erf(x), without the loss that the subtraction would have where erf is near 1. */
+ALWAYS_INLINE vfloat verfc(vfloat x) {
+    vfloat size = vabsolute(x), square = x * x;
     vfloat near = square * -5.96761703e-4f + 4.99119423e-3f;
     near = near * square - 2.67681349e-2f;
     near = near * square + 1.12819925e-1f;
     near = near * square - 3.76125336e-1f;
     near = near * square + 1.28379166e-1f;
-    near = near * x + x;
+    near = 1.0f - (near * x + x);
     vfloat t = vselect(size > 10.0f, vbroadcast(10.0f), size);
     vfloat far = t * -1.72853470e-5f + 3.83197126e-4f;
     far = far * (t * t) + (t * -3.88396438e-3f + 2.42546219e-2f);
     far = far * t - 1.06777877e-1f;
     far = far * t - 6.34846687e-1f;
     far = far * t - 1.28717512e-1f;
-    far = 1.0f - vexp(far * t - t);
-    return vselect(size > 0.927734375f, (vfloat)((vint)far | sign), near);
+    far = vexp(far * t - t); /* of |x| */
+    far = vselect(x < 0.0f, 2.0f - far, far);
+    return vselect(size > 0.927734375f, far, near);
 }
 
 typedef double vdouble __attribute__((vector_size(4 * VECTOR_LANES)));
