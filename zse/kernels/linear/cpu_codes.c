@@ -15,7 +15,8 @@ const int8_t zse_nf4_codes[16] = {-112, -78, -59, -44, -32, -21, -10, 0,
 /* Eight rows of weights from some group on, and what they are multiplied by. */
 struct block {
     const uint8_t *rows[SIMD_ROWS];
-    const uint16_t *scales;    /* fp16 of eight rows for each group, INT4: pairs; scratch */
+    const uint8_t *next;       /* the eight rows behind, which may lie outside the matrix */
+    const char *scales;        /* fp16 of eight rows for each group, INT4: pairs; scratch */
     const struct zse_quantized *input;
     int64_t first_input;       /* row of the activations */
     int64_t num_inputs;
@@ -30,6 +31,12 @@ SIMD_INLINE struct simd_codes load_codes(const uint8_t *bytes, int scheme, int g
     return scheme == ZSE_NF4 ? simd_look_up(codes, zse_nf4_codes, group) : codes;
 }
 
+/* Rows are shorter than what a processor finds out about them by itself: ask for the next ones. */
+SIMD_INLINE void prefetch(const uint8_t *bytes, int64_t count) {
+    for (int64_t i = 0; i < count; i += 64)
+        __builtin_prefetch(bytes + i, 0, 3);
+}
+
 /* Add a group's product to the totals of eight columns. */
 SIMD_INLINE void add_group(const struct block *block, int64_t group_index, int64_t input,
                            const simd_lanes *lanes, int scheme, simd_floats *total) {
@@ -39,11 +46,11 @@ SIMD_INLINE void add_group(const struct block *block, int64_t group_index, int64
     simd_floats scale = simd_all(quantized->scales[place]);
     if (scheme == ZSE_INT4) {
         simd_floats weight, zero;
-        simd_widen_pairs(block->scales + group_index * 2 * SIMD_ROWS, &weight, &zero);
+        simd_widen_pairs(block->scales + group_index * 4 * SIMD_ROWS, &weight, &zero);
         *total = simd_fused(sums, weight * scale, *total);
         *total = simd_fused(zero, simd_all(quantized->sums[place]), *total);
     } else if (scheme == ZSE_NF4) {
-        simd_floats weight = simd_widen_fp16(block->scales + group_index * SIMD_ROWS);
+        simd_floats weight = simd_widen_fp16(block->scales + group_index * 2 * SIMD_ROWS);
         *total = simd_fused(sums, weight * scale, *total);
     } else {
         *total = simd_fused(sums, scale, *total);
@@ -59,6 +66,7 @@ SIMD_INLINE void add_groups(const struct block *block, int scheme, int group, in
         int64_t index = block->first_group + i;
         simd_lanes lanes[PASS_ROWS][SIMD_ROWS];
         for (int row = 0; row < SIMD_ROWS; row++) {
+            prefetch(block->next + (i * SIMD_ROWS + row) * bytes, bytes);
             struct simd_codes codes = load_codes(block->rows[row] + i * bytes, scheme, group);
             for (int64_t input = 0; input < num_inputs; input++) {
                 const int8_t *activations = inputs + input * block->input->stride + index * group;
@@ -99,16 +107,15 @@ static void add_block(const struct block *block, int scheme, int group, simd_flo
         add_scheme(block, ZSE_INT8, group, totals);
 }
 
-/* Put the scales of eight rows side by side, group by group: `size` numbers of 16 bits each. */
-static void gather_scales(const struct zse_matrix *matrix, int64_t first, int size,
-                          uint16_t *scales) {
+/* Put the scales of eight rows side by side, group by group: `size` bytes each. */
+SIMD_INLINE void gather_scales(const struct zse_matrix *matrix, int64_t first, int64_t size,
+                               char *scales) {
     int64_t num_groups = matrix->columns / matrix->group;
     for (int64_t row = 0; row < SIMD_ROWS; row++) {
-        const uint16_t *own = (const uint16_t *)matrix->scales +
-                              zse_block_row(matrix, first, row) * num_groups * size;
+        int64_t place = zse_block_row(matrix, first, row) * num_groups;
+        const char *own = (const char *)matrix->scales + place * size;
         for (int64_t index = 0; index < num_groups; index++)
-            memcpy(scales + (index * SIMD_ROWS + row) * size, own + index * size,
-                   (size_t)size * sizeof *scales);
+            memcpy(scales + (index * SIMD_ROWS + row) * size, own + index * size, (size_t)size);
     }
 }
 
@@ -138,7 +145,7 @@ static simd_floats column_factors(const struct zse_matrix *matrix, int64_t first
 }
 
 static void multiply_block(const struct zse_operation *operation, const struct zse_step *step,
-                           int64_t first, uint16_t *scales) {
+                           int64_t first, char *scales) {
     const struct zse_matrix *matrix = operation->matrix;
     int64_t num_rows = zse_count_rows(operation, step);
     int group = operation->quantizes;
@@ -149,8 +156,11 @@ static void multiply_block(const struct zse_operation *operation, const struct z
     for (int64_t row = 0; row < SIMD_ROWS; row++)
         block.rows[row] =
             (const uint8_t *)matrix->data + zse_block_row(matrix, first, row) * bytes;
-    if (matrix->scheme != ZSE_INT8)
-        gather_scales(matrix, first, matrix->scheme == ZSE_INT4 ? 2 : 1, scales);
+    block.next = block.rows[0] + SIMD_ROWS * bytes;
+    if (matrix->scheme == ZSE_INT4)
+        gather_scales(matrix, first, 4, scales);
+    else if (matrix->scheme == ZSE_NF4)
+        gather_scales(matrix, first, 2, scales);
     simd_floats factors = column_factors(matrix, first);
     for (int64_t begin = 0; begin < num_rows; begin += PASS_ROWS) {
         simd_floats totals[PASS_ROWS] = {0};
