@@ -3,7 +3,7 @@
 #include "draw.h"
 
 /* Below this temperature the likeliest token is taken. */
-#define GREEDY_BELOW 1e-5f
+#define GREEDY_BELOW 1e-5
 
 /* A piece's memory, in a worker's scratch. */
 struct row_memory {

@@ -269,21 +269,20 @@ static struct candidates list_nucleus(double top_p, const struct heat *heat,
 
 int32_t zse_draw_token(const struct zse_sampling *sampling, const struct scanned_row *row,
                        const struct draw_memory *memory) {
-    struct heat heat = {row->largest, 1.0 / (double)sampling->temperature,
-                        (double)sampling->min_p};
+    struct heat heat = {row->largest, 1.0 / sampling->temperature, sampling->min_p};
     int cuts_count = sampling->top_k > 0 && sampling->top_k < row->count;
-    int cuts_mass = sampling->top_p < 1.0f;
+    int cuts_mass = sampling->top_p < 1.0;
     if (!cuts_count && !cuts_mass) return draw_in_order(&heat, row, sampling->draw, memory->masses);
     struct candidates from = cuts_count
                                  ? list_likeliest(sampling->top_k, &heat, row, memory)
-                                 : list_nucleus((double)sampling->top_p, &heat, row, memory);
+                                 : list_nucleus(sampling->top_p, &heat, row, memory);
     struct cut kept = everything;
     if (cuts_count) {
         struct target target = {COUNTS, (double)sampling->top_k, 0};
         kept = cut_at(&from, &heat, &kept, &target);
     }
     if (cuts_mass) {
-        struct target target = {MASSES, (double)sampling->top_p, 0};
+        struct target target = {MASSES, sampling->top_p, 0};
         kept = cut_at(&from, &heat, &kept, &target);
     }
     struct target target = {MASSES, sampling->draw, 1};

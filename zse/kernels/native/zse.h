@@ -157,14 +157,14 @@ struct zse_sampling {
     const float *entry_additions;
     const int32_t *banned_tokens;    /* never chosen */
     const uint32_t *mask;            /* a bit for each token that may come, or NULL */
+    double temperature;              /* below 1e-5: greedy, the lowest id on a tie */
+    double top_p;
+    double min_p;
+    double draw;                     /* in [0, 1) */
     int32_t num_entries;
     int32_t num_banned;
     int32_t top_k;                   /* 0 keeps all */
-    float temperature;               /* below 1e-5: greedy, the lowest id on a tie */
-    float top_p;
-    float min_p;
     int32_t known_token;             /* chosen whatever the logits are; -1: none */
-    double draw;                     /* in [0, 1) */
     int32_t num_logprobs;            /* alternatives to report, at most the vocabulary; -1: no
                                         log-probability at all */
     /* Answers. */
