@@ -15,21 +15,15 @@ work of a busy machine off its back.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import subprocess
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING
 
+from control_group import ControlGroup, busy_neighbours
 from machine import machine_facts
 
-from zse.errors import UsageError
 from zse.settings import subprocess_environment
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 SETTINGS: dict[str, dict[str, str]] = {
     "as zse chooses": {},
@@ -39,59 +33,6 @@ SETTINGS: dict[str, dict[str, str]] = {
     "short spinning": {"GOMP_SPINCOUNT": "500"},
     "long spinning": {"GOMP_SPINCOUNT": "20000"},
 }
-LEGACY_CPU = Path("/sys/fs/cgroup/cpu")
-UNIFIED = Path("/sys/fs/cgroup")
-PERIOD_MICROSECONDS = 100_000
-
-
-class ControlGroup:
-    """A control group of this benchmark's own, of either version; gone when closed."""
-
-    def __init__(self) -> None:
-        self._is_legacy = (LEGACY_CPU / "cpu.cfs_quota_us").exists() or LEGACY_CPU.is_dir()
-        self._folder = (LEGACY_CPU if self._is_legacy else UNIFIED) / f"zse-bench-{os.getpid()}"
-        try:
-            self._folder.mkdir()
-        except OSError as error:
-            raise UsageError(
-                f"no control group can be made: {error}", hint="Run as root."
-            ) from error
-
-    def set_quota(self, cores: float) -> None:
-        """Limit the group to so many cores' worth of time; 0 takes the limit away."""
-        quota = int(cores * PERIOD_MICROSECONDS)
-        if self._is_legacy:
-            (self._folder / "cpu.cfs_quota_us").write_text(str(quota or -1))
-        else:
-            (self._folder / "cpu.max").write_text(f"{quota or 'max'} {PERIOD_MICROSECONDS}")
-
-    def set_shares(self, shares: int) -> None:
-        """Weigh the group against others; 1024 is usual."""
-        if self._is_legacy:
-            (self._folder / "cpu.shares").write_text(str(shares))
-        else:
-            (self._folder / "cpu.weight").write_text(str(max(1, min(10000, shares // 10))))
-
-    def command(self, *words: str) -> list[str]:
-        """Return a command that runs ``words`` in this group."""
-        script = f'echo $$ > {self._folder}/cgroup.procs && exec "$@"'
-        return ["sh", "-c", script, "sh", *words]
-
-    def close(self) -> None:
-        self._folder.rmdir()
-
-
-@contextlib.contextmanager
-def busy_neighbours(group: ControlGroup, count: int) -> Iterator[None]:
-    """Keep ``count`` processes busy for as long as the context lasts."""
-    command = group.command(sys.executable, "-c", "while True: pass")
-    running = [subprocess.Popen(command) for _ in range(count)]
-    try:
-        yield
-    finally:
-        for process in running:
-            process.kill()
-            process.wait()
 
 
 def decode_rate(

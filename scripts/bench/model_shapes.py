@@ -19,6 +19,17 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "vocab_size": 151936,
         "tie_word_embeddings": True,
     },
+    "tinyllama-1.1b": {
+        **WELL_KNOWN["llama3-8b"],
+        "hidden_size": 2048,
+        "num_hidden_layers": 22,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 4,
+        "intermediate_size": 5632,
+        "vocab_size": 32000,
+        "max_position_embeddings": 2048,
+        "rope_theta": 10000.0,
+    },
     # Small enough for a test; every kind of tensor of the large ones.
     "tiny-gqa": {
         **WELL_KNOWN["qwen2.5-7b"],

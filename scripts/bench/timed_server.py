@@ -140,20 +140,27 @@ def spread(values: Sequence[float]) -> dict[str, float]:
     return {name: round(value, 1) for name, value in found.items()}
 
 
-def decode_speed(port: int, server: TimedServer, vocabulary: int) -> float:
-    """Return tokens per second: what 256 more tokens cost, the median of three differences."""
+def decode_speed(
+    port: int,
+    server: TimedServer,
+    vocabulary: int,
+    *,
+    tokens: int = DECODE_TOKENS,
+    num_pairs: int = 3,
+) -> float:
+    """Return tokens per second: what ``tokens`` more cost, the median of some differences."""
     rates = []
-    for index in range(1, 5):  # the first pair warms up what was not needed before
+    for index in range(1, num_pairs + 2):  # the first pair warms up what was not needed before
         short = prompt_ids(DECODE_PROMPT_TOKENS, vocabulary, 2 * index)
         long = prompt_ids(DECODE_PROMPT_TOKENS, vocabulary, 2 * index + 1)
-        first = _seconds_of(port, server, short, 1)
-        whole = _seconds_of(port, server, long, 1 + DECODE_TOKENS)
-        rates.append(DECODE_TOKENS / (whole - first))
+        first = complete(port, server, short, 1)
+        whole = complete(port, server, long, 1 + tokens)
+        rates.append(tokens / (whole - first))
     return statistics.median(rates[1:])
 
 
-def _seconds_of(port: int, server: TimedServer, prompt: list[int], tokens: int) -> float:
-    """Return the seconds of a whole completion."""
+def complete(port: int, server: TimedServer, prompt: list[int], tokens: int) -> float:
+    """Ask for so many tokens, not streamed; return the seconds that it took."""
     began = time.perf_counter()
     connection = http.client.HTTPConnection(HOST, port, timeout=START_LIMIT_SECONDS)
     try:

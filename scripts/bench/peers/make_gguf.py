@@ -2,7 +2,8 @@
 
     python scripts/bench/peers/make_gguf.py --like qwen2.5-7b --kind q4_k -o 7b.gguf
 
-``q4_k`` is llama.cpp's Q4_K_M mix (some matrices and the head in Q6_K), ``q4_0`` its fastest form.
+``q4_k`` is llama.cpp's Q4_K_M mix (some matrices and the head in Q6_K), ``q4_0`` its fastest form;
+``f16`` is what its own ``llama-quantize`` takes.
 Needs the ``gguf`` package. Greedy decoding of random weights costs what real ones cost.
 """
 
@@ -18,7 +19,9 @@ from gguf import GGML_QUANT_SIZES, GGUFWriter
 from gguf import GGMLQuantizationType as Quant
 
 DISTINCT_BLOCKS = 1 << 16
+DISTINCT_VALUES = 2097143  # the largest prime below 2**21: no two rows are alike
 SCALE = 0.004
+KINDS = {"q4_k": Quant.Q4_K, "q4_0": Quant.Q4_0, "f16": Quant.F16}
 ARCHITECTURES = {"qwen2": "qwen2", "llama": "llama"}
 
 
@@ -28,7 +31,7 @@ def make_gguf(path: Path, settings: dict, kind: str) -> None:
     Args:
         path: Where.
         settings: A config.json of the Qwen2 or Llama family.
-        kind: ``q4_k`` or ``q4_0``.
+        kind: One of ``KINDS``.
     """
     draft = path.with_name(path.name + ".partial")
     writer = GGUFWriter(draft, ARCHITECTURES[settings["model_type"]])
@@ -74,7 +77,7 @@ def _add_tensors(writer: GGUFWriter, settings: dict, kind: str) -> None:
     layers, vocabulary = settings["num_hidden_layers"], settings["vocab_size"]
     heads, kv_heads = settings["num_attention_heads"], settings["num_key_value_heads"]
     head = settings.get("head_dim") or hidden // heads
-    base = Quant.Q4_0 if kind == "q4_0" else Quant.Q4_K
+    base = KINDS[kind]
     blocks = _Blocks()
 
     def add(name: str, rows: int, columns: int, quant: Quant) -> None:
@@ -87,7 +90,8 @@ def _add_tensors(writer: GGUFWriter, settings: dict, kind: str) -> None:
 
     add("token_embd.weight", vocabulary, hidden, base)
     ones("output_norm.weight", hidden)
-    add("output.weight", vocabulary, hidden, Quant.Q6_K)
+    if not (kind == "f16" and settings["tie_word_embeddings"]):  # else as llama-quantize finds it
+        add("output.weight", vocabulary, hidden, Quant.F16 if kind == "f16" else Quant.Q6_K)
     for index in range(layers):
         at = f"blk.{index}."
         # The layers that the K_M mix gives six bits: the first and last eighth, every third.
@@ -115,9 +119,10 @@ class _Blocks:
         self._random = np.random.default_rng(0)
 
     def of(self, rows: int, columns: int, quant: Quant) -> np.ndarray:
-        """Return uint8 [rows, bytes of a row]; blocks repeat after 65,536."""
+        """Return uint8 [rows, bytes of a row]; they repeat after 65,536."""
         if quant is Quant.F16:
-            return self._random.normal(0, 0.02, (rows, columns)).astype(np.float16)
+            drawn = self._random.normal(0, 0.02, min(rows * columns, DISTINCT_VALUES))
+            return np.resize(drawn.astype(np.float16), (rows, columns))
         block, size_bytes = GGML_QUANT_SIZES[quant]
         count = rows * columns // block
         shape = (min(count, DISTINCT_BLOCKS), size_bytes)
@@ -139,7 +144,7 @@ def main() -> None:
 
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--like", choices=CONFIGS, required=True)
-    parser.add_argument("--kind", choices=("q4_k", "q4_0"), default="q4_k")
+    parser.add_argument("--kind", choices=KINDS, default="q4_k")
     parser.add_argument("-o", "--out", type=Path, required=True)
     options = parser.parse_args()
     began = time.monotonic()

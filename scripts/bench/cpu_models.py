@@ -1,0 +1,71 @@
+"""Files of the same shapes and random weights for both sides of a CPU's table, made once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from make_model import make_model
+from model_shapes import CONFIGS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from peers.llama_cpp import LlamaCpp
+
+    from zse.settings import Settings
+
+SHAPES = {"0.5B": "qwen2.5-0.5b", "1.1B": "tinyllama-1.1b"}
+GGUF_KINDS = ("q4_0", "q4_k_m", "q8_0")
+HERE = Path(__file__).resolve().parent
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelFiles:
+    """A folder of models; what is not there is made when it is asked for."""
+
+    folder: Path
+    llama: Callable[[], LlamaCpp]
+
+    def zse(self, size: str, quant: str) -> Path:
+        """Return a .zse file of a size, ``0.5B`` or ``1.1B``."""
+        path = self.folder / f"{SHAPES[size]}-{quant}.zse"
+        if not path.is_file():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            make_model(path, like=SHAPES[size], quant=quant)
+        return path
+
+    def gguf(self, size: str, kind: str) -> Path:
+        """Return a GGUF of the same shape, in the mix that llama.cpp's own quantizer chooses."""
+        path = self.folder / f"{SHAPES[size]}-{kind}.gguf"
+        if not path.is_file():
+            self._quantize_all(size)
+        return path
+
+    def _quantize_all(self, size: str) -> None:
+        """Make a file of 16 bits, every kind from it, and remove it."""
+        source = self.folder / f"{SHAPES[size]}-f16.gguf"
+        maker = (sys.executable, str(HERE / "peers" / "make_gguf.py"))
+        self.folder.mkdir(parents=True, exist_ok=True)
+        subprocess.run(
+            [*maker, "--like", SHAPES[size], "--kind", "f16", "-o", str(source)],
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
+        for kind in GGUF_KINDS:
+            self.llama().quantize(source, self.folder / f"{SHAPES[size]}-{kind}.gguf", kind)
+        source.unlink()
+
+
+def tiny_model(settings: Settings) -> Path:
+    """Return the built-in model as images carry it."""
+    from zse.quantize.locate import locate_model
+
+    return locate_model("tiny", settings, quant="int8")
+
+
+def vocabulary_of(size: str) -> int:
+    return int(CONFIGS[SHAPES[size]]["vocab_size"])
