@@ -5,6 +5,9 @@
 #include "../native/simd.h"
 #include "../native/zse.h"
 
+/* Columns of a product that a tile has: what many rows of activations are multiplied with. */
+#define ZSE_TILE_ROWS 64
+
 /* Steps of int8 in NF4's 1.0, and its values in them; `nf4.py` says why these. */
 #define ZSE_NF4_STEPS 112.03021780975463f
 extern const int8_t zse_nf4_codes[16];
@@ -14,6 +17,8 @@ void zse_dequantize(const struct zse_matrix *, int64_t row, int64_t first, int64
                     float *output);
 /* The product's columns first .. first + count, for all rows of a step. */
 void zse_multiply_codes(const struct zse_operation *, const struct zse_step *, int64_t first,
+                        int64_t count, struct zse_worker *);
+void zse_multiply_tiles(const struct zse_operation *, const struct zse_step *, int64_t first,
                         int64_t count, struct zse_worker *);
 void zse_multiply_floats(const struct zse_operation *, const struct zse_step *, int64_t first,
                          int64_t count, struct zse_worker *);
@@ -32,12 +37,28 @@ SIMD_INLINE int64_t zse_block_row(const struct zse_matrix *matrix, int64_t first
     return zse_smaller(first + index, matrix->rows - 1);
 }
 
+SIMD_INLINE struct simd_codes zse_load_codes(const uint8_t *bytes, int scheme, int group) {
+    if (scheme == ZSE_INT8)
+        return simd_load_int8(bytes, group);
+    struct simd_codes codes = simd_unpack_int4(bytes, group);
+    return scheme == ZSE_NF4 ? simd_look_up(codes, zse_nf4_codes, group) : codes;
+}
+
 SIMD_INLINE simd_floats zse_load_some(const float *numbers, int64_t count) {
     float padded[SIMD_ROWS] = {0};
     if (count >= SIMD_ROWS)
         return simd_load(numbers);
     memcpy(padded, numbers, (size_t)count * sizeof *numbers);
     return simd_load(padded);
+}
+
+/* What totals of eight columns are multiplied by in the end. */
+SIMD_INLINE simd_floats zse_column_factors(const struct zse_matrix *matrix, int64_t first) {
+    if (matrix->scheme == ZSE_INT4)
+        return simd_all(1.0f);
+    if (matrix->scheme == ZSE_NF4)
+        return simd_all(1.0f / ZSE_NF4_STEPS);
+    return zse_load_some((const float *)matrix->scales + first, matrix->rows - first);
 }
 
 /* What becomes of the sums of a row's columns `first` and following; none beyond the matrix. */

@@ -24,13 +24,6 @@ struct block {
     int64_t num_groups;
 };
 
-SIMD_INLINE struct simd_codes load_codes(const uint8_t *bytes, int scheme, int group) {
-    if (scheme == ZSE_INT8)
-        return simd_load_int8(bytes, group);
-    struct simd_codes codes = simd_unpack_int4(bytes, group);
-    return scheme == ZSE_NF4 ? simd_look_up(codes, zse_nf4_codes, group) : codes;
-}
-
 /* Rows are shorter than what a processor finds out about them by itself: ask for the next ones. */
 SIMD_INLINE void prefetch(const uint8_t *bytes, int64_t count) {
     for (int64_t i = 0; i < count; i += 64)
@@ -67,7 +60,7 @@ SIMD_INLINE void add_groups(const struct block *block, int scheme, int group, in
         simd_lanes lanes[PASS_ROWS][SIMD_ROWS];
         for (int row = 0; row < SIMD_ROWS; row++) {
             prefetch(block->next + (i * SIMD_ROWS + row) * bytes, bytes);
-            struct simd_codes codes = load_codes(block->rows[row] + i * bytes, scheme, group);
+            struct simd_codes codes = zse_load_codes(block->rows[row] + i * bytes, scheme, group);
             for (int64_t input = 0; input < num_inputs; input++) {
                 const int8_t *activations = inputs + input * block->input->stride + index * group;
                 lanes[input][row] = scheme == ZSE_INT4
@@ -135,15 +128,6 @@ static void add_tail(const struct zse_matrix *matrix, struct block block, int64_
     add_block(&block, matrix->scheme, group, totals);
 }
 
-/* What the totals of eight columns are multiplied by in the end. */
-static simd_floats column_factors(const struct zse_matrix *matrix, int64_t first) {
-    if (matrix->scheme == ZSE_INT4)
-        return simd_all(1.0f);
-    if (matrix->scheme == ZSE_NF4)
-        return simd_all(1.0f / ZSE_NF4_STEPS);
-    return zse_load_some((const float *)matrix->scales + first, matrix->rows - first);
-}
-
 static void multiply_block(const struct zse_operation *operation, const struct zse_step *step,
                            int64_t first, char *scales) {
     const struct zse_matrix *matrix = operation->matrix;
@@ -161,7 +145,7 @@ static void multiply_block(const struct zse_operation *operation, const struct z
         gather_scales(matrix, first, 4, scales);
     else if (matrix->scheme == ZSE_NF4)
         gather_scales(matrix, first, 2, scales);
-    simd_floats factors = column_factors(matrix, first);
+    simd_floats factors = zse_column_factors(matrix, first);
     for (int64_t begin = 0; begin < num_rows; begin += PASS_ROWS) {
         simd_floats totals[PASS_ROWS] = {0};
         block.first_input = begin;

@@ -103,3 +103,123 @@ SIMD_INLINE simd_floats simd_sum_lanes(const simd_floats *rows) {
     return (simd_floats)_mm256_add_ps(_mm256_permute2f128_ps(first, last, 0x20),
                                       _mm256_permute2f128_ps(first, last, 0x31));
 }
+
+/* Tiles: weights of sixteen rows turned so that a vector has the same columns of eight rows, which
+ * are multiplied with the columns of four rows of activations at a time. */
+#define SIMD_TILE_INPUTS 4
+#define SIMD_TILE_VECTORS 2
+#define SIMD_TILE_WIDTH 8
+typedef simd_floats simd_wide;
+/* What activations of signed codes are prepared as: 16 bits, as two products fill 16 bits. */
+typedef int16_t simd_prepared;
+
+SIMD_INLINE simd_wide simd_wide_fused(simd_wide left, simd_wide right, simd_wide added) {
+    return simd_fused(left, right, added);
+}
+
+SIMD_INLINE void simd_prepare(const int8_t *codes, int64_t count, simd_prepared *output) {
+    for (int64_t i = 0; i < count; i += 16) {
+        __m128i narrow = _mm_loadu_si128((const __m128i *)(codes + i));
+        _mm256_store_si256((__m256i *)(output + i), _mm256_cvtepi8_epi16(narrow));
+    }
+}
+
+/* Eight rows of eight 32-bit words: word i of all rows goes to tile[i * SIMD_TILE_VECTORS]. */
+SIMD_INLINE void simd_turn(const __m256i *rows, __m256i *tile) {
+    __m256i pairs[8], fours[8];
+    for (int i = 0; i < 8; i += 2) {
+        pairs[i] = _mm256_unpacklo_epi32(rows[i], rows[i + 1]);
+        pairs[i + 1] = _mm256_unpackhi_epi32(rows[i], rows[i + 1]);
+    }
+    for (int i = 0; i < 8; i += 4) {
+        for (int half = 0; half < 2; half++) {
+            fours[i + 2 * half] = _mm256_unpacklo_epi64(pairs[i + half], pairs[i + half + 2]);
+            fours[i + 2 * half + 1] = _mm256_unpackhi_epi64(pairs[i + half], pairs[i + half + 2]);
+        }
+    }
+    for (int i = 0; i < 4; i++) {
+        __m256i low = _mm256_permute2x128_si256(fours[i], fours[i + 4], 0x20);
+        __m256i high = _mm256_permute2x128_si256(fours[i], fours[i + 4], 0x31);
+        _mm256_store_si256(tile + i * SIMD_TILE_VECTORS, low);
+        _mm256_store_si256(tile + (i + 4) * SIMD_TILE_VECTORS, high);
+    }
+}
+
+/* Put a group of eight rows into a tile as its vector number `vector`. */
+SIMD_INLINE void simd_pack_small(const struct simd_codes *codes, int vector, int group,
+                                 void *tile) {
+    for (int part = 0; part < group / 32; part++) {
+        __m256i rows[8];
+        for (int row = 0; row < 8; row++)
+            rows[row] = codes[row].part[part];
+        simd_turn(rows, (__m256i *)tile + part * 8 * SIMD_TILE_VECTORS + vector);
+    }
+}
+
+SIMD_INLINE void simd_pack_signed(const struct simd_codes *codes, int vector, int group,
+                                  void *tile) {
+    for (int part = 0; part < group / 16; part++) {
+        __m256i rows[8];
+        for (int row = 0; row < 8; row++) {
+            __m256i both = codes[row].part[part / 2];
+            __m128i half = part % 2 ? _mm256_extracti128_si256(both, 1)
+                                    : _mm256_castsi256_si128(both);
+            rows[row] = _mm256_cvtepi8_epi16(half);
+        }
+        simd_turn(rows, (__m256i *)tile + part * 8 * SIMD_TILE_VECTORS + vector);
+    }
+}
+
+SIMD_INLINE __m256i simd_word(const void *bytes) {
+    int32_t word;
+    memcpy(&word, bytes, sizeof word);
+    return _mm256_set1_epi32(word);
+}
+
+/* The sums of a group, of codes 0 to 15: products of 32 columns are added in 16 bits. */
+SIMD_INLINE void simd_tile_small(const void *tile, const int8_t *const *inputs, int group,
+                                 simd_wide sums[][SIMD_TILE_VECTORS]) {
+    const __m256i *weights = tile;
+    __m256i wide[SIMD_TILE_INPUTS][SIMD_TILE_VECTORS] = {0};
+    for (int begin = 0; begin < group / 4; begin += 8) {
+        __m256i pairs[SIMD_TILE_INPUTS][SIMD_TILE_VECTORS] = {0};
+#pragma GCC unroll 8
+        for (int word = begin; word < begin + 8; word++) {
+            __m256i first = _mm256_load_si256(weights + 2 * word);
+            __m256i second = _mm256_load_si256(weights + 2 * word + 1);
+#pragma GCC unroll 4
+            for (int i = 0; i < SIMD_TILE_INPUTS; i++) {
+                __m256i columns = simd_word(inputs[i] + 4 * word);
+                pairs[i][0] = _mm256_add_epi16(pairs[i][0], _mm256_maddubs_epi16(first, columns));
+                pairs[i][1] = _mm256_add_epi16(pairs[i][1], _mm256_maddubs_epi16(second, columns));
+            }
+        }
+        for (int i = 0; i < SIMD_TILE_INPUTS; i++)
+            for (int vector = 0; vector < SIMD_TILE_VECTORS; vector++) {
+                __m256i added = _mm256_madd_epi16(pairs[i][vector], _mm256_set1_epi16(1));
+                wide[i][vector] = _mm256_add_epi32(wide[i][vector], added);
+            }
+    }
+    for (int i = 0; i < SIMD_TILE_INPUTS; i++)
+        for (int vector = 0; vector < SIMD_TILE_VECTORS; vector++)
+            sums[i][vector] = (simd_wide)_mm256_cvtepi32_ps(wide[i][vector]);
+}
+
+SIMD_INLINE void simd_tile_signed(const void *tile, const simd_prepared *const *inputs, int group,
+                                  simd_wide sums[][SIMD_TILE_VECTORS]) {
+    const __m256i *weights = tile;
+    __m256i wide[SIMD_TILE_INPUTS][SIMD_TILE_VECTORS] = {0};
+    for (int word = 0; word < group / 2; word++) {
+        __m256i first = _mm256_load_si256(weights + 2 * word);
+        __m256i second = _mm256_load_si256(weights + 2 * word + 1);
+#pragma GCC unroll 4
+        for (int i = 0; i < SIMD_TILE_INPUTS; i++) {
+            __m256i columns = simd_word(inputs[i] + 2 * word);
+            wide[i][0] = _mm256_add_epi32(wide[i][0], _mm256_madd_epi16(first, columns));
+            wide[i][1] = _mm256_add_epi32(wide[i][1], _mm256_madd_epi16(second, columns));
+        }
+    }
+    for (int i = 0; i < SIMD_TILE_INPUTS; i++)
+        for (int vector = 0; vector < SIMD_TILE_VECTORS; vector++)
+            sums[i][vector] = (simd_wide)_mm256_cvtepi32_ps(wide[i][vector]);
+}
