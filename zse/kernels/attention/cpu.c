@@ -56,12 +56,54 @@ static void copy_query(const struct group *group, int64_t row, int64_t head, flo
     }
 }
 
+/* --- one tile of keys ------------------------------------------------------------------------- */
+
+/* scores[query][key] = query . key. `turned` has room for a tile's keys, columns and rows exchanged. */
+static void score_all(const struct group *group, const float *queries, int64_t num_queries,
+                      int64_t first_key, int64_t num_keys, float *turned, float *scores) {
+    const char *rows[TILE_KEYS];
+    float scales[TILE_KEYS];
+    struct paged_rows keys = find_rows(&group->keys, first_key, num_keys, rows, scales);
+    int64_t panels = (num_keys + PANEL_COLUMNS - 1) / PANEL_COLUMNS;
+    int64_t panel_size = group->stride * PANEL_COLUMNS;
+    for (int64_t key = 0; key < num_keys; key += VECTOR_LANES)
+        turn_rows(&keys, key, num_keys - key,
+                  turned + key / PANEL_COLUMNS * panel_size + key % PANEL_COLUMNS, PANEL_COLUMNS);
+    struct product product = {queries,       turned,     scores,    group->stride,
+                              PANEL_COLUMNS, panel_size, TILE_KEYS, group->attention->head_dim,
+                              0};
+    multiply(&product, num_queries, panels);
+}
+
+/* scores[key] = query . key of a single query, for which nothing is worth turning. */
+static void score_one(const struct group *group, const float *query, int64_t first_key,
+                      int64_t num_keys, float *scores) {
+    const char *rows[TILE_KEYS];
+    float scales[TILE_KEYS];
+    struct paged_rows keys = find_rows(&group->keys, first_key, num_keys, rows, scales);
+    multiply_rows(&keys, num_keys, query, group->stride, scores);
+}
+
+/* Add values, weighed by what the scores have become. `copied` has room for a tile's values. */
+static void add_values(const struct group *group, int64_t num_queries, int64_t first_key,
+                       int64_t num_keys, float *copied, const float *weights,
+                       const struct gathered *gathered) {
+    const char *rows[TILE_KEYS];
+    float scales[TILE_KEYS];
+    struct paged_rows values = find_rows(&group->values, first_key, num_keys, rows, scales);
+    copy_rows(&values, num_keys, copied, group->stride);
+    struct product product = {weights,       copied,        gathered->values, TILE_KEYS,
+                              group->stride, PANEL_COLUMNS, group->stride,    num_keys,
+                              1};
+    multiply(&product, num_queries, group->stride / PANEL_COLUMNS);
+}
+
 /* --- one row ---------------------------------------------------------------------------------- */
 
 /* A piece's memory, in a worker's scratch; all of it is whole vectors. */
 struct row_memory {
     float *queries; /* [repeats, stride] */
-    float *rows;    /* [TILE_KEYS, stride]: keys, then values */
+    float *rows;    /* [TILE_KEYS, stride]: keys, turned in panels, then values */
     float *scores;  /* [repeats, TILE_KEYS] */
     struct gathered gathered;
 };
@@ -78,18 +120,6 @@ static struct row_memory lay_out_row(const struct group *group, float *scratch) 
     return memory;
 }
 
-/* scores[key] = query . key for a tile's keys. */
-static void score_keys(const float *query, const float *keys, int64_t stride, float *scores) {
-    for (int64_t key = 0; key < TILE_KEYS; key++, keys += stride) {
-        vfloat first = {0}, second = {0};
-        for (int64_t column = 0; column < stride; column += PANEL_COLUMNS) {
-            first += vload(query + column) * vload(keys + column);
-            second += vload(query + column + VECTOR_LANES) * vload(keys + column + VECTOR_LANES);
-        }
-        scores[key] = vsum(first + second);
-    }
-}
-
 /* Attend to keys first .. end of one row. */
 static void attend_row_part(const struct group *group, const struct row_memory *memory,
                             int64_t first, int64_t end) {
@@ -98,19 +128,18 @@ static void attend_row_part(const struct group *group, const struct row_memory *
         copy_query(group, 0, head, memory->queries + head * group->stride);
     for (int64_t tile = first; tile < end; tile += TILE_KEYS) {
         int64_t keys = end - tile < TILE_KEYS ? end - tile : TILE_KEYS;
-        read_positions(&group->keys, tile, keys, memory->rows, group->stride);
+        if (group->repeats == 1)
+            score_one(group, memory->queries, tile, keys, memory->scores);
+        else
+            score_all(group, memory->queries, group->repeats, tile, keys, memory->rows,
+                      memory->scores);
         for (int64_t head = 0; head < group->repeats; head++) {
             float *scores = memory->scores + head * TILE_KEYS;
-            score_keys(memory->queries + head * group->stride, memory->rows, group->stride, scores);
             if (group->attention->softcap != 0.0f) cap_scores(scores, group->attention->softcap);
             weigh_scores(&memory->gathered, head, scores, 0, keys);
         }
-        read_positions(&group->values, tile, keys, memory->rows, group->stride);
-        struct product product = {memory->scores, memory->rows,  memory->gathered.values,
-                                  TILE_KEYS,      group->stride, group->stride,
-                                  keys};
-        for (int64_t column = 0; column < group->stride; column += PANEL_COLUMNS)
-            multiply_panel(&product, column, group->repeats, 1);
+        add_values(group, group->repeats, tile, keys, memory->rows, memory->scores,
+                   &memory->gathered);
     }
 }
 
@@ -204,8 +233,7 @@ struct query_tile {
     int64_t first_token;
     int64_t num_tokens;
     float *queries; /* [queries, stride] */
-    float *rows;    /* [TILE_KEYS, stride]: keys, then values */
-    float *turned;  /* keys with columns and rows exchanged: [panels, stride, PANEL_COLUMNS] */
+    float *rows;    /* [TILE_KEYS, stride]: keys, turned in panels, then values */
     float *scores;  /* [queries, TILE_KEYS] */
     struct gathered gathered;
 };
@@ -218,21 +246,12 @@ static struct query_tile lay_out_tile(const struct group *group, int64_t first_t
                               .num_tokens = left < tokens ? left : tokens};
     tile.queries = scratch;
     tile.rows = tile.queries + queries * group->stride;
-    tile.turned = tile.rows + TILE_KEYS * group->stride;
-    tile.scores = tile.turned + TILE_KEYS * group->stride;
+    tile.scores = tile.rows + TILE_KEYS * group->stride;
     tile.gathered.values = tile.scores + queries * TILE_KEYS;
     tile.gathered.stride = group->stride;
     tile.gathered.largest = tile.gathered.values + queries * group->stride;
     tile.gathered.total = tile.gathered.largest + queries;
     return tile;
-}
-
-/* Exchange rows and columns of a tile's keys, in panels of keys. */
-static void turn_keys(const float *rows, int64_t stride, float *turned) {
-    for (int64_t panel = 0; panel < TILE_KEYS / PANEL_COLUMNS; panel++)
-        for (int64_t column = 0; column < stride; column++)
-            for (int64_t key = 0; key < PANEL_COLUMNS; key++)
-                *turned++ = rows[(panel * PANEL_COLUMNS + key) * stride + column];
 }
 
 /* Weigh the scores of a tile of keys, each query by what it sees of them. */
@@ -256,22 +275,10 @@ static void weigh_tile(const struct group *group, const struct query_tile *tile,
 
 static void attend_tile(const struct group *group, const struct query_tile *tile,
                         int64_t first_key, int64_t num_keys) {
-    int64_t queries = tile->num_tokens * group->repeats, stride = group->stride;
-    read_positions(&group->keys, first_key, num_keys, tile->rows, stride);
-    turn_keys(tile->rows, stride, tile->turned);
-    for (int64_t column = 0; column < TILE_KEYS; column += PANEL_COLUMNS) {
-        /* A panel's columns begin at 0 there, and at `column` in the scores. */
-        struct product scores = {tile->queries, tile->turned + column * stride,
-                                 tile->scores + column, stride, PANEL_COLUMNS, TILE_KEYS,
-                                 group->attention->head_dim};
-        multiply_panel(&scores, 0, queries, 0);
-    }
+    int64_t queries = tile->num_tokens * group->repeats;
+    score_all(group, tile->queries, queries, first_key, num_keys, tile->rows, tile->scores);
     weigh_tile(group, tile, first_key, num_keys);
-    read_positions(&group->values, first_key, num_keys, tile->rows, stride);
-    struct product values = {tile->scores, tile->rows, tile->gathered.values, TILE_KEYS, stride,
-                             stride,       num_keys};
-    for (int64_t column = 0; column < stride; column += PANEL_COLUMNS)
-        multiply_panel(&values, column, queries, 1);
+    add_values(group, queries, first_key, num_keys, tile->rows, tile->scores, &tile->gathered);
 }
 
 static void run_tile_piece(const struct zse_operation *operation, const struct zse_step *step,

@@ -37,23 +37,24 @@ static inline void cap_scores(float *scores, float softcap) {
  * gathered relative to the largest score up to here. */
 static inline void weigh_scores(const struct gathered *gathered, int64_t query, float *scores,
                                 int64_t first, int64_t end) {
-    if (first >= end) {
-        memset(scores, 0, TILE_KEYS * sizeof(float));
-        return;
-    }
-    for (int64_t key = 0; key < first; key++) scores[key] = NO_SCORE;
-    for (int64_t key = end; key < TILE_KEYS; key++) scores[key] = NO_SCORE;
-    vfloat highest = vload(scores);
-    for (int key = VECTOR_LANES; key < TILE_KEYS; key += VECTOR_LANES)
+    memset(scores, 0, (size_t)(first < end ? first : TILE_KEYS) * sizeof(float));
+    if (first >= end) return;
+    int64_t begin = first / VECTOR_LANES * VECTOR_LANES;
+    int64_t stop = (end + VECTOR_LANES - 1) / VECTOR_LANES * VECTOR_LANES;
+    for (int64_t key = begin; key < first; key++) scores[key] = NO_SCORE;
+    for (int64_t key = end; key < stop; key++) scores[key] = NO_SCORE;
+    vfloat highest = vload(scores + begin);
+    for (int64_t key = begin + VECTOR_LANES; key < stop; key += VECTOR_LANES)
         highest = vlargest(highest, vload(scores + key));
     float before = gathered->largest[query], largest = vmaximum(highest);
     largest = largest > before ? largest : before;
     vfloat sum = {0};
-    for (int key = 0; key < TILE_KEYS; key += VECTOR_LANES) {
+    for (int64_t key = begin; key < stop; key += VECTOR_LANES) {
         vfloat weights = vexp(vload(scores + key) - largest);
         sum += weights;
         vstore(scores + key, weights);
     }
+    memset(scores + stop, 0, (size_t)(TILE_KEYS - stop) * sizeof(float));
     float kept = 1.0f;
     if (largest > before) {
         kept = vexp(vbroadcast(before - largest))[0];

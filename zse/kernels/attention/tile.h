@@ -16,21 +16,23 @@ struct product {
     float *sums;
     int64_t left_stride;
     int64_t right_stride;
+    int64_t right_panel; /* from one panel of columns to the next */
     int64_t sums_stride;
     int64_t depth;
+    int adds;            /* to what the sums are */
 };
 
 /* `rows` rows of `vectors` vectors at once, all in registers; both are constants where it is called. */
-ALWAYS_INLINE void multiply_block(const struct product *product, int64_t row, int64_t column,
-                                  int rows, int vectors, int adds) {
+ALWAYS_INLINE void multiply_block(const struct product *product, int64_t row, int64_t panel,
+                                  int rows, int vectors) {
     const float *left = product->left + row * product->left_stride;
-    const float *right = product->right + column;
-    float *output = product->sums + row * product->sums_stride + column;
+    const float *right = product->right + panel * product->right_panel;
+    float *output = product->sums + row * product->sums_stride + panel * PANEL_COLUMNS;
     vfloat sums[6][8];
     for (int i = 0; i < rows; i++)
         for (int j = 0; j < vectors; j++)
-            sums[i][j] = adds ? vload(output + i * product->sums_stride + j * VECTOR_LANES)
-                              : (vfloat){0};
+            sums[i][j] = product->adds ? vload(output + i * product->sums_stride + j * VECTOR_LANES)
+                                       : (vfloat){0};
     for (int64_t k = 0; k < product->depth; k++, right += product->right_stride) {
         vfloat columns[8];
         for (int j = 0; j < vectors; j++) columns[j] = vload(right + j * VECTOR_LANES);
@@ -44,26 +46,45 @@ ALWAYS_INLINE void multiply_block(const struct product *product, int64_t row, in
             vstore(output + i * product->sums_stride + j * VECTOR_LANES, sums[i][j]);
 }
 
-/* sums (+)= left @ right over one panel of columns. */
-ALWAYS_INLINE void multiply_panel(const struct product *product, int64_t column, int64_t rows,
-                                  int adds) {
-    int64_t row = 0;
-    for (; row + 6 <= rows; row += 6) multiply_block(product, row, column, 6, 2, adds);
-    switch (rows - row) {
-        case 5:
-            multiply_block(product, row, column, 5, 2, adds);
-            break;
-        case 4:
-            multiply_block(product, row, column, 4, 2, adds);
-            break;
-        case 3:
-            multiply_block(product, row, column, 3, 2, adds);
-            break;
-        case 2:
-            multiply_block(product, row, column, 2, 2, adds);
-            break;
-        case 1:
-            multiply_block(product, row, column, 1, 2, adds);
+/* One or two rows: wide blocks, so that there are sums enough to keep the units busy. Columns of
+ * neighbouring panels must follow each other. */
+static inline int64_t multiply_wide(const struct product *product, int64_t rows, int64_t panels) {
+    int64_t panel = 0;
+    if (rows == 1)
+        for (; panel + 4 <= panels; panel += 4) multiply_block(product, 0, panel, 1, 8);
+    for (; panel + 2 <= panels; panel += 2) {
+        if (rows == 1)
+            multiply_block(product, 0, panel, 1, 4);
+        else
+            multiply_block(product, 0, panel, 2, 4);
+    }
+    return panel;
+}
+
+/* sums (+)= left @ right over so many panels of columns. */
+static inline void multiply(const struct product *product, int64_t rows, int64_t panels) {
+    int64_t panel = 0;
+    if (rows <= 2 && product->right_panel == PANEL_COLUMNS)
+        panel = multiply_wide(product, rows, panels);
+    for (; panel < panels; panel++) {
+        int64_t row = 0;
+        /* Seven and eight are better as four and the rest than as six and the rest. */
+        for (; rows - row >= 6 && rows - row != 7 && rows - row != 8; row += 6)
+            multiply_block(product, row, panel, 6, 2);
+        if (rows - row >= 4) multiply_block(product, row, panel, 4, 2), row += 4;
+        switch (rows - row) {
+            case 4:
+                multiply_block(product, row, panel, 4, 2);
+                break;
+            case 3:
+                multiply_block(product, row, panel, 3, 2);
+                break;
+            case 2:
+                multiply_block(product, row, panel, 2, 2);
+                break;
+            case 1:
+                multiply_block(product, row, panel, 1, 2);
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-/* Keys and values of a sequence, read from the blocks of its table as float32 rows. */
+/* Keys and values of a sequence, where the blocks of its table have them. */
 #ifndef ZSE_PAGED_H
 #define ZSE_PAGED_H
 
@@ -14,70 +14,129 @@ struct paged_head {
     int32_t head_dim;
 };
 
-ALWAYS_INLINE vfloat load_cached(const char *row, int64_t column, int32_t dtype) {
+/* Where the rows of consecutive positions lie, and what their codes are multiplied by. */
+struct paged_rows {
+    const char *const *rows;
+    const float *scales; /* of INT8 alone */
+    int32_t head_dim;
+    int32_t dtype;
+};
+
+ALWAYS_INLINE int64_t number_bytes(int32_t dtype) {
+    return dtype == ZSE_CACHE_FP32 ? 4 : dtype == ZSE_CACHE_INT8 ? 1 : 2;
+}
+
+/* Find the rows of positions first .. first + count. */
+static inline struct paged_rows find_rows(const struct paged_head *head, int64_t first,
+                                          int64_t count, const char **rows, float *scales) {
+    const struct zse_cache *cache = head->cache;
+    int64_t block_size = cache->block_size, num_slots = head->num_slots;
+    int64_t row_bytes = head->head_dim * number_bytes(cache->dtype);
+    int64_t place = first / block_size, offset = first % block_size;
+    const char *block = cache->data + head->blocks[place] * cache->block_bytes;
+    for (int64_t i = 0; i < count; i++, offset++) {
+        if (offset == block_size) {
+            offset = 0;
+            block = cache->data + head->blocks[++place] * cache->block_bytes;
+        }
+        int64_t index = offset * num_slots + head->slot;
+        rows[i] = block + index * row_bytes;
+        if (cache->dtype == ZSE_CACHE_INT8)
+            scales[i] = ((const float *)(block + block_size * num_slots * row_bytes))[index];
+    }
+    return (struct paged_rows){rows, scales, head->head_dim, cache->dtype};
+}
+
+ALWAYS_INLINE vfloat widen(const char *numbers, int32_t dtype) {
     switch (dtype) {
         case ZSE_CACHE_FP32:
-            return vload((const float *)row + column);
+            return vload((const float *)numbers);
         case ZSE_CACHE_FP16:
-            return vload_half((const uint16_t *)row + column);
+            return vload_half((const uint16_t *)numbers);
         case ZSE_CACHE_BF16:
-            return vload_bfloat((const uint16_t *)row + column);
+            return vload_bfloat((const uint16_t *)numbers);
         default:
-            return vload_int8((const int8_t *)row + column);
+            return vload_int8((const int8_t *)numbers);
     }
 }
 
-/* Copy `count` tokens of one block, rows `stride` apart; columns beyond head_dim become zero. */
-ALWAYS_INLINE void read_run(const struct paged_head *head, const char *block, int64_t offset,
-                            int64_t count, int32_t dtype, float *output, int64_t stride) {
-    static const int64_t number_bytes[] = {4, 2, 2, 1};
-    int64_t row_bytes = head->head_dim * number_bytes[dtype];
-    int64_t whole = head->head_dim / VECTOR_LANES * VECTOR_LANES;
-    const float *scales = (const float *)(block + head->cache->block_size * head->num_slots *
-                                                      head->head_dim);
-    for (int64_t token = 0; token < count; token++, output += stride) {
-        int64_t index = (offset + token) * head->num_slots + head->slot;
-        const char *row = block + index * row_bytes;
-        vfloat scale = vbroadcast(dtype == ZSE_CACHE_INT8 ? scales[index] : 1.0f);
-        for (int64_t column = 0; column < whole; column += VECTOR_LANES) {
-            vfloat values = load_cached(row, column, dtype);
-            vstore(output + column, dtype == ZSE_CACHE_INT8 ? values * scale : values);
+/* A vector of a row as float32, not yet scaled; zeros beyond the head. `dtype` is a constant. */
+ALWAYS_INLINE vfloat load_cached(const struct paged_rows *from, int64_t row, int64_t column,
+                                 int32_t dtype) {
+    int64_t left = from->head_dim - column;
+    const char *numbers = from->rows[row] + column * number_bytes(dtype);
+    if (left >= VECTOR_LANES) return widen(numbers, dtype);
+    char tail[4 * VECTOR_LANES] = {0};
+    if (left > 0) memcpy(tail, numbers, (size_t)(left * number_bytes(dtype)));
+    return widen(tail, dtype);
+}
+
+/* A loop of its own for each kind of numbers: `call` has `dtype` as a constant. */
+#define FOR_EACH_DTYPE(kind, call)                                                           \
+    switch (kind) {                                                                          \
+        case ZSE_CACHE_FP32: { const int32_t dtype = ZSE_CACHE_FP32; call; } break;          \
+        case ZSE_CACHE_FP16: { const int32_t dtype = ZSE_CACHE_FP16; call; } break;          \
+        case ZSE_CACHE_BF16: { const int32_t dtype = ZSE_CACHE_BF16; call; } break;          \
+        default: { const int32_t dtype = ZSE_CACHE_INT8; call; }                             \
+    }
+
+ALWAYS_INLINE void copy_rows_of(const struct paged_rows *from, int64_t count, int32_t dtype,
+                                float *output, int64_t stride) {
+    for (int64_t row = 0; row < count; row++)
+        for (int64_t column = 0; column < stride; column += VECTOR_LANES) {
+            vfloat values = load_cached(from, row, column, dtype);
+            if (dtype == ZSE_CACHE_INT8) values *= from->scales[row];
+            vstore(output + row * stride + column, values);
         }
-        if (whole < stride) {
-            char tail[4 * VECTOR_LANES] = {0};
-            memcpy(tail, row + whole * number_bytes[dtype],
-                   (size_t)((head->head_dim - whole) * number_bytes[dtype]));
-            vstore(output + whole, load_cached(tail, 0, dtype) * scale);
-            for (int64_t column = whole + VECTOR_LANES; column < stride; column += VECTOR_LANES)
-                vstore(output + column, (vfloat){0});
+}
+
+/* Copy rows as float32, `stride` (whole vectors) apart, zeros behind each. */
+static inline void copy_rows(const struct paged_rows *from, int64_t count, float *output,
+                             int64_t stride) {
+    FOR_EACH_DTYPE(from->dtype, copy_rows_of(from, count, dtype, output, stride))
+}
+
+ALWAYS_INLINE void turn_rows_of(const struct paged_rows *from, int64_t first, int64_t count,
+                                int32_t dtype, float *output, int64_t output_stride) {
+    for (int64_t column = 0; column < from->head_dim; column += VECTOR_LANES) {
+        vfloat square[VECTOR_LANES];
+        for (int row = 0; row < VECTOR_LANES; row++) {
+            int64_t source = first + (row < count ? row : count - 1);
+            square[row] = load_cached(from, source, column, dtype);
+            if (dtype == ZSE_CACHE_INT8) square[row] *= from->scales[source];
         }
+        vturn(square);
+        for (int row = 0; row < VECTOR_LANES; row++)
+            vstore(output + (column + row) * output_stride, square[row]);
     }
 }
 
-/* Read positions first .. first + count into rows `stride` (whole vectors) apart. */
-static inline void read_positions(const struct paged_head *head, int64_t first, int64_t count,
-                                  float *output, int64_t stride) {
-    const struct zse_cache *cache = head->cache;
-    while (count > 0) {
-        int64_t offset = first % cache->block_size;
-        int64_t run = cache->block_size - offset < count ? cache->block_size - offset : count;
-        const char *block = cache->data + head->blocks[first / cache->block_size] *
-                                              cache->block_bytes;
-        switch (cache->dtype) { /* a loop of its own for each */
-            case ZSE_CACHE_FP32:
-                read_run(head, block, offset, run, ZSE_CACHE_FP32, output, stride);
-                break;
-            case ZSE_CACHE_FP16:
-                read_run(head, block, offset, run, ZSE_CACHE_FP16, output, stride);
-                break;
-            case ZSE_CACHE_BF16:
-                read_run(head, block, offset, run, ZSE_CACHE_BF16, output, stride);
-                break;
-            default:
-                read_run(head, block, offset, run, ZSE_CACHE_INT8, output, stride);
+/* Copy a vector's width of rows with rows and columns exchanged; the last of `count` rows stands for
+ * those that are missing. */
+static inline void turn_rows(const struct paged_rows *from, int64_t first, int64_t count,
+                             float *output, int64_t output_stride) {
+    FOR_EACH_DTYPE(from->dtype,
+                   turn_rows_of(from, first, count, dtype, output, output_stride))
+}
+
+ALWAYS_INLINE float multiply_row_of(const struct paged_rows *from, int64_t row, int32_t dtype,
+                                    const float *vector, int64_t stride) {
+    vfloat sums[2] = {{0}, {0}};
+    for (int64_t column = 0; column < stride; column += 2 * VECTOR_LANES)
+        for (int half = 0; half < 2; half++) {
+            int64_t place = column + half * VECTOR_LANES;
+            sums[half] += vload(vector + place) * load_cached(from, row, place, dtype);
         }
-        first += run, count -= run, output += run * stride;
-    }
+    float sum = vsum(sums[0] + sums[1]);
+    return dtype == ZSE_CACHE_INT8 ? sum * from->scales[row] : sum;
+}
+
+/* output[row] = row . vector; the vector has `stride` numbers, an even count of vectors. */
+static inline void multiply_rows(const struct paged_rows *from, int64_t count,
+                                 const float *vector, int64_t stride, float *output) {
+    for (int64_t row = 0; row < count; row++)
+        FOR_EACH_DTYPE(from->dtype,
+                       output[row] = multiply_row_of(from, row, dtype, vector, stride))
 }
 
 #endif

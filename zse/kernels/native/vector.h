@@ -60,20 +60,66 @@ ALWAYS_INLINE vfloat vlargest(vfloat left, vfloat right) {
 
 ALWAYS_INLINE vfloat vabsolute(vfloat values) { return (vfloat)((vint)values & 0x7fffffff); }
 
-/* The lanes' sum: halves are added until one number is left. */
+/* What is left of a vector when halves are joined down to four lanes: one order for every width. */
+typedef float vfour __attribute__((vector_size(16)));
+typedef int32_t vint_four __attribute__((vector_size(16)));
+#define QUARTER(values, first) \
+    __builtin_shufflevector(values, values, first, first + 1, first + 2, first + 3)
+
 ALWAYS_INLINE float vsum(vfloat values) {
-    float lanes[VECTOR_LANES];
-    memcpy(lanes, &values, sizeof lanes);
-    for (int width = VECTOR_LANES / 2; width > 0; width /= 2)
-        for (int lane = 0; lane < width; lane++) lanes[lane] += lanes[lane + width];
-    return lanes[0];
+#if VECTOR_LANES == 16
+    vfour four = (QUARTER(values, 0) + QUARTER(values, 8)) +
+                 (QUARTER(values, 4) + QUARTER(values, 12));
+#elif VECTOR_LANES == 8
+    vfour four = QUARTER(values, 0) + QUARTER(values, 4);
+#else
+    vfour four = values;
+#endif
+    return (four[0] + four[2]) + (four[1] + four[3]);
+}
+
+ALWAYS_INLINE vfour four_largest(vfour left, vfour right) {
+    vint_four mask = left > right;
+    return (vfour)((mask & (vint_four)left) | (~mask & (vint_four)right));
 }
 
 ALWAYS_INLINE float vmaximum(vfloat values) {
-    float largest = values[0];
-    for (int lane = 1; lane < VECTOR_LANES; lane++)
-        largest = values[lane] > largest ? values[lane] : largest;
-    return largest;
+#if VECTOR_LANES == 16
+    vfour four = four_largest(four_largest(QUARTER(values, 0), QUARTER(values, 8)),
+                              four_largest(QUARTER(values, 4), QUARTER(values, 12)));
+#elif VECTOR_LANES == 8
+    vfour four = four_largest(QUARTER(values, 0), QUARTER(values, 4));
+#else
+    vfour four = values;
+#endif
+    float left = four[0] > four[1] ? four[0] : four[1];
+    float right = four[2] > four[3] ? four[2] : four[3];
+    return left > right ? left : right;
+}
+
+/* Exchange rows and columns of a square of numbers: rows are woven together, first with the one half
+ * a square away, as often as halving leads to one. */
+#if VECTOR_LANES == 16
+#define WOVEN_FIRST 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
+#define WOVEN_SECOND 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
+#elif VECTOR_LANES == 8
+#define WOVEN_FIRST 0, 8, 1, 9, 2, 10, 3, 11
+#define WOVEN_SECOND 4, 12, 5, 13, 6, 14, 7, 15
+#else
+#define WOVEN_FIRST 0, 4, 1, 5
+#define WOVEN_SECOND 2, 6, 3, 7
+#endif
+
+ALWAYS_INLINE void vturn(vfloat *rows) {
+    for (int stage = 1; stage < VECTOR_LANES; stage *= 2) {
+        vfloat woven[VECTOR_LANES];
+        for (int i = 0; i < VECTOR_LANES / 2; i++) {
+            vfloat other = rows[i + VECTOR_LANES / 2];
+            woven[2 * i] = __builtin_shufflevector(rows[i], other, WOVEN_FIRST);
+            woven[2 * i + 1] = __builtin_shufflevector(rows[i], other, WOVEN_SECOND);
+        }
+        for (int i = 0; i < VECTOR_LANES; i++) rows[i] = woven[i];
+    }
 }
 
 ALWAYS_INLINE vfloat vload_bfloat(const uint16_t *from) {

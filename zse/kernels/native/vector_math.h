@@ -12,12 +12,9 @@
 #define LN2_HIGH_DOUBLE 6.93145751953125e-1
 #define LN2_LOW_DOUBLE 1.42860682030941723212e-6
 
-/* 2^power of whole numbers that a float32's exponent holds. */
-ALWAYS_INLINE vfloat vpower_of_two(vint power) { return (vfloat)((power + 127) << 23); }
-
-/* e^x; 0 below -87.3, where float32 would become subnormal, which is slow. */
+/* e^x; 0 below -86.9, before float32 would become subnormal, which is slow. */
 ALWAYS_INLINE vfloat vexp(vfloat x) {
-    vint vanishes = x < -87.3f;
+    vint vanishes = x < -86.9f;
     x = vselect(x > 89.0f, vbroadcast(89.0f), x);
     x = (vfloat)((vint)x & ~vanishes);
     const float to_whole = 0x1.8p23f; /* adding it rounds to a whole number in the lowest bits */
@@ -32,9 +29,8 @@ ALWAYS_INLINE vfloat vexp(vfloat x) {
     series = series * rest + 1.6666665459e-1f;
     series = series * rest + 5.0000001201e-1f;
     series = series * (rest * rest) + rest + 1.0f;
-    /* In two steps: 2^128 is beyond what one exponent holds, and the product becomes infinite. */
-    vint half = power >> 1;
-    vfloat result = series * vpower_of_two(half) * vpower_of_two(power - half);
+    /* By half of it, then twice: 2^128 is beyond what one exponent holds, and becomes infinite. */
+    vfloat result = series * (vfloat)((power + 126) << 23) * 2.0f;
     return (vfloat)((vint)result & ~vanishes);
 }
 
