@@ -52,12 +52,8 @@ class Visitor(Protocol):
     def turn_away(self) -> None:
         """Close at once: it rests, and its place is needed."""
 
-
-class Guest(Visitor, Protocol):
-    """A connection that may rest between requests."""
-
     def retire(self) -> None:
-        """Close, unless a request has come meanwhile."""
+        """Close, unless a request has come: it has rested for long, and the server leaves."""
 
 
 class Door:
@@ -67,7 +63,7 @@ class Door:
         self.options = options
         self.max_connections = connection_limit(options.max_connections)
         self._inside: set[Visitor] = set()
-        self._resting: dict[Guest, float] = {}
+        self._resting: dict[Visitor, float] = {}
         """Between requests, or before the first byte of the first, and since when; the longest
         first."""
         self._extra: dict[Visitor, None] = {}
@@ -96,7 +92,7 @@ class Door:
         self._extra.pop(visitor, None)
         self._resting.pop(visitor, None)
 
-    def rest(self, visitor: Guest) -> None:
+    def rest(self, visitor: Visitor) -> None:
         """Note that a connection waits for a request; its place may be taken from it."""
         if visitor in self._inside:
             self._resting[visitor] = asyncio.get_running_loop().time()

@@ -65,6 +65,8 @@ class WebSocket(WSProtocol):
         """Close at once."""
         self.transport.abort()
 
+    retire = turn_away
+
     def check(self, now: float) -> None:
         """End a socket whose client takes nothing, or never ends its handshake."""
         num_waiting = self.transport.get_write_buffer_size()
