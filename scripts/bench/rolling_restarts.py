@@ -134,7 +134,10 @@ async def ask(
 
 def client_of(port: int) -> openai.AsyncOpenAI:
     url = f"http://127.0.0.1:{port}/v1"
-    return openai.AsyncOpenAI(base_url=url, api_key="unused", max_retries=0)
+    # Else it gives up after 5 s of connecting, which a busy machine takes to run it at all.
+    return openai.AsyncOpenAI(
+        base_url=url, api_key="unused", max_retries=0, timeout=float(WHOLE_SECONDS)
+    )
 
 
 async def answer(client: openai.AsyncOpenAI) -> str:

@@ -4,6 +4,8 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPConnection
 from pathlib import Path
 
 import httpx
@@ -101,13 +103,25 @@ def test_a_connection_that_was_kept_is_answered_once_more_by_who_was_relieved(
     flags = [PACED, "--port", "0", "--handover", str(tmp_path / "h"), "--log-format", "json"]
     first = start_command(*flags)
     first.wait_for_line("ready")
-    question = {"prompt": "x", "max_tokens": 1}
-    assert "connection" not in first.http.post(COMPLETIONS, json=question).headers
-    second = start_command(*flags)
-    first.wait_for_line("relieved")
-    time.sleep(1.5)  # longer than it waits for connections that are on their way
-    response = first.http.post(COMPLETIONS, json=question)
-    assert (response.status_code, response.headers.get("connection")) == (200, "close")
+    kept = HTTPConnection("127.0.0.1", first.port)
+
+    def ask():
+        kept.request("GET", "/v1/models")
+        response = kept.getresponse()
+        response.read()
+        return response.status, response.getheader("connection")
+
+    assert ask() == (200, None)
+    with ThreadPoolExecutor() as pool:
+        starting = pool.submit(start_command, *flags)
+        while not any(line["message"] == "relieved" for line in first.lines):
+            answer = ask()
+            time.sleep(0.1)
+        if answer[1] is None:
+            time.sleep(1.5)  # longer than it waits for connections that are on their way
+            answer = ask()
+        second = starting.result()
+    assert answer == (200, "close")
     assert first.process.wait(60) == 0
     assert second.stop() == 0
 
