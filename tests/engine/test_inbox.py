@@ -63,7 +63,7 @@ async def test_a_failure_ends_what_has_not_ended_and_leaves_what_was_made():
     office = Office()
     inbox = office.open(num_choices=3)
     fill(inbox, 1, finish_reason="stop")
-    inbox.fail(DeadlineError("late"))
+    inbox.put(DeadlineError("late"))
     fill(inbox, 1)  # what the engine had made meanwhile
     assert office.num_ended == 3
     assert (await inbox.get()).text == "x"

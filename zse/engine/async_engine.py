@@ -4,7 +4,7 @@ The event loop never waits for a step: commands go to the thread through a queue
 produced comes back in one call into each loop. Text is made in the thread, so that a stop string
 ends its choice before the next step spends anything on it.
 
-    generate() --command--> queue --> engine thread: step, detokenize --> call_soon_threadsafe
+    generate() --command--> queue --> engine thread: step, detokenize --> doorbell
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from zse.engine.grammars import Grammars
 from zse.engine.inbox import Inbox, UnreadBounds
-from zse.engine.output import Delta, RequestText
+from zse.engine.output import RequestText
 from zse.engine.request import Request, SamplingParams
+from zse.engine.waking import Doorbell
 from zse.errors import DeadlineError, EngineError, ShuttingDownError, ZSEError
 from zse.records import record
 
@@ -30,14 +31,16 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
 
     from zse.engine.core import EngineCore
+    from zse.engine.output import Delta
     from zse.engine.reading import PromptQuery
     from zse.engine.request import TokenEvent
     from zse.engine.stats import EngineStats
     from zse.engine.step_clock import StepLog
+    from zse.engine.waking import Letter
     from zse.text.grammar.state import Grammar
     from zse.text.tokenizer import Tokenizer
 
-    _Batches: TypeAlias = dict[asyncio.AbstractEventLoop, list[tuple[Inbox, Delta]]]
+    _Batches: TypeAlias = dict[Doorbell, list[Letter]]
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +57,8 @@ class _Stream:
     request: Request
     text: RequestText
     inbox: Inbox
+    doorbell: Doorbell
+    """Of the inbox's loop."""
 
 
 def _nothing() -> None:
@@ -83,6 +88,7 @@ class AsyncEngine:
         """What crashed the engine thread."""
         self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._streams: dict[str, _Stream] = {}
+        self._doorbells: dict[asyncio.AbstractEventLoop, Doorbell] = {}
         self._lock = threading.Lock()  # guards what decides whether a stream may be added
         self._is_draining = False
         self._is_closed = False
@@ -265,7 +271,15 @@ class AsyncEngine:
             on_choice_end=on_choice_end,
             on_overflow=lambda: self._cancel(request.request_id),
         )
-        return _Stream(request=request, text=RequestText(self.tokenizer, request), inbox=inbox)
+        text = RequestText(self.tokenizer, request)
+        doorbell = self._doorbell_of(inbox.loop)
+        return _Stream(request=request, text=text, inbox=inbox, doorbell=doorbell)
+
+    def _doorbell_of(self, loop: asyncio.AbstractEventLoop) -> Doorbell:
+        if loop not in self._doorbells:
+            open_ones = [each for each in self._doorbells.items() if not each[0].is_closed()]
+            self._doorbells = {**dict(open_ones), loop: Doorbell(loop)}
+        return self._doorbells[loop]
 
     def _inboxes(self) -> list[Inbox]:
         return [stream.inbox for stream in list(self._streams.values())]
@@ -286,7 +300,8 @@ class AsyncEngine:
 
     def _end(self, stream: _Stream, error: ZSEError) -> None:
         """Fail what is left of a request; called in its loop."""
-        stream.inbox.fail(error)
+        stream.inbox.put(error)
+        stream.inbox.wake()
         self._cancel(stream.request.request_id)
 
     def _fail_all(self, make_error: Callable[[], ZSEError]) -> None:
@@ -296,7 +311,7 @@ class AsyncEngine:
 
     def _fail(self, stream: _Stream, error: ZSEError) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to read
-            stream.inbox.loop.call_soon_threadsafe(stream.inbox.fail, error)
+            stream.doorbell.ring([(stream.inbox, error)])
 
     # --- in the engine thread -------------------------------------------------------------------
 
@@ -326,7 +341,7 @@ class AsyncEngine:
                 continue  # cancelled while the step ran
             delta = self._delta_of(stream, event)
             if delta is not None:
-                batches[stream.inbox.loop].append((stream.inbox, delta))
+                batches[stream.doorbell].append((stream.inbox, delta))
         self._hand_over(batches)
 
     def _delta_of(self, stream: _Stream, event: TokenEvent) -> Delta | None:
@@ -343,18 +358,13 @@ class AsyncEngine:
         return delta
 
     def _hand_over(self, batches: _Batches) -> None:
-        for loop, deltas in batches.items():
+        for doorbell, deltas in batches.items():
             try:
-                loop.call_soon_threadsafe(_put_all, deltas)
+                doorbell.ring(deltas)
             except RuntimeError:  # the loop is closed: nobody is left to read
                 for stream in list(self._streams.values()):
-                    if stream.inbox.loop is loop:
+                    if stream.doorbell is doorbell:
                         self._forget(stream)
-
-
-def _put_all(deltas: list[tuple[Inbox, Delta]]) -> None:
-    for inbox, delta in deltas:
-        inbox.put(delta)
 
 
 def _crash_error(failure: BaseException) -> EngineError:

@@ -11,14 +11,14 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING
 
-from zse.errors import UnreadOutputError
+from zse.engine.waking import Waiter
+from zse.errors import UnreadOutputError, ZSEError
 from zse.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from zse.engine.output import Delta
-    from zse.errors import ZSEError
 
 _LOOK_EVERY = 256
 """Deltas between two looks at the bound."""
@@ -67,26 +67,34 @@ class Inbox:
         self._look_at = _LOOK_EVERY
         # One reader within one loop: half the cost of ``asyncio.Queue``.
         self._deltas: deque[Delta] = deque()
-        self._waiter: asyncio.Future[None] | None = None
+        self._waiter: Waiter | None = None
 
     @property
     def num_unread(self) -> int:
         """Tokens that nobody has taken yet, alternatives included."""
         return len(self._deltas) * self._tokens_each
 
-    def put(self, delta: Delta) -> None:
-        """Take what the engine made; called in the loop."""
+    def put(self, news: Delta | ZSEError) -> None:
+        """Take what the engine made, or that it failed, for who is woken then."""
+        if isinstance(news, ZSEError):
+            self._fail(news)
+            return
         if self._num_open == 0:
             return
-        self._deltas.append(delta)
-        if delta.finish_reason is not None:
+        self._deltas.append(news)
+        if news.finish_reason is not None:
             self._num_open -= 1
             self._on_choice_end()
         if len(self._deltas) >= self._look_at:
             self._look()
-        self._wake()
 
-    def fail(self, error: ZSEError) -> None:
+    def wake(self) -> None:
+        """Let who waits here go on; the caller is the loop, and no task."""
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None:
+            waiter.wake()
+
+    def _fail(self, error: ZSEError) -> None:
         """End all choices that have not ended; what came before can still be taken."""
         if self._num_open == 0:
             return
@@ -94,7 +102,6 @@ class Inbox:
         while self._num_open:
             self._num_open -= 1
             self._on_choice_end()
-        self._wake()
 
     async def get(self) -> Delta:
         """Return the next delta.
@@ -105,13 +112,9 @@ class Inbox:
         while not self._deltas:
             if self._error is not None:
                 raise self._error
-            self._waiter = self.loop.create_future()
+            self._waiter = Waiter(loop=self.loop)
             await self._waiter
         return self._deltas.popleft()
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
 
     def _look(self) -> None:
         """Fail where too much lies unread, here or everywhere."""
@@ -125,6 +128,6 @@ class Inbox:
             "room for: the answer was ended."
         )
         self._deltas.clear()
-        self.fail(error)
+        self._fail(error)
         self._error = error  # also where the engine was done
         self._on_overflow()

@@ -1,0 +1,85 @@
+"""The way of a token from the engine's thread to the task that waits for it, as short as it gets.
+
+asyncio's own takes a socket pair that is read twice, a turn of the loop for the thread's call, and
+one more for the task that this woke.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import weakref
+from collections import deque
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from contextvars import Context
+
+    from zse.engine.inbox import Inbox
+    from zse.engine.output import Delta
+    from zse.errors import ZSEError
+
+    Letter: TypeAlias = tuple[Inbox, Delta | ZSEError]
+
+
+class Doorbell:
+    """Brings what an engine made, or that it failed, to the inboxes of one loop, in order."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._letters: deque[Sequence[Letter]] = deque()
+        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        weakref.finalize(self, os.close, self._bell)
+        loop.add_reader(self._bell, self._answer)
+
+    def ring(self, letters: Sequence[Letter]) -> None:
+        """Have letters brought; called by any thread.
+
+        Raises:
+            RuntimeError: The loop is closed.
+        """
+        if self._loop.is_closed():
+            raise RuntimeError("the event loop is closed")
+        self._letters.append(letters)
+        os.eventfd_write(self._bell, 1)
+
+    def _answer(self) -> None:
+        """Fill all inboxes before anybody reads: a loop that is late writes what came in one."""
+        os.eventfd_read(self._bell)
+        filled: dict[Inbox, None] = {}
+        while self._letters:
+            for inbox, news in self._letters.popleft():
+                inbox.put(news)
+                filled[inbox] = None
+        for inbox in filled:
+            inbox.wake()
+
+
+class Waiter(asyncio.Future[None]):
+    """What one task waits for. The task goes on within ``wake``, not in the loop's next turn."""
+
+    _step: tuple[Callable[[Any], object], Context | None] | None = None
+
+    def add_done_callback(
+        self, function: Callable[[Any], object], /, *, context: Context | None = None
+    ) -> None:
+        """Take the step of the task that waits; there is one."""
+        self._step = function, context
+
+    def wake(self) -> None:
+        """Let the task go on, as far as it gets. The caller is the loop, and no task."""
+        if self.done():
+            return
+        self.set_result(None)
+        if self._step is not None:
+            step, context = self._step
+            (step(self) if context is None else context.run(step, self))
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        """Give up waiting: the task goes on in the loop's next turn."""
+        is_cancelled = super().cancel(msg)
+        if is_cancelled and self._step is not None:
+            step, context = self._step
+            self.get_loop().call_soon(step, self, context=context)
+        return is_cancelled
