@@ -106,3 +106,7 @@ def test_a_timer_from_before_the_library_was_there_counts_all_the_same(state):
     note(0.01)
     found = samples(state.metrics.render().decode())
     assert found['zse_inter_token_latency_seconds_count{model="m"}'] == 2
+    assert found['zse_inter_token_latency_seconds_bucket{le="0.005",model="m"}'] == 0
+    assert found['zse_inter_token_latency_seconds_bucket{le="0.01",model="m"}'] == 2
+    assert found['zse_inter_token_latency_seconds_bucket{le="1.0",model="m"}'] == 2
+    assert found['zse_inter_token_latency_seconds_sum{model="m"}'] == 0.02

@@ -1,4 +1,4 @@
-"""Metrics that are read when somebody scrapes: of the engines, the start and readiness."""
+"""Metrics that are read when somebody scrapes: of engines, the start, readiness, tokens."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from prometheus_client.core import (
     GaugeMetricFamily,
     HistogramMetricFamily,
 )
+from prometheus_client.utils import floatToGoString
 
-from zse.serve.telemetry.families import COLD_START_SECONDS, COUNTERS, GAUGES
+from zse.serve.telemetry.families import COLD_START_SECONDS, COUNTERS, FAMILIES, GAUGES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from zse.serve.ledger import Phase
     from zse.serve.state import AppState
+    from zse.serve.telemetry.metrics import Metrics
 
 
 class StateCollector:
@@ -39,6 +41,24 @@ class StateCollector:
                 for model, snapshot in stats.items():
                     values.add_metric([model], getattr(snapshot, attribute))
                 yield values
+
+
+class TallyCollector:
+    """Tells what has been noted for a row of the table with every token."""
+
+    def __init__(self, metrics: Metrics, key: str) -> None:
+        self._metrics = metrics
+        self._key = key
+
+    def collect(self) -> Iterator[Any]:
+        row = FAMILIES[self._key]
+        names = self._metrics.names_of_labels(row)
+        family = HistogramMetricFamily(row.name, row.help, labels=names)
+        bounds = [*map(floatToGoString, row.bounds), "+Inf"]
+        for labels, tally in self._metrics.tallies_of(self._key):
+            buckets = list(zip(bounds, tally.cumulative(), strict=True))
+            family.add_metric(labels, buckets, sum_value=tally.sum)
+        yield family
 
 
 def _cold_start(phases: tuple[Phase, ...]) -> Iterator[Any]:

@@ -25,10 +25,14 @@ class Family:
     is_of_request: bool = True
     """Whether it is told by model, and by key where that is asked for."""
     bounds: tuple[float, ...] = ()
+    is_tallied: bool = False
+    """Noted with every token, so that it is kept as a ``Tally``."""
 
 
-def _timed(name: str, text: str, bounds: tuple[float, ...] = _SECONDS) -> Family:
-    return Family(name=f"zse_{name}_seconds", help=text, bounds=bounds)
+def _timed(
+    name: str, text: str, bounds: tuple[float, ...] = _SECONDS, *, is_tallied: bool = False
+) -> Family:
+    return Family(name=f"zse_{name}_seconds", help=text, bounds=bounds, is_tallied=is_tallied)
 
 
 FAMILIES: dict[str, Family] = {
@@ -55,7 +59,9 @@ FAMILIES: dict[str, Family] = {
         name="zse_cached_prompt_tokens", help="Prompt tokens served from the cache."
     ),
     "first_token": _timed("time_to_first_token", "Admission to first token."),
-    "token_gap": _timed("inter_token_latency", "Time between pieces of an answer.", _SHORT_SECONDS),
+    "token_gap": _timed(
+        "inter_token_latency", "Time between pieces of an answer.", _SHORT_SECONDS, is_tallied=True
+    ),
     "per_token": _timed(
         "request_time_per_output_token",
         "Time after the first token, divided by the tokens that followed it.",

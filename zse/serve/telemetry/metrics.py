@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 import threading
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from zse.options import TelemetryOptions
 from zse.serve.telemetry.families import FAMILIES, VLLM_NAMES
+from zse.serve.telemetry.tally import Tally
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from prometheus_client import Counter, Histogram
 
     from zse.serve.state import AppState
+    from zse.serve.telemetry.families import Family
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 REQUEST_LABELS = ("model", "key")
@@ -34,11 +35,12 @@ class Metrics:
         self.options = options or TelemetryOptions()
         self._families: _Families | None = None
         self._early: list[Callable[[_Families], None]] = []
+        self._tallies: dict[tuple[str, tuple[str, ...]], Tally] = {}
         self._lock = threading.Lock()
 
     def warm(self) -> _Families:
         """Import the library and make the families; what was counted before is counted now."""
-        families = self._families or _Families(self._state, self.options)  # without the lock
+        families = self._families or _Families(self._state, self)  # without the lock
         with self._lock:
             if self._families is None:
                 for write in self._early:
@@ -67,18 +69,24 @@ class Metrics:
         self._write(lambda to: to.child(key, labels).observe(value))
 
     def timer(self, key: str, *labels: str) -> Callable[[float], None]:
-        """Return what notes values in a histogram: for what is noted once a token."""
-        if self._families is None:
-            return partial(self._observe_at, key, labels)
-        observe: Callable[[float], None] = self._families.child(key, labels).observe
-        return observe
+        """Return what notes values of a row that is tallied; called in the loop, as this is."""
+        tally = self._tallies.get((key, labels))
+        if tally is None:
+            tally = self._tallies[key, labels] = Tally(FAMILIES[key].bounds)
+        return tally.note
 
-    def _observe_at(self, key: str, labels: tuple[str, ...], value: float) -> None:
-        self.observe(key, value, *labels)
+    def tallies_of(self, key: str) -> list[tuple[tuple[str, ...], Tally]]:
+        """Return what has been noted for a row of the table, by labels."""
+        return [(labels, tally) for (of, labels), tally in [*self._tallies.items()] if of == key]
 
     def labels_of(self, model: str, key_name: str) -> tuple[str, ...]:
         """Return the labels of a request's metrics."""
         return (model, key_name) if self.options.metrics_by_key else (model,)
+
+    def names_of_labels(self, row: Family) -> tuple[str, ...]:
+        """Return what the labels of a row of the table are called."""
+        of_request = REQUEST_LABELS if self.options.metrics_by_key else REQUEST_LABELS[:1]
+        return (*(of_request if row.is_of_request else ()), *row.labels)
 
     def render(self) -> bytes:
         """Return the exposition, with vLLM's names too where they are asked for."""
@@ -101,17 +109,18 @@ def _as_vllm(exposition: bytes) -> bytes:
 class _Families:
     """The families on a registry of their own."""
 
-    def __init__(self, state: AppState, options: TelemetryOptions) -> None:
+    def __init__(self, state: AppState, metrics: Metrics) -> None:
         from prometheus_client import CollectorRegistry, Counter, Histogram
 
-        from zse.serve.telemetry.collector import StateCollector
+        from zse.serve.telemetry.collector import StateCollector, TallyCollector
 
         self.registry = registry = CollectorRegistry()
-        of_request = REQUEST_LABELS if options.metrics_by_key else REQUEST_LABELS[:1]
         self._made: dict[str, Counter | Histogram] = {}
         for key, row in FAMILIES.items():
-            labels = (*(of_request if row.is_of_request else ()), *row.labels)
-            if row.bounds:
+            labels = metrics.names_of_labels(row)
+            if row.is_tallied:
+                registry.register(TallyCollector(metrics, key))
+            elif row.bounds:
                 self._made[key] = Histogram(
                     row.name, row.help, labels, buckets=row.bounds, registry=registry
                 )
