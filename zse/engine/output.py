@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import field
 from typing import TYPE_CHECKING, NamedTuple
 
+from msgspec import Struct
+
 from zse.records import record
 from zse.text.detokenize import IncrementalDetokenizer
 from zse.text.stop import StopChecker
@@ -38,10 +40,10 @@ class TokenLogprob:
     top: list[TopLogprob] = field(default_factory=list)
 
 
-class Delta(NamedTuple):
+class Delta(Struct, frozen=True, gc=False):
     """What one choice gained since its last delta."""
 
-    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody calls
+    index: int
     text: str
     """Whole characters only; never part of a stop string. Empty only with a finish reason or with
     what was asked of the prompt."""
@@ -89,7 +91,8 @@ class ChoiceText:
             self._token_ids.append(event.token_id)
             if not event.is_stop_token:
                 text = self._detokenizer.push(event.token_id)
-                self._note_logprob(event)
+                if event.logprob is not None:
+                    self._note_logprob(event.token_id, event.logprob, event.top)
         if reason is not None:
             text += self._detokenizer.flush()
         if self._stop is not None and self._num_tokens > self._min_tokens:
@@ -121,12 +124,10 @@ class ChoiceText:
             report,
         )
 
-    def _note_logprob(self, event: TokenEvent) -> None:
-        if event.logprob is None or event.token_id is None:
-            return
-        self._logprobs.append(
-            describe_logprob(self._tokenizer, event.token_id, event.logprob, event.top)
-        )
+    def _note_logprob(
+        self, token_id: int, logprob: float, top: Sequence[tuple[int, float]]
+    ) -> None:
+        self._logprobs.append(describe_logprob(self._tokenizer, token_id, logprob, top))
 
 
 def describe_logprob(

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("zse.serve")
 
 LOOK_SECONDS = 0.01
-WATCH_SECONDS = 0.5
+WATCH_SECONDS = 1.0
 """How often the engine is asked whether it still runs."""
 WARM_SECONDS = 1.0
 """After the model is ready; a request that waited for it is answered by then."""

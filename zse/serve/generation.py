@@ -149,15 +149,18 @@ class Generation:
         """
         room = await self._begin()
         self._state.num_answering += 1
-        watch = self._watch
         try:
             # What merges would cost every token of a single prompt another generator.
-            is_one = len(self._order.prompts) == 1
-            async with aclosing(self._one(0, room) if is_one else self._merged(room)) as source:
-                async for prompt_index, delta in source:
-                    watch.piece()
-                    self._count(prompt_index, delta)
-                    yield prompt_index * self._order.params.n + delta.index, delta
+            if len(self._order.prompts) == 1:
+                async with aclosing(self._one(0, room)) as source:
+                    async for delta in source:
+                        self._count(0, delta)
+                        yield delta.index, delta
+            else:
+                async with aclosing(self._merged(room)) as merged:
+                    async for prompt_index, delta in merged:
+                        self._count(prompt_index, delta)
+                        yield prompt_index * self._order.params.n + delta.index, delta
             self._outcome = "completed"
         finally:
             room.close()
@@ -196,6 +199,7 @@ class Generation:
         )
 
     def _count(self, prompt_index: int, delta: Delta) -> None:
+        self._watch.piece()
         self.completion_tokens += len(delta.token_ids)
         # The first choice fills the cache for the others; only its reuse was there before.
         if delta.index == 0 and prompt_index not in self._cached_by_prompt:
@@ -240,14 +244,15 @@ class Generation:
             outcome=self._outcome,
         )
 
-    async def _one(self, prompt_index: int, room: Room) -> AsyncGenerator[tuple[int, Delta], None]:
+    def _one(self, prompt_index: int, room: Room) -> AsyncGenerator[Delta, None]:
+        """Return the answers to one of the prompts."""
         order = self._order
         suffix = f"-{prompt_index}" if len(order.prompts) > 1 else ""
         params = order.params
         if params.seed is not None and prompt_index:
             # Equal prompts in one request would otherwise give equal answers.
             params = replace(params, seed=params.seed + prompt_index)
-        source = self._model.engine.generate(
+        return self._model.engine.generate(
             order.prompts[prompt_index],
             params,
             request_id=order.request_id + suffix,
@@ -262,9 +267,6 @@ class Generation:
             query=order.query,
             steps=self._watch.steps,
         )
-        async with aclosing(source):
-            async for delta in source:
-                yield prompt_index, delta
 
     async def _merged(self, room: Room) -> AsyncGenerator[tuple[int, Delta], None]:
         """Interleave the prompts' deltas as they come."""
@@ -273,8 +275,8 @@ class Generation:
         async def pump(prompt_index: int) -> None:
             try:
                 async with aclosing(self._one(prompt_index, room)) as source:
-                    async for item in source:
-                        await queue.put(item)
+                    async for delta in source:
+                        await queue.put((prompt_index, delta))
             except Exception as error:  # noqa: BLE001 - carried to the consumer, which raises it
                 await queue.put(error)
             else:

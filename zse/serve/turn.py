@@ -13,7 +13,9 @@ from __future__ import annotations
 import uuid
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from msgspec import Struct
 
 from zse.serve.generation import Generation
 from zse.text.pieces import CallOpening, Said, Thought
@@ -33,45 +35,45 @@ EndReason = Literal["stop", "length", "tool_calls"]
 """Why an answer ended: by itself, at a limit of tokens, or because it calls tools."""
 
 
-class TextPart(NamedTuple):
+class TextPart(Struct, frozen=True, gc=False):
     """More text of a choice."""
 
-    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody calls
+    index: int
     text: str
     """Empty only where log-probabilities are left over at the end."""
     logprobs: Sequence[TokenLogprob] = ()
     """Of all tokens since the last part, those of calls and reasoning between them included."""
 
 
-class ReasoningPart(NamedTuple):
+class ReasoningPart(Struct, frozen=True, gc=False):
     """More of what a choice's model thinks before it answers."""
 
-    index: int  # type: ignore[assignment]
+    index: int
     text: str
 
 
-class CallOpened(NamedTuple):
+class CallOpened(Struct, frozen=True, gc=False):
     """A choice begins to call a tool that was offered."""
 
-    index: int  # type: ignore[assignment]
+    index: int
     call: int
     """Which of the choice's calls, from 0."""
     id: str
     name: str
 
 
-class CallArguments(NamedTuple):
+class CallArguments(Struct, frozen=True, gc=False):
     """More of the JSON text of a call's arguments. Calls do not overlap."""
 
-    index: int  # type: ignore[assignment]
+    index: int
     call: int
     text: str
 
 
-class ChoiceEnded(NamedTuple):
+class ChoiceEnded(Struct, frozen=True, gc=False):
     """The last event of a choice."""
 
-    index: int  # type: ignore[assignment]
+    index: int
     reason: EndReason
     stop: str | None = None
     """The stop string that ended it, where one did."""

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 _REPLACEMENT = "\ufffd"
 _CONTEXT_TOKENS = 8
 _LONGEST_HOLD_TOKENS = 16
+_Decoder = codecs.getincrementaldecoder("utf-8")
 
 
 class IncrementalDetokenizer:
@@ -32,7 +33,7 @@ class IncrementalDetokenizer:
         self._is_whole = tokenizer.facts.kind == "other"
         # Only a text's very first token may lose its leading space.
         self._strips_next = tokenizer.facts.strips_space and not self._kept(prompt_ids)
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._decoder = _Decoder("replace")
         self._context = self._kept(prompt_ids[-_CONTEXT_TOKENS:])
         self._pending: list[int] = []
 
@@ -46,6 +47,8 @@ class IncrementalDetokenizer:
         if self._strips_next and data:
             self._strips_next = False
             data = data.removeprefix(b" ")
+        if data.isascii() and not self._decoder.buffer:
+            return data.decode("ascii")
         return self._decoder.decode(data)
 
     def flush(self) -> str:

@@ -313,9 +313,13 @@ class Connection(asyncio.Protocol):
 
     def write_now(self, data: bytes) -> None:
         """Send bytes, and what waits before them: a turn of the loop sooner."""
-        self._pending.append(data)
-        self._num_pending += len(data)
-        self._flush()
+        if self._pending:
+            self._pending.append(data)
+            self._num_pending += len(data)
+            self._flush()
+        elif not self._transport.is_closing():
+            self._num_written += len(data)
+            self._transport.write(data)
 
     def _flush(self) -> None:
         pending = self._pending

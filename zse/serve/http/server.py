@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("zse.serve")
 
-TICK_SECONDS = 1.0
-"""How old the date of an answer may be. Each tick costs a waiting process as much as a token."""
 LOOK_SECONDS = 10.0
 """How often certificates are looked at."""
 _WAIT_SECONDS = 0.05
@@ -45,9 +43,16 @@ class ServerState:
         self.connections: set[Any] = set()
         self.tasks: set[asyncio.Task[None]] = set()
         """One for each request that is being answered."""
-        self.default_headers: list[tuple[bytes, bytes]] = []
-        """What every answer has."""
         self.total_requests = 0
+        self._date: tuple[int, list[tuple[bytes, bytes]]] = (0, [])
+
+    @property
+    def default_headers(self) -> list[tuple[bytes, bytes]]:
+        """What every answer has: the date, which no timer has to keep."""
+        seconds = int(time.time())
+        if seconds != self._date[0]:
+            self._date = seconds, [(b"date", http_date(seconds))]
+        return self._date[1]
 
 
 class HTTPServer:
@@ -94,18 +99,17 @@ class HTTPServer:
     async def serve(self, sockets: Sequence[socket.socket]) -> None:
         """Accept connections on listening sockets until asked to end; close what is left then."""
         loop = self._loop = asyncio.get_running_loop()
-        self._note_date()
         greet = self._greeter()
         for listening in sockets:
             server = await loop.create_server(greet, sock=listening, backlog=BACKLOG)
             self.servers.append(server)
         self.started = True
-        ticking = asyncio.create_task(self._tick())
+        looking = asyncio.create_task(self._look_at_certificates())
         try:
             if not self._is_asked:
                 await self._asked.wait()
         finally:
-            ticking.cancel()
+            looking.cancel()
         await self._end(sockets)
 
     def retire(self, *, since: float) -> None:
@@ -129,17 +133,10 @@ class HTTPServer:
     def _connect(self) -> Connection:
         return Connection(self._door, app=self.app, server_state=self.server_state)
 
-    async def _tick(self) -> None:
-        looked_at = time.monotonic()
-        while True:
-            await asyncio.sleep(TICK_SECONDS)
-            self._note_date()
-            if self._certificates is not None and time.monotonic() - looked_at >= LOOK_SECONDS:
-                looked_at = time.monotonic()
-                await asyncio.to_thread(self._certificates.refresh)
-
-    def _note_date(self) -> None:
-        self.server_state.default_headers = [(b"date", http_date(time.time()))]
+    async def _look_at_certificates(self) -> None:
+        while self._certificates is not None:
+            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.to_thread(self._certificates.refresh)
 
     async def _end(self, sockets: Sequence[socket.socket]) -> None:
         for server in self.servers:
