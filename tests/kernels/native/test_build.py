@@ -116,7 +116,7 @@ def test_the_same_sources_give_the_same_bytes_in_any_folder(tmp_path: Path) -> N
     assert str(ROOT).encode() not in here.read_bytes()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_wheel_has_every_library_and_no_source_and_loads_them(tmp_path: Path) -> None:
     libraries("amd64")
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
