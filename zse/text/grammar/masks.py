@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
     from zse.text.grammar.state import GrammarState, Root
 
-_MOST_THREADS = 8
+_MOST_THREADS = 16
+"""They are woken one by one while work is left, so that short steps wake few of them."""
 _PARALLEL_ROWS = 4
 """Masks from which on several threads are woken for them."""
 
