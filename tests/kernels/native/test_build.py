@@ -140,3 +140,30 @@ def test_a_wheel_has_every_library_and_no_source_and_loads_them(tmp_path: Path) 
         cwd=tmp_path,
     ).stdout
     assert loaded.startswith(str(tmp_path / "installed"))
+
+
+def test_a_file_is_compiled_again_when_a_header_changed_that_it_includes_through_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = {
+        "norm/cpu.c": '#include "near.h"\nint three(void) { return THREE; }\n',
+        "norm/near.h": '#include "far.h"\n',
+        "native/far.h": "#define THREE 3\n",
+        "native/other.h": "",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(builder, "KERNELS", tmp_path)
+    monkeypatch.setattr(builder, "OBJECTS", tmp_path)
+
+    def compiled() -> Path:
+        return builder._compile(
+            builder.compiler_command(), runnable()[0], tmp_path / "norm" / "cpu.c"
+        )
+
+    first = compiled()
+    (tmp_path / "native" / "other.h").write_text("#define FOUR 4\n")
+    assert compiled() == first
+    (tmp_path / "native" / "far.h").write_text("#define THREE 4\n")
+    assert compiled() != first

@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import re
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -27,7 +28,6 @@ from zse.kernels.native.sources import (
     LINK_FLAGS,
     compiled_with,
     digest_path,
-    headers,
     is_current,
     library_path,
     source_digest,
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 OBJECTS = KERNELS.parent.parent / "build" / "native"
 """Compiled files by the digest of what they were made of, beside ``zse`` in a checkout."""
+_INCLUDE = re.compile(r'^ *# *include "([^"]+)"', re.MULTILINE)
 _TRIPLES = {"amd64": "x86_64-linux-gnu", "arm64": "aarch64-linux-gnu"}
 
 
@@ -100,7 +101,7 @@ def _target(instructions: Instructions) -> list[str]:
 def _compile(compiler: list[str], instructions: Instructions, source: Path) -> Path:
     """Compile one file, unless the same was compiled before."""
     made_of = hashlib.sha256(compiled_with(instructions).encode())
-    for path in (source, *headers()):
+    for path in (source, *_included(source)):
         made_of.update(f"\0{path.name}\0".encode() + path.read_bytes())
     compiled = OBJECTS / f"{source.parent.name}-{source.stem}-{made_of.hexdigest()[:32]}.o"
     if not compiled.is_file():
@@ -110,6 +111,21 @@ def _compile(compiler: list[str], instructions: Instructions, source: Path) -> P
         _run([*command, source.relative_to(KERNELS).as_posix(), "-o", str(temporary)])
         temporary.replace(compiled)
     return compiled
+
+
+def _included(source: Path) -> list[Path]:
+    """Return the headers of ours that a file includes, and those that these include."""
+    found: list[Path] = []
+    left = [source]
+    while left:
+        path = left.pop()
+        for name in _INCLUDE.findall(path.read_text()):
+            places = [(folder / name).resolve() for folder in (path.parent, KERNELS / "native")]
+            header = next((place for place in places if place.is_file()), None)
+            if header is not None and header not in found:
+                found.append(header)
+                left.append(header)
+    return sorted(found)
 
 
 def _link(
