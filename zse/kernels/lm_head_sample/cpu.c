@@ -4,27 +4,26 @@
 
 /* Below this temperature the likeliest token is taken. */
 #define GREEDY_BELOW 1e-5
+#define MAX_BLOCKS (ZSE_MAX_VOCABULARY / BLOCK_TOKENS)
 
 /* A piece's memory, in a worker's scratch. */
 struct row_memory {
     float *entry_logits;  /* [ZSE_MAX_ENTRIES]: as they were before they were adjusted */
-    float *block_largest; /* [blocks of ZSE_MAX_VOCABULARY] */
+    float *block_largest; /* [MAX_BLOCKS] */
     struct draw_memory draw;
 };
 
 static struct row_memory lay_out(void *scratch) {
     struct row_memory memory;
-    memory.draw.masses = scratch;
-    memory.draw.logits = (float *)(memory.draw.masses + LISTED_TOKENS);
+    memory.draw.sums = scratch;
+    memory.draw.logits = (float *)(memory.draw.sums + MAX_BLOCKS);
     memory.draw.tokens = (int32_t *)(memory.draw.logits + LISTED_TOKENS);
     memory.entry_logits = (float *)(memory.draw.tokens + LISTED_TOKENS);
     memory.block_largest = memory.entry_logits + ZSE_MAX_ENTRIES;
     return memory;
 }
-_Static_assert(LISTED_TOKENS * 16 + ZSE_MAX_ENTRIES * 4 +
-                       ZSE_MAX_VOCABULARY / BLOCK_TOKENS * 4 <= ZSE_SCRATCH_BYTES,
+_Static_assert(MAX_BLOCKS * 12 + LISTED_TOKENS * 8 + ZSE_MAX_ENTRIES * 4 <= ZSE_SCRATCH_BYTES,
                "sampling needs more scratch");
-_Static_assert(ZSE_MAX_VOCABULARY / BLOCK_TOKENS <= LISTED_TOKENS, "masses hold sums of blocks");
 
 /* --- log-probabilities ------------------------------------------------------------------------ */
 

@@ -17,7 +17,6 @@ struct heat {
 struct candidates {
     const float *logits;
     const int32_t *tokens; /* NULL: the row's own order */
-    const double *masses;  /* NULL: made of the logits when they are asked for */
     int64_t count;
     double mass_elsewhere; /* of tokens that are no candidates */
 };
@@ -29,6 +28,9 @@ struct cut {
     int32_t token; /* the last one kept */
 };
 static const struct cut everything = {0, INT64_MAX, 0};
+
+/* Tokens of which a guess is made where a cut lies. */
+#define SAMPLED_TOKENS 8192
 
 enum measure { COUNTS, MASSES };
 /* Where a cut ends: at the token with which the measure reaches the target, or goes beyond it. */
@@ -71,6 +73,16 @@ static double weigh_block(const struct heat *heat, const float *logits, int64_t 
     double sum = 0.0;
     for (int lane = 0; lane < DOUBLE_LANES; lane++) sum += sums[lane];
     return sum;
+}
+
+static double mass_of(const struct heat *heat, const float *logits, int64_t count) {
+    double masses[BLOCK_TOKENS], total = 0.0;
+    for (int64_t first = 0; first < count; first += BLOCK_TOKENS) {
+        int64_t left = count - first;
+        total += weigh_block(heat, logits + first, left < BLOCK_TOKENS ? left : BLOCK_TOKENS,
+                             masses);
+    }
+    return total;
 }
 
 /* --- the row in its own order ----------------------------------------------------------------- */
@@ -135,14 +147,12 @@ ALWAYS_INLINE int is_kept(struct look *look, uint32_t key) {
 
 static void count_digits(const struct candidates *from, const struct heat *heat,
                          enum measure measure, struct look *look) {
-    double made[BLOCK_TOKENS];
+    double masses[BLOCK_TOKENS];
     memset(look->bins, 0, sizeof look->bins);
     look->within_ties = 0;
     for (int64_t first = 0; first < from->count; first += BLOCK_TOKENS) {
         int64_t count = from->count - first < BLOCK_TOKENS ? from->count - first : BLOCK_TOKENS;
-        const double *masses = from->masses == NULL ? made : from->masses + first;
-        if (measure == MASSES && masses == made)
-            weigh_block(heat, from->logits + first, count, made);
+        if (measure == MASSES) weigh_block(heat, from->logits + first, count, masses);
         for (int64_t i = 0; i < count; i++) {
             uint32_t key = key_of(from->logits[first + i]);
             if ((uint64_t)key >> (look->shift + 8) != look->prefix || !is_kept(look, key)) continue;
@@ -215,8 +225,8 @@ static struct cut cut_at(const struct candidates *from, const struct heat *heat,
 static struct candidates list_from(float lowest, const struct heat *heat,
                                    const struct scanned_row *row,
                                    const struct draw_memory *memory, double total) {
-    struct candidates whole = {row->logits, NULL, NULL, row->count, 0.0};
-    struct candidates listed = {memory->logits, memory->tokens, memory->masses, 0, total};
+    struct candidates whole = {row->logits, NULL, row->count, 0.0};
+    struct candidates listed = {memory->logits, memory->tokens, 0, 0.0};
     for (int64_t block = 0; block < row->num_blocks; block++) {
         if (!(row->block_largest[block] >= lowest)) continue;
         if (listed.count + BLOCK_TOKENS > LISTED_TOKENS) return whole;
@@ -227,44 +237,65 @@ static struct candidates list_from(float lowest, const struct heat *heat,
             listed.count += row->logits[token] >= lowest;
         }
     }
-    for (int64_t first = 0; first < listed.count; first += BLOCK_TOKENS) {
-        int64_t left = listed.count - first, count = left < BLOCK_TOKENS ? left : BLOCK_TOKENS;
-        listed.mass_elsewhere -= weigh_block(heat, memory->logits + first, count,
-                                             memory->masses + first);
+    if (total > 0.0) {
+        double rest = total - mass_of(heat, memory->logits, listed.count);
+        listed.mass_elsewhere = rest > 0.0 ? rest : 0.0;
     }
-    if (listed.mass_elsewhere < 0.0) listed.mass_elsewhere = 0.0;
     return listed;
 }
 
 /* The k likeliest tokens are among those that reach the k-th largest of the blocks' largest. */
-static struct candidates list_likeliest(int64_t top_k, const struct heat *heat,
-                                        const struct scanned_row *row,
-                                        const struct draw_memory *memory) {
-    struct candidates blocks = {row->block_largest, NULL, NULL, row->num_blocks, 0.0};
+static float lowest_of_likeliest(int64_t top_k, const struct heat *heat,
+                                 const struct scanned_row *row) {
+    if (top_k > row->num_blocks) return -__builtin_inff();
+    struct candidates blocks = {row->block_largest, NULL, row->num_blocks, 0.0};
     struct target target = {COUNTS, (double)top_k, 0};
-    float lowest = -__builtin_inff();
-    if (top_k <= row->num_blocks)
-        lowest = logit_of(cut_at(&blocks, heat, &everything, &target).key);
-    return list_from(lowest, heat, row, memory, 0.0);
+    return logit_of(cut_at(&blocks, heat, &everything, &target).key);
 }
 
 /* Tokens below (1 - top_p) / count of the whole mass have together less than what top_p leaves. */
-static struct candidates list_nucleus(double top_p, const struct heat *heat,
-                                      const struct scanned_row *row,
-                                      const struct draw_memory *memory) {
-    double masses[BLOCK_TOKENS], total = 0.0;
-    for (int64_t block = 0; block < row->num_blocks; block++) {
-        int64_t first = block * BLOCK_TOKENS;
-        total += weigh_block(heat, row->logits + first, block_end(row, block) - first, masses);
-    }
+static float lowest_of_nucleus(double top_p, double total, const struct heat *heat,
+                               const struct scanned_row *row) {
     double least = (1.0 - top_p) * total / (double)row->count;
     int64_t bits;
     memcpy(&bits, &least, sizeof bits);
     int64_t power = (bits >> 52) - 1023; /* 2^power is not above it */
     double lowest = heat->highest + (double)power * 0.69314718055994530942 /
                                         heat->inverse_temperature;
-    return list_from((float)(lowest - 1e-6 * (1.0 + __builtin_fabs(lowest))), heat, row, memory,
-                     total);
+    return (float)(lowest - 1e-6 * (1.0 + __builtin_fabs(lowest)));
+}
+
+/* A guess: where a sample of the row would be cut for a target a good deal further on. */
+static float lowest_of_sample(const struct target *target, const struct heat *heat,
+                              const struct scanned_row *row, const struct draw_memory *memory) {
+    int64_t step = row->count / SAMPLED_TOKENS + 1, count = 0;
+    for (int64_t token = 0; token < row->count; token += step)
+        memory->logits[count++] = row->logits[token];
+    struct candidates sample = {memory->logits, NULL, count, 0.0};
+    struct target further = *target;
+    if (target->measure == COUNTS)
+        further.amount = 1.2 * target->amount / (double)step + 50.0;
+    else
+        further.amount = 0.25 + 0.75 * target->amount;
+    return logit_of(cut_at(&sample, heat, &everything, &further).key);
+}
+
+/* List what the first cut, at `target`, chooses from: by a bound that always holds, then by a guess
+ * that is checked, and else the whole row. */
+static struct candidates list_candidates(const struct target *target, const struct heat *heat,
+                                         const struct scanned_row *row,
+                                         const struct draw_memory *memory) {
+    int is_count = target->measure == COUNTS;
+    double total = is_count ? 0.0 : mass_of(heat, row->logits, row->count);
+    float lowest = is_count ? lowest_of_likeliest((int64_t)target->amount, heat, row)
+                            : lowest_of_nucleus(target->amount, total, heat, row);
+    struct candidates listed = list_from(lowest, heat, row, memory, total);
+    if (listed.tokens != NULL) return listed;
+    lowest = lowest_of_sample(target, heat, row, memory);
+    listed = list_from(lowest, heat, row, memory, total);
+    double left = (1.0 - target->amount) * total;
+    if (is_count ? listed.count >= target->amount : listed.mass_elsewhere < left) return listed;
+    return (struct candidates){row->logits, NULL, row->count, 0.0};
 }
 
 int32_t zse_draw_token(const struct zse_sampling *sampling, const struct scanned_row *row,
@@ -272,19 +303,13 @@ int32_t zse_draw_token(const struct zse_sampling *sampling, const struct scanned
     struct heat heat = {row->largest, 1.0 / sampling->temperature, sampling->min_p};
     int cuts_count = sampling->top_k > 0 && sampling->top_k < row->count;
     int cuts_mass = sampling->top_p < 1.0;
-    if (!cuts_count && !cuts_mass) return draw_in_order(&heat, row, sampling->draw, memory->masses);
-    struct candidates from = cuts_count
-                                 ? list_likeliest(sampling->top_k, &heat, row, memory)
-                                 : list_nucleus(sampling->top_p, &heat, row, memory);
+    if (!cuts_count && !cuts_mass) return draw_in_order(&heat, row, sampling->draw, memory->sums);
+    struct target count = {COUNTS, (double)sampling->top_k, 0};
+    struct target mass = {MASSES, sampling->top_p, 0};
+    struct candidates from = list_candidates(cuts_count ? &count : &mass, &heat, row, memory);
     struct cut kept = everything;
-    if (cuts_count) {
-        struct target target = {COUNTS, (double)sampling->top_k, 0};
-        kept = cut_at(&from, &heat, &kept, &target);
-    }
-    if (cuts_mass) {
-        struct target target = {MASSES, sampling->top_p, 0};
-        kept = cut_at(&from, &heat, &kept, &target);
-    }
+    if (cuts_count) kept = cut_at(&from, &heat, &kept, &count);
+    if (cuts_mass) kept = cut_at(&from, &heat, &kept, &mass);
     struct target target = {MASSES, sampling->draw, 1};
     return cut_at(&from, &heat, &kept, &target).token;
 }

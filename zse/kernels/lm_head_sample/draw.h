@@ -6,11 +6,11 @@
 #include "row_scan.h"
 
 /* Candidates that are listed; rows that leave more are read whole again for each look. */
-#define LISTED_TOKENS (1 << 14)
+#define LISTED_TOKENS (1 << 16)
 
 /* Memory of a draw, in a worker's scratch. */
 struct draw_memory {
-    double *masses;  /* [LISTED_TOKENS], or sums of blocks */
+    double *sums;    /* [blocks of ZSE_MAX_VOCABULARY]: masses */
     float *logits;   /* [LISTED_TOKENS] */
     int32_t *tokens; /* [LISTED_TOKENS] */
 };

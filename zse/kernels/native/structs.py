@@ -12,7 +12,7 @@ ACTIVATION_GROUP = 128
 """Columns that one scale covers where a matrix has no groups of its own."""
 ATTENTION_PARTS = 32
 """Parts into which the keys of one row are split at most."""
-MAX_ENTRIES = 1 << 17
+MAX_ENTRIES = 1 << 16
 """Adjusted tokens of one row of logits that are looked at."""
 
 
