@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from gpu_facts import H200
+from quick_interpreter import quicken
 
 from zse.kernels.variant import TARGET_CONSTANTS, Variant
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from zse.device.gpu import Grid
     from zse.kernels.launcher import Value
 
+quicken()
 ELEMENTS = {
     "fp32": torch.float32,
     "fp16": torch.float16,
