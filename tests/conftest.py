@@ -65,6 +65,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(trylast=True)  # after -m and -k have taken out what was not asked for
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Skip what this machine cannot run, unless it was told that it must."""
+    begin_with_what_takes_long(items)
     for item in items:
         item.add_marker(pytest.mark.xdist_group(group_of(item)))
     gpu_items = [item for item in items if item.get_closest_marker("gpu")]
@@ -81,6 +82,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if system_items and not config.option.collectonly and (reason := prepare_system()):
         for item in system_items:
             item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def begin_with_what_takes_long(items: list[pytest.Item]) -> None:
+    """Put files with slow tests first, in their order: processes that share a suite end together.
+
+    A file of one long test that began last would be waited for by all of them.
+    """
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
 
 
 def group_of(item: pytest.Item) -> str:

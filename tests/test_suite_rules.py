@@ -18,7 +18,7 @@ HEADER = "import os, pytest\n"
 def run_suite(folder: Path, text: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run pytest on one file, with the project's conftest as a plugin."""
     (folder / "test_it.py").write_text(HEADER + text)
-    (folder / "pytest.ini").write_text("[pytest]\nmarkers =\n gpu\n system\n")
+    (folder / "pytest.ini").write_text("[pytest]\nmarkers =\n gpu\n slow\n system\n")
     command = [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "conftest", "."]
     environment = {**os.environ, "PYTHONPATH": f"{TESTS}{os.pathsep}{TESTS.parent}", **variables}
     return subprocess.run(
@@ -41,6 +41,14 @@ def test_a_run_that_requires_a_gpu_ends_with_code_three(tmp_path: Path) -> None:
 
 def test_a_run_without_gpu_tests_needs_no_gpu(tmp_path: Path) -> None:
     assert run_suite(tmp_path, "def test_a(): pass\n", ZSE_REQUIRE_GPU="1").returncode == 0
+
+
+def test_files_with_slow_tests_begin(tmp_path: Path) -> None:
+    note = "\ndef test_{0}(): open('order', 'a').write('{0}')\n"
+    (tmp_path / "test_before.py").write_text(note.format("a"))
+    done = run_suite(tmp_path, note.format("b") + "@pytest.mark.slow" + note.format("c"))
+    assert done.returncode == 0, done.stdout
+    assert (tmp_path / "order").read_text() == "bca"
 
 
 def test_the_environment_of_a_developer_does_not_leak_in(tmp_path: Path) -> None:
