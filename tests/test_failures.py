@@ -32,7 +32,7 @@ def test_a_deliberate_error_stays_itself() -> None:
 
 
 @pytest.mark.parametrize(
-    ("package", "extra"), [("torch", "cpu"), ("boto3.session", "s3"), ("triton", "kernels")]
+    ("package", "extra"), [("torch", "convert"), ("boto3.session", "s3"), ("triton", "kernels")]
 )
 def test_a_missing_heavy_package_names_its_extra(package: str, extra: str) -> None:
     error = as_error(ModuleNotFoundError(f"No module named {package!r}", name=package), CACHE)

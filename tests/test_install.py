@@ -52,7 +52,7 @@ def test_an_index_is_asked_for_the_distribution_by_name(tmp_path: Path) -> None:
     assert command(tmp_path) == f"{PIP} 'zse-toolkit[s3]'"
 
 
-@pytest.mark.parametrize("extra", ["cpu", "convert"])
+@pytest.mark.parametrize("extra", ["hf", "convert"])
 def test_torch_for_cpus_comes_from_its_own_index(tmp_path: Path, extra: str) -> None:
     assert command(tmp_path, extra) == f"{PIP} {CPU_INDEX} 'zse-toolkit[{extra}]'"
 
@@ -119,7 +119,7 @@ def test_what_uv_installed_uv_adds_to(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("extra", "wanted"),
-    [("cpu", "--recipe cpu"), ("s3", "--recipe cuda-dev"), ("kernels", "--recipe cuda-dev")],
+    [("convert", "--recipe cuda-dev"), ("s3", "--recipe cuda-dev")],
 )
 def test_in_an_image_the_hint_is_to_build_it_again(extra: str, wanted: str) -> None:
     hint = find_installation(Path("/", IMAGE_FOLDER), found=[]).hint(extra)

@@ -27,8 +27,8 @@ TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 """Torch built for CPUs: a tenth of the size of what the package index holds."""
 
 EXTRA_OF_PACKAGE: Mapping[str, str] = {
-    "torch": "cpu",
-    "safetensors": "cpu",
+    "torch": "convert",
+    "safetensors": "convert",
     "huggingface_hub": "convert",
     "transformers": "hf",
     "bitsandbytes": "hf",
@@ -40,9 +40,8 @@ EXTRA_OF_PACKAGE: Mapping[str, str] = {
 }
 """Import name -> the extra that brings it."""
 
-_WITH_TORCH = frozenset({"cpu", "convert"})
+_WITH_TORCH = frozenset({"convert", "hf"})
 _RECIPES = {
-    "cpu": "--recipe cpu",
     "s3": "--recipe cuda-dev",
     "convert": "--recipe cuda-dev",
     "kernels": "--recipe cuda-dev",

@@ -19,7 +19,7 @@ from zse.option import Checked, described, own_options, with_values
 from zse.records import record
 from zse.units import GIB, MIB
 
-KV_DTYPES = ("auto", "fp32", "bf16", "int8")
+KV_DTYPES = ("auto", "fp32", "fp16", "bf16", "int8")
 TOOL_PARSERS = (
     *("auto", "none", "hermes", "qwen3_coder", "llama3", "mistral", "deepseek", "glm"),
     *("pythonic", "harmony"),
@@ -55,9 +55,7 @@ class DeviceOptions(Checked):
     vram_gib: float = described(
         0.0, "GPU memory for everything", unit="GiB", unset="all that is free", also=("--vram",)
     )
-    exact_activations: bool = described(
-        False, "Never round activations to 8 bits on a GPU: slower decoding"
-    )
+    exact_activations: bool = described(False, "Never round activations to 8 bits: slower decoding")
     kernels: str = described(
         "", "Kernel pack for the GPU", unset="the one in the model file, the image or the cache"
     )
@@ -75,7 +73,11 @@ class CacheOptions(Checked):
     kv_gib: float = described(
         0.0, "Memory for the KV cache", unit="GiB", unset="chosen from what is free"
     )
-    kv_dtype: str = described("auto", "Type of the cached keys and values", choices=KV_DTYPES)
+    kv_dtype: str = described(
+        "auto",
+        "Type of the cached keys and values; auto: bf16 on a GPU, fp16 on a CPU",
+        choices=KV_DTYPES,
+    )
     num_blocks: int = described(
         0, "Blocks of the KV cache", unset="as many as the memory for it holds", env=""
     )

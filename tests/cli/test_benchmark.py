@@ -14,6 +14,7 @@ from zse.errors import UsageError
 from zse.format import Scheme, ZSEWriter
 from zse.format.as_torch import bytes_from
 from zse.format.layout import PlannedTensor
+from zse.kernels.native.library import load
 from zse.models.families import read_header
 from zse.models.uniform import UniformDecoder
 
@@ -57,7 +58,7 @@ def test_json_holds_every_figure(model_file: Path) -> None:
     figures = json.loads(result.stdout)
     assert (figures["batch"], figures["prompt_tokens"], figures["output_tokens"]) == (3, 9, 4)
     assert figures["file_bytes"] == model_file.stat().st_size
-    instructions = torch.backends.cpu.get_cpu_capability()
+    instructions = load().instructions
     assert figures["device"].startswith("cpu (")
     assert figures["device"].endswith(f", {instructions}, threads: 1)")
     for name, value in figures.items():

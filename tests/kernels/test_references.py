@@ -1,4 +1,4 @@
-"""The CPU backend's operations equal the references."""
+"""The torch backend's operations equal the references."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from random_models import write_file
 
 from zse.backends.torch import TorchBackend
 from zse.backends.types import (
     SequenceChunk,
     StepBatch,
 )
-from zse.format import Scheme, ZSEReader, ZSEWriter
-from zse.format.as_torch import bytes_from
-from zse.format.layout import PlannedTensor
+from zse.format import ZSEReader
 from zse.kernels.attention.reference import attention
 from zse.kernels.embed.reference import embed
 from zse.kernels.gate_up.reference import activated_product
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from zse.models.spec import ModelSpec
 
 TOLERANCE = 1e-5
 HIDDEN, HEADS, KV_HEADS, HEAD_DIM, WIDE, VOCAB = 64, 4, 2, 16, 96, 100
@@ -64,23 +62,6 @@ EVERYTHING: dict[str, Any] = {
     "residual_scale": 0.5,
     "logit_scale": 0.25,
 }
-
-
-def write_file(path: Path, spec: ModelSpec) -> dict[str, torch.Tensor]:
-    """Write a float32 file of random tensors; return them."""
-    generator = torch.Generator().manual_seed(3)
-    tensors = {
-        weight.name: torch.randn(weight.shape, generator=generator) for weight in spec.weights()
-    }
-    plan = [
-        PlannedTensor(name=n, scheme=Scheme.FP32, shape=tuple(t.shape)) for n, t in tensors.items()
-    ]
-    with ZSEWriter(path, architecture="llama", model_config={}, provenance={}) as writer:
-        writer.plan([("embed", plan)])
-        for name, tensor in tensors.items():
-            writer.write_part(name, "data", bytes_from(tensor))
-        writer.close()
-    return tensors
 
 
 @pytest.fixture(scope="module", params=[PLAIN, HEAD_NORMS, EVERYTHING], ids=len)

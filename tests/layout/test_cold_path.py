@@ -12,6 +12,7 @@ WEB_AND_WORDS = {"fastapi", "pydantic", "rich", "httpx", "boto3", "huggingface_h
 COLD_MODULES = [
     "zse",
     "zse.cli",
+    "zse.backends.cpu.backend",
     "zse.backends.gpu.open",
     "zse.deploy.registry",
     "zse.device.open",

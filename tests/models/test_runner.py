@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,7 +13,7 @@ from zse.backends.types import SequenceChunk, StepBatch, kind_of
 from zse.errors import ContextLengthError, DeviceError, EngineError, InvalidParameterError
 from zse.format import ZSEReader
 from zse.kernels.lm_head_sample.row import SamplingRow
-from zse.models.decoder import run_layers
+from zse.models.decoder import logits_of
 from zse.models.runner import ModelRunner, load_runner
 from zse.options import load_options
 from zse.units import GIB
@@ -47,11 +48,11 @@ def chunk_of(slot: int, start: int, token_ids: list[int]) -> SequenceChunk:
 def run_logits(runner: ModelRunner, chunks: list[SequenceChunk]) -> list[torch.Tensor]:
     """Return the logits from which each chunk would be sampled."""
     backend = runner._backend
-    row = [SamplingRow(temperature=0.0)]
-    step = backend.begin(StepBatch(chunks=chunks, sampling=[row] * len(chunks)))
-    residual = run_layers(backend, runner.spec, step)
-    rows = backend.ends.final_norm(residual[step.sampled_rows])
-    return list(backend.ends.head.each_row(rows))
+    wanted = [chunk._replace(wants_logits=True) for chunk in chunks]
+    step = backend.begin(StepBatch(chunks=wanted, sampling=[()] * len(chunks)))
+    rows = as_tensor(backend.join_rows([logits_of(backend, runner.spec, step)]))
+    ends = accumulate(len(chunk.token_ids) for chunk in chunks)
+    return [rows[end - 1] for end in ends]
 
 
 def prefill(runner: ModelRunner, slots: range) -> None:
@@ -132,7 +133,9 @@ def test_a_verify_chunk_answers_what_single_steps_do_to_the_bit(runner: ModelRun
 
 def test_int8_prefill_has_the_same_linears_in_every_chunking(make_pair: Callable[..., Any]) -> None:
     pair = make_pair("llama", "int8", intermediate_size=160)
-    runner = load_runner(pair.path, load_options(num_blocks=4, block_size=8, threads=1))
+    runner = load_runner(
+        pair.path, load_options(device="torch", num_blocks=4, block_size=8, threads=1)
+    )
     with runner._backend.layer(runner.spec.layers[0]) as weights:
         linear = weights.qkv.matrix
     rows = torch.randn(150, 128, generator=torch.Generator().manual_seed(0))
@@ -255,7 +258,7 @@ def test_logits_need_tokens_within_the_context(make_pair: Callable[..., Any]) ->
 
 def test_pool_is_sized_from_bytes_or_from_the_context(make_pair: Callable[..., Any]) -> None:
     path = make_pair("llama", "bf16").path
-    block_bytes = 2 * 2 * 32 * 2 * 32 * 4
+    block_bytes = 2 * 2 * 32 * 2 * 32 * 2
     sized = load_runner(path, load_options(kv_gib=(5 * block_bytes + 1) / GIB, threads=1))
     assert sized.num_blocks == 5
     assert sized.memory_bytes()["kv_cache"] == 5 * block_bytes

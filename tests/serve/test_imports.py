@@ -65,3 +65,17 @@ def test_a_model_of_this_machine_is_loaded_without_what_other_ways_to_serve_need
     assert not {"http.client", "urllib.request", "zse.format.writer", "zse.device.cgroup"} & loaded
     assert not {"zse.device.gpu", "zse.device.probe", "zse.stream.shards"} & loaded
     assert not [name for name in loaded if name.startswith("zse.store")]
+
+
+def test_a_server_on_a_cpu_answers_where_nothing_heavy_can_be_imported(start_command, bytes_model):
+    absent = ("torch", "numpy", "triton", "transformers", "safetensors")
+    code = (
+        f"import sys; sys.modules.update(dict.fromkeys({absent}))\n"
+        "from zse.serve.__main__ import main; sys.exit(main())"
+    )
+    server = start_command("-c", code, str(bytes_model), "--device", "cpu", "--port", "0")
+    server.wait_for_line("ready")
+    question = {"model": "bytes", "messages": [{"role": "user", "content": "hi"}]}
+    answer = server.http.post("/v1/chat/completions", json={**question, "max_tokens": 4})
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["usage"]["completion_tokens"] in range(1, 5)

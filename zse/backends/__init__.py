@@ -79,11 +79,15 @@ def create_backend(load: ModelLoad, arrival: Arrival | None = None) -> Backend:
         from zse.backends.gpu.open import open_gpu_backend
 
         return open_gpu_backend(arrival, load)
-    with needing("cpu", "the torch backend"):
-        from zse.backends.torch import TorchBackend
     if not isinstance(reader, ZSEReader):
         raise DeviceError(
             f"a CPU reads its weights from a file of this machine, not from {reader.path}",
             hint="Fetch it first: zse pull URL.",
         )
-    return TorchBackend(reader, load.spec, load.options)
+    if load.options.device.name == "torch":
+        with needing("convert", "the torch backend"):
+            from zse.backends.torch import TorchBackend
+        return TorchBackend(reader, load.spec, load.options)
+    from zse.backends.cpu.backend import CPUBackend
+
+    return CPUBackend(reader, load.spec, load.options)

@@ -1,67 +1,68 @@
-"""What a CPU keeps of a model in memory. Torch-free: it is asked before anything is loaded, too."""
+"""What a CPU keeps of a model in memory. It is asked before anything is loaded, too."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, cast
 
-from zse.format.schemes import Scheme
+from zse.units import align_up
 
 if TYPE_CHECKING:
-    from zse.format.layout import PlannedTensor
-    from zse.format.spec import TensorEntry
-    from zse.models.spec import ModelSpec
+    from zse.models.spec import AttentionSpec, MLPSpec, ModelSpec
 
-UPCAST_LIMIT_BYTES = 256 * 1024 * 1024
-"""A model whose file is below this keeps its 16-bit matrices in float32, which is faster."""
-INT4_TILE_ROWS = 256
-"""Rows of an INT4 matrix that are packed together; the last tile is filled up."""
-INT4_HEADER_BYTES = 4
-"""Scale and bias that each row of a packed table ends with."""
-KV_ELEMENT_BYTES = {"auto": 4, "fp32": 4, "bf16": 2}
-
-Form: TypeAlias = Literal["vector", "dense", "int8", "int4", "mapped"]
-"""What a stored tensor becomes: float32 copies; the packed forms of INT8 and INT4; or nothing:
-tiles of the file's mapping are made float32 as they are needed."""
+KV_ELEMENT_BYTES = {"auto": 2, "fp16": 2, "bf16": 2, "fp32": 4, "int8": 1}
+ROWS_AT_ONCE = 256
+"""More rows need more memory for what is between operations, and are computed no faster."""
+LEAST_GROUP = 32
+"""Columns that share a scale of int8 activations, at least."""
+_MOST_GROUP = 128
+_SCALE_BYTES = 4
+_CACHE_LINE = 64
 
 
-Stored: TypeAlias = "TensorEntry | PlannedTensor"
-"""A tensor as a file has it, or will have it."""
-
-
-def form_of(tensor: Stored, *, upcasts: bool, packs_int8: bool) -> Form:
-    """Return what a CPU makes of a stored tensor.
-
-    It upcasts where the file is below ``UPCAST_LIMIT_BYTES``, and packs INT8 where the processor
-    multiplies it exactly.
-    """
-    if len(tensor.shape) == 1:
-        return "vector"
-    if tensor.scheme.is_plain:
-        return "dense" if upcasts else "mapped"
-    if tensor.scheme is Scheme.INT8 and packs_int8:
-        return "int8"
-    return "int4" if tensor.scheme is Scheme.INT4 else "mapped"
-
-
-def kept_bytes(tensor: Stored, form: Form) -> int:
-    """Return the bytes of the process's own memory that a form takes; 0 of the file's mapping."""
-    if form == "mapped":
-        return 0
-    if form == "vector":
-        return tensor.shape[0] * 4
-    rows, columns = tensor.shape
-    if form == "dense":
-        return rows * columns * 4
-    if form == "int8":
-        return rows * (columns + 12)
-    tiles = -(-rows // INT4_TILE_ROWS)
-    table = columns * (INT4_TILE_ROWS // 2 + INT4_HEADER_BYTES)
-    scales = columns // tensor.group_size * INT4_TILE_ROWS * 4
-    return tiles * (table + scales)
+def is_read_whole(spec: ModelSpec, tensor_name: str) -> bool:
+    """Whether steps read all of a tensor: of an embedding that is no head, rows of tokens alone."""
+    return spec.is_tied or tensor_name != spec.embedding.weight.name
 
 
 def kv_block_bytes(spec: ModelSpec, block_size: int, kv_dtype: str) -> int:
     """Return the bytes of one KV block over all layers."""
+    return kv_layer_bytes(spec, block_size, kv_dtype) * len(spec.layers)
+
+
+def kv_layer_bytes(spec: ModelSpec, block_size: int, kv_dtype: str) -> int:
+    """Return the bytes of one layer of a KV block: heads, the scales of int8 ones, whole lines."""
     attention = spec.attention
-    values = 2 * attention.num_kv_heads * attention.head_dim * len(spec.layers)
-    return values * block_size * KV_ELEMENT_BYTES[kv_dtype]
+    heads = 2 * attention.num_kv_heads * block_size
+    scales = heads * _SCALE_BYTES if kv_dtype == "int8" else 0
+    return align_up(heads * attention.head_dim * KV_ELEMENT_BYTES[kv_dtype] + scales, _CACHE_LINE)
+
+
+def register_widths(spec: ModelSpec) -> dict[str, int]:
+    """Return how many float32 numbers a row has between operations, for each that is kept."""
+    attentions = [cast("AttentionSpec", layer.mixer) for layer in spec.layers]
+    mlps = [cast("MLPSpec", layer.mlp) for layer in spec.layers]
+    rotary = max((one.rope.rotary_dim for one in attentions if one.rope is not None), default=0)
+    return {
+        "residual": spec.hidden_size,
+        "qkv": max(one.qkv.weight.shape[0] for one in attentions),
+        "mixed": max(one.output.weight.shape[1] for one in attentions),
+        "joined": max(one.up.weight.shape[0] for one in mlps),
+        "hidden": max(one.down.weight.shape[1] for one in mlps),
+        "added": spec.hidden_size,
+        "normed": spec.hidden_size,
+        "rotary": rotary,
+        "rotary_other": rotary,
+    }
+
+
+def quantized_columns(spec: ModelSpec) -> int:
+    """Return the columns of a row of int8 activations: as many as the widest matrix reads."""
+    return align_up(max(weight.shape[-1] for weight in spec.weights()), _MOST_GROUP)
+
+
+def scratch_bytes(spec: ModelSpec, rows: int) -> int:
+    """Return what a step of so many rows of a prompt writes, of which one is sampled."""
+    columns = quantized_columns(spec)
+    quantized = columns + 2 * _SCALE_BYTES * (columns // LEAST_GROUP)
+    floats = sum(register_widths(spec).values())
+    return min(rows, ROWS_AT_ONCE) * (4 * floats + quantized) + 4 * spec.vocab_size

@@ -7,11 +7,11 @@ reserve memory; what a driver and an interpreter take besides was measured.
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from zse.backends.gpu.kv_pool import layout_for
 from zse.backends.gpu.plans import StepPlans
-from zse.backends.resident import UPCAST_LIMIT_BYTES, form_of, kept_bytes, kv_block_bytes
+from zse.backends.resident import is_read_whole, kv_block_bytes, scratch_bytes
 from zse.device.facts import DeviceFacts
 from zse.errors import UnsupportedModelError
 from zse.format.schemes import Scheme, stored_bytes
@@ -24,15 +24,18 @@ from zse.units import memory_text
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from zse.backends.resident import Stored
+    from zse.format.layout import PlannedTensor
+    from zse.format.spec import TensorEntry
     from zse.models.spec import ModelSpec
 
 DEFAULT_CONTEXT = 4096
 """Tokens of KV cache that an estimate includes when none are asked for."""
 GPU_RUNTIME_BYTES = 400 << 20
 """A context of the driver with its small stacks, the kernels' code and a few captured steps."""
-CPU_RUNTIME_BYTES = 256 << 20
-"""An interpreter with torch and the engine."""
+CPU_RUNTIME_BYTES = 96 << 20
+"""An interpreter with the engine and the server."""
+Stored: TypeAlias = "TensorEntry | PlannedTensor"
+"""A tensor as a file has it, or will have it."""
 _TYPICAL_GPU = DeviceFacts(
     name="",
     target="sm_90",
@@ -112,7 +115,7 @@ def estimate_memory(
         on_gpu: Memory of a GPU; else the most that is resident of a process on a CPU.
         context_tokens: Tokens of KV cache, counted in whole blocks; 0 means the model's context,
             at most 4096.
-        kv_dtype: Type of the cached keys and values; auto is bf16 on a GPU, fp32 on a CPU.
+        kv_dtype: Type of the cached keys and values; auto is bf16 on a GPU, fp16 on a CPU.
     """
     spec = facts.spec
     context = min(context_tokens or DEFAULT_CONTEXT, spec.max_position)
@@ -149,25 +152,11 @@ def _on_gpu(
 def _on_cpu(
     spec: ModelSpec, tensors: Sequence[Stored], options: LoadOptions
 ) -> tuple[int, int, int]:
-    """Return what is resident: copies of the process, and pages of the file that steps read."""
-    in_file = list(map(_stored_bytes, tensors))
-    upcasts = sum(in_file) <= UPCAST_LIMIT_BYTES
-    weights = 0
-    for tensor, size in zip(tensors, in_file, strict=True):
-        if tensor.name == spec.embedding.weight.name and not spec.is_tied:
-            continue  # rows of the mapping, of the tokens that come
-        form = form_of(tensor, upcasts=upcasts, packs_int8=True)
-        weights += size if form == "mapped" else kept_bytes(tensor, form)
+    """Return what is resident: pages of the file that steps read, and what a step computes with."""
+    weights = sum(_stored_bytes(tensor) for tensor in tensors if is_read_whole(spec, tensor.name))
     block = kv_block_bytes(spec, options.cache.block_size, options.cache.kv_dtype)
-    overhead = _cpu_scratch_bytes(spec, options) + CPU_RUNTIME_BYTES
+    overhead = scratch_bytes(spec, options.batch.max_context) + CPU_RUNTIME_BYTES
     return weights, _num_blocks(options) * block, overhead
-
-
-def _cpu_scratch_bytes(spec: ModelSpec, options: LoadOptions) -> int:
-    """Return the float32 activations of the widest step: a layer's input, its widest product."""
-    rows = min(options.batch.max_batch_tokens, options.batch.max_context)
-    widest = max(w.shape[0] for w in spec.weights() if w.kind == "linear")
-    return rows * (2 * widest + 4 * spec.hidden_size) * 4
 
 
 def _num_blocks(options: LoadOptions) -> int:

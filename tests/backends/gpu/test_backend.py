@@ -86,7 +86,7 @@ def greedy(step: int = 0) -> SamplingRow:
 
 def test_logits_of_a_prompt_are_those_of_the_cpu(path, runner):
     found = as_tensor(runner.logits(PROMPT))
-    cpu = load_runner(path, load_options(device="cpu", num_blocks=8))
+    cpu = load_runner(path, load_options(device="torch", num_blocks=8))
     expected = as_tensor(cpu.logits(PROMPT))
     cpu.close()
     error = (found - expected).norm() / expected.norm()
@@ -95,7 +95,7 @@ def test_logits_of_a_prompt_are_those_of_the_cpu(path, runner):
 
 def test_penalties_count_the_token_that_only_the_device_knows(runner, path):
     found = decode_with_penalties(runner, PROMPT, (2, 5), num_tokens=4, ahead=True)
-    cpu = load_runner(path, load_options(device="cpu", num_blocks=8))
+    cpu = load_runner(path, load_options(device="torch", num_blocks=8))
     expected = decode_with_penalties(cpu, PROMPT, (2, 5), num_tokens=4, ahead=False)
     cpu.close()
     assert found == expected
@@ -107,7 +107,7 @@ def test_a_decode_step_continues_from_the_device(runner, path):
         StepBatch(chunks=[chunk([PENDING_TOKEN], len(PROMPT))], sampling=[[greedy(1)]])
     )
     tokens = [first.wait()[0][0].token_id, second.wait()[0][0].token_id]
-    cpu = load_runner(path, load_options(device="cpu", num_blocks=8))
+    cpu = load_runner(path, load_options(device="torch", num_blocks=8))
     logits = as_tensor(cpu.logits([*PROMPT, tokens[0]]))
     cpu.close()
     assert tokens == [int(logits[-2].argmax()), int(logits[-1].argmax())]
@@ -115,7 +115,7 @@ def test_a_decode_step_continues_from_the_device(runner, path):
 
 def test_drafts_are_checked_in_one_step(make_pair):
     path = make_pair("qwen2", "int8", **SHAPE).path
-    cpu = load_runner(path, load_options(device="cpu", num_blocks=8))
+    cpu = load_runner(path, load_options(device="torch", num_blocks=8))
     tokens = list(PROMPT)
     for _ in range(3):
         tokens.append(int(as_tensor(cpu.logits(tokens))[-1].argmax()))
@@ -135,7 +135,7 @@ def test_drafts_are_checked_in_one_step(make_pair):
 
 def test_masks_are_read_at_the_end_of_a_step_that_was_submitted_before_they_were_known(make_pair):
     path = make_pair("qwen2", "int8", **SHAPE).path
-    cpu = load_runner(path, load_options(device="cpu", num_blocks=8))
+    cpu = load_runner(path, load_options(device="torch", num_blocks=8))
     runner = open_runner(path)
     held = SamplingRow(temperature=0.0, is_masked=True)
     tokens: list[int] = []
@@ -187,7 +187,7 @@ def test_what_families_do_otherwise_is_computed_as_on_the_cpu(tmp_path, numbers)
         "max_position": 64,
     }
     write_random_file(path, "int8", **shape, **numbers)
-    cpu = load_runner(path, load_options(device="cpu", num_blocks=8))
+    cpu = load_runner(path, load_options(device="torch", num_blocks=8))
     expected = as_tensor(cpu.logits(PROMPT[:3]))
     cpu.close()
     runner = open_runner(path)

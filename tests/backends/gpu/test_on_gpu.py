@@ -86,7 +86,7 @@ def runners(case: tuple[Path, str]) -> Iterator[tuple[ModelRunner, ModelRunner]]
         ),
         cache_dir=load_settings().cache_dir,
     )
-    cpu = load_runner(case[0], load_options(device="cpu", num_blocks=64))
+    cpu = load_runner(case[0], load_options(device="torch", num_blocks=64))
     yield gpu, cpu
     gpu.close()
     cpu.close()

@@ -27,7 +27,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_kv_cache_larger_than_the_memory_is_refused_with_both_sizes(tiny: Path) -> None:
     with pytest.raises(DeviceError) as caught:
-        load_runner(tiny, load_options(device="cpu", kv_gib=EXBIBYTE / GIB))
+        load_runner(tiny, load_options(device="torch", kv_gib=EXBIBYTE / GIB))
     assert "1073741824.0 GiB was asked for" in caught.value.message
     assert "GiB of memory are available" in caught.value.message
     assert "--kv-gib" in caught.value.hint
@@ -35,7 +35,7 @@ def test_a_kv_cache_larger_than_the_memory_is_refused_with_both_sizes(tiny: Path
 
 @pytest.mark.parametrize("kv_dtype", ["fp32", "bf16"])
 def test_a_new_cache_holds_zeros_and_can_be_written(tiny: Path, kv_dtype: str) -> None:
-    runner = load_runner(tiny, load_options(device="cpu", num_blocks=3, kv_dtype=kv_dtype))
+    runner = load_runner(tiny, load_options(device="torch", num_blocks=3, kv_dtype=kv_dtype))
     try:
         first, *_ = runner._backend.new_cache(3)  # type: ignore[attr-defined]
         assert first.shape[0] == 3

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from restored_rows import restored
 
-from zse.backends.resident import kept_bytes
 from zse.backends.torch import int8_linear
+from zse.backends.torch.forms import kept_bytes
 from zse.backends.torch.int4_linear import Int4Linear
 from zse.backends.torch.int8_linear import Int8Linear, int8_is_exact, split_digits
 from zse.backends.torch.linear import DenseLinear, Linear, int8_tiles, nf4_tiles, plain_tiles

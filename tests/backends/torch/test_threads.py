@@ -7,7 +7,7 @@ import threading
 import pytest
 import torch
 
-from zse.backends.torch.backend import choose_threads
+from zse.backends.cpu.threads import choose_threads
 from zse.device.probe import DeviceInfo
 from zse.engine.llm import LLM
 from zse.engine.request import SamplingParams
@@ -43,7 +43,7 @@ def test_each_model_of_a_process_computes_with_its_own_threads(monkeypatch) -> N
     seen: dict[str, list[int]] = {"one": [], "two": []}
     models = {}
     for name, threads in (("one", 1), ("two", 2)):
-        models[name] = LLM("tiny", device="cpu", max_context=64, num_blocks=8, threads=threads)
+        models[name] = LLM("tiny", device="torch", max_context=64, num_blocks=8, threads=threads)
         backend = models[name]._model.core.runner._backend
         begin = backend.begin
 

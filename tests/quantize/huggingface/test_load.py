@@ -32,7 +32,7 @@ def logits(model: Any) -> torch.Tensor:
 
 
 def runner_logits(path: Path) -> torch.Tensor:
-    runner = load_runner(path, load_options(device="cpu", num_blocks=4, block_size=8, threads=1))
+    runner = load_runner(path, load_options(device="torch", num_blocks=4, block_size=8, threads=1))
     try:
         return as_tensor(runner.logits(PROMPT))
     finally:

@@ -24,10 +24,10 @@ ESTIMATE = MemoryEstimate(
 
 @pytest.fixture
 def models():
-    """A table with a model of 2 GiB, whose file has half a one."""
+    """A table with a model of 2 GiB."""
     engine = SimpleNamespace(memory_bytes=lambda: {"weights": GIB, "kv_cache": GIB})
     table = ModelTable()
-    table.put(SimpleNamespace(name="a", engine=engine, details={"file_bytes": GIB // 2}))
+    table.put(SimpleNamespace(name="a", engine=engine, details={}))
     return table
 
 
@@ -62,10 +62,10 @@ def test_what_is_free_on_the_card_bounds_every_limit(models, gpu):
     assert room.options_within(plain, ESTIMATE) is plain
 
 
-def test_on_a_cpu_pages_of_files_count_too(models):
+def test_on_a_cpu_weights_and_keys_count(models):
     room = room_for_models(replace(options(device="cpu"), models_gib=4.0), models)
     assert not room.on_gpu
-    assert room.used_bytes == 2 * GIB + GIB // 2
+    assert room.used_bytes == 2 * GIB
     assert room.left_bytes <= 4 * GIB - room.used_bytes
 
 

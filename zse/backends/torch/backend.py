@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from zse.backends.resident import kv_block_bytes
+from zse.backends.cpu.threads import choose_threads
+from zse.backends.pool_size import choose_num_blocks
 from zse.backends.torch.operations import TorchOperations, check_supported
 from zse.backends.torch.step import Step, build_step
 from zse.backends.torch.weights import Weights
@@ -22,16 +23,11 @@ if TYPE_CHECKING:
 
     from zse.backends.operations import Forward
     from zse.backends.types import LogitRows, StepBatch
-    from zse.device.probe import DeviceInfo
     from zse.format.reader import ZSEReader
     from zse.models.spec import ModelSpec
     from zse.options import LoadOptions
 
 _KV_DTYPES = {"auto": torch.float32, "fp32": torch.float32, "bf16": torch.bfloat16}
-_POOL_SEQUENCES = 16
-"""The pool that is chosen for the user holds at most this many sequences of full length."""
-_WEIGHT_BYTES_A_THREAD = 8 << 20
-"""A thread that has less to read for a token costs more to wake and to wait for than it saves."""
 
 
 class TorchBackend(TorchOperations):
@@ -45,7 +41,7 @@ class TorchBackend(TorchOperations):
         weight_bytes = sum(entry.length_bytes for entry in reader.header.tensors)
         torch.set_num_threads(options.device.threads or choose_threads(machine, weight_bytes))
         self.device = DeviceUsed(
-            name="torch" if options.device.name == "torch" else "cpu",
+            name="torch",
             hardware=machine.cpu_model,
             instructions=torch.backends.cpu.get_cpu_capability(),
             threads=torch.get_num_threads(),
@@ -55,13 +51,16 @@ class TorchBackend(TorchOperations):
         self.block_size = options.cache.block_size
         if options.cache.kv_dtype not in _KV_DTYPES:
             raise DeviceError(
-                f"the CPU keeps no {options.cache.kv_dtype} KV cache",
+                f"the torch backend keeps no {options.cache.kv_dtype} KV cache",
                 hint=f"Choose one of {', '.join(_KV_DTYPES)}.",
             )
         self._kv_dtype = _KV_DTYPES[options.cache.kv_dtype]
-        self._block_bytes = kv_block_bytes(spec, self.block_size, options.cache.kv_dtype)
+        values = 2 * self._kv_heads * spec.attention.head_dim * len(spec.layers)
+        self._block_bytes = values * self.block_size * self._kv_dtype.itemsize
         self._weights = Weights(reader, spec)
-        self.num_blocks = options.cache.num_blocks or self._choose_num_blocks(options)
+        self.num_blocks = options.cache.num_blocks or choose_num_blocks(
+            spec, options, machine, block_bytes=self._block_bytes
+        )
         self._cache = self.new_cache(self.num_blocks)
         super().__init__(self._weights, spec)
 
@@ -115,33 +114,6 @@ class TorchBackend(TorchOperations):
         self.drop()
         self._weights.clear()
         self._cache = []
-
-    def _choose_num_blocks(self, options: LoadOptions) -> int:
-        block_bytes = self._block_bytes
-        available = probe().available_memory_bytes
-        if options.cache.kv_bytes > available:
-            raise DeviceError(
-                f"a KV cache of {options.cache.kv_bytes / 2**30:.1f} GiB was asked for; "
-                f"{available / 2**30:.1f} GiB of memory are available",
-                hint="Lower --kv-gib (ZSE_KV_GIB), or leave it out: a quarter of what is "
-                "available is then the limit.",
-            )
-        if options.cache.kv_bytes:
-            count = options.cache.kv_bytes // block_bytes
-        else:
-            full = -(-(options.batch.max_context or self._spec.max_position) // self.block_size)
-            count = min(available // 4 // block_bytes, full * _POOL_SEQUENCES)
-        if count < 1:
-            raise DeviceError(
-                f"the KV cache has no room for one block of {block_bytes} bytes",
-                hint="Give it more memory, or ask for a smaller context.",
-            )
-        return count
-
-
-def choose_threads(machine: DeviceInfo, weight_bytes: int) -> int:
-    """Return how many threads compute a model best that reads ``weight_bytes`` for a token."""
-    return max(1, min(machine.compute_threads, weight_bytes // _WEIGHT_BYTES_A_THREAD))
 
 
 def _untouched_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:

@@ -13,7 +13,7 @@ from functools import cache
 
 import torch
 
-from zse.backends.resident import INT4_HEADER_BYTES, INT4_TILE_ROWS
+from zse.backends.torch.forms import INT4_HEADER_BYTES, INT4_TILE_ROWS
 from zse.format.as_torch import split_scale_zero, unpack_nibbles
 
 

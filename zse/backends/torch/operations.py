@@ -34,8 +34,8 @@ _ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 def check_supported(spec: ModelSpec) -> None:
-    """Refuse a model that the CPU does not compute, with an ``UnsupportedModelError``."""
-    refuse("a CPU", obstacles(spec))
+    """Refuse a model that is not computed here, with an ``UnsupportedModelError``."""
+    refuse("the torch backend", obstacles(spec))
 
 
 class TorchOperations:

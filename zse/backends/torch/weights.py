@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from zse.backends.resident import UPCAST_LIMIT_BYTES, form_of, kept_bytes
+from zse.backends.torch.forms import UPCAST_LIMIT_BYTES, form_of, kept_bytes
 from zse.backends.torch.int4_linear import Int4Linear
 from zse.backends.torch.int8_linear import MAX_COLUMNS, Int8Linear, int8_is_exact
 from zse.backends.torch.linear import DenseLinear, int8_tiles, nf4_tiles, plain_tiles
@@ -16,7 +16,7 @@ from zse.format.nf4 import NF4_CODES
 from zse.format.schemes import Scheme
 
 if TYPE_CHECKING:
-    from zse.backends.resident import Form
+    from zse.backends.torch.forms import Form
     from zse.backends.torch.linear import Linear
     from zse.format.reader import ZSEReader
     from zse.format.spec import TensorEntry

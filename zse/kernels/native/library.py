@@ -211,7 +211,7 @@ def _none_found() -> NativeLibraryError:
     if not known:
         return NativeLibraryError(
             f"zse has no kernels for processors of {machine}, only for amd64 and arm64",
-            hint="Use --device torch, which needs the extra `torch`.",
+            hint="Use --device torch, which needs the extra `convert`.",
         )
     folder = library_path(known[0]).parent
     return NativeLibraryError(

@@ -92,10 +92,8 @@ def room_for_models(options: ServeOptions, models: ModelTable) -> Room:
 
 def _held_bytes(entry: TableEntry, *, on_gpu: bool) -> int:
     held = sum(entry.model.engine.memory_bytes().values())
-    if on_gpu:
-        return held + GPU_RUNTIME_BYTES  # scratch memory, kernels, captured steps
-    # Weights that are not copied are pages of the file, which steps read and so keep in memory.
-    return held + int(entry.model.details.get("file_bytes", 0))
+    # Scratch memory, kernels and captured steps; on a CPU pages come and go with their use.
+    return held + (GPU_RUNTIME_BYTES if on_gpu else 0)
 
 
 def estimate_of(facts: ModelFacts, load: LoadOptions, *, on_gpu: bool) -> MemoryEstimate:

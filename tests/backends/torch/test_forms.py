@@ -1,10 +1,10 @@
-"""What a CPU keeps of a tensor, told without torch."""
+"""What torch keeps of a tensor."""
 
 from __future__ import annotations
 
 import pytest
 
-from zse.backends.resident import form_of, kept_bytes
+from zse.backends.torch.forms import form_of, kept_bytes
 from zse.format.layout import PlannedTensor
 from zse.format.schemes import Scheme, stored_bytes
 

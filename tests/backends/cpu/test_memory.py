@@ -1,0 +1,104 @@
+"""Memory: it comes with its use, matrices are never copied, and what does not fit is said."""
+
+from __future__ import annotations
+
+import logging
+from array import array
+from ctypes import sizeof
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from zse.backends.cpu.memory import Pages, address_of
+from zse.backends.cpu.sampling import ROW_BYTES
+from zse.backends.cpu.supported import warn_of_size
+from zse.backends.types import SequenceChunk, StepBatch, kind_of
+from zse.device.probe import DeviceInfo
+from zse.errors import DeviceError
+from zse.format import ZSEReader
+from zse.kernels.lm_head_sample.row import SamplingRow
+from zse.kernels.native import structs
+from zse.models.runner import load_runner
+from zse.options import load_options
+from zse.units import GIB, MIB
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+EXBIBYTE = 1 << 60
+
+
+@pytest.fixture
+def path(make_pair: Callable[..., Any]) -> Path:
+    return make_pair("llama", "int8").path
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+def test_a_kv_cache_larger_than_the_memory_is_refused_with_both_sizes(path: Path) -> None:
+    with pytest.raises(DeviceError) as caught:
+        load_runner(path, load_options(device="cpu", kv_gib=EXBIBYTE / GIB))
+    assert "1073741824.0 GiB was asked for" in caught.value.message
+    assert "GiB of memory are available" in caught.value.message
+    assert "--kv-gib" in caught.value.hint
+
+
+def test_a_pool_takes_the_memory_of_the_blocks_that_are_written(path: Path) -> None:
+    before = resident_bytes()
+    runner = load_runner(path, load_options(device="cpu", num_blocks=300_000, threads=1))
+    assert runner.memory_bytes()["kv_cache"] > GIB
+    row = SamplingRow(temperature=0.0)
+    for start in range(3):
+        chunk = SequenceChunk(0, [5], start, [299_999], kind_of(1))
+        runner.execute(StepBatch(chunks=[chunk], sampling=[[row]]))
+    assert resident_bytes() - before < 16 * MIB
+    runner.close()
+
+
+def test_matrices_lie_in_the_mapped_file(path: Path) -> None:
+    with ZSEReader(path) as reader:
+        runner = load_runner(reader, load_options(device="cpu", num_blocks=1, threads=1))
+        first, *_ = runner.spec.layers
+        weight = first.mixer.qkv.weight.name
+        with runner._backend.layer(first) as weights:
+            assert weights.qkv.data == address_of(reader.part(weight, "qweight"))
+            assert weights.qkv.scales == address_of(reader.part(weight, "scale"))
+        runner.close()
+
+
+def test_new_memory_is_zeros_and_can_be_written() -> None:
+    pages = Pages(3 * 4096)
+    assert not any(pages.view)
+    pages.view[4096:4104] = b"\xff" * 8
+    assert sum(pages.view) == 8 * 255
+    assert address_of(pages.view[4096:]) == pages.address + 4096
+    pages.close()
+
+
+def test_the_address_of_numbers_is_theirs() -> None:
+    numbers = array("i", [1, 2, 3])
+    assert address_of(memoryview(numbers)[1:]) == numbers.buffer_info()[0] + 4
+
+
+def test_a_row_of_sampling_is_packed_as_its_structure_lies() -> None:
+    assert sizeof(structs.Sampling) == ROW_BYTES
+
+
+def test_a_file_larger_than_the_memory_is_said(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    machine = DeviceInfo(
+        cpu_model="a processor",
+        physical_cores=1,
+        cpu_quota=0.0,
+        total_memory_bytes=1,
+        available_memory_bytes=1,
+        cuda_driver=False,
+    )
+    with ZSEReader(path) as reader, caplog.at_level(logging.WARNING):
+        warn_of_size(reader, machine)
+    assert "reads from the disk what does not fit" in caplog.text

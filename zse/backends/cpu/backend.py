@@ -1,0 +1,160 @@
+"""The CPU backend: a recorded program, a pool of threads, and steps that are one call each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from zse.backends.cpu.cache import KVCache
+from zse.backends.cpu.execution import computed
+from zse.backends.cpu.memory import Pages
+from zse.backends.cpu.program import Recorder
+from zse.backends.cpu.registers import Registers
+from zse.backends.cpu.sampling import Choices
+from zse.backends.cpu.step import Step
+from zse.backends.cpu.supported import check_supported, warn_of_size
+from zse.backends.cpu.threads import choose_threads
+from zse.backends.cpu.weights import Weights
+from zse.backends.pool_size import choose_num_blocks
+from zse.backends.resident import is_read_whole, kv_block_bytes
+from zse.backends.types import DeviceUsed, FinishedStep, accepted, logit_rows
+from zse.device.probe import probe
+from zse.kernels.native.library import load, spin_nanoseconds
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from zse.backends.cpu.program import Program
+    from zse.backends.operations import Forward
+    from zse.backends.types import Answers, LogitRows, SampledToken, StepBatch
+    from zse.format.reader import ZSEReader
+    from zse.kernels.native.structs import Register
+    from zse.models.spec import HeadSpec, ModelSpec
+    from zse.options import LoadOptions
+
+
+class Logits(NamedTuple):
+    """Rows of logits in memory of their own."""
+
+    pages: Pages
+    length_bytes: int
+    order: list[int]
+    """Their numbers in the order in which the batch asked for them."""
+
+    def rows(self, vocab_size: int) -> LogitRows:
+        found = logit_rows(self.pages.view[: self.length_bytes], vocab_size)
+        return [found[number] for number in self.order]
+
+
+class CPUBackend(Recorder):
+    """See ``zse.backends.operations.Backend``."""
+
+    looks_ahead = False
+
+    def __init__(self, reader: ZSEReader, spec: ModelSpec, options: LoadOptions) -> None:
+        check_supported(spec)
+        machine = probe()
+        warn_of_size(reader, machine)
+        self._library = library = load(options.device.cpu_instructions)
+        self._weights = Weights(reader, library)
+        super().__init__(self._weights, spec, exact=options.device.exact_activations)
+        self._spec = spec
+        self._weight_bytes = sum(
+            entry.length_bytes for entry in reader.header.tensors if is_read_whole(spec, entry.name)
+        )
+        self._kv_dtype = options.cache.kv_dtype
+        self.block_size = options.cache.block_size
+        self.num_blocks = options.cache.num_blocks or choose_num_blocks(
+            spec,
+            options,
+            machine,
+            block_bytes=kv_block_bytes(spec, self.block_size, self._kv_dtype),
+        )
+        self._cache = self.new_cache(self.num_blocks)
+        self._registers = Registers(spec)
+        self._programs: dict[Forward, Program] = {}
+        threads = options.device.threads or choose_threads(machine, self._weight_bytes)
+        self._pool = library.start_pool(
+            threads, spin_nanoseconds=spin_nanoseconds(machine, threads)
+        )
+        self.device = DeviceUsed(
+            name="cpu",
+            hardware=machine.cpu_model,
+            instructions=library.instructions,
+            threads=threads,
+        )
+
+    # --- the pass ------------------------------------------------------------------------------
+
+    def submit(self, batch: StepBatch, forward: Forward) -> FinishedStep:
+        program = self._programs.get(forward)
+        if program is None:
+            program = self._programs[forward] = forward(self, None)
+        return FinishedStep(answers=self._sample(program, self.begin(batch)))
+
+    def begin(self, batch: StepBatch, cache: KVCache | None = None) -> Step:
+        return Step(batch, cache or self._cache, self._spec.vocab_size)
+
+    def lm_head(self, step: Step, _residual: Register, head: HeadSpec) -> Logits:
+        program = self.with_head(head)
+        counts = [one.wants_logits * len(one.token_ids) for one in step.batch.chunks]
+        wanted = step.last_rows(counts)
+        length_bytes = 4 * len(wanted) * self._spec.vocab_size
+        logits = Logits(Pages(length_bytes), length_bytes, step.batch_order(counts))
+        for _ in computed(
+            self._pool, self._registers, program, step, wanted, logits=logits.pages.address
+        ):
+            pass  # all of them stay
+        self._registers.put_logits()
+        return logits
+
+    def _sample(self, program: Program, step: Step) -> Answers:
+        batch = step.batch
+        wanted = step.last_rows([len(rows) for rows in batch.sampling])
+        choices = Choices(batch, step.order, self._spec.vocab_size)
+        tokens: list[SampledToken] = []
+        for first, count in computed(
+            self._pool, self._registers, program, step, wanted, sampling=choices.address
+        ):
+            for index in range(first, first + count):
+                token = choices.answer(index)
+                if choices.rows[index].wants_hidden:
+                    token = token._replace(hidden=self._hidden(index - first))
+                tokens.append(token)
+        answers: list[Sequence[SampledToken]] = [()] * len(batch.chunks)
+        end = 0
+        for index in step.order:
+            first, end = end, end + len(batch.sampling[index])
+            answers[index] = accepted(batch.chunks[index], tokens[first:end])
+        return answers
+
+    def _hidden(self, index: int) -> list[float]:
+        """Return the normed state of a wanted row, which the head's scale has multiplied."""
+        scale = self._spec.head.logit_scale
+        return [number / scale for number in self._registers.normed_row(index)]
+
+    # --- memory --------------------------------------------------------------------------------
+
+    def new_cache(self, num_blocks: int) -> KVCache:
+        return KVCache(self._spec, num_blocks, self.block_size, self._kv_dtype)
+
+    def release_cache(self, cache: KVCache) -> None:
+        cache.close()
+
+    def copy_block(self, source: int, destination: int) -> None:
+        self._cache.copy_block(source, destination)
+
+    def join_rows(self, parts: Sequence[Logits]) -> LogitRows:
+        return [row for part in parts for row in part.rows(self._spec.vocab_size)]
+
+    def memory_bytes(self) -> dict[str, int]:
+        return {
+            "weights": self._weight_bytes,
+            "kv_cache": self.num_blocks * self._cache.block_bytes,
+        }
+
+    def close(self) -> None:
+        self.drop()
+        self._programs.clear()
+        self._weights.clear()
+        self._cache.close()
+        self._pool.close()

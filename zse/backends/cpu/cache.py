@@ -1,0 +1,59 @@
+"""Keys and values: blocks that hold all layers of some tokens, resident once they are written."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import TYPE_CHECKING
+
+from zse.backends.cpu.memory import Pages
+from zse.backends.resident import kv_layer_bytes
+from zse.kernels.native import structs
+
+if TYPE_CHECKING:
+    from zse.models.spec import ModelSpec
+
+DTYPES = {
+    "auto": structs.CacheDtype.FP16,
+    "fp16": structs.CacheDtype.FP16,
+    "bf16": structs.CacheDtype.BF16,
+    "fp32": structs.CacheDtype.FP32,
+    "int8": structs.CacheDtype.INT8,
+}
+
+
+class KVCache:
+    """A pool of blocks.
+
+    The layers of a block lie side by side, so a sequence of few tokens touches few pages, and
+    copying a block is one copy.
+    """
+
+    def __init__(self, spec: ModelSpec, num_blocks: int, block_size: int, kv_dtype: str) -> None:
+        layer_bytes = kv_layer_bytes(spec, block_size, kv_dtype)
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self.block_bytes = layer_bytes * len(spec.layers)
+        self._pages = Pages(num_blocks * self.block_bytes)
+        self.layers = (structs.Cache * len(spec.layers))(
+            *(
+                structs.Cache(
+                    data=self._pages.address + index * layer_bytes,
+                    block_bytes=self.block_bytes,
+                    block_size=block_size,
+                    dtype=DTYPES[kv_dtype],
+                )
+                for index in range(len(spec.layers))
+            )
+        )
+        self.address = ctypes.addressof(self.layers)
+        """Of one ``struct zse_cache`` a layer."""
+
+    def copy_block(self, source: int, destination: int) -> None:
+        start, length_bytes = self._pages.address, self.block_bytes
+        ctypes.memmove(
+            start + destination * length_bytes, start + source * length_bytes, length_bytes
+        )
+
+    def close(self) -> None:
+        """Give the memory back; no step may use it afterwards."""
+        self._pages.close()

@@ -1,0 +1,70 @@
+"""Runs a program on a step: one call, or several where there are more rows than fit at once."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from ctypes import byref
+from typing import TYPE_CHECKING
+
+from zse.backends.cpu.sampling import ROW_BYTES
+from zse.backends.cpu.step import ROWS_WORDS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from zse.backends.cpu.program import Program
+    from zse.backends.cpu.registers import Registers
+    from zse.backends.cpu.step import Step
+    from zse.kernels.native.library import Pool
+
+
+def computed(
+    pool: Pool,
+    registers: Registers,
+    program: Program,
+    step: Step,
+    wanted: list[int],
+    *,
+    sampling: int = 0,
+    logits: int = 0,
+) -> Iterator[tuple[int, int]]:
+    """Compute a step; yield the first and the number of wanted rows while registers hold them.
+
+    Args:
+        wanted: Rows of the step whose logits are asked for, ascending.
+        sampling: Address of a ``struct zse_sampling`` for each of them; 0: nothing is sampled.
+        logits: Where the logits of all of them go; 0: into the register, some at a time.
+    """
+    run, handle, structure = pool.library.run, pool.handle, byref(registers.step)
+    most = len(wanted) if logits else registers.most_wanted
+    for first, end in step.pieces():
+        place, behind = bisect_left(wanted, first), bisect_left(wanted, end)
+        count = min(behind - place, most)
+        registers.fit(end - first, 1 if logits else count)
+        attending = step.attending(first, end)
+        operations = program.operations
+        num_operations = program.num_operations if count else program.num_layers
+        while True:
+            rows = array("i", [row - first for row in wanted[place : place + count]])
+            if logits:
+                registers.put_logits(logits + place * registers.logits_bytes)
+            registers.write(
+                end - first,
+                max(min(step.single_rows, end) - first, 0),
+                count,
+                len(attending) // ROWS_WORDS,
+                *step.addresses(first),
+                rows.buffer_info()[0],
+                attending.buffer_info()[0],
+                sampling and sampling + place * ROW_BYTES,
+                step.cache.address,
+            )
+            run(handle, operations, num_operations, structure)
+            if count:
+                yield place, count
+            place += count
+            count = min(behind - place, most)
+            if count <= 0:
+                break
+            operations, num_operations = program.head, program.num_head

@@ -1,0 +1,122 @@
+"""One forward pass, laid out for the kernels: tokens, positions, slots, rows that attend together.
+
+Decode and verify chunks come first, each token alone: their bits depend on no other row, so a draft
+that is checked has the bits of a token that is decoded. The rows of prompts follow.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import TYPE_CHECKING, NamedTuple
+
+from zse.backends.resident import ROWS_AT_ONCE
+from zse.backends.types import check_batch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from zse.backends.cpu.cache import KVCache
+    from zse.backends.types import StepBatch
+
+ROWS_WORDS = 3
+"""Words of eight bytes in a ``struct zse_rows``."""
+
+
+class AttendingRows(NamedTuple):
+    """Consecutive rows of one sequence."""
+
+    first_row: int
+    num_rows: int
+    start_position: int
+    blocks: int
+    """Address of the sequence's block table, int32."""
+
+
+class Step:
+    """A batch, row by row. Built once, used once.
+
+    Raises:
+        EngineError: A chunk is empty, holds an unknown token, or its blocks do not cover it.
+    """
+
+    def __init__(self, batch: StepBatch, cache: KVCache, vocab_size: int) -> None:
+        size = cache.block_size
+        check_batch(batch, block_size=size, num_blocks=cache.num_blocks, vocab_size=vocab_size)
+        chunks = batch.chunks
+        self.batch = batch
+        self.cache = cache
+        self.order = sorted(range(len(chunks)), key=lambda index: chunks[index].kind == "prefill")
+        """Indices of the chunks as their rows follow each other."""
+        self.tokens = array("i")
+        self.positions = array("i")
+        self.slots = array("i")
+        self.single_rows = 0
+        """Rows before this one are computed each on its own."""
+        self._attending: list[AttendingRows] = []
+        self._tables: list[array[int]] = []
+        for index in self.order:
+            _, tokens, start, table, kind, _ = chunks[index]
+            count, first_row = len(tokens), len(self.tokens)
+            end = start + count
+            blocks = array("i", table[: -(-end // size)])
+            address, _ = blocks.buffer_info()
+            self._tables.append(blocks)
+            self.tokens.extend(tokens)
+            self.positions.extend(range(start, end))
+            self.slots.extend(
+                [blocks[place // size] * size + place % size for place in range(start, end)]
+            )
+            at_once = count
+            if kind != "prefill":
+                self.single_rows += count
+                at_once = 1
+            self._attending += [
+                AttendingRows(first_row + offset, at_once, start + offset, address)
+                for offset in range(0, count, at_once)
+            ]
+
+    def last_rows(self, counts: Sequence[int]) -> list[int]:
+        """Return the last ``counts[i]`` rows of chunk i, for all of them, in the step's order."""
+        rows: list[int] = []
+        end = 0
+        for index in self.order:
+            end += len(self.batch.chunks[index].token_ids)
+            rows.extend(range(end - counts[index], end))
+        return rows
+
+    def batch_order(self, counts: Sequence[int]) -> list[int]:
+        """Return where each of those rows stands in that list, in the order of the batch."""
+        firsts = [0] * len(counts)
+        end = 0
+        for index in self.order:
+            firsts[index] = end
+            end += counts[index]
+        return [
+            first + row for first, count in zip(firsts, counts, strict=True) for row in range(count)
+        ]
+
+    def addresses(self, first: int) -> tuple[int, int, int]:
+        """Return where the tokens, positions and slots of the rows from ``first`` on begin."""
+        offset = 4 * first
+        return (
+            self.tokens.buffer_info()[0] + offset,
+            self.positions.buffer_info()[0] + offset,
+            self.slots.buffer_info()[0] + offset,
+        )
+
+    def pieces(self) -> Iterator[tuple[int, int]]:
+        """Return the first row and the end of each part that is computed at once."""
+        count = len(self.tokens)
+        for first in range(0, count, ROWS_AT_ONCE):
+            yield first, min(first + ROWS_AT_ONCE, count)
+
+    def attending(self, first: int, end: int) -> array[int]:
+        """Return ``struct zse_rows`` of rows ``first`` to ``end``."""
+        words = array("Q")
+        for rows in self._attending:
+            begin = max(rows.first_row, first)
+            count = min(rows.first_row + rows.num_rows, end) - begin
+            if count > 0:
+                start = rows.start_position + begin - rows.first_row
+                words.extend((begin - first | count << 32, start, rows.blocks))
+        return words

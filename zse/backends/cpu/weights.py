@@ -1,0 +1,97 @@
+"""A file's tensors as the kernels take them: addresses in its mapping, no copy of any matrix."""
+
+from __future__ import annotations
+
+from array import array
+from typing import TYPE_CHECKING
+
+from zse.backends.cpu.memory import address_of
+from zse.format.schemes import Scheme
+from zse.kernels.native import structs
+
+if TYPE_CHECKING:
+    from zse.format.reader import ZSEReader
+    from zse.kernels.native.library import Library
+    from zse.models.spec import LinearSpec, NormSpec, WeightSpec
+
+_SCALES = {Scheme.INT8: "scale", Scheme.INT4: "scale_zero", Scheme.NF4: "absmax"}
+
+
+class Weights:
+    """Matrices, norms and vectors of one file; each is made when it is first asked for."""
+
+    def __init__(self, reader: ZSEReader, library: Library) -> None:
+        self._reader = reader
+        self._library = library
+        self._linears: dict[LinearSpec, structs.Matrix] = {}
+        self._norms: dict[NormSpec, structs.Norm] = {}
+        self._vectors: dict[str, int] = {}
+        self._kept: list[memoryview | array[float]] = []
+        """What the addresses point into."""
+
+    def linear(self, spec: LinearSpec) -> structs.Matrix:
+        """Return a matrix and its bias."""
+        found = self._linears.get(spec)
+        if found is None:
+            bias = self._optional(spec.bias)
+            found = self._linears[spec] = self.matrix(spec.weight, bias=bias)
+        return found
+
+    def matrix(self, spec: WeightSpec, *, bias: int | None = None) -> structs.Matrix:
+        """Return a matrix where it lies, with the address of what is added to its product."""
+        entry = self._reader.entry(spec.name)
+        scheme = entry.scheme
+        rows, columns = entry.shape
+        return structs.Matrix(
+            data=self._part(spec.name, "data" if scheme.is_plain else "qweight"),
+            scales=None if scheme.is_plain else self._part(spec.name, _SCALES[scheme]),
+            bias=bias,
+            rows=rows,
+            columns=columns,
+            scheme=structs.Scheme[scheme.name],
+            group=entry.group_size,
+        )
+
+    def norm(self, spec: NormSpec) -> structs.Norm:
+        found = self._norms.get(spec)
+        if found is None:
+            found = self._norms[spec] = structs.Norm(
+                weight=self.vector(spec.weight),
+                bias=self._optional(spec.bias),
+                epsilon=spec.epsilon,
+                subtracts_mean=spec.kind == "layer",
+            )
+        return found
+
+    def vector(self, spec: WeightSpec) -> int:
+        """Return the address of a vector's float32 numbers, widened where the file's are not."""
+        address = self._vectors.get(spec.name)
+        if address is None:
+            address = self._vectors[spec.name] = self._widened(spec)
+        return address
+
+    def clear(self) -> None:
+        """Let go of the mapping; no address may be used afterwards."""
+        self._linears.clear()
+        self._norms.clear()
+        self._vectors.clear()
+        self._kept.clear()
+
+    def _optional(self, spec: WeightSpec | None) -> int | None:
+        return None if spec is None else self.vector(spec)
+
+    def _widened(self, spec: WeightSpec) -> int:
+        scheme, count = self._reader.entry(spec.name).scheme, spec.shape[0]
+        stored = self._part(spec.name, "data")
+        if scheme is Scheme.FP32:
+            return stored
+        wide = array("f", bytes(4 * count))
+        self._kept.append(wide)
+        address, _ = wide.buffer_info()
+        self._library.widen(stored, structs.Scheme[scheme.name], count, address)
+        return address
+
+    def _part(self, name: str, role: str) -> int:
+        view = self._reader.part(name, role)
+        self._kept.append(view)
+        return address_of(view)
