@@ -10,20 +10,6 @@
 #define THREAD_PIECES 4
 #define MOST_ROWS_WITHOUT_TILES 8
 
-static int64_t row_bytes(const struct zse_matrix *matrix) {
-    switch (matrix->scheme) {
-    case ZSE_FP32:
-        return matrix->columns * 4;
-    case ZSE_FP16:
-    case ZSE_BF16:
-        return matrix->columns * 2;
-    case ZSE_INT8:
-        return matrix->columns;
-    default:
-        return matrix->columns / 2;
-    }
-}
-
 /* Whether so many rows are multiplied that turning the weights for them pays. */
 static int takes_tiles(const struct zse_operation *operation, const struct zse_step *step) {
 #ifdef SIMD_TILE_INPUTS
@@ -40,7 +26,8 @@ static int64_t piece_rows(const struct zse_operation *operation, const struct zs
         return ZSE_TILE_ROWS;
     const struct zse_matrix *matrix = operation->matrix;
     int64_t share = matrix->rows / (THREAD_PIECES * num_threads);
-    int64_t rows = zse_smaller(PIECE_BYTES / row_bytes(matrix), share);
+    int64_t bytes = zse_count_bytes(matrix->scheme, matrix->columns);
+    int64_t rows = zse_smaller(PIECE_BYTES / bytes, share);
     return (rows / SIMD_ROWS + 1) * SIMD_ROWS;
 }
 

@@ -28,6 +28,15 @@ SIMD_INLINE int64_t zse_count_rows(const struct zse_operation *operation,
     return operation->of_wanted ? step->num_wanted : step->rows;
 }
 
+/* Bytes of `count` numbers of a matrix, without scales. */
+SIMD_INLINE int64_t zse_count_bytes(int scheme, int64_t count) {
+    if (scheme == ZSE_FP32)
+        return count * 4;
+    if (scheme == ZSE_FP16 || scheme == ZSE_BF16)
+        return count * 2;
+    return scheme == ZSE_INT8 ? count : count / 2;
+}
+
 SIMD_INLINE int64_t zse_smaller(int64_t left, int64_t right) {
     return left < right ? left : right;
 }
@@ -42,6 +51,21 @@ SIMD_INLINE struct simd_codes zse_load_codes(const uint8_t *bytes, int scheme, i
         return simd_load_int8(bytes, group);
     struct simd_codes codes = simd_unpack_int4(bytes, group);
     return scheme == ZSE_NF4 ? simd_look_up(codes, zse_nf4_codes, group) : codes;
+}
+
+/* Eight plain numbers, fp32, fp16 or bf16. */
+SIMD_INLINE simd_floats zse_widen_vector(const char *numbers, int scheme) {
+    if (scheme == ZSE_FP16)
+        return simd_widen_fp16(numbers);
+    if (scheme == ZSE_BF16)
+        return simd_widen_bf16(numbers);
+    return simd_load((const float *)numbers);
+}
+
+/* Rows are shorter than what a processor finds out about them by itself: ask for the next ones. */
+SIMD_INLINE void zse_prefetch(const void *bytes, int64_t count) {
+    for (int64_t i = 0; i < count; i += 64)
+        __builtin_prefetch((const char *)bytes + i, 0, 3);
 }
 
 SIMD_INLINE simd_floats zse_load_some(const float *numbers, int64_t count) {

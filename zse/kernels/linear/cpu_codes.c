@@ -24,12 +24,6 @@ struct block {
     int64_t num_groups;
 };
 
-/* Rows are shorter than what a processor finds out about them by itself: ask for the next ones. */
-SIMD_INLINE void prefetch(const uint8_t *bytes, int64_t count) {
-    for (int64_t i = 0; i < count; i += 64)
-        __builtin_prefetch(bytes + i, 0, 3);
-}
-
 /* Add a group's product to the totals of eight columns. */
 SIMD_INLINE void add_group(const struct block *block, int64_t group_index, int64_t input,
                            const simd_lanes *lanes, int scheme, simd_floats *total) {
@@ -53,13 +47,13 @@ SIMD_INLINE void add_group(const struct block *block, int64_t group_index, int64
 /* Add the block's groups to totals [num_inputs]. All but the block is constant where inlined. */
 SIMD_INLINE void add_groups(const struct block *block, int scheme, int group, int64_t num_inputs,
                             simd_floats *totals) {
-    const int64_t bytes = scheme == ZSE_INT8 ? group : group / 2;
+    const int64_t bytes = zse_count_bytes(scheme, group);
     const int8_t *inputs = block->input->codes + block->first_input * block->input->stride;
     for (int64_t i = 0; i < block->num_groups; i++) {
         int64_t index = block->first_group + i;
         simd_lanes lanes[PASS_ROWS][SIMD_ROWS];
         for (int row = 0; row < SIMD_ROWS; row++) {
-            prefetch(block->next + (i * SIMD_ROWS + row) * bytes, bytes);
+            zse_prefetch(block->next + (i * SIMD_ROWS + row) * bytes, bytes);
             struct simd_codes codes = zse_load_codes(block->rows[row] + i * bytes, scheme, group);
             for (int64_t input = 0; input < num_inputs; input++) {
                 const int8_t *activations = inputs + input * block->input->stride + index * group;
@@ -133,7 +127,7 @@ static void multiply_block(const struct zse_operation *operation, const struct z
     const struct zse_matrix *matrix = operation->matrix;
     int64_t num_rows = zse_count_rows(operation, step);
     int group = operation->quantizes;
-    int64_t bytes = matrix->scheme == ZSE_INT8 ? matrix->columns : matrix->columns / 2;
+    int64_t bytes = zse_count_bytes(matrix->scheme, matrix->columns);
     struct block block = {.scales = scales,
                           .input = &step->quantized,
                           .num_groups = matrix->columns / group};

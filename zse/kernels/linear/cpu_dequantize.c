@@ -23,23 +23,15 @@ static const float nf4_values[16] = {
     1.0f,
 };
 
-SIMD_INLINE simd_floats widen_vector(const char *numbers, int scheme) {
-    if (scheme == ZSE_FP16)
-        return simd_widen_fp16(numbers);
-    if (scheme == ZSE_BF16)
-        return simd_widen_bf16(numbers);
-    return simd_load((const float *)numbers);
-}
-
 SIMD_INLINE void widen_all(const char *numbers, int scheme, int64_t count, float *output) {
     const int64_t size = scheme == ZSE_FP32 ? 4 : 2;
     int64_t i = 0;
     for (; i + SIMD_ROWS <= count; i += SIMD_ROWS)
-        simd_store(output + i, widen_vector(numbers + i * size, scheme));
+        simd_store(output + i, zse_widen_vector(numbers + i * size, scheme));
     if (i < count) {
         char padded[4 * SIMD_ROWS] = {0};
         memcpy(padded, numbers + i * size, (size_t)((count - i) * size));
-        simd_floats vector = widen_vector(padded, scheme);
+        simd_floats vector = zse_widen_vector(padded, scheme);
         memcpy(output + i, &vector, (size_t)(count - i) * sizeof *output);
     }
 }

@@ -41,7 +41,7 @@ SIMD_INLINE struct simd_codes load_group(const struct tile *tile, int64_t row, i
                                          int scheme, int group) {
     const struct zse_matrix *matrix = tile->matrix;
     const int64_t place = zse_block_row(matrix, tile->first, row) * matrix->columns + index * group;
-    const uint8_t *bytes = (const uint8_t *)matrix->data + (scheme == ZSE_INT8 ? place : place / 2);
+    const uint8_t *bytes = (const uint8_t *)matrix->data + zse_count_bytes(scheme, place);
     uint8_t padded[ZSE_ACTIVATION_GROUP] = {0};
     int64_t rest = matrix->columns - index * group;
     if (scheme == ZSE_INT8 && rest < group)
