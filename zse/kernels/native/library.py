@@ -79,12 +79,13 @@ class Pool:
         self.library = library
         self.num_threads = num_threads
         functions = library._functions
-        self.handle = c_void_p(functions.zse_pool_start(num_threads, spin_nanoseconds))
-        if not self.handle:
+        address: int | None = functions.zse_pool_start(num_threads, spin_nanoseconds)
+        if address is None:
             raise NativeLibraryError(
                 f"the system does not let {num_threads} threads be started",
                 hint="Raise the limit of processes (ulimit -u, pids.max), or set --threads lower.",
             )
+        self.handle = c_void_p(address)
 
     def close(self) -> None:
         """Stop the threads; no step may be running."""
