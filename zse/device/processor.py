@@ -56,7 +56,11 @@ def _hardware_capabilities() -> frozenset[str]:
     """Read the auxiliary vector, which an emulator fills with its own and ``/proc`` does not."""
     read = ctypes.CDLL(None).getauxval
     read.argtypes, read.restype = [ctypes.c_ulong], ctypes.c_ulong
-    first, second = read(_AT_HWCAP), read(_AT_HWCAP2)
+    return names_of_capabilities(read(_AT_HWCAP), read(_AT_HWCAP2))
+
+
+def names_of_capabilities(first: int, second: int) -> frozenset[str]:
+    """Return what ``/proc/cpuinfo`` of arm64 calls the bits of AT_HWCAP and AT_HWCAP2."""
     return frozenset(
         [name for name, bit in _HWCAP_BITS.items() if first >> bit & 1]
         + [name for name, bit in _HWCAP2_BITS.items() if second >> bit & 1]

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import ctypes
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from zse.device.probe import probe
 from zse.device.processor import architecture
 from zse.errors import UsageError
 from zse.kernels.errors import NativeLibraryError
 from zse.kernels.native import library, structs
 from zse.kernels.native.instructions import ALL
-from zse.kernels.native.library import Library, load, runnable
+from zse.kernels.native.library import Library, load, runnable, spin_nanoseconds
 from zse.kernels.native.sources import library_path
 from zse.options import CPU_INSTRUCTIONS
 
@@ -134,3 +136,14 @@ def test_a_number_is_the_header_s(name: str) -> None:
     assert found
     left, _, shift = found[1].strip("()").partition(" << ")
     assert getattr(structs, name) == int(left) << int(shift or 0)
+
+
+@pytest.mark.parametrize(
+    ("cores", "quota", "threads", "spins"),
+    [(4, 0.0, 4, True), (4, 0.0, 5, False), (4, 2.0, 2, True), (4, 1.5, 2, False)],
+)
+def test_threads_spin_only_where_all_of_them_run_at_once(
+    cores: int, quota: float, threads: int, spins: bool
+) -> None:
+    machine = replace(probe(), physical_cores=cores, cpu_quota=quota)
+    assert (spin_nanoseconds(machine, threads) > 0) is spins
