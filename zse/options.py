@@ -22,7 +22,7 @@ from zse.units import GIB, MIB
 KV_DTYPES = ("auto", "fp32", "fp16", "bf16", "int8")
 TOOL_PARSERS = (
     *("auto", "none", "hermes", "qwen3_coder", "llama3", "mistral", "deepseek", "glm"),
-    *("pythonic", "harmony"),
+    *("pythonic", "harmony", "kimi", "granite", "nemotron"),
 )
 REASONING_PARSERS = ("auto", "none", "think", "mistral", "seed", "granite")
 LOG_FORMATS = ("auto", "text", "json")

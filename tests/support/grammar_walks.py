@@ -22,6 +22,8 @@ WORDS = (
     "</arg_value>", "<tool_call>", "</tool_call>", "[TOOL", "_CALLS]", "</think>", "yes", "no",
 )  # fmt: skip
 END = "<|end_of_answer|>"
+NUM_PADDED = 3
+"""Logits of a model beyond its tokenizer's tokens: a mask has a bit for each of them, too."""
 
 
 class WordTokenizer:
@@ -82,7 +84,10 @@ class WordTokenizer:
 
 
 def compiler_for(tokenizer: WordTokenizer, **options: object) -> GrammarCompiler:
-    sizes = {"vocab_size": tokenizer.vocab_size + 3, "end_token_ids": (tokenizer.controls[END],)}
+    sizes = {
+        "vocab_size": tokenizer.vocab_size + NUM_PADDED,
+        "end_token_ids": (tokenizer.controls[END],),
+    }
     return GrammarCompiler(tokenizer, **{**sizes, **options})  # type: ignore[arg-type]
 
 
@@ -102,7 +107,7 @@ def walk(
     ids: list[int] = []
     end = tokenizer.controls[END]
     while not state.is_complete and len(ids) < most:
-        allowed = allowed_by(state, tokenizer.vocab_size)
+        allowed = allowed_by(state, tokenizer.vocab_size + NUM_PADDED)
         assert allowed, f"nothing may follow {tokenizer.text_of(ids)!r}"
         if end in allowed and draw.random() < 0.5:
             return ids, True

@@ -39,6 +39,12 @@ CONTROLS = {
         "<｜tool▁call▁end｜>", "<｜tool▁sep｜>",
     ),
     "qwen3_coder": (),
+    "kimi": (
+        "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "<|tool_call_begin|>",
+        "<|tool_call_argument_begin|>", "<|tool_call_end|>",
+    ),
+    "granite": ("<|tool_call|>",),
+    "nemotron": (),
     "glm": ("<tool_call>", "</tool_call>"),
     "pythonic": (),
     "harmony": ("<|start|>", "<|channel|>", "<|message|>", "<|constrain|>", "<|end|>"),

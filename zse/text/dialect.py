@@ -29,7 +29,10 @@ AUTO, NONE = "auto", "none"
 _CALL_SIGNS = (
     ("harmony", ("<|channel|>",)),
     ("deepseek", ("<｜tool▁call▁begin｜>", "<｜tool▁calls▁begin｜>")),
+    ("kimi", ("<|tool_call_begin|>",)),
     ("mistral", ("[TOOL_CALLS]",)),
+    ("granite", ("<|tool_call|>",)),
+    ("nemotron", ("<TOOLCALL>",)),
     ("qwen3_coder", ("<function=",)),
     ("glm", ("<arg_key>",)),
     ("hermes", ("<tool_call>",)),

@@ -7,6 +7,7 @@ model's own characters. What comes first otherwise is held until the name says t
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from zse.text.tools.format import Offered
 
 _ARGUMENTS = frozenset({"arguments", "parameters"})
+_BETWEEN = re.compile(r"[\s,]*")
 _KEYS = _ARGUMENTS | {"name", "type", "id", "function"}
 
 
@@ -166,6 +168,18 @@ class CallObject:
         if self._name:
             self._hand_over_held()
         return True
+
+
+def read_list(scanner: Scanner, offered: Offered) -> Reading[None]:
+    """Read a list of calls behind its bracket; what is none is said as it was kept."""
+    yield from scanner.skip_space()
+    while (yield from CallObject(scanner, offered).read()):
+        scanner.keep()
+        yield from scanner.skip(_BETWEEN)
+        if (yield from scanner.match("]")):
+            scanner.drop_kept()
+            return
+    scanner.say_kept()
 
 
 def _is_object(text: str) -> bool:

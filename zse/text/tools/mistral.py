@@ -7,10 +7,9 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
-from zse.text.tools.call_object import CallObject, read_container
+from zse.text.tools.call_object import CallObject, read_container, read_list
 from zse.text.tools.format import NAME, CallFormat
 from zse.text.tools.grammar import CallGrammar, call_with
 
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from zse.text.tools.grammar import CallTool, Rules
 
 CALLS, CALL_ID, ARGUMENTS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"
-_BETWEEN = re.compile(r"[\s,]*")
 
 
 def _read(scanner: Scanner, offered: Offered) -> Reading[None]:
@@ -28,23 +26,12 @@ def _read(scanner: Scanner, offered: Offered) -> Reading[None]:
         scanner.keep()
         yield from scanner.skip_space()
         if (yield from scanner.match("[")):
-            yield from _read_list(scanner, offered)
+            yield from read_list(scanner, offered)
         elif (yield from scanner.peek()) == "{":
             if not (yield from CallObject(scanner, offered).read()):
                 scanner.say_kept()
         else:
             yield from _read_named(scanner, offered)
-
-
-def _read_list(scanner: Scanner, offered: Offered) -> Reading[None]:
-    yield from scanner.skip_space()
-    while (yield from CallObject(scanner, offered).read()):
-        scanner.keep()
-        yield from scanner.skip(_BETWEEN)
-        if (yield from scanner.match("]")):
-            scanner.drop_kept()
-            return
-    scanner.say_kept()
 
 
 def _read_named(scanner: Scanner, offered: Offered) -> Reading[None]:

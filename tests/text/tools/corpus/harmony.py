@@ -1,0 +1,67 @@
+"""gpt-oss."""
+
+from __future__ import annotations
+
+from corpus.sample import PARIS, TIME, Sample
+
+_FINAL = "<|start|>assistant<|channel|>final<|message|>It is sunny.<|return|>"
+_CALL = (
+    '<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{"city": "Paris"}'
+)
+HARMONY = [
+    Sample("harmony", "an answer", "<|channel|>final<|message|>It is sunny.", "It is sunny."),
+    Sample(
+        "harmony",
+        "reasoning, then an answer",
+        "<|channel|>analysis<|message|>Easy: 2 < 3.<|end|>" + _FINAL,
+        "It is sunny.",
+        thought="Easy: 2 < 3.",
+    ),
+    Sample("harmony", "a call", _CALL + "<|call|>", calls=(PARIS,)),
+    Sample("harmony", "a call whose end was a stop token", _CALL, calls=(PARIS,)),
+    Sample(
+        "harmony",
+        "reasoning, then a call",
+        "<|channel|>analysis<|message|>I look.<|end|><|start|>assistant" + _CALL,
+        calls=(PARIS,),
+        thought="I look.",
+    ),
+    Sample(
+        "harmony",
+        "the recipient in the role",
+        " to=functions.get_time<|channel|>commentary json<|message|>{}",
+        calls=(TIME,),
+    ),
+    Sample(
+        "harmony",
+        "a preamble",
+        "<|channel|>commentary<|message|>I look it up.<|end|><|start|>assistant" + _CALL,
+        "I look it up.",
+        (PARIS,),
+    ),
+    Sample(
+        "harmony",
+        "two calls",
+        f"{_CALL}<|end|><|start|>assistant to=functions.get_time<|channel|>commentary<|message|>{{}}<|call|>",
+        calls=(PARIS, TIME),
+    ),
+    Sample(
+        "harmony", "a name nobody offered", _CALL.replace("get_weather", "rm"), '{"city": "Paris"}'
+    ),
+    Sample("harmony", "no messages at all", "Hello there\n", "Hello there\n"),
+    Sample("harmony", "cut in a header", "<|channel|>analy", "analy"),
+    Sample(
+        "harmony",
+        "cut in the reasoning",
+        "<|channel|>analysis<|message|>I am thin",
+        thought="I am thin",
+    ),
+    Sample(
+        "harmony",
+        "two thoughts",
+        "<|channel|>analysis<|message|>One.<|end|><|start|>assistant<|channel|>analysis<|message|>Two.<|end|>"
+        + _FINAL,
+        "It is sunny.",
+        thought="One.\nTwo.",
+    ),
+]
