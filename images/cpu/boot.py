@@ -6,15 +6,12 @@ Run with -I -S: no site module, no user folder, nothing from the environment's P
 import os
 import sys
 import time
-import warnings
 
 # The server's cold-start ledger counts from here.
 os.environ.setdefault("ZSE_START_TIME_NS", str(time.time_ns()))  # noqa: TID251 - before zse exists
 here = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pathlib costs 10 ms here
 sys.path[:0] = [f"{here}/app", f"{here}/site-packages"]
 sys.argv[0] = "zse-serve"
-# torch says so when numpy is absent; nothing here uses it.
-warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
 
 if __name__ == "__main__":
     from zse.serve.__main__ import main

@@ -161,7 +161,7 @@ def _build(
     find_model: Callable[[], tuple[Path, dict[str, str]]],
 ) -> BuiltImage:
     """Find what goes in, which comes before anything slow, and build the image."""
-    from zse.cli.image_kernels import build_image_packs, find_image_packs
+    from zse.cli.image_kernels import build_image_packs, find_cpu_kernels, find_image_packs
     from zse.cli.stopping import clean_stop
     from zse.cli.transfer_display import shown_progress
     from zse.oci.image.build import build_image
@@ -172,6 +172,8 @@ def _build(
     check_options(recipe, options)
     check_places(recipe, options)
     packs = find_image_packs(recipe.kernels.gpu, kernels, settings, say)
+    if recipe.kernels.cpu:
+        find_cpu_kernels(options.platforms or recipe.platforms[:1])
     with clean_stop(), filling(settings, "images"):
         if options.model_mode is ModelMode.BAKED:
             model, facts = find_model()
@@ -219,7 +221,7 @@ def _recipe(name: str | None, gpu_names: list[str], *, has_kernels: bool) -> Rec
         NotFoundError: There is no such recipe.
     """
     from zse.kernels.targets import target_named
-    from zse.oci.recipe import KernelRecipe, load_recipe, recipe_folder
+    from zse.oci.recipe import load_recipe, recipe_folder
 
     gpus = tuple(target_named(each).name for each in dict.fromkeys(gpu_names))
     given = "--gpu" if gpus else "--kernels" if has_kernels else ""
@@ -231,7 +233,7 @@ def _recipe(name: str | None, gpu_names: list[str], *, has_kernels: bool) -> Rec
         )
     if not name:
         say(_RECIPES_TAKEN[recipe.name].format(given=given))
-    return replace(recipe, kernels=KernelRecipe(gpu=gpus)) if gpus else recipe
+    return replace(recipe, kernels=replace(recipe.kernels, gpu=gpus)) if gpus else recipe
 
 
 def _summary(built: BuiltImage) -> str:

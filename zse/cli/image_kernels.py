@@ -90,6 +90,18 @@ def build_image_packs(
     return packs.found | {gpu: _built(gpu, cache_dir, report) for gpu in packs.missing}
 
 
+def find_cpu_kernels(platforms: Sequence[str]) -> None:
+    """See to it that this installation has the kernels of the platforms' processors.
+
+    Raises:
+        NativeLibraryError: It lacks some; a checkout compiles them instead.
+    """
+    from zse.kernels.native.library import libraries
+
+    for platform in platforms:
+        libraries(platform.partition("/")[2])
+
+
 def _in_folder(gpus: Sequence[str], given: str, _: Settings) -> dict[str, Path]:
     paths = {gpu: Path(given) / f"{target_named(gpu).name}{SUFFIX}" for gpu in gpus}
     for gpu, path in paths.items():

@@ -59,9 +59,12 @@ class DebianRecipe:
 
 @record
 class KernelRecipe:
-    """Kernel packs that the image carries: GPU architectures by name."""
+    """Kernels that the image carries, compiled beforehand."""
 
     gpu: tuple[str, ...] = ()
+    """Architectures, by name, that it has a pack for."""
+    cpu: bool = False
+    """Whether it has the libraries of its own platform's processors."""
 
 
 @record

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from zse.oci.recipe import Recipe
 
 APPLICATION = IMAGE_FOLDER
+_NATIVE = "kernels/native/lib/"
+"""The package's folder of compiled kernels for processors, one folder an architecture."""
 _ADDED_BY_WHEEL = ("images", "terraform")
 """Folders that a wheel puts into the package and a checkout has beside it: what only the tools
 read, so that an image is the same whichever of the two builds it."""
@@ -27,7 +29,7 @@ def code_entries(recipe: Recipe, *, package: Path | None = None) -> Iterator[Ent
     root = package or Path(zse.__file__).parent
     for path in sorted(root.rglob("*")):
         inner = path.relative_to(root).as_posix()
-        if path.is_file() and _is_wanted(inner, recipe.code_exclude):
+        if path.is_file() and _is_wanted(inner, recipe.code_exclude) and _runs(inner, recipe):
             yield file_of_bytes(f"{APPLICATION}/{root.name}/{inner}", path.read_bytes())
     for target, source in recipe.files.items():
         yield file_of_bytes(target, (recipe.folder / source).read_bytes())
@@ -40,6 +42,14 @@ def entries_digest(entries: Sequence[Entry]) -> str:
         content = hashlib.sha256(entry.read()).hexdigest()
         total.update(f"{entry.path}\0{entry.mode:o}\0{entry.target}\0{content}\n".encode())
     return total.hexdigest()
+
+
+def _runs(inner: str, recipe: Recipe) -> bool:
+    """Whether a file is for the processors of the image, as all are that are not compiled."""
+    if not inner.startswith(_NATIVE):
+        return True
+    own = f"{_NATIVE}{recipe.architecture}/"
+    return recipe.kernels.cpu and inner.startswith(own) and inner.endswith(".so")
 
 
 def _is_wanted(inner: str, exclude: Sequence[str]) -> bool:
