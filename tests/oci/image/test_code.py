@@ -21,6 +21,22 @@ def test_serving_code_goes_in_and_tools_stay_out():
         assert not any(absent in path for path in paths), absent
 
 
+@pytest.mark.parametrize("name", ["cpu", "cuda", "cuda-dev"])
+def test_an_image_has_the_kernels_of_its_own_processors_and_no_source(name, tmp_path):
+    package = tmp_path / "zse"
+    for file in ("amd64/libzse-avx2.so", "amd64/libzse-avx2.digest", "arm64/libzse-neon.so"):
+        path = package / "kernels/native/lib" / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"")
+    (package / "kernels/native/pool.c").write_bytes(b"")
+    recipe = load_recipe(recipe_folder(name))
+    for platform in recipe.platforms:
+        entries = code_entries(recipe.for_platform(platform), package=package)
+        inside = [entry.path for entry in entries if "native" in entry.path]
+        library = {"linux/amd64": "amd64/libzse-avx2.so", "linux/arm64": "arm64/libzse-neon.so"}
+        assert inside == [f"opt/zse/app/zse/kernels/native/lib/{library[platform]}"]
+
+
 def test_digest_follows_path_mode_and_content():
     entries = [
         file_of_bytes("a", b"1"),

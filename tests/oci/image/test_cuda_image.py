@@ -15,6 +15,7 @@ from zse.deploy.measure.runners import RUNNERS, first_that_works
 from zse.oci.errors import LockError
 from zse.oci.image.base import read_base
 from zse.oci.image.build import build_image
+from zse.oci.image.layers import MODEL_PATH
 from zse.oci.image.options import BuildOptions, BuiltImage
 from zse.oci.image.source import open_image
 from zse.oci.image.unpack import unpack
@@ -111,11 +112,15 @@ def test_without_a_gpu_it_ends_with_ten_and_says_what_to_do(built):
     assert "--gpus all" in done.stdout + done.stderr
 
 
-def test_asked_for_the_cpu_it_says_that_it_cannot(built):
-    done = start(built[1], PORT="0", ZSE_HOST="127.0.0.1", ZSE_DEVICE="cpu")
-    assert done.returncode == 5
-    assert "the cpu backend needs" in done.stdout + done.stderr
-    assert "--recipe cpu" in done.stdout + done.stderr
+def test_asked_for_the_cpu_it_answers_on_it(built):
+    script = (
+        "import sys; sys.path[:0] = ['/opt/zse/app', '/opt/zse/site-packages']; import zse;"
+        f"llm = zse.LLM('/{MODEL_PATH}', device='cpu');"
+        "print(llm.chat('What is the capital of France?').text, 'torch' in sys.modules)"
+    )
+    done = start(built[1], "python3", "-I", "-S", "-c", script)
+    assert "Paris" in done.stdout, done.stderr[-3000:]
+    assert done.stdout.endswith("False\n")
 
 
 def test_byte_code_is_of_the_images_own_python_and_is_used(built):
