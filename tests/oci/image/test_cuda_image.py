@@ -21,7 +21,7 @@ from zse.oci.image.source import open_image
 from zse.oci.image.unpack import unpack
 from zse.oci.image.unpacked import UnpackedImage
 from zse.oci.layout.layer import Compression
-from zse.oci.recipe import KernelRecipe, load_recipe, recipe_folder
+from zse.oci.recipe import load_recipe, recipe_folder
 from zse.quantize.locate import locate_model
 from zse.settings import load_settings
 
@@ -60,7 +60,7 @@ def built(tmp_path_factory) -> tuple[BuiltImage, UnpackedImage]:
         output=f"oci:{work / 'image'}",
         compression=Compression.GZIP,
     )
-    recipe = replace(recipe, kernels=KernelRecipe(gpu=("sm_90",)))
+    recipe = replace(recipe, kernels=replace(recipe.kernels, gpu=("sm_90",)))
     try:
         image = build_image(recipe, options, print)
     except LockError:  # the mirror has moved on
