@@ -58,88 +58,152 @@ static void copy_query(const struct group *group, int64_t row, int64_t head, flo
 
 /* --- one tile of keys ------------------------------------------------------------------------- */
 
-/* scores[query][key] = query . key. `turned` has room for a tile's keys, columns and rows exchanged. */
-static void score_all(const struct group *group, const float *queries, int64_t num_queries,
-                      int64_t first_key, int64_t num_keys, float *turned, float *scores) {
-    const char *rows[TILE_KEYS];
-    float scales[TILE_KEYS];
-    struct paged_rows keys = find_rows(&group->keys, first_key, num_keys, rows, scales);
-    int64_t panels = (num_keys + PANEL_COLUMNS - 1) / PANEL_COLUMNS;
-    int64_t panel_size = group->stride * PANEL_COLUMNS;
-    for (int64_t key = 0; key < num_keys; key += VECTOR_LANES)
-        turn_rows(&keys, key, num_keys - key,
-                  turned + key / PANEL_COLUMNS * panel_size + key % PANEL_COLUMNS, PANEL_COLUMNS);
-    struct product product = {queries,       turned,     scores,    group->stride,
-                              PANEL_COLUMNS, panel_size, TILE_KEYS, group->attention->head_dim,
-                              0};
-    multiply(&product, num_queries, panels);
+/* Keys and values of a tile as float32, zeros behind each head. */
+struct read_tile {
+    float *keys;   /* in panels with columns and rows exchanged, or for a single query as they are */
+    float *values; /* [TILE_KEYS, stride] */
+};
+
+/* Read a tile for heads that lie side by side, a few tokens of all of them at a time: in the order
+ * in which memory has them. */
+static void read_keys_and_values(const struct group *groups, const struct read_tile *tiles,
+                                 int64_t num_groups, int turns, int64_t first_key,
+                                 int64_t num_keys) {
+    const char *rows[2 * PIECE_HEADS][TILE_KEYS];
+    float scales[2 * PIECE_HEADS][TILE_KEYS];
+    struct paged_rows keys[PIECE_HEADS], values[PIECE_HEADS];
+    for (int64_t i = 0; i < num_groups; i++) {
+        const struct group *group = groups + i;
+        keys[i] = find_rows(&group->keys, first_key, num_keys, rows[2 * i], scales[2 * i]);
+        values[i] = find_rows(&group->values, first_key, num_keys, rows[2 * i + 1],
+                              scales[2 * i + 1]);
+    }
+    int64_t stride = groups->stride;
+    for (int64_t key = 0; key < num_keys; key += VECTOR_LANES) {
+        int64_t end = least_of(key + VECTOR_LANES, num_keys);
+        int64_t place = key / PANEL_COLUMNS * PANEL_COLUMNS * stride + key % PANEL_COLUMNS;
+        for (int64_t i = 0; i < num_groups; i++)
+            if (turns)
+                turn_rows(keys + i, key, num_keys - key, tiles[i].keys + place, PANEL_COLUMNS);
+            else
+                copy_rows(keys + i, key, end, tiles[i].keys, stride);
+        for (int64_t i = 0; i < num_groups; i++)
+            copy_rows(values + i, key, end, tiles[i].values, stride);
+    }
+}
+
+/* scores[query][key] = query . key, of turned keys. */
+static void score_queries(const struct group *group, const float *queries, int64_t num_queries,
+                          const struct read_tile *tile, int64_t num_keys, float *scores) {
+    struct product product = {
+        .left = queries,
+        .right = tile->keys,
+        .sums = scores,
+        .left_stride = group->stride,
+        .right_stride = PANEL_COLUMNS,
+        .right_panel = group->stride * PANEL_COLUMNS,
+        .sums_stride = TILE_KEYS,
+        .depth = group->attention->head_dim,
+        .adds = 0,
+    };
+    multiply(&product, num_queries, (num_keys + PANEL_COLUMNS - 1) / PANEL_COLUMNS);
 }
 
 /* scores[key] = query . key of a single query, for which nothing is worth turning. */
-static void score_one(const struct group *group, const float *query, int64_t first_key,
-                      int64_t num_keys, float *scores) {
-    const char *rows[TILE_KEYS];
-    float scales[TILE_KEYS];
-    struct paged_rows keys = find_rows(&group->keys, first_key, num_keys, rows, scales);
-    multiply_rows(&keys, num_keys, query, group->stride, scores);
+static void score_query(const struct group *group, const float *query,
+                        const struct read_tile *tile, int64_t num_keys, float *scores) {
+    const float *keys = tile->keys;
+    for (int64_t key = 0; key < num_keys; key++, keys += group->stride) {
+        vfloat sums[2] = {{0}, {0}};
+        for (int64_t column = 0; column < group->stride; column += PANEL_COLUMNS)
+            for (int half = 0; half < 2; half++) {
+                int64_t place = column + half * VECTOR_LANES;
+                sums[half] += vload(query + place) * vload(keys + place);
+            }
+        scores[key] = vsum(sums[0] + sums[1]);
+    }
 }
 
-/* Add values, weighed by what the scores have become. `copied` has room for a tile's values. */
-static void add_values(const struct group *group, int64_t num_queries, int64_t first_key,
-                       int64_t num_keys, float *copied, const float *weights,
+/* Add values, weighed by what the scores have become. */
+static void add_values(const struct group *group, int64_t num_queries,
+                       const struct read_tile *tile, int64_t num_keys, const float *weights,
                        const struct gathered *gathered) {
-    const char *rows[TILE_KEYS];
-    float scales[TILE_KEYS];
-    struct paged_rows values = find_rows(&group->values, first_key, num_keys, rows, scales);
-    copy_rows(&values, num_keys, copied, group->stride);
-    struct product product = {weights,       copied,        gathered->values, TILE_KEYS,
-                              group->stride, PANEL_COLUMNS, group->stride,    num_keys,
-                              1};
+    struct product product = {
+        .left = weights,
+        .right = tile->values,
+        .sums = gathered->values,
+        .left_stride = TILE_KEYS,
+        .right_stride = group->stride,
+        .right_panel = PANEL_COLUMNS,
+        .sums_stride = group->stride,
+        .depth = num_keys,
+        .adds = 1,
+    };
     multiply(&product, num_queries, group->stride / PANEL_COLUMNS);
 }
 
 /* --- one row ---------------------------------------------------------------------------------- */
 
-/* A piece's memory, in a worker's scratch; all of it is whole vectors. */
+/* What a piece knows of one group of heads: all of it is whole vectors of a worker's scratch. */
 struct row_memory {
     float *queries; /* [repeats, stride] */
-    float *rows;    /* [TILE_KEYS, stride]: keys, turned in panels, then values */
     float *scores;  /* [repeats, TILE_KEYS] */
     struct gathered gathered;
 };
 
-static struct row_memory lay_out_row(const struct group *group, float *scratch) {
-    struct row_memory memory;
-    memory.queries = scratch;
-    memory.rows = memory.queries + group->repeats * group->stride;
-    memory.scores = memory.rows + TILE_KEYS * group->stride;
-    memory.gathered.values = memory.scores + group->repeats * TILE_KEYS;
-    memory.gathered.stride = group->stride;
-    memory.gathered.largest = memory.gathered.values + group->repeats * group->stride;
-    memory.gathered.total = memory.gathered.largest + group->repeats;
-    return memory;
+/* A part of the keys of some groups, or all keys. */
+struct row_piece {
+    struct group groups[PIECE_HEADS];
+    struct read_tile tiles[PIECE_HEADS];
+    struct row_memory memories[PIECE_HEADS];
+    int64_t num_groups;
+    int64_t first_kv_head;
+    int64_t part;
+};
+
+static float *lay_out_row(const struct group *group, float *scratch, struct read_tile *tile,
+                          struct row_memory *memory) {
+    tile->keys = scratch;
+    tile->values = tile->keys + TILE_KEYS * group->stride;
+    memory->queries = tile->values + TILE_KEYS * group->stride;
+    memory->scores = memory->queries + group->repeats * group->stride;
+    memory->gathered.values = memory->scores + group->repeats * TILE_KEYS;
+    memory->gathered.stride = group->stride;
+    memory->gathered.largest = memory->gathered.values + group->repeats * group->stride;
+    memory->gathered.total = memory->gathered.largest + group->repeats;
+    return memory->gathered.total + group->repeats;
 }
 
-/* Attend to keys first .. end of one row. */
-static void attend_row_part(const struct group *group, const struct row_memory *memory,
-                            int64_t first, int64_t end) {
+static void begin_group(const struct group *group, const struct row_memory *memory) {
     gather_nothing(&memory->gathered, group->repeats);
     for (int64_t head = 0; head < group->repeats; head++)
         copy_query(group, 0, head, memory->queries + head * group->stride);
+}
+
+static void attend_read_tile(const struct group *group, const struct row_memory *memory,
+                             const struct read_tile *tile, int64_t num_keys) {
+    if (group->repeats == 1)
+        score_query(group, memory->queries, tile, num_keys, memory->scores);
+    else
+        score_queries(group, memory->queries, group->repeats, tile, num_keys, memory->scores);
+    for (int64_t head = 0; head < group->repeats; head++) {
+        float *scores = memory->scores + head * TILE_KEYS;
+        if (group->attention->softcap != 0.0f) cap_scores(scores, group->attention->softcap);
+        weigh_scores(&memory->gathered, head, scores, 0, num_keys);
+    }
+    add_values(group, group->repeats, tile, num_keys, memory->scores, &memory->gathered);
+}
+
+/* Attend to keys first .. end of one row. */
+static void attend_row_part(const struct row_piece *piece, int64_t first, int64_t end) {
+    int64_t num_groups = piece->num_groups;
+    for (int64_t i = 0; i < num_groups; i++) begin_group(piece->groups + i, piece->memories + i);
     for (int64_t tile = first; tile < end; tile += TILE_KEYS) {
-        int64_t keys = end - tile < TILE_KEYS ? end - tile : TILE_KEYS;
-        if (group->repeats == 1)
-            score_one(group, memory->queries, tile, keys, memory->scores);
-        else
-            score_all(group, memory->queries, group->repeats, tile, keys, memory->rows,
-                      memory->scores);
-        for (int64_t head = 0; head < group->repeats; head++) {
-            float *scores = memory->scores + head * TILE_KEYS;
-            if (group->attention->softcap != 0.0f) cap_scores(scores, group->attention->softcap);
-            weigh_scores(&memory->gathered, head, scores, 0, keys);
-        }
-        add_values(group, group->repeats, tile, keys, memory->rows, memory->scores,
-                   &memory->gathered);
+        int64_t num_keys = least_of(end - tile, TILE_KEYS);
+        read_keys_and_values(piece->groups, piece->tiles, num_groups, piece->groups->repeats > 1,
+                             tile, num_keys);
+        for (int64_t i = 0; i < num_groups; i++)
+            attend_read_tile(piece->groups + i, piece->memories + i, piece->tiles + i, num_keys);
     }
 }
 
@@ -178,52 +242,57 @@ static void join_parts(const struct group *group, int64_t head, const float *par
                  group->mixed + head * head_dim);
 }
 
-/* Attend to one part of the keys; who finishes a row's last part joins them all. */
-static void run_part(const struct group *group, const struct zse_step *step,
-                     const struct row_split *split, int64_t kv_head, int64_t part,
-                     float *scratch) {
-    const struct zse_attention *attention = group->attention;
-    struct row_memory memory = lay_out_row(group, scratch);
-    int64_t first = split->first_key + part * split->part_keys, end = first + split->part_keys;
-    attend_row_part(group, &memory, first, end < split->end_key ? end : split->end_key);
-    int64_t chunk = group->chunk - step->chunks, width = attention->head_dim + 2;
+/* Keep what a part of the keys has given; whoever brings a row's last part joins them all. */
+static void keep_part(const struct row_piece *piece, const struct zse_step *step,
+                      int64_t num_parts) {
+    const struct group *first = piece->groups;
+    const struct zse_attention *attention = first->attention;
+    int64_t chunk = first->chunk - step->chunks, width = attention->head_dim + 2;
     int64_t part_stride = attention->num_heads * width;
     float *parts = step->registers[ZSE_PARTIAL] + chunk * ZSE_ATTENTION_PARTS * part_stride +
-                   group->first_head * width;
-    for (int64_t head = 0; head < group->repeats; head++)
-        write_part(&memory.gathered, head, attention->head_dim,
-                   parts + part * part_stride + head * width);
+                   first->first_head * width;
+    for (int64_t head = 0; head < piece->num_groups * first->repeats; head++)
+        write_part(&piece->memories[head / first->repeats].gathered, head % first->repeats,
+                   attention->head_dim, parts + piece->part * part_stride + head * width);
     int32_t *arrived = (int32_t *)step->registers[ZSE_ARRIVED] +
-                       chunk * attention->num_kv_heads + kv_head;
-    if (__atomic_add_fetch(arrived, 1, __ATOMIC_ACQ_REL) < split->num_parts) return;
+                       chunk * attention->num_kv_heads + piece->first_kv_head;
+    if (__atomic_add_fetch(arrived, 1, __ATOMIC_ACQ_REL) < num_parts) return;
     __atomic_store_n(arrived, 0, __ATOMIC_RELAXED);
+    for (int64_t head = 0; head < piece->num_groups * first->repeats; head++)
+        join_parts(piece->groups + head / first->repeats, head % first->repeats,
+                   parts + head * width, num_parts, part_stride,
+                   piece->memories->gathered.values);
+}
+
+static void finish_group(const struct group *group, const struct gathered *gathered) {
+    int32_t head_dim = group->attention->head_dim;
     for (int64_t head = 0; head < group->repeats; head++)
-        join_parts(group, head, parts + head * width, split->num_parts, part_stride,
-                   memory.gathered.values);
+        finish_query(gathered->values + head * gathered->stride, gathered->largest[head],
+                     gathered->total[head], sink_of(group, head), head_dim,
+                     group->mixed + head * head_dim);
 }
 
 static void run_row_piece(const struct zse_operation *operation, const struct zse_step *step,
-                          const struct zse_rows *chunk, int64_t piece, float *scratch) {
+                          const struct zse_rows *chunk, int64_t number, float *scratch) {
     const struct zse_attention *attention = operation->attention;
     struct row_split split = split_row(attention, chunk->start_position);
-    if (split.num_parts > 1) {
-        int64_t kv_head = piece / split.num_parts;
-        struct group group = group_of(operation, step, chunk, kv_head);
-        run_part(&group, step, &split, kv_head, piece % split.num_parts, scratch);
-        return;
+    int64_t pieces = head_pieces(attention, &split);
+    struct row_piece piece;
+    piece.first_kv_head = number % pieces * split.heads_a_piece;
+    piece.part = number / pieces;
+    piece.num_groups = least_of(split.heads_a_piece,
+                                attention->num_kv_heads - piece.first_kv_head);
+    for (int64_t i = 0; i < piece.num_groups; i++) {
+        piece.groups[i] = group_of(operation, step, chunk, piece.first_kv_head + i);
+        scratch = lay_out_row(piece.groups + i, scratch, piece.tiles + i, piece.memories + i);
     }
-    int64_t first = piece * split.heads_a_piece, end = first + split.heads_a_piece;
-    end = end < attention->num_kv_heads ? end : attention->num_kv_heads;
-    for (int64_t kv_head = first; kv_head < end; kv_head++) {
-        struct group group = group_of(operation, step, chunk, kv_head);
-        struct row_memory memory = lay_out_row(&group, scratch);
-        attend_row_part(&group, &memory, split.first_key, split.end_key);
-        const struct gathered *gathered = &memory.gathered;
-        for (int64_t head = 0; head < group.repeats; head++)
-            finish_query(gathered->values + head * gathered->stride, gathered->largest[head],
-                         gathered->total[head], sink_of(&group, head), attention->head_dim,
-                         group.mixed + head * attention->head_dim);
-    }
+    int64_t first = split.first_key + piece.part * split.part_keys;
+    attend_row_part(&piece, first, least_of(first + split.part_keys, split.end_key));
+    if (split.num_parts > 1)
+        keep_part(&piece, step, split.num_parts);
+    else
+        for (int64_t i = 0; i < piece.num_groups; i++)
+            finish_group(piece.groups + i, &piece.memories[i].gathered);
 }
 
 /* --- prompts ---------------------------------------------------------------------------------- */
@@ -233,8 +302,8 @@ struct query_tile {
     int64_t first_token;
     int64_t num_tokens;
     float *queries; /* [queries, stride] */
-    float *rows;    /* [TILE_KEYS, stride]: keys, turned in panels, then values */
     float *scores;  /* [queries, TILE_KEYS] */
+    struct read_tile read;
     struct gathered gathered;
 };
 
@@ -245,8 +314,9 @@ static struct query_tile lay_out_tile(const struct group *group, int64_t first_t
     struct query_tile tile = {.first_token = first_token,
                               .num_tokens = left < tokens ? left : tokens};
     tile.queries = scratch;
-    tile.rows = tile.queries + queries * group->stride;
-    tile.scores = tile.rows + TILE_KEYS * group->stride;
+    tile.read.keys = tile.queries + queries * group->stride;
+    tile.read.values = tile.read.keys + TILE_KEYS * group->stride;
+    tile.scores = tile.read.values + TILE_KEYS * group->stride;
     tile.gathered.values = tile.scores + queries * TILE_KEYS;
     tile.gathered.stride = group->stride;
     tile.gathered.largest = tile.gathered.values + queries * group->stride;
@@ -273,12 +343,25 @@ static void weigh_tile(const struct group *group, const struct query_tile *tile,
     }
 }
 
-static void attend_tile(const struct group *group, const struct query_tile *tile,
+static void attend_tile(const struct group *group, const struct query_tile *whole,
                         int64_t first_key, int64_t num_keys) {
-    int64_t queries = tile->num_tokens * group->repeats;
-    score_all(group, tile->queries, queries, first_key, num_keys, tile->rows, tile->scores);
-    weigh_tile(group, tile, first_key, num_keys);
-    add_values(group, queries, first_key, num_keys, tile->rows, tile->scores, &tile->gathered);
+    struct query_tile tile = *whole;
+    /* Tokens before the first key see none of these: the last tiles have fewer and fewer queries. */
+    int64_t blind = first_key - (group->chunk->start_position + tile.first_token);
+    if (blind > 0) {
+        int64_t queries = blind * group->repeats;
+        tile.first_token += blind;
+        tile.num_tokens -= blind;
+        tile.queries += queries * group->stride;
+        tile.gathered.largest += queries;
+        tile.gathered.total += queries;
+        tile.gathered.values += queries * group->stride;
+    }
+    int64_t queries = tile.num_tokens * group->repeats;
+    read_keys_and_values(group, &tile.read, 1, 1, first_key, num_keys);
+    score_queries(group, tile.queries, queries, &tile.read, num_keys, tile.scores);
+    weigh_tile(group, &tile, first_key, num_keys);
+    add_values(group, queries, &tile.read, num_keys, tile.scores, &tile.gathered);
 }
 
 static void run_tile_piece(const struct zse_operation *operation, const struct zse_step *step,

@@ -80,9 +80,9 @@ ALWAYS_INLINE vfloat load_cached(const struct paged_rows *from, int64_t row, int
         default: { const int32_t dtype = ZSE_CACHE_INT8; call; }                             \
     }
 
-ALWAYS_INLINE void copy_rows_of(const struct paged_rows *from, int64_t count, int32_t dtype,
-                                float *output, int64_t stride) {
-    for (int64_t row = 0; row < count; row++)
+ALWAYS_INLINE void copy_rows_of(const struct paged_rows *from, int64_t first, int64_t end,
+                                int32_t dtype, float *output, int64_t stride) {
+    for (int64_t row = first; row < end; row++)
         for (int64_t column = 0; column < stride; column += VECTOR_LANES) {
             vfloat values = load_cached(from, row, column, dtype);
             if (dtype == ZSE_CACHE_INT8) values *= from->scales[row];
@@ -90,10 +90,11 @@ ALWAYS_INLINE void copy_rows_of(const struct paged_rows *from, int64_t count, in
         }
 }
 
-/* Copy rows as float32, `stride` (whole vectors) apart, zeros behind each. */
-static inline void copy_rows(const struct paged_rows *from, int64_t count, float *output,
-                             int64_t stride) {
-    FOR_EACH_DTYPE(from->dtype, copy_rows_of(from, count, dtype, output, stride))
+/* Copy rows first .. end as float32, each to its place in rows `stride` (whole vectors) apart, zeros
+ * behind it. */
+static inline void copy_rows(const struct paged_rows *from, int64_t first, int64_t end,
+                             float *output, int64_t stride) {
+    FOR_EACH_DTYPE(from->dtype, copy_rows_of(from, first, end, dtype, output, stride))
 }
 
 ALWAYS_INLINE void turn_rows_of(const struct paged_rows *from, int64_t first, int64_t count,
@@ -117,26 +118,6 @@ static inline void turn_rows(const struct paged_rows *from, int64_t first, int64
                              float *output, int64_t output_stride) {
     FOR_EACH_DTYPE(from->dtype,
                    turn_rows_of(from, first, count, dtype, output, output_stride))
-}
-
-ALWAYS_INLINE float multiply_row_of(const struct paged_rows *from, int64_t row, int32_t dtype,
-                                    const float *vector, int64_t stride) {
-    vfloat sums[2] = {{0}, {0}};
-    for (int64_t column = 0; column < stride; column += 2 * VECTOR_LANES)
-        for (int half = 0; half < 2; half++) {
-            int64_t place = column + half * VECTOR_LANES;
-            sums[half] += vload(vector + place) * load_cached(from, row, place, dtype);
-        }
-    float sum = vsum(sums[0] + sums[1]);
-    return dtype == ZSE_CACHE_INT8 ? sum * from->scales[row] : sum;
-}
-
-/* output[row] = row . vector; the vector has `stride` numbers, an even count of vectors. */
-static inline void multiply_rows(const struct paged_rows *from, int64_t count,
-                                 const float *vector, int64_t stride, float *output) {
-    for (int64_t row = 0; row < count; row++)
-        FOR_EACH_DTYPE(from->dtype,
-                       output[row] = multiply_row_of(from, row, dtype, vector, stride))
 }
 
 #endif
