@@ -15,7 +15,7 @@
 #define NUM_STRIPS (ZSE_TILE_ROWS / STRIP_ROWS)
 
 struct tile {
-    _Alignas(64) char weights[CHUNK * ZSE_TILE_ROWS * sizeof(simd_prepared)];
+    _Alignas(64) char weights[CHUNK * ZSE_TILE_ROWS * 2 + MOST_GROUPS * ZSE_TILE_ROWS * 4];
     _Alignas(64) float scales[MOST_GROUPS][ZSE_TILE_ROWS];
     _Alignas(64) float zeros[MOST_GROUPS][ZSE_TILE_ROWS];
     _Alignas(64) simd_prepared prepared[SIMD_TILE_INPUTS][CHUNK];
@@ -32,8 +32,8 @@ _Static_assert(sizeof(struct tile) <= ZSE_SCRATCH_BYTES, "a tile lies in a worke
 
 SIMD_INLINE char *strip_weights(struct tile *tile, int64_t group_index, int strip, int scheme,
                                 int group) {
-    const int64_t size = scheme == ZSE_INT4 ? 1 : sizeof(simd_prepared);
-    return tile->weights + (group_index * NUM_STRIPS + strip) * group * STRIP_ROWS * size;
+    const int64_t bytes = simd_strip_bytes(scheme == ZSE_INT4, group);
+    return tile->weights + (group_index * NUM_STRIPS + strip) * bytes;
 }
 
 /* One row's group; zeros follow the last column of an int8 row. */

@@ -42,7 +42,9 @@ SIMD_INLINE simd_floats simd_widen_bf16(const void *numbers) {
     return (simd_floats)(__builtin_convertvector(halves, simd_integers) << 16);
 }
 
-#if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+#if defined(__AVX512VNNI__) && defined(__AVX512VL__) && defined(__AVX512BW__)
+#include "simd_avx512.h"
+#elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
 #include "simd_avx2.h"
 #else
 #include "simd_plain.h"

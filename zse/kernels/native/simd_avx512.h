@@ -1,0 +1,128 @@
+/* AVX-512 with VNNI: four bytes are multiplied, unsigned by signed, into 32 bits. */
+#include "simd_x86.h"
+
+/* Of codes 0 to 15. */
+SIMD_INLINE simd_lanes simd_dot_small(struct simd_codes codes, const int8_t *activations,
+                                      int group) {
+    const __m256i *columns = (const __m256i *)activations;
+    __m256i sums = _mm256_setzero_si256();
+    for (int i = 0; i < group / 32; i++)
+        sums = _mm256_dpbusd_epi32(sums, codes.part[i], _mm256_load_si256(columns + i));
+    return sums;
+}
+
+/* Of codes -128 to 127, whose sign moves to the activation. */
+SIMD_INLINE simd_lanes simd_dot_signed(struct simd_codes codes, const int8_t *activations,
+                                       int group) {
+    const __m256i *columns = (const __m256i *)activations;
+    __m256i sums = _mm256_setzero_si256();
+    for (int i = 0; i < group / 32; i++) {
+        __m256i turned = _mm256_sign_epi8(_mm256_load_si256(columns + i), codes.part[i]);
+        sums = _mm256_dpbusd_epi32(sums, _mm256_abs_epi8(codes.part[i]), turned);
+    }
+    return sums;
+}
+
+/* Tiles: weights of 32 rows turned so that a vector has four columns of sixteen rows, which are
+ * multiplied with the columns of eight rows of activations at a time. */
+#define SIMD_TILE_INPUTS 8
+#define SIMD_TILE_VECTORS 2
+#define SIMD_TILE_WIDTH 16
+typedef float simd_wide __attribute__((vector_size(64)));
+/* What activations of signed codes are prepared as: 128 is added, as one side is unsigned. */
+typedef uint8_t simd_prepared;
+
+/* Bytes of two times sixteen rows' group in a tile; signed ones are followed by what the 128 that
+ * was added to their activations makes too much, negated. */
+SIMD_INLINE int64_t simd_strip_bytes(int is_small, int group) {
+    int64_t rows = SIMD_TILE_VECTORS * SIMD_TILE_WIDTH;
+    return group * rows + (is_small ? 0 : rows * (int64_t)sizeof(int32_t));
+}
+
+SIMD_INLINE simd_wide simd_wide_fused(simd_wide left, simd_wide right, simd_wide added) {
+    return (simd_wide)_mm512_fmadd_ps((__m512)left, (__m512)right, (__m512)added);
+}
+
+SIMD_INLINE void simd_prepare(const int8_t *codes, int64_t count, simd_prepared *output) {
+    for (int64_t i = 0; i < count; i += 32) {
+        __m256i bytes = _mm256_load_si256((const __m256i *)(codes + i));
+        _mm256_store_si256((__m256i *)(output + i),
+                           _mm256_xor_si256(bytes, _mm256_set1_epi8(-128)));
+    }
+}
+
+/* Put a group of sixteen rows into a tile as its vector number `vector`. */
+SIMD_INLINE void simd_pack_small(const struct simd_codes *codes, int vector, int group,
+                                 void *tile) {
+    for (int part = 0; part < group / 32; part++) {
+        for (int half = 0; half < 2; half++) {
+            __m256i rows[8];
+            for (int row = 0; row < 8; row++)
+                rows[row] = codes[8 * half + row].part[part];
+            simd_turn(rows, 2 * SIMD_TILE_VECTORS,
+                      (__m256i *)tile + part * 16 * SIMD_TILE_VECTORS + 2 * vector + half);
+        }
+    }
+}
+
+SIMD_INLINE void simd_pack_signed(const struct simd_codes *codes, int vector, int group,
+                                  void *tile) {
+    simd_pack_small(codes, vector, group, tile);
+    __m512i *words = (__m512i *)tile + vector;
+    __m512i excess = _mm512_setzero_si512();
+    for (int word = 0; word < group / 4; word++) {
+        __m512i weights = _mm512_load_si512(words + SIMD_TILE_VECTORS * word);
+        excess = _mm512_dpbusd_epi32(excess, _mm512_set1_epi8(-128), weights);
+    }
+    _mm512_store_si512(words + SIMD_TILE_VECTORS * (group / 4),
+                       _mm512_sub_epi32(_mm512_setzero_si512(), excess));
+}
+
+SIMD_INLINE __m512i simd_word(const void *bytes) {
+    int32_t word;
+    memcpy(&word, bytes, sizeof word);
+    return _mm512_set1_epi32(word);
+}
+
+/* The sums of a group, of codes 0 to 15. */
+SIMD_INLINE void simd_tile_small(const void *tile, const int8_t *const *inputs, int group,
+                                 simd_wide sums[][SIMD_TILE_VECTORS]) {
+    const __m512i *weights = tile;
+    __m512i wide[SIMD_TILE_INPUTS][SIMD_TILE_VECTORS] = {0};
+    for (int word = 0; word < group / 4; word++) {
+        __m512i first = _mm512_load_si512(weights + 2 * word);
+        __m512i second = _mm512_load_si512(weights + 2 * word + 1);
+#pragma GCC unroll 8
+        for (int i = 0; i < SIMD_TILE_INPUTS; i++) {
+            __m512i columns = simd_word(inputs[i] + 4 * word);
+            wide[i][0] = _mm512_dpbusd_epi32(wide[i][0], first, columns);
+            wide[i][1] = _mm512_dpbusd_epi32(wide[i][1], second, columns);
+        }
+    }
+    for (int i = 0; i < SIMD_TILE_INPUTS; i++)
+        for (int vector = 0; vector < SIMD_TILE_VECTORS; vector++)
+            sums[i][vector] = (simd_wide)_mm512_cvtepi32_ps(wide[i][vector]);
+}
+
+SIMD_INLINE void simd_tile_signed(const void *tile, const simd_prepared *const *inputs, int group,
+                                  simd_wide sums[][SIMD_TILE_VECTORS]) {
+    const __m512i *weights = tile;
+    const __m512i *excess = weights + SIMD_TILE_VECTORS * (group / 4);
+    __m512i wide[SIMD_TILE_INPUTS][SIMD_TILE_VECTORS];
+    for (int i = 0; i < SIMD_TILE_INPUTS; i++)
+        for (int vector = 0; vector < SIMD_TILE_VECTORS; vector++)
+            wide[i][vector] = _mm512_load_si512(excess + vector);
+    for (int word = 0; word < group / 4; word++) {
+        __m512i first = _mm512_load_si512(weights + 2 * word);
+        __m512i second = _mm512_load_si512(weights + 2 * word + 1);
+#pragma GCC unroll 8
+        for (int i = 0; i < SIMD_TILE_INPUTS; i++) {
+            __m512i columns = simd_word(inputs[i] + 4 * word);
+            wide[i][0] = _mm512_dpbusd_epi32(wide[i][0], columns, first);
+            wide[i][1] = _mm512_dpbusd_epi32(wide[i][1], columns, second);
+        }
+    }
+    for (int i = 0; i < SIMD_TILE_INPUTS; i++)
+        for (int vector = 0; vector < SIMD_TILE_VECTORS; vector++)
+            sums[i][vector] = (simd_wide)_mm512_cvtepi32_ps(wide[i][vector]);
+}

@@ -1,0 +1,101 @@
+/* What AVX2 and AVX-512 share: 256 bits at a time, as decoding waits for memory with either. */
+#include <immintrin.h>
+
+struct simd_codes {
+    __m256i part[4];
+};
+typedef __m256i simd_lanes;
+
+SIMD_INLINE simd_floats simd_fused(simd_floats left, simd_floats right, simd_floats added) {
+    return (simd_floats)_mm256_fmadd_ps((__m256)left, (__m256)right, (__m256)added);
+}
+
+SIMD_INLINE simd_floats simd_widen_fp16(const void *numbers) {
+    return (simd_floats)_mm256_cvtph_ps(_mm_loadu_si128(numbers));
+}
+
+/* Eight pairs of fp16 as their first and their second numbers. */
+SIMD_INLINE void simd_widen_pairs(const void *pairs, simd_floats *first, simd_floats *second) {
+    const __m256i order = _mm256_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15, 0,
+                                           1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15);
+    __m256i sorted = _mm256_shuffle_epi8(_mm256_loadu_si256(pairs), order);
+    sorted = _mm256_permute4x64_epi64(sorted, _MM_SHUFFLE(3, 1, 2, 0));
+    *first = (simd_floats)_mm256_cvtph_ps(_mm256_castsi256_si128(sorted));
+    *second = (simd_floats)_mm256_cvtph_ps(_mm256_extracti128_si256(sorted, 1));
+}
+
+SIMD_INLINE struct simd_codes simd_load_int8(const void *bytes, int group) {
+    struct simd_codes codes = {0};
+    for (int i = 0; i < group / 32; i++)
+        codes.part[i] = _mm256_loadu_si256((const __m256i *)bytes + i);
+    return codes;
+}
+
+/* The first half of a group lies in low nibbles, the second in high ones. */
+SIMD_INLINE struct simd_codes simd_unpack_int4(const void *packed, int group) {
+    const __m256i nibble = _mm256_set1_epi8(15);
+    struct simd_codes codes = {0};
+    if (group == 32) {
+        __m128i bytes = _mm_loadu_si128(packed);
+        __m256i both = _mm256_set_m128i(_mm_srli_epi16(bytes, 4), bytes);
+        codes.part[0] = _mm256_and_si256(both, nibble);
+        return codes;
+    }
+    for (int i = 0; i < group / 64; i++) {
+        __m256i bytes = _mm256_loadu_si256((const __m256i *)packed + i);
+        codes.part[i] = _mm256_and_si256(bytes, nibble);
+        codes.part[group / 64 + i] = _mm256_and_si256(_mm256_srli_epi16(bytes, 4), nibble);
+    }
+    return codes;
+}
+
+/* `table` has the sixteen values of codes. */
+SIMD_INLINE struct simd_codes simd_look_up(struct simd_codes codes, const int8_t *table,
+                                           int group) {
+    __m256i values = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)table));
+    for (int i = 0; i < group / 32; i++)
+        codes.part[i] = _mm256_shuffle_epi8(values, codes.part[i]);
+    return codes;
+}
+
+SIMD_INLINE simd_floats simd_sum_rows(const simd_lanes *rows) {
+    __m256i first = _mm256_hadd_epi32(_mm256_hadd_epi32(rows[0], rows[1]),
+                                      _mm256_hadd_epi32(rows[2], rows[3]));
+    __m256i last = _mm256_hadd_epi32(_mm256_hadd_epi32(rows[4], rows[5]),
+                                     _mm256_hadd_epi32(rows[6], rows[7]));
+    __m256i sums = _mm256_add_epi32(_mm256_permute2x128_si256(first, last, 0x20),
+                                    _mm256_permute2x128_si256(first, last, 0x31));
+    return (simd_floats)_mm256_cvtepi32_ps(sums);
+}
+
+/* The sum of each row's lanes. */
+SIMD_INLINE simd_floats simd_sum_lanes(const simd_floats *rows) {
+    const __m256 *lanes = (const __m256 *)rows;
+    __m256 first = _mm256_hadd_ps(_mm256_hadd_ps(lanes[0], lanes[1]),
+                                  _mm256_hadd_ps(lanes[2], lanes[3]));
+    __m256 last = _mm256_hadd_ps(_mm256_hadd_ps(lanes[4], lanes[5]),
+                                 _mm256_hadd_ps(lanes[6], lanes[7]));
+    return (simd_floats)_mm256_add_ps(_mm256_permute2f128_ps(first, last, 0x20),
+                                      _mm256_permute2f128_ps(first, last, 0x31));
+}
+
+/* Eight rows of eight 32-bit words: word i of all rows goes to output[i * stride]. */
+SIMD_INLINE void simd_turn(const __m256i *rows, int stride, __m256i *output) {
+    __m256i pairs[8], fours[8];
+    for (int i = 0; i < 8; i += 2) {
+        pairs[i] = _mm256_unpacklo_epi32(rows[i], rows[i + 1]);
+        pairs[i + 1] = _mm256_unpackhi_epi32(rows[i], rows[i + 1]);
+    }
+    for (int i = 0; i < 8; i += 4) {
+        for (int half = 0; half < 2; half++) {
+            fours[i + 2 * half] = _mm256_unpacklo_epi64(pairs[i + half], pairs[i + half + 2]);
+            fours[i + 2 * half + 1] = _mm256_unpackhi_epi64(pairs[i + half], pairs[i + half + 2]);
+        }
+    }
+    for (int i = 0; i < 4; i++) {
+        __m256i low = _mm256_permute2x128_si256(fours[i], fours[i + 4], 0x20);
+        __m256i high = _mm256_permute2x128_si256(fours[i], fours[i + 4], 0x31);
+        _mm256_store_si256(output + i * stride, low);
+        _mm256_store_si256(output + (i + 4) * stride, high);
+    }
+}
