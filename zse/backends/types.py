@@ -168,7 +168,9 @@ def check_batch(
         )
     for chunk, rows in zip(batch.chunks, batch.sampling, strict=True):
         count, kind = len(chunk.token_ids), chunk.kind
-        num_chosen = sum([row.known_token_id is None for row in rows])
+        num_chosen = len(rows)
+        if num_chosen > 1 and kind != "verify":
+            num_chosen = sum([row.known_token_id is None for row in rows])
         most_chosen = count if kind == "verify" else 1
         if num_chosen > most_chosen or len(rows) > count or (kind == "decode" and count > 1):
             raise EngineError(f"a {kind} chunk has {count} tokens and {len(rows)} sampling rows")

@@ -7,7 +7,7 @@ that is checked has the bits of a token that is decoded. The rows of prompts fol
 from __future__ import annotations
 
 from array import array
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from zse.backends.resident import ROWS_AT_ONCE
 from zse.backends.types import check_batch
@@ -19,17 +19,8 @@ if TYPE_CHECKING:
     from zse.backends.types import StepBatch
 
 ROWS_WORDS = 3
-"""Words of eight bytes in a ``struct zse_rows``."""
-
-
-class AttendingRows(NamedTuple):
-    """Consecutive rows of one sequence."""
-
-    first_row: int
-    num_rows: int
-    start_position: int
-    blocks: int
-    """Address of the sequence's block table, int32."""
+"""Words of eight bytes in a ``struct zse_rows``: two numbers, two more, an address."""
+_LOW_HALF = 0xFFFFFFFF
 
 
 class Step:
@@ -47,33 +38,37 @@ class Step:
         self.cache = cache
         self.order = sorted(range(len(chunks)), key=lambda index: chunks[index].kind == "prefill")
         """Indices of the chunks as their rows follow each other."""
-        self.tokens = array("i")
-        self.positions = array("i")
-        self.slots = array("i")
         self.single_rows = 0
         """Rows before this one are computed each on its own."""
-        self._attending: list[AttendingRows] = []
         self._tables: list[array[int]] = []
+        tokens: list[int] = []
+        positions: list[int] = []
+        slots: list[int] = []
+        words: list[int] = []
         for index in self.order:
-            _, tokens, start, table, kind, _ = chunks[index]
-            count, first_row = len(tokens), len(self.tokens)
+            _, ids, start, table, kind, _ = chunks[index]
+            count, first = len(ids), len(tokens)
             end = start + count
             blocks = array("i", table[: -(-end // size)])
-            address, _ = blocks.buffer_info()
             self._tables.append(blocks)
-            self.tokens.extend(tokens)
-            self.positions.extend(range(start, end))
-            self.slots.extend(
-                [blocks[place // size] * size + place % size for place in range(start, end)]
-            )
+            address, _ = blocks.buffer_info()
+            tokens += ids
+            if count == 1:
+                positions.append(start)
+                slots.append(blocks[-1] * size + start % size)
+            else:
+                positions += range(start, end)
+                slots += [blocks[at // size] * size + at % size for at in range(start, end)]
             at_once = count
             if kind != "prefill":
                 self.single_rows += count
                 at_once = 1
-            self._attending += [
-                AttendingRows(first_row + offset, at_once, start + offset, address)
-                for offset in range(0, count, at_once)
-            ]
+            for offset in range(0, count, at_once):
+                words += (first + offset | at_once << 32, start + offset, address)
+        self.tokens = array("i", tokens)
+        self.positions = array("i", positions)
+        self.slots = array("i", slots)
+        self._attending = array("Q", words)
 
     def last_rows(self, counts: Sequence[int]) -> list[int]:
         """Return the last ``counts[i]`` rows of chunk i, for all of them, in the step's order."""
@@ -112,11 +107,14 @@ class Step:
 
     def attending(self, first: int, end: int) -> array[int]:
         """Return ``struct zse_rows`` of rows ``first`` to ``end``."""
+        if end - first == len(self.tokens):
+            return self._attending
         words = array("Q")
-        for rows in self._attending:
-            begin = max(rows.first_row, first)
-            count = min(rows.first_row + rows.num_rows, end) - begin
+        for place in range(0, len(self._attending), ROWS_WORDS):
+            rows, start, blocks = self._attending[place : place + ROWS_WORDS]
+            first_row, num_rows = rows & _LOW_HALF, rows >> 32
+            begin = max(first_row, first)
+            count = min(first_row + num_rows, end) - begin
             if count > 0:
-                start = rows.start_position + begin - rows.first_row
-                words.extend((begin - first | count << 32, start, rows.blocks))
+                words.extend((begin - first | count << 32, start + begin - first_row, blocks))
         return words
