@@ -27,7 +27,7 @@ def test_a_file_is_estimated_at_the_scheme_it_has(random_zse):
     estimate = estimate_memory(facts, "int4", on_gpu=False, context_tokens=100)
     assert estimate.quantization == "int8"
     whole_blocks = 4 * 32  # of 32 tokens, for 100
-    assert estimate.kv_bytes == whole_blocks * 2 * 2 * 2 * 16 * 4
+    assert estimate.kv_bytes == whole_blocks * 2 * 2 * 2 * 16 * 2
     on_gpu = estimate_memory(facts, "int4", on_gpu=True, context_tokens=100)
     assert on_gpu.kv_bytes == whole_blocks * 2 * 2 * 2 * 16 * 2
     assert estimate.total_bytes > estimate.weights_bytes + estimate.kv_bytes
