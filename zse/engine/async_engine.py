@@ -173,8 +173,7 @@ class AsyncEngine:
             deadline: When it ends at the latest, on the loop's clock.
             grammar: What the answers are held to, of ``grammars.compile``.
             on_start: Called by the engine's thread when a choice is about to be computed.
-            on_choice_end: Called in the loop for each choice that the engine is done with, whether
-                or not anybody has read it.
+            on_choice_end: Called in the loop when the engine is done with a choice, read or not.
             steps: Where the steps that it takes part in are noted.
 
         Yields:

@@ -83,10 +83,7 @@ def convert_model(
         DiskFullError: The file does not fit.
         StoreError: The upload failed.
     """
-    settings = load_settings()
-    started = time.monotonic()
-    notify = progress or (lambda _now: None)
-    options = Storage(
+    storage = Storage(
         quantization=quantization.lower(), group_size=group_size, lm_head=lm_head.lower()
     )
     texts = TextOptions(
@@ -94,39 +91,79 @@ def convert_model(
         chat_template=_path(chat_template),
         allow_no_tokenizer=allow_no_tokenizer,
     )
-    destination = _check_destination(out, settings)
-    # A checkpoint may take an hour to come.
-    check_output(destination, settings, force=force)
-    source = resolve_source(
-        model, settings, revision=revision, check=texts.check_names, progress=stage(notify, "fetch")
-    )
-    with closing(source):
-        check_output(
-            destination,
-            settings,
-            force=force or not destination.is_local,
-            inputs=source.files() + texts.files(),
-            folder=source.folder,
+    notify = progress or (lambda _now: None)
+    conversion = _Conversion(storage, texts, resume=resume, force=force, notify=notify)
+    return conversion.run(model, out, revision)
+
+
+class _Conversion:
+    """How a checkpoint becomes a file: ``run`` does it, from finding the one to naming the other.
+
+    Args:
+        storage: How weights are kept.
+        texts: Whose tokenizer and template.
+        resume: Go on with what a killed run left.
+        force: Replace what is there.
+        notify: Called after each chunk.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        texts: TextOptions,
+        *,
+        resume: bool,
+        force: bool,
+        notify: Callable[[ConversionProgress], None],
+    ) -> None:
+        self._storage = storage
+        self._texts = texts
+        self._resume = resume
+        self._force = force
+        self._notify = notify
+        self._settings = load_settings()
+        self._started = time.monotonic()
+
+    def run(self, model: str | Path, out: str | Path, revision: str | None) -> ConversionReport:
+        settings, texts = self._settings, self._texts
+        destination = _check_destination(out, settings)
+        # A checkpoint may take an hour to come.
+        check_output(destination, settings, force=self._force)
+        fetching = stage(self._notify, "fetch")
+        source = resolve_source(
+            model, settings, revision=revision, check=texts.check_names, progress=fetching
         )
-        with _local_target(destination, settings.cache_dir) as target:
-            written = convert_source(
-                source,
-                target,
-                options,
-                texts=texts,
-                threads=settings.serve.load.device.threads,
-                resume=resume,
-                progress=notify,
+        with closing(source):
+            check_output(
+                destination,
+                settings,
+                force=self._force or not destination.is_local,
+                inputs=source.files() + texts.files(),
+                folder=source.folder,
             )
-            sha256 = _deliver(target, destination, settings, notify)
-            return ConversionReport(
-                path=destination.url,
-                size_bytes=target.stat().st_size,
-                sha256=sha256,
-                seconds=time.monotonic() - started,
-                tensors=sum(written.schemes.values()),
-                **asdict(written),
-            )
+            with _local_target(destination, settings.cache_dir) as target:
+                return self._write(source, target, destination)
+
+    def _write(self, source: Source, target: Path, destination: Location) -> ConversionReport:
+        """Write a file on this machine and bring it to where it belongs."""
+        written = convert_source(
+            source,
+            target,
+            self._storage,
+            texts=self._texts,
+            threads=self._settings.serve.load.device.threads,
+            resume=self._resume,
+            progress=self._notify,
+        )
+        sha256 = _deliver(target, destination, self._settings, self._notify)
+        return ConversionReport(
+            path=destination.url,
+            size_bytes=target.stat().st_size,
+            sha256=sha256,
+            seconds=time.monotonic() - self._started,
+            tensors=sum(written.schemes.values()),
+            **asdict(written),
+        )
 
 
 def convert_source(
