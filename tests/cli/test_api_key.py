@@ -12,12 +12,6 @@ from zse.serve.access.key_file import KeyFile
 
 
 @pytest.fixture
-def home(tmp_path, monkeypatch):
-    monkeypatch.setenv("ZSE_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
-
-
-@pytest.fixture
 def api_key(home, capsys):
     """Runs a command; returns its exit code, stdout and stderr."""
 

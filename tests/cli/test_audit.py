@@ -15,12 +15,6 @@ from zse.serve.audit.files import AuditFiles
 
 
 @pytest.fixture
-def home(tmp_path, monkeypatch):
-    monkeypatch.setenv("ZSE_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
-
-
-@pytest.fixture
 def zse(home, capsys):
     def call(*words):
         code = run(list(words))

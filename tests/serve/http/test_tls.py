@@ -180,6 +180,17 @@ def test_what_is_no_handshake_leaves_nothing_behind(talking):
     talking(talk)
 
 
+def test_a_server_that_was_relieved_closes_handshakes_that_do_not_end(talking):
+    async def talk(served, cert):
+        reader, _ = await served.connect()
+        await served.wait_until(lambda: served.state.connections)
+        next(iter(served.state.connections)).retire()
+        await asyncio.wait_for(reader.read(), 20)
+        await served.wait_until(lambda: not served.state.connections)
+
+    talking(talk)
+
+
 def test_a_server_that_ends_waits_for_no_handshake(talking):
     with socket.socket() as silent:
 

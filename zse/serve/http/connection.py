@@ -7,9 +7,6 @@ tick of the loop writes leaves in one piece.
 from __future__ import annotations
 
 import asyncio
-import logging
-import select
-import socket
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +21,7 @@ from zse.serve.http.head import (
     MalformedRequestError,
     read_head,
 )
+from zse.serve.http.socket_state import address_of, bound_unsent, has_unread
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -80,11 +78,11 @@ class Connection(asyncio.Protocol):
         self._transport = transport
         self._server.connections.add(self)
         transport.set_write_buffer_limits(high=HIGH_WATER_BYTES)
-        _bound_kernel_buffer(transport, self._door.options.write_timeout)
+        bound_unsent(transport, HIGH_WATER_BYTES, self._door.options.write_timeout)
         is_secure = transport.get_extra_info("sslcontext") is not None
         self._addresses = {
-            "client": _address(transport.get_extra_info("peername")),
-            "server": _address(transport.get_extra_info("sockname")),
+            "client": address_of(transport.get_extra_info("peername")),
+            "server": address_of(transport.get_extra_info("sockname")),
             "scheme": "https" if is_secure else "http",
         }
         self._is_extra = not self._door.enter(self)
@@ -134,7 +132,7 @@ class Connection(asyncio.Protocol):
         """
         self._flush()
         if not self._transport.is_closing():
-            if _has_unread(self._transport):
+            if has_unread(self._transport):
                 return
             if self._transport.can_write_eof():
                 self._transport.write_eof()
@@ -367,36 +365,3 @@ class Connection(asyncio.Protocol):
             self._deadline = self._loop.time() + LINGER_SECONDS
         else:
             self._transport.close()
-
-
-def _address(name: object) -> tuple[str, int] | None:
-    """Return host and port of a socket's name; None where it has none."""
-    return (str(name[0]), int(name[1])) if isinstance(name, tuple) else None
-
-
-def _has_unread(transport: asyncio.Transport) -> bool:
-    """Whether the kernel has bytes, or the end, of what comes in, that nobody has read."""
-    sock = transport.get_extra_info("socket")
-    if sock is None:
-        return False
-    unread = select.poll()  # ``select`` itself knows 1,024 descriptors
-    unread.register(sock, select.POLLIN)
-    return bool(unread.poll(0))
-
-
-def _bound_kernel_buffer(transport: asyncio.Transport, write_seconds: float) -> None:
-    """Keep what nobody reads in this process, where it is seen and bounded.
-
-    The kernel would take megabytes of an answer for a client that reads nothing.
-    """
-    sock = transport.get_extra_info("socket")
-    if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
-        return
-    try:
-        sock.setsockopt(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, HIGH_WATER_BYTES)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(write_seconds * 1000))
-    except OSError:
-        logging.getLogger("zse.serve").debug("the kernel has no bound on unsent bytes")
-
-
-_TCP_NOTSENT_LOWAT = 25
