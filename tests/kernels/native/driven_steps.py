@@ -63,7 +63,9 @@ def run_steps(command: Sequence[object], library: Path | None = None) -> str:
         text=True,
         env=environment,
     )
-    assert (done.returncode, done.stderr) == (0, ""), done.stderr[-4000:]
+    # An emulator names what it leaves out of a processor; sanitizers name what they find.
+    said = [line for line in done.stderr.splitlines() if not line.startswith("qemu-")]
+    assert (done.returncode, said) == (0, []), done.stderr[-4000:]
     return done.stdout
 
 
