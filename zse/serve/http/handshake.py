@@ -62,10 +62,6 @@ class Handshake(asyncio.Protocol):
         """Close at once: nothing was asked for."""
         self._transport.abort()
 
-    def retire(self) -> None:
-        """Close at once: its client has had time enough."""
-        self._transport.abort()
-
     def turn_away(self) -> None:
         """Close at once: the place is needed."""
         self._leave()
