@@ -29,7 +29,7 @@ class NativeLibraryError(ZSEError):
 
     exit_code = 12
     http_status = 503
-    default_hint = "Install zse again: pip install --force-reinstall zse-toolkit."
+    default_hint = "Install zse again: what is installed is not whole."
 
 
 class KernelRule(BrokenRule):

@@ -88,7 +88,7 @@ def compiler_command() -> list[str]:
     if spec is None or spec.origin is None:
         raise MissingDependencyError(
             "the CPU's kernels are compiled by the package ziglang, which is not installed",
-            hint=f"In a checkout run scripts/setup; else: pip install ziglang=={COMPILER}.",
+            hint=f"Run scripts/setup in the checkout: it installs ziglang {COMPILER}.",
         )
     return [str(Path(spec.origin).with_name("zig")), "cc"]
 
