@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from native_operations import (
     INSTRUCTIONS,
     Chunk,
@@ -15,7 +17,7 @@ from native_operations import (
     started_pool,
 )
 
-from zse.kernels.native.structs import CacheDtype
+from zse.kernels.native.structs import MAX_HEAD_DIM, MAX_HEADS_A_GROUP, CacheDtype
 
 BLOCK_SIZE = 16
 TOLERANCE = 2e-5
@@ -157,3 +159,35 @@ def test_bits_of_a_row_depend_neither_on_threads_nor_on_other_rows(threads: int)
 def test_scores_far_beyond_what_an_exponential_holds_give_numbers() -> None:
     case = Case((2, 1, 32), [(1, 600), (70, 10)], scale=200.0)
     check(case, INSTRUCTIONS[0])
+
+
+@pytest.mark.parametrize("instructions", INSTRUCTIONS)
+def test_the_largest_heads_and_groups_fit_into_the_scratch(instructions: str) -> None:
+    check(Case((MAX_HEADS_A_GROUP, 1, MAX_HEAD_DIM), [(1, 130), (3, 60)]), instructions)
+
+
+head_counts = st.tuples(st.integers(1, 9), st.integers(1, 5)).map(lambda n: (n[0] * n[1], n[1]))
+chunks = st.lists(st.tuples(st.just(1) | st.integers(1, 140), st.integers(0, 300)), min_size=1)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    heads=head_counts,
+    head_dim=st.integers(1, 40).map(lambda half: 2 * half),
+    chunks=chunks.filter(lambda chunks: sum(rows for rows, _ in chunks) < 300),
+    dtype=st.sampled_from([CacheDtype.FP32, CacheDtype.FP16, CacheDtype.BF16]),
+    window=st.just(0) | st.integers(1, 200),
+    softcap=st.sampled_from([0.0, 0.0, 8.0]),
+    instructions=st.sampled_from(INSTRUCTIONS),
+)
+def test_any_shape_of_step_equals_the_reference(
+    heads: tuple[int, int],
+    head_dim: int,
+    chunks: list[tuple[int, int]],
+    dtype: CacheDtype,
+    window: int,
+    softcap: float,
+    instructions: str,
+) -> None:
+    case = Case((*heads, head_dim), chunks, dtype, window=window, softcap=softcap)
+    check(case, instructions, 2)

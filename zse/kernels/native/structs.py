@@ -12,6 +12,12 @@ ACTIVATION_GROUP = 128
 """Columns that one scale covers where a matrix has no groups of its own."""
 ATTENTION_PARTS = 32
 """Parts into which the keys of one row are split at most."""
+MAX_HEAD_DIM = 512
+"""Columns of a head that attention has room for."""
+MAX_HEADS_A_GROUP = 128
+"""Heads sharing one of keys and values that attention has room for."""
+MAX_VOCABULARY = 1 << 20
+"""Tokens that sampling has room for."""
 MAX_ENTRIES = 1 << 16
 """Adjusted tokens of one row of logits that are looked at."""
 

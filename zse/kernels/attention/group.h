@@ -1,0 +1,67 @@
+/* A group of heads that share keys and values, of one chunk: where its numbers are. */
+#ifndef ZSE_ATTENTION_GROUP_H
+#define ZSE_ATTENTION_GROUP_H
+
+#include "../native/paged.h"
+#include "pieces.h"
+#include "tile.h"
+
+/* A group of heads, which share keys and values, and where its numbers are. */
+struct group {
+    const struct zse_attention *attention;
+    const struct zse_rows *chunk;
+    struct paged_head keys;
+    struct paged_head values;
+    const float *queries;    /* of the chunk's first row and the group's first head */
+    float *mixed;
+    int64_t queries_stride;  /* from row to row */
+    int64_t mixed_stride;
+    int64_t first_head;
+    int64_t repeats;         /* heads of the group */
+    int64_t stride;          /* head_dim in whole panels */
+};
+
+static inline struct group group_of(const struct zse_operation *operation, const struct zse_step *step,
+                             const struct zse_rows *chunk, int64_t kv_head) {
+    const struct zse_attention *attention = operation->attention;
+    const struct zse_cache *cache = step->caches + operation->layer;
+    int64_t head_dim = attention->head_dim, num_kv_heads = attention->num_kv_heads;
+    int64_t repeats = attention->num_heads / num_kv_heads, slots = 2 * num_kv_heads;
+    struct paged_head keys = {cache, chunk->blocks, slots, kv_head, attention->head_dim};
+    struct paged_head values = keys;
+    values.slot += num_kv_heads;
+    struct group group = {
+        .attention = attention,
+        .chunk = chunk,
+        .keys = keys,
+        .values = values,
+        .queries_stride = (attention->num_heads + slots) * head_dim,
+        .mixed_stride = attention->num_heads * head_dim,
+        .first_head = kv_head * repeats,
+        .repeats = repeats,
+        .stride = (head_dim + PANEL_COLUMNS - 1) / PANEL_COLUMNS * PANEL_COLUMNS,
+    };
+    int64_t first_column = group.first_head * head_dim;
+    group.queries = step->registers[ZSE_QKV] + chunk->first_row * group.queries_stride +
+                    first_column;
+    group.mixed = step->registers[ZSE_MIXED] + chunk->first_row * group.mixed_stride +
+                  first_column;
+    return group;
+}
+
+/* Copy one row's query of one head, scaled, zeros behind it. */
+static inline void copy_query(const struct group *group, int64_t row, int64_t head, float *output) {
+    int32_t head_dim = group->attention->head_dim;
+    const float *query = group->queries + row * group->queries_stride + head * head_dim;
+    for (int64_t column = 0; column < group->stride; column += VECTOR_LANES) {
+        int64_t left = column < head_dim ? head_dim - column : 0;
+        vstore(output + column, vload_some(query + column, left) * group->attention->scale);
+    }
+}
+
+static inline const float *sink_of(const struct group *group, int64_t head) {
+    const float *sinks = group->attention->sinks;
+    return sinks == NULL ? NULL : sinks + group->first_head + head;
+}
+
+#endif
