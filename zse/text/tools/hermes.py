@@ -3,6 +3,9 @@
 <tool_call>
 {"name": "get_weather", "arguments": {"city": "Paris"}}
 </tool_call>
+
+Qwen2.5-Coder was shown these tags and writes its calls bare, or in a fence of Markdown. An answer
+that begins so is held until a name shows whether it is a call.
 """
 
 from __future__ import annotations
@@ -19,11 +22,13 @@ if TYPE_CHECKING:
     from zse.text.tools.format import Offered
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
+_FENCE = "```"
 _REST = re.compile(r"[\s}]*")
 """What models put after an object: a brace too many is their most frequent slip."""
 
 
 def _read(scanner: Scanner, offered: Offered) -> Reading[None]:
+    yield from _read_bare(scanner, offered)
     while (yield from scanner.until((OPEN,), scanner.say)):
         scanner.keep(OPEN)
         yield from scanner.skip_space()
@@ -32,6 +37,22 @@ def _read(scanner: Scanner, offered: Offered) -> Reading[None]:
             yield from scanner.match(CLOSE)
         else:
             scanner.say_kept()
+
+
+def _read_bare(scanner: Scanner, offered: Offered) -> Reading[None]:
+    scanner.keep()
+    yield from scanner.skip_space()
+    is_fenced = yield from scanner.match(_FENCE + "json")
+    yield from scanner.skip_space()
+    while (yield from CallObject(scanner, offered).read()):
+        scanner.keep()
+        yield from scanner.skip(_REST)
+        if (yield from scanner.peek()) != "{":
+            if is_fenced:
+                yield from scanner.match(_FENCE)
+            scanner.drop_kept()
+            return
+    scanner.say_kept()
 
 
 GRAMMAR = CallGrammar(

@@ -62,6 +62,19 @@ HERMES = [
     Sample(
         "hermes", "a brace too many", f"<tool_call>{call_json(PARIS)}}}</tool_call>", calls=(PARIS,)
     ),
+    Sample("hermes", "a bare object", call_json(PARIS), calls=(PARIS,)),
+    Sample("hermes", "bare objects", f"{call_json(PARIS)}\n{call_json(TIME)}", calls=(PARIS, TIME)),
+    Sample("hermes", "a fenced object", f"```json\n{call_json(PARIS)}\n```", calls=(PARIS,)),
+    Sample("hermes", "bare, then text", f"{call_json(PARIS)}\nDone.", "Done.", (PARIS,)),
+    Sample("hermes", "an object that is data", '{"name": "Guido"}', '{"name": "Guido"}'),
+    Sample("hermes", "fenced data", '```json\n{"a": 1}\n```', '```json\n{"a": 1}\n```'),
+    Sample("hermes", "code", "```python\nprint(1)\n```", "```python\nprint(1)\n```"),
+    Sample(
+        "hermes",
+        "an object behind text",
+        f"So: {call_json(PARIS)}",
+        f"So: {call_json(PARIS)}",
+    ),
     Sample("hermes", "no closing tag", f"<tool_call>{call_json(PARIS)}", calls=(PARIS,)),
     Sample(
         "hermes",
@@ -98,9 +111,9 @@ HERMES = [
     ),
     Sample(
         "hermes",
-        "an object that is an answer",
-        '{"name": "get_weather", "arguments": {}}',
-        '{"name": "get_weather", "arguments": {}}',
+        "a bare object of a tool that nobody offered",
+        '{"name": "get_stars", "arguments": {}}',
+        '{"name": "get_stars", "arguments": {}}',
     ),
     Sample("hermes", "plain text", " 2 < 3, a <b> and a <tool\n", " 2 < 3, a <b> and a <tool\n"),
     Sample("hermes", "nothing but spaces", " \n ", " \n "),
