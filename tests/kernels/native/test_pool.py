@@ -89,13 +89,14 @@ def test_a_system_that_starts_no_more_threads_is_named(pool_driver: Path) -> Non
     assert (done.returncode, done.stdout) == (2, "no pool\n")
 
 
-def test_threads_of_a_pool_take_no_signals_and_end_with_it() -> None:
+def test_threads_of_a_pool_have_a_name_take_no_signals_and_end_with_it() -> None:
     before = set(TASKS.iterdir())
     pool = load().start_pool(3)
     own = set(TASKS.iterdir()) - before
     assert len(own) == 2
     for thread in own:
         lines = (thread / "status").read_text().splitlines()
+        assert lines[0] == "Name:\tzse-kernels"
         blocked = next(line.split()[1] for line in lines if line.startswith("SigBlk"))
         assert int(blocked, 16) >> 1 & 1  # SIGINT
     pool.close()

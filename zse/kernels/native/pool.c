@@ -254,6 +254,7 @@ static int32_t start_threads(struct zse_pool *pool)
         if (pthread_create(&thread->handle, &attributes, work, thread)) {
             break;
         }
+        pthread_setname_np(thread->handle, "zse-kernels");
         num_started++;
     }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
