@@ -4,7 +4,8 @@
 
 The engine is scripted: a token for every stream each 20 ms, as a GPU would make them, and no other
 work (``paced_server.py``). What is counted is the CPU time of all threads of the server process,
-user and system, between two moments within the streams, by the tokens that came meanwhile.
+user and system, between two moments within the streams, by the tokens that came meanwhile. That
+includes the engine's own sleep and waking up, which the last column has alone.
 With ``--against`` a second tree of the project (a git worktree) is measured in turns with this one,
 so that what else the machine does meets both. It only ever adds to what is counted, so the least of
 the rounds counts. Prints a table, and one JSON object as the last line.
@@ -46,13 +47,18 @@ def main() -> None:
     options = parser.parse_args()
     trees = {"this": ROOT} | ({"other": options.against.resolve()} if options.against else {})
     found = measure(options, trees)
-    print_table(found, options.streams)
+    pacing = {
+        number: min(cost_of_pacing(number, options.seconds) for _ in range(options.rounds))
+        for number in options.streams
+    }
+    print_table(found, pacing)
     facts = {"subject": "http_cost", "rounds": options.rounds, "seconds": options.seconds}
     costs = {
         f"{name}_us_per_token": {str(n): round(v, 1) for n, v in of.items()}
         for name, of in found.items()
     }
-    print(json.dumps({**facts, **machine_facts(), **costs}))
+    alone = {"pacing_us_per_token": {str(n): round(v, 1) for n, v in pacing.items()}}
+    print(json.dumps({**facts, **machine_facts(), **costs, **alone}))
 
 
 def measure(options: argparse.Namespace, trees: dict[str, Path]) -> dict[str, dict[int, float]]:
@@ -70,13 +76,25 @@ def measure(options: argparse.Namespace, trees: dict[str, Path]) -> dict[str, di
     return {name: {number: min(each) for number, each in of.items()} for name, of in costs.items()}
 
 
-def print_table(found: dict[str, dict[int, float]], streams: list[int]) -> None:
+def cost_of_pacing(num_streams: int, seconds: float) -> float:
+    """Return the microseconds of CPU that the engine alone takes for a token."""
+    command = [sys.executable, str(SERVER), str(num_streams), str(seconds)]
+    told = subprocess.run(
+        command, check=True, capture_output=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
+    )
+    return float(told.stdout)
+
+
+def print_table(found: dict[str, dict[int, float]], pacing: dict[int, float]) -> None:
     print("CPU microseconds a streamed token, paced at 20 ms")
-    print(f"{'streams':>8}" + "".join(f"{name:>10}" for name in found) + f"{'ratio':>8}")
-    for number in streams:
+    print(
+        f"{'streams':>8}" + "".join(f"{name:>10}" for name in found) + f"{'ratio':>8}{'pacing':>10}"
+    )
+    for number, alone in pacing.items():
         cells = [of[number] for of in found.values()]
-        ratio = f"{cells[0] / cells[1]:8.2f}" if len(cells) == 2 else ""
-        print(f"{number:>8}" + "".join(f"{cell:10.1f}" for cell in cells) + ratio)
+        ratio = f"{cells[0] / cells[1]:8.2f}" if len(cells) == 2 else " " * 8
+        row = "".join(f"{cell:10.1f}" for cell in cells)
+        print(f"{number:>8}{row}{ratio}{alone:10.1f}")
 
 
 @contextlib.contextmanager

@@ -1,7 +1,8 @@
 """A server whose engine makes a token for every running answer each 20 ms, and costs nothing else.
 
 What a token of it costs is what the server costs: from the engine's thread to the socket. A child
-of ``http_cost.py``; it runs on any tree of the project that is first on the path.
+of ``http_cost.py``; it runs on any tree of the project that is first on the path. With a number of
+streams and of seconds there is no server: it prints what the engine alone costs.
 """
 
 from __future__ import annotations
@@ -108,7 +109,23 @@ def load(state: AppState) -> LoadedModel:  # noqa: ARG001
     )
 
 
+def print_cost_of_pacing(num_streams: int, seconds: float) -> None:
+    """Print the CPU microseconds a token of the engine: its sleep, its waking up, its events."""
+    core = PacedCore()
+    num_steps = max(int(seconds / STEP_SECONDS), 1)
+    params = SimpleNamespace(max_tokens=num_steps + 1)
+    for number in range(num_streams):
+        core.add_request(SimpleNamespace(request_id=str(number), params=params))
+    before = time.process_time_ns()
+    for _ in range(num_steps):
+        core.step()
+    print((time.process_time_ns() - before) / 1000 / (num_steps * num_streams))
+
+
 def main() -> int:
+    if len(sys.argv) == 3:
+        print_cost_of_pacing(int(sys.argv[1]), float(sys.argv[2]))
+        return 0
     options = ServeOptions(
         model="paced",
         port=0,

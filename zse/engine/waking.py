@@ -30,7 +30,7 @@ class Doorbell:
         self._loop = loop
         self._letters: deque[Sequence[Letter]] = deque()
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        weakref.finalize(self, os.close, self._bell)
+        weakref.finalize(self, os.close, self._bell).atexit = False  # a thread may still ring
         loop.add_reader(self._bell, self._answer)
 
     def ring(self, letters: Sequence[Letter]) -> None:
