@@ -10,6 +10,7 @@ from logits import as_tensor
 from random_models import write_file
 
 from zse.backends.cpu.backend import CPUBackend
+from zse.backends.cpu.supported import check_supported
 from zse.backends.torch import TorchBackend
 from zse.backends.types import SequenceChunk, StepBatch
 from zse.errors import UnsupportedModelError
@@ -104,6 +105,22 @@ def test_a_third_kind_of_rotation_is_refused_by_name(tmp_path: Path) -> None:
         pytest.raises(UnsupportedModelError, match=r"the layers .*3 kinds of rotation"),
     ):
         CPUBackend(reader, with_ropes(PLAIN, 1.0, 2.0, 3.0), OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "message"),
+    [
+        ({"head_dim": 514}, "heads of 514 columns, more than 512"),
+        ({"num_heads": 258}, "129 heads that share keys, more than 128"),
+        ({"vocab_size": 2**20 + 1}, "1048577 tokens, more than 1048576"),
+    ],
+)
+def test_what_the_kernels_have_no_room_for_is_refused(
+    numbers: dict[str, Any], message: str
+) -> None:
+    spec = UniformDecoder(**{**NUMBERS, **numbers}).spec(TensorNames())
+    with pytest.raises(UnsupportedModelError, match=message):
+        check_supported(spec)
 
 
 def test_a_program_is_recorded_once_and_turns_each_kind_of_position_once(tmp_path: Path) -> None:

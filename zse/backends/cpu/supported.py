@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from zse.backends.cpu.program import ROTARY_REGISTERS, ropes_of
 from zse.backends.operations import obstacles, refuse
+from zse.kernels.native.structs import MAX_HEAD_DIM, MAX_HEADS_A_GROUP, MAX_VOCABULARY
 from zse.units import memory_text
 
 if TYPE_CHECKING:
@@ -39,6 +40,15 @@ def warn_of_size(reader: ZSEReader, machine: DeviceInfo) -> None:
 
 
 def _own_obstacles(spec: ModelSpec) -> Iterator[tuple[str, str]]:
+    """Return what goes beyond the room that the kernels have."""
     ropes = ropes_of(spec)
     if len(ropes) > len(ROTARY_REGISTERS):
         yield "the layers", f"{len(ropes)} kinds of rotation"
+    heads = spec.attention
+    if heads.head_dim > MAX_HEAD_DIM:
+        yield "the layers", f"heads of {heads.head_dim} columns, more than {MAX_HEAD_DIM}"
+    group = heads.num_heads // heads.num_kv_heads
+    if group > MAX_HEADS_A_GROUP:
+        yield "the layers", f"{group} heads that share keys, more than {MAX_HEADS_A_GROUP}"
+    if spec.vocab_size > MAX_VOCABULARY:
+        yield "the head", f"{spec.vocab_size} tokens, more than {MAX_VOCABULARY}"
