@@ -24,7 +24,7 @@ DISTRIBUTION = "zse-toolkit"
 IMAGE_FOLDER = "opt/zse/app"
 """Where an image holds the code, without the leading slash."""
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
-"""Torch built for CPUs: a tenth of the size of what the package index holds."""
+"""Torch built for CPUs, which converting needs: a tenth of the size of what the index holds."""
 
 EXTRA_OF_PACKAGE: Mapping[str, str] = {
     "torch": "convert",

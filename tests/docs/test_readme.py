@@ -48,7 +48,7 @@ def test_what_the_docs_install_are_extras_that_exist() -> None:
         for group in re.findall(r"(?:\.|\.whl|zse-toolkit)\[([\w,]+)\]", block)
         for extra in group.split(",")
     }
-    assert {"cpu", "convert"} <= named
+    assert {"convert", "s3"} <= named
     assert named <= set(project["optional-dependencies"])
 
 

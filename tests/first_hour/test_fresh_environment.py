@@ -184,7 +184,7 @@ def forced(line: Line) -> str:
 
 
 def test_with_the_extras_every_line_works(make_desk: Callable[[str], Desk], model: Path) -> None:
-    assert failures(make_desk("cpu,convert"), model, frozenset({0})) == []
+    assert failures(make_desk("convert"), model, frozenset({0})) == []
 
 
 def test_without_extras_every_line_works_or_names_its_extra(
@@ -195,7 +195,7 @@ def test_without_extras_every_line_works_or_names_its_extra(
 
 
 def test_with_the_extras_every_program_of_a_page_runs(make_desk: Callable[[str], Desk]) -> None:
-    desk = make_desk("cpu,convert,hf")
+    desk = make_desk("convert,hf")
     for page in dict.fromkeys(page for page, _ in programs()):
         text = "\n".join(text for name, text in programs() if name == page)
         done = desk.paste(f"python -c {shlex.quote(text)}")
