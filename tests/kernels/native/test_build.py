@@ -27,6 +27,7 @@ def test_all_ask_for_the_same_compiler() -> None:
     wanted = f"ziglang=={sources.COMPILER}"
     assert wanted in project["build-system"]["requires"]
     assert wanted in project["project"]["optional-dependencies"]["dev"]
+    assert wanted in (ROOT / ".github" / "workflows" / "release.yml").read_text()
 
 
 def test_a_source_that_changed_makes_its_library_stale(monkeypatch: pytest.MonkeyPatch) -> None:
