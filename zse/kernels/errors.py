@@ -32,6 +32,12 @@ class NativeLibraryError(ZSEError):
     default_hint = "Install zse again: what is installed is not whole."
 
 
+class InstructionsRefused(NativeLibraryError):  # noqa: N818 - says what is wrong
+    """A processor's flags name instructions that it does not run."""
+
+    default_hint = "Set ZSE_CPU_INSTRUCTIONS to fewer, or leave it unset."
+
+
 class KernelRule(BrokenRule):
     """What a ``KernelPackError`` is about, beside the rules of the format."""
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import ctypes
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from driven_steps import host_compiler
 
 from zse.device.probe import probe
-from zse.device.processor import architecture
+from zse.device.processor import architecture, features
 from zse.errors import UsageError
-from zse.kernels.errors import NativeLibraryError
+from zse.kernels.errors import InstructionsRefused, NativeLibraryError
 from zse.kernels.native import library, structs
 from zse.kernels.native.instructions import ALL
 from zse.kernels.native.library import Library, load, runnable, spin_nanoseconds
@@ -88,11 +91,32 @@ def test_a_processor_that_zse_has_no_kernels_for_is_named(monkeypatch: pytest.Mo
 
 
 def test_instructions_that_are_named_but_refused_are_passed_over(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    best = runnable()[0].name
-    monkeypatch.setattr(Library, "probe", lambda self: self.instructions != best)
-    assert load.__wrapped__().instructions == runnable()[1].name
+    best, second = runnable()[:2]
+
+    def opened(path: Path) -> Library:
+        if path == library_path(best):
+            raise InstructionsRefused(f"refused {path.name}")
+        return Library(path)
+
+    monkeypatch.setattr(library, "Library", opened)
+    assert load.__wrapped__().instructions == second.name
+    assert f"refused {best.file_name}" in caplog.text
+
+
+@pytest.mark.skipif(architecture() != "amd64", reason="AVX-512 is amd64's")
+def test_a_library_whose_instructions_are_refused_says_so_and_nothing_dies(tmp_path: Path) -> None:
+    path = tmp_path / "libzse-avx512.so"
+    native = HEADER.parent
+    flags = ["-std=gnu17", "-O3", "-shared", "-fPIC", "-mavx512vnni", "-mavx512f"]
+    compile_library = [*host_compiler(), *flags, str(native / "probe.c"), "-o", str(path)]
+    subprocess.run(compile_library, check=True)
+    code = "import ctypes, sys; print(ctypes.CDLL(sys.argv[1]).zse_probe())"
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(path)], check=True, capture_output=True, text=True
+    )
+    assert int(done.stdout) == ("avx512_vnni" in features())
 
 
 @pytest.mark.parametrize("structure", structs.ALL, ids=lambda one: one.__name__)

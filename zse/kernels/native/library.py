@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from zse.device.processor import architecture, features
 from zse.errors import UsageError
-from zse.kernels.errors import NativeLibraryError
+from zse.kernels.errors import InstructionsRefused, NativeLibraryError
 from zse.kernels.native import structs
 from zse.kernels.native.instructions import instructions_named, of_architecture
 from zse.kernels.native.sources import has_sources, is_current, library_path
@@ -30,6 +30,7 @@ class Library:
     """A loaded library.
 
     Raises:
+        InstructionsRefused: The processor does not run what the library was compiled for.
         NativeLibraryError: The file is damaged, for another processor or another version of zse.
     """
 
@@ -40,6 +41,10 @@ class Library:
             _declare(functions)
         except (OSError, AttributeError) as error:
             raise NativeLibraryError(f"{path} cannot be loaded: {error}") from error
+        if not functions.zse_probe():  # first of all: any other function may use them
+            raise InstructionsRefused(
+                f"this processor names the instructions of {path.name} and does not run them"
+            )
         self._check_structures()
         self.instructions: str = functions.zse_instructions().decode()
         self.run = functions.zse_run
@@ -54,10 +59,6 @@ class Library:
                 f"{self.path} belongs to another version of zse: its structures have "
                 f"{list(sizes)} bytes, expected {expected}"
             )
-
-    def probe(self) -> bool:
-        """Whether the processor really runs these instructions; asked in a child process."""
-        return bool(self._functions.zse_probe())
 
     def start_pool(self, num_threads: int, *, spin_nanoseconds: int = SPIN_NANOSECONDS) -> Pool:
         """Start threads, the calling one among them.
@@ -142,12 +143,10 @@ def load(named: str = "auto") -> Library:
     for instructions in runnable():
         if not _is_there(instructions):
             continue
-        library = Library(library_path(instructions))
-        if library.probe():
-            return library
-        _LOG.warning(
-            "this processor names the instructions of %s but does not run them", instructions.name
-        )
+        try:
+            return Library(library_path(instructions))
+        except InstructionsRefused as refused:
+            _LOG.warning("%s", refused)
     raise _none_found()
 
 
