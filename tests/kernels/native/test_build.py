@@ -94,6 +94,7 @@ def copy_of_sources(folder: Path) -> Path:
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(1800)
 def test_the_same_sources_give_the_same_bytes_in_any_folder(tmp_path: Path) -> None:
     copy = copy_of_sources(tmp_path / "a folder with another name")
     one = of_architecture("amd64")[-1]
@@ -118,6 +119,7 @@ def test_the_same_sources_give_the_same_bytes_in_any_folder(tmp_path: Path) -> N
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(1800)
 def test_a_wheel_has_every_library_and_no_source_and_loads_them(tmp_path: Path) -> None:
     libraries("amd64")
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
