@@ -46,6 +46,8 @@ SIMD_INLINE simd_floats simd_widen_bf16(const void *numbers) {
 #include "simd_avx512.h"
 #elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
 #include "simd_avx2.h"
+#elif defined(__aarch64__)
+#include "simd_neon.h"
 #else
 #include "simd_plain.h"
 #endif

@@ -1,0 +1,178 @@
+/* NEON: dot products of four bytes where the processor has them, else products of 16 bits. */
+#include <arm_neon.h>
+
+struct simd_codes {
+    int8x16_t part[8];
+};
+typedef int32x4_t simd_lanes;
+
+union simd_split {
+    simd_floats whole;
+    float32x4_t half[2];
+};
+
+SIMD_INLINE simd_floats simd_join(float32x4_t low, float32x4_t high) {
+    return (union simd_split){.half = {low, high}}.whole;
+}
+
+SIMD_INLINE simd_floats simd_fused(simd_floats left, simd_floats right, simd_floats added) {
+    union simd_split a = {left}, b = {right}, c = {added};
+    return simd_join(vfmaq_f32(c.half[0], a.half[0], b.half[0]),
+                     vfmaq_f32(c.half[1], a.half[1], b.half[1]));
+}
+
+SIMD_INLINE simd_floats simd_widen_halves(uint16x8_t halves) {
+    float16x8_t numbers = vreinterpretq_f16_u16(halves);
+    return simd_join(vcvt_f32_f16(vget_low_f16(numbers)), vcvt_f32_f16(vget_high_f16(numbers)));
+}
+
+SIMD_INLINE simd_floats simd_widen_fp16(const void *numbers) {
+    return simd_widen_halves(vld1q_u16(numbers));
+}
+
+/* Eight pairs of fp16 as their first and their second numbers. */
+SIMD_INLINE void simd_widen_pairs(const void *pairs, simd_floats *first, simd_floats *second) {
+    uint16x8x2_t sorted = vld2q_u16(pairs);
+    *first = simd_widen_halves(sorted.val[0]);
+    *second = simd_widen_halves(sorted.val[1]);
+}
+
+SIMD_INLINE struct simd_codes simd_load_int8(const void *bytes, int group) {
+    struct simd_codes codes = {0};
+    for (int i = 0; i < group / 16; i++)
+        codes.part[i] = vld1q_s8((const int8_t *)bytes + 16 * i);
+    return codes;
+}
+
+/* The first half of a group lies in low nibbles, the second in high ones. */
+SIMD_INLINE struct simd_codes simd_unpack_int4(const void *packed, int group) {
+    struct simd_codes codes = {0};
+    for (int i = 0; i < group / 32; i++) {
+        uint8x16_t bytes = vld1q_u8((const uint8_t *)packed + 16 * i);
+        codes.part[i] = vreinterpretq_s8_u8(vandq_u8(bytes, vdupq_n_u8(15)));
+        codes.part[group / 32 + i] = vreinterpretq_s8_u8(vshrq_n_u8(bytes, 4));
+    }
+    return codes;
+}
+
+/* `table` has the sixteen values of codes. */
+SIMD_INLINE struct simd_codes simd_look_up(struct simd_codes codes, const int8_t *table,
+                                           int group) {
+    int8x16_t values = vld1q_s8(table);
+    for (int i = 0; i < group / 16; i++)
+        codes.part[i] = vqtbl1q_s8(values, vreinterpretq_u8_s8(codes.part[i]));
+    return codes;
+}
+
+SIMD_INLINE simd_lanes simd_dot_signed(struct simd_codes codes, const int8_t *activations,
+                                       int group) {
+    int32x4_t sums = vdupq_n_s32(0);
+    for (int i = 0; i < group / 16; i++) {
+        int8x16_t columns = vld1q_s8(activations + 16 * i);
+#ifdef __ARM_FEATURE_DOTPROD
+        sums = vdotq_s32(sums, codes.part[i], columns);
+#else
+        /* Two products fit in 16 bits, 2 * 128 * 127. */
+        int16x8_t pairs = vmull_s8(vget_low_s8(codes.part[i]), vget_low_s8(columns));
+        pairs = vmlal_high_s8(pairs, codes.part[i], columns);
+        sums = vpadalq_s16(sums, pairs);
+#endif
+    }
+    return sums;
+}
+
+/* Of codes 0 to 15. */
+SIMD_INLINE simd_lanes simd_dot_small(struct simd_codes codes, const int8_t *activations,
+                                      int group) {
+    return simd_dot_signed(codes, activations, group);
+}
+
+SIMD_INLINE simd_floats simd_sum_rows(const simd_lanes *rows) {
+    int32x4_t low = vpaddq_s32(vpaddq_s32(rows[0], rows[1]), vpaddq_s32(rows[2], rows[3]));
+    int32x4_t high = vpaddq_s32(vpaddq_s32(rows[4], rows[5]), vpaddq_s32(rows[6], rows[7]));
+    return simd_join(vcvtq_f32_s32(low), vcvtq_f32_s32(high));
+}
+
+/* The sum of each row's lanes. */
+SIMD_INLINE simd_floats simd_sum_lanes(const simd_floats *rows) {
+    float32x4_t folded[SIMD_ROWS];
+    for (int row = 0; row < SIMD_ROWS; row++) {
+        union simd_split split = {rows[row]};
+        folded[row] = vaddq_f32(split.half[0], split.half[1]);
+    }
+    return simd_join(vpaddq_f32(vpaddq_f32(folded[0], folded[1]), vpaddq_f32(folded[2], folded[3])),
+                     vpaddq_f32(vpaddq_f32(folded[4], folded[5]), vpaddq_f32(folded[6], folded[7])));
+}
+
+#ifdef __ARM_FEATURE_DOTPROD
+/* Tiles: weights of eight rows turned so that a vector has four columns of four rows, which are
+ * multiplied with the columns of eight rows of activations at a time. */
+#define SIMD_TILE_INPUTS 8
+#define SIMD_TILE_VECTORS 1
+#define SIMD_TILE_WIDTH 8
+typedef simd_floats simd_wide;
+/* Activations of signed codes need no preparation; a copy lies closer together. */
+typedef int8_t simd_prepared;
+
+/* Bytes of eight rows' group in a tile: four rows, then the others. */
+SIMD_INLINE int64_t simd_strip_bytes(int is_small, int group) {
+    (void)is_small;
+    return (int64_t)group * SIMD_TILE_WIDTH;
+}
+
+SIMD_INLINE simd_wide simd_wide_fused(simd_wide left, simd_wide right, simd_wide added) {
+    return simd_fused(left, right, added);
+}
+
+SIMD_INLINE void simd_prepare(const int8_t *codes, int64_t count, simd_prepared *output) {
+    memcpy(output, codes, (size_t)count);
+}
+
+SIMD_INLINE void simd_pack_signed(const struct simd_codes *codes, int vector, int group,
+                                  void *tile) {
+    (void)vector;
+    for (int half = 0; half < 2; half++) {
+        for (int part = 0; part < group / 16; part++) {
+            int32x4x4_t rows;
+            for (int row = 0; row < 4; row++)
+                rows.val[row] = vreinterpretq_s32_s8(codes[4 * half + row].part[part]);
+            vst4q_s32((int32_t *)tile + half * group + 16 * part, rows);
+        }
+    }
+}
+
+SIMD_INLINE void simd_pack_small(const struct simd_codes *codes, int vector, int group,
+                                 void *tile) {
+    simd_pack_signed(codes, vector, group, tile);
+}
+
+SIMD_INLINE void simd_tile_signed(const void *tile, const int8_t *const *inputs, int group,
+                                  simd_wide sums[][SIMD_TILE_VECTORS]) {
+    const int8_t *low = tile, *high = low + 4 * group;
+    int32x4_t wide[SIMD_TILE_INPUTS][2];
+    for (int i = 0; i < SIMD_TILE_INPUTS; i++)
+        wide[i][0] = wide[i][1] = vdupq_n_s32(0);
+    for (int column = 0; column < group; column += 16) {
+        int8x16x4_t first = vld1q_s8_x4(low + 4 * column), second = vld1q_s8_x4(high + 4 * column);
+#pragma GCC unroll 8
+        for (int i = 0; i < SIMD_TILE_INPUTS; i++) {
+            int8x16_t columns = vld1q_s8(inputs[i] + column);
+            wide[i][0] = vdotq_laneq_s32(wide[i][0], first.val[0], columns, 0);
+            wide[i][1] = vdotq_laneq_s32(wide[i][1], second.val[0], columns, 0);
+            wide[i][0] = vdotq_laneq_s32(wide[i][0], first.val[1], columns, 1);
+            wide[i][1] = vdotq_laneq_s32(wide[i][1], second.val[1], columns, 1);
+            wide[i][0] = vdotq_laneq_s32(wide[i][0], first.val[2], columns, 2);
+            wide[i][1] = vdotq_laneq_s32(wide[i][1], second.val[2], columns, 2);
+            wide[i][0] = vdotq_laneq_s32(wide[i][0], first.val[3], columns, 3);
+            wide[i][1] = vdotq_laneq_s32(wide[i][1], second.val[3], columns, 3);
+        }
+    }
+    for (int i = 0; i < SIMD_TILE_INPUTS; i++)
+        sums[i][0] = simd_join(vcvtq_f32_s32(wide[i][0]), vcvtq_f32_s32(wide[i][1]));
+}
+
+SIMD_INLINE void simd_tile_small(const void *tile, const int8_t *const *inputs, int group,
+                                 simd_wide sums[][SIMD_TILE_VECTORS]) {
+    simd_tile_signed(tile, inputs, group, sums);
+}
+#endif
