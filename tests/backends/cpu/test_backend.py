@@ -32,7 +32,17 @@ SHAPE: dict[str, Any] = {
     "num_hidden_layers": 3,
 }
 GRANITE = {"attention_multiplier": 0.1, "embedding_multiplier": 6.0, "logits_scaling": 8.0}
+ODD = {
+    "hidden_size": 96,
+    "intermediate_size": 160,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 3,
+    "head_dim": 24,
+    "vocab_size": 333,
+}
 CASES = [
+    ("llama", "int8", ODD),
+    ("llama", "int4", ODD),
     ("llama", "int4", {}),
     ("llama", "nf4", {"tie_word_embeddings": True}),
     ("llama", "int8", {"attention_bias": True, "mlp_bias": True}),
@@ -71,7 +81,7 @@ def path(make_pair: Callable[..., Any]) -> Any:
     return make_pair("llama", "bf16").path
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]}-{case[1]}")
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]}-{case[1]}-{len(case[2])}")
 def test_logits_are_those_of_torch(case: Any, make_pair: Callable[..., Any]) -> None:
     family, quantization, changes = case
     path = make_pair(family, quantization, **{**SHAPE, **changes}).path

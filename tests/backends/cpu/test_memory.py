@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import mmap
+import resource
 from array import array
 from ctypes import sizeof
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from zse.backends.cpu.arrival import PageArrival
 from zse.backends.cpu.memory import Pages, address_of
 from zse.backends.cpu.sampling import ROW_BYTES
 from zse.backends.cpu.supported import warn_of_size
@@ -68,6 +71,23 @@ def test_matrices_lie_in_the_mapped_file(path: Path) -> None:
             assert weights.qkv.data == address_of(reader.part(weight, "qweight"))
             assert weights.qkv.scales == address_of(reader.part(weight, "scale"))
         runner.close()
+
+
+def test_pages_that_have_arrived_are_touched_without_a_fault(tmp_path: Path) -> None:
+    path = tmp_path / "pages"
+    path.write_bytes(bytes(4 * MIB))
+    with path.open("rb") as file:
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    view = memoryview(mapped)
+    arrival = PageArrival(address_of(view) + 5, len(view) - 5)
+    arrival._thread.join()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    assert not any(view[:: mmap.PAGESIZE])
+    faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+    assert faults < len(view) // mmap.PAGESIZE // 32  # a fault maps 16 pages where none is mapped
+    arrival.close()
+    view.release()
+    mapped.close()
 
 
 def test_new_memory_is_zeros_and_can_be_written() -> None:

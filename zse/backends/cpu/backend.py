@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from zse.backends.cpu.arrival import PageArrival
 from zse.backends.cpu.cache import KVCache
 from zse.backends.cpu.execution import computed
 from zse.backends.cpu.memory import Pages
@@ -76,12 +77,21 @@ class CPUBackend(Recorder):
         self._pool = library.start_pool(
             threads, spin_nanoseconds=spin_nanoseconds(machine, threads)
         )
+        self._pages = self._begin_arrival(machine.available_memory_bytes)
         self.device = DeviceUsed(
             name="cpu",
             hardware=machine.cpu_model,
             instructions=library.instructions,
             threads=threads,
         )
+
+    def _begin_arrival(self, room_bytes: int) -> PageArrival | None:
+        """Have the weights mapped while a start goes on, unless that would drive others out."""
+        if self._weight_bytes > room_bytes:
+            return None
+        spec = self._spec
+        gathered = () if spec.is_tied else (spec.embedding.weight.name,)
+        return PageArrival(*self._weights.span(without=gathered))
 
     # --- the pass ------------------------------------------------------------------------------
 
@@ -153,6 +163,8 @@ class CPUBackend(Recorder):
         }
 
     def close(self) -> None:
+        if self._pages is not None:
+            self._pages.close()
         self.drop()
         self._programs.clear()
         self._weights.clear()

@@ -43,7 +43,7 @@ def computed(
         count = min(behind - place, most)
         registers.fit(end - first, 1 if logits else count)
         attending = step.attending(first, end)
-        operations = program.operations
+        operations: object = program.operations
         num_operations = program.num_operations if count else program.num_layers
         while True:
             rows = array("i", [row - first for row in wanted[place : place + count]])

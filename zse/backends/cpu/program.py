@@ -7,9 +7,10 @@ structure that the kernels read. The list that comes out is what ``zse_run`` wal
 from __future__ import annotations
 
 import contextlib
+import ctypes
 from array import array
-from ctypes import POINTER, addressof, cast, pointer, sizeof
-from typing import TYPE_CHECKING, Any
+from ctypes import POINTER, addressof, pointer, sizeof
+from typing import TYPE_CHECKING, Any, cast
 
 from zse.backends.operations import EndWeights, LayerWeights, bind_layer
 from zse.kernels.native import structs
@@ -33,7 +34,7 @@ class Program:
         self.num_operations = self.num_layers + self.num_head
         self.operations = (structs.Operation * self.num_operations)(*layers, *head)
         first = addressof(self.operations) + self.num_layers * sizeof(structs.Operation)
-        self.head = cast(first, POINTER(structs.Operation))
+        self.head = ctypes.cast(first, POINTER(structs.Operation))
         """The head's alone, for more wanted rows than are computed at once."""
 
 
@@ -61,7 +62,9 @@ class Recorder:
             for layer in spec.layers
         ]
         self._ropes = {rope: Rope(rope) for rope in ropes_of(spec)}
-        self._attentions = [self._attention(layer.mixer) for layer in spec.layers]
+        self._attentions = [
+            self._attention(cast("AttentionSpec", layer.mixer)) for layer in spec.layers
+        ]
         self._recorded: list[structs.Operation] = []
 
     def drop(self) -> None:
@@ -115,7 +118,7 @@ class Recorder:
         group = self._group_of(linear)
         if group and inputs is Register.MIXED:  # the activation quantizes what it writes
             self._record(Kind.QUANTIZE, inputs, input=inputs, quantizes=group, width=linear.columns)
-        product = {"input": inputs, "matrix": pointer(linear), "quantizes": group}
+        product: dict[str, Any] = {"input": inputs, "matrix": pointer(linear), "quantizes": group}
         if post_norm is None:
             return self._record(Kind.MULTIPLY_ADD, residual, scale=scale, **product)
         self._record(Kind.MULTIPLY, Register.ADDED, **product)

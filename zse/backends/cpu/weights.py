@@ -10,6 +10,8 @@ from zse.format.schemes import Scheme
 from zse.kernels.native import structs
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from zse.format.reader import ZSEReader
     from zse.kernels.native.library import Library
     from zse.models.spec import LinearSpec, NormSpec, WeightSpec
@@ -28,6 +30,8 @@ class Weights:
         self._vectors: dict[str, int] = {}
         self._kept: list[memoryview | array[float]] = []
         """What the addresses point into."""
+        self._spans: list[tuple[str, tuple[int, int]]] = []
+        """Of each part of a tensor that lies in the file: its name, its first address, its end."""
 
     def linear(self, spec: LinearSpec) -> structs.Matrix:
         """Return a matrix and its bias."""
@@ -70,6 +74,12 @@ class Weights:
             address = self._vectors[spec.name] = self._widened(spec)
         return address
 
+    def span(self, *, without: Collection[str] = ()) -> tuple[int, int]:
+        """Return where the tensors begin in memory that were asked for, and how many bytes on."""
+        spans = [span for name, span in self._spans if name not in without]
+        first = min(address for address, _ in spans)
+        return first, max(end for _, end in spans) - first
+
     def clear(self) -> None:
         """Let go of the mapping; no address may be used afterwards."""
         self._linears.clear()
@@ -94,4 +104,6 @@ class Weights:
     def _part(self, name: str, role: str) -> int:
         view = self._reader.part(name, role)
         self._kept.append(view)
-        return address_of(view)
+        address = address_of(view)
+        self._spans.append((name, (address, address + len(view))))
+        return address
