@@ -119,7 +119,8 @@ def open_openvino(options: argparse.Namespace) -> tuple[Step, float]:
     for _, columns, rows in matrices():
         shape = openvino.Shape([rows, columns // GROUP, GROUP])
         packed = random_bytes(rows, columns // 2).reshape(-1)
-        codes = openvino.op.Constant(openvino.Tensor(packed, shape, openvino.Type.u4))
+        tensor = openvino.Tensor(packed, shape, openvino.Type.u4)
+        codes = openvino.op.Constant(tensor, shared_memory=False)
         zero = ops.constant(np.float16(8))
         scale = np.full((rows, columns // GROUP, 1), 0.2 / columns**0.5, np.float16)
         weight = ops.multiply(ops.subtract(ops.convert(codes, "f16"), zero), ops.constant(scale))
