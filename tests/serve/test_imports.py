@@ -41,6 +41,20 @@ def test_the_entry_point_imports_no_web_stack_before_it_has_bound():
     assert not {"starlette", "uvicorn", "msgspec", "asyncio"} & set(output.stdout.split())
 
 
+def test_a_container_that_is_given_no_flags_starts_without_what_reads_them():
+    code = (
+        "import sys, zse.serve.__main__ as entry\n"
+        "entry.start = lambda settings: print(*sys.modules)\n"
+        "entry.main([])"
+    )
+    environment = subprocess_environment(PYTHONPATH=ROOT)
+    output = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
+    )
+    assert "zse.settings" in output.stdout.split()
+    assert not {"argparse", "gettext", "shutil"} & set(output.stdout.split())
+
+
 def test_the_http_server_comes_without_what_only_websockets_need():
     code = (
         "import sys; from zse.serve.http.server import HTTPServer\n"

@@ -49,6 +49,14 @@ def begin_arrival(
     return Arrival.begin(options.name, reader, allowed_bytes=options.vram_bytes, phases=phases)
 
 
+def begin_to_map(reader: ModelFile) -> None:
+    """Begin to make a file's pages present where a CPU reads them; no one has to wait for it."""
+    if isinstance(reader, ZSEReader):
+        from zse.backends.cpu import presence
+
+        presence.begin_to_map(reader)
+
+
 @record
 class ModelLoad:
     """A model that is to be loaded onto a device."""

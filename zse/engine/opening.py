@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zse.backends import begin_arrival
+from zse.backends import begin_arrival, begin_to_map
 from zse.device.open import check_device, runs_on_gpu
 from zse.device.phases import Phases, no_phases
 from zse.format.reader import ZSEReader
@@ -84,6 +84,8 @@ def send_weights(
     """Do the second half, which waits for the GPU; the reader is closed where it fails."""
     try:
         arrival = begin_arrival(options.device, reader, phases=phases)
+        if arrival is None:
+            begin_to_map(reader)
     except BaseException:
         reader.close()
         raise

@@ -156,6 +156,13 @@ class ZSEReader(ModelFile):
         part = self.entry(name).part(role)
         return self._open_view()[part.offset_bytes : part.end_bytes]
 
+    def weights(self) -> memoryview:
+        """Return all groups, which follow each other, as one view."""
+        groups = self.header.groups
+        if not groups:
+            return self._open_view()[:0]
+        return self._open_view()[groups[0].offset_bytes : groups[-1].end_bytes]
+
     def share_file(self) -> OpenFile:
         """Return the file that is mapped here; the caller closes it.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -14,7 +13,8 @@ from zse.serve.start import start
 from zse.settings import load_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from argparse import ArgumentParser
+    from collections.abc import Mapping, Sequence
 
 SAGEMAKER_PING = 503
 """While loading: it takes every 2xx for ready."""
@@ -22,8 +22,10 @@ SAGEMAKER_PORT = 8080
 """Where SageMaker asks, whatever the image exposes."""
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser() -> ArgumentParser:
     """Return the parser of the flags; what is not given is None."""
+    import argparse
+
     parser = argparse.ArgumentParser(prog="zse.serve", description="Serve the OpenAI API.")
     for key, row in options_of(ServeOptions).items():
         told = row.help_text.replace("%", "%%")
@@ -50,13 +52,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = settings.serve
         if is_sagemaker:
             options = _for_sagemaker(options)
-        flags = vars(build_parser().parse_args(given))
-        log_format = flags["log_format"] or options.log_format
+        flags = _flags(given)
+        log_format = str(flags.get("log_format") or options.log_format)
         return start(with_flags(replace(settings, serve=options), flags))
     except ZSEError as error:
         from zse.serve.failures import report_refusal
 
         return report_refusal(error, log_format=log_format)
+
+
+def _flags(given: Sequence[str]) -> Mapping[str, object]:
+    """Read the flags; a container is usually given none, and does without the parser then."""
+    return vars(build_parser().parse_args(given)) if given else {}
 
 
 def _for_sagemaker(options: ServeOptions) -> ServeOptions:

@@ -19,6 +19,7 @@ import threading
 from typing import TYPE_CHECKING, NoReturn
 
 from zse.errors import ZSEError
+from zse.serve import collector
 from zse.serve.access.opening import open_access
 from zse.serve.audit.log import AuditLog
 from zse.serve.audit.opening import files_for_server
@@ -172,6 +173,7 @@ class ServerProcess:
         except BaseException as error:  # noqa: BLE001 - any failure to load ends the process
             self._give_up(error)
             return
+        collector.resume()
         state.ledger.mark("ready")
         state.models.put(model, state.options.aliases)
         state.phase = "ready"

@@ -18,7 +18,11 @@ def bind_socket(host: str, port: int) -> socket.socket:
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            # A text goes through the codec of international names, whose tables take a while.
+            host.encode() if host.isascii() else host,
+            port,
+            type=socket.SOCK_STREAM,
+            flags=socket.AI_PASSIVE,
         )[0]
     except (socket.gaierror, UnicodeError) as error:  # the latter: no name of a host is like this
         reason = error.strerror if isinstance(error, socket.gaierror) else str(error)

@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from zse.device.early import open_early
+from zse.serve import collector
 from zse.serve.ledger import Ledger
 from zse.serve.sockets import bind_socket
 
@@ -33,6 +34,7 @@ def start(settings: Settings, load: Callable[[AppState], LoadedModel] | None = N
     Raises:
         ZSEError: The address cannot be bound, or taken over.
     """
+    collector.hold_off()
     for number in (signal.SIGTERM, signal.SIGINT):
         # Until the loop runs there is no work to drain. As process 1 of a container, a signal
         # without a handler would be ignored.

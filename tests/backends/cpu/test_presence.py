@@ -1,0 +1,61 @@
+"""A mapped file's pages are made present before anything reads them."""
+
+import mmap
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from zse.backends.cpu import presence
+from zse.format.reader import ZSEReader
+from zse.quantize.locate import locate_model
+from zse.settings import Settings
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return locate_model("tiny", Settings(cache_dir=tmp_path_factory.mktemp("cache")))
+
+
+def resident_bytes(path):
+    """Return how much of a file's mapping this process has present."""
+    maps = Path("/proc/self/smaps").read_text()
+    sizes = re.findall(rf" {re.escape(str(path))}\n(?:.*\n)*?Rss: +(\d+) kB", maps)
+    return sum(map(int, sizes)) * 1024
+
+
+def test_weights_that_nobody_read_are_present(model, monkeypatch):
+    monkeypatch.setattr(presence, "_FEWEST_BYTES", 1)
+    with ZSEReader(model) as reader:
+        weights = len(reader.weights())
+        assert resident_bytes(model) < weights // 2
+        presence.begin_to_map(reader).join()
+        assert resident_bytes(model) >= weights
+
+
+def test_a_reader_may_be_closed_meanwhile(model, monkeypatch):
+    monkeypatch.setattr(presence, "_FEWEST_BYTES", 1)
+    with ZSEReader(model) as reader:
+        thread = presence.begin_to_map(reader)
+    thread.join()
+    del reader
+    assert resident_bytes(model) == 0
+
+
+def test_few_weights_and_more_than_half_of_the_memory_are_left_alone(model, monkeypatch):
+    with ZSEReader(model) as reader:
+        assert presence.begin_to_map(reader) is None
+        monkeypatch.setattr(presence, "_FEWEST_BYTES", 1)
+        pages = len(reader.weights()) // mmap.PAGESIZE
+        monkeypatch.setattr(os, "sysconf", lambda _: pages)
+        assert presence.begin_to_map(reader) is None
+
+
+def test_the_view_of_all_weights_begins_with_the_first_and_ends_with_the_last(model):
+    with ZSEReader(model) as reader:
+        weights, names = reader.weights(), list(reader.names())
+        first, last = (reader.entry(names[place]).parts for place in (0, -1))
+        assert weights[: first[0].length_bytes] == reader.part(names[0], first[0].role)
+        end = reader.part(names[-1], last[-1].role)
+        assert bytes(weights).rstrip(b"\0").endswith(bytes(end).rstrip(b"\0"))
