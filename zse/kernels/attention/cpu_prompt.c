@@ -51,7 +51,7 @@ static void weigh_tile(const struct group *group, const struct query_tile *tile,
 static void attend_tile(const struct group *group, const struct query_tile *whole,
                         int64_t first_key, int64_t num_keys) {
     struct query_tile tile = *whole;
-    /* Tokens before the first key see none of these: the last tiles have fewer and fewer queries. */
+    /* Tokens before the first key see none of these: the last tiles have fewer queries. */
     int64_t blind = first_key - (group->chunk->start_position + tile.first_token);
     if (blind > 0) {
         int64_t queries = blind * group->repeats;

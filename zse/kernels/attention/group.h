@@ -21,8 +21,9 @@ struct group {
     int64_t stride;          /* head_dim in whole panels */
 };
 
-static inline struct group group_of(const struct zse_operation *operation, const struct zse_step *step,
-                             const struct zse_rows *chunk, int64_t kv_head) {
+static inline struct group group_of(const struct zse_operation *operation,
+                                    const struct zse_step *step, const struct zse_rows *chunk,
+                                    int64_t kv_head) {
     const struct zse_attention *attention = operation->attention;
     const struct zse_cache *cache = step->caches + operation->layer;
     int64_t head_dim = attention->head_dim, num_kv_heads = attention->num_kv_heads;

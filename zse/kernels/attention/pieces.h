@@ -40,7 +40,7 @@ static inline struct row_split split_row(const struct zse_attention *attention,
     split.part_keys = (part + PART_KEYS - 1) / PART_KEYS * PART_KEYS;
     split.num_parts = (keys + split.part_keys - 1) / split.part_keys;
     int64_t room = PIECE_COLUMNS / attention->head_dim, most = least_of(PIECE_HEADS, room);
-    /* Without several parts it is the heads that threads share, but where they have little to do. */
+    /* Without several parts threads share the heads, but where these have little to do. */
     if (split.num_parts == 1) most = least_of(most, PART_KEYS / keys);
     split.heads_a_piece = most < 1 ? 1 : least_of(most, attention->num_kv_heads);
     return split;
@@ -51,8 +51,8 @@ static inline int64_t head_pieces(const struct zse_attention *attention,
     return (attention->num_kv_heads + split->heads_a_piece - 1) / split->heads_a_piece;
 }
 
-/* Tokens of a prompt that one piece has, with all queries of a group of heads: as many as make whole
- * blocks of six rows, which products are fastest with. */
+/* Tokens of a prompt that one piece has, with all queries of a group of heads: as many as make
+ * whole blocks of six rows, which products are fastest with. */
 static inline int64_t tokens_a_piece(const struct zse_attention *attention) {
     int64_t repeats = attention->num_heads / attention->num_kv_heads;
     int64_t most = PIECE_QUERIES / repeats;

@@ -12,15 +12,15 @@ _Static_assert((2 * TILE_KEYS * ZSE_MAX_HEAD_DIM +
 
 /* Keys and values of a tile as float32, zeros behind each head. */
 struct read_tile {
-    float *keys;   /* in panels with columns and rows exchanged, or for a single query as they are */
+    float *keys;   /* in panels, columns and rows exchanged, or for a single query as they are */
     float *values; /* [TILE_KEYS, stride] */
 };
 
 /* Read a tile for heads that lie side by side, a few tokens of all of them at a time: in the order
  * in which memory has them. */
 static inline void read_keys_and_values(const struct group *groups, const struct read_tile *tiles,
-                                 int64_t num_groups, int turns, int64_t first_key,
-                                 int64_t num_keys) {
+                                        int64_t num_groups, int turns, int64_t first_key,
+                                        int64_t num_keys) {
     const char *rows[2 * PIECE_HEADS][TILE_KEYS];
     float scales[2 * PIECE_HEADS][TILE_KEYS];
     struct paged_rows keys[PIECE_HEADS], values[PIECE_HEADS];
@@ -45,8 +45,9 @@ static inline void read_keys_and_values(const struct group *groups, const struct
 }
 
 /* scores[query][key] = query . key, of turned keys. */
-static inline void score_queries(const struct group *group, const float *queries, int64_t num_queries,
-                          const struct read_tile *tile, int64_t num_keys, float *scores) {
+static inline void score_queries(const struct group *group, const float *queries,
+                                 int64_t num_queries, const struct read_tile *tile,
+                                 int64_t num_keys, float *scores) {
     struct product product = {
         .left = queries,
         .right = tile->keys,
@@ -63,7 +64,7 @@ static inline void score_queries(const struct group *group, const float *queries
 
 /* scores[key] = query . key of a single query, for which nothing is worth turning. */
 static inline void score_query(const struct group *group, const float *query,
-                        const struct read_tile *tile, int64_t num_keys, float *scores) {
+                               const struct read_tile *tile, int64_t num_keys, float *scores) {
     const float *keys = tile->keys;
     for (int64_t key = 0; key < num_keys; key++, keys += group->stride) {
         vfloat sums[2] = {{0}, {0}};
@@ -78,8 +79,8 @@ static inline void score_query(const struct group *group, const float *query,
 
 /* Add values, weighed by what the scores have become. */
 static inline void add_values(const struct group *group, int64_t num_queries,
-                       const struct read_tile *tile, int64_t num_keys, const float *weights,
-                       const struct gathered *gathered) {
+                              const struct read_tile *tile, int64_t num_keys, const float *weights,
+                              const struct gathered *gathered) {
     struct product product = {
         .left = weights,
         .right = tile->values,

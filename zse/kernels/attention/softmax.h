@@ -33,8 +33,8 @@ static inline void cap_scores(float *scores, float softcap) {
         vstore(scores + key, softcap * vtanh(vload(scores + key) / softcap));
 }
 
-/* Make exponentials of one query's scores, of which keys first .. end are seen, and make what it has
- * gathered relative to the largest score up to here. */
+/* Make exponentials of one query's scores, of which keys first .. end are seen, and make what it
+ * has gathered relative to the largest score up to here. */
 static inline void weigh_scores(const struct gathered *gathered, int64_t query, float *scores,
                                 int64_t first, int64_t end) {
     memset(scores, 0, (size_t)(first < end ? first : TILE_KEYS) * sizeof(float));

@@ -22,7 +22,7 @@ struct product {
     int adds;            /* to what the sums are */
 };
 
-/* `rows` rows of `vectors` vectors at once, all in registers; both are constants where it is called. */
+/* `rows` rows of `vectors` vectors at once, all in registers; callers give both as constants. */
 ALWAYS_INLINE void multiply_block(const struct product *product, int64_t row, int64_t panel,
                                   int rows, int vectors) {
     const float *left = product->left + row * product->left_stride;

@@ -1,9 +1,9 @@
 /* The draw of a token: temperature, min_p, top_k, top_p, then the random number.
  *
- * Nothing is sorted. What a cut keeps, and what a random number points at in order of likelihood, are
- * both the token at which a running measure, counts or masses, reaches a target. It is found digit
- * by digit of the logits, by histograms from the highest digit down. A first look at the largest
- * logits of blocks leaves few candidates, so that the histograms are of a list and not of the row. */
+ * Nothing is sorted. What a cut keeps and what a random number points at, in order of likelihood,
+ * are both the token at which a running measure, counts or masses, reaches a target. It is found
+ * digit by digit of the logits, by histograms from the highest digit down. A first look at the
+ * largest logits of blocks leaves few candidates, so that histograms are of a list, not the row. */
 #include "draw.h"
 
 /* How logits become masses: e^((logit - highest) / temperature), 1 for the likeliest. */
@@ -101,7 +101,7 @@ static int32_t draw_in_order(const struct heat *heat, const struct scanned_row *
         if (sums[block] > 0.0) last = block;
         if (before + sums[block] > draw * total) break;
     }
-    if (block == row->num_blocks) before -= sums[block = last]; /* rounded: the last that may come */
+    if (block == row->num_blocks) before -= sums[block = last]; /* rounded: the last possible */
     int64_t first = block * BLOCK_TOKENS, count = block_end(row, block) - first;
     weigh_block(heat, row->logits + first, count, masses);
     int64_t chosen = 0;

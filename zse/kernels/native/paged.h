@@ -90,8 +90,8 @@ ALWAYS_INLINE void copy_rows_of(const struct paged_rows *from, int64_t first, in
         }
 }
 
-/* Copy rows first .. end as float32, each to its place in rows `stride` (whole vectors) apart, zeros
- * behind it. */
+/* Copy rows first .. end as float32, each to its place in rows `stride` (whole vectors) apart,
+ * zeros behind it. */
 static inline void copy_rows(const struct paged_rows *from, int64_t first, int64_t end,
                              float *output, int64_t stride) {
     FOR_EACH_DTYPE(from->dtype, copy_rows_of(from, first, end, dtype, output, stride))
@@ -112,8 +112,8 @@ ALWAYS_INLINE void turn_rows_of(const struct paged_rows *from, int64_t first, in
     }
 }
 
-/* Copy a vector's width of rows with rows and columns exchanged; the last of `count` rows stands for
- * those that are missing. */
+/* Copy a vector's width of rows with rows and columns exchanged; the last of `count` rows stands
+ * for those that are missing. */
 static inline void turn_rows(const struct paged_rows *from, int64_t first, int64_t count,
                              float *output, int64_t output_stride) {
     FOR_EACH_DTYPE(from->dtype,

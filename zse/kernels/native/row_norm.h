@@ -5,8 +5,8 @@
 #include "vector.h"
 #include "zse.h"
 
-/* The sum of (value - offset)^power over a row, power 1 or 2; in four chains, so that additions need
- * not wait for each other, joined in one order. */
+/* The sum of (value - offset)^power over a row, power 1 or 2; in four chains, so that additions
+ * need not wait for each other, joined in one order. */
 ALWAYS_INLINE float sum_of_powers(const float *row, int64_t width, float offset, int power) {
     vfloat chains[4] = {{0}, {0}, {0}, {0}};
     int64_t column = 0;

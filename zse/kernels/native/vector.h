@@ -97,8 +97,8 @@ ALWAYS_INLINE float vmaximum(vfloat values) {
     return left > right ? left : right;
 }
 
-/* Exchange rows and columns of a square of numbers: rows are woven together, first with the one half
- * a square away, as often as halving leads to one. */
+/* Exchange rows and columns of a square of numbers: each row is woven together with the one half a
+ * square away, as often as halving leads to one. */
 #if VECTOR_LANES == 16
 #define WOVEN_FIRST 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
 #define WOVEN_SECOND 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31

@@ -1,12 +1,12 @@
-/* Exponentials and their kin over vectors, to a few units in the last place. A lane's result depends
- * on that lane's number alone, so a number gives the same bits wherever it lies. */
+/* Exponentials and their kin over vectors, to a few units in the last place. A lane's result
+ * depends on that lane's number alone, so a number gives the same bits wherever it lies. */
 #ifndef ZSE_VECTOR_MATH_H
 #define ZSE_VECTOR_MATH_H
 
 #include "vector.h"
 
 #define LOG2_E 1.44269504088896340736
-/* ln 2 in two parts: the first has zeros at its end, so that its product with a whole number is exact. */
+/* ln 2 in two parts: the first ends in zeros, so that its product with a whole number is exact. */
 #define LN2_HIGH_SINGLE 0.693359375f
 #define LN2_LOW_SINGLE (-2.12194440e-4f)
 #define LN2_HIGH_DOUBLE 6.93145751953125e-1
