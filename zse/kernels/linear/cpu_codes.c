@@ -67,10 +67,15 @@ SIMD_INLINE void add_groups(const struct block *block, int scheme, int group, in
     }
 }
 
+/* Loops over usual numbers of rows are unrolled. */
 SIMD_INLINE void add_groups_of(const struct block *block, int scheme, int group,
                                simd_floats *totals) {
     if (block->num_inputs == 1)
         add_groups(block, scheme, group, 1, totals);
+    else if (block->num_inputs == 4)
+        add_groups(block, scheme, group, 4, totals);
+    else if (block->num_inputs == PASS_ROWS)
+        add_groups(block, scheme, group, PASS_ROWS, totals);
     else
         add_groups(block, scheme, group, block->num_inputs, totals);
 }
