@@ -66,7 +66,7 @@ def test_the_hubs_token_is_where_its_own_tools_keep_it() -> None:
         ("ZSE_KV_GIB", "much", "a number"),
         ("ZSE_THREADS", "-1", "0 to 1024"),
         ("ZSE_DRAIN_SECONDS", "nan", "0 or more"),
-        ("ZSE_KV_DTYPE", "int3", "one of auto, fp32, bf16, int8"),
+        ("ZSE_KV_DTYPE", "int3", "one of auto, fp32, fp16, bf16, int8"),
         ("ZSE_EXACT_ACTIVATIONS", "perhaps", "a yes or a no"),
     ],
 )
