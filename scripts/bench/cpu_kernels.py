@@ -177,7 +177,7 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=LAYERS)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--clock", choices=CLOCKS, default="wall")
-    parser.add_argument("--instructions", default="")
+    parser.add_argument("--instructions", default="auto")
     parser.add_argument("--beside", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
