@@ -26,7 +26,7 @@ def test_all_ask_for_the_same_compiler() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     wanted = f"ziglang=={sources.COMPILER}"
     assert wanted in project["build-system"]["requires"]
-    assert wanted in project["project"]["optional-dependencies"]["dev"]
+    assert wanted in project["project"]["optional-dependencies"]["demo"]
     assert wanted in (ROOT / ".github" / "workflows" / "release.yml").read_text()
 
 
