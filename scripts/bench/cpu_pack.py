@@ -1,7 +1,7 @@
 """One archive with which the CPU's table is measured on a host without a network.
 
-It holds this tree, llama.cpp's programs and the pure Python packages that write their models. The
-host has Python with what zse itself needs, and numpy.
+It holds this tree, zse's kernels for this architecture, llama.cpp's programs and the pure Python
+packages that write their models. The host has Python with what zse itself needs, and numpy.
 """
 
 from __future__ import annotations
@@ -11,6 +11,10 @@ import subprocess
 import tarfile
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from zse.device.processor import architecture
+from zse.kernels.native.build import build
+from zse.kernels.native.instructions import of_architecture
 
 if TYPE_CHECKING:
     from peers.llama_cpp import LlamaCpp
@@ -30,6 +34,9 @@ def pack(out: Path, llama: LlamaCpp) -> str:
     with tarfile.open(draft, "w:gz") as archive:
         for name in filter(None, listed.stdout.split("\0")):
             archive.add(ROOT / name, f"zse-bench/{name}", recursive=False)
+        for library in build(of_architecture(architecture())):
+            for part in (library, library.with_suffix(".digest")):
+                archive.add(part, f"zse-bench/{part.relative_to(ROOT)}")
         archive.add(llama.folder, "zse-bench/llama")
         for package in PACKAGES:
             archive.add(folder_of(package), f"zse-bench/packages/{package}", filter=is_source)

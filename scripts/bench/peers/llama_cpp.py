@@ -23,7 +23,7 @@ from peers.errors import PeerNotRunError
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-VERSION = "0.3.36"
+PACKAGE, VERSION = "llama-cpp-python", "0.3.36"
 PROGRAMS = ("llama-server", "llama-bench", "llama-batched-bench", "llama-quantize")
 FACTS = "build.json"
 OPTION_OF_FLAG = {
@@ -158,9 +158,8 @@ def build(folder: Path, *, threads: int) -> None:
         raise PeerNotRunError(f"llama.cpp cannot be built without {', '.join(missing)}")
     work = folder.with_name(f"{folder.name}.build")
     work.mkdir(parents=True, exist_ok=True)
-    name = f"llama-cpp-python=={VERSION}"
-    fetch = (sys.executable, "-m", "pip", "download", "--no-deps", "--no-binary=:all:", name)
-    run_step("fetch", *fetch, "-d", str(work), log=work)
+    fetch = (sys.executable, "-m", "pip", "download", "--no-deps", f"--no-binary={PACKAGE}")
+    run_step("fetch", *fetch, f"{PACKAGE}=={VERSION}", "-d", str(work), log=work)
     (sdist,) = work.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
         archive.extractall(work, filter="data")
