@@ -92,7 +92,11 @@ def first_words():
     return outgoing.read()
 
 
-@pytest.mark.parametrize("said", [b"", first_words()[:20], first_words()])
+@pytest.mark.parametrize(
+    "said",
+    [b"", first_words()[:20], first_words()],
+    ids=["nothing", "a part of its first words", "its first words"],
+)
 def test_a_handshake_that_never_ends_is_closed_at_the_deadline_of_a_head(talking, said):
     async def talk(served, cert):
         reader, writer = await served.connect()
