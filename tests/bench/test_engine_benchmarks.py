@@ -64,6 +64,7 @@ def test_logits_are_compared_with_those_of_transformers(model: Path) -> None:
     yardstick = report["results"].pop("transformers bf16")
     assert 1e-3 < yardstick["relative_error"] < 1e-1
     assert set(report["results"]) == {"prefill", "decode", "prefill, exact", "decode, exact"}
-    for row in report["results"].values():
-        assert 0 < row["relative_error"] < 1e-4
+    for way, row in report["results"].items():
+        # 8-bit activations, or a cache in 16 bits alone
+        assert 0 < row["relative_error"] < (2e-3 if "exact" in way else 6e-2)
         assert row["same_top_token"] == 9

@@ -147,6 +147,7 @@ class ServerProcess:
         self._state = state
         self._settings = settings
         self._exit_code = 0
+        self._is_answering = threading.Event()
         self._drainer: asyncio.Task[None] | None = None
 
     def start_loading(self, load: Callable[[AppState], LoadedModel]) -> None:
@@ -173,6 +174,7 @@ class ServerProcess:
         except BaseException as error:  # noqa: BLE001 - any failure to load ends the process
             self._give_up(error)
             return
+        self._is_answering.wait()  # a small model is there before the web stack
         collector.resume()
         state.ledger.mark("ready")
         state.models.put(model, state.options.aliases)
@@ -205,6 +207,7 @@ class ServerProcess:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal, number)
         self._state.ledger.mark("answering")
+        self._is_answering.set()
         beside = [asyncio.create_task(self._watch_engine()), asyncio.create_task(self._warm())]
         await self._accept(server, listener)
         await self._state.access.close()
