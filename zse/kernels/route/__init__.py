@@ -1,0 +1,1 @@
+"""route: which experts a token goes through, and with which weights."""
