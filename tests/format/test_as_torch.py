@@ -10,7 +10,8 @@ import small_file
 import torch
 
 from zse.format import Scheme, ZSEReader
-from zse.format.as_torch import bytes_from, stored_parts
+from zse.format.as_torch import bytes_from, scale_of_exponent, stored_parts
+from zse.format.mxfp4 import MXFP4_CODES
 from zse.format.nf4 import NF4_CODES
 
 if TYPE_CHECKING:
@@ -67,6 +68,22 @@ def test_nf4_is_table_entry_times_absmax_of_its_block(reader: ZSEReader) -> None
         codes = [byte & 15 for byte in raw] + [byte >> 4 for byte in raw]
         expected += [NF4_CODES[code] * absmax[block] for code in codes]
     assert reader.tensor("layers.0.o.weight").flatten().tolist() == pytest.approx(expected)
+
+
+def test_mxfp4_is_table_entry_times_a_power_of_two(reader: ZSEReader) -> None:
+    planned = small_file.GROUPS[1][1][3]
+    packed = small_file.part_bytes(planned, "qweight")
+    expected = []
+    for block, exponent in enumerate(small_file.part_bytes(planned, "exponent")):
+        raw = packed[16 * block : 16 * block + 16]
+        codes = [byte & 15 for byte in raw] + [byte >> 4 for byte in raw]
+        expected += [MXFP4_CODES[code] * 2.0 ** (exponent - 127) for code in codes]
+    assert reader.tensor("layers.0.up.weight").flatten().tolist() == expected
+
+
+def test_the_least_exponent_is_a_number_that_is_not_normal() -> None:
+    exponents = torch.tensor([0, 1, 127, 252], dtype=torch.uint8)
+    assert scale_of_exponent(exponents).tolist() == [2.0**-127, 2.0**-126, 1.0, 2.0**125]
 
 
 def test_plain_tensors_are_converted_exactly(reader: ZSEReader) -> None:

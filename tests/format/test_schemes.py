@@ -23,6 +23,19 @@ def test_nf4_takes_half_a_byte_a_weight_and_two_bytes_a_group() -> None:
     )
 
 
+def test_mxfp4_takes_half_a_byte_a_weight_and_a_byte_for_32() -> None:
+    assert parts_for(Scheme.MXFP4, (6, 96), 32) == (
+        ("qweight", DType.U8, (6, 48)),
+        ("exponent", DType.U8, (6, 3)),
+    )
+
+
+@pytest.mark.parametrize(("columns", "group_size"), [(128, 64), (128, 0), (80, 32)])
+def test_groups_of_mxfp4_are_32_columns(columns: int, group_size: int) -> None:
+    with breaks(Rule.BAD_GROUP_SIZE):
+        parts_for(Scheme.MXFP4, (6, columns), group_size)
+
+
 def test_int8_has_one_scale_a_row() -> None:
     assert parts_for(Scheme.INT8, (6, 10)) == (
         ("qweight", DType.I8, (6, 10)),

@@ -32,6 +32,9 @@ GROUPS: list[tuple[str, list[PlannedTensor]]] = [
             PlannedTensor(
                 name="layers.0.o.weight", scheme=Scheme.NF4, shape=(5, 128), group_size=64
             ),
+            PlannedTensor(
+                name="layers.0.up.weight", scheme=Scheme.MXFP4, shape=(3, 64), group_size=32
+            ),
         ],
     ),
     (
@@ -60,6 +63,8 @@ def part_bytes(tensor: PlannedTensor, role: str) -> bytes:
             values = [0x3F00 + (key + 5 * i) % 255 for i in range(count)]
         elif dtype.value == "i32":
             values = [0x2000 + (key + i) % 99 | (0xB000 + i % 50) << 16 for i in range(count)]
+        elif role == "exponent":
+            values = [(key + 37 * i) % 253 for i in range(count)]
         else:
             low = -128 if dtype.value == "i8" else 0
             values = [(key + 37 * i) % 256 + low for i in range(count)]

@@ -104,7 +104,7 @@ def check_way(pair: Any, way: dict[str, Any], expected: torch.Tensor) -> None:
         runner.close()
 
 
-@pytest.mark.parametrize("quantization", ["fp32", "fp16", "bf16", "int8", "int4", "nf4"])
+@pytest.mark.parametrize("quantization", ["fp32", "fp16", "bf16", "int8", "int4", "nf4", "mxfp4"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_logits_match_transformers(
     family: str, quantization: str, make_pair: Callable[..., Any]

@@ -22,6 +22,8 @@ def make_source(kind: WeightKind, columns: int = 256) -> WeightSpec:
         ("int4", 80, (Scheme.INT8, 0)),
         ("nf4", 256, (Scheme.NF4, 64)),
         ("nf4", 96, (Scheme.NF4, 32)),
+        ("mxfp4", 256, (Scheme.MXFP4, 32)),
+        ("mxfp4", 80, (Scheme.INT8, 0)),
         ("int8", 80, (Scheme.INT8, 0)),
         ("fp16", 256, (Scheme.FP16, 0)),
         ("bf16", 256, (Scheme.BF16, 0)),
@@ -45,6 +47,7 @@ def test_group_size_asked_for_is_an_upper_bound() -> None:
     [
         ("int4", "auto", Scheme.INT8),
         ("nf4", "auto", Scheme.INT8),
+        ("mxfp4", "auto", Scheme.INT8),
         ("int8", "auto", Scheme.INT8),
         ("fp16", "auto", Scheme.FP16),
         ("bf16", "auto", Scheme.BF16),
@@ -87,6 +90,7 @@ def test_norms_and_biases_are_float32(kind: WeightKind, quantization: str) -> No
         {"quantization": "int3"},
         {"quantization": "int4", "group_size": 48},
         {"quantization": "int8", "group_size": 64},
+        {"quantization": "mxfp4", "group_size": 64},
         {"lm_head": "int4"},
     ],
 )

@@ -13,6 +13,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from zse.format import Scheme, ZSEReader, ZSEWriter
 from zse.format.as_torch import bytes_from
 from zse.format.layout import PlannedTensor
+from zse.format.schemes import group_sizes
 from zse.models.families import all_families, read_checkpoint, read_header
 from zse.quantize.scheme import quantize_rows
 
@@ -58,8 +59,9 @@ def planned(tensor: WeightSpec, quantization: str, plain: Scheme) -> PlannedTens
     scheme, group_size = plain, 0
     if quantization not in ("fp16", "bf16", "fp32") and tensor.kind in ("head", "linear"):
         scheme = Scheme.INT8
-        fitting = [size for size in (128, 64, 32) if tensor.shape[1] % size == 0]
-        if tensor.kind == "linear" and quantization != "int8" and fitting:
+        sizes = group_sizes(Scheme(quantization))
+        fitting = [size for size in sizes if tensor.shape[1] % size == 0]
+        if tensor.kind == "linear" and fitting:
             scheme, group_size = Scheme(quantization), fitting[0]
     return PlannedTensor(name=tensor.name, scheme=scheme, shape=tensor.shape, group_size=group_size)
 

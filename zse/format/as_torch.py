@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from zse.format.mxfp4 import MXFP4_CODES
 from zse.format.nf4 import NF4_CODES
 from zse.format.schemes import DType, Scheme
 
@@ -88,9 +89,11 @@ def dequantize(entry: TensorEntry, parts: Mapping[str, torch.Tensor]) -> torch.T
     if entry.scheme is Scheme.INT4:
         scale, minus_zero_scale = split_scale_zero(parts["scale_zero"])
         values = codes.float() * scale.unsqueeze(2) + minus_zero_scale.unsqueeze(2)
+    elif entry.scheme is Scheme.NF4:
+        values = _looked_up(codes, NF4_CODES) * parts["absmax"].float().unsqueeze(2)
     else:
-        table = torch.tensor(NF4_CODES, dtype=torch.float32, device=codes.device)
-        values = table[codes.int()] * parts["absmax"].float().unsqueeze(2)
+        scale = scale_of_exponent(parts["exponent"])
+        values = _looked_up(codes, MXFP4_CODES) * scale.unsqueeze(2)
     return values.reshape(rows, columns)
 
 
@@ -106,6 +109,16 @@ def unpack_nibbles(packed: torch.Tensor, group_size: int) -> torch.Tensor:
     """
     groups = packed.reshape(packed.shape[0], -1, group_size // 2)
     return torch.cat((groups & 0x0F, groups >> 4), dim=2)
+
+
+def _looked_up(codes: torch.Tensor, table: tuple[float, ...]) -> torch.Tensor:
+    return torch.tensor(table, dtype=torch.float32, device=codes.device)[codes.int()]
+
+
+def scale_of_exponent(exponent: torch.Tensor) -> torch.Tensor:
+    """Return float32 2 ** (exponent - 127) of stored exponents, uint8 of any shape, 0 to 254."""
+    # The exponent of a normal float32 lies in bits 23 to 30; 2 ** -127 is not a normal one.
+    return (exponent.int() << 23).clamp_(min=0x00400000).view(torch.float32)
 
 
 def split_scale_zero(scale_zero: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

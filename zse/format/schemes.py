@@ -6,6 +6,7 @@ import math
 from enum import StrEnum
 
 from zse.format.errors import Rule
+from zse.format.mxfp4 import MXFP4_GROUP
 
 MAX_RANK = 8
 MAX_ELEMENTS = 2**60
@@ -21,6 +22,7 @@ class Scheme(StrEnum):
     INT8 = "int8"
     INT4 = "int4"
     NF4 = "nf4"
+    MXFP4 = "mxfp4"
 
     @property
     def is_plain(self) -> bool:
@@ -45,6 +47,12 @@ class DType(StrEnum):
 
 _DTYPE_BYTES = {DType.F32: 4, DType.F16: 2, DType.BF16: 2, DType.U8: 1, DType.I8: 1, DType.I32: 4}
 PLAIN = {Scheme.FP32: DType.F32, Scheme.FP16: DType.F16, Scheme.BF16: DType.BF16}
+_GROUPED = {
+    Scheme.INT4: ("scale_zero", DType.I32),
+    Scheme.NF4: ("absmax", DType.F16),
+    Scheme.MXFP4: ("exponent", DType.U8),
+}
+"""Four-bit schemes, and what each group of a row has: role and dtype of the second part."""
 
 
 def bytes_of_shape(dtype: DType, shape: tuple[int, ...]) -> int:
@@ -59,7 +67,8 @@ def parts_for(
 
     Args:
         shape: Logical shape; quantized tensors are matrices [N, K].
-        group_size: Elements along K that share a scale: 128, 64 or 32; 0 for other schemes.
+        group_size: Elements along K that share a scale: 128, 64 or 32; 32 for mxfp4; 0 for schemes
+            without groups.
 
     Raises:
         FormatError: The shape has no meaning for the scheme. The group size is not allowed or does
@@ -71,25 +80,32 @@ def parts_for(
         )
     if math.prod(shape) > MAX_ELEMENTS:
         raise Rule.BAD_SHAPE(f"shape {list(shape)} holds more than 2**60 elements")
-    grouped = scheme in (Scheme.INT4, Scheme.NF4)
-    if not grouped and group_size != 0:
+    grouped = _GROUPED.get(scheme)
+    if grouped is None and group_size != 0:
         raise Rule.BAD_GROUP_SIZE(f"scheme {scheme} has no groups, but group_size is {group_size}")
     if scheme in PLAIN:
         return (("data", PLAIN[scheme], shape),)
     if len(shape) != 2:
         raise Rule.BAD_SHAPE(f"scheme {scheme} stores matrices, but the shape is {list(shape)}")
     rows, columns = shape
-    if not grouped:
+    if grouped is None:
         return (("qweight", DType.I8, (rows, columns)), ("scale", DType.F32, (rows,)))
-    if group_size not in GROUP_SIZES or columns % group_size:
+    sizes = group_sizes(scheme)
+    if group_size not in sizes or columns % group_size:
         raise Rule.BAD_GROUP_SIZE(
-            f"group_size {group_size} for rows of {columns}: "
-            f"wanted one of {list(GROUP_SIZES)} that divides the row"
+            f"group_size {group_size} of {scheme} for rows of {columns}: "
+            f"wanted one of {list(sizes)} that divides the row"
         )
+    role, dtype = grouped
     packed = ("qweight", DType.U8, (rows, columns // 2))
-    if scheme is Scheme.INT4:
-        return (packed, ("scale_zero", DType.I32, (rows, columns // group_size)))
-    return (packed, ("absmax", DType.F16, (rows, columns // group_size)))
+    return (packed, (role, dtype, (rows, columns // group_size)))
+
+
+def group_sizes(scheme: Scheme) -> tuple[int, ...]:
+    """Return the sizes that groups of a scheme may have, the largest first; none without groups."""
+    if scheme not in _GROUPED:
+        return ()
+    return (MXFP4_GROUP,) if scheme is Scheme.MXFP4 else GROUP_SIZES
 
 
 def stored_bytes(scheme: Scheme, shape: tuple[int, ...], group_size: int = 0) -> int:

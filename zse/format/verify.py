@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from zse.format.container import check_digest, check_zeros, chunks
 from zse.format.errors import Rule
+from zse.format.mxfp4 import MAX_EXPONENT
 from zse.format.schemes import DType
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 # Bytes that stay after deleting these belong to a float16 whose exponent is all ones.
 _FINITE_F16_HIGH = bytes(byte for byte in range(256) if byte & 0x7C != 0x7C)
+_FINITE_EXPONENTS = bytes(range(MAX_EXPONENT + 1))
 _F32_HIGH_ONES = bytes(byte & 0x7F == 0x7F for byte in range(256))
 _F32_LOW_ONE = bytes(byte >> 7 for byte in range(256))
 
@@ -72,10 +74,15 @@ def _non_finite_f32(raw: bytes) -> bool:
     return bool(int.from_bytes(high, "little") & int.from_bytes(low, "little"))
 
 
-_SCALE_ROLES = frozenset({"scale", "scale_zero", "absmax"})
+def _non_finite_exponent(raw: bytes) -> bool:
+    return bool(raw.translate(None, _FINITE_EXPONENTS))
+
+
+_SCALE_ROLES = frozenset({"scale", "scale_zero", "absmax", "exponent"})
 # An I32 part holds two float16, each checked on its own.
 _NON_FINITE: dict[DType, Callable[[bytes], bool]] = {
     DType.F32: _non_finite_f32,
     DType.F16: _non_finite_f16,
     DType.I32: _non_finite_f16,
+    DType.U8: _non_finite_exponent,
 }

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from zse.errors import UsageError
 from zse.format.layout import PlannedTensor
-from zse.format.schemes import GROUP_SIZES, Scheme
+from zse.format.schemes import Scheme, group_sizes
 from zse.records import record
 
 if TYPE_CHECKING:
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     from zse.models.spec import WeightGroup, WeightSpec
 
-QUANTIZATIONS = ("int4", "nf4", "int8", "fp16", "bf16")
+QUANTIZATIONS = ("int4", "nf4", "mxfp4", "int8", "fp16", "bf16")
 LM_HEADS = ("auto", "int8", "fp16", "bf16")
-DEFAULT_GROUP_SIZE = {"int4": 128, "nf4": 64}
+DEFAULT_GROUP_SIZE = {"int4": 128, "nf4": 64, "mxfp4": 32}
 _PLAIN = ("fp16", "bf16")
 
 
@@ -43,9 +43,10 @@ class Storage:
     """
 
     quantization: str = "int4"
-    """Scheme of the linear layers: int4, nf4, int8, fp16 or bf16."""
+    """Scheme of the linear layers: int4, nf4, mxfp4, int8, fp16 or bf16."""
     group_size: int | None = None
-    """Weights that share a scale: 128, 64 or 32; None means 128 for int4 and 64 for nf4."""
+    """Weights that share a scale: 128, 64 or 32; None means 128 for int4, 64 for nf4. Always 32 for
+    mxfp4."""
     lm_head: str = "auto"
     """Scheme of the head: int8, fp16, bf16, or auto (INT8 unless all is 16-bit)."""
 
@@ -54,15 +55,16 @@ class Storage:
         _check_choice("lm_head", self.lm_head, LM_HEADS)
         if self.group_size is None:
             return
-        if self.group_size not in GROUP_SIZES:
-            raise UsageError(
-                f"group size {self.group_size} is not supported",
-                hint=f"Use one of {', '.join(map(str, GROUP_SIZES))}.",
-            )
         if self.quantization not in DEFAULT_GROUP_SIZE:
             raise UsageError(
                 f"{self.quantization} has no groups, but a group size of {self.group_size} is set",
                 hint="Leave the group size out, or use int4 or nf4.",
+            )
+        sizes = group_sizes(Scheme(self.quantization))
+        if self.group_size not in sizes:
+            raise UsageError(
+                f"group size {self.group_size} of {self.quantization} is not supported",
+                hint=f"Use one of {', '.join(map(str, sizes))}.",
             )
 
     def to_json(self) -> dict[str, str | int]:
@@ -106,7 +108,8 @@ class Storage:
     @property
     def group_sizes(self) -> tuple[int, ...]:
         """Sizes that groups may have, the largest first."""
-        return tuple(size for size in GROUP_SIZES if size <= self._group_size())
+        sizes = group_sizes(Scheme(self.quantization))
+        return tuple(size for size in sizes if size <= self._group_size())
 
     def _group_size(self) -> int:
         return self.group_size or DEFAULT_GROUP_SIZE.get(self.quantization, 0)

@@ -59,7 +59,7 @@ def convert_model(
         model: A checkpoint folder, a hub id (``owner/name``), ``s3://bucket/folder/``, or a
             built-in's name.
         out: A path, or ``s3://bucket/key``.
-        quantization: ``int4``, ``nf4``, ``int8``, ``fp16`` or ``bf16``.
+        quantization: ``int4``, ``nf4``, ``mxfp4``, ``int8``, ``fp16`` or ``bf16``.
         group_size: 128, 64 or 32 (int4, nf4); None means 128 for int4, 64 for nf4.
         lm_head: ``auto``, ``int8``, ``fp16`` or ``bf16``.
         revision: Branch, tag or commit of a hub id.

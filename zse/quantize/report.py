@@ -32,7 +32,7 @@ class Written:
     schemes: Mapping[str, int]
     """Scheme -> number of tensors stored in it."""
     int8_instead: int
-    """Matrices that are INT8 although int4 or nf4 was asked for: no group divides their width."""
+    """Matrices that are INT8 although four bits were asked for: no group divides their width."""
     resumed_groups: int
     """Groups that an earlier run had finished."""
     warnings: tuple[str, ...] = ()

@@ -14,6 +14,7 @@ from zse.format.schemes import PLAIN, Scheme
 from zse.quantize.finite import check_finite
 from zse.quantize.int4 import quantize_int4
 from zse.quantize.int8 import quantize_int8
+from zse.quantize.mxfp4 import quantize_mxfp4
 from zse.quantize.nf4 import quantize_nf4
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def quantize_rows(
     Args:
         scheme: How they are stored.
         rows: [num_rows, K] float32; of any shape and type for a plain scheme, which rounds them.
-        group_size: Elements along K that share a scale (int4 and nf4).
+        group_size: Elements along K that share a scale (int4 and nf4; always 32 for mxfp4).
 
     Raises:
         ConversionError: A value is infinite, not a number, or out of the scheme's range. (Float16
@@ -38,6 +39,8 @@ def quantize_rows(
         parts = quantize_int4(rows, group_size)
     elif scheme is Scheme.NF4:
         parts = quantize_nf4(rows, group_size)
+    elif scheme is Scheme.MXFP4:
+        parts = quantize_mxfp4(rows)
     elif scheme is Scheme.INT8:
         parts = quantize_int8(rows)
     else:

@@ -12,13 +12,14 @@ from zse.backends.torch import int8_linear
 from zse.backends.torch.forms import kept_bytes
 from zse.backends.torch.int4_linear import Int4Linear
 from zse.backends.torch.int8_linear import Int8Linear, int8_is_exact, split_digits
-from zse.backends.torch.linear import DenseLinear, Linear, int8_tiles, nf4_tiles, plain_tiles
+from zse.backends.torch.linear import DenseLinear, Linear, int8_tiles, plain_tiles
+from zse.backends.torch.weights import make_linear
 from zse.format.layout import PlannedTensor
-from zse.format.nf4 import NF4_CODES
 from zse.format.schemes import Scheme
+from zse.format.spec import TensorEntry
 from zse.quantize.scheme import quantize_rows
 
-FORMS = ("dense", "fp16", "bf16", "int8", "int8_packed", "int8_tiles", "int4", "nf4")
+FORMS = ("dense", "fp16", "bf16", "int8", "int8_packed", "int8_tiles", "int4", "nf4", "mxfp4")
 
 
 def make(
@@ -44,7 +45,8 @@ def make(
         return Int8Linear(parts["qweight"], parts["scale"]), values
     if form == "int4":
         return Int4Linear(parts["qweight"], parts["scale_zero"], 32), values
-    return nf4_tiles(parts["qweight"], parts["absmax"], 32, NF4_CODES), values
+    entry = TensorEntry(name="w", scheme=scheme, shape=(rows, columns), group_size=32, parts=())
+    return make_linear(entry, parts, "mapped"), values
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -101,27 +101,31 @@ def int8_tiles(qweight: torch.Tensor, scale: torch.Tensor) -> TiledLinear:
     return TiledLinear(qweight.shape[0], qweight.shape[1], tile_of)
 
 
-def nf4_tiles(
-    qweight: torch.Tensor, absmax: torch.Tensor, group_size: int, codes: tuple[float, ...]
+def table_tiles(
+    qweight: torch.Tensor,
+    scales: torch.Tensor,
+    codes: tuple[float, ...],
+    widen: Callable[[torch.Tensor], torch.Tensor],
 ) -> TiledLinear:
-    """Return the tiled form of NF4 weights.
+    """Return the tiled form of NF4 and MXFP4 weights: values of a table times a group's scale.
 
     A byte is looked up once and yields both of its weights. They belong to columns half a group
     apart, so the inputs are put into that order instead of the weights into theirs.
 
     Args:
         qweight: uint8 [N, K/2].
-        absmax: float16 [N, K/G].
-        group_size: G.
+        scales: [N, K/G], as the file has them.
         codes: The 16 values.
+        widen: Returns scales as float32.
     """
     rows, columns = qweight.shape[0], qweight.shape[1] * 2
+    group_size = columns // scales.shape[1]
     table = torch.tensor([[codes[b & 15], codes[b >> 4]] for b in range(256)])
 
     def tile_of(start: int, stop: int) -> torch.Tensor:
         pairs = torch.nn.functional.embedding(qweight[start:stop].int(), table)
         grouped = pairs.view(stop - start, columns // group_size, group_size)
-        return grouped.mul_(absmax[start:stop].float().unsqueeze(2)).view(stop - start, columns)
+        return grouped.mul_(widen(scales[start:stop]).unsqueeze(2)).view(stop - start, columns)
 
     def arrange(inputs: torch.Tensor) -> torch.Tensor:
         halves = inputs.view(inputs.shape[0], -1, 2, group_size // 2)

@@ -10,8 +10,9 @@ import torch
 from zse.backends.torch.forms import UPCAST_LIMIT_BYTES, form_of, kept_bytes
 from zse.backends.torch.int4_linear import Int4Linear
 from zse.backends.torch.int8_linear import MAX_COLUMNS, Int8Linear, int8_is_exact
-from zse.backends.torch.linear import DenseLinear, int8_tiles, nf4_tiles, plain_tiles
-from zse.format.as_torch import dequantize, stored_parts
+from zse.backends.torch.linear import DenseLinear, int8_tiles, plain_tiles, table_tiles
+from zse.format.as_torch import dequantize, scale_of_exponent, stored_parts
+from zse.format.mxfp4 import MXFP4_CODES
 from zse.format.nf4 import NF4_CODES
 from zse.format.schemes import Scheme
 
@@ -147,4 +148,6 @@ def make_linear(entry: TensorEntry, parts: dict[str, torch.Tensor], form: Form) 
         return plain_tiles(parts["data"])
     if entry.scheme is Scheme.INT8:
         return int8_tiles(parts["qweight"], parts["scale"])
-    return nf4_tiles(parts["qweight"], parts["absmax"], entry.group_size, NF4_CODES)
+    if entry.scheme is Scheme.NF4:
+        return table_tiles(parts["qweight"], parts["absmax"], NF4_CODES, torch.Tensor.float)
+    return table_tiles(parts["qweight"], parts["exponent"], MXFP4_CODES, scale_of_exponent)
