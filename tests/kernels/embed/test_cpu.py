@@ -20,6 +20,7 @@ from zse.kernels.native.structs import Kind, Operation, Register, Scheme, Step
 TOLERANCE = 1e-6
 SCHEMES = [
     *((scheme, group) for scheme in ("int4", "nf4") for group in (128, 64, 32)),
+    ("mxfp4", 32),
     *((scheme, 0) for scheme in ("int8", "bf16", "fp16", "fp32")),
 ]
 

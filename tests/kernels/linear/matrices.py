@@ -12,6 +12,7 @@ from zse.kernels.linear.nf4 import NF4_INT8, NF4_INT8_SCALE
 from zse.kernels.linear.reference import (
     dequantize_int4,
     dequantize_int8,
+    dequantize_mxfp4,
     dequantize_nf4,
 )
 from zse.kernels.linear.weight import LinearWeight
@@ -52,6 +53,10 @@ def make_matrix(
         exact = dequantize_nf4(codes, scales, group, torch.tensor(NF4_CODES))
         table = torch.tensor(NF4_INT8).double() / NF4_INT8_SCALE
         values = dequantize_nf4(codes, scales, group, table)
+    elif scheme == "mxfp4":
+        codes = random(0, 256, (rows, columns // 2), torch.uint8)
+        scales = random(118, 124, (rows, columns // group), torch.uint8)
+        exact = values = dequantize_mxfp4(codes, scales)
     elif scheme == "int8":
         codes = random(-127, 128, (rows, columns), torch.int8)
         scales = uniform((rows,)) * 0.001 + 0.0001

@@ -30,7 +30,10 @@ if TYPE_CHECKING:
 
     from zse.kernels.native.library import Pool
 
-GROUPED = [(scheme, group) for scheme in ("int4", "nf4") for group in (128, 64, 32)]
+GROUPED = [
+    *((scheme, group) for scheme in ("int4", "nf4") for group in (128, 64, 32)),
+    ("mxfp4", 32),
+]
 FLOAT_TOLERANCE = 1e-5
 
 
@@ -61,7 +64,7 @@ def test_int8_activations_times_four_bit_rows(
 
 @pytest.mark.parametrize("columns", [32, 96, 1120])
 def test_groups_of_32_need_no_multiple_of_128_columns(pool: Pool, columns: int) -> None:
-    for scheme in ("int4", "nf4"):
+    for scheme in ("int4", "nf4", "mxfp4"):
         product = Product(make_native_matrix(scheme, 40, columns, 32), make_values(20, columns))
         assert quantized_product(pool, product, 32)[1] <= QUANTIZED_TOLERANCE
 
@@ -74,7 +77,9 @@ def test_int8_activations_times_int8_rows_of_any_width(pool: Pool, columns: int,
 
 
 @pytest.mark.parametrize("weights", [1, 7, 8, 9, 31, 33])
-@pytest.mark.parametrize(("scheme", "group"), [("int4", 128), ("nf4", 64), ("int8", 0)])
+@pytest.mark.parametrize(
+    ("scheme", "group"), [("int4", 128), ("nf4", 64), ("mxfp4", 32), ("int8", 0)]
+)
 def test_any_number_of_rows_of_weights(pool: Pool, scheme: str, group: int, weights: int) -> None:
     for rows in (1, 3, 30):
         product = Product(make_native_matrix(scheme, weights, 256, group), make_values(rows, 256))
@@ -177,6 +182,17 @@ def test_a_row_has_the_same_bits_in_any_batch_and_with_any_threads(
                 product.run(pool, output, quantized)
                 found.append(output[-1])
         assert all(torch.equal(found[0], other) for other in found[1:])
+
+
+def test_the_least_exponent_of_mxfp4_is_no_zero(pool: Pool) -> None:
+    matrix = make_native_matrix("mxfp4", 8, 64, 32)
+    codes, exponents = matrix.kept
+    codes.fill_(0x22)  # ones
+    exponents.zero_()
+    product = Product(matrix, torch.full((2, 64), 2.0**120))
+    found = torch.zeros(2, 8)
+    product.run(pool, found)
+    assert (found == 64 * 2.0**-7).all()
 
 
 def test_a_step_without_wanted_rows_computes_nothing(pool: Pool) -> None:

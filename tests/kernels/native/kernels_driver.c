@@ -103,6 +103,13 @@ static const void *random_scales(const struct zse_matrix *matrix)
         return NULL;
     }
     const int64_t count = matrix->rows * matrix->columns / matrix->group;
+    if (matrix->scheme == ZSE_MXFP4) {
+        uint8_t *exponents = array_of(count, sizeof *exponents);
+        for (int64_t index = 0; index < count; index++) {
+            exponents[index] = (uint8_t)(116 + below(8));
+        }
+        return exponents;
+    }
     const int64_t words = matrix->scheme == ZSE_INT4 ? 2 : 1;
     uint16_t *scales = array_of(count * words, sizeof *scales);
     for (int64_t index = 0; index < count; index++) {
@@ -159,9 +166,10 @@ static struct zse_norm random_norm(int64_t width)
 static void choose_scheme(struct model *model)
 {
     static const int32_t groups[] = {32, 64, 128};
-    model->scheme = (int32_t)below(6);
-    const int is_grouped = model->scheme == ZSE_INT4 || model->scheme == ZSE_NF4;
-    model->group = is_grouped ? groups[below(3)] : 0;
+    model->scheme = (int32_t)below(7);
+    const int is_grouped = model->scheme >= ZSE_INT4;
+    const int num_groups = model->scheme == ZSE_MXFP4 ? 1 : 3;
+    model->group = is_grouped ? groups[below(num_groups)] : 0;
     model->quantizes = is_grouped ? model->group : 0;
     if (model->scheme == ZSE_INT8) {
         model->quantizes = ZSE_ACTIVATION_GROUP;

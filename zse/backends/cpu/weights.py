@@ -16,7 +16,12 @@ if TYPE_CHECKING:
     from zse.kernels.native.library import Library
     from zse.models.spec import LinearSpec, NormSpec, WeightSpec
 
-_SCALES = {Scheme.INT8: "scale", Scheme.INT4: "scale_zero", Scheme.NF4: "absmax"}
+_SCALES = {
+    Scheme.INT8: "scale",
+    Scheme.INT4: "scale_zero",
+    Scheme.NF4: "absmax",
+    Scheme.MXFP4: "exponent",
+}
 
 
 class Weights:

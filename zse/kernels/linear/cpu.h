@@ -11,6 +11,9 @@
 /* Steps of int8 in NF4's 1.0, and its values in them; `nf4.py` says why these. */
 #define ZSE_NF4_STEPS 112.03021780975463f
 extern const int8_t zse_nf4_codes[16];
+/* The values of MXFP4 are whole numbers of halves. */
+#define ZSE_MXFP4_STEPS 2.0f
+extern const int8_t zse_mxfp4_codes[16];
 
 /* float32 numbers first .. first + count of a row of any scheme; `first` begins a group. */
 void zse_dequantize(const struct zse_matrix *, int64_t row, int64_t first, int64_t count,
@@ -50,7 +53,20 @@ SIMD_INLINE struct simd_codes zse_load_codes(const uint8_t *bytes, int scheme, i
     if (scheme == ZSE_INT8)
         return simd_load_int8(bytes, group);
     struct simd_codes codes = simd_unpack_int4(bytes, group);
-    return scheme == ZSE_NF4 ? simd_look_up(codes, zse_nf4_codes, group) : codes;
+    if (scheme == ZSE_INT4)
+        return codes;
+    return simd_look_up(codes, scheme == ZSE_NF4 ? zse_nf4_codes : zse_mxfp4_codes, group);
+}
+
+typedef uint8_t zse_eight_bytes __attribute__((vector_size(SIMD_ROWS)));
+
+/* Eight exponents of MXFP4 as the powers of two that they stand for: bits 23 to 30 of a float32,
+ * but for the least, 2^-127, which is not a normal one. */
+SIMD_INLINE simd_floats zse_widen_exponents(const void *exponents) {
+    zse_eight_bytes bytes;
+    memcpy(&bytes, exponents, sizeof bytes);
+    simd_integers bits = __builtin_convertvector(bytes, simd_integers) << 23;
+    return (simd_floats)(bits | ((bits == 0) & 0x00400000));
 }
 
 /* Eight plain numbers, fp32, fp16 or bf16. */
@@ -82,6 +98,8 @@ SIMD_INLINE simd_floats zse_column_factors(const struct zse_matrix *matrix, int6
         return simd_all(1.0f);
     if (matrix->scheme == ZSE_NF4)
         return simd_all(1.0f / ZSE_NF4_STEPS);
+    if (matrix->scheme == ZSE_MXFP4)
+        return simd_all(1.0f / ZSE_MXFP4_STEPS);
     return zse_load_some((const float *)matrix->scales + first, matrix->rows - first);
 }
 

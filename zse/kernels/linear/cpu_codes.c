@@ -11,12 +11,14 @@
 
 const int8_t zse_nf4_codes[16] = {-112, -78, -59, -44, -32, -21, -10, 0,
                                   9,    18,  28,  38,  49,  63,  81,  112};
+const int8_t zse_mxfp4_codes[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
 /* Eight rows of weights from some group on, and what they are multiplied by. */
 struct block {
     const uint8_t *rows[SIMD_ROWS];
     const uint8_t *next;       /* the eight rows behind, which may lie outside the matrix */
-    const char *scales;        /* fp16 of eight rows for each group, INT4: pairs; scratch */
+    const char *scales;        /* of eight rows for each group: INT4: pairs of fp16, NF4: fp16,
+                                  MXFP4: exponents; scratch */
     const struct zse_quantized *input;
     int64_t first_input;       /* row of the activations */
     int64_t num_inputs;
@@ -38,6 +40,9 @@ SIMD_INLINE void add_group(const struct block *block, int64_t group_index, int64
         *total = simd_fused(zero, simd_all(quantized->sums[place]), *total);
     } else if (scheme == ZSE_NF4) {
         simd_floats weight = simd_widen_fp16(block->scales + group_index * 2 * SIMD_ROWS);
+        *total = simd_fused(sums, weight * scale, *total);
+    } else if (scheme == ZSE_MXFP4) {
+        simd_floats weight = zse_widen_exponents(block->scales + group_index * SIMD_ROWS);
         *total = simd_fused(sums, weight * scale, *total);
     } else {
         *total = simd_fused(sums, scale, *total);
@@ -95,6 +100,8 @@ static void add_block(const struct block *block, int scheme, int group, simd_flo
         add_scheme(block, ZSE_INT4, group, totals);
     else if (scheme == ZSE_NF4)
         add_scheme(block, ZSE_NF4, group, totals);
+    else if (scheme == ZSE_MXFP4)
+        add_groups_of(block, ZSE_MXFP4, 32, totals);
     else
         add_scheme(block, ZSE_INT8, group, totals);
 }
@@ -144,6 +151,8 @@ static void multiply_block(const struct zse_operation *operation, const struct z
         gather_scales(matrix, first, 4, scales);
     else if (matrix->scheme == ZSE_NF4)
         gather_scales(matrix, first, 2, scales);
+    else if (matrix->scheme == ZSE_MXFP4)
+        gather_scales(matrix, first, 1, scales);
     simd_floats factors = zse_column_factors(matrix, first);
     for (int64_t begin = 0; begin < num_rows; begin += PASS_ROWS) {
         simd_floats totals[PASS_ROWS] = {0};

@@ -4,6 +4,9 @@
 typedef uint8_t bytes_of_vector __attribute__((vector_size(SIMD_ROWS)));
 typedef int8_t codes_of_vector __attribute__((vector_size(SIMD_ROWS)));
 
+static const float mxfp4_values[16] = {0.0f,  0.5f,  1.0f,  1.5f,  2.0f,  3.0f,  4.0f,  6.0f,
+                                       -0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f};
+
 static const float nf4_values[16] = {
     -1.0f,
     -0.6961928009986877f,
@@ -78,13 +81,17 @@ static void dequantize_int4(const uint8_t *packed, const uint16_t *pair, int gro
     }
 }
 
-static void dequantize_nf4(const uint8_t *packed, const uint16_t *largest, int group,
-                           float *output) {
-    float scale = widen_half(largest);
+static void look_up(const float *values, const uint8_t *packed, float scale, int group,
+                    float *output) {
     for (int i = 0; i < group / 2; i++) {
-        output[i] = nf4_values[packed[i] & 15] * scale;
-        output[group / 2 + i] = nf4_values[packed[i] >> 4] * scale;
+        output[i] = values[packed[i] & 15] * scale;
+        output[group / 2 + i] = values[packed[i] >> 4] * scale;
     }
+}
+
+static float widen_exponent(const uint8_t *exponent) {
+    uint8_t padded[SIMD_ROWS] = {*exponent};
+    return zse_widen_exponents(padded)[0];
 }
 
 void zse_dequantize(const struct zse_matrix *matrix, int64_t row, int64_t first, int64_t count,
@@ -110,7 +117,11 @@ void zse_dequantize(const struct zse_matrix *matrix, int64_t row, int64_t first,
         int64_t index = (place + i) / matrix->group;
         if (matrix->scheme == ZSE_INT4)
             dequantize_int4(packed, scales + 2 * index, matrix->group, output + i);
+        else if (matrix->scheme == ZSE_NF4)
+            look_up(nf4_values, packed, widen_half(scales + index), matrix->group, output + i);
         else
-            dequantize_nf4(packed, scales + index, matrix->group, output + i);
+            look_up(mxfp4_values, packed,
+                    widen_exponent((const uint8_t *)matrix->scales + index), matrix->group,
+                    output + i);
     }
 }

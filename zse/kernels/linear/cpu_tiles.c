@@ -71,11 +71,14 @@ static void pack_scales(struct tile *tile, int64_t i) {
     int64_t stride = matrix->columns / matrix->group;
     const uint16_t *scales = matrix->scales;
     uint16_t halves[2 * ZSE_TILE_ROWS];
+    uint8_t exponents[ZSE_TILE_ROWS];
     for (int64_t row = 0; row < ZSE_TILE_ROWS; row++) {
         int64_t place =
             zse_block_row(matrix, tile->first, row) * stride + tile->first_group + i;
         if (matrix->scheme == ZSE_INT4)
             memcpy(halves + 2 * row, scales + 2 * place, 2 * sizeof *halves);
+        else if (matrix->scheme == ZSE_MXFP4)
+            exponents[row] = ((const uint8_t *)matrix->scales)[place];
         else
             halves[row] = scales[place];
     }
@@ -83,6 +86,8 @@ static void pack_scales(struct tile *tile, int64_t i) {
         simd_floats scale, zero = {0};
         if (matrix->scheme == ZSE_INT4)
             simd_widen_pairs(halves + 2 * row, &scale, &zero);
+        else if (matrix->scheme == ZSE_MXFP4)
+            scale = zse_widen_exponents(exponents + row);
         else
             scale = simd_widen_fp16(halves + row);
         simd_store(tile->scales[i] + row, scale);
@@ -179,6 +184,8 @@ static void add_any_chunk(struct tile *tile, int group) {
         add_scheme(tile, ZSE_INT4, group);
     else if (tile->matrix->scheme == ZSE_NF4)
         add_scheme(tile, ZSE_NF4, group);
+    else if (tile->matrix->scheme == ZSE_MXFP4)
+        add_chunk(tile, ZSE_MXFP4, 32);
     else
         add_scheme(tile, ZSE_INT8, group);
 }

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from zse.format.mxfp4 import EXPONENT_BIAS, MXFP4_CODES, MXFP4_GROUP
+
 TOLERANCE = 1e-2
 """Largest error over largest value of a kernel that computes in 16 bits."""
 QUANTIZED_TOLERANCE = 2e-3
@@ -34,6 +36,14 @@ def dequantize_nf4(
     codes = unpack_nibbles(qweight, group_size).long()
     table = values.to(codes.device).double()
     return table[codes] * absmax.double().repeat_interleave(group_size, -1)
+
+
+def dequantize_mxfp4(qweight: torch.Tensor, exponent: torch.Tensor) -> torch.Tensor:
+    """Return float64 [N, K] of uint8 [N, K / 2] and uint8 [N, K / 32]."""
+    codes = unpack_nibbles(qweight, MXFP4_GROUP).long()
+    table = torch.tensor(MXFP4_CODES, dtype=torch.float64, device=codes.device)
+    scale = torch.exp2(exponent.double() - EXPONENT_BIAS)
+    return table[codes] * scale.repeat_interleave(MXFP4_GROUP, -1)
 
 
 def dequantize_int8(qweight: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:

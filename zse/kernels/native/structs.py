@@ -31,6 +31,7 @@ class Scheme(IntEnum):
     INT8 = 3
     INT4 = 4
     NF4 = 5
+    MXFP4 = 6
 
 
 class CacheDtype(IntEnum):

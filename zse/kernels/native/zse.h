@@ -27,15 +27,16 @@
 /* Adjusted tokens of one row of logits that are looked at; those behind are left out. */
 #define ZSE_MAX_ENTRIES (1 << 16)
 
-enum zse_scheme { ZSE_FP32, ZSE_FP16, ZSE_BF16, ZSE_INT8, ZSE_INT4, ZSE_NF4 };
+enum zse_scheme { ZSE_FP32, ZSE_FP16, ZSE_BF16, ZSE_INT8, ZSE_INT4, ZSE_NF4, ZSE_MXFP4 };
 enum zse_cache_dtype { ZSE_CACHE_FP32, ZSE_CACHE_FP16, ZSE_CACHE_BF16, ZSE_CACHE_INT8 };
 enum zse_activation { ZSE_SILU, ZSE_GELU, ZSE_GELU_TANH, ZSE_RELU2 };
 
 /* A matrix [rows, columns] as the file has it, and the bias that is added to its product. */
 struct zse_matrix {
     const void *data;      /* plain numbers, int8, or two 4-bit codes a byte */
-    const void *scales;    /* INT8: float32 [rows]; INT4: {fp16 scale, fp16 -zero*scale} and NF4: fp16
-                              absmax, both [rows, columns / group]; NULL for plain numbers */
+    const void *scales;    /* INT8: float32 [rows]; INT4: {fp16 scale, fp16 -zero*scale}, NF4: fp16
+                              absmax, MXFP4: uint8 exponent, all [rows, columns / group]; NULL for
+                              plain numbers */
     const float *bias;     /* [rows], or NULL */
     int64_t rows;
     int64_t columns;
