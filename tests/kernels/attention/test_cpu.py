@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
 import pytest
@@ -14,10 +15,20 @@ from native_operations import (
     PagedCache,
     attend,
     native_attention,
+    run_operation,
     started_pool,
 )
 
-from zse.kernels.native.structs import MAX_HEAD_DIM, MAX_HEADS_A_GROUP, CacheDtype
+from zse.kernels.native.structs import (
+    MAX_HEAD_DIM,
+    MAX_HEADS_A_GROUP,
+    CacheDtype,
+    Kind,
+    Operation,
+    Quantized,
+    Register,
+    Step,
+)
 
 BLOCK_SIZE = 16
 TOLERANCE = 2e-5
@@ -43,9 +54,10 @@ def reference(
         scores = softcap * torch.tanh(scores / softcap)
     positions = torch.arange(chunk.start_position, seen.shape[0]).unsqueeze(1)
     places = torch.arange(seen.shape[0]).unsqueeze(0)
-    hidden = places > positions
+    sees_all = attention.get("sees_all")
+    hidden = (places > positions) & (not sees_all)
     if window := attention.get("window"):
-        hidden |= places <= positions - window
+        hidden |= (places <= positions - window) | (places >= positions + window)
     scores = scores.masked_fill(hidden, float("-inf"))
     if (sinks := attention.get("sinks")) is not None:
         column = sinks.double().view(-1, 1, 1).expand(-1, query.shape[0], 1)
@@ -77,7 +89,9 @@ class Case:
         self.cache = PagedCache(dtype, sum(counts) + 3, BLOCK_SIZE, kv_heads, head_dim)
         self.cache.fill(generator)
         num_rows = sum(rows for rows, _ in chunks)
-        shape = (num_rows, num_heads + 2 * kv_heads, head_dim)
+        of_queries = 2 * num_heads if attention.get("is_gated") else num_heads
+        of_keys = 0 if attention.get("shares_keys") else 2 - attention.get("values_are_keys", 0)
+        shape = (num_rows, of_queries + of_keys * kv_heads, head_dim)
         self.query = torch.randn(shape, generator=generator) * 2
         self.num_heads = num_heads
         self.attention, self._kept = native_attention(num_heads, kv_heads, head_dim, **attention)
@@ -137,6 +151,46 @@ def test_scores_are_scaled_capped_and_share_with_sinks(instructions: str) -> Non
     sinks = torch.tensor([-3.0, 0.0, 9.0, 40.0])
     options = {"scale": 0.31, "softcap": 5.0, "sinks": sinks}
     check(Case((4, 2, 64), [(1, 9), (1, 800), (40, 3)], **options), instructions, 2)
+
+
+@pytest.mark.parametrize("instructions", INSTRUCTIONS)
+@pytest.mark.parametrize("name", ["is_gated", "values_are_keys", "shares_keys"])
+def test_queries_are_found_in_rows_of_any_layout(instructions: str, name: str) -> None:
+    check(Case((4, 2, 64), [(1, 70), (19, 60)], **{name: 1}), instructions)
+
+
+@pytest.mark.parametrize("instructions", INSTRUCTIONS)
+@pytest.mark.parametrize("window", [0, 1, 30, 65, 500])
+def test_rows_of_a_chunk_may_see_those_behind_them(instructions: str, window: int) -> None:
+    chunks = [(1, 0), (5, 0), (150, 0), (250, 0)]
+    check(Case((4, 2, 64), chunks, window=window, sees_all=1), instructions, 2)
+
+
+@pytest.mark.parametrize("instructions", INSTRUCTIONS)
+@pytest.mark.parametrize("head_dim", [32, 288])
+def test_sigmoids_of_gates_multiply_what_attention_returns(
+    instructions: str, head_dim: int
+) -> None:
+    heads, kv_heads, rows = 5, 1, 3
+    generator = torch.Generator().manual_seed(head_dim)
+    qkv = torch.randn(rows, (2 * heads + 2 * kv_heads) * head_dim, generator=generator)
+    mixed = torch.randn(rows, heads * head_dim, generator=generator)
+    width = heads * head_dim
+    expected = mixed.double() * torch.sigmoid(qkv[:, width : 2 * width].double())
+    attention, _ = native_attention(heads, kv_heads, head_dim, is_gated=1)
+    codes = torch.zeros(rows, 2048, dtype=torch.int8)
+    scales, sums = torch.zeros(rows, 64), torch.zeros(rows, 64)
+    step = Step(rows=rows)
+    step.quantized = Quantized(
+        codes=codes.data_ptr(), scales=scales.data_ptr(), sums=sums.data_ptr(), stride=2048
+    )
+    operation = Operation(kind=Kind.GATE, output=Register.MIXED, quantizes=32)
+    operation.attention = ctypes.pointer(attention)
+    with started_pool(instructions, 2) as pool:
+        run_operation(pool, operation, step, {Register.QKV: qkv, Register.MIXED: mixed})
+    torch.testing.assert_close(mixed.double(), expected, rtol=1e-6, atol=1e-6)
+    stood_for = codes[:, :width].double() * scales[:, : width // 32].repeat_interleave(32, 1)
+    assert (stood_for - expected).norm() / expected.norm() < 0.01
 
 
 @pytest.mark.parametrize("instructions", INSTRUCTIONS)

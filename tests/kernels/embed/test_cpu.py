@@ -11,7 +11,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "linear"))
 
 import torch
-from cpu_products import Product, make_native_matrix, run, started_pool
+from cpu_products import make_native_matrix, native_matrix, run, started_pool
 
 from zse.kernels.embed.reference import embed
 from zse.kernels.native.library import load, runnable
@@ -33,7 +33,7 @@ def test_rows_of_tokens_are_widened_and_scaled(instructions: str, scheme: str, g
     tokens = torch.tensor([29, 0, 7, 7], dtype=torch.int32)
     found = torch.full((4, columns), float("nan"))
     operation = Operation(kind=Kind.EMBED, output=Register.RESIDUAL, scale=1.5)
-    operation.matrix = ctypes.pointer(Product(matrix, found).native_matrix())
+    operation.matrix = ctypes.pointer(native_matrix(matrix))
     step = Step(rows=4, tokens=tokens.data_ptr())
     step.registers[Register.RESIDUAL] = found.data_ptr()
     with started_pool(instructions) as pool:

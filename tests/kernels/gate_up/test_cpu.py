@@ -10,6 +10,9 @@ from zse.kernels.gate_up.reference import activated_product
 from zse.kernels.native.structs import Activation, Kind, Operation, Quantized, Register, Step
 from zse.kernels.norm.reference import quantize
 
+FUNCTIONS = [one for one in Activation if one is not Activation.SWIGLU_OAI]
+"""Of one number; the other is of a gate and what it multiplies."""
+
 
 def activated(
     instructions: str,
@@ -17,6 +20,7 @@ def activated(
     activation: Activation,
     *,
     is_gated: bool = True,
+    limit: float = 0.0,
     quantized: Quantized | None = None,
     num_threads: int = 1,
 ) -> torch.Tensor:
@@ -27,6 +31,7 @@ def activated(
         output=Register.HIDDEN,
         activation=activation,
         is_gated=is_gated,
+        limit=limit,
         width=width,
     )
     step = Step(rows=rows)
@@ -45,7 +50,7 @@ def random_rows(rows: int, width: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("instructions", INSTRUCTIONS)
-@pytest.mark.parametrize("activation", list(Activation))
+@pytest.mark.parametrize("activation", FUNCTIONS)
 @pytest.mark.parametrize("is_gated", [False, True])
 def test_rows_longer_than_a_piece_and_of_odd_width_are_activated(
     instructions: str, activation: Activation, is_gated: bool
@@ -59,7 +64,18 @@ def test_rows_longer_than_a_piece_and_of_odd_width_are_activated(
 
 
 @pytest.mark.parametrize("instructions", INSTRUCTIONS)
-@pytest.mark.parametrize("activation", list(Activation))
+def test_gate_and_up_are_bounded_before_they_are_multiplied(instructions: str) -> None:
+    joined = random_rows(3, 2 * 1037)
+    found = activated(instructions, joined, Activation.SWIGLU_OAI, limit=3.0)
+    gate, up = joined.double().chunk(2, -1)
+    gate, up = gate.clamp(max=3.0), up.clamp(-3.0, 3.0)
+    expected = gate * torch.sigmoid(1.702 * gate) * (up + 1)
+    assert (joined.abs() > 3.0).any()
+    torch.testing.assert_close(found.double(), expected, rtol=2e-6, atol=2e-6)
+
+
+@pytest.mark.parametrize("instructions", INSTRUCTIONS)
+@pytest.mark.parametrize("activation", FUNCTIONS)
 def test_activations_are_accurate_everywhere(instructions: str, activation: Activation) -> None:
     small = torch.logspace(-30, -1, 1000)
     values = torch.cat((torch.linspace(-100, 100, 20001), small, -small, torch.zeros(1)))
@@ -75,7 +91,7 @@ def test_activations_are_accurate_everywhere(instructions: str, activation: Acti
 
 
 @pytest.mark.parametrize("instructions", INSTRUCTIONS)
-@pytest.mark.parametrize("activation", list(Activation))
+@pytest.mark.parametrize("activation", FUNCTIONS)
 def test_a_number_gives_the_same_bits_wherever_it_lies(
     instructions: str, activation: Activation
 ) -> None:
@@ -92,7 +108,7 @@ def test_the_largest_numbers_and_what_is_beyond_come_out_as_the_limits_of_a_func
     instructions: str,
 ) -> None:
     values = torch.tensor([[float("inf"), float("nan"), 3e38, -3e38]])
-    for activation in Activation:
+    for activation in FUNCTIONS:
         found = activated(instructions, values, activation, is_gated=False)[0]
         is_square = activation == Activation.RELU2
         limits = [float("inf"), float("inf") if is_square else 3e38, 0.0]

@@ -11,7 +11,15 @@ import torch
 from matrices import Matrix, make_matrix
 
 from zse.kernels.native.library import load
-from zse.kernels.native.structs import Kind, Operation, Quantized, Register, Scheme, Step
+from zse.kernels.native.structs import (
+    Kind,
+    Operation,
+    Quantized,
+    Register,
+    RowSet,
+    Scheme,
+    Step,
+)
 from zse.kernels.native.structs import Matrix as NativeMatrix
 
 if TYPE_CHECKING:
@@ -86,6 +94,20 @@ def quantized_rows(pool: Pool, values: torch.Tensor, group: int) -> QuantizedRow
     return quantized
 
 
+def native_matrix(matrix: Matrix, bias: torch.Tensor | None = None) -> NativeMatrix:
+    """Return a matrix as the kernels read it, where its numbers lie."""
+    weight = matrix.weight
+    return NativeMatrix(
+        data=weight.weights,
+        scales=weight.scales,
+        bias=None if bias is None else bias.data_ptr(),
+        rows=weight.rows,
+        columns=weight.columns,
+        scheme=Scheme[weight.scheme.upper()],
+        group=weight.group_size,
+    )
+
+
 @dataclass
 class Product:
     """A matrix, activations for it, and how they are multiplied."""
@@ -99,18 +121,6 @@ class Product:
     scale: float = 1.0
     of_wanted: bool = False
 
-    def native_matrix(self) -> NativeMatrix:
-        weight = self.matrix.weight
-        return NativeMatrix(
-            data=weight.weights,
-            scales=weight.scales,
-            bias=None if self.bias is None else self.bias.data_ptr(),
-            rows=weight.rows,
-            columns=weight.columns,
-            scheme=Scheme[weight.scheme.upper()],
-            group=weight.group_size,
-        )
-
     def run(self, pool: Pool, output: torch.Tensor, quantized: QuantizedRows | None = None) -> None:
         """Write or add to float32 [rows, N]."""
         rows = len(self.values)
@@ -123,11 +133,11 @@ class Product:
             kind=self.kind,
             input=Register.NORMED,
             output=Register.LOGITS,
-            of_wanted=self.of_wanted,
+            row_set=RowSet.WANTED if self.of_wanted else RowSet.STEP,
             quantizes=self.quantizes,
             scale=self.scale,
         )
-        operation.matrix = ctypes.pointer(self.native_matrix())
+        operation.matrix = ctypes.pointer(native_matrix(self.matrix, self.bias))
         run(pool, operation, step)
 
 

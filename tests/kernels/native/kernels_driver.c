@@ -6,258 +6,140 @@
  * Every array has its own memory of exactly its length, so that a sanitizer sees a look beyond its
  * end. Prints a line of what each case is, then its tokens and logits as hexadecimal numbers.
  */
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
-#include "zse.h"
+#include "random_model.h"
 
 #define MOST_ROWS 40
-#define MOST_ARRAYS 128
 #define BLOCK_SIZE 16
 #define NUM_BLOCKS 24
 
-/* --- memory and numbers ----------------------------------------------------------------------- */
+/* --- a program ------------------------------------------------------------------------------- */
 
-static uint64_t random_state;
-static void *arrays[MOST_ARRAYS];
-static int num_arrays;
-
-static uint64_t next_random(void)
-{
-    random_state ^= random_state << 13;
-    random_state ^= random_state >> 7;
-    random_state ^= random_state << 17;
-    return random_state >> 11;
-}
-
-static int64_t below(int64_t end)
-{
-    return (int64_t)(next_random() % (uint64_t)end);
-}
-
-static void *array_of(int64_t count, int64_t size)
-{
-    const size_t num_bytes = (size_t)(count * size);
-    void *memory = num_bytes % 64 ? malloc(num_bytes) : aligned_alloc(64, num_bytes);
-    if (!memory || num_arrays == MOST_ARRAYS) {
-        abort();
-    }
-    arrays[num_arrays++] = memory;
-    return memset(memory, 0, num_bytes);
-}
-
-static void free_arrays(void)
-{
-    while (num_arrays) {
-        free(arrays[--num_arrays]);
-    }
-}
-
-static float *floats(int64_t count, float middle, float spread)
-{
-    float *numbers = array_of(count, sizeof *numbers);
-    for (int64_t index = 0; index < count; index++) {
-        numbers[index] = middle + spread * ((float)below(2001) - 1000.0f) / 1000.0f;
-    }
-    return numbers;
-}
-
-/* --- a model ---------------------------------------------------------------------------------- */
-
-struct model {
-    int32_t scheme;
-    int32_t group;      /* of weights; 0 without */
-    int32_t quantizes;  /* of activations */
-    int64_t hidden;
-    int64_t intermediate;
-    int64_t vocabulary;
-    int32_t cache_dtype;
-    int32_t activation;
-    struct zse_norm norm;
-    struct zse_norm head_norm;
-    struct zse_rope rope;
-    struct zse_attention attention;
-    struct zse_matrix embedding, qkv, output, up, down, head;
+/* Operations as they are recorded one by one. */
+struct program {
+    struct zse_operation operations[40];
+    int64_t count;
 };
 
-static int64_t bytes_of(const struct zse_matrix *matrix)
+static void add(struct program *program, struct zse_operation operation)
 {
-    static const int halves[] = {8, 4, 4, 2, 1, 1};
-    return matrix->rows * matrix->columns * halves[matrix->scheme] / 2;
+    if (operation.scale == 0.0f) {
+        operation.scale = 1.0f;
+    }
+    program->operations[program->count++] = operation;
 }
 
-/* A float16 from 1/64 to 1/32, and -8 times it. */
-static uint16_t half_scale(void)
-{
-    return (uint16_t)(0x2400 + below(0x400));
-}
-
-static const void *random_scales(const struct zse_matrix *matrix)
-{
-    if (matrix->scheme == ZSE_INT8) {
-        return floats(matrix->rows, 0.002f, 0.001f);
-    }
-    if (!matrix->group) {
-        return NULL;
-    }
-    const int64_t count = matrix->rows * matrix->columns / matrix->group;
-    if (matrix->scheme == ZSE_MXFP4) {
-        uint8_t *exponents = array_of(count, sizeof *exponents);
-        for (int64_t index = 0; index < count; index++) {
-            exponents[index] = (uint8_t)(116 + below(8));
-        }
-        return exponents;
-    }
-    const int64_t words = matrix->scheme == ZSE_INT4 ? 2 : 1;
-    uint16_t *scales = array_of(count * words, sizeof *scales);
-    for (int64_t index = 0; index < count; index++) {
-        const uint16_t scale = half_scale();
-        scales[index * words] = scale;
-        if (words == 2) {
-            scales[index * 2 + 1] = (uint16_t)(0x8000 | (scale + 0x0c00));
-        }
-    }
-    return scales;
-}
-
-static const void *random_numbers(const struct zse_matrix *matrix)
-{
-    const int64_t count = matrix->rows * matrix->columns;
-    if (matrix->scheme == ZSE_FP32) {
-        return floats(count, 0.0f, 0.2f);
-    }
-    uint8_t *bytes = array_of(bytes_of(matrix), 1);
-    uint16_t *halves = (uint16_t *)(void *)bytes;
-    for (int64_t index = 0; index < bytes_of(matrix); index++) {
-        bytes[index] = (uint8_t)below(256);
-        if (matrix->scheme == ZSE_INT8 && bytes[index] == 0x80) {
-            bytes[index] = 0; /* codes are -127 to 127 */
-        }
-    }
-    for (int64_t index = 0; index < count && matrix->scheme == ZSE_FP16; index++) {
-        halves[index] = (uint16_t)(below(2) << 15 | (0x2c00 + below(0x400)));
-    }
-    for (int64_t index = 0; index < count && matrix->scheme == ZSE_BF16; index++) {
-        halves[index] = (uint16_t)(below(2) << 15 | (0x3d80 + below(0x80)));
-    }
-    return bytes;
-}
-
-static struct zse_matrix random_matrix(const struct model *model, int64_t rows, int64_t columns)
-{
-    struct zse_matrix matrix = {.rows = rows, .columns = columns, .scheme = model->scheme,
-                                .group = model->group};
-    matrix.data = random_numbers(&matrix);
-    matrix.scales = random_scales(&matrix);
-    matrix.bias = below(2) ? floats(rows, 0.0f, 0.1f) : NULL;
-    return matrix;
-}
-
-static struct zse_norm random_norm(int64_t width)
-{
-    struct zse_norm norm = {.weight = floats(width, 1.0f, 0.2f), .epsilon = 1e-5f};
-    norm.subtracts_mean = (int32_t)below(2);
-    norm.bias = norm.subtracts_mean ? floats(width, 0.0f, 0.1f) : NULL;
-    return norm;
-}
-
-static void choose_scheme(struct model *model)
-{
-    static const int32_t groups[] = {32, 64, 128};
-    model->scheme = (int32_t)below(7);
-    const int is_grouped = model->scheme >= ZSE_INT4;
-    const int num_groups = model->scheme == ZSE_MXFP4 ? 1 : 3;
-    model->group = is_grouped ? groups[below(num_groups)] : 0;
-    model->quantizes = is_grouped ? model->group : 0;
-    if (model->scheme == ZSE_INT8) {
-        model->quantizes = ZSE_ACTIVATION_GROUP;
-    }
-}
-
-static void choose_attention(struct model *model)
-{
-    struct zse_attention *attention = &model->attention;
-    const int32_t unit = model->group ? model->group : 2 * (int32_t)(4 + below(30));
-    attention->num_kv_heads = (int32_t)(1 + below(3));
-    attention->num_heads = attention->num_kv_heads * (int32_t)(1 + below(4));
-    attention->head_dim = unit;
-    attention->rotary_dim = below(3) ? unit : unit / 4 * 2;
-    attention->window = below(2) ? 0 : (int32_t)(1 + below(50));
-    attention->scale = 0.2f;
-    attention->softcap = below(2) ? 0.0f : 20.0f;
-    attention->rotary = ZSE_ROTARY;
-    model->head_norm = random_norm(unit);
-    attention->q_norm = attention->k_norm = below(2) ? &model->head_norm : NULL;
-    attention->sinks = below(2) ? NULL : floats(attention->num_heads, 0.0f, 1.0f);
-}
-
-static void choose_model(struct model *model)
-{
-    choose_scheme(model);
-    choose_attention(model);
-    const int64_t heads = model->attention.num_heads, keys = model->attention.num_kv_heads;
-    const int64_t head_dim = model->attention.head_dim;
-    model->hidden = model->group ? model->group * (1 + below(3)) : 1 + below(300);
-    model->intermediate = model->group ? model->group * (1 + below(5)) : 1 + below(400);
-    model->vocabulary = 2 + below(700);
-    model->cache_dtype = (int32_t)below(4);
-    model->activation = (int32_t)below(4);
-    model->norm = random_norm(model->hidden);
-    model->rope.frequencies = floats(model->attention.rotary_dim / 2, 0.3f, 0.2f);
-    model->rope.rotary_dim = model->attention.rotary_dim;
-    model->rope.factor = 1.0f;
-    model->embedding = random_matrix(model, model->vocabulary, model->hidden);
-    model->qkv = random_matrix(model, (heads + 2 * keys) * head_dim, model->hidden);
-    model->output = random_matrix(model, model->hidden, heads * head_dim);
-    model->up = random_matrix(model, 2 * model->intermediate, model->hidden);
-    model->down = random_matrix(model, model->hidden, model->intermediate);
-    model->head = random_matrix(model, model->vocabulary, model->hidden);
-}
-
-static int64_t record(const struct model *model, struct zse_operation *operations)
+static void record_attention(struct program *program, const struct model *model)
 {
     const int32_t quantizes = model->quantizes, hidden = (int32_t)model->hidden;
-    const int32_t mixed = model->attention.num_heads * model->attention.head_dim;
-    const struct zse_operation all[] = {
-        {.kind = ZSE_OP_ROTARY, .output = ZSE_ROTARY, .rope = &model->rope},
-        {.kind = ZSE_OP_EMBED, .output = ZSE_RESIDUAL, .matrix = &model->embedding},
-        {.kind = ZSE_OP_NORM, .output = ZSE_NORMED, .norm = &model->norm, .width = hidden,
-         .quantizes = quantizes},
-        {.kind = ZSE_OP_MULTIPLY, .input = ZSE_NORMED, .output = ZSE_QKV, .matrix = &model->qkv,
-         .quantizes = quantizes},
-        {.kind = ZSE_OP_ROPE_STORE, .attention = &model->attention},
-        {.kind = ZSE_OP_ATTEND, .attention = &model->attention},
-        {.kind = quantizes ? ZSE_OP_QUANTIZE : ZSE_OP_ADD, .input = ZSE_MIXED,
-         .output = ZSE_ADDED, .width = quantizes ? mixed : 0, .quantizes = quantizes},
-        {.kind = ZSE_OP_MULTIPLY, .input = ZSE_MIXED, .output = ZSE_ADDED,
-         .matrix = &model->output, .quantizes = quantizes},
-        {.kind = ZSE_OP_ADD, .input = ZSE_ADDED, .output = ZSE_RESIDUAL, .width = hidden,
-         .scale = 0.5f},
-        {.kind = ZSE_OP_NORM, .output = ZSE_NORMED, .norm = &model->norm, .width = hidden,
-         .quantizes = quantizes},
-        {.kind = ZSE_OP_MULTIPLY, .input = ZSE_NORMED, .output = ZSE_JOINED, .matrix = &model->up,
-         .quantizes = quantizes},
-        {.kind = ZSE_OP_ACTIVATE, .input = ZSE_JOINED, .output = ZSE_HIDDEN, .is_gated = 1,
-         .activation = model->activation, .width = 2 * (int32_t)model->intermediate,
-         .quantizes = quantizes},
-        {.kind = ZSE_OP_MULTIPLY_ADD, .input = ZSE_HIDDEN, .output = ZSE_RESIDUAL,
-         .matrix = &model->down, .quantizes = quantizes},
-        {.kind = ZSE_OP_NORM, .output = ZSE_NORMED, .norm = &model->norm, .width = hidden,
-         .quantizes = quantizes, .of_wanted = 1},
-        {.kind = ZSE_OP_MULTIPLY, .input = ZSE_NORMED, .output = ZSE_LOGITS,
-         .matrix = &model->head, .quantizes = quantizes, .of_wanted = 1},
-        {.kind = ZSE_OP_SAMPLE, .input = ZSE_LOGITS, .width = (int32_t)model->vocabulary},
-    };
-    const int64_t count = sizeof all / sizeof all[0];
-    for (int64_t index = 0; index < count; index++) {
-        operations[index] = all[index];
-        if (operations[index].scale == 0.0f) {
-            operations[index].scale = 1.0f;
-        }
+    const struct zse_attention *attention = &model->attention;
+    const int32_t mixed = attention->num_heads * attention->head_dim;
+    add(program, (struct zse_operation){.kind = ZSE_OP_NORM, .output = ZSE_NORMED,
+        .norm = &model->norm, .width = hidden, .quantizes = quantizes});
+    add(program, (struct zse_operation){.kind = ZSE_OP_MULTIPLY, .input = ZSE_NORMED,
+        .output = ZSE_QKV, .matrix = &model->qkv, .quantizes = quantizes});
+    add(program, (struct zse_operation){.kind = ZSE_OP_ROPE_STORE, .attention = attention});
+    add(program, (struct zse_operation){.kind = ZSE_OP_ATTEND, .attention = attention});
+    if (attention->is_gated) {
+        add(program, (struct zse_operation){.kind = ZSE_OP_GATE, .output = ZSE_MIXED,
+            .attention = attention, .quantizes = quantizes});
+    } else if (quantizes) {
+        add(program, (struct zse_operation){.kind = ZSE_OP_QUANTIZE, .input = ZSE_MIXED,
+            .width = mixed, .quantizes = quantizes});
     }
-    return count;
+    add(program, (struct zse_operation){.kind = ZSE_OP_MULTIPLY, .input = ZSE_MIXED,
+        .output = ZSE_ADDED, .matrix = &model->output, .quantizes = quantizes});
+    add(program, (struct zse_operation){.kind = ZSE_OP_ADD, .input = ZSE_ADDED,
+        .output = ZSE_RESIDUAL, .width = hidden, .scale = 0.5f});
+    add(program, (struct zse_operation){.kind = ZSE_OP_NORM, .output = ZSE_NORMED,
+        .norm = &model->norm, .width = hidden, .quantizes = quantizes});
+}
+
+static struct zse_operation activation_of(const struct model *model)
+{
+    return (struct zse_operation){.kind = ZSE_OP_ACTIVATE, .input = ZSE_JOINED,
+        .output = ZSE_HIDDEN, .is_gated = 1, .activation = model->activation, .limit = 0.7f,
+        .width = 2 * (int32_t)model->intermediate, .quantizes = model->quantizes};
+}
+
+/* The dense MLP: added to the stream, or the expert of every token where there are others. */
+static void record_dense(struct program *program, const struct model *model)
+{
+    const int32_t quantizes = model->quantizes;
+    add(program, (struct zse_operation){.kind = ZSE_OP_MULTIPLY, .input = ZSE_NORMED,
+        .output = ZSE_JOINED, .matrix = &model->up, .quantizes = quantizes});
+    add(program, activation_of(model));
+    add(program, (struct zse_operation){
+        .kind = model->has_experts ? ZSE_OP_MULTIPLY : ZSE_OP_MULTIPLY_ADD, .input = ZSE_HIDDEN,
+        .output = model->has_experts ? ZSE_SHARED : ZSE_RESIDUAL, .matrix = &model->down,
+        .quantizes = quantizes});
+}
+
+static void record_experts(struct program *program, const struct model *model)
+{
+    const struct zse_experts *experts = &model->experts;
+    const int32_t quantizes = model->quantizes, hidden = (int32_t)model->hidden;
+    struct zse_operation activation = activation_of(model);
+    activation.input = ZSE_CHOSEN_JOINED;
+    activation.output = ZSE_CHOSEN_HIDDEN;
+    activation.row_set = ZSE_CHOSEN_ROWS;
+    activation.experts = experts;
+    add(program, (struct zse_operation){.kind = ZSE_OP_MULTIPLY, .input = ZSE_NORMED,
+        .output = ZSE_ROUTER, .matrix = &model->router});
+    add(program, (struct zse_operation){.kind = ZSE_OP_MULTIPLY, .input = ZSE_NORMED,
+        .output = ZSE_SHARED_GATE, .matrix = &model->gate});
+    add(program, (struct zse_operation){.kind = ZSE_OP_ROUTE, .experts = experts});
+    add(program, (struct zse_operation){.kind = ZSE_OP_SORT, .experts = experts});
+    add(program, (struct zse_operation){.kind = ZSE_OP_GATHER, .input = ZSE_NORMED,
+        .output = ZSE_CHOSEN, .width = hidden, .quantizes = quantizes, .experts = experts});
+    add(program, (struct zse_operation){.kind = ZSE_OP_EXPERTS, .input = ZSE_CHOSEN,
+        .output = ZSE_CHOSEN_JOINED, .matrix = &model->expert_up, .quantizes = quantizes,
+        .experts = experts});
+    add(program, activation);
+    add(program, (struct zse_operation){.kind = ZSE_OP_EXPERTS, .input = ZSE_CHOSEN_HIDDEN,
+        .output = ZSE_CHOSEN, .matrix = &model->expert_down, .quantizes = quantizes,
+        .experts = experts});
+    add(program, (struct zse_operation){.kind = ZSE_OP_COMBINE, .input = ZSE_CHOSEN,
+        .output = ZSE_MIXTURE, .width = hidden, .experts = experts});
+    record_dense(program, model);
+    add(program, (struct zse_operation){.kind = ZSE_OP_ADD_GATED, .input = ZSE_SHARED,
+        .output = ZSE_MIXTURE, .width = hidden});
+    add(program, (struct zse_operation){.kind = ZSE_OP_ADD, .input = ZSE_MIXTURE,
+        .output = ZSE_RESIDUAL, .width = hidden});
+    add(program, (struct zse_operation){.kind = ZSE_OP_SCALE, .output = ZSE_RESIDUAL,
+        .width = hidden, .scale = 0.75f});
+}
+
+static void record_head(struct program *program, const struct model *model)
+{
+    const int32_t quantizes = model->quantizes, vocabulary = (int32_t)model->vocabulary;
+    add(program, (struct zse_operation){.kind = ZSE_OP_NORM, .output = ZSE_NORMED,
+        .norm = &model->norm, .width = (int32_t)model->hidden, .quantizes = quantizes,
+        .row_set = ZSE_WANTED_ROWS});
+    add(program, (struct zse_operation){.kind = ZSE_OP_MULTIPLY, .input = ZSE_NORMED,
+        .output = ZSE_LOGITS, .matrix = &model->head, .quantizes = quantizes,
+        .row_set = ZSE_WANTED_ROWS});
+    add(program, (struct zse_operation){.kind = ZSE_OP_CAP, .output = ZSE_LOGITS, .scale = 30.0f,
+        .width = vocabulary, .row_set = ZSE_WANTED_ROWS});
+    add(program, (struct zse_operation){.kind = ZSE_OP_SAMPLE, .input = ZSE_LOGITS,
+        .width = vocabulary});
+}
+
+static void record(struct program *program, const struct model *model)
+{
+    add(program, (struct zse_operation){.kind = ZSE_OP_ROTARY, .output = ZSE_ROTARY,
+        .rope = &model->rope});
+    add(program, (struct zse_operation){.kind = ZSE_OP_EMBED, .output = ZSE_RESIDUAL,
+        .matrix = &model->embedding});
+    record_attention(program, model);
+    if (model->has_experts) {
+        record_experts(program, model);
+    } else {
+        record_dense(program, model);
+    }
+    record_head(program, model);
 }
 
 /* --- a step ----------------------------------------------------------------------------------- */
@@ -339,15 +221,23 @@ static void choose_sampling(struct zse_step *step, int64_t vocabulary)
     step->sampling = sampling;
 }
 
+static void lay_out_quantized(struct zse_quantized *quantized, int64_t rows, int64_t columns)
+{
+    quantized->stride = (columns + 127) / 128 * 128;
+    quantized->codes = array_of(rows * quantized->stride, 1);
+    quantized->scales = array_of(rows * quantized->stride / 32, sizeof(float));
+    quantized->sums = array_of(rows * quantized->stride / 32, sizeof(float));
+}
+
 static void lay_out(struct zse_step *step, const struct model *model)
 {
     const struct zse_attention *attention = &model->attention;
     const int64_t mixed = (int64_t)attention->num_heads * attention->head_dim;
-    const int64_t slots = attention->num_heads + 2 * attention->num_kv_heads;
+    const int64_t chosen = step->rows * model->experts.experts_per_token;
     const int64_t partial = ZSE_ATTENTION_PARTS * attention->num_heads * (attention->head_dim + 2);
     const int64_t counts[ZSE_NUM_REGISTERS] = {
         [ZSE_RESIDUAL] = step->rows * model->hidden,
-        [ZSE_QKV] = step->rows * slots * attention->head_dim,
+        [ZSE_QKV] = step->rows * qkv_columns(attention),
         [ZSE_MIXED] = step->rows * mixed,
         [ZSE_JOINED] = step->rows * 2 * model->intermediate,
         [ZSE_HIDDEN] = step->rows * model->intermediate,
@@ -357,17 +247,23 @@ static void lay_out(struct zse_step *step, const struct model *model)
         [ZSE_ROTARY] = step->rows * attention->rotary_dim,
         [ZSE_PARTIAL] = step->num_chunks * partial,
         [ZSE_ARRIVED] = step->num_chunks * attention->num_kv_heads,
+        [ZSE_SHARED] = step->rows * model->hidden,
+        [ZSE_SHARED_GATE] = step->rows,
+        [ZSE_MIXTURE] = step->rows * model->hidden,
+        [ZSE_ROUTER] = step->rows * model->experts.num_experts,
+        [ZSE_CHOICES] = chosen * 3,
+        [ZSE_RUNS] = (chosen + 1) * 3,
+        [ZSE_CHOSEN] = chosen * model->hidden,
+        [ZSE_CHOSEN_JOINED] = chosen * 2 * model->intermediate,
+        [ZSE_CHOSEN_HIDDEN] = chosen * model->intermediate,
     };
     for (int index = 0; index < ZSE_NUM_REGISTERS; index++) {
         step->registers[index] = counts[index] ? array_of(counts[index], sizeof(float)) : NULL;
     }
-    int64_t widest = model->hidden > model->intermediate ? model->hidden : model->intermediate;
-    widest = mixed > widest ? mixed : widest;
-    struct zse_quantized *quantized = &step->quantized;
-    quantized->stride = (widest + 127) / 128 * 128;
-    quantized->codes = array_of(step->rows * quantized->stride, 1);
-    quantized->scales = array_of(step->rows * quantized->stride / 32, sizeof(float));
-    quantized->sums = array_of(step->rows * quantized->stride / 32, sizeof(float));
+    const int64_t widest =
+        model->hidden > model->intermediate ? model->hidden : model->intermediate;
+    lay_out_quantized(&step->quantized, step->rows, mixed > widest ? mixed : widest);
+    lay_out_quantized(&step->chosen, chosen, widest);
 }
 
 static void print_answers(const struct zse_step *step, const struct model *model)
@@ -386,18 +282,20 @@ static void run_case(struct zse_pool *pool, int index)
 {
     struct model model = {0};
     struct zse_step step = {0};
-    struct zse_operation operations[32];
+    struct program program = {0};
     choose_model(&model);
     struct zse_cache cache = random_cache(&model);
     step.caches = &cache;
     choose_rows(&step, model.vocabulary);
     choose_sampling(&step, model.vocabulary);
     lay_out(&step, &model);
-    printf("case %d scheme %d group %d hidden %d heads %d/%d x %d cache %d rows %d/%d\n", index,
+    printf("case %d scheme %d group %d hidden %d heads %d/%d x %d cache %d experts %d/%d "
+           "rows %d/%d\n", index,
            model.scheme, model.group, (int)model.hidden, model.attention.num_heads,
            model.attention.num_kv_heads, model.attention.head_dim, model.cache_dtype,
-           (int)step.single_rows, (int)step.rows);
-    zse_run(pool, operations, record(&model, operations), &step);
+           model.experts.experts_per_token, model.experts.num_experts, (int)step.single_rows, (int)step.rows);
+    record(&program, &model);
+    zse_run(pool, program.operations, program.count, &step);
     print_answers(&step, &model);
     free_arrays();
 }

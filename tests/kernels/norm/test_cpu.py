@@ -8,7 +8,7 @@ import pytest
 import torch
 from native_operations import INSTRUCTIONS, native_norm, run_operation, started_pool
 
-from zse.kernels.native.structs import Kind, Operation, Quantized, Register, Step
+from zse.kernels.native.structs import Kind, Operation, Quantized, Register, RowSet, Step
 from zse.kernels.norm.reference import quantize, residual_norm
 
 TOLERANCE = 2e-6
@@ -45,7 +45,7 @@ def normed(
     if quantized is not None:
         operation.quantizes, step.quantized = 128, quantized
     if wanted is not None:
-        operation.of_wanted = 1
+        operation.row_set = RowSet.WANTED
         step.num_wanted, step.wanted = len(wanted), wanted.data_ptr()
     output = torch.full_like(values if wanted is None else values[wanted.long()], float("nan"))
     registers = {Register.RESIDUAL: values, Register.NORMED: output}
@@ -108,4 +108,36 @@ def test_what_is_added_is_scaled(instructions: str, rows: int, width: int) -> No
     registers = {Register.ADDED: added, Register.RESIDUAL: values}
     with started_pool(instructions, 2) as pool:
         run_operation(pool, operation, Step(rows=rows), registers)
+    torch.testing.assert_close(values.double(), expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("instructions", INSTRUCTIONS)
+@pytest.mark.parametrize("rows", [1, 45])
+def test_what_is_added_may_have_a_gate_for_each_row(instructions: str, rows: int) -> None:
+    values, added = random_rows(rows, 77), random_rows(rows, 77) * 2
+    gates = random_rows(rows, 1) * 10
+    operation = Operation(
+        kind=Kind.ADD_GATED, input=Register.SHARED, output=Register.MIXTURE, scale=9.0, width=77
+    )
+    expected = values.double() + added.double() * torch.sigmoid(gates.double())
+    registers = {
+        Register.SHARED: added,
+        Register.MIXTURE: values,
+        Register.SHARED_GATE: gates,
+    }
+    with started_pool(instructions, 2) as pool:
+        run_operation(pool, operation, Step(rows=rows), registers)
+    torch.testing.assert_close(values.double(), expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("instructions", INSTRUCTIONS)
+@pytest.mark.parametrize(("rows", "width"), [(1, 3), (2, 20011)])
+def test_numbers_are_scaled_and_capped(instructions: str, rows: int, width: int) -> None:
+    values = random_rows(rows, width) * 40
+    expected = 30.0 * torch.tanh(values.double() * 0.5 / 30.0)
+    with started_pool(instructions, 2) as pool:
+        for kind, scale in ((Kind.SCALE, 0.5), (Kind.CAP, 30.0)):
+            operation = Operation(kind=kind, output=Register.LOGITS, width=width, scale=scale)
+            operation.row_set = RowSet.WANTED
+            run_operation(pool, operation, Step(num_wanted=rows), {Register.LOGITS: values})
     torch.testing.assert_close(values.double(), expected, rtol=1e-6, atol=1e-6)

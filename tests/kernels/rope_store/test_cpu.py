@@ -162,6 +162,80 @@ def test_numbers_are_rounded_as_torch_rounds_them(instructions: str, dtype: Cach
     assert torch.equal(found.nan_to_num(7.0, 8.0, 9.0), expected.nan_to_num(7.0, 8.0, 9.0))
 
 
+def keep(
+    instructions: str, rows: torch.Tensor, heads: tuple[int, int, int], **fields: Any
+) -> torch.Tensor:
+    """Store rows of QKV, which change in place; return float32 [rows, 2 * kv_heads, dim]."""
+    num_rows, (_, kv_heads, head_dim) = len(rows), heads
+    cache = PagedCache(CacheDtype.FP32, 8, BLOCK_SIZE, kv_heads, head_dim)
+    attention, _kept = native_attention(*heads, **fields)
+    positions = torch.arange(num_rows, dtype=torch.int32) + 40
+    frequencies = frequencies_of(fields["rotary_dim"])
+    slots = torch.arange(num_rows, dtype=torch.int32) + 3
+    operation = Operation(kind=Kind.ROPE_STORE, attention=ctypes.pointer(attention))
+    step = Step(rows=num_rows, slots=slots.data_ptr(), caches=(Cache * 1)(cache.native()))
+    rotary = rotary_of(instructions, positions, frequencies)
+    with started_pool(instructions, 2) as pool:
+        run_operation(pool, operation, step, {Register.QKV: rows, Register.ROTARY: rotary})
+    return cache.numbers()[slots.long()]
+
+
+def turned(heads: torch.Tensor, rotary_dim: int) -> torch.Tensor:
+    positions = torch.arange(len(heads)) + 40
+    first = rotate(heads[..., :rotary_dim], positions, frequencies_of(rotary_dim))
+    return torch.cat((first, heads[..., rotary_dim:]), -1)
+
+
+def normed(heads: torch.Tensor, epsilon: float) -> torch.Tensor:
+    return heads / (heads.square().mean(-1, keepdim=True) + epsilon).sqrt()
+
+
+@pytest.mark.parametrize("instructions", INSTRUCTIONS)
+def test_values_may_be_keys_before_their_norm_and_rotation(instructions: str) -> None:
+    weight = torch.linspace(0.5, 1.5, 48)
+    rows = torch.randn(5, 4 + 2, 48, generator=torch.Generator().manual_seed(1))
+    before = rows.clone()
+    norm = native_norm(weight, 1e-5)
+    options = {"rotary_dim": 16, "values_are_keys": 1, "value_epsilon": 1e-6, "k_norm": norm}
+    kept = keep(instructions, rows, (4, 2, 48), **options)
+    keys = turned(normed(before[:, 4:], 1e-5) * weight, 16)
+    torch.testing.assert_close(kept[:, :2], keys, rtol=1e-5, atol=2e-6)
+    torch.testing.assert_close(kept[:, 2:], normed(before[:, 4:], 1e-6), rtol=1e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("instructions", INSTRUCTIONS)
+def test_norms_of_all_heads_together_see_them_as_one_vector(instructions: str) -> None:
+    rows = torch.randn(5, 4 + 2 + 2, 32, generator=torch.Generator().manual_seed(2))
+    before = rows.clone()
+    weights = torch.linspace(0.5, 1.5, 4 * 32)
+    norms = {name: native_norm(weights, 1e-5) for name in ("q_norm", "k_norm")}
+    kept = keep(instructions, rows, (4, 2, 32), rotary_dim=32, norms_together=1, **norms)
+    queries = (normed(before[:, :4].flatten(1), 1e-5) * weights).view(5, 4, 32)
+    keys = (normed(before[:, 4:6].flatten(1), 1e-5) * weights[:64]).view(5, 2, 32)
+    torch.testing.assert_close(rows[:, :4], turned(queries, 32), rtol=1e-5, atol=2e-6)
+    torch.testing.assert_close(kept[:, :2], turned(keys, 32), rtol=1e-5, atol=2e-6)
+    assert torch.equal(kept[:, 2:], before[:, 6:])
+
+
+@pytest.mark.parametrize("instructions", INSTRUCTIONS)
+def test_gates_stand_between_queries_and_keys_and_stay_as_they_are(instructions: str) -> None:
+    rows = torch.randn(5, 2 + 2 + 1 + 1, 32, generator=torch.Generator().manual_seed(3))
+    before = rows.clone()
+    kept = keep(instructions, rows, (2, 1, 32), rotary_dim=32, is_gated=1)
+    torch.testing.assert_close(rows[:, :2], turned(before[:, :2], 32), rtol=1e-5, atol=2e-6)
+    torch.testing.assert_close(kept[:, :1], turned(before[:, 4:5], 32), rtol=1e-5, atol=2e-6)
+    assert torch.equal(rows[:, 2:4], before[:, 2:4])
+    assert torch.equal(kept[:, 1:], before[:, 5:])
+
+
+@pytest.mark.parametrize("instructions", INSTRUCTIONS)
+def test_a_layer_that_reads_anothers_keys_keeps_none(instructions: str) -> None:
+    rows = torch.randn(5, 2, 32, generator=torch.Generator().manual_seed(4))
+    before = rows.clone()
+    assert not keep(instructions, rows, (2, 1, 32), rotary_dim=32, shares_keys=1).any()
+    torch.testing.assert_close(rows, turned(before, 32), rtol=1e-5, atol=2e-6)
+
+
 def test_bits_depend_neither_on_threads_nor_on_other_rows() -> None:
     together = Case(CacheDtype.INT8, (4, 2, 64), 64, num_rows=40, has_norms=True)
     queries = together.run(INSTRUCTIONS[0], 3)

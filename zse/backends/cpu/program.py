@@ -161,11 +161,13 @@ class Recorder:
             self.ends.head,
             Register.LOGITS,
             scale=head.logit_scale,
-            of_wanted=1,
+            row_set=structs.RowSet.WANTED,
         )
         if samples:
             width = self.ends.head.rows
-            self._record(Kind.SAMPLE, logits, input=logits, width=width, of_wanted=1)
+            self._record(
+                Kind.SAMPLE, logits, input=logits, width=width, row_set=structs.RowSet.WANTED
+            )
         return Program(layers, self._recorded)
 
     def _norm_multiply(
@@ -176,7 +178,7 @@ class Recorder:
         output: Register,
         *,
         scale: float = 1.0,
-        of_wanted: int = 0,
+        row_set: structs.RowSet = structs.RowSet.STEP,
     ) -> Register:
         group = self._group_of(linear)
         normed = self._record(
@@ -187,7 +189,7 @@ class Recorder:
             scale=scale,
             quantizes=group,
             width=linear.columns,
-            of_wanted=of_wanted,
+            row_set=row_set,
         )
         return self._record(
             Kind.MULTIPLY,
@@ -195,7 +197,7 @@ class Recorder:
             input=normed,
             matrix=pointer(linear),
             quantizes=group,
-            of_wanted=of_wanted,
+            row_set=row_set,
         )
 
     def _record(

@@ -36,7 +36,7 @@ static void weigh_tile(const struct group *group, const struct query_tile *tile,
     for (int64_t token = 0; token < tile->num_tokens; token++) {
         int64_t position = group->chunk->start_position + tile->first_token + token;
         int64_t first = first_key_of(attention, position) - first_key;
-        int64_t end = position + 1 - first_key;
+        int64_t end = end_key_of(group, position) - first_key;
         first = first < 0 ? 0 : first;
         end = end < num_keys ? end : num_keys;
         for (int64_t head = 0; head < group->repeats; head++) {
@@ -53,7 +53,7 @@ static void attend_tile(const struct group *group, const struct query_tile *whol
     struct query_tile tile = *whole;
     /* Tokens before the first key see none of these: the last tiles have fewer queries. */
     int64_t blind = first_key - (group->chunk->start_position + tile.first_token);
-    if (blind > 0) {
+    if (blind > 0 && !group->attention->sees_all) {
         int64_t queries = blind * group->repeats;
         tile.first_token += blind;
         tile.num_tokens -= blind;
@@ -83,7 +83,7 @@ void zse_attend_prompt(const struct zse_operation *operation, const struct zse_s
         copy_query(&group, first_token + query / group.repeats, query % group.repeats,
                    tile.queries + query * group.stride);
     int64_t first_position = chunk->start_position + first_token;
-    int64_t end_key = first_position + tile.num_tokens;
+    int64_t end_key = end_key_of(&group, first_position + tile.num_tokens - 1);
     for (int64_t key = first_key_of(attention, first_position); key < end_key; key += TILE_KEYS)
         attend_tile(&group, &tile, key, end_key - key < TILE_KEYS ? end_key - key : TILE_KEYS);
     for (int64_t query = 0; query < tile.num_tokens * group.repeats; query++) {

@@ -3,6 +3,7 @@
 #define ZSE_ATTENTION_GROUP_H
 
 #include "../native/paged.h"
+#include "../native/qkv.h"
 #include "pieces.h"
 #include "tile.h"
 
@@ -36,7 +37,7 @@ static inline struct group group_of(const struct zse_operation *operation,
         .chunk = chunk,
         .keys = keys,
         .values = values,
-        .queries_stride = (attention->num_heads + slots) * head_dim,
+        .queries_stride = qkv_width(attention),
         .mixed_stride = attention->num_heads * head_dim,
         .first_head = kv_head * repeats,
         .repeats = repeats,
@@ -48,6 +49,13 @@ static inline struct group group_of(const struct zse_operation *operation,
     group.mixed = step->registers[ZSE_MIXED] + chunk->first_row * group.mixed_stride +
                   first_column;
     return group;
+}
+
+/* Behind the last key that a row of the chunk sees; a window reaches as far to both sides. */
+static inline int64_t end_key_of(const struct group *group, int64_t position) {
+    int64_t end = group->chunk->start_position + group->chunk->num_rows;
+    if (!group->attention->sees_all) return position + 1;
+    return group->attention->window ? least_of(end, position + group->attention->window) : end;
 }
 
 /* Copy one row's query of one head, scaled, zeros behind it. */

@@ -47,6 +47,20 @@ ALWAYS_INLINE void activate_columns(const float *gate, const float *up, int64_t 
     }
 }
 
+/* output[i] = gate[i] * sigmoid(1.702 * gate[i]) * (up[i] + 1), gate and up bounded by the limit. */
+ALWAYS_INLINE void activate_bounded(const float *gate, const float *up, int64_t count, float limit,
+                                    float *output) {
+    vfloat most = vbroadcast(limit), least = -most;
+    for (int64_t column = 0; column < count; column += VECTOR_LANES) {
+        int64_t left = count - column;
+        vfloat gates = vload_some(gate + column, left), ups = vload_some(up + column, left);
+        gates = vselect(gates > most, most, gates);
+        ups = vselect(ups > most, most, ups);
+        ups = vselect(ups < least, least, ups) + 1.0f;
+        vstore_some(output + column, gates / (1.0f + vexp(-1.702f * gates)) * ups, left);
+    }
+}
+
 static void run_piece(const struct zse_operation *operation, const struct zse_step *step,
                       int64_t piece, struct zse_worker *worker) {
     (void)worker;
@@ -66,11 +80,15 @@ static void run_piece(const struct zse_operation *operation, const struct zse_st
         case ZSE_GELU_TANH:
             activate_columns(gate, up, count, ZSE_GELU_TANH, output + first);
             break;
+        case ZSE_SWIGLU_OAI:
+            activate_bounded(gate, up, count, operation->limit, output + first);
+            break;
         default:
             activate_columns(gate, up, count, ZSE_RELU2, output + first);
     }
     if (operation->quantizes)
-        zse_quantize_columns(output, row, first, count, operation->quantizes, &step->quantized);
+        zse_quantize_columns(output, row, first, count, operation->quantizes,
+                             quantized_of_operation(operation, step));
 }
 
 const struct zse_kernel zse_activate = {count_pieces, run_piece};

@@ -2,6 +2,7 @@
  *
  * A piece is some rows of the weights for all rows of the step, so the weights are read once.
  */
+#include "../native/share.h"
 #include "cpu.h"
 
 /* Weights that a piece reads: few enough to share work evenly, enough to hide what a claim costs. */
@@ -11,20 +12,43 @@
 #define MOST_ROWS_WITHOUT_TILES 8
 
 /* Whether so many rows are multiplied that turning the weights for them pays. */
-static int takes_tiles(const struct zse_operation *operation, const struct zse_step *step) {
+static int takes_tiles(const struct zse_product *product) {
 #ifdef SIMD_TILE_INPUTS
-    return operation->quantizes && zse_count_rows(operation, step) > MOST_ROWS_WITHOUT_TILES;
+    return product->group && product->num_rows > MOST_ROWS_WITHOUT_TILES;
 #else
-    (void)operation, (void)step;
+    (void)product;
     return 0;
 #endif
 }
 
-static int64_t piece_rows(const struct zse_operation *operation, const struct zse_step *step,
-                          int num_threads) {
-    if (takes_tiles(operation, step))
+void zse_multiply_part(const struct zse_product *product, int64_t first, int64_t count,
+                       struct zse_worker *worker) {
+    if (takes_tiles(product))
+        zse_multiply_tiles(product, first, count, worker);
+    else if (product->group)
+        zse_multiply_codes(product, first, count, worker);
+    else
+        zse_multiply_floats(product, first, count, worker);
+}
+
+static struct zse_product product_of(const struct zse_operation *operation,
+                                     const struct zse_step *step) {
+    return (struct zse_product){
+        .matrix = operation->matrix,
+        .inputs = step->registers[operation->input],
+        .quantized = step->quantized,
+        .num_rows = rows_of_operation(operation, step),
+        .output = step->registers[operation->output],
+        .group = operation->quantizes,
+        .adds = operation->kind == ZSE_OP_MULTIPLY_ADD,
+        .scale = operation->scale,
+    };
+}
+
+static int64_t piece_rows(const struct zse_product *product, int num_threads) {
+    if (takes_tiles(product))
         return ZSE_TILE_ROWS;
-    const struct zse_matrix *matrix = operation->matrix;
+    const struct zse_matrix *matrix = product->matrix;
     int64_t share = matrix->rows / (THREAD_PIECES * num_threads);
     int64_t bytes = zse_count_bytes(matrix->scheme, matrix->columns);
     int64_t rows = zse_smaller(PIECE_BYTES / bytes, share);
@@ -33,21 +57,17 @@ static int64_t piece_rows(const struct zse_operation *operation, const struct zs
 
 static int64_t count_pieces(const struct zse_operation *operation, const struct zse_step *step,
                             int num_threads) {
-    int64_t rows = piece_rows(operation, step, num_threads);
-    return zse_count_rows(operation, step) ? (operation->matrix->rows + rows - 1) / rows : 0;
+    struct zse_product product = product_of(operation, step);
+    int64_t rows = piece_rows(&product, num_threads);
+    return product.num_rows ? (product.matrix->rows + rows - 1) / rows : 0;
 }
 
 static void run_piece(const struct zse_operation *operation, const struct zse_step *step,
                       int64_t piece, struct zse_worker *worker) {
-    int64_t rows = piece_rows(operation, step, worker->num_threads);
+    struct zse_product product = product_of(operation, step);
+    int64_t rows = piece_rows(&product, worker->num_threads);
     int64_t first = piece * rows;
-    int64_t count = zse_smaller(rows, operation->matrix->rows - first);
-    if (takes_tiles(operation, step))
-        zse_multiply_tiles(operation, step, first, count, worker);
-    else if (operation->quantizes)
-        zse_multiply_codes(operation, step, first, count, worker);
-    else
-        zse_multiply_floats(operation, step, first, count, worker);
+    zse_multiply_part(&product, first, zse_smaller(rows, product.matrix->rows - first), worker);
 }
 
 const struct zse_kernel zse_multiply = {count_pieces, run_piece};

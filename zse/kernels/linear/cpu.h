@@ -15,21 +15,31 @@ extern const int8_t zse_nf4_codes[16];
 #define ZSE_MXFP4_STEPS 2.0f
 extern const int8_t zse_mxfp4_codes[16];
 
+/* Rows of activations, times a matrix, and what becomes of it. */
+struct zse_product {
+    const struct zse_matrix *matrix;
+    const float *inputs;            /* [num_rows, columns], read where `group` is 0 */
+    struct zse_quantized quantized; /* the same rows, read where it is not */
+    int64_t num_rows;
+    float *output;                  /* [num_rows, rows of the matrix] */
+    int32_t group;                  /* columns that share a scale of int8 activations; 0: float32 */
+    int32_t adds;                   /* 1: scale * product is added to what the output is */
+    float scale;
+};
+
 /* float32 numbers first .. first + count of a row of any scheme; `first` begins a group. */
 void zse_dequantize(const struct zse_matrix *, int64_t row, int64_t first, int64_t count,
                     float *output);
-/* The product's columns first .. first + count, for all rows of a step. */
-void zse_multiply_codes(const struct zse_operation *, const struct zse_step *, int64_t first,
-                        int64_t count, struct zse_worker *);
-void zse_multiply_tiles(const struct zse_operation *, const struct zse_step *, int64_t first,
-                        int64_t count, struct zse_worker *);
-void zse_multiply_floats(const struct zse_operation *, const struct zse_step *, int64_t first,
-                         int64_t count, struct zse_worker *);
-
-SIMD_INLINE int64_t zse_count_rows(const struct zse_operation *operation,
-                                   const struct zse_step *step) {
-    return operation->of_wanted ? step->num_wanted : step->rows;
-}
+/* The product's columns first .. first + count, for all rows; `first` begins a tile. */
+void zse_multiply_part(const struct zse_product *, int64_t first, int64_t count,
+                       struct zse_worker *);
+/* What it chooses from. */
+void zse_multiply_codes(const struct zse_product *, int64_t first, int64_t count,
+                        struct zse_worker *);
+void zse_multiply_tiles(const struct zse_product *, int64_t first, int64_t count,
+                        struct zse_worker *);
+void zse_multiply_floats(const struct zse_product *, int64_t first, int64_t count,
+                         struct zse_worker *);
 
 /* Bytes of `count` numbers of a matrix, without scales. */
 SIMD_INLINE int64_t zse_count_bytes(int scheme, int64_t count) {
@@ -38,6 +48,38 @@ SIMD_INLINE int64_t zse_count_bytes(int scheme, int64_t count) {
     if (scheme == ZSE_FP16 || scheme == ZSE_BF16)
         return count * 2;
     return scheme == ZSE_INT8 ? count : count / 2;
+}
+
+/* Bytes of the scales of some rows of a matrix. */
+SIMD_INLINE int64_t zse_count_scale_bytes(const struct zse_matrix *matrix, int64_t rows) {
+    if (matrix->scheme == ZSE_INT8)
+        return rows * 4;
+    if (!matrix->group)
+        return 0;
+    int64_t size = matrix->scheme == ZSE_INT4 ? 4 : matrix->scheme == ZSE_NF4 ? 2 : 1;
+    return rows * (matrix->columns / matrix->group) * size;
+}
+
+/* Rows first .. first + count as a matrix of their own. */
+SIMD_INLINE struct zse_matrix zse_matrix_rows(const struct zse_matrix *matrix, int64_t first,
+                                              int64_t count) {
+    struct zse_matrix part = *matrix;
+    int64_t bytes = zse_count_bytes(matrix->scheme, first * matrix->columns);
+    part.data = (const char *)matrix->data + bytes;
+    if (matrix->scales)
+        part.scales = (const char *)matrix->scales + zse_count_scale_bytes(matrix, first);
+    part.bias = matrix->bias ? matrix->bias + first : NULL;
+    part.rows = count;
+    return part;
+}
+
+/* Activations from a row on. */
+SIMD_INLINE struct zse_quantized zse_quantized_rows(const struct zse_quantized *quantized,
+                                                    int64_t first) {
+    int64_t numbers = first * (quantized->stride / 32);
+    return (struct zse_quantized){quantized->codes + first * quantized->stride,
+                                  quantized->scales + numbers, quantized->sums + numbers,
+                                  quantized->stride};
 }
 
 SIMD_INLINE int64_t zse_smaller(int64_t left, int64_t right) {
@@ -104,15 +146,15 @@ SIMD_INLINE simd_floats zse_column_factors(const struct zse_matrix *matrix, int6
 }
 
 /* What becomes of the sums of a row's columns `first` and following; none beyond the matrix. */
-SIMD_INLINE void zse_finish(const struct zse_operation *operation, const struct zse_step *step,
-                            int64_t row, int64_t first, simd_floats sums) {
-    const struct zse_matrix *matrix = operation->matrix;
-    float *output = step->registers[operation->output] + row * matrix->rows + first;
+SIMD_INLINE void zse_finish(const struct zse_product *product, int64_t row, int64_t first,
+                            simd_floats sums) {
+    const struct zse_matrix *matrix = product->matrix;
+    float *output = product->output + row * matrix->rows + first;
     int64_t count = zse_smaller(matrix->rows - first, SIMD_ROWS);
     if (matrix->bias)
         sums += zse_load_some(matrix->bias + first, count);
-    if (operation->kind == ZSE_OP_MULTIPLY_ADD)
-        sums = simd_fused(simd_all(operation->scale), sums, zse_load_some(output, count));
+    if (product->adds)
+        sums = simd_fused(simd_all(product->scale), sums, zse_load_some(output, count));
     if (count == SIMD_ROWS)
         simd_store(output, sums);
     else

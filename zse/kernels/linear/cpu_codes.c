@@ -134,14 +134,13 @@ static void add_tail(const struct zse_matrix *matrix, struct block block, int64_
     add_block(&block, matrix->scheme, group, totals);
 }
 
-static void multiply_block(const struct zse_operation *operation, const struct zse_step *step,
-                           int64_t first, char *scales) {
-    const struct zse_matrix *matrix = operation->matrix;
-    int64_t num_rows = zse_count_rows(operation, step);
-    int group = operation->quantizes;
+static void multiply_block(const struct zse_product *product, int64_t first, char *scales) {
+    const struct zse_matrix *matrix = product->matrix;
+    int64_t num_rows = product->num_rows;
+    int group = product->group;
     int64_t bytes = zse_count_bytes(matrix->scheme, matrix->columns);
     struct block block = {.scales = scales,
-                          .input = &step->quantized,
+                          .input = &product->quantized,
                           .num_groups = matrix->columns / group};
     for (int64_t row = 0; row < SIMD_ROWS; row++)
         block.rows[row] =
@@ -162,12 +161,12 @@ static void multiply_block(const struct zse_operation *operation, const struct z
         if (matrix->columns % group)
             add_tail(matrix, block, first, group, totals);
         for (int64_t row = 0; row < block.num_inputs; row++)
-            zse_finish(operation, step, begin + row, first, totals[row] * factors);
+            zse_finish(product, begin + row, first, totals[row] * factors);
     }
 }
 
-void zse_multiply_codes(const struct zse_operation *operation, const struct zse_step *step,
-                        int64_t first, int64_t count, struct zse_worker *worker) {
+void zse_multiply_codes(const struct zse_product *product, int64_t first, int64_t count,
+                        struct zse_worker *worker) {
     for (int64_t row = first; row < first + count; row += SIMD_ROWS)
-        multiply_block(operation, step, row, worker->scratch);
+        multiply_block(product, row, worker->scratch);
 }

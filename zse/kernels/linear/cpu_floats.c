@@ -71,12 +71,12 @@ static void widen_chunk(struct pass *pass, const struct zse_matrix *matrix, int6
     }
 }
 
-static void add_chunk(struct pass *pass, const struct zse_operation *operation,
-                      const struct zse_step *step, int64_t first, int64_t first_column) {
-    const struct zse_matrix *matrix = operation->matrix;
+static void add_chunk(struct pass *pass, const struct zse_product *product, int64_t first,
+                      int64_t first_column) {
+    const struct zse_matrix *matrix = product->matrix;
     int64_t count = zse_smaller(CHUNK, matrix->columns - first_column);
     int64_t whole = (count + SIMD_ROWS - 1) / SIMD_ROWS * SIMD_ROWS;
-    find_inputs(pass, matrix, step->registers[operation->input], first_column, count);
+    find_inputs(pass, matrix, product->inputs, first_column, count);
     widen_chunk(pass, matrix, first, first_column, count);
     int64_t row = 0;
     for (; row + BLOCK_INPUTS <= pass->count; row += BLOCK_INPUTS)
@@ -110,10 +110,9 @@ SIMD_INLINE void add_single(const struct zse_matrix *matrix, int scheme, int64_t
     memcpy(lanes, sums, sizeof sums);
 }
 
-static void add_any_single(struct pass *pass, const struct zse_operation *operation,
-                           const struct zse_step *step, int64_t first) {
-    const struct zse_matrix *matrix = operation->matrix;
-    const float *input = step->registers[operation->input] + pass->first * matrix->columns;
+static void add_any_single(struct pass *pass, const struct zse_product *product, int64_t first) {
+    const struct zse_matrix *matrix = product->matrix;
+    const float *input = product->inputs + pass->first * matrix->columns;
     if (matrix->scheme == ZSE_FP32)
         add_single(matrix, ZSE_FP32, first, input, pass->lanes[0]);
     else if (matrix->scheme == ZSE_FP16)
@@ -122,27 +121,25 @@ static void add_any_single(struct pass *pass, const struct zse_operation *operat
         add_single(matrix, ZSE_BF16, first, input, pass->lanes[0]);
 }
 
-static void multiply_block(const struct zse_operation *operation, const struct zse_step *step,
-                           int64_t first, struct pass *pass) {
-    const struct zse_matrix *matrix = operation->matrix;
-    int64_t num_rows = zse_count_rows(operation, step);
+static void multiply_block(const struct zse_product *product, int64_t first, struct pass *pass) {
+    const struct zse_matrix *matrix = product->matrix;
+    int64_t num_rows = product->num_rows;
     int is_plain = matrix->scheme <= ZSE_BF16 && matrix->columns % SIMD_ROWS == 0;
     for (pass->first = 0; pass->first < num_rows; pass->first += PASS_ROWS) {
         pass->count = zse_smaller(PASS_ROWS, num_rows - pass->first);
         memset(pass->lanes, 0, (size_t)pass->count * sizeof pass->lanes[0]);
         if (pass->count == 1 && is_plain)
-            add_any_single(pass, operation, step, first);
+            add_any_single(pass, product, first);
         else
             for (int64_t column = 0; column < matrix->columns; column += CHUNK)
-                add_chunk(pass, operation, step, first, column);
+                add_chunk(pass, product, first, column);
         for (int64_t row = 0; row < pass->count; row++)
-            zse_finish(operation, step, pass->first + row, first,
-                       simd_sum_lanes(pass->lanes[row]));
+            zse_finish(product, pass->first + row, first, simd_sum_lanes(pass->lanes[row]));
     }
 }
 
-void zse_multiply_floats(const struct zse_operation *operation, const struct zse_step *step,
-                         int64_t first, int64_t count, struct zse_worker *worker) {
+void zse_multiply_floats(const struct zse_product *product, int64_t first, int64_t count,
+                         struct zse_worker *worker) {
     for (int64_t row = first; row < first + count; row += SIMD_ROWS)
-        multiply_block(operation, step, row, worker->scratch);
+        multiply_block(product, row, worker->scratch);
 }

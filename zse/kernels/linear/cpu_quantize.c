@@ -1,6 +1,7 @@
 /* Activations as int8: the largest value of a group gets code 127, halves are rounded to even. */
 #include <float.h>
 
+#include "../native/share.h"
 #include "cpu.h"
 
 #define MAX_CODE 127.0f
@@ -68,7 +69,7 @@ void zse_quantize_columns(const float *row, int64_t row_index, int64_t first, in
 static int64_t count_pieces(const struct zse_operation *operation, const struct zse_step *step,
                             int num_threads) {
     (void)num_threads;
-    return zse_count_rows(operation, step);
+    return rows_of_operation(operation, step);
 }
 
 static void run_piece(const struct zse_operation *operation, const struct zse_step *step,

@@ -190,38 +190,39 @@ static void add_any_chunk(struct tile *tile, int group) {
         add_scheme(tile, ZSE_INT8, group);
 }
 
-static void finish_pass(const struct zse_operation *operation, const struct zse_step *step,
-                        const struct tile *tile) {
+static void finish_pass(const struct zse_product *product, const struct tile *tile) {
     int64_t end = zse_smaller(ZSE_TILE_ROWS, tile->matrix->rows - tile->first);
     for (int64_t column = 0; column < end; column += SIMD_ROWS) {
         simd_floats factors = zse_column_factors(tile->matrix, tile->first + column);
         for (int64_t row = 0; row < tile->num_inputs; row++)
-            zse_finish(operation, step, tile->first_input + row, tile->first + column,
+            zse_finish(product, tile->first_input + row, tile->first + column,
                        simd_load(tile->totals[row] + column) * factors);
     }
 }
 
-void zse_multiply_tiles(const struct zse_operation *operation, const struct zse_step *step,
-                        int64_t first, int64_t count, struct zse_worker *worker) {
-    (void)count;
-    struct tile *tile = worker->scratch;
-    int group = operation->quantizes;
-    int64_t num_rows = zse_count_rows(operation, step);
-    tile->matrix = operation->matrix;
-    tile->input = &step->quantized;
-    tile->first = first;
+static void multiply_tile(const struct zse_product *product, struct tile *tile) {
+    int group = product->group;
     int64_t num_groups = (tile->matrix->columns + group - 1) / group;
-    for (int64_t begin = 0; begin < num_rows; begin += PASS_ROWS) {
+    for (int64_t begin = 0; begin < product->num_rows; begin += PASS_ROWS) {
         tile->first_input = begin;
-        tile->num_inputs = zse_smaller(PASS_ROWS, num_rows - begin);
+        tile->num_inputs = zse_smaller(PASS_ROWS, product->num_rows - begin);
         memset(tile->totals, 0, (size_t)tile->num_inputs * sizeof tile->totals[0]);
         for (int64_t index = 0; index < num_groups; index += CHUNK / group) {
             tile->first_group = index;
             tile->num_groups = zse_smaller(CHUNK / group, num_groups - index);
             add_any_chunk(tile, group);
         }
-        finish_pass(operation, step, tile);
+        finish_pass(product, tile);
     }
+}
+
+void zse_multiply_tiles(const struct zse_product *product, int64_t first, int64_t count,
+                        struct zse_worker *worker) {
+    struct tile *tile = worker->scratch;
+    tile->matrix = product->matrix;
+    tile->input = &product->quantized;
+    for (tile->first = first; tile->first < first + count; tile->first += ZSE_TILE_ROWS)
+        multiply_tile(product, tile);
 }
 
 #endif

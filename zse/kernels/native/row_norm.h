@@ -39,4 +39,15 @@ static inline void normalize_row(const float *row, int64_t width, const struct z
     }
 }
 
+/* output = RMSNorm(row), of no weight. */
+static inline void normalize_plainly(const float *row, int64_t width, float epsilon,
+                                     float *output) {
+    float mean = sum_of_powers(row, width, 0.0f, 2) / (float)width;
+    float inverse = 1.0f / __builtin_sqrtf(mean + epsilon);
+    for (int64_t column = 0; column < width; column += VECTOR_LANES) {
+        int64_t left = width - column;
+        vstore_some(output + column, vload_some(row + column, left) * inverse, left);
+    }
+}
+
 #endif

@@ -13,13 +13,23 @@ const struct zse_kernel *const zse_kernels[ZSE_NUM_KINDS] = {
     [ZSE_OP_ACTIVATE] = &zse_activate,
     [ZSE_OP_ADD] = &zse_add,
     [ZSE_OP_SAMPLE] = &zse_sample,
+    [ZSE_OP_ADD_GATED] = &zse_add,
+    [ZSE_OP_SCALE] = &zse_scale,
+    [ZSE_OP_CAP] = &zse_cap,
+    [ZSE_OP_GATE] = &zse_gate,
+    [ZSE_OP_ROUTE] = &zse_route,
+    [ZSE_OP_SORT] = &zse_sort,
+    [ZSE_OP_GATHER] = &zse_gather,
+    [ZSE_OP_EXPERTS] = &zse_multiply_experts,
+    [ZSE_OP_COMBINE] = &zse_combine,
 };
 
 int64_t zse_struct_sizes(int64_t *sizes, int64_t count)
 {
     static const int64_t own[] = {
         sizeof(struct zse_matrix),    sizeof(struct zse_norm),      sizeof(struct zse_attention),
-        sizeof(struct zse_rope),      sizeof(struct zse_cache),     sizeof(struct zse_rows),
+        sizeof(struct zse_experts),   sizeof(struct zse_rope),      sizeof(struct zse_cache),
+        sizeof(struct zse_rows),
         sizeof(struct zse_quantized), sizeof(struct zse_operation), sizeof(struct zse_sampling),
         sizeof(struct zse_step),
     };

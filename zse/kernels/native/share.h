@@ -12,7 +12,16 @@ struct row_range {
 
 static inline int64_t rows_of_operation(const struct zse_operation *operation,
                                         const struct zse_step *step) {
-    return operation->of_wanted ? step->num_wanted : step->rows;
+    if (operation->row_set == ZSE_WANTED_ROWS) return step->num_wanted;
+    if (operation->row_set == ZSE_CHOSEN_ROWS)
+        return step->rows * operation->experts->experts_per_token;
+    return step->rows;
+}
+
+/* Where the int8 form of those rows lies. */
+static inline const struct zse_quantized *quantized_of_operation(
+    const struct zse_operation *operation, const struct zse_step *step) {
+    return operation->row_set == ZSE_CHOSEN_ROWS ? &step->chosen : &step->quantized;
 }
 
 static inline int64_t rows_a_piece(int64_t rows) { return rows < 32 ? 1 : 4; }

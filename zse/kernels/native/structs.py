@@ -50,6 +50,23 @@ class Activation(IntEnum):
     GELU = 1
     GELU_TANH = 2
     RELU2 = 3
+    SWIGLU_OAI = 4
+
+
+class Scoring(IntEnum):
+    """How a router's logits become scores."""
+
+    SOFTMAX = 0
+    SOFTMAX_CHOSEN = 1
+    SIGMOID = 2
+
+
+class RowSet(IntEnum):
+    """The rows that an operation works on."""
+
+    STEP = 0
+    WANTED = 1
+    CHOSEN = 2
 
 
 class Matrix(Structure):
@@ -92,6 +109,29 @@ class Attention(Structure):
         ("q_norm", POINTER(Norm)),
         ("k_norm", POINTER(Norm)),
         ("sinks", c_void_p),
+        ("value_epsilon", c_float),
+        ("norms_together", c_int32),
+        ("is_gated", c_int32),
+        ("values_are_keys", c_int32),
+        ("shares_keys", c_int32),
+        ("sees_all", c_int32),
+    )
+
+
+class Experts(Structure):
+    """Which experts a row goes through."""
+
+    _fields_ = (
+        ("num_experts", c_int32),
+        ("experts_per_token", c_int32),
+        ("scoring", c_int32),
+        ("normalizes", c_int32),
+        ("weight_scale", c_float),
+        ("num_groups", c_int32),
+        ("groups_per_token", c_int32),
+        ("scores_in_group", c_int32),
+        ("selection_bias", c_void_p),
+        ("expert_scales", c_void_p),
     )
 
 
@@ -143,6 +183,15 @@ class Register(IntEnum):
     ROTARY_OTHER = 9
     PARTIAL = 10
     ARRIVED = 11
+    SHARED = 12
+    SHARED_GATE = 13
+    MIXTURE = 14
+    ROUTER = 15
+    CHOICES = 16
+    RUNS = 17
+    CHOSEN = 18
+    CHOSEN_JOINED = 19
+    CHOSEN_HIDDEN = 20
 
 
 class Quantized(Structure):
@@ -170,6 +219,15 @@ class Kind(IntEnum):
     ACTIVATE = 8
     ADD = 9
     SAMPLE = 10
+    ADD_GATED = 11
+    SCALE = 12
+    CAP = 13
+    GATE = 14
+    ROUTE = 15
+    SORT = 16
+    GATHER = 17
+    EXPERTS = 18
+    COMBINE = 19
 
 
 class Operation(Structure):
@@ -180,16 +238,18 @@ class Operation(Structure):
         ("layer", c_int32),
         ("input", c_int32),
         ("output", c_int32),
-        ("of_wanted", c_int32),
+        ("row_set", c_int32),
         ("quantizes", c_int32),
         ("activation", c_int32),
         ("is_gated", c_int32),
         ("scale", c_float),
+        ("limit", c_float),
         ("width", c_int32),
         ("matrix", POINTER(Matrix)),
         ("norm", POINTER(Norm)),
         ("attention", POINTER(Attention)),
         ("rope", POINTER(Rope)),
+        ("experts", POINTER(Experts)),
     )
 
 
@@ -236,6 +296,7 @@ class Step(Structure):
         ("caches", POINTER(Cache)),
         ("registers", c_void_p * len(Register)),
         ("quantized", Quantized),
+        ("chosen", Quantized),
     )
 
 
@@ -243,6 +304,7 @@ ALL: tuple[type[Structure], ...] = (
     Matrix,
     Norm,
     Attention,
+    Experts,
     Rope,
     Cache,
     Rows,

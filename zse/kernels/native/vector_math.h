@@ -34,6 +34,8 @@ ALWAYS_INLINE vfloat vexp(vfloat x) {
     return (vfloat)((vint)result & ~vanishes);
 }
 
+ALWAYS_INLINE vfloat vsigmoid(vfloat x) { return 1.0f / (1.0f + vexp(-x)); }
+
 ALWAYS_INLINE vfloat vtanh(vfloat x) {
     vfloat size = vabsolute(x);
     vint sign = (vint)x & (vint)vbroadcast(-0.0f);

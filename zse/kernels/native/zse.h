@@ -29,7 +29,13 @@
 
 enum zse_scheme { ZSE_FP32, ZSE_FP16, ZSE_BF16, ZSE_INT8, ZSE_INT4, ZSE_NF4, ZSE_MXFP4 };
 enum zse_cache_dtype { ZSE_CACHE_FP32, ZSE_CACHE_FP16, ZSE_CACHE_BF16, ZSE_CACHE_INT8 };
-enum zse_activation { ZSE_SILU, ZSE_GELU, ZSE_GELU_TANH, ZSE_RELU2 };
+/* ZSE_SWIGLU_OAI is a gate and what it multiplies at once: both are bounded first. */
+enum zse_activation { ZSE_SILU, ZSE_GELU, ZSE_GELU_TANH, ZSE_RELU2, ZSE_SWIGLU_OAI };
+/* How a router's logits become scores: ZSE_SOFTMAX_CHOSEN takes the softmax of the chosen alone. */
+enum zse_scoring { ZSE_SOFTMAX, ZSE_SOFTMAX_CHOSEN, ZSE_SIGMOID };
+/* The rows that an operation works on: the step's, those whose logits are wanted, or those of the
+ * chosen experts, expert by expert. */
+enum zse_row_set { ZSE_STEP_ROWS, ZSE_WANTED_ROWS, ZSE_CHOSEN_ROWS };
 
 /* A matrix [rows, columns] as the file has it, and the bias that is added to its product. */
 struct zse_matrix {
@@ -52,6 +58,7 @@ struct zse_norm {
     int32_t subtracts_mean;
 };
 
+/* A row of QKV has queries, then their gates, then keys, then values, as far as a layer has them. */
 struct zse_attention {
     int32_t num_heads;
     int32_t num_kv_heads;
@@ -64,6 +71,40 @@ struct zse_attention {
     const struct zse_norm *q_norm;   /* of each head, or NULL */
     const struct zse_norm *k_norm;
     const float *sinks;    /* one logit a head, or NULL */
+    float value_epsilon;   /* of the RMSNorm without weight of each value; 0: none */
+    int32_t norms_together;  /* 1: the norms are of all heads as one vector */
+    int32_t is_gated;      /* 1: sigmoids of the gates multiply what attention returns */
+    int32_t values_are_keys; /* 1: values are the keys before their norm and rotation */
+    int32_t shares_keys;   /* 1: keys and values are those of the layer that ATTEND names */
+    int32_t sees_all;      /* 1: a query sees the keys of its chunk that come after it, too */
+};
+
+/* Which experts a row goes through: those of the highest scores, the first among equals. */
+struct zse_experts {
+    int32_t num_experts;
+    int32_t experts_per_token;
+    int32_t scoring;       /* enum zse_scoring */
+    int32_t normalizes;    /* 1: weights are scaled to a sum of one */
+    float weight_scale;
+    int32_t num_groups;    /* of as many experts each, of which some are chosen first; 1: no groups */
+    int32_t groups_per_token;
+    int32_t scores_in_group; /* a group's score is the sum of so many of its best */
+    const float *selection_bias; /* [num_experts], added to scores for choosing alone; or NULL */
+    const float *expert_scales;  /* [num_experts], multiply weights; or NULL */
+};
+
+/* One of a row's experts. */
+struct zse_choice {
+    int32_t expert;
+    int32_t place;         /* of this row among the rows of chosen experts */
+    float weight;
+};
+
+/* Rows of chosen experts first .. end, which go through one of them. */
+struct zse_run {
+    int32_t expert;
+    int32_t first;
+    int32_t end;
 };
 
 /* How positions turn heads: column i with column i + rotary_dim / 2. */
@@ -106,6 +147,17 @@ enum zse_register {        /* float32 [rows, width] */
                               for chunks of one row alone: attention over parts of their keys */
     ZSE_ARRIVED,           /* int32 [num_chunks, kv_heads]: parts that are there; zero when allocated,
                               and again behind each ATTEND. Both are sized for the largest layer */
+    ZSE_SHARED,            /* what the expert of every token returns, [rows, hidden] */
+    ZSE_SHARED_GATE,       /* [rows, 1]: its gate */
+    ZSE_MIXTURE,           /* what the chosen experts return together, [rows, hidden] */
+    ZSE_ROUTER,            /* logits of a router, [rows, experts] */
+    ZSE_CHOICES,           /* struct zse_choice [rows, experts_per_token] */
+    ZSE_RUNS,              /* struct zse_run [rows * experts_per_token + 1]: the first counts those
+                              behind it as its end */
+    ZSE_CHOSEN,            /* [rows * experts_per_token, hidden]: what the chosen experts read, then
+                              what they return */
+    ZSE_CHOSEN_JOINED,     /* as JOINED and HIDDEN, [rows * experts_per_token, ...] */
+    ZSE_CHOSEN_HIDDEN,
     ZSE_NUM_REGISTERS
 };
 
@@ -129,6 +181,15 @@ enum zse_kind {
     ZSE_OP_ACTIVATE,       /* output = activation(gate) * up, and quantized if `quantizes` */
     ZSE_OP_ADD,            /* output += scale * input */
     ZSE_OP_SAMPLE,         /* a token for each wanted row, from LOGITS */
+    ZSE_OP_ADD_GATED,      /* output += sigmoid(SHARED_GATE) * input, gates one a row */
+    ZSE_OP_SCALE,          /* output *= scale */
+    ZSE_OP_CAP,            /* output = scale * tanh(output / scale) */
+    ZSE_OP_GATE,           /* output *= sigmoid(QKV's gates), and quantized if `quantizes` */
+    ZSE_OP_ROUTE,          /* CHOICES from ROUTER */
+    ZSE_OP_SORT,           /* RUNS, and the places of CHOICES */
+    ZSE_OP_GATHER,         /* output, or the quantized rows of chosen experts, = input's rows */
+    ZSE_OP_EXPERTS,        /* output = input @ its expert's part of the matrix^T + bias */
+    ZSE_OP_COMBINE,        /* output = the sum of the input's rows at the row's places, weighted */
     ZSE_NUM_KINDS
 };
 
@@ -137,17 +198,19 @@ struct zse_operation {
     int32_t layer;
     int32_t input;         /* enum zse_register */
     int32_t output;
-    int32_t of_wanted;     /* 1: works on the step's wanted rows alone; NORM gathers them */
+    int32_t row_set;       /* enum zse_row_set; NORM gathers the wanted rows */
     int32_t quantizes;     /* columns of a group of int8 activations that are written, or that a
                               product reads; 0: float32 alone */
     int32_t activation;    /* enum zse_activation */
     int32_t is_gated;
     float scale;
+    float limit;           /* of ZSE_SWIGLU_OAI: bounds gate and up */
     int32_t width;         /* columns of the input where no matrix says it: of gate and up together */
     const struct zse_matrix *matrix;
     const struct zse_norm *norm;
     const struct zse_attention *attention;
     const struct zse_rope *rope;
+    const struct zse_experts *experts;
 };
 
 /* How one token is chosen; see zse/kernels/lm_head_sample. */
@@ -190,6 +253,7 @@ struct zse_step {
     const struct zse_cache *caches;/* one a layer */
     float *registers[ZSE_NUM_REGISTERS];
     struct zse_quantized quantized;/* of the input that was quantized last */
+    struct zse_quantized chosen;   /* the same of rows of chosen experts */
 };
 
 /* A thread's own memory while it works on a piece. */
@@ -208,7 +272,8 @@ struct zse_kernel {
                       struct zse_worker *);
 };
 extern const struct zse_kernel zse_rotary, zse_embed, zse_norm_rows, zse_quantize, zse_multiply,
-    zse_rope_store, zse_attend, zse_activate, zse_add, zse_sample;
+    zse_rope_store, zse_attend, zse_activate, zse_add, zse_sample, zse_scale, zse_cap, zse_gate,
+    zse_route, zse_sort, zse_gather, zse_multiply_experts, zse_combine;
 
 /* Quantize columns first .. first + count of a row, whole groups; what NORM and ACTIVATE call. */
 void zse_quantize_columns(const float *row, int64_t row_index, int64_t first, int64_t count,

@@ -1,4 +1,5 @@
 /* Cosines and sines of positions; norms and rotation of heads; keys and values into the cache. */
+#include "../native/qkv.h"
 #include "../native/row_norm.h"
 #include "../native/share.h"
 
@@ -129,28 +130,65 @@ static inline void store_head(const struct zse_cache *cache, const struct place 
     }
 }
 
+/* --- rows ------------------------------------------------------------------------------------- */
+
+/* Norm, if there is one: of each head, or of all heads as one vector. */
+static inline void normalize_heads(const struct zse_attention *attention, int32_t num_heads,
+                                   const struct zse_norm *norm, float *heads) {
+    int64_t head_dim = attention->head_dim;
+    if (norm == NULL) return;
+    if (attention->norms_together) {
+        normalize_row(heads, num_heads * head_dim, norm, 1.0f, heads);
+        return;
+    }
+    for (int32_t head = 0; head < num_heads; head++)
+        normalize_row(heads + head * head_dim, head_dim, norm, 1.0f, heads + head * head_dim);
+}
+
+static inline void rotate_heads(const struct zse_attention *attention, int32_t num_heads,
+                                const float *rotary, float *heads) {
+    for (int32_t head = 0; attention->rotary_dim && head < num_heads; head++)
+        rotate_head(heads + (int64_t)head * attention->head_dim, rotary, attention->rotary_dim);
+}
+
+/* Values, which may be keys as the matrix gave them, and may have a norm without weight. */
+static inline void store_values(const struct zse_attention *attention,
+                                const struct zse_cache *cache, const struct place *place,
+                                const float *values) {
+    int32_t head_dim = attention->head_dim;
+    float normed[ZSE_MAX_HEAD_DIM];
+    for (int32_t head = 0; head < attention->num_kv_heads; head++, values += head_dim) {
+        const float *value = values;
+        if (attention->value_epsilon > 0.0f) {
+            normalize_plainly(values, head_dim, attention->value_epsilon, normed);
+            value = normed;
+        }
+        store_head(cache, place, attention->num_kv_heads + head, value, head_dim);
+    }
+}
+
 static void store_row(const struct zse_attention *attention, const struct zse_cache *cache,
                       int64_t slot, const float *rotary, float *row) {
-    int32_t head_dim = attention->head_dim, num_heads = attention->num_heads;
-    int32_t num_kv_heads = attention->num_kv_heads;
+    int32_t num_kv_heads = attention->num_kv_heads, head_dim = attention->head_dim;
+    normalize_heads(attention, attention->num_heads, attention->q_norm, row);
+    rotate_heads(attention, attention->num_heads, rotary, row);
+    if (attention->shares_keys) return;
     struct place place = {cache->data + slot / cache->block_size * cache->block_bytes,
                           slot % cache->block_size, 2 * num_kv_heads};
-    for (int32_t head = 0; head < num_heads + 2 * num_kv_heads; head++, row += head_dim) {
-        if (head < num_heads + num_kv_heads) {
-            const struct zse_norm *norm = head < num_heads ? attention->q_norm : attention->k_norm;
-            if (norm != NULL) normalize_row(row, head_dim, norm, 1.0f, row);
-            if (attention->rotary_dim) rotate_head(row, rotary, attention->rotary_dim);
-        }
-        if (head >= num_heads) store_head(cache, &place, head - num_heads, row, head_dim);
-    }
+    float *keys = row + first_key_column(attention);
+    int64_t values = attention->values_are_keys ? 0 : (int64_t)num_kv_heads * head_dim;
+    store_values(attention, cache, &place, keys + values); /* before keys turn, as they may be them */
+    normalize_heads(attention, num_kv_heads, attention->k_norm, keys);
+    rotate_heads(attention, num_kv_heads, rotary, keys);
+    for (int32_t head = 0; head < num_kv_heads; head++)
+        store_head(cache, &place, head, keys + (int64_t)head * head_dim, head_dim);
 }
 
 static void run_store_piece(const struct zse_operation *operation, const struct zse_step *step,
                             int64_t piece, struct zse_worker *worker) {
     (void)worker;
     const struct zse_attention *attention = operation->attention;
-    int64_t width = (int64_t)(attention->num_heads + 2 * attention->num_kv_heads) *
-                    attention->head_dim;
+    int64_t width = qkv_width(attention);
     struct row_range rows = rows_of_piece(step->rows, piece);
     for (int64_t row = rows.first; row < rows.end; row++) {
         const float *rotary = attention->rotary_dim ? step->registers[attention->rotary] +
