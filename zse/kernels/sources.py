@@ -11,12 +11,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 SOURCE_PATTERNS = (
+    "format/mxfp4.py",
     "format/nf4.py",
     "kernels/layout.py",
     "kernels/variant.py",
     "kernels/*/arrays.py",
     "kernels/*/definitions.py",
-    "kernels/*/nf4.py",
+    "kernels/*/tables.py",
     "kernels/**/triton/*.py",
     "kernels/*/variants.py",
     "kernels/*/weight.py",

@@ -8,13 +8,13 @@ import torch
 
 from zse.format.nf4 import NF4_CODES
 from zse.kernels.layout import Plain, Quantized
-from zse.kernels.linear.nf4 import NF4_INT8, NF4_INT8_SCALE
 from zse.kernels.linear.reference import (
     dequantize_int4,
     dequantize_int8,
     dequantize_mxfp4,
     dequantize_nf4,
 )
+from zse.kernels.linear.tables import NF4_INT8, NF4_INT8_SCALE
 from zse.kernels.linear.weight import LinearWeight
 from zse.kernels.norm.reference import dequantize, quantize
 

@@ -25,7 +25,10 @@ from zse.kernels.linear.variants import STEP_COLUMNS, dot, gemv, imma, matmul
 if TYPE_CHECKING:
     from zse.kernels.variant import Variant
 
-GROUPED = [(scheme, group) for scheme in ("int4", "nf4") for group in (128, 64, 32)]
+GROUPED = [
+    *((scheme, group) for scheme in ("int4", "nf4") for group in (128, 64, 32)),
+    ("mxfp4", 32),
+]
 
 
 def check(
@@ -51,9 +54,9 @@ def test_a_few_int8_tokens_times_four_bit_rows(scheme: str, group: int) -> None:
 
 
 @pytest.mark.parametrize(("rows", "width"), [(2, 2), (3, 4), (4, 4), (5, 4)])
-@pytest.mark.parametrize("scheme", ["int4", "nf4"])
-def test_two_to_five_int8_tokens(scheme: str, rows: int, width: int) -> None:
-    check(gemv(scheme, 64, width, r=2, t=4, c=8), scheme, 64, rows, 11, 256, 2)
+@pytest.mark.parametrize(("scheme", "group"), [("int4", 64), ("nf4", 64), ("mxfp4", 32)])
+def test_two_to_five_int8_tokens(scheme: str, group: int, rows: int, width: int) -> None:
+    check(gemv(scheme, group, width, r=2, t=4, c=8), scheme, group, rows, 11, 256, 2)
 
 
 @pytest.mark.parametrize("splits", [1, 2, 3])
@@ -86,7 +89,8 @@ def test_a_batch_of_int8_tokens(scheme: str, group: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("scheme", "group"), [("int4", 128), ("int4", 32), ("nf4", 64), ("int8", 0), ("bf16", 0)]
+    ("scheme", "group"),
+    [("int4", 128), ("int4", 32), ("nf4", 64), ("mxfp4", 32), ("int8", 0), ("bf16", 0)],
 )
 @pytest.mark.parametrize(("output_type", "n"), [("fp32", 300), ("bf16", 304)])
 def test_prefill_multiplies_slab_by_slab(scheme: str, group: int, output_type: str, n: int) -> None:
@@ -138,7 +142,9 @@ def test_prefill_says_when_the_scratch_is_too_small() -> None:
 
 @pytest.mark.parametrize("rows", [1, 6, 70])
 @pytest.mark.parametrize("quantized", [True, False])
-@pytest.mark.parametrize(("scheme", "group"), [("int4", 64), ("int8", 0), ("bf16", 0)])
+@pytest.mark.parametrize(
+    ("scheme", "group"), [("int4", 64), ("mxfp4", 32), ("int8", 0), ("bf16", 0)]
+)
 def test_what_is_planned_is_right(scheme: str, group: int, rows: int, quantized: bool) -> None:
     if scheme == "bf16" and quantized:
         pytest.skip("16-bit matrices take 16-bit activations")

@@ -19,13 +19,16 @@ if TYPE_CHECKING:
 SOME = (
     gemv("int4", 128, 1, r=4, t=2, c=32),
     gemv("nf4", 64, 1, r=4, t=4, c=8),
+    gemv("mxfp4", 32, 1, r=4, t=1, c=32),
     gemv("int8", 0, 4, r=4, t=4, c=8),
     gemv("bf16", 0, 1, r=4, t=4, c=8),
     dot("int4", 128, bn=128, bm=16, stages=3),
     dot("nf4", 64, bn=64, bm=64, stages=3),
+    dot("mxfp4", 32, bn=128, bm=16, stages=3),
     imma("int4", 64, bn=128, bm=16),
     imma("int8", 0, bn=128, bm=16),
     widen("int4", 128),
+    widen("mxfp4", 32),
     widen("int8", 0),
     matmul("bf16", "bf16", even=True),
     matmul("bf16", "fp32", even=True, bn=256, stages=3, kernel=MATMUL_STREAM),
@@ -37,7 +40,7 @@ def test_what_is_compiled_here_is_in_a_pack() -> None:
 
 
 def test_keys_differ_and_there_are_not_too_many() -> None:
-    assert len({variant.key for variant in VARIANTS}) == len(VARIANTS) <= 96
+    assert len({variant.key for variant in VARIANTS}) == len(VARIANTS) <= 104
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@
 /* Columns of a product that a tile has: what many rows of activations are multiplied with. */
 #define ZSE_TILE_ROWS 64
 
-/* Steps of int8 in NF4's 1.0, and its values in them; `nf4.py` says why these. */
+/* Steps of int8 in NF4's 1.0, and its values in them; `tables.py` says why these. */
 #define ZSE_NF4_STEPS 112.03021780975463f
 extern const int8_t zse_nf4_codes[16];
 /* The values of MXFP4 are whole numbers of halves. */

@@ -48,6 +48,15 @@ GEMV_NF4 = _kernel(
     *_RESULT,
     number("blocks"),
 )
+GEMV_MXFP4 = _kernel(
+    "decode",
+    "gemv_mxfp4",
+    *_WORDS,
+    pointer("weights", "i32"),
+    pointer("exponents", "u8"),
+    *_RESULT,
+    number("blocks"),
+)
 GEMV_INT8 = _kernel(
     "decode",
     "gemv_int8",

@@ -10,7 +10,7 @@ from zse.kernels.linear.costs import costs_on
 from zse.kernels.linear.definitions import GEMV_16, MATMUL_STREAM
 from zse.kernels.linear.plan import form_of, tile_of
 from zse.kernels.linear.variants import STEP_COLUMNS, matmul_forms, widen
-from zse.kernels.linear.weight import EVEN_ROWS, GROUPED_SCHEMES, PLAIN_SCHEMES
+from zse.kernels.linear.weight import EVEN_ROWS, GROUPED_SCHEMES, PLAIN_SCHEMES, SCALE_BYTES
 
 if TYPE_CHECKING:
     from zse.kernels.launcher import Launcher
@@ -152,7 +152,7 @@ def _widen(
     """Write rows of the matrix as bfloat16."""
     if weight.scheme in GROUPED_SCHEMES:
         columns = weight.group_size
-        scale_bytes = (4 if weight.scheme == "int4" else 2) * (weight.columns // columns)
+        scale_bytes = SCALE_BYTES[weight.scheme] * (weight.columns // columns)
         row_bytes = weight.columns // 2
     else:
         columns = STEP_COLUMNS

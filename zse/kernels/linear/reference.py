@@ -10,7 +10,7 @@ TOLERANCE = 1e-2
 """Largest error over largest value of a kernel that computes in 16 bits."""
 QUANTIZED_TOLERANCE = 2e-3
 """The same with int8 activations, held against the values that the kernel multiplies: for NF4
-those are the whole numbers of ``nf4.NF4_INT8``."""
+those are the whole numbers of ``tables.NF4_INT8``."""
 
 
 def unpack_nibbles(qweight: torch.Tensor, group_size: int) -> torch.Tensor:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from zse.kernels.layout import ACTIVATION_GROUP
 from zse.records import record
 
-GROUPED_SCHEMES = ("int4", "nf4")
+SCALE_BYTES = {"int4": 4, "nf4": 2, "mxfp4": 1}
+"""Bytes that a group of a four-bit scheme has beside its codes."""
+GROUPED_SCHEMES = tuple(SCALE_BYTES)
 PLAIN_SCHEMES = ("bf16", "fp16")
 EVEN_ROWS = 16
 """A result whose rows are a multiple of this long is stored in whole vectors."""
@@ -16,25 +18,23 @@ class LinearWeight:
     """A matrix [rows, columns] in device memory, in the layout of the file."""
 
     scheme: str
-    """``int4``, ``nf4``, ``int8``, ``bf16`` or ``fp16``."""
+    """``int4``, ``nf4``, ``mxfp4``, ``int8``, ``bf16`` or ``fp16``."""
     rows: int
     columns: int
     weights: int
     """Address of the codes or values."""
     group_size: int = 0
-    """Columns that share a scale in ``int4`` and ``nf4``: 128, 64 or 32."""
+    """Columns that share a scale in four-bit schemes: 128, 64 or 32; 32 in ``mxfp4``."""
     scales: int = 0
     """Address: scale_zero int32 [rows, columns / group_size] of int4, absmax float16 of the same
-    shape of nf4, scale float32 [rows] of int8; 0 for plain schemes."""
+    shape of nf4, exponent uint8 of mxfp4, scale float32 [rows] of int8; 0 for plain schemes."""
 
     @property
     def size_bytes(self) -> int:
         """Bytes of the matrix and its scales: what one product reads."""
         elements = self.rows * self.columns
-        if self.scheme == "int4":
-            return elements // 2 + elements // self.group_size * 4
-        if self.scheme == "nf4":
-            return elements // 2 + elements // self.group_size * 2
+        if self.scheme in SCALE_BYTES:
+            return elements // 2 + elements // self.group_size * SCALE_BYTES[self.scheme]
         if self.scheme == "int8":
             return elements + self.rows * 4
         return elements * 2

@@ -11,7 +11,14 @@ import triton
 import triton.language as tl
 
 from zse.kernels.linear.triton.parts import dot_16, prefetch
-from zse.kernels.linear.triton.unpack import NF4_STEP, four_bit_codes, unpack_four_bit, unpack_int8
+from zse.kernels.linear.triton.unpack import (
+    MXFP4_STEP,
+    NF4_STEP,
+    four_bit_codes,
+    table_scale,
+    unpack_four_bit,
+    unpack_int8,
+)
 from zse.kernels.triton.parts import high_half, low_half
 
 AHEAD_BYTES = tl.constexpr(512)
@@ -65,12 +72,12 @@ def add_group(total, product, scale, x_low, x_high, x_scale, sum_at, SCHEME: tl.
     Args:
         total: float32.
         product: Of the codes, int32 [BN, BM].
-        scale: Of the group's weights, as the file stores it: int32 or float16 [BN].
+        scale: Of the group's weights, as the file stores it: [BN].
         x_low: Activations of the group's first half, int8 [BM, GROUP / 2].
         x_high: Those of its second half.
         x_scale: Their scale, float32 [BM].
         sum_at: Where the sums of the blocks of 128 that hold them lie, addresses [BM].
-        SCHEME: int4 or nf4.
+        SCHEME: int4, nf4 or mxfp4.
         GROUP: Columns of a group.
     """
     if SCHEME == "int4":
@@ -82,7 +89,7 @@ def add_group(total, product, scale, x_low, x_high, x_scale, sum_at, SCHEME: tl.
         total += product.to(tl.float32) * x_scale[None, :] * low_half(scale)[:, None]
         total += high_half(scale)[:, None] * x_sum[None, :]
     else:
-        step = scale.to(tl.float32) * NF4_STEP
+        step = table_scale(scale, SCHEME) * (MXFP4_STEP if SCHEME == "mxfp4" else NF4_STEP)
         total += product.to(tl.float32) * x_scale[None, :] * step[:, None]
     return total
 
@@ -92,7 +99,7 @@ def four_bit_tile(values, x_scales, x_sums, weights, scales, outputs, rows, N, u
                   UNIT: tl.constexpr, SCHEME: tl.constexpr, GROUP: tl.constexpr,
                   BN: tl.constexpr, BM: tl.constexpr, STAGES: tl.constexpr, PDL: tl.constexpr,
                   PLAIN: tl.constexpr):  # fmt: skip
-    """Write one tile of one split for int4 and nf4 weights; K is ``units`` times UNIT columns.
+    """Write one tile of one split for four-bit weights; K is ``units`` times UNIT columns.
 
     ``values`` are bfloat16, or int8 with ``x_scales`` and ``x_sums``.
     """
@@ -181,12 +188,13 @@ def whole_tile(values, x_scales, weights, row_scales, outputs, rows, N, steps,
 def dot_four_bit(values, weights, scales, outputs, rows, N, groups, SCHEME: tl.constexpr,
                  GROUP: tl.constexpr, BN: tl.constexpr, BM: tl.constexpr,
                  STAGES: tl.constexpr, PDL: tl.constexpr, PLAIN: tl.constexpr):  # fmt: skip
-    """Write float32 [splits, rows, N]: bfloat16 [rows, K] times int4 or nf4 weights [N, K].
+    """Write float32 [splits, rows, N]: bfloat16 [rows, K] times four-bit weights [N, K].
 
     Operands:
         values: bfloat16 [rows, K].
         weights: uint8 [N, K / 2].
-        scales: int4: int32 pairs [N, K / GROUP]; nf4: float16 of the same shape.
+        scales: int4: int32 pairs [N, K / GROUP]; nf4: float16, mxfp4: uint8 exponents of the same
+            shape.
         outputs: float32 [splits, rows, N].
         rows: Tokens.
         N: Rows of the matrix.

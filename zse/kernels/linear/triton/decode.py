@@ -25,7 +25,7 @@ from zse.kernels.linear.triton.parts import (
     tile_tokens,
     zero_totals,
 )
-from zse.kernels.linear.triton.unpack import NF4_STEP, nf4_bytes
+from zse.kernels.linear.triton.unpack import MXFP4_STEP, NF4_STEP, table_bytes, table_scale
 from zse.kernels.triton.parts import high_half, low_half
 
 
@@ -84,17 +84,19 @@ def int4_token(total, weights, pair, inputs, m, blocks, piece, inside,
 
 
 @triton.jit
-def nf4_token(total, weights, absmax, inputs, m, blocks, piece, inside,
-              GROUP: tl.constexpr, T: tl.constexpr, PLAIN: tl.constexpr):  # fmt: skip
+def table_token(total, weights, weight_scale, inputs, m, blocks, piece, inside,
+                SCHEME: tl.constexpr, GROUP: tl.constexpr, T: tl.constexpr,
+                PLAIN: tl.constexpr):  # fmt: skip
     """Return ``total`` [R, T, C] plus the products of one step with token m."""
     codes, scales = inputs
     front, back = weights
     x_low, x_high = four_bit_inputs(codes, m, blocks, piece, inside, GROUP, T)
     x_front, x_back = interleave(x_low, x_high, PLAIN)
-    scale = number_of_piece(scales, m * blocks + piece // 4, inside, T) * NF4_STEP
+    step: tl.constexpr = MXFP4_STEP if SCHEME == "mxfp4" else NF4_STEP
+    scale = number_of_piece(scales, m * blocks + piece // 4, inside, T) * step
     products = dot4(front, like(x_front, front), tl.zeros_like(front), True, PLAIN)
     products = dot4(back, like(x_back, front), products, True, PLAIN)
-    return total + tl.sum(products, 3).to(tl.float32) * (absmax.to(tl.float32) * scale)
+    return total + tl.sum(products, 3).to(tl.float32) * (table_scale(weight_scale, SCHEME) * scale)
 
 
 @triton.jit
@@ -124,12 +126,12 @@ def operands(loaded, SCHEME: tl.constexpr, PLAIN: tl.constexpr):
     """Return what each token of a step is multiplied with, made once of the loaded pieces."""
     if SCHEME == "int4":
         made = (loaded & 0x0F0F0F0F, (loaded >> 4) & 0x0F0F0F0F)
-    elif SCHEME == "nf4":
-        made = nf4_bytes(loaded, PLAIN)
     elif SCHEME == "int8":
         made = loaded
-    else:
+    elif SCHEME == "16-bit":
         made = loaded.to(tl.float32)
+    else:
+        made = table_bytes(loaded, SCHEME, PLAIN)
     return made
 
 
@@ -139,12 +141,13 @@ def add_token(total, weights, scale, inputs, m, units, piece, inside, SCHEME: tl
     """Return ``total`` [R, T, C] plus the products of one step with token m."""
     if SCHEME == "int4":
         total = int4_token(total, weights, scale, inputs, m, units, piece, inside, GROUP, T, PLAIN)
-    elif SCHEME == "nf4":
-        total = nf4_token(total, weights, scale, inputs, m, units, piece, inside, GROUP, T, PLAIN)
     elif SCHEME == "int8":
         total = int8_token(total, weights, inputs, m, units, piece, inside, T, PLAIN)
-    else:
+    elif SCHEME == "16-bit":
         total = plain_token(total, weights, inputs, m, units, piece, inside, T)
+    else:
+        total = table_token(total, weights, scale, inputs, m, units, piece, inside, SCHEME, GROUP,
+                            T, PLAIN)  # fmt: skip
     return total
 
 
@@ -163,7 +166,7 @@ def gemv(inputs, weights, weight_scales, outputs, rows, N, units, SCHEME: tl.con
         rows: Tokens.
         N: Rows of the matrix.
         units: Units of a row of the matrix: blocks of 128 columns, or eighths of 16-bit numbers.
-        SCHEME: int4, nf4, int8 or 16 bits.
+        SCHEME: int4, nf4, mxfp4, int8 or 16 bits.
         GROUP: Columns that share a scale; 0 for none.
         PIECES: Pieces of a unit.
         ROWS: Tokens of a program.
@@ -254,6 +257,18 @@ def gemv_nf4(codes, scales, weights, absmaxes, outputs, rows, N, blocks,
     """
     gemv((codes, scales), weights, absmaxes, outputs, rows, N, blocks,
          "nf4", GROUP, 4, ROWS, R, T, C, PDL, PLAIN)  # fmt: skip
+
+
+@triton.jit
+def gemv_mxfp4(codes, scales, weights, exponents, outputs, rows, N, blocks,
+               GROUP: tl.constexpr, ROWS: tl.constexpr, R: tl.constexpr, T: tl.constexpr,
+               C: tl.constexpr, PDL: tl.constexpr, PLAIN: tl.constexpr):  # fmt: skip
+    """As ``gemv_int4`` for mxfp4 weights, whose values int8 holds exactly.
+
+    ``exponents`` are uint8 [N, K / 32]; GROUP is 32.
+    """
+    gemv((codes, scales), weights, exponents, outputs, rows, N, blocks,
+         "mxfp4", GROUP, 4, ROWS, R, T, C, PDL, PLAIN)  # fmt: skip
 
 
 @triton.jit

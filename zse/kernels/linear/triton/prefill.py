@@ -17,11 +17,12 @@ EVEN_ROWS = tl.constexpr(layout.EVEN_ROWS)
 def widen_four_bit(weights, scales, outputs, rows, groups, SCHEME: tl.constexpr,
                    GROUP: tl.constexpr, BN: tl.constexpr, PDL: tl.constexpr,
                    PLAIN: tl.constexpr):  # fmt: skip
-    """Write bfloat16 [rows, K] of int4 or nf4 weights: one group of BN rows a program.
+    """Write bfloat16 [rows, K] of four-bit weights: one group of BN rows a program.
 
     Operands:
         weights: uint8 [rows, K / 2].
-        scales: int4: int32 pairs [rows, K / GROUP]; nf4: float16 of the same shape.
+        scales: int4: int32 pairs [rows, K / GROUP]; nf4: float16, mxfp4: uint8 exponents of the
+            same shape.
         outputs: bfloat16 [rows, K].
         rows: Rows to widen.
         groups: K / GROUP.

@@ -9,18 +9,36 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from zse.kernels.linear import nf4
+from zse.format.mxfp4 import MXFP4_CODES
+from zse.format.nf4 import NF4_CODES
+from zse.kernels.linear import tables
 from zse.kernels.triton.parts import NF4_VALUES, high_half, look_up, low_half
 
-NF4_INT8 = tl.constexpr(nf4.NF4_INT8)
-NF4_STEP = tl.constexpr(1 / nf4.NF4_INT8_SCALE)
+MXFP4_VALUES = tl.constexpr(MXFP4_CODES)
+NF4_INT8 = tl.constexpr(tables.NF4_INT8)
+NF4_STEP = tl.constexpr(1 / tables.NF4_INT8_SCALE)
 """What one step of the int8 values of NF4 codes stands for."""
+MXFP4_INT8 = tl.constexpr(tables.MXFP4_INT8)
+MXFP4_STEP = tl.constexpr(1 / tables.MXFP4_INT8_SCALE)
+"""What one step of the int8 values of MXFP4 codes stands for."""
 NIBBLES = tl.constexpr(
     "{ and.b32 $0, $2, 0x0F0F0F0F; shr.u32 $1, $2, 4; and.b32 $1, $1, 0x0F0F0F0F; }"
 )
-INT8_OF_WORDS = tl.constexpr(nf4.INT8_OF_WORDS)
-INT8_OF_BYTES = tl.constexpr(nf4.INT8_OF_BYTES)
-BFLOAT16_OF_BYTES = tl.constexpr(nf4.BFLOAT16_OF_BYTES)
+NF4_WORDS = tl.constexpr(tables.int8_of_words(tables.NF4_INT8))
+NF4_BYTES = tl.constexpr(tables.int8_of_bytes(tables.NF4_INT8))
+NF4_BFLOAT16 = tl.constexpr(tables.bfloat16_of_bytes(NF4_CODES))
+MXFP4_WORDS = tl.constexpr(tables.int8_of_words(tables.MXFP4_INT8))
+MXFP4_BYTES = tl.constexpr(tables.int8_of_bytes(tables.MXFP4_INT8))
+MXFP4_BFLOAT16 = tl.constexpr(tables.bfloat16_of_bytes(MXFP4_CODES))
+
+
+@triton.jit
+def table_scale(scale, SCHEME: tl.constexpr):
+    """Return the scales of nf4 and mxfp4 groups as float32, from what the file stores."""
+    if SCHEME == "mxfp4":  # bits 23 to 30 of a float32, but for the least: 2 ** -127 is not normal
+        bits = tl.maximum(scale.to(tl.int32) << 23, 0x00400000)
+        return bits.to(tl.float32, bitcast=True)
+    return scale.to(tl.float32)
 
 
 @triton.jit
@@ -70,16 +88,17 @@ def unpack_int4(packed, scale, minus_zero, PLAIN: tl.constexpr):
 
 
 @triton.jit
-def unpack_nf4(packed, absmax, PLAIN: tl.constexpr):
-    """Return the two bfloat16 tiles of nf4 bytes; ``absmax`` is float32 [BN]."""
+def unpack_table(packed, scale, SCHEME: tl.constexpr, PLAIN: tl.constexpr):
+    """Return the two bfloat16 tiles of nf4 or mxfp4 bytes; ``scale`` is float32 [BN]."""
     if PLAIN:
-        low = look_up(packed & 15, NF4_VALUES).to(tl.bfloat16).to(tl.float32)
-        high = look_up(packed >> 4, NF4_VALUES).to(tl.bfloat16).to(tl.float32)
-        s = absmax.to(tl.bfloat16).to(tl.float32)[:, None]
+        table: tl.constexpr = MXFP4_VALUES if SCHEME == "mxfp4" else NF4_VALUES
+        low = look_up(packed & 15, table).to(tl.bfloat16).to(tl.float32)
+        high = look_up(packed >> 4, table).to(tl.bfloat16).to(tl.float32)
+        s = scale.to(tl.bfloat16).to(tl.float32)[:, None]
         return (low * s).to(tl.bfloat16), (high * s).to(tl.bfloat16)
-    s, _ = tl.broadcast(absmax.to(tl.bfloat16)[:, None], packed)
+    s, _ = tl.broadcast(scale.to(tl.bfloat16)[:, None], packed)
     return tl.inline_asm_elementwise(
-        BFLOAT16_OF_BYTES,
+        MXFP4_BFLOAT16 if SCHEME == "mxfp4" else NF4_BFLOAT16,
         "=&r,=&r,=&r,=&r,r,r,r",
         [packed, s],
         dtype=(tl.bfloat16, tl.bfloat16),
@@ -93,7 +112,7 @@ def unpack_four_bit(packed, scale, SCHEME: tl.constexpr, PLAIN: tl.constexpr):
     """Return the two bfloat16 tiles of packed bytes; ``scale`` [BN] is as the file stores it."""
     if SCHEME == "int4":
         return unpack_int4(packed, low_half(scale), high_half(scale), PLAIN)
-    return unpack_nf4(packed, scale.to(tl.float32), PLAIN)
+    return unpack_table(packed, table_scale(scale, SCHEME), SCHEME, PLAIN)
 
 
 @triton.jit
@@ -120,16 +139,17 @@ def unpack_int8(codes, PLAIN: tl.constexpr):
 
 @triton.jit
 def four_bit_codes(packed, SCHEME: tl.constexpr, PLAIN: tl.constexpr):
-    """Return the two int8 tiles of packed bytes: int4 codes 0 to 15, ``NF4_INT8`` values of nf4."""
+    """Return the two int8 tiles of packed bytes: int4 codes 0 to 15, else values of a table."""
     if PLAIN:
         low = packed & 15
         high = packed >> 4
-        if SCHEME == "nf4":
-            low = look_up(low, NF4_INT8)
-            high = look_up(high, NF4_INT8)
+        if SCHEME != "int4":
+            table: tl.constexpr = MXFP4_INT8 if SCHEME == "mxfp4" else NF4_INT8
+            low = look_up(low, table)
+            high = look_up(high, table)
         return low.to(tl.int8), high.to(tl.int8)
     return tl.inline_asm_elementwise(
-        NIBBLES if SCHEME == "int4" else INT8_OF_BYTES,
+        NIBBLES if SCHEME == "int4" else (MXFP4_BYTES if SCHEME == "mxfp4" else NF4_BYTES),
         "=&r,=r,r",
         [packed],
         dtype=(tl.int8, tl.int8),
@@ -139,17 +159,23 @@ def four_bit_codes(packed, SCHEME: tl.constexpr, PLAIN: tl.constexpr):
 
 
 @triton.jit
-def nf4_bytes(words, PLAIN: tl.constexpr):
-    """Return the int8 values of eight codes a word, in the order of ``interleave``."""
+def table_bytes(words, SCHEME: tl.constexpr, PLAIN: tl.constexpr):
+    """Return the int8 values of eight nf4 or mxfp4 codes a word, in the order of ``interleave``."""
     if PLAIN:
+        table: tl.constexpr = MXFP4_INT8 if SCHEME == "mxfp4" else NF4_INT8
         front = tl.zeros_like(words)
         back = tl.zeros_like(words)
         for index in tl.static_range(4):
-            first = look_up((words >> (4 * index)) & 15, NF4_INT8).to(tl.int32)
+            first = look_up((words >> (4 * index)) & 15, table).to(tl.int32)
             front |= (first & 0xFF) << (8 * index)
-            second = look_up((words >> (4 * index + 16)) & 15, NF4_INT8).to(tl.int32)
+            second = look_up((words >> (4 * index + 16)) & 15, table).to(tl.int32)
             back |= (second & 0xFF) << (8 * index)
         return front, back
     return tl.inline_asm_elementwise(
-        INT8_OF_WORDS, "=&r,=r,r", [words], dtype=(tl.int32, tl.int32), is_pure=True, pack=1
+        MXFP4_WORDS if SCHEME == "mxfp4" else NF4_WORDS,
+        "=&r,=r,r",
+        [words],
+        dtype=(tl.int32, tl.int32),
+        is_pure=True,
+        pack=1,
     )

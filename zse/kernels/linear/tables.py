@@ -1,4 +1,4 @@
-"""NF4 in the matrix kernels: its values in eight bits, and PTX that looks codes up.
+"""NF4 and MXFP4 in the matrix kernels: their values in eight bits, and PTX that looks codes up.
 
 A byte permute reads four codes at once, but three bits of a code choose in a table of eight bytes.
 So two permutes look in the two halves of a table of sixteen, and a third chooses between what they
@@ -10,15 +10,19 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
+from zse.format.mxfp4 import MXFP4_CODES
 from zse.format.nf4 import NF4_CODES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
 NF4_INT8_SCALE = 112.03021780975463
 """Steps of int8 in 1.0: the scale that leaves the smallest error, 0.33% of the values."""
 NF4_INT8 = tuple(round(value * NF4_INT8_SCALE) for value in NF4_CODES)
 """The int8 values that stand for NF4 codes where activations are int8."""
+MXFP4_INT8_SCALE = 2
+"""Steps of int8 in 1.0: the values of MXFP4 are whole numbers of halves."""
+MXFP4_INT8 = tuple(round(value * MXFP4_INT8_SCALE) for value in MXFP4_CODES)
 
 
 def _bfloat16_bits(value: float) -> int:
@@ -42,7 +46,7 @@ _NEXT_CODES = "shr.u32 s, s, 16; shr.u32 m, m, 16; "
 """PTX that readies the high four codes of the word after its low four."""
 
 
-def _look_up(found: str, table: Iterable[int]) -> str:
+def _look_up(found: str, table: Sequence[int]) -> str:
     """Return PTX that puts four bytes of ``table`` into ``found``, by the codes in s and m.
 
     Args:
@@ -57,15 +61,16 @@ def _look_up(found: str, table: Iterable[int]) -> str:
     )
 
 
-def _scaled_pairs(low: str, high: str, scale: str) -> str:
+def _scaled_pairs(values: Sequence[float], low: str, high: str, scale: str) -> str:
     """Return PTX that puts bfloat16 values times ``scale`` of four codes into two registers.
 
     Args:
+        values: What the sixteen codes stand for.
         low: The register for the low codes of two bytes.
         high: The register for the high codes.
         scale: A register of two bfloat16, one for each byte.
     """
-    bits = [_bfloat16_bits(value) for value in NF4_CODES]
+    bits = [_bfloat16_bits(value) for value in values]
     return (
         _look_up("l", [value & 0xFF for value in bits])
         + _look_up("h", [value >> 8 for value in bits])
@@ -74,33 +79,41 @@ def _scaled_pairs(low: str, high: str, scale: str) -> str:
     )
 
 
-INT8_OF_WORDS = (
-    "{ .reg .b32 s, m, a, b; "
-    + _first_codes("$2")
-    + _look_up("$0", NF4_INT8)
-    + _NEXT_CODES
-    + _look_up("$1", NF4_INT8)
-    + "}"
-)
-"""$0 and $1: int8 values of the low and the high four codes of $2."""
+def int8_of_words(table: Sequence[int]) -> str:
+    """Return PTX: $0 and $1 become int8 values of the low and the high four codes of $2."""
+    return (
+        "{ .reg .b32 s, m, a, b; "
+        + _first_codes("$2")
+        + _look_up("$0", table)
+        + _NEXT_CODES
+        + _look_up("$1", table)
+        + "}"
+    )
 
-INT8_OF_BYTES = (
-    "{ .reg .b32 s, m, a, b, f, l; "
-    + _first_codes("$2")
-    + _look_up("f", NF4_INT8)
-    + _NEXT_CODES
-    + _look_up("l", NF4_INT8)
-    + "prmt.b32 $0, f, l, 0x6420; prmt.b32 $1, f, l, 0x7531; }"
-)
-"""$0 and $1: int8 values of the low and the high codes of the four bytes in $2."""
 
-BFLOAT16_OF_BYTES = (
-    "{ .reg .b32 s, m, a, b, l, h, none; mov.b32 none, 0x80008000; "
-    + _first_codes("$4")
-    + _scaled_pairs("$0", "$2", "$5")
-    + _NEXT_CODES
-    + _scaled_pairs("$1", "$3", "$6")
-    + "}"
-)
-"""$0 and $1: values of the low codes of the four bytes in $4, times the scales in $5 and $6, as
-bfloat16; $2 and $3: those of the high codes."""
+def int8_of_bytes(table: Sequence[int]) -> str:
+    """Return PTX: $0 and $1 become int8 values of the low and the high codes of the bytes in $2."""
+    return (
+        "{ .reg .b32 s, m, a, b, f, l; "
+        + _first_codes("$2")
+        + _look_up("f", table)
+        + _NEXT_CODES
+        + _look_up("l", table)
+        + "prmt.b32 $0, f, l, 0x6420; prmt.b32 $1, f, l, 0x7531; }"
+    )
+
+
+def bfloat16_of_bytes(values: Sequence[float]) -> str:
+    """Return PTX that multiplies values by scales, in bfloat16.
+
+    $0 and $1 become values of the low codes of the four bytes in $4, times the scales in $5 and $6;
+    $2 and $3 those of the high codes.
+    """
+    return (
+        "{ .reg .b32 s, m, a, b, l, h, none; mov.b32 none, 0x80008000; "
+        + _first_codes("$4")
+        + _scaled_pairs(values, "$0", "$2", "$5")
+        + _NEXT_CODES
+        + _scaled_pairs(values, "$1", "$3", "$6")
+        + "}"
+    )

@@ -1,4 +1,4 @@
-"""The tables of NF4 in the matrix kernels are those of the file format, PTX included."""
+"""The tables of NF4 and MXFP4 in the kernels are those of the file format, PTX included."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ import torch
 import triton.language as tl
 
 import zse.kernels
+from zse.format.mxfp4 import MXFP4_CODES
 from zse.format.nf4 import NF4_CODES
-from zse.kernels.linear import nf4
-from zse.kernels.linear.nf4 import NF4_INT8
+from zse.kernels.linear import tables
+from zse.kernels.linear.tables import MXFP4_INT8, NF4_INT8
 
 WORDS = (0x76543210, 0xFEDCBA98, 0x8F3A06D1, 0, 0xFFFFFFFF)
 ONES = 0x3F803F80
@@ -63,31 +64,43 @@ def test_int8_values_are_the_nearest_ones() -> None:
     assert NF4_INT8 == (-112, -78, -59, -44, -32, -21, -10, 0, 9, 18, 28, 38, 49, 63, 81, 112)
 
 
+def test_int8_values_of_mxfp4_are_exact() -> None:
+    assert tuple(value * tables.MXFP4_INT8_SCALE for value in MXFP4_CODES) == MXFP4_INT8
+
+
+@pytest.mark.parametrize("table", [NF4_INT8, MXFP4_INT8])
 @pytest.mark.parametrize("word", WORDS)
-def test_a_word_of_codes_becomes_int8_in_their_order(word: int) -> None:
-    found = run(nf4.INT8_OF_WORDS, {"$2": word})
-    assert int8_of(found["$0"]) + int8_of(found["$1"]) == [NF4_INT8[c] for c in codes_of(word)]
+def test_a_word_of_codes_becomes_int8_in_their_order(word: int, table: tuple[int, ...]) -> None:
+    found = run(tables.int8_of_words(table), {"$2": word})
+    assert int8_of(found["$0"]) + int8_of(found["$1"]) == [table[c] for c in codes_of(word)]
 
 
+@pytest.mark.parametrize("table", [NF4_INT8, MXFP4_INT8])
 @pytest.mark.parametrize("word", WORDS)
-def test_bytes_of_codes_become_int8_of_their_low_and_high_halves(word: int) -> None:
-    found = run(nf4.INT8_OF_BYTES, {"$2": word})
-    assert int8_of(found["$0"]) == [NF4_INT8[code] for code in codes_of(word)[::2]]
-    assert int8_of(found["$1"]) == [NF4_INT8[code] for code in codes_of(word)[1::2]]
+def test_bytes_of_codes_become_int8_of_their_low_and_high_halves(
+    word: int, table: tuple[int, ...]
+) -> None:
+    found = run(tables.int8_of_bytes(table), {"$2": word})
+    assert int8_of(found["$0"]) == [table[code] for code in codes_of(word)[::2]]
+    assert int8_of(found["$1"]) == [table[code] for code in codes_of(word)[1::2]]
 
 
+@pytest.mark.parametrize("table", [NF4_CODES, MXFP4_CODES])
 @pytest.mark.parametrize("word", WORDS)
-def test_bytes_of_codes_become_bfloat16_of_their_low_and_high_halves(word: int) -> None:
-    found = run(nf4.BFLOAT16_OF_BYTES, {"$4": word, "$5": ONES, "$6": ONES})
+def test_bytes_of_codes_become_bfloat16_of_their_low_and_high_halves(
+    word: int, table: tuple[float, ...]
+) -> None:
+    ptx = tables.bfloat16_of_bytes(table)
+    found = run(ptx, {"$4": word, "$5": ONES, "$6": ONES})
     data = struct.pack("<4I", *(found[f"${index}"] for index in range(4)))
     values = torch.frombuffer(bytearray(data), dtype=torch.bfloat16)
     codes = codes_of(word)
-    assert values.tolist() == torch.tensor(NF4_CODES)[codes[::2] + codes[1::2]].bfloat16().tolist()
+    assert values.tolist() == torch.tensor(table)[codes[::2] + codes[1::2]].bfloat16().tolist()
 
 
 def test_every_table_of_values_in_a_kernel_is_the_one_of_the_format() -> None:
     root = Path(zse.kernels.__file__).parents[2]
-    tables = [
+    found = [
         value.value
         for path in sorted(root.glob("zse/kernels/**/triton/*.py"))
         for value in vars(
@@ -98,5 +111,4 @@ def test_every_table_of_values_in_a_kernel_is_the_one_of_the_format() -> None:
         and len(value.value) == len(NF4_CODES)
         and isinstance(value.value[0], float)
     ]
-    assert tables
-    assert all(tuple(table) == NF4_CODES for table in tables)
+    assert set(map(tuple, found)) == {NF4_CODES, MXFP4_CODES}
