@@ -11,6 +11,8 @@ MAX_EXPERTS = 512
 """Experts that a choice is made of."""
 MAX_CHOSEN = 32
 """Experts that are chosen for a token."""
+MAX_GROUPS = 16
+"""Groups of experts of which the best are chosen."""
 SIGMOID_FLOOR = 1e-20
 """Added to the sum of sigmoids that weights are divided by: it may be zero."""
 
