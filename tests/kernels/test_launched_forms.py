@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING
 
@@ -35,6 +36,17 @@ from zse.kernels.norm import variants as norm_forms
 from zse.kernels.norm.launch import residual_norm
 from zse.kernels.rope_store import variants as rope_forms
 from zse.kernels.rope_store.launch import rope_store, rope_table
+from zse.kernels.route import variants as route_forms
+from zse.kernels.route.launch import (
+    Choice,
+    Grouping,
+    Pending,
+    Router,
+    RouterMatrix,
+    choose,
+    group_pairs,
+    norm_route,
+)
 
 if TYPE_CHECKING:
     from zse.device.facts import DeviceFacts
@@ -125,6 +137,35 @@ def test_every_rotation_is_one_that_a_head_width_asks_for() -> None:
             table_rows_address=0, queries_address=0,
         )  # fmt: skip
     assert launcher.keys == packed(of=rope_forms.VARIANTS)
+
+
+@dataclass
+class Rules:
+    num_experts: int = 8
+    experts_per_token: int = 2
+    scoring: str = "softmax"
+    num_groups: int = 1
+    groups_per_token: int = 1
+    scores_in_group: int = 1
+    normalizes_weights: bool = False
+    weight_scale: float = 1.0
+
+
+CHOICE = Choice(rows=1, slots=2, experts=0, weights=0)
+
+
+def test_every_routing_is_one_that_a_router_asks_for() -> None:
+    launcher = Recorder()
+    for experts in (8, 128, 160, 512):
+        router = Router(rules=Rules(num_experts=experts))
+        choose(launcher, router, sums(experts), CHOICE, None)
+        group_pairs(launcher, router, CHOICE, Grouping(pairs=2, groups=experts, order=0, starts=0))
+        for hidden, quantized in product((1024, 2048, 2880, 8192), EITHER):
+            norm_route(
+                launcher, 0, Pending(), 0, 1e-6, router, RouterMatrix(weights=0),
+                output(hidden, quantized=quantized), CHOICE, 0, 0,
+            )  # fmt: skip
+    assert launcher.keys == packed(of=route_forms.VARIANTS)
 
 
 def attend(launcher: Recorder, head_dim: int, scales: int) -> None:

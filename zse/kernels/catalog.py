@@ -15,11 +15,12 @@ from zse.kernels.linear import variants as linear
 from zse.kernels.lm_head_sample import variants as lm_head_sample
 from zse.kernels.norm import variants as norm
 from zse.kernels.rope_store import variants as rope_store
+from zse.kernels.route import variants as route
 
 if TYPE_CHECKING:
     from zse.kernels.variant import Variant
 
-FOLDERS = (linear, norm, gate_up, embed, rope_store, attention, lm_head_sample)
+FOLDERS = (linear, norm, gate_up, embed, rope_store, attention, lm_head_sample, route)
 
 
 @cache

@@ -13,6 +13,8 @@ from zse.records import record
 
 ACTIVATION_GROUP = 128
 """Consecutive activations that share an int8 scale."""
+PIECE_CODES = 32
+"""Int8 activations that the kernels for few rows take at once: rows are whole pieces."""
 BLOCK_TOKENS = 32
 """Tokens of one cache block."""
 SCALE_CHANNELS = 32
@@ -43,9 +45,14 @@ class Quantized:
     codes: int
     """Address of int8 [rows, columns]."""
     scales: int
-    """Address of float32 [rows, columns / 128]."""
+    """Address of float32 [rows, groups]."""
     sums: int
-    """Address of float32 [rows, columns / 128]: scale times the sum of the group's codes."""
+    """Address of float32 [rows, groups]: scale times the sum of the group's codes."""
+
+    @property
+    def groups(self) -> int:
+        """Groups of a row; the last one may be shorter than the others."""
+        return -(-self.columns // ACTIVATION_GROUP)
 
 
 @record
@@ -205,14 +212,14 @@ def activation_addresses(output: Activation) -> tuple[int, int, int]:
     """Return the addresses of scales, sums (0 where there are none) and values.
 
     Raises:
-        UnsupportedModelError: Quantized columns do not fill whole groups.
+        UnsupportedModelError: Quantized columns do not fill whole pieces of 32.
     """
     if isinstance(output, Plain):
         return 0, 0, output.values
-    if output.columns % ACTIVATION_GROUP:
+    if output.columns % PIECE_CODES:
         raise UnsupportedModelError(
             f"{output.columns} columns cannot be int8 activations; "
-            f"expected a multiple of {ACTIVATION_GROUP}",
+            f"expected a multiple of {PIECE_CODES}",
             hint="Use 16-bit activations for this matrix.",
         )
     return output.scales, output.sums, output.codes

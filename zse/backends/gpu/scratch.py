@@ -76,7 +76,7 @@ class Scratch:
     def quantized(self, rows: int, columns: int) -> Quantized:
         """Return the activations as int8 [rows, columns] with scales and sums."""
         codes = align_up(rows * columns, _ALIGNMENT)
-        scales = align_up(rows * columns // ACTIVATION_GROUP * 4, _ALIGNMENT)
+        scales = _scale_bytes(rows, columns)
         return Quantized(
             rows=rows,
             columns=columns,
@@ -88,7 +88,9 @@ class Scratch:
 
 def activation_bytes(rows: int, columns: int) -> int:
     """Return the bytes that activations take in either form."""
-    quantized = align_up(rows * columns, _ALIGNMENT) + 2 * align_up(
-        rows * columns // ACTIVATION_GROUP * 4, _ALIGNMENT
-    )
+    quantized = align_up(rows * columns, _ALIGNMENT) + 2 * _scale_bytes(rows, columns)
     return max(rows * columns * 2, quantized)
+
+
+def _scale_bytes(rows: int, columns: int) -> int:
+    return align_up(rows * -(-columns // ACTIVATION_GROUP) * 4, _ALIGNMENT)

@@ -144,7 +144,7 @@ def choose(
     )
 
 
-def group(launcher: Launcher, router: Router, choice: Choice, grouping: Grouping) -> None:
+def group_pairs(launcher: Launcher, router: Router, choice: Choice, grouping: Grouping) -> None:
     """Sort the pairs of a choice by their experts."""
     launcher.launch(
         group_variant(),

@@ -137,7 +137,9 @@ def weighed(scores, chosen, kept, rules, extras):
         weights = tl.where(kept, tl.exp(scores - largest), 0.0)
         weights = weights / tl.sum(weights, 0)
     elif rules.normalizes != 0:
-        weights = weights / (tl.sum(weights, 0) + tl.where(rules.scoring == SIGMOID, SIGMOID_FLOOR, 0.0))
+        weights = weights / (
+            tl.sum(weights, 0) + tl.where(rules.scoring == SIGMOID, SIGMOID_FLOOR, 0.0)
+        )
     weights *= rules.scale
     has_scale = (tl.zeros_like(chosen) + extras.has_expert_scale) > 0
     return weights * tl.load(extras.expert_scale + chosen, mask=kept & has_scale, other=1.0)
