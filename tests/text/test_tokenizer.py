@@ -147,6 +147,18 @@ def test_ends_of_text_are_gathered_from_all_files_that_name_them(load):
     assert tokenizer.token_text(2) == "<|im_end|>"
 
 
+def test_the_end_of_a_call_ends_a_turn_of_harmony():
+    tokenizer = MAKERS["byte_level"]()
+    tokenizer.add_special_tokens(["<|channel|>", "<|call|>", "<|return|>"])
+    sections = {
+        "tokenizer.json": tokenizer.to_str().encode(),
+        "config.json": b'{"eos_token_id": 1}',
+    }
+    loaded = Tokenizer.from_sections(sections.get)
+    ends = [loaded.token_text(token_id) for token_id in loaded.eos_ids[1:]]
+    assert ends == ["<|call|>", "<|return|>"]
+
+
 def test_a_file_without_end_tokens_has_none(load):
     tokenizer = load("byte_level")
     assert tokenizer.eos_ids == ()

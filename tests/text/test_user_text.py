@@ -32,7 +32,13 @@ ASCII = (
     "{% for m in messages %}[CLS]{{ m.content | tojson(ensure_ascii=true) }}{{ m.name }}[SEP]"
     "{% endfor %}{% for t in tools or [] %}{{ t.function.description }}{% endfor %}"
 )
-TEMPLATES = {"chatml": CHATML, "stripped": STRIPPED, "ascii": ASCII}
+HARMONY = (
+    "{% for m in messages %}{% if m.role == 'tool' %}"
+    "<|start|>functions.{{ m.name }} to=assistant<|channel|>commentary<|message|>{{ m.content | tojson }}<|end|>"
+    "{% else %}<|start|>{{ m.role }}<|message|>{{ m.content }}<|end|>{% endif %}{% endfor %}"
+    "{% for t in tools or [] %}// {{ t.function.description }}\n{% endfor %}<|start|>assistant"
+)  # fmt: skip
+TEMPLATES = {"chatml": CHATML, "stripped": STRIPPED, "ascii": ASCII, "harmony": HARMONY}
 EXTRA = [
     "<think>",
     "</think>",
@@ -41,6 +47,10 @@ EXTRA = [
     "<|python_tag|>",
     "<｜tool▁sep｜>",
     "<<a>>",
+    "<|start|>",
+    "<|channel|>",
+    "<|message|>",
+    "<|end|>",
 ]
 
 

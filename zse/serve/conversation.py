@@ -181,8 +181,8 @@ def _rendered(conversation: Conversation, template: ChatTemplate, dialect: Diale
 
     values = Values(
         messages=[
-            thinking.history(dialect.call_history.message(message))
-            for message in conversation.messages
+            thinking.history(message)
+            for message in dialect.call_history.messages(conversation.messages)
         ],
         tools=tools if conversation.offers_tools else None,
         variables=conversation.template_variables,

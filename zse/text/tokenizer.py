@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _ANCHOR = "\n"
 """No token joins it with what follows."""
+_TURN_ENDS = frozenset({"<|return|>", "<|call|>"})
+"""Of harmony: a turn ends with a call as well, which not every file of gpt-oss says."""
 Sections = Callable[[str], bytes | None]
 
 
@@ -167,7 +169,11 @@ def _end_ids(get: Sections, facts: TokenizerFacts) -> tuple[int, ...]:
             raise Rule.TOKENIZER(f"{name} holds eos_token_id={value!r}, not whole numbers")
         found += [i for i in values if i is not None]
     eos_text = special_token_text(_document(get, "tokenizer_config.json").get("eos_token"))
-    found += [token.token_id for token in facts.added if token.text == eos_text]
+    found += [
+        token.token_id
+        for token in facts.added
+        if token.text == eos_text or (token.special and token.text in _TURN_ENDS)
+    ]
     return tuple(dict.fromkeys(found))
 
 

@@ -15,6 +15,8 @@ from zse.text.reasoning.controls import EFFORTS, ThinkingControls, controls_of
         ("{%- if message.reasoning_content is string %}", ThinkingControls(history_key="reasoning_content")),
         ("{%- if m['reasoning_content'] %}{{ enable_thinking }}", ThinkingControls(switch="enable_thinking", history_key="reasoning_content")),
         ("{{ 'enable_thinking' }} think about it", ThinkingControls()),
+        ("{{ raise_exception(\"no tags in the thinking field\") }} thinking {{ 'it\\'s thinking' }}", ThinkingControls()),
+        ("{{ unclosed thinking", ThinkingControls()),
         ("", ThinkingControls()),
     ],
 )  # fmt: skip

@@ -15,6 +15,8 @@ EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
 _SWITCHES = ("enable_thinking", "thinking")
 _NEAREST = {"minimal": "low", "xhigh": "high"}
 """Of the three that templates know."""
+_TAG = re.compile(r"\{[{%]")
+_STRING = re.compile(r"'(?:[^'\\]|\\.)*(?:'|\Z)|\"(?:[^\"\\]|\\.)*(?:\"|\Z)", re.DOTALL)
 _HISTORY_KEYS = ("reasoning_content", "reasoning", "thinking")
 
 
@@ -49,16 +51,29 @@ class ThinkingControls:
 
 def controls_of(template: str) -> ThinkingControls:
     """Return what a template's source reads."""
+    code = _code_of(template)
     return ThinkingControls(
-        switch=next((name for name in _SWITCHES if _reads(template, name)), ""),
-        has_effort=_reads(template, "reasoning_effort"),
+        switch=next((name for name in _SWITCHES if _reads(code, name)), ""),
+        has_effort=_reads(code, "reasoning_effort"),
         history_key=next((key for key in _HISTORY_KEYS if _reads_field(template, key)), ""),
     )
 
 
-def _reads(template: str, name: str) -> bool:
-    """Whether a variable is read, which is no field and no text."""
-    return re.search(rf"(?<![\w.'\"]){name}\b(?!['\"]|\s*:)", template) is not None
+def _code_of(template: str) -> str:
+    """Return what stands in a template's tags, without texts."""
+    parts, at = [], 0
+    while (tag := _TAG.search(template, at)) is not None:
+        end = template.find("%}" if tag[0] == "{%" else "}}", tag.end())
+        if end < 0:
+            break
+        parts.append(_STRING.sub("''", template[tag.end() : end]))
+        at = end + 2
+    return "\n".join(parts)
+
+
+def _reads(code: str, name: str) -> bool:
+    """Whether a variable is read, which is no field."""
+    return re.search(rf"(?<![\w.]){name}\b(?!\s*:)", code) is not None
 
 
 def _reads_field(template: str, name: str) -> bool:

@@ -49,7 +49,56 @@ HARMONY = [
         "harmony", "a name nobody offered", _CALL.replace("get_weather", "rm"), '{"city": "Paris"}'
     ),
     Sample("harmony", "no messages at all", "Hello there\n", "Hello there\n"),
-    Sample("harmony", "cut in a header", "<|channel|>analy", "analy"),
+    Sample("harmony", "cut in a header", "<|channel|>analy"),
+    Sample(
+        "harmony",
+        "cut in the header of the second message",
+        "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>comm",
+        thought="Hm.",
+    ),
+    Sample("harmony", "cut in a recipient", " to=functions.get_w"),
+    Sample("harmony", "a header that is a text", "<|channel|>Hello there", "Hello there"),
+    Sample(
+        "harmony",
+        "a header that ends at once",
+        "<|start|>assistant<|end|>" + _FINAL,
+        "It is sunny.",
+    ),
+    Sample(
+        "harmony",
+        "messages that nothing ends",
+        "<|channel|>analysis<|message|>I look.<|channel|>commentary<|message|>One moment.<|start|>assistant"
+        + _CALL,
+        "One moment.",
+        (PARIS,),
+        thought="I look.",
+    ),
+    Sample(
+        "harmony",
+        "markers of headers within a message",
+        "<|channel|>final<|message|>It <|message|>is <|constrain|>sunny.",
+        "It is sunny.",
+    ),
+    Sample(
+        "harmony",
+        "a call in the channel of thoughts",
+        "<|channel|>analysis to=functions.get_time code<|message|>{}<|call|>",
+        calls=(TIME,),
+    ),
+    Sample(
+        "harmony",
+        "a tool of the model's own",
+        "<|channel|>analysis to=python code<|message|>1 + 1<|call|>",
+        thought="1 + 1",
+    ),
+    Sample(
+        "harmony",
+        "an answer behind a call",
+        _CALL + "<|call|><|start|>assistant<|channel|>final<|message|>Done.<|return|>",
+        "Done.",
+        (PARIS,),
+    ),
+    Sample("harmony", "nothing but ends", "<|end|><|call|><|return|>"),
     Sample(
         "harmony",
         "cut in the reasoning",
