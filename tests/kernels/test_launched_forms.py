@@ -17,6 +17,9 @@ from zse.kernels.attention.launch import (
     attention_output_can_be_quantized,
     attention_prefill,
 )
+from zse.kernels.delta import variants as delta_forms
+from zse.kernels.delta.launch import DeltaAddresses, DeltaRuns, delta_decode, delta_prefill
+from zse.kernels.delta.shape import DeltaShape
 from zse.kernels.embed import variants as embed_forms
 from zse.kernels.embed.launch import EmbedTable, embed
 from zse.kernels.gate_up import variants as gate_up_forms
@@ -197,3 +200,29 @@ def test_every_attention_is_one_that_heads_and_a_cache_ask_for() -> None:
             attend(launcher, head_dim, scales)
             keys |= launcher.keys
     assert keys == packed(of=attention_forms.VARIANTS)
+
+
+def test_every_form_of_linear_attention_is_one_that_a_head_width_asks_for() -> None:
+    launcher = Recorder()
+    layer = DeltaAddresses(
+        convolution=0, decay=0, step_bias=0, norm=0, epsilon=1e-6, rings=0, states=0
+    )
+    runs = DeltaRuns(count=1, longest=1, first_rows=0, num_rows=0, first_positions=0, slots=0)
+    for head_dim, quantized in product(delta_forms.HEAD_DIMS, EITHER):
+        shape = DeltaShape(
+            num_key_heads=1,
+            num_value_heads=2,
+            key_dim=head_dim,
+            value_dim=head_dim,
+            convolution_width=delta_forms.CONVOLUTION_WIDTH,
+        )
+        inputs, gates = sums(shape.input_columns), sums(4)
+        if not quantized or delta_forms.output_can_be_quantized(head_dim):
+            target = output(shape.value_columns, quantized=quantized)
+            delta_decode(
+                launcher, shape, inputs, gates, layer, target, positions_address=0, slots_address=0
+            )
+        delta_prefill(
+            launcher, shape, inputs, gates, layer, runs, workspace_address=0, outputs_address=0
+        )
+    assert launcher.keys == packed(of=delta_forms.VARIANTS)

@@ -9,6 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from zse.kernels.attention import variants as attention
+from zse.kernels.delta import variants as delta
 from zse.kernels.embed import variants as embed
 from zse.kernels.gate_up import variants as gate_up
 from zse.kernels.linear import variants as linear
@@ -20,7 +21,7 @@ from zse.kernels.route import variants as route
 if TYPE_CHECKING:
     from zse.kernels.variant import Variant
 
-FOLDERS = (linear, norm, gate_up, embed, rope_store, attention, lm_head_sample, route)
+FOLDERS = (linear, norm, gate_up, embed, rope_store, attention, lm_head_sample, route, delta)
 
 
 @cache
