@@ -18,7 +18,7 @@ from zse.models.uniform import TensorNames, UniformDecoder
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from zse.models.spec import LayerSpec, ModelSpec
+    from zse.models.spec import LayerSpec, LinearSpec, ModelSpec, NormSpec, WeightSpec
 
 SPEC = UniformDecoder(
     family="llama",
@@ -50,10 +50,13 @@ def with_attention(**changes: Any) -> ModelSpec:
 
 def experts(layer: LayerSpec) -> ExpertsSpec:
     assert layer.mlp is not None
-    return ExpertsSpec(num_experts=4, experts_per_token=2, router=layer.mlp.up, expert=layer.mlp)
+    return ExpertsSpec(
+        num_experts=4, experts_per_token=2, norm=None, router=layer.mlp.up, expert=layer.mlp
+    )
 
 
 def linear_attention(layer: LayerSpec) -> LinearAttentionSpec:
+    assert layer.mixer_norm is not None
     weight = layer.mixer_norm.weight
     linear = layer.mixer.output
     return LinearAttentionSpec(
@@ -115,12 +118,21 @@ def test_layers_may_turn_and_see_differently() -> None:
         check(with_attention(rope=other, window=4, scale=0.5))
 
 
+class Names:
+    """Binds everything to its name in the file."""
+
+    def linear(self, spec: LinearSpec) -> tuple[str, str | None]:
+        return spec.weight.name, spec.bias and spec.bias.name
+
+    def norm(self, spec: NormSpec) -> str:
+        return spec.weight.name
+
+    def vector(self, spec: WeightSpec) -> str:
+        return spec.name
+
+
 def test_handles_have_the_names_of_the_spec() -> None:
-    weights = bind_layer(
-        SECOND,
-        linear=lambda spec: (spec.weight.name, spec.bias and spec.bias.name),
-        norm=lambda spec: spec.weight.name,
-    )
+    weights = bind_layer(SECOND, Names())
     assert weights.qkv == ("layers.1.qkv.weight", "layers.1.qkv.bias")
     assert weights.output == ("layers.1.o.weight", None)
     assert weights.up == ("layers.1.gate_up.weight", None)

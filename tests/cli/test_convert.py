@@ -35,8 +35,8 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     }
     (folder / "config.json").write_text(json.dumps(config))
     write_tokenizer(folder)
-    sources = [piece for weight in read_checkpoint(config).weights() for piece in weight.sources]
-    tensors = {name: torch.ones(shape, dtype=torch.float16) for name, shape in sources}
+    sources = [piece for weight in read_checkpoint(config).weights() for piece in weight.pieces()]
+    tensors = {piece.name: torch.ones(piece.shape, dtype=torch.float16) for piece in sources}
     save_file(tensors, folder / "model.safetensors")
     return folder
 

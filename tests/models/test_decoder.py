@@ -13,7 +13,7 @@ from zse.models.uniform import TensorNames, UniformDecoder
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from zse.models.spec import LayerSpec
+    from zse.models.spec import LayerSpec, LinearSpec, NormSpec, WeightSpec
 
 
 class Recorder:
@@ -30,8 +30,17 @@ class Recorder:
     @contextmanager
     def layer(self, layer: LayerSpec) -> Iterator[LayerWeights]:
         self.calls.append(("layer", (layer.index,)))
-        yield bind_layer(layer, lambda linear: linear.weight.name, lambda norm: norm.weight.name)
+        yield bind_layer(layer, self)
         self.calls.append(("end", (layer.index,)))
+
+    def linear(self, spec: LinearSpec) -> str:
+        return spec.weight.name
+
+    def norm(self, spec: NormSpec) -> str:
+        return spec.weight.name
+
+    def vector(self, spec: WeightSpec) -> str:
+        return spec.name
 
     def __getattr__(self, name: str) -> Any:
         def call(step: str, *arguments: Any) -> str:

@@ -18,6 +18,7 @@ from zse.models.spec import (
     ModelSpec,
     NormSpec,
     Shard,
+    Source,
     WeightKind,
     WeightSpec,
     weights_of,
@@ -60,7 +61,7 @@ def test_plan_reads_exactly_the_tensors_that_transformers_has(family: str, tied:
     if tied:
         del expected["lm_head.weight"]
     spec = make_spec(family, tie_word_embeddings=tied, **overrides)
-    found = {name: shape for weight in spec.weights() for name, shape in weight.sources}
+    found = {piece.name: piece.shape for weight in spec.weights() for piece in weight.pieces()}
     assert found == expected
 
 
@@ -71,7 +72,7 @@ def test_groups_stand_in_execution_order() -> None:
 
 def test_joined_shape_is_the_sum_of_its_rows() -> None:
     for weight in make_spec("qwen2", head_dim=8).weights():
-        assert weight.shape == (sum(weight.piece_rows), *weight.sources[0][1][1:])
+        assert weight.shape == (sum(weight.piece_rows), *weight.sources[0].shape[1:])
 
 
 def test_tied_embedding_is_stored_as_the_head_is() -> None:
@@ -111,7 +112,9 @@ EXPERTS = 4
 def weight(
     name: str, *shape: int, kind: WeightKind = "linear", shard: Shard = "none"
 ) -> WeightSpec:
-    return WeightSpec(name=name, shape=shape, kind=kind, sources=((name, shape),), shard=shard)
+    return WeightSpec(
+        name=name, shape=shape, kind=kind, sources=(Source(name=name, shape=shape),), shard=shard
+    )
 
 
 def linear(name: str, outputs: int, inputs: int, kind: WeightKind = "linear") -> LinearSpec:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 import transformers
+from family_shapes import shape_of
+from safetensors.torch import load_file, save_file
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from zse.format import Scheme, ZSEReader, ZSEWriter
@@ -16,29 +18,17 @@ from zse.format.layout import PlannedTensor
 from zse.format.schemes import group_sizes
 from zse.models.families import all_families, read_checkpoint, read_header
 from zse.quantize.scheme import quantize_rows
+from zse.quantize.source_rows import read_rows, reordered
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from zse.models.spec import ModelSpec, WeightSpec
+    from zse.models.spec import ModelSpec, Source, WeightSpec
 
 CONFIG_CLASSES = {name: CONFIG_MAPPING[name] for name in all_families()}
+"""A family has the name that transformers has for its ``model_type``."""
 ARCHITECTURES = {name: family.ARCHITECTURES[0] for name, family in all_families().items()}
-SHAPE: dict[str, Any] = {
-    "vocab_size": 320,
-    "hidden_size": 128,
-    "intermediate_size": 192,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 32,
-    "max_position_embeddings": 256,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "initializer_range": 0.08,
-    "tie_word_embeddings": False,
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,30 +46,47 @@ class Pair:
 
 def planned(tensor: WeightSpec, quantization: str, plain: Scheme) -> PlannedTensor:
     """Return how the test stores a tensor: linears quantized, the head INT8, the rest plain."""
-    scheme, group_size = plain, 0
-    if quantization not in ("fp16", "bf16", "fp32") and tensor.kind in ("head", "linear"):
+    scheme, group_size, matrices = plain, 0, ("linear", "experts")
+    if quantization not in ("fp16", "bf16", "fp32") and tensor.kind in ("head", *matrices):
         scheme = Scheme.INT8
         sizes = group_sizes(Scheme(quantization))
         fitting = [size for size in sizes if tensor.shape[1] % size == 0]
-        if tensor.kind == "linear" and fitting:
+        if tensor.kind in matrices and fitting:
             scheme, group_size = Scheme(quantization), fitting[0]
     return PlannedTensor(name=tensor.name, scheme=scheme, shape=tensor.shape, group_size=group_size)
+
+
+class InMemory:
+    """The tensors of a checkpoint, as ``zse.quantize.checkpoint.Checkpoint`` reads them."""
+
+    def __init__(self, tensors: dict[str, torch.Tensor]) -> None:
+        self._tensors = tensors
+
+    def read_rows(self, name: str, start: int, stop: int) -> torch.Tensor:
+        tensor = self._tensors[name]
+        flat = tensor if tensor.dim() == 1 else tensor.reshape(-1, tensor.shape[-1])
+        return flat[start:stop]
 
 
 def write_file(
     path: Path, spec: ModelSpec, weights: dict[str, torch.Tensor], quantization: str
 ) -> None:
-    """Write a .zse file from a transformers state dict."""
+    """Write a .zse file from a checkpoint's tensors."""
     plain = Scheme(quantization if quantization in ("fp16", "bf16", "fp32") else "bf16")
     plan = list(spec.groups())
     groups = [(g.name, [planned(t, quantization, plain) for t in g.weights]) for g in plan]
+    checkpoint: Any = InMemory(weights)
     with ZSEWriter(
         path, architecture=spec.family, model_config=spec.header, provenance={}
     ) as writer:
         writer.plan(groups)
         for group, (_, tensors) in zip(plan, groups, strict=True):
             for tensor, form in zip(group.weights, tensors, strict=True):
-                rows = torch.cat([weights[name].float() for name, _ in tensor.sources])
+                pieces = [
+                    read_rows(checkpoint, tensor, piece, 0, piece.rows).float()
+                    for piece in tensor.pieces()
+                ]
+                rows = torch.cat(pieces)
                 matrix = rows.reshape(rows.shape[0], -1)
                 parts = quantize_rows(form.scheme, matrix, form.group_size)
                 for role, part in parts.items():
@@ -87,18 +94,41 @@ def write_file(
         writer.close()
 
 
-def reference_model(path: Path, config: Any) -> Any:
-    """Return a float32 transformers model with the dequantized weights of a file."""
-    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+def restored(rows: torch.Tensor, weight: WeightSpec, source: Source) -> torch.Tensor:
+    """Return a tensor of the checkpoint from a file's rows: the way back of ``read_rows``."""
+    rows = (rows - weight.offset) / weight.factor
+    if source.order is not None:
+        numbers = torch.arange(rows.shape[0])
+        rows = rows[reordered(numbers, source.order).argsort()]
+    if source.is_transposed:
+        *members, inputs, outputs = source.shape
+        rows = rows.reshape(*members, outputs, inputs).transpose(-1, -2)
+    return rows.reshape(source.shape)
+
+
+def checkpoint_tensors(path: Path) -> dict[str, torch.Tensor]:
+    """Return the float32 tensors of the checkpoint that a file's values come from."""
     state = {}
     with ZSEReader(path) as reader:
         for weight in read_header(reader.header.model_config).weights():
-            pieces = torch.split(reader.tensor(weight.name).clone(), weight.piece_rows)
-            for (name, _), piece in zip(weight.sources, pieces, strict=True):
-                state[name] = piece
-    missing, unexpected = model.load_state_dict(state, strict=False)
-    assert not unexpected
-    assert all(name == "lm_head.weight" and config.tie_word_embeddings for name in missing)
+            values = reader.tensor(weight.name).clone().float()
+            split = torch.split(values, weight.piece_rows)
+            for source, piece in zip(weight.pieces(), split, strict=True):
+                state[source.name] = restored(piece, weight, source).contiguous()
+    return state
+
+
+def reference_model(path: Path, folder: Path) -> Any:
+    """Return a float32 transformers model with the dequantized weights of a file.
+
+    ``folder`` has the configuration, and gets the weights.
+    """
+    save_file(checkpoint_tensors(path), folder / "model.safetensors", {"format": "pt"})
+    model, report = transformers.AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, output_loading_info=True
+    )
+    assert not report["unexpected_keys"], report["unexpected_keys"]
+    assert not report["missing_keys"] - {"lm_head.weight"}, report["missing_keys"]
     return model.eval()
 
 
@@ -112,18 +142,19 @@ def make_pair(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Pair]:
         if key not in made:
             folder = tmp_path_factory.mktemp("pair")
             torch.manual_seed(7)
-            config = CONFIG_CLASSES[family](**{**SHAPE, **changes})
+            config = CONFIG_CLASSES[family](**shape_of(family, **changes))
             model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
             with torch.no_grad():
                 for name, parameter in model.named_parameters():
-                    if "norm" in name:
+                    if "norm" in name or "correction_bias" in name:
                         parameter.add_(torch.randn_like(parameter) * 0.1)
                     elif name.endswith("bias"):
                         parameter.add_(torch.randn_like(parameter) * 0.3)
+            model.save_pretrained(folder)
             path = folder / "model.zse"
             ours = read_checkpoint(config.to_dict() | {"architectures": [ARCHITECTURES[family]]})
-            write_file(path, ours, model.state_dict(), quantization)
-            made[key] = Pair(path=path, reference=reference_model(path, config))
+            write_file(path, ours, load_file(folder / "model.safetensors"), quantization)
+            made[key] = Pair(path=path, reference=reference_model(path, folder))
         return made[key]
 
     return make

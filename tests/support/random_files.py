@@ -44,9 +44,9 @@ def write_random_file(path: Path, quantization: str, **numbers: Any) -> None:
     spec = decoder.spec(names_of(decoder.family))
     generator = torch.Generator().manual_seed(11)
     weights = {
-        name: random_tensor(weight, shape, generator)
+        piece.name: random_tensor(weight, piece.shape, generator)
         for weight in spec.weights()
-        for name, shape in weight.sources
+        for piece in weight.pieces()
     }
     write_file(path, spec, weights, quantization)
 

@@ -7,7 +7,7 @@ spec of a layer gives them. The arithmetic of each operation is in ``zse.kernels
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from zse.errors import UnsupportedModelError
 from zse.records import record
@@ -16,15 +16,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
+    from typing_extensions import TypeIs
+
     from zse.backends.types import Answers, DeviceUsed, LogitRows, StepBatch
     from zse.models.spec import (
         AttentionSpec,
+        ExpertsSpec,
         HeadSpec,
         LayerSpec,
+        LinearAttentionSpec,
         LinearSpec,
         MLPSpec,
         ModelSpec,
         NormSpec,
+        WeightSpec,
     )
 
 Handle: TypeAlias = Any
@@ -38,19 +43,55 @@ Sampled: TypeAlias = Any
 
 
 @record
+class ExpertWeights:
+    """Handles of a mixture of experts, under the names of its spec; None where it has none."""
+
+    norm: Handle | None
+    router_norm: Handle | None
+    router: Handle
+    selection_bias: Handle | None
+    expert_scale: Handle | None
+    up: Handle
+    """Stacked, as ``down`` is."""
+    down: Handle
+    shared_up: Handle | None
+    shared_down: Handle | None
+    shared_gate: Handle | None
+    post_norm: Handle | None
+
+
+@record
+class DeltaWeights:
+    """Handles of a linear attention, under the names of its spec."""
+
+    inputs: Handle
+    gates: Handle
+    convolution: Handle
+    decay: Handle
+    step_bias: Handle
+    norm: Handle
+
+
+@record
 class LayerWeights:
     """Handles of one layer, under the names of its spec; None where the spec has none."""
 
-    mixer_norm: Handle
-    qkv: Handle
+    mixer_norm: Handle | None
+    qkv: Handle | None
     q_norm: Handle | None
     k_norm: Handle | None
+    sinks: Handle | None
+    delta: DeltaWeights | None
     output: Handle
+    """Of whatever mixes the tokens."""
     mixer_post_norm: Handle | None
-    mlp_norm: Handle
-    up: Handle
-    down: Handle
+    mlp_norm: Handle | None
+    up: Handle | None
+    down: Handle | None
+    dense_post_norm: Handle | None
+    experts: ExpertWeights | None
     mlp_post_norm: Handle | None
+    stream_scale: Handle | None
 
 
 @record
@@ -75,16 +116,42 @@ class Operations(Protocol):
     def embed(self, step: Step, embedding: Handle, scale: float) -> Handle:
         """Return the residual stream [tokens, hidden]: the tokens' rows times ``scale``."""
 
-    def norm_linear(self, step: Step, residual: Handle, norm: Handle, linear: Handle) -> Handle:
-        """Return norm(residual) @ linear^T + its bias, [tokens, rows of linear]."""
+    def norm_linear(
+        self, step: Step, residual: Handle, norm: Handle | None, linear: Handle
+    ) -> Handle:
+        """Return norm(residual) @ linear^T + its bias, [tokens, rows of linear].
+
+        Without a norm the stream itself is multiplied; so it is with every norm below.
+        """
 
     def rope_store(
         self, step: Step, qkv: Handle, attention: AttentionSpec, weights: LayerWeights, layer: int
     ) -> Handle:
-        """Normalize heads if asked, rotate q and k, store k, v; return q [tokens, heads, dim]."""
+        """Normalize heads if asked, rotate q and k, store k and v.
 
-    def attention(self, step: Step, query: Handle, attention: AttentionSpec, layer: int) -> Handle:
+        Returns:
+            Queries [tokens, heads, dim], with the gates of those that have any. Keys and values
+            are stored unless the layer reads those of another one.
+        """
+
+    def attention(
+        self, step: Step, query: Handle, attention: AttentionSpec, weights: LayerWeights, layer: int
+    ) -> Handle:
         """Return causal attention over the sequence so far, [tokens, heads * dim]."""
+
+    def delta(
+        self,
+        step: Step,
+        residual: Handle,
+        weights: LayerWeights,
+        delta: LinearAttentionSpec,
+        layer: int,
+    ) -> Handle:
+        """Return what a linear attention reads from its state, [tokens, value heads * value dim].
+
+        norm(residual) is projected, convolved over time and mixed by the gated delta rule, with the
+        state of the token's sequence, which it changes; then each head is normalized and gated.
+        """
 
     def linear_residual(
         self,
@@ -101,12 +168,40 @@ class Operations(Protocol):
         """
 
     def gate_up(
-        self, step: Step, residual: Handle, norm: Handle, linear: Handle, mlp: MLPSpec
+        self, step: Step, residual: Handle, norm: Handle | None, linear: Handle, mlp: MLPSpec
     ) -> Handle:
         """Return activation(gate) * up, or activation(up), [tokens, intermediate].
 
         Gate and up are the columns of norm(residual) @ linear^T + its bias.
         """
+
+    def experts(
+        self, step: Step, residual: Handle, weights: ExpertWeights, experts: ExpertsSpec
+    ) -> Handle:
+        """Return what a mixture of experts adds, [tokens, hidden]: for ``add``.
+
+        That is post_norm(sum of weight * expert(norm(residual)) over the chosen experts, and the
+        shared expert, times the sigmoid of its gate).
+        """
+
+    def dense(self, step: Step, inputs: Handle, linear: Handle, post_norm: Handle | None) -> Handle:
+        """Return post_norm(inputs @ linear^T + its bias), [tokens, hidden]: for ``add``."""
+
+    def add(
+        self,
+        step: Step,
+        residual: Handle,
+        added: Sequence[Handle],
+        scale: float,
+        post_norm: Handle | None,
+    ) -> Handle:
+        """Return residual + scale * post_norm(sum of ``added``), which no one reads again.
+
+        May reuse ``residual``.
+        """
+
+    def scale_stream(self, step: Step, residual: Handle, factor: Handle) -> Handle:
+        """Return the residual stream times one number. May reuse ``residual``."""
 
     def lm_head(self, step: Step, residual: Handle, head: HeadSpec) -> Handle:
         """Return float32 logits of the rows whose chunks want them, [wanted, vocab]."""
@@ -198,50 +293,113 @@ class Backend(Operations, Protocol):
         """Give the memory back."""
 
 
-def bind_layer(
-    layer: LayerSpec, linear: Callable[[LinearSpec], Handle], norm: Callable[[NormSpec], Handle]
-) -> LayerWeights:
-    """Return the handles of a layer of attention and a dense MLP."""
+class Binder(Protocol):
+    """What makes handles of weights."""
 
-    def optional(spec: NormSpec | None) -> Handle | None:
-        return None if spec is None else norm(spec)
+    def linear(self, spec: LinearSpec) -> Handle:
+        """Return the handle of a matrix and its bias."""
 
-    attention, mlp = cast("AttentionSpec", layer.mixer), cast("MLPSpec", layer.mlp)
+    def norm(self, spec: NormSpec) -> Handle:
+        """Return the handle of a norm."""
+
+    def vector(self, spec: WeightSpec) -> Handle:
+        """Return the handle of float32 numbers that are no norm."""
+
+
+def is_attention(mixer: AttentionSpec | LinearAttentionSpec) -> TypeIs[AttentionSpec]:
+    """Whether a mixer has keys and values in a cache; else it has a state."""
+    return hasattr(mixer, "qkv")
+
+
+def bind_layer(layer: LayerSpec, binder: Binder) -> LayerWeights:
+    """Return the handles of a layer."""
+    mixer, mlp = layer.mixer, layer.mlp
+    attention = mixer if is_attention(mixer) else None
     return LayerWeights(
-        mixer_norm=norm(layer.mixer_norm),
-        qkv=linear(attention.qkv),
-        q_norm=optional(attention.q_norm),
-        k_norm=optional(attention.k_norm),
-        output=linear(attention.output),
-        mixer_post_norm=optional(layer.mixer_post_norm),
-        mlp_norm=norm(layer.mlp_norm),
-        up=linear(mlp.up),
-        down=linear(mlp.down),
-        mlp_post_norm=optional(layer.mlp_post_norm),
+        mixer_norm=_bound(binder.norm, layer.mixer_norm),
+        qkv=_bound(binder.linear, attention and attention.qkv),
+        q_norm=_bound(binder.norm, attention and attention.q_norm),
+        k_norm=_bound(binder.norm, attention and attention.k_norm),
+        sinks=_bound(binder.vector, attention and attention.sinks),
+        delta=None if is_attention(mixer) else _bind_delta(mixer, binder),
+        output=binder.linear(mixer.output),
+        mixer_post_norm=_bound(binder.norm, layer.mixer_post_norm),
+        mlp_norm=_bound(binder.norm, layer.mlp_norm),
+        up=_bound(binder.linear, mlp and mlp.up),
+        down=_bound(binder.linear, mlp and mlp.down),
+        dense_post_norm=_bound(binder.norm, layer.dense_post_norm),
+        experts=_bind_experts(layer.experts, binder) if layer.experts is not None else None,
+        mlp_post_norm=_bound(binder.norm, layer.mlp_post_norm),
+        stream_scale=_bound(binder.vector, layer.stream_scale),
     )
 
 
+def _bind_delta(delta: LinearAttentionSpec, binder: Binder) -> DeltaWeights:
+    return DeltaWeights(
+        inputs=binder.linear(delta.inputs),
+        gates=binder.linear(delta.gates),
+        convolution=binder.vector(delta.convolution),
+        decay=binder.vector(delta.decay),
+        step_bias=binder.vector(delta.step_bias),
+        norm=binder.norm(delta.norm),
+    )
+
+
+def _bind_experts(experts: ExpertsSpec, binder: Binder) -> ExpertWeights:
+    shared = experts.shared
+    return ExpertWeights(
+        norm=_bound(binder.norm, experts.norm),
+        router_norm=_bound(binder.norm, experts.router_norm),
+        router=binder.linear(experts.router),
+        selection_bias=_bound(binder.vector, experts.selection_bias),
+        expert_scale=_bound(binder.vector, experts.expert_scale),
+        up=binder.linear(experts.expert.up),
+        down=binder.linear(experts.expert.down),
+        shared_up=_bound(binder.linear, shared and shared.up),
+        shared_down=_bound(binder.linear, shared and shared.down),
+        shared_gate=_bound(binder.linear, experts.shared_gate),
+        post_norm=_bound(binder.norm, experts.post_norm),
+    )
+
+
+def _bound(make: Callable[[Any], Handle], spec: object) -> Handle | None:
+    return None if spec is None else make(spec)
+
+
 def obstacles(spec: ModelSpec) -> Iterator[tuple[str, str]]:
-    """Return what no backend computes yet: where a model has it, and what it is."""
+    """Return what kernels do not compute yet: where a model has it, and what it is."""
     first = spec.layers[0].mixer
     for layer in spec.layers:
-        where, attention = f"layer {layer.index}", cast("AttentionSpec", layer.mixer)
+        where = f"layer {layer.index}"
         if layer.experts is not None or layer.mlp is None:
             yield where, "a mixture of experts"
-        if not hasattr(attention, "qkv"):
+        if layer.mixer_norm is None or layer.mlp_norm is None or layer.stream_scale is not None:
+            yield where, "no norm of what it reads, or a factor of the stream"
+        if is_attention(layer.mixer):
+            yield from _attention_obstacles(where, layer.mixer, first)
+        else:
             yield where, "linear attention"
-        elif attention.rope is None or attention.rope.rotary_dim != attention.head_dim:
-            yield where, "heads that are not rotated as a whole"
-        elif any(getattr(attention, name) != getattr(first, name) for name in _HEADS):
-            yield where, "other heads than the first layer"
-        elif any(getattr(attention, name) is not None for name in _ATTENTION_OPTIONS):
-            yield where, "attention with sinks, capped scores or another layer's keys"
-        elif {_kind(attention.q_norm), _kind(attention.k_norm)} not in ({""}, {"rms"}):
-            yield where, "norms of heads that are no pair of RMSNorms"
     for layer in spec.extra_heads:
         yield f"layer {layer.index}", "a head that guesses further tokens"
     if spec.head.weight is None or spec.head.softcap is not None or spec.head.pooling != "none":
         yield "the head", "capped logits, or vectors in place of logits"
+
+
+def _attention_obstacles(
+    where: str, attention: AttentionSpec, first: AttentionSpec | LinearAttentionSpec
+) -> Iterator[tuple[str, str]]:
+    if attention.rope is None or attention.rope.rotary_dim != attention.head_dim:
+        yield where, "heads that are not rotated as a whole"
+    elif any(getattr(attention, name) != getattr(first, name, None) for name in _HEADS):
+        yield where, "other heads than the first layer"
+    elif any(getattr(attention, name) is not None for name in _ATTENTION_OPTIONS):
+        yield where, "attention with sinks, capped scores, normed values or another layer's keys"
+    elif attention.is_gated or attention.values_are_keys or not attention.is_causal:
+        yield where, "attention that is gated, sees what follows, or has keys for values"
+    elif {_kind(attention.q_norm), _kind(attention.k_norm)} not in ({""}, {"rms"}):
+        yield where, "norms of heads that are no pair of RMSNorms"
+    elif attention.q_norm and attention.q_norm.weight.shape[0] != attention.head_dim:
+        yield where, "norms of all heads together"
 
 
 def refuse(device: str, found: Iterator[tuple[str, str]]) -> None:
@@ -262,4 +420,4 @@ def _kind(norm: NormSpec | None) -> str:
 
 
 _HEADS = ("num_heads", "num_kv_heads", "head_dim")
-_ATTENTION_OPTIONS = ("sinks", "softcap", "kv_of_layer")
+_ATTENTION_OPTIONS = ("sinks", "softcap", "kv_of_layer", "value_norm_epsilon")

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from zse.errors import UnsupportedModelError
-from zse.models.rope import read_rope
+from zse.models.rope import RoPESpec, read_rope, read_scaling, rope_values
+from zse.models.spec_checks import MOST_LAYERS
 from zse.models.uniform import UniformDecoder
 
 if TYPE_CHECKING:
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 
     from zse.models.spec import Activation
 
+_OF_THE_WHOLE = ("bos_token_id", "eos_token_id", "dtype", "torch_dtype", "tie_word_embeddings")
+"""Said of a model of several parts, and true of its text."""
+_ROPE = ("rope_scaling", "rope_parameters", "rope_theta")
 _DTYPE_NAMES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
 _ACTIVATIONS: Mapping[str, Activation] = {
     "silu": "silu",
@@ -45,12 +49,41 @@ class ConfigJSON:
         self._family = family
         self._values = values
         self._generation = generation or {}
+        self._read: dict[str, Any] = {}
+        """What was asked for and is there: all that the model depends on."""
         if (quantized := values.get("quantization_config")) is not None:
             method = quantized.get("quant_method") if isinstance(quantized, dict) else None
             raise UnsupportedModelError(
                 f"the checkpoint is quantized already (quantization_config: {str(method)[:100]!r})",
                 hint="Convert the checkpoint that was not quantized.",
             )
+
+    @property
+    def family(self) -> str:
+        return self._family
+
+    def header(self) -> dict[str, Any]:
+        """Return what a file keeps of a model: the values that its family read."""
+        return {"family": self._family, "config": self._read}
+
+    def nested(self, name: str) -> ConfigJSON:
+        """Return the configuration of one part of a model: of its text, where it has others.
+
+        A header has its values where the checkpoint had the part.
+        """
+        inner = self._values.get(name)
+        if not isinstance(inner, dict):
+            return self
+        outer = {key: value for key, value in self._values.items() if key in _OF_THE_WHOLE}
+        return ConfigJSON(self._family, {**inner, **outer}, self._generation)
+
+    def value(self, name: str, default: Any = None) -> Any:
+        """Return a value as it stands; the default where it is absent or null."""
+        value = self._values.get(name)
+        if value is None:
+            return default
+        self._read[name] = value
+        return value
 
     def decoder(
         self, *, windows: tuple[int | None, tuple[int, ...]] = (None, ()), **own: Any
@@ -91,7 +124,7 @@ class ConfigJSON:
 
     def expect(self, name: str, *accepted: Any) -> None:
         """Refuse an option that has a value which nothing here computes."""
-        if name in self._values and self._values[name] not in accepted:
+        if name in self._values and self.value(name) not in accepted:
             words = " or ".join(repr(value) for value in accepted if value is not None)
             raise UnsupportedModelError(
                 f"{name}={str(self._values[name])[:100]!r} is not supported in a {self._family} "
@@ -101,27 +134,31 @@ class ConfigJSON:
 
     def integer(self, name: str, default: int | None = None) -> int:
         """Return a whole number; the default where it is absent or null."""
-        value = self._values.get(name)
-        value = default if value is None else value
+        value = self.value(name, default)
         if not isinstance(value, int) or isinstance(value, bool):
             raise UnsupportedModelError(
                 f"{name} is {value!r} in config.json; expected a whole number"
             )
         return value
 
+    def count_of_experts(self) -> int:
+        """Return how many experts a layer has, by whichever name it goes."""
+        names = ("num_experts", "num_local_experts", "n_routed_experts")
+        return self.integer(next((n for n in names if self._values.get(n) is not None), names[0]))
+
     def number(self, name: str, default: float) -> float:
-        value = self._values.get(name, default)
+        value = self.value(name, default)
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise UnsupportedModelError(f"{name} is {value!r} in config.json; expected a number")
         return float(value)
 
     def flag(self, name: str, *, default: bool = False) -> bool:
-        return bool(self._values.get(name, default))
+        return bool(self.value(name, default))
 
     def activation(self, default: str) -> Activation:
         """Return what bends the MLP, by a name of transformers."""
         self.expect("hidden_act", *_ACTIVATIONS)
-        return _ACTIVATIONS[self._values.get("hidden_act", default)]
+        return _ACTIVATIONS[self.value("hidden_act", default)]
 
     def window_everywhere(self) -> tuple[int | None, tuple[int, ...]]:
         """Return the window of a model whose layers all have it."""
@@ -132,28 +169,95 @@ class ConfigJSON:
         if not self._values.get("use_sliding_window"):
             return None, ()
         num_layers = self.integer("num_hidden_layers")
-        layer_types: Sequence[str] | None = self._values.get("layer_types")
+        layer_types = self.layer_types("full_attention", "sliding_attention")
         if layer_types is None:
             return self._windows(range(self.integer("max_window_layers", 28), num_layers))
-        known = {"full_attention", "sliding_attention"}
-        if len(layer_types) != num_layers or set(layer_types) - known:
-            raise UnsupportedModelError(
-                f"layer_types is {list(layer_types)!r}; expected {num_layers} of {sorted(known)}"
-            )
         return self._windows(i for i, kind in enumerate(layer_types) if kind == "sliding_attention")
 
+    def layer_types(self, *known: str) -> Sequence[str] | None:
+        """Return the kind of each layer, one of those known; None where they are not told.
+
+        Raises:
+            UnsupportedModelError: A kind is not known, or there are not as many as layers.
+        """
+        kinds = self.value("layer_types")
+        if kinds is None:
+            return None
+        count = self.integer("num_hidden_layers")
+        if not isinstance(kinds, list) or len(kinds) != count or not set(kinds) <= set(known):
+            raise UnsupportedModelError(
+                f"layer_types is {str(kinds)[:200]}; expected {count} of {', '.join(known)}",
+                hint=_OPTION_HINT,
+            )
+        return kinds
+
+    def rope(self, head_dim: int, *, kind: str | None = None, partial: float = 1.0) -> RoPESpec:
+        """Return the rotation of heads.
+
+        Args:
+            head_dim: Columns of a head.
+            kind: Kind of layer whose rotation it is, where a checkpoint has several.
+            partial: Part of a head that turns, where the checkpoint does not say.
+
+        Raises:
+            UnsupportedModelError: Its scaling is not known, or a part of a head has no meaning.
+        """
+        max_position = self.integer("max_position_embeddings", 2048)
+        for name in _ROPE:
+            self.value(name)
+        values = rope_values(self._values, kind)
+        share = values.get("partial_rotary_factor") or self.number("partial_rotary_factor", partial)
+        theta, scaling = read_scaling(values, max_position)
+        columns = int(head_dim * float(share))
+        if not 0 < columns <= head_dim or columns % 2:
+            raise UnsupportedModelError(
+                f"partial_rotary_factor {share!r} of heads of {head_dim} columns is {columns}; "
+                "expected an even number of them"
+            )
+        return RoPESpec(theta=theta, rotary_dim=columns, scaling=scaling)
+
+    def num_layers(self) -> int:
+        count = self.integer("num_hidden_layers")
+        if not 1 <= count <= MOST_LAYERS:
+            raise UnsupportedModelError(
+                f"num_hidden_layers is {count}; expected 1 to {MOST_LAYERS}"
+            )
+        return count
+
+    def dense_by_step(self) -> tuple[int, ...]:
+        """Return the layers of a Qwen mixture that have one MLP in place of experts."""
+        step, named = self.integer("decoder_sparse_step", 1), self.value("mlp_only_layers", [])
+        if not isinstance(named, list):
+            raise UnsupportedModelError(f"mlp_only_layers is {named!r}; expected a list of layers")
+        return tuple(
+            index
+            for index in range(self.num_layers())
+            if index in named or step < 1 or (index + 1) % step
+        )
+
+    def ends(self) -> dict[str, Any]:
+        """Return the fields of a spec that say where texts begin and end, and the dtype."""
+        bos_ids = self._token_ids("bos_token_id")
+        return {
+            "bos_token_id": bos_ids[0] if bos_ids else None,
+            "eos_token_ids": self._token_ids("eos_token_id"),
+            "dtype": self._dtype(),
+        }
+
     def _windows(self, layers: Iterable[int]) -> tuple[int | None, tuple[int, ...]]:
-        window, chosen = self._values.get("sliding_window"), tuple(layers)
+        window, chosen = self.value("sliding_window"), tuple(layers)
         return (int(window), chosen) if window is not None and chosen else (None, ())
 
     def _token_ids(self, name: str) -> tuple[int, ...]:
         value = self._generation.get(name)
         value = self._values.get(name) if value is None else value
+        if value is not None:
+            self._read[name] = value
         values = value if isinstance(value, list) else [] if value is None else [value]
         return tuple(int(item) for item in values)
 
     def _dtype(self) -> str:
-        dtype = self._values.get("dtype", self._values.get("torch_dtype")) or "float32"
+        dtype = self.value("dtype") or self.value("torch_dtype") or "float32"
         if dtype not in _DTYPE_NAMES:
             raise UnsupportedModelError(
                 f"dtype is {dtype!r}; expected one of {', '.join(_DTYPE_NAMES)}",

@@ -37,14 +37,42 @@ def run_layers(ops: Operations, spec: ModelSpec, step: Step) -> Handle:
 def _run_layer(
     ops: Operations, layer: LayerSpec, weights: LayerWeights, step: Step, residual: Handle
 ) -> Handle:
-    attention, mlp, index, scale = layer.mixer, layer.mlp, layer.index, layer.residual_scale
-    assert isinstance(attention, AttentionSpec)
-    assert mlp is not None
-    qkv = ops.norm_linear(step, residual, weights.mixer_norm, weights.qkv)
-    query = ops.rope_store(step, qkv, attention, weights, index)
-    mixed = ops.attention(step, query, attention, index)
+    mixed = _mix(ops, layer, weights, step, residual)
     residual = ops.linear_residual(
-        step, mixed, weights.output, residual, scale, weights.mixer_post_norm
+        step, mixed, weights.output, residual, layer.residual_scale, weights.mixer_post_norm
     )
-    hidden = ops.gate_up(step, residual, weights.mlp_norm, weights.up, mlp)
-    return ops.linear_residual(step, hidden, weights.down, residual, scale, weights.mlp_post_norm)
+    residual = _think(ops, layer, weights, step, residual)
+    if weights.stream_scale is not None:
+        residual = ops.scale_stream(step, residual, weights.stream_scale)
+    return residual
+
+
+def _mix(
+    ops: Operations, layer: LayerSpec, weights: LayerWeights, step: Step, residual: Handle
+) -> Handle:
+    """Return what the tokens of a sequence tell each other."""
+    mixer, index = layer.mixer, layer.index
+    if not isinstance(mixer, AttentionSpec):
+        return ops.delta(step, residual, weights, mixer, index)
+    qkv = ops.norm_linear(step, residual, weights.mixer_norm, weights.qkv)
+    query = ops.rope_store(step, qkv, mixer, weights, index)
+    return ops.attention(step, query, mixer, weights, index)
+
+
+def _think(
+    ops: Operations, layer: LayerSpec, weights: LayerWeights, step: Step, residual: Handle
+) -> Handle:
+    """Add what is done to each token: an MLP, a mixture of experts, or both side by side."""
+    mlp, scale = layer.mlp, layer.residual_scale
+    added = []
+    if mlp is not None:
+        hidden = ops.gate_up(step, residual, weights.mlp_norm, weights.up, mlp)
+        if layer.experts is None:
+            return ops.linear_residual(
+                step, hidden, weights.down, residual, scale, weights.mlp_post_norm
+            )
+        added.append(ops.dense(step, hidden, weights.down, weights.dense_post_norm))
+    assert layer.experts is not None
+    assert weights.experts is not None
+    added.append(ops.experts(step, residual, weights.experts, layer.experts))
+    return ops.add(step, residual, added, scale, weights.mlp_post_norm)

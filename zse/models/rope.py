@@ -85,6 +85,29 @@ class RoPESpec:
         return _yarn_attention_factor(self.scaling)
 
 
+def rope_values(config_json: Mapping[str, Any], layer_type: str | None = None) -> dict[str, Any]:
+    """Return what a checkpoint says of a rotation, as transformers 5 spells it.
+
+    Args:
+        config_json: A configuration, or what this function returned.
+        layer_type: Kind of layer whose rotation is meant, where there is one for each.
+
+    Raises:
+        UnsupportedModelError: It is no mapping.
+    """
+    values = (
+        {} if config_json.get("rope_theta") is None else {"rope_theta": config_json["rope_theta"]}
+    )
+    for name in ("rope_scaling", "rope_parameters"):
+        found = config_json.get(name) or {}
+        if not isinstance(found, Mapping):
+            raise UnsupportedModelError(f"{name} is {str(found)[:100]!r}; expected a mapping")
+        if layer_type is not None and isinstance(found.get(layer_type), Mapping):
+            found = found[layer_type]
+        values.update(found)
+    return values
+
+
 def read_rope(
     config_json: Mapping[str, Any], max_position: int, head_dim: int
 ) -> tuple[float, RoPEScaling | None]:
@@ -93,15 +116,21 @@ def read_rope(
     Raises:
         UnsupportedModelError: A kind or an option is not supported, or a value is missing.
     """
-    values: dict[str, Any] = {}
-    for name in ("rope_scaling", "rope_parameters"):
-        if config_json.get(name):
-            values.update(config_json[name])
-    theta = values.get("rope_theta", config_json.get("rope_theta", 10000.0))
+    values = rope_values(config_json)
     partial = values.get("partial_rotary_factor", config_json.get("partial_rotary_factor", 1.0))
     rotary_dim = config_json.get("rotary_dim", head_dim)
     if partial not in (None, 1, 1.0) or rotary_dim != head_dim:
         raise UnsupportedModelError(f"partial_rotary_factor {partial!r} is not supported")
+    return read_scaling(values, max_position)
+
+
+def read_scaling(values: Mapping[str, Any], max_position: int) -> tuple[float, RoPEScaling | None]:
+    """Return the base and the scaling from what ``rope_values`` returned.
+
+    Raises:
+        UnsupportedModelError: A kind or an option is not supported, or a value is missing.
+    """
+    theta = values.get("rope_theta", 10000.0)
     kind = values.get("rope_type", values.get("type", "default"))
     if kind in (None, "default", "none"):
         return float(theta), None

@@ -9,8 +9,9 @@ A spec says more than any backend can do today: a backend refuses by name what i
 
 from __future__ import annotations
 
-from dataclasses import field, fields
+from dataclasses import field, fields, replace
 from functools import cache
+from math import prod
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from zse.errors import UnsupportedModelError
@@ -21,20 +22,70 @@ if TYPE_CHECKING:
 
     from zse.models.rope import RoPESpec
 
-Activation: TypeAlias = Literal["silu", "gelu", "gelu_tanh", "relu2"]
+Activation: TypeAlias = Literal["silu", "gelu", "gelu_tanh", "relu2", "swiglu_oai"]
 """``gelu`` is the exact form with the error function, ``gelu_tanh`` the approximation by tanh,
-``relu2`` the square of the positive part."""
+``relu2`` the square of the positive part, ``swiglu_oai`` what ``MLPSpec.limit`` describes."""
 NormKind: TypeAlias = Literal["rms", "layer"]
-WeightKind: TypeAlias = Literal["linear", "experts", "embed", "head", "norm", "bias", "state"]
+WeightKind: TypeAlias = Literal[
+    "linear", "experts", "gate", "embed", "head", "norm", "bias", "state"
+]
 """What a weight is for; it decides how it is stored (``zse.models.storage``).
 
-``head`` is also an embedding that the head reads too; ``state`` is what a linear attention keeps
-its state by: convolutions, decays, steps.
+``head`` is also an embedding that the head reads too; ``gate`` is a narrow matrix whose outputs
+steer others: routers, steps and decays; ``state`` is what a linear attention keeps its state by:
+convolutions, decays, steps.
 """
 Shard: TypeAlias = Literal["rows", "columns", "none"]
 """How a weight is divided among devices: each piece of its rows, its columns (partial sums are
 added up afterwards), or not at all: every device has all of it."""
 Pooling: TypeAlias = Literal["none", "last", "mean", "first"]
+Scoring: TypeAlias = Literal["softmax", "softmax_chosen", "sigmoid"]
+"""What becomes of a router's logits: a softmax over all experts, or over the chosen ones alone, or
+a sigmoid of each."""
+
+
+@record
+class RowOrder:
+    """Another order of a tensor's rows: seen as ``view``, their axes are put into this order."""
+
+    view: tuple[int, ...]
+    axes: tuple[int, ...]
+
+    @property
+    def num_fixed(self) -> int:
+        """Axes at the beginning that stay where they are."""
+        moved = (axis for axis, old in enumerate(self.axes) if axis != old)
+        return next(moved, len(self.axes))
+
+    @property
+    def period(self) -> int:
+        """Rows that are reordered among themselves."""
+        return prod(self.view[self.num_fixed :])
+
+
+@record
+class Source:
+    """A tensor of a checkpoint. Its rows are everything but the last axis."""
+
+    name: str
+    """``{index}`` in it is the number within the stack."""
+    shape: tuple[int, ...]
+    """As the checkpoint has it."""
+    is_transposed: bool = False
+    """Whether its last two axes change places first: inputs come before outputs in it."""
+    order: RowOrder | None = None
+    """None: its rows stay as they are."""
+
+    @property
+    def rows(self) -> int:
+        shape = self.shape
+        if len(shape) < 2:
+            return shape[0]
+        return prod(shape[:-2]) * shape[-1 if self.is_transposed else -2]
+
+    @property
+    def columns(self) -> int:
+        return 1 if len(self.shape) < 2 else self.shape[-2 if self.is_transposed else -1]
 
 
 @record
@@ -45,15 +96,27 @@ class WeightSpec:
     """Name in the ``.zse`` file."""
     shape: tuple[int, ...]
     kind: WeightKind
-    sources: tuple[tuple[str, tuple[int, ...]], ...]
-    """``(checkpoint name, shape)`` in row order. Pieces that are used together are joined: q, k
-    and v; gate and up."""
+    sources: tuple[Source, ...]
+    """In row order. Pieces that are used together are joined: q, k and v; gate and up."""
+    stack: int = 1
+    """How often the sources repeat: once for each expert."""
     shard: Shard = "none"
+    factor: float = 1.0
+    """Multiplies the checkpoint's values."""
+    offset: float = 0.0
+    """Is added to them: norms that checkpoints keep as their distance from one."""
 
     @property
     def piece_rows(self) -> tuple[int, ...]:
         """Rows of each joined piece. A shard by rows takes its part of every one of them."""
-        return tuple(shape[0] for _, shape in self.sources)
+        return tuple(source.rows for source in self.sources) * self.stack
+
+    def pieces(self) -> Iterator[Source]:
+        """Return every tensor of the checkpoint that it is made of, in row order."""
+        for index in range(self.stack):
+            for source in self.sources:
+                named = source.name.replace("{index}", str(index))
+                yield source if named == source.name else replace(source, name=named)
 
 
 @record
@@ -91,13 +154,31 @@ class AttentionSpec:
     """Scores become ``softcap * tanh(score / softcap)``."""
     kv_of_layer: int | None = None
     """Layer whose keys and values are read instead of own ones."""
+    is_gated: bool = False
+    """Whether each element of the result is multiplied by the sigmoid of its gate."""
+    values_are_keys: bool = False
+    """Whether the values are the keys, as they are before their norm and their rotation."""
+    is_causal: bool = True
+    """False: every token sees all of its sequence."""
     qkv: LinearSpec
+    """Rows of queries, of gates where ``is_gated``, of keys and of values where it has own ones."""
     q_norm: NormSpec | None = None
-    """Of each head, before the rotation."""
+    """Before the rotation: of each head, or of all heads together where it is as wide."""
     k_norm: NormSpec | None = None
+    value_norm_epsilon: float | None = None
+    """Of an RMSNorm of each value head, which has no weight; None: there is none."""
     sinks: WeightSpec | None = None
     """One logit a head that takes its share of the softmax and has no value."""
     output: LinearSpec
+
+    @property
+    def query_columns(self) -> int:
+        return self.num_heads * self.head_dim
+
+    @property
+    def kv_columns(self) -> int:
+        """Columns of the keys, and of the values."""
+        return self.num_kv_heads * self.head_dim
 
 
 @record
@@ -127,6 +208,9 @@ class MLPSpec:
 
     activation: Activation
     is_gated: bool
+    limit: float | None = None
+    """Bound of ``swiglu_oai``: with the gate at most the limit and up within it on both sides, the
+    result is ``gate * sigmoid(1.702 * gate) * (up + 1)``."""
     up: LinearSpec
     """Gate rows, then up rows, where ``is_gated``; else up rows alone."""
     down: LinearSpec
@@ -134,19 +218,40 @@ class MLPSpec:
 
 @record
 class ExpertsSpec:
-    """A mixture of experts: every token goes through the few that its router likes best."""
+    """A mixture of experts: every token goes through the few that its router likes best.
+
+    A router's logits become scores (``scoring``). The experts with the highest scores are chosen,
+    those of the lower number among equals; ``selection_bias`` is added to scores for the choice
+    alone. With groups the best ``groups_per_token`` of them are chosen first.
+    """
 
     num_experts: int
     experts_per_token: int
+    norm: NormSpec | None
+    """Of what the experts read, and the router too where it has none of its own."""
+    router_norm: NormSpec | None = None
     router: LinearSpec
-    expert: MLPSpec
-    """Its matrices are stacked: [experts * rows, columns]."""
+    scoring: Scoring = "softmax"
+    selection_bias: WeightSpec | None = None
+    num_groups: int = 1
+    """Groups of as many experts each."""
+    groups_per_token: int = 1
+    scores_in_group: int = 1
+    """A group's score is the sum of so many of its best."""
     normalizes_weights: bool = True
     """Whether the chosen experts' weights are scaled to a sum of one."""
-    scoring: Literal["softmax", "sigmoid"] = "softmax"
+    weight_scale: float = 1.0
+    """Multiplies the weights then."""
+    expert_scale: WeightSpec | None = None
+    """Multiplies each expert's weights: [experts]."""
+    expert: MLPSpec
+    """Its matrices are stacked: [experts * rows, columns]."""
     shared: MLPSpec | None = None
     """Expert of every token."""
     shared_gate: LinearSpec | None = None
+    """One row, whose sigmoid multiplies what the shared expert adds."""
+    post_norm: NormSpec | None = None
+    """Of what the experts add."""
 
 
 @record
@@ -154,17 +259,22 @@ class LayerSpec:
     """A mixer of tokens, then what is done to each token, both added to the residual stream."""
 
     index: int
-    mixer_norm: NormSpec
+    mixer_norm: NormSpec | None
     mixer: AttentionSpec | LinearAttentionSpec
     mixer_post_norm: NormSpec | None = None
     """Of what the mixer adds to the stream."""
-    mlp_norm: NormSpec
+    mlp_norm: NormSpec | None = None
     mlp: MLPSpec | None
+    dense_post_norm: NormSpec | None = None
+    """Of what a dense MLP adds beside experts."""
     experts: ExpertsSpec | None = None
     """Beside a dense MLP, or instead of one."""
     mlp_post_norm: NormSpec | None = None
+    """Of all that is added after the mixer."""
     residual_scale: float = 1.0
     """Multiplies what is added to the stream."""
+    stream_scale: WeightSpec | None = None
+    """One number that multiplies the stream at the end of the layer."""
 
     @property
     def name(self) -> str:

@@ -2,7 +2,8 @@
 
 Linear layers follow ``--quant``. The head is INT8 by default, since it is read once a token and
 INT8 costs nothing measurable. The embedding is INT8 beside quantized layers: it is the largest
-single tensor, a row of it is read per token, and a scale for each row keeps that row close. Norms
+single tensor, a row of it is read per token, and a scale for each row keeps that row close. What
+steers others, such as routers, stays in 16 bits: it is small, and a choice is all or nothing. Norms
 and biases are a thousandth of the bytes; they are float32, which is what the operations compute in.
 """
 
@@ -24,6 +25,7 @@ QUANTIZATIONS = ("int4", "nf4", "mxfp4", "int8", "fp16", "bf16")
 LM_HEADS = ("auto", "int8", "fp16", "bf16")
 DEFAULT_GROUP_SIZE = {"int4": 128, "nf4": 64, "mxfp4": 32}
 _PLAIN = ("fp16", "bf16")
+_QUANTIZED = ("linear", "experts")
 
 
 @record
@@ -78,8 +80,10 @@ class Storage:
 
     def plan_tensor(self, source: WeightSpec) -> PlannedTensor:
         scheme, group_size = Scheme.FP32, 0
-        if source.kind in ("linear", "experts"):
+        if source.kind in _QUANTIZED:
             scheme, group_size = self._linear_scheme(source.shape[1])
+        elif source.kind == "gate":
+            scheme = self._plain_scheme()
         elif source.kind == "head":
             scheme = self._head_scheme()
         elif source.kind == "embed":
@@ -91,7 +95,7 @@ class Storage:
     def count_int8_instead(self, plan: Sequence[WeightGroup]) -> Int8Instead:
         """Tell which matrices are INT8 because no group divides their width."""
         asked = Scheme(self.quantization)
-        linear = [item for group in plan for item in group.weights if item.kind == "linear"]
+        linear = [item for group in plan for item in group.weights if item.kind in _QUANTIZED]
         widths = [
             item.shape[1] for item in linear if self._linear_scheme(item.shape[1])[0] is not asked
         ]
@@ -126,6 +130,10 @@ class Storage:
 
     def _embedding_scheme(self) -> Scheme:
         return Scheme(self.quantization) if self.quantization in _PLAIN else Scheme.INT8
+
+    def _plain_scheme(self) -> Scheme:
+        """Return how matrices are kept that are never quantized."""
+        return Scheme(self.quantization) if self.quantization in _PLAIN else Scheme.BF16
 
 
 def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:

@@ -10,29 +10,15 @@ from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any, get_args
 
 from zse.errors import FormatError, UnsupportedModelError
+from zse.models.parts import Heads, Norms, attention, embedding, head_of, mlp
 from zse.models.rope import RoPEScaling, RoPESpec
-from zse.models.spec import (
-    Activation,
-    AttentionSpec,
-    EmbeddingSpec,
-    HeadSpec,
-    LayerSpec,
-    LinearSpec,
-    MLPSpec,
-    ModelSpec,
-    NormKind,
-    NormSpec,
-    WeightSpec,
-)
+from zse.models.spec import Activation, AttentionSpec, HeadSpec, LayerSpec, ModelSpec, NormKind
+from zse.models.spec_checks import MOST_LAYERS
 from zse.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from zse.models.spec import Shard, WeightKind
-
-_MOST_LAYERS = 1024
-"""More than any model has; a file that claims more would be believed for gigabytes."""
 _COUNTS = (
     "vocab_size", "hidden_size", "intermediate_size", "num_layers", "num_heads",
     "num_kv_heads", "head_dim", "max_position",
@@ -150,27 +136,28 @@ class _Maker:
         self._rope = RoPESpec(
             theta=numbers.rope_theta, rotary_dim=numbers.head_dim, scaling=numbers.rope_scaling
         )
+        self._norms = Norms(epsilon=numbers.rms_norm_eps, kind=numbers.norm)
         self._windowed = frozenset(numbers.sliding_layers)
 
     def model(self) -> ModelSpec:
-        numbers, names = self._numbers, self._names
-        table = (numbers.vocab_size, numbers.hidden_size)
-        # Tied, it is stored the way the head is: its rows are converted when they are gathered.
-        kind: WeightKind = "head" if numbers.tie_word_embeddings else "embed"
-        embedding = _weight("embed.weight", kind, [f"{names.embedding}.weight"], [table], "rows")
-        head = embedding
-        if not numbers.tie_word_embeddings:
-            head = _weight("lm_head.weight", "head", ["lm_head.weight"], [table], "rows")
+        numbers, names, tied = self._numbers, self._names, self._numbers.tie_word_embeddings
+        table = embedding(
+            names.embedding,
+            numbers.vocab_size,
+            numbers.hidden_size,
+            tied=tied,
+            scale=numbers.embedding_scale,
+        )
         return ModelSpec(
             family=numbers.family,
             vocab_size=numbers.vocab_size,
             hidden_size=numbers.hidden_size,
             max_position=numbers.max_position,
-            embedding=EmbeddingSpec(weight=embedding, scale=numbers.embedding_scale),
+            embedding=table,
             layers=tuple(self._layer(index) for index in range(numbers.num_layers)),
             head=HeadSpec(
-                norm=self._norm("final_norm", names.final_norm, numbers.hidden_size),
-                weight=head,
+                norm=self._norms.norm("final_norm", names.final_norm, numbers.hidden_size),
+                weight=head_of(table, tied=tied),
                 logit_scale=numbers.logit_scale,
             ),
             bos_token_id=numbers.bos_token_id,
@@ -180,99 +167,43 @@ class _Maker:
         )
 
     def _layer(self, index: int) -> LayerSpec:
-        numbers, names = self._numbers, self._names
+        numbers, names, norm = self._numbers, self._names, self._norms.norm
         ours, theirs, hidden = f"layers.{index}", f"{names.layer}.{index}", numbers.hidden_size
         return LayerSpec(
             index=index,
-            mixer_norm=self._norm(f"{ours}.attn_norm", f"{theirs}.{names.mixer_norm}", hidden),
+            mixer_norm=norm(f"{ours}.attn_norm", f"{theirs}.{names.mixer_norm}", hidden),
             mixer=self._attention(index, ours, f"{theirs}.{names.attention}"),
-            mlp_norm=self._norm(f"{ours}.mlp_norm", f"{theirs}.{names.mlp_norm}", hidden),
-            mlp=self._mlp(ours, theirs),
+            mlp_norm=norm(f"{ours}.mlp_norm", f"{theirs}.{names.mlp_norm}", hidden),
+            mlp=mlp(
+                ours,
+                [f"{theirs}.{name}" for name in names.up],
+                f"{theirs}.{names.down}",
+                hidden=hidden,
+                width=numbers.intermediate_size,
+                activation=numbers.activation,
+                bias=numbers.mlp_bias,
+            ),
             residual_scale=numbers.residual_scale,
         )
 
     def _attention(self, index: int, ours: str, theirs: str) -> AttentionSpec:
-        numbers, dim = self._numbers, self._numbers.head_dim
-        rows = [count * dim for count in (numbers.num_heads, numbers.num_kv_heads)]
-        joined = [f"{theirs}.{part}_proj" for part in "qkv"]
-        qkv_rows = [*rows, rows[1]]
-        return AttentionSpec(
-            num_heads=numbers.num_heads,
-            num_kv_heads=numbers.num_kv_heads,
-            head_dim=dim,
-            scale=dim**-0.5 if numbers.attention_scale is None else numbers.attention_scale,
+        numbers = self._numbers
+        return attention(
+            ours,
+            theirs,
+            hidden=numbers.hidden_size,
+            heads=Heads(
+                num_heads=numbers.num_heads,
+                num_kv_heads=numbers.num_kv_heads,
+                head_dim=numbers.head_dim,
+                scale=numbers.attention_scale,
+                qkv_bias=numbers.qkv_bias,
+                output_bias=numbers.output_bias,
+            ),
             rope=self._rope,
             window=numbers.sliding_window if index in self._windowed else None,
-            qkv=self._linear(f"{ours}.qkv", joined, qkv_rows, "rows", bias=numbers.qkv_bias),
-            q_norm=self._head_norm(f"{ours}.q_norm", f"{theirs}.q_norm"),
-            k_norm=self._head_norm(f"{ours}.k_norm", f"{theirs}.k_norm"),
-            output=self._linear(
-                f"{ours}.o", [f"{theirs}.o_proj"], rows[:1], "columns", bias=numbers.output_bias
-            ),
+            head_norms=self._norms if numbers.qk_norm else None,
         )
-
-    def _mlp(self, ours: str, theirs: str) -> MLPSpec:
-        numbers, names = self._numbers, self._names
-        up = [f"{theirs}.{name}" for name in names.up]
-        wide, bias = numbers.intermediate_size, numbers.mlp_bias
-        is_gated = len(up) > 1
-        leaf = "gate_up" if is_gated else "up"
-        return MLPSpec(
-            activation=numbers.activation,
-            is_gated=is_gated,
-            up=self._linear(f"{ours}.{leaf}", up, [wide] * len(up), "rows", bias=bias),
-            down=self._linear(
-                f"{ours}.down", [f"{theirs}.{names.down}"], [wide], "columns", bias=bias
-            ),
-        )
-
-    def _linear(
-        self, ours: str, theirs: list[str], sizes: list[int], shard: Shard, *, bias: bool
-    ) -> LinearSpec:
-        """Return a matrix between the stream and ``sizes``, which are columns if they shard so."""
-        hidden = self._numbers.hidden_size
-        is_down = shard == "columns"
-        shapes: list[tuple[int, ...]] = [(hidden, n) if is_down else (n, hidden) for n in sizes]
-        weight = _weight(f"{ours}.weight", "linear", [f"{t}.weight" for t in theirs], shapes, shard)
-        if not bias:
-            return LinearSpec(weight=weight)
-        rows: list[tuple[int, ...]] = [shape[:1] for shape in shapes]
-        names = [f"{name}.bias" for name in theirs]
-        # What is added to a sum of shares is added once.
-        added = _weight(f"{ours}.bias", "bias", names, rows, "none" if is_down else shard)
-        return LinearSpec(weight=weight, bias=added)
-
-    def _norm(self, ours: str, theirs: str, size: int) -> NormSpec:
-        numbers = self._numbers
-        bias = None
-        if numbers.norm == "layer":
-            bias = _weight(f"{ours}.bias", "bias", [f"{theirs}.bias"], [(size,)])
-        return NormSpec(
-            weight=_weight(f"{ours}.weight", "norm", [f"{theirs}.weight"], [(size,)]),
-            epsilon=numbers.rms_norm_eps,
-            kind=numbers.norm,
-            bias=bias,
-        )
-
-    def _head_norm(self, ours: str, theirs: str) -> NormSpec | None:
-        numbers = self._numbers
-        return self._norm(ours, theirs, numbers.head_dim) if numbers.qk_norm else None
-
-
-def _weight(
-    name: str,
-    kind: WeightKind,
-    sources: list[str],
-    shapes: list[tuple[int, ...]],
-    shard: Shard = "none",
-) -> WeightSpec:
-    return WeightSpec(
-        name=name,
-        shape=(sum(shape[0] for shape in shapes), *shapes[0][1:]),
-        kind=kind,
-        sources=tuple(zip(sources, shapes, strict=True)),
-        shard=shard,
-    )
 
 
 def _check_numbers(numbers: UniformDecoder) -> None:
@@ -288,9 +219,9 @@ def _check_numbers(numbers: UniformDecoder) -> None:
     for name, choices in (("activation", get_args(Activation)), ("norm", get_args(NormKind))):
         if (value := getattr(numbers, name)) not in choices:
             raise UnsupportedModelError(f"{name} is {value!r}; expected {', '.join(choices)}")
-    if numbers.num_layers > _MOST_LAYERS:
+    if numbers.num_layers > MOST_LAYERS:
         raise UnsupportedModelError(
-            f"num_layers is {numbers.num_layers}; expected at most {_MOST_LAYERS}"
+            f"num_layers is {numbers.num_layers}; expected at most {MOST_LAYERS}"
         )
     if numbers.num_heads % numbers.num_kv_heads:
         raise UnsupportedModelError(

@@ -122,12 +122,13 @@ class Checkpoint:
 
     def _check_tensors(self) -> None:
         used = set()
-        for name, shape in (source for weight in self.spec.weights() for source in weight.sources):
-            stored = self.tensor(name)
+        for source in (piece for weight in self.spec.weights() for piece in weight.pieces()):
+            stored, shape = self.tensor(source.name), source.shape
             storage_dtype(stored)
             if stored.shape != shape:
                 raise CheckpointError(
-                    f"tensor {name} has shape {list(stored.shape)}; config.json says {list(shape)}",
+                    f"tensor {source.name} has shape {list(stored.shape)}; "
+                    f"config.json says {list(shape)}",
                     hint="Check that config.json belongs to this checkpoint.",
                 )
             used.add(stored.name)

@@ -229,9 +229,9 @@ def _write_groups(
     """Write the tensors of the groups that are not in the file yet."""
     sizes = {
         name: sum(
-            checkpoint.tensor(piece).length_bytes
+            checkpoint.tensor(piece.name).length_bytes
             for tensor, _ in items
-            for piece, _ in tensor.sources
+            for piece in tensor.pieces()
         )
         for name, items in groups
     }

@@ -38,6 +38,11 @@ class StoredTensor:
     offset_bytes: int
     length_bytes: int
 
+    @property
+    def num_rows(self) -> int:
+        """Rows of the last axis; of a vector its numbers."""
+        return math.prod(self.shape[:-1]) if len(self.shape) > 1 else self.shape[0]
+
 
 class SafetensorsFile:
     """An open safetensors file. Reads are safe from several threads.
@@ -63,14 +68,16 @@ class SafetensorsFile:
             raise
 
     def read_rows(self, tensor: StoredTensor, start: int, stop: int) -> torch.Tensor:
-        """Return rows ``start`` to ``stop`` (along the first dimension) in the stored dtype.
+        """Return rows ``start`` to ``stop`` in the stored dtype: [rows, columns], or [numbers].
+
+        Rows are everything but the last axis.
 
         Raises:
             UnsupportedModelError: The dtype is not one of F32, F16, BF16.
             CheckpointError: The file ends before the rows do, or cannot be read.
         """
         dtype = _TORCH[storage_dtype(tensor)]
-        row_bytes = tensor.length_bytes // tensor.shape[0]
+        row_bytes = tensor.length_bytes // tensor.num_rows
         data = bytearray((stop - start) * row_bytes)
         offset_bytes = tensor.offset_bytes + start * row_bytes
         view, done = memoryview(data), 0
@@ -85,7 +92,7 @@ class SafetensorsFile:
             if count == 0:
                 raise CheckpointError(f"{self.path} was cut short while it was read")
             done += count
-        return torch.frombuffer(data, dtype=dtype).view(stop - start, *tensor.shape[1:])
+        return torch.frombuffer(data, dtype=dtype).view(stop - start, *tensor.shape[1:][-1:])
 
     def close(self) -> None:
         os.close(self._fd)

@@ -18,6 +18,7 @@ import torch
 from zse.errors import ConversionError
 from zse.format.as_torch import bytes_from
 from zse.quantize.scheme import quantize_rows
+from zse.quantize.source_rows import read_rows, rows_together
 from zse.records import record
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     from zse.format.layout import PlannedTensor
     from zse.format.writer import ZSEWriter
-    from zse.models.spec import WeightSpec
+    from zse.models.spec import Source, WeightSpec
     from zse.quantize.checkpoint import Checkpoint
 
 QUANTIZED_CHUNK_ELEMENTS = 256 * 1024
@@ -35,7 +36,7 @@ MAX_WORKERS = 16
 
 @record
 class _Chunk:
-    source_name: str
+    source: Source
     start: int
     stop: int
     first_row: int
@@ -77,7 +78,7 @@ class TensorStream:
         self._pool.shutdown(wait=True, cancel_futures=True)
         torch.set_num_threads(self._threads_before)
 
-    def write_tensor(self, source: WeightSpec, planned: PlannedTensor) -> None:
+    def write_tensor(self, weight: WeightSpec, planned: PlannedTensor) -> None:
         """Convert one tensor and write its parts.
 
         Raises:
@@ -86,26 +87,26 @@ class TensorStream:
             DiskFullError: No room is left.
         """
         late: dict[str, list[torch.Tensor]] = {}
-        for chunk, parts in self._converted(source, planned):
+        for chunk, parts in self._converted(weight, planned):
             (role, data), *others = parts.items()
             # The first part is streamed; scales follow it in the file, so they wait here.
-            self._writer.write_part(source.name, role, bytes_from(data), row_offset=chunk.first_row)
+            self._writer.write_part(weight.name, role, bytes_from(data), row_offset=chunk.first_row)
             for other_role, values in others:
                 late.setdefault(other_role, []).append(values)
-            stored = self._checkpoint.tensor(chunk.source_name)
-            self._on_bytes(stored.length_bytes // stored.shape[0] * (chunk.stop - chunk.start))
+            stored = self._checkpoint.tensor(chunk.source.name)
+            self._on_bytes(stored.length_bytes // chunk.source.rows * (chunk.stop - chunk.start))
         for role, pieces in late.items():
-            self._writer.write_part(source.name, role, bytes_from(torch.cat(pieces)))
+            self._writer.write_part(weight.name, role, bytes_from(torch.cat(pieces)))
 
     def _converted(
-        self, source: WeightSpec, planned: PlannedTensor
+        self, weight: WeightSpec, planned: PlannedTensor
     ) -> Iterator[tuple[_Chunk, dict[str, torch.Tensor]]]:
         waiting: deque[tuple[_Chunk, Future[dict[str, torch.Tensor]]]] = deque()
         is_plain = planned.scheme.is_plain
         elements = PLAIN_CHUNK_ELEMENTS if is_plain else QUANTIZED_CHUNK_ELEMENTS
-        convert = partial(self._convert, planned)
+        convert = partial(self._convert, weight, planned)
         try:
-            for chunk in _chunks(source, elements):
+            for chunk in _chunks(weight, elements):
                 waiting.append((chunk, self._pool.submit(convert, chunk)))
                 if len(waiting) > 2 * self._num_workers:
                     oldest, future = waiting.popleft()
@@ -117,25 +118,27 @@ class TensorStream:
             for _, future in waiting:
                 future.cancel()
 
-    def _convert(self, planned: PlannedTensor, chunk: _Chunk) -> dict[str, torch.Tensor]:
-        rows = self._checkpoint.read_rows(chunk.source_name, chunk.start, chunk.stop)
+    def _convert(
+        self, weight: WeightSpec, planned: PlannedTensor, chunk: _Chunk
+    ) -> dict[str, torch.Tensor]:
+        rows = read_rows(self._checkpoint, weight, chunk.source, chunk.start, chunk.stop)
         try:
             rows = rows if planned.scheme.is_plain else rows.float()
             return quantize_rows(planned.scheme, rows, planned.group_size)
         except ConversionError as error:
             raise ConversionError(
-                f"tensor {planned.name} ({chunk.source_name}, rows {chunk.start} to {chunk.stop}): "
+                f"tensor {planned.name} ({chunk.source.name}, rows {chunk.start} to {chunk.stop}): "
                 f"{error.message}",
                 hint=error.hint,
             ) from error
 
 
-def _chunks(source: WeightSpec, elements: int) -> Iterator[_Chunk]:
+def _chunks(weight: WeightSpec, elements: int) -> Iterator[_Chunk]:
     first_row = 0
-    for name, shape in source.sources:
-        columns = shape[1] if len(shape) > 1 else 1
-        rows_per_chunk = max(1, elements // columns)
-        for start in range(0, shape[0], rows_per_chunk):
-            stop = min(start + rows_per_chunk, shape[0])
-            yield _Chunk(source_name=name, start=start, stop=stop, first_row=first_row + start)
-        first_row += shape[0]
+    for source in weight.pieces():
+        together = rows_together(source)
+        rows_per_chunk = max(1, elements // (source.columns * together)) * together
+        for start in range(0, source.rows, rows_per_chunk):
+            stop = min(start + rows_per_chunk, source.rows)
+            yield _Chunk(source=source, start=start, stop=stop, first_row=first_row + start)
+        first_row += source.rows

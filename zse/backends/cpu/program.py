@@ -13,6 +13,7 @@ from ctypes import POINTER, addressof, pointer, sizeof
 from typing import TYPE_CHECKING, Any, cast
 
 from zse.backends.operations import EndWeights, LayerWeights, bind_layer
+from zse.backends.uncomputed import WithoutDelta, WithoutExperts
 from zse.kernels.native import structs
 from zse.kernels.native.structs import ACTIVATION_GROUP, Kind, Register
 
@@ -38,7 +39,7 @@ class Program:
         """The head's alone, for more wanted rows than are computed at once."""
 
 
-class Recorder:
+class Recorder(WithoutDelta, WithoutExperts):
     """See ``zse.backends.operations.Operations``; the model has been checked.
 
     Args:
@@ -57,10 +58,7 @@ class Recorder:
             final_norm=weights.norm(spec.head.norm),
             head=embedding if spec.is_tied else weights.matrix(spec.head.weight),
         )
-        self._scopes = [
-            contextlib.nullcontext(bind_layer(layer, weights.linear, weights.norm))
-            for layer in spec.layers
-        ]
+        self._scopes = [contextlib.nullcontext(bind_layer(layer, weights)) for layer in spec.layers]
         self._ropes = {rope: Rope(rope) for rope in ropes_of(spec)}
         self._attentions = [
             self._attention(cast("AttentionSpec", layer.mixer)) for layer in spec.layers
@@ -99,7 +97,12 @@ class Recorder:
         return self._record(Kind.ROPE_STORE, qkv, input=qkv, layer=layer, attention=attention)
 
     def attention(
-        self, _step: object, query: Register, _attention: AttentionSpec, layer: int
+        self,
+        _step: object,
+        query: Register,
+        _attention: AttentionSpec,
+        _weights: LayerWeights,
+        layer: int,
     ) -> Register:
         attention = pointer(self._attentions[layer])
         return self._record(

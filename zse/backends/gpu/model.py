@@ -54,9 +54,7 @@ class DeviceModel:
         self.attention_can_be_quantized = attention_output_can_be_quantized(self.heads)
         self._gpu = gpu
         self._options = options
-        self.layers = [
-            nullcontext(bind_layer(layer, weights.linear, weights.norm)) for layer in spec.layers
-        ]
+        self.layers = [nullcontext(bind_layer(layer, weights)) for layer in spec.layers]
         assert spec.head.weight is not None
         self.ends = EndWeights(
             embedding=weights.embedding(spec.embedding.weight),

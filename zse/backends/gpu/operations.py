@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from zse.backends.gpu.forward import Deferred, Projected, Query, Residual, Step
 from zse.backends.gpu.plans import BATCH_ROWS
 from zse.backends.operations import obstacles, refuse
+from zse.backends.uncomputed import WithoutDelta, WithoutExperts
 from zse.kernels.attention.launch import attention_decode, attention_prefill
 from zse.kernels.embed.launch import embed
 from zse.kernels.gate_up.launch import activate
@@ -40,7 +41,7 @@ def check_supported(spec: ModelSpec) -> None:
     refuse("a GPU", itertools.chain(obstacles(spec), post_norms))
 
 
-class GPUOperations:
+class GPUOperations(WithoutDelta, WithoutExperts):
     """See ``zse.backends.operations.Operations``; sampled tokens go to ``results``."""
 
     def __init__(self, model: DeviceModel, results: SampledArrays) -> None:
@@ -103,6 +104,7 @@ class GPUOperations:
         step: Step,
         query: Query,
         attention: AttentionSpec,  # noqa: ARG002 - the model has its rules
+        weights: LayerWeights,  # noqa: ARG002 - it needs none
         layer: int,
     ) -> Deferred:
         """Return attention, to be computed when its reader is known."""

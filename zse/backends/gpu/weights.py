@@ -85,6 +85,10 @@ class DeviceWeights:
         weight, bias = self._vectors[spec.weight.name], self._vector(spec.bias)
         return BoundNorm(weight, bias, spec.epsilon, spec.kind == "layer")
 
+    def vector(self, spec: WeightSpec) -> int:
+        """Return the address of float32 numbers."""
+        return self._vectors[spec.name]
+
     def embedding(self, spec: WeightSpec) -> EmbedTable:
         entry = self._entries[spec.name]
         weights, scales = self._addresses(entry)

@@ -17,14 +17,26 @@ if TYPE_CHECKING:
     from zse.models.spec import AttentionSpec
 
 
-def attend(step: Step, query: torch.Tensor, attention: AttentionSpec, layer: int) -> torch.Tensor:
+def attend(
+    step: Step,
+    query: torch.Tensor,
+    attention: AttentionSpec,
+    sinks: torch.Tensor | None,
+    layer: int,
+) -> torch.Tensor:
     """Return attention of every chunk over its own sequence, float32 [tokens, heads * head_dim].
 
     Keys and values of the step's tokens are in the cache already; ``query`` is float32
-    [tokens, heads, head_dim], rotated.
+    [tokens, heads, head_dim], rotated, and ``sinks`` float32 [heads].
     """
+    source = layer if attention.kv_of_layer is None else attention.kv_of_layer
     cache = _LayerCache(
-        step.cache[layer], attention.num_kv_heads, attention.window, attention.scale
+        step.cache[source],
+        attention.num_kv_heads,
+        attention.window,
+        attention.scale,
+        attention.softcap,
+        sinks,
     )
     outputs = torch.empty_like(query)
     for chunk in step.chunks:
@@ -50,10 +62,29 @@ class _LayerCache(NamedTuple):
     """Keys a query sees, its own included; None for all before it."""
     scale: float
     """Multiplies scores."""
+    softcap: float | None
+    sinks: torch.Tensor | None
+    """float32 [heads]: one more logit of each, which has no value."""
 
     def first_key_of(self, query: int) -> int:
         """Return the first position that the query at a position sees."""
         return 0 if self.window is None else max(0, query + 1 - self.window)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether scores go through the softmax as they are."""
+        return self.softcap is None and self.sinks is None
+
+    def softmax(self, scores: torch.Tensor) -> torch.Tensor:
+        """Return weights [kv_heads, repeats, queries, keys] of scores, -inf what is not seen."""
+        if self.sinks is None:
+            return torch.softmax(scores, -1)
+        sinks = self.sinks.view(self.num_kv_heads, -1, 1, 1).expand(*scores.shape[:-1], 1)
+        return torch.softmax(torch.cat((scores, sinks), -1), -1)[..., :-1]
+
+    def capped(self, scores: torch.Tensor) -> torch.Tensor:
+        cap = self.softcap
+        return scores if cap is None else torch.tanh(scores / cap) * cap
 
     def gather(self, blocks: torch.Tensor, first: int, end: int) -> tuple[torch.Tensor, ...]:
         """Return keys and values [kv_heads, end - first, head_dim] of positions first to end."""
@@ -72,7 +103,8 @@ def _attend_one(cache: _LayerCache, chunk: ChunkRows, query: torch.Tensor) -> to
     keys, values = cache.gather(chunk.blocks, first, chunk.start_position + 1)
     head_dim = query.shape[2]
     grouped = (query * cache.scale).view(cache.num_kv_heads, -1, head_dim)
-    weights = torch.softmax(torch.bmm(grouped, keys.transpose(1, 2)), -1)
+    scores = cache.capped(torch.bmm(grouped, keys.transpose(1, 2)))
+    weights = cache.softmax(scores.unsqueeze(2)).squeeze(2)
     return torch.bmm(weights, values).view(1, -1, head_dim)
 
 
@@ -94,6 +126,10 @@ def _attend_tile(
     count, heads, head_dim = query.shape
     repeats = heads // cache.num_kv_heads
     grouped = query.view(count, cache.num_kv_heads, repeats, head_dim).permute(1, 2, 0, 3)
+    if not cache.is_plain:
+        scores = cache.capped(grouped @ keys.unsqueeze(1).transpose(2, 3) * cache.scale) + mask
+        attended = cache.softmax(scores) @ values.unsqueeze(1)
+        return attended.permute(2, 0, 1, 3).reshape(count, heads, head_dim)
     shape = (cache.num_kv_heads, repeats, end - first_key, head_dim)
     attended = torch.nn.functional.scaled_dot_product_attention(
         grouped,

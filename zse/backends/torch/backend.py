@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from zse.backends.cpu.threads import choose_threads
+from zse.backends.operations import is_attention
 from zse.backends.pool_size import choose_num_blocks
 from zse.backends.torch.operations import TorchOperations, check_supported
 from zse.backends.torch.step import Step, build_step
@@ -47,7 +48,6 @@ class TorchBackend(TorchOperations):
             threads=torch.get_num_threads(),
         )
         self._spec = spec
-        self._kv_heads = spec.attention.num_kv_heads
         self.block_size = options.cache.block_size
         if options.cache.kv_dtype not in _KV_DTYPES:
             raise DeviceError(
@@ -55,7 +55,12 @@ class TorchBackend(TorchOperations):
                 hint=f"Choose one of {', '.join(_KV_DTYPES)}.",
             )
         self._kv_dtype = _KV_DTYPES[options.cache.kv_dtype]
-        values = 2 * self._kv_heads * spec.attention.head_dim * len(spec.layers)
+        self._storing = {
+            layer.index: layer.mixer
+            for layer in spec.layers
+            if is_attention(layer.mixer) and layer.mixer.kv_of_layer is None
+        }
+        values = sum(2 * attention.kv_columns for attention in self._storing.values())
         self._block_bytes = values * self.block_size * self._kv_dtype.itemsize
         self._weights = Weights(reader, spec)
         self.num_blocks = options.cache.num_blocks or choose_num_blocks(
@@ -79,7 +84,7 @@ class TorchBackend(TorchOperations):
         if torch.get_num_threads() != self.device.threads:
             torch.set_num_threads(self.device.threads)
 
-    def begin(self, batch: StepBatch, cache: list[torch.Tensor] | None = None) -> Step:
+    def begin(self, batch: StepBatch, cache: dict[int, torch.Tensor] | None = None) -> Step:
         step = build_step(batch, self._cache if cache is None else cache, self._spec.vocab_size)
         end = max(chunk.start_position + chunk.num_tokens for chunk in step.chunks)
         step.rotary = {
@@ -89,16 +94,24 @@ class TorchBackend(TorchOperations):
 
     # --- memory --------------------------------------------------------------------------------
 
-    def new_cache(self, num_blocks: int) -> list[torch.Tensor]:
-        """Return a zeroed cache: [num_blocks, block_size, 2 * kv_heads, head_dim] a layer."""
-        shape = (num_blocks, self.block_size, 2 * self._kv_heads, self._spec.attention.head_dim)
-        return [_untouched_zeros(shape, self._kv_dtype) for _ in range(len(self._spec.layers))]
+    def new_cache(self, num_blocks: int) -> dict[int, torch.Tensor]:
+        """Return a zeroed cache of the layers that store anything.
 
-    def release_cache(self, cache: list[torch.Tensor]) -> None:
+        Each has [num_blocks, block_size, 2 * kv_heads, head_dim].
+        """
+        return {
+            index: _untouched_zeros(
+                (num_blocks, self.block_size, 2 * attention.num_kv_heads, attention.head_dim),
+                self._kv_dtype,
+            )
+            for index, attention in self._storing.items()
+        }
+
+    def release_cache(self, cache: dict[int, torch.Tensor]) -> None:
         cache.clear()
 
     def copy_block(self, source: int, destination: int) -> None:
-        for pool in self._cache:
+        for pool in self._cache.values():
             pool[destination].copy_(pool[source])
 
     def join_rows(self, parts: Sequence[torch.Tensor]) -> LogitRows:
@@ -113,7 +126,7 @@ class TorchBackend(TorchOperations):
     def close(self) -> None:
         self.drop()
         self._weights.clear()
-        self._cache = []
+        self._cache = {}
 
 
 def _untouched_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:

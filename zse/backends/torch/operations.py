@@ -3,42 +3,67 @@
 from __future__ import annotations
 
 import contextlib
-from functools import partial
+import functools
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch.nn import functional
 
-from zse.backends.operations import EndWeights, LayerWeights, bind_layer, obstacles, refuse
+from zse.backends.operations import EndWeights, LayerWeights, bind_layer, is_attention, refuse
+from zse.backends.torch.activation import activate_rows
 from zse.backends.torch.attention import attend
+from zse.backends.torch.experts import add_experts
 from zse.backends.torch.rotary import RotaryTable, rotate
 from zse.backends.torch.sampling import sample
 from zse.backends.types import accepted, mask_bytes
+from zse.backends.uncomputed import WithoutDelta
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
+    from zse.backends.operations import ExpertWeights
     from zse.backends.torch.step import Step
     from zse.backends.torch.weights import BoundLinear, BoundNorm, Weights
     from zse.backends.types import Answers, SampledToken, StepBatch
     from zse.kernels.lm_head_sample.row import SamplingRow
-    from zse.models.spec import AttentionSpec, HeadSpec, LayerSpec, MLPSpec, ModelSpec
-
-_ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "silu": functional.silu,
-    "gelu": functional.gelu,
-    "gelu_tanh": partial(functional.gelu, approximate="tanh"),
-    "relu2": lambda values: functional.relu(values).square_(),
-}
+    from zse.models.spec import (
+        AttentionSpec,
+        ExpertsSpec,
+        HeadSpec,
+        LayerSpec,
+        MLPSpec,
+        ModelSpec,
+    )
 
 
 def check_supported(spec: ModelSpec) -> None:
     """Refuse a model that is not computed here, with an ``UnsupportedModelError``."""
-    refuse("the torch backend", obstacles(spec))
+    refuse("the torch backend", _obstacles(spec))
 
 
-class TorchOperations:
+def _obstacles(spec: ModelSpec) -> Iterator[tuple[str, str]]:
+    for layer in spec.layers:
+        if not is_attention(layer.mixer):
+            yield f"layer {layer.index}", "linear attention"
+        elif not layer.mixer.is_causal:
+            yield f"layer {layer.index}", "attention to what follows"
+    for layer in spec.extra_heads:
+        yield f"layer {layer.index}", "a head that guesses further tokens"
+    if spec.head.weight is None or spec.head.pooling != "none":
+        yield "the head", "vectors in place of logits"
+
+
+class Query(NamedTuple):
+    """Queries on their way from the rotation to the attention."""
+
+    rotated: torch.Tensor
+    """float32 [tokens, heads, head_dim]."""
+    gate: torch.Tensor | None
+    """float32 [tokens, heads * head_dim], before the sigmoid."""
+
+
+class TorchOperations(WithoutDelta):
     """See ``zse.backends.operations.Operations``; the model has been checked."""
 
     def __init__(self, weights: Weights, spec: ModelSpec) -> None:
@@ -47,18 +72,13 @@ class TorchOperations:
             final_norm=weights.norm(spec.head.norm),
             head=weights.head(spec),
         )
-        self._scopes = [
-            contextlib.nullcontext(bind_layer(layer, weights.linear, weights.norm))
-            for layer in spec.layers
-        ]
-        attentions: list[AttentionSpec] = [layer.mixer for layer in spec.layers]  # type: ignore[misc]
-        self._head_norms = [weights.head_norms(attention) for attention in attentions]
-        ropes = {attention.rope for attention in attentions}
+        self._scopes = [contextlib.nullcontext(bind_layer(layer, weights)) for layer in spec.layers]
+        mixers = [layer.mixer for layer in spec.layers]
+        ropes = {mixer.rope for mixer in mixers if is_attention(mixer)}
         self._rotary = {rope: RotaryTable(rope) for rope in ropes if rope is not None}
 
     def drop(self) -> None:
         self._scopes.clear()
-        self._head_norms.clear()
         self.ends = EndWeights(embedding=None, final_norm=None, head=None)
 
     def layer(self, layer: LayerSpec) -> contextlib.AbstractContextManager[LayerWeights]:
@@ -71,35 +91,44 @@ class TorchOperations:
         return rows if scale == 1.0 else rows.mul_(scale)
 
     def norm_linear(
-        self, step: Step, residual: torch.Tensor, norm: BoundNorm, linear: BoundLinear
+        self, step: Step, residual: torch.Tensor, norm: BoundNorm | None, linear: BoundLinear
     ) -> torch.Tensor:
-        return linear.multiply(norm(residual), step.single_rows)
+        return linear.multiply(_normed(residual, norm), step.single_rows)
 
     def rope_store(
         self,
         step: Step,
         qkv: torch.Tensor,
         attention: AttentionSpec,
-        weights: LayerWeights,  # noqa: ARG002 - the norms of queries and keys are joined here
+        weights: LayerWeights,
         layer: int,
-    ) -> torch.Tensor:
-        num_heads, num_kv_heads = attention.num_heads, attention.num_kv_heads
-        heads = qkv.view(qkv.shape[0], -1, attention.head_dim)
-        turning = heads[:, : num_heads + num_kv_heads]
-        if (head_norms := self._head_norms[layer]) is not None:
-            turning = head_norms(turning)
-        assert attention.rope is not None
-        rotated = rotate(turning, *step.rotary[attention.rope])
-        query, keys = torch.split(rotated, [num_heads, num_kv_heads], 1)
-        pool = step.cache[layer].view(-1, 2 * num_kv_heads, attention.head_dim)
-        stored = torch.cat((keys, heads[:, num_heads + num_kv_heads :]), 1)
-        pool.index_copy_(0, step.slots, stored.to(pool.dtype))
-        return query
+    ) -> Query:
+        rows, dim = qkv.shape[0], attention.head_dim
+        query, gate, keys, values = _split(qkv, attention)
+        rotary = step.rotary.get(attention.rope) if attention.rope is not None else None
+        heads = _head_norm(query, weights.q_norm, dim)
+        rotated = heads if rotary is None else rotate(heads, *rotary)
+        if keys is not None:
+            stored = _head_norm(keys, weights.k_norm, dim)
+            if rotary is not None:
+                stored = rotate(stored, *rotary)
+            values = values.reshape(rows, -1, dim)
+            if attention.value_norm_epsilon is not None:
+                values = functional.rms_norm(values, (dim,), eps=attention.value_norm_epsilon)
+            pool = step.cache[layer].view(-1, 2 * attention.num_kv_heads, dim)
+            pool.index_copy_(0, step.slots, torch.cat((stored, values), 1).to(pool.dtype))
+        return Query(rotated, gate)
 
     def attention(
-        self, step: Step, query: torch.Tensor, attention: AttentionSpec, layer: int
+        self,
+        step: Step,
+        query: Query,
+        attention: AttentionSpec,
+        weights: LayerWeights,
+        layer: int,
     ) -> torch.Tensor:
-        return attend(step, query.contiguous(), attention, layer)
+        attended = attend(step, query.rotated.contiguous(), attention, weights.sinks, layer)
+        return attended if query.gate is None else attended.mul_(torch.sigmoid(query.gate))
 
     def linear_residual(
         self,
@@ -117,18 +146,42 @@ class TorchOperations:
         return residual.add_(added if scale == 1.0 else added.mul_(scale))
 
     def gate_up(
-        self, step: Step, residual: torch.Tensor, norm: BoundNorm, linear: BoundLinear, mlp: MLPSpec
+        self,
+        step: Step,
+        residual: torch.Tensor,
+        norm: BoundNorm | None,
+        linear: BoundLinear,
+        mlp: MLPSpec,
     ) -> torch.Tensor:
-        joined = linear.multiply(norm(residual), step.single_rows)
-        single = step.single_rows
-        if joined.shape[0] == 1 or single == 0:
-            return _activate(joined, mlp)
-        # One row at a time: vectorized and scalar exponentials differ in the last bit, and which
-        # of them an element gets depends on where it lies in the whole tensor.
-        parts = [_activate(row, mlp) for row in torch.split(joined[:single], 1)]
-        if single < joined.shape[0]:
-            parts.append(_activate(joined[single:], mlp))
-        return torch.cat(parts)
+        joined = linear.multiply(_normed(residual, norm), step.single_rows)
+        return activate_rows(joined, mlp, step.single_rows)
+
+    def experts(
+        self, step: Step, residual: torch.Tensor, weights: ExpertWeights, experts: ExpertsSpec
+    ) -> torch.Tensor:
+        return add_experts(residual, weights, experts, step.single_rows)
+
+    def dense(
+        self, step: Step, inputs: torch.Tensor, linear: BoundLinear, post_norm: BoundNorm | None
+    ) -> torch.Tensor:
+        return _normed(linear.multiply(inputs, step.single_rows), post_norm)
+
+    def add(
+        self,
+        _step: Step,
+        residual: torch.Tensor,
+        added: Sequence[torch.Tensor],
+        scale: float,
+        post_norm: BoundNorm | None,
+    ) -> torch.Tensor:
+        """Return residual + scale * post_norm(sum of added), in ``residual``."""
+        total = functools.reduce(torch.Tensor.add_, added)
+        return residual.add_(_normed(total, post_norm), alpha=scale)
+
+    def scale_stream(
+        self, _step: Step, residual: torch.Tensor, factor: torch.Tensor
+    ) -> torch.Tensor:
+        return residual.mul_(factor)
 
     def lm_head(self, step: Step, residual: torch.Tensor, head: HeadSpec) -> torch.Tensor:
         rows = self.ends.final_norm(residual[step.wanted_rows])
@@ -156,12 +209,27 @@ def _choose(
     return chosen._replace(hidden=hidden.tolist()) if how.wants_hidden else chosen
 
 
-def _activate(joined: torch.Tensor, mlp: MLPSpec) -> torch.Tensor:
-    activation = _ACTIVATIONS[mlp.activation]
-    if not mlp.is_gated:
-        return activation(joined)
-    gate, up = joined.chunk(2, -1)
-    return activation(gate).mul_(up)
+def _normed(values: torch.Tensor, norm: BoundNorm | None) -> torch.Tensor:
+    return values if norm is None else norm(values)
+
+
+def _split(
+    qkv: torch.Tensor, attention: AttentionSpec
+) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None, torch.Tensor]:
+    """Return queries, gates, keys and values; values mean nothing where there are no own keys."""
+    sizes = [attention.query_columns, attention.query_columns * attention.is_gated]
+    if attention.kv_of_layer is None:
+        sizes += [attention.kv_columns] * (1 if attention.values_are_keys else 2)
+    parts = torch.split(qkv, sizes, 1)
+    gate = parts[1] if attention.is_gated else None
+    return parts[0], gate, parts[2] if len(parts) > 2 else None, parts[-1]
+
+
+def _head_norm(columns: torch.Tensor, norm: BoundNorm | None, head_dim: int) -> torch.Tensor:
+    """Return heads [tokens, heads, head_dim], normed each, or all together by a wide norm."""
+    if norm is not None and norm.weight.shape[-1] == columns.shape[1]:
+        columns, norm = norm(columns), None
+    return _normed(columns.reshape(columns.shape[0], -1, head_dim), norm)
 
 
 def _masks_of(
@@ -178,4 +246,8 @@ def _masks_of(
 
 
 def _scaled(logits: torch.Tensor, head: HeadSpec) -> torch.Tensor:
-    return logits if head.logit_scale == 1.0 else logits.mul_(head.logit_scale)
+    if head.logit_scale != 1.0:
+        logits.mul_(head.logit_scale)
+    if head.softcap is not None:
+        logits.div_(head.softcap).tanh_().mul_(head.softcap)
+    return logits

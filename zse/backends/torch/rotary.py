@@ -47,8 +47,11 @@ class RotaryTable:
 
 
 def rotate(heads: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor) -> torch.Tensor:
-    """Rotate [tokens, heads, head_dim]: dimension i turns with dimension i + head_dim / 2."""
-    halves = heads.reshape(heads.shape[0], heads.shape[1], 2, -1)
+    """Rotate [tokens, heads, head_dim]: of its first columns i turns with i + half of them."""
+    width = 2 * cosines.shape[-1]
+    turning, rest = heads[..., :width], heads[..., width:]
+    halves = turning.reshape(heads.shape[0], heads.shape[1], 2, -1)
     rotated = halves * cosines
     rotated.add_(halves.flip(2).mul_(sines))
-    return rotated.view(heads.shape)
+    joined = rotated.view(turning.shape)
+    return joined if not rest.shape[-1] else torch.cat((joined, rest), -1)

@@ -16,7 +16,7 @@ from zse.backends.types import check_batch
 from zse.records import record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from zse.backends.types import SequenceChunk, StepBatch
     from zse.models.rope import RoPESpec
@@ -49,8 +49,8 @@ class Step:
     single_rows: int
     """Rows before this one are computed each on its own."""
     chunks: list[ChunkRows]
-    cache: list[torch.Tensor]
-    """One tensor a layer: [num_blocks, block_size, 2 * kv_heads, head_dim]."""
+    cache: Mapping[int, torch.Tensor]
+    """Of each layer that stores any: [num_blocks, block_size, 2 * kv_heads, head_dim]."""
     sampled_rows: list[int]
     """Rows whose tokens' successors are asked for, in the order of the batch."""
     wanted_rows: list[int]
@@ -61,13 +61,13 @@ class Step:
     masks: dict[tuple[int, int, int, int], torch.Tensor] = field(default_factory=dict)
 
 
-def build_step(batch: StepBatch, cache: list[torch.Tensor], vocab_size: int) -> Step:
+def build_step(batch: StepBatch, cache: Mapping[int, torch.Tensor], vocab_size: int) -> Step:
     """Lay out a batch.
 
     Raises:
         EngineError: A chunk is empty, holds an unknown token, or its blocks do not cover it.
     """
-    num_blocks, block_size = cache[0].shape[:2]
+    num_blocks, block_size = next(iter(cache.values())).shape[:2]
     check_batch(batch, block_size=block_size, num_blocks=num_blocks, vocab_size=vocab_size)
     order = sorted(range(len(batch.chunks)), key=lambda i: batch.chunks[i].kind == "prefill")
     token_ids: list[int] = []

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from zse.backends.torch.experts import StackedLinear
 from zse.backends.torch.forms import UPCAST_LIMIT_BYTES, form_of, kept_bytes
 from zse.backends.torch.int4_linear import Int4Linear
 from zse.backends.torch.int8_linear import MAX_COLUMNS, Int8Linear, int8_is_exact
@@ -17,11 +18,13 @@ from zse.format.nf4 import NF4_CODES
 from zse.format.schemes import Scheme
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from zse.backends.torch.forms import Form
     from zse.backends.torch.linear import Linear
     from zse.format.reader import ZSEReader
     from zse.format.spec import TensorEntry
-    from zse.models.spec import AttentionSpec, LinearSpec, ModelSpec, NormSpec, WeightSpec
+    from zse.models.spec import LinearSpec, ModelSpec, NormSpec, WeightSpec
 
 
 class BoundLinear(NamedTuple):
@@ -70,6 +73,11 @@ class Weights:
 
     def __init__(self, reader: ZSEReader, spec: ModelSpec) -> None:
         self._linears: dict[str, Linear] = {}
+        self._stacks: dict[str, list[Linear]] = {}
+        """A matrix an expert."""
+        self._members = {
+            weight.name: weight.stack for weight in spec.weights() if weight.kind == "experts"
+        }
         self._vectors: dict[str, torch.Tensor] = {}
         self._upcasts = reader.size_bytes <= UPCAST_LIMIT_BYTES
         self.kept_bytes = 0
@@ -84,23 +92,18 @@ class Weights:
         self._embed_entry = reader.entry(embedding)
         self._embed_parts = stored_parts(reader, embedding)
 
-    def linear(self, spec: LinearSpec) -> BoundLinear:
-        return BoundLinear(self._linears[spec.weight.name], self._vector(spec.bias))
+    def linear(self, spec: LinearSpec) -> BoundLinear | StackedLinear:
+        bias = self._vector(spec.bias)
+        if (stacked := self._stacks.get(spec.weight.name)) is not None:
+            return StackedLinear(stacked, None if bias is None else bias.view(len(stacked), -1))
+        return BoundLinear(self._linears[spec.weight.name], bias)
 
     def norm(self, spec: NormSpec) -> BoundNorm:
         weight = self._vectors[spec.weight.name]
         return BoundNorm(weight, spec.epsilon, spec.kind == "layer", self._vector(spec.bias))
 
-    def head_norms(self, attention: AttentionSpec) -> BoundNorm | None:
-        """Return the norm of queries and keys, a weight row a head, in one; None without."""
-        if attention.q_norm is None or attention.k_norm is None:
-            return None
-        query, keys = self.norm(attention.q_norm), self.norm(attention.k_norm)
-        rows = (
-            query.weight.expand(attention.num_heads, -1),
-            keys.weight.expand(attention.num_kv_heads, -1),
-        )
-        return query._replace(weight=torch.cat(rows))
+    def vector(self, spec: WeightSpec) -> torch.Tensor:
+        return self._vectors[spec.name]
 
     def head(self, spec: ModelSpec) -> Linear:
         assert spec.head.weight is not None
@@ -117,6 +120,7 @@ class Weights:
     def clear(self) -> None:
         """Drop every tensor; views of the mapping must be gone before the file is closed."""
         self._linears.clear()
+        self._stacks.clear()
         self._vectors.clear()
         self._embed_parts = {}
 
@@ -132,8 +136,21 @@ class Weights:
         self.kept_bytes += kept_bytes(entry, form)
         if form == "vector":
             self._vectors[entry.name] = dequantize(entry, parts).clone()
+        elif (members := self._members.get(entry.name)) is not None:
+            cut = _members_of(entry, parts, members)
+            self._stacks[entry.name] = [make_linear(*member, form) for member in cut]
         else:
             self._linears[entry.name] = make_linear(entry, parts, form)
+
+
+def _members_of(
+    entry: TensorEntry, parts: dict[str, torch.Tensor], members: int
+) -> Iterator[tuple[TensorEntry, dict[str, torch.Tensor]]]:
+    """Cut a stack of matrices apart; no part is copied."""
+    rows, columns = entry.shape[0] // members, entry.shape[1]
+    member = replace(entry, shape=(rows, columns))
+    for first in range(0, entry.shape[0], rows):
+        yield member, {role: part[first : first + rows] for role, part in parts.items()}
 
 
 def make_linear(entry: TensorEntry, parts: dict[str, torch.Tensor], form: Form) -> Linear:

@@ -1,8 +1,10 @@
 """Families of models: a module each, which alone reads its ``config.json``.
 
 A family is found by being here. Its module says ``ARCHITECTURES``, as a ``config.json`` calls
-them; ``MODELS``, as people do; and ``read``. ``NAMES`` are those of its checkpoints' tensors, where
-they are not Llama's.
+them; ``MODELS``, as people do; and ``read``. What ``read`` makes is a spec, and a file then keeps
+the values of ``config.json`` that were read. Families whose layers differ by nothing but a window
+make numbers instead (``zse.models.uniform``), which is what their files keep; ``NAMES`` are those
+of their checkpoints' tensors, where they are not Llama's.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from zse.errors import FormatError, UnsupportedModelError
 from zse.models.config_json import ConfigJSON
+from zse.models.spec_checks import check_spec
 from zse.models.uniform import TensorNames, UniformDecoder
 
 if TYPE_CHECKING:
@@ -27,8 +30,8 @@ class Family(Protocol):
     ARCHITECTURES: tuple[str, ...]
     MODELS: str
 
-    def read(self, config: ConfigJSON) -> UniformDecoder:
-        """Return the numbers of the model that a ``config.json`` describes.
+    def read(self, config: ConfigJSON) -> ModelSpec | UniformDecoder:
+        """Return the model that a ``config.json`` describes, or its numbers.
 
         Raises:
             UnsupportedModelError: An option is not supported, or a value that is needed is missing
@@ -79,8 +82,7 @@ def read_checkpoint(
         if set(architectures) & set(family.ARCHITECTURES) or (
             not architectures and model_type == name
         ):
-            config = ConfigJSON(name, config_json, generation_config)
-            return family.read(config).spec(names_of(name))
+            return _read(family, ConfigJSON(name, config_json, generation_config))
     found = ", ".join(map(str, architectures)) or f"model_type {model_type!r}"
     raise UnsupportedModelError(f"architecture {found} is not supported", hint=_supported())
 
@@ -91,11 +93,35 @@ def read_header(values: Mapping[str, Any]) -> ModelSpec:
     Raises:
         FormatError: A field is missing, unknown or of the wrong kind.
     """
+    if "config" in values:
+        return _read_values(values)
     numbers = UniformDecoder.from_json(values)
     try:
         return numbers.spec(names_of(numbers.family))
     except UnsupportedModelError as error:
         raise FormatError(f"model config cannot be read: {error}") from error
+
+
+def _read_values(values: Mapping[str, Any]) -> ModelSpec:
+    """Read a header that has values of a ``config.json``: all of them, and no others."""
+    name, config = values.get("family"), values["config"]
+    if set(values) != {"family", "config"} or not isinstance(config, dict):
+        raise FormatError("model config is not a family and values of its config.json")
+    try:
+        spec = _read(family_named(str(name)), ConfigJSON(str(name), config, None))
+    except UnsupportedModelError as error:
+        raise FormatError(f"model config cannot be read: {error}") from error
+    if unknown := sorted(set(config) - set(spec.header["config"])):
+        raise FormatError(f"model config has unknown fields: {', '.join(unknown)[:200]}")
+    return spec
+
+
+def _read(family: Family, config: ConfigJSON) -> ModelSpec:
+    found = family.read(config)
+    if isinstance(found, UniformDecoder):
+        return found.spec(names_of(found.family))
+    check_spec(found)
+    return found
 
 
 def _supported() -> str:

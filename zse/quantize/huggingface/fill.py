@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from zse.errors import FormatError
+from zse.errors import FormatError, UnsupportedModelError
 from zse.format.as_torch import stored_parts
 from zse.models.families import read_header
 from zse.quantize.huggingface.layers import StoredMatrix
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from zse.format.reader import ZSEReader
-    from zse.models.spec import WeightSpec
+    from zse.models.spec import ModelSpec, WeightSpec
     from zse.quantize.huggingface.layers import LayerMaker, Place
 
 
@@ -31,6 +31,7 @@ def fill_model(model: Any, reader: ZSEReader, layers: LayerMaker, place: Place) 
         FormatError: The file's tensors and its config.json do not belong together.
     """
     spec = read_header(reader.header.model_config)
+    _check_kept_as_is(spec)
     for group in spec.groups():
         biases = _biases(reader, group.weights)
         for tensor in group.weights:
@@ -39,7 +40,7 @@ def fill_model(model: Any, reader: ZSEReader, layers: LayerMaker, place: Place) 
             elif tensor.kind in ("linear", "head"):
                 _fill_matrix(model, _stored(reader, tensor), tensor, layers, biases)
             elif tensor.kind != "bias":
-                name, values = tensor.sources[0][0], reader.tensor(tensor.name)
+                name, values = tensor.sources[0].name, reader.tensor(tensor.name)
                 _set_parameter(model, name, place.frozen(values))
                 if name in biases:  # a LayerNorm's
                     bias = place.frozen(biases[name])
@@ -52,14 +53,25 @@ def fill_model(model: Any, reader: ZSEReader, layers: LayerMaker, place: Place) 
         raise FormatError(f"the file has no values for {', '.join(left[:3])} of its config.json")
 
 
+def _check_kept_as_is(spec: ModelSpec) -> None:
+    """Refuse a model whose tensors a file does not keep as the checkpoint has them."""
+    for weight in spec.weights():
+        turned = any(source.order or source.is_transposed for source in weight.sources)
+        if turned or weight.stack > 1 or weight.offset or weight.factor != 1.0:
+            raise UnsupportedModelError(
+                f"{weight.name} of a {spec.family} model is not put back into transformers",
+                hint="Load the checkpoint that the file was converted from.",
+            )
+
+
 def _biases(reader: ZSEReader, tensors: tuple[WeightSpec, ...]) -> dict[str, torch.Tensor]:
     """Return float32 biases by the checkpoint name of the weight that each belongs to."""
     found = {}
     for tensor in tensors:
         if tensor.kind == "bias":
             pieces = torch.split(reader.tensor(tensor.name), list(tensor.piece_rows))
-            for (name, _), piece in zip(tensor.sources, pieces, strict=True):
-                found[name.removesuffix("bias") + "weight"] = piece
+            for source, piece in zip(tensor.sources, pieces, strict=True):
+                found[source.name.removesuffix("bias") + "weight"] = piece
     return found
 
 
@@ -76,9 +88,9 @@ def _fill_matrix(
 ) -> None:
     """Cut a joined matrix apart and put a layer where each piece belongs."""
     first = 0
-    for name, shape in tensor.sources:
-        piece = whole.rows(first, first + shape[0])
-        first += shape[0]
+    for source in tensor.sources:
+        name, piece = source.name, whole.rows(first, first + source.rows)
+        first += source.rows
         _set_module(model, name.removesuffix(".weight"), layers(piece, biases.get(name)))
 
 

@@ -1,0 +1,52 @@
+"""Tiny configurations: what a family's own keys are where others have none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+SHAPE: dict[str, Any] = {
+    "vocab_size": 320,
+    "hidden_size": 128,
+    "intermediate_size": 192,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "max_position_embeddings": 256,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "initializer_range": 0.08,
+    "tie_word_embeddings": False,
+}
+FAMILY_SHAPES: dict[str, dict[str, Any]] = {
+    "qwen3_moe": {
+        "num_experts": 6,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 64,
+        "norm_topk_prob": True,
+    },
+    "qwen2_moe": {
+        "num_experts": 6,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 64,
+        "shared_expert_intermediate_size": 96,
+    },
+    "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2, "intermediate_size": 96},
+    "glm4_moe": {
+        "n_routed_experts": 8,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 64,
+        "n_group": 4,
+        "topk_group": 2,
+        "first_k_dense_replace": 1,
+        "routed_scaling_factor": 1.5,
+        "partial_rotary_factor": 0.5,
+        "use_qk_norm": True,
+    },
+}
+"""By the name of the family; those that are not here need nothing of their own."""
+
+
+def shape_of(family: str, **changes: Any) -> dict[str, Any]:
+    """Return the values of a tiny configuration of a family."""
+    return {**SHAPE, **FAMILY_SHAPES.get(family, {}), **changes}

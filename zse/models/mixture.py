@@ -1,0 +1,197 @@
+"""A decoder of Llama's kind whose layers choose among experts: its spec from a ``config.json``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from zse.models.parts import Heads, Norms, Piece, attention, embedding, head_of, linear, mlp, vector
+from zse.models.spec import ExpertsSpec, HeadSpec, LayerSpec, ModelSpec
+from zse.records import record
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from zse.models.config_json import ConfigJSON
+    from zse.models.rope import RoPESpec
+    from zse.models.spec import Activation, LinearSpec, MLPSpec, NormSpec, Scoring
+
+
+@record
+class Mixture:
+    """The experts of a layer, and what checkpoints call them there."""
+
+    num_experts: int
+    experts_per_token: int
+    width: int
+    """Of each expert."""
+    router: str = "mlp.gate"
+    experts: str = "mlp.experts.{index}"
+    up: tuple[str, str] = ("gate_proj", "up_proj")
+    down: str = "down_proj"
+    scoring: Scoring = "softmax"
+    selection_bias: str = ""
+    """Empty: there is none; so it is with all names below."""
+    num_groups: int = 1
+    groups_per_token: int = 1
+    scores_in_group: int = 1
+    normalizes_weights: bool = True
+    weight_scale: float = 1.0
+    shared: str = ""
+    shared_width: int = 0
+    shared_gate: str = ""
+
+    def spec(
+        self, ours: str, theirs: str, norm: NormSpec | None, hidden: int, activation: Activation
+    ) -> ExpertsSpec:
+        """Return the experts of one layer, whose names begin with ``ours`` and ``theirs``."""
+
+        def row_of(name: str, tensor: str, rows: int) -> LinearSpec:
+            pieces = [Piece(name=f"{theirs}.{tensor}", rows=rows)]
+            return linear(f"{ours}.{name}", pieces, hidden, shard="none", kind="gate")
+
+        def mlp_of(name: str, tensors: str, width: int, stack: int = 1) -> MLPSpec:
+            up = [f"{theirs}.{tensors}.{part}" for part in self.up]
+            return mlp(
+                f"{ours}.{name}",
+                up,
+                f"{theirs}.{tensors}.{self.down}",
+                hidden=hidden,
+                width=width,
+                activation=activation,
+                stack=stack,
+            )
+
+        bias = self.selection_bias
+        return ExpertsSpec(
+            num_experts=self.num_experts,
+            experts_per_token=self.experts_per_token,
+            norm=norm,
+            router=row_of("router", self.router, self.num_experts),
+            scoring=self.scoring,
+            selection_bias=vector(
+                f"{ours}.router.selection_bias", f"{theirs}.{bias}", self.num_experts, "bias"
+            )
+            if bias
+            else None,
+            num_groups=self.num_groups,
+            groups_per_token=self.groups_per_token,
+            scores_in_group=self.scores_in_group,
+            normalizes_weights=self.normalizes_weights,
+            weight_scale=self.weight_scale,
+            expert=mlp_of("experts", self.experts, self.width, self.num_experts),
+            shared=mlp_of("shared", self.shared, self.shared_width) if self.shared else None,
+            shared_gate=row_of("shared_gate", self.shared_gate, 1) if self.shared_gate else None,
+        )
+
+
+@record
+class _Decoder:
+    """What the layers have in common."""
+
+    hidden: int
+    heads: Heads
+    rope: RoPESpec
+    norms: Norms
+    head_norms: Norms | None
+    activation: Activation
+    windows: tuple[int | None, tuple[int, ...]]
+    mixture: Mixture
+    dense_layers: Collection[int]
+    dense_width: int
+
+    def layer(self, index: int) -> LayerSpec:
+        ours, theirs, norm = f"layers.{index}", f"model.layers.{index}", self.norms.norm
+        window, windowed = self.windows
+        after = norm(f"{ours}.mlp_norm", f"{theirs}.post_attention_layernorm", self.hidden)
+        dense, experts = None, None
+        if index in self.dense_layers:
+            dense = mlp(
+                ours,
+                [f"{theirs}.mlp.gate_proj", f"{theirs}.mlp.up_proj"],
+                f"{theirs}.mlp.down_proj",
+                hidden=self.hidden,
+                width=self.dense_width,
+                activation=self.activation,
+            )
+        else:
+            experts = self.mixture.spec(ours, theirs, after, self.hidden, self.activation)
+        return LayerSpec(
+            index=index,
+            mixer_norm=norm(f"{ours}.attn_norm", f"{theirs}.input_layernorm", self.hidden),
+            mixer=attention(
+                ours,
+                f"{theirs}.self_attn",
+                hidden=self.hidden,
+                heads=self.heads,
+                rope=self.rope,
+                window=window if index in windowed else None,
+                head_norms=self.head_norms,
+            ),
+            mlp_norm=after if dense is not None else None,
+            mlp=dense,
+            experts=experts,
+        )
+
+
+def mixture_decoder(
+    config: ConfigJSON,
+    mixture: Mixture,
+    *,
+    dense_layers: Collection[int] = (),
+    windows: tuple[int | None, tuple[int, ...]] = (None, ()),
+    qk_norm: bool = False,
+    qkv_bias: bool = False,
+    output_bias: bool = False,
+    partial_rotary: float = 1.0,
+) -> ModelSpec:
+    """Return a decoder of attention and experts.
+
+    Args:
+        config: Of the checkpoint.
+        mixture: The experts of each layer.
+        dense_layers: Layers that have one MLP instead.
+        windows: The window, and the layers that have it.
+        qk_norm: Whether each query and key head is normalized.
+        qkv_bias: Whether queries, keys and values have a bias.
+        output_bias: Whether what attention adds has one.
+        partial_rotary: Part of a head that turns, where the checkpoint does not say.
+
+    Raises:
+        UnsupportedModelError: A value that is needed is missing or has no meaning.
+    """
+    hidden, num_heads = config.integer("hidden_size"), config.integer("num_attention_heads")
+    head_dim = config.integer("head_dim", hidden // max(num_heads, 1))
+    tied = config.flag("tie_word_embeddings")
+    norms = Norms(epsilon=config.number("rms_norm_eps", 1e-6))
+    layers = _Decoder(
+        hidden=hidden,
+        heads=Heads(
+            num_heads=num_heads,
+            num_kv_heads=config.integer("num_key_value_heads", num_heads),
+            head_dim=head_dim,
+            qkv_bias=qkv_bias,
+            output_bias=output_bias,
+        ),
+        rope=config.rope(head_dim, partial=partial_rotary),
+        norms=norms,
+        head_norms=norms if qk_norm else None,
+        activation=config.activation("silu"),
+        windows=windows,
+        mixture=mixture,
+        dense_layers=dense_layers,
+        dense_width=config.integer("intermediate_size", 0) if dense_layers else 0,
+    )
+    table = embedding("model.embed_tokens", config.integer("vocab_size"), hidden, tied=tied)
+    return ModelSpec(
+        family=config.family,
+        vocab_size=config.integer("vocab_size"),
+        hidden_size=hidden,
+        max_position=config.integer("max_position_embeddings", 2048),
+        embedding=table,
+        layers=tuple(layers.layer(index) for index in range(config.num_layers())),
+        head=HeadSpec(
+            norm=norms.norm("final_norm", "model.norm", hidden), weight=head_of(table, tied=tied)
+        ),
+        **config.ends(),
+        header=config.header(),
+    )

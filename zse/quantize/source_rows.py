@@ -1,0 +1,51 @@
+"""The rows of a checkpoint's tensor as the model's file wants them: turned, reordered, shifted."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+    from zse.models.spec import RowOrder, Source, WeightSpec
+    from zse.quantize.checkpoint import Checkpoint
+
+
+def rows_together(source: Source) -> int:
+    """Return how many rows must be read at once, at least: a multiple of it at any start."""
+    members = source.shape[-1] if source.is_transposed else 1
+    return math.lcm(members, source.order.period if source.order is not None else 1)
+
+
+def read_rows(
+    checkpoint: Checkpoint, weight: WeightSpec, source: Source, start: int, stop: int
+) -> torch.Tensor:
+    """Return rows ``start`` to ``stop`` of one piece of a weight, [rows, columns] or [numbers].
+
+    Both are multiples of ``rows_together``. Values are in the dtype of the checkpoint, unless the
+    weight's own factor or offset makes them float32.
+
+    Raises:
+        CheckpointError: A file is shorter than its header says.
+    """
+    if source.is_transposed:
+        inputs, outputs = source.shape[-2:]
+        first, end = start // outputs * inputs, stop // outputs * inputs
+        members = checkpoint.read_rows(source.name, first, end).view(-1, inputs, outputs)
+        rows = members.transpose(1, 2).reshape(stop - start, inputs)
+    else:
+        rows = checkpoint.read_rows(source.name, start, stop)
+    if source.order is not None:
+        rows = reordered(rows, source.order)
+    if weight.factor != 1.0:
+        rows = rows.float() * weight.factor
+    return rows.float() + weight.offset if weight.offset else rows
+
+
+def reordered(rows: torch.Tensor, order: RowOrder) -> torch.Tensor:
+    """Return whole periods of rows in another order."""
+    fixed, columns = order.num_fixed, rows.shape[1:]
+    viewed = rows.reshape(-1, *order.view[fixed:], *columns)
+    axes = [0, *(1 + axis - fixed for axis in order.axes[fixed:])]
+    return viewed.permute(*axes, *range(len(axes), viewed.dim())).reshape(rows.shape)
