@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import transformers
+from family_shapes import shape_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -182,7 +183,8 @@ def test_an_architecture_that_is_not_supported_is_told_which_are() -> None:
 def test_every_module_of_the_folder_is_a_family_under_its_own_name() -> None:
     for name, family in all_families().items():
         assert family is family_named(name)
-        assert read(architectures=[family.ARCHITECTURES[0]]).family == name
+        architecture = {"architectures": [family.ARCHITECTURES[0]]}
+        assert read(**shape_of(name), **architecture).family == name
 
 
 def test_a_large_model_is_described_in_a_few_milliseconds() -> None:
