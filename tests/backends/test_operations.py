@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from zse.backends.cpu.supported import check_supported as check_for_cpu
 from zse.backends.gpu.operations import check_supported as check_for_gpu
 from zse.backends.operations import bind_layer
-from zse.backends.torch.operations import check_supported as check_for_cpu
 from zse.errors import UnsupportedModelError
 from zse.models.rope import RoPESpec
 from zse.models.spec import ExpertsSpec, LinearAttentionSpec

@@ -51,9 +51,11 @@ def make_checkpoint_folder(
     write_tokenizer(folder)
     generator = torch.Generator().manual_seed(7)
     tensors = {
-        name: (torch.randn(shape, generator=generator) * 0.05).to(_TORCH[values["torch_dtype"]])
+        piece.name: (torch.randn(piece.shape, generator=generator) * 0.05).to(
+            _TORCH[values["torch_dtype"]]
+        )
         for weight in read_checkpoint(values).weights()
-        for name, shape in weight.sources
+        for piece in weight.pieces()
     }
     if shards == 1:
         save_file(tensors, folder / "model.safetensors")

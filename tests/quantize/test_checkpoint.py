@@ -52,9 +52,9 @@ def test_rows_are_those_of_the_file(llama_folder: Path) -> None:
 
 def test_shards_are_one_checkpoint(sharded: Path) -> None:
     with Checkpoint(sharded) as checkpoint:
-        names = [piece for group in checkpoint.plan for t in group.weights for piece in t.sources]
-        for name, shape in names:
-            assert checkpoint.tensor(name).shape == shape
+        pieces = [one for group in checkpoint.plan for t in group.weights for one in t.pieces()]
+        for piece in pieces:
+            assert checkpoint.tensor(piece.name).shape == piece.shape
 
 
 def test_bare_model_without_prefix_is_read(folder: Path) -> None:

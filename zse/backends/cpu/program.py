@@ -81,8 +81,9 @@ class Recorder(WithoutDelta, WithoutExperts):
         return self._record(Kind.EMBED, Register.RESIDUAL, matrix=pointer(embedding), scale=scale)
 
     def norm_linear(
-        self, _step: object, residual: Register, norm: structs.Norm, linear: structs.Matrix
+        self, _step: object, residual: Register, norm: structs.Norm | None, linear: structs.Matrix
     ) -> Register:
+        assert norm is not None
         return self._norm_multiply(residual, norm, linear, Register.QKV)
 
     def rope_store(
@@ -135,10 +136,11 @@ class Recorder(WithoutDelta, WithoutExperts):
         self,
         _step: object,
         residual: Register,
-        norm: structs.Norm,
+        norm: structs.Norm | None,
         linear: structs.Matrix,
         mlp: MLPSpec,
     ) -> Register:
+        assert norm is not None
         joined = self._norm_multiply(residual, norm, linear, Register.JOINED)
         return self._record(
             Kind.ACTIVATE,

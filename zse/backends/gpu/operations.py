@@ -70,9 +70,10 @@ class GPUOperations(WithoutDelta, WithoutExperts):
         return Residual(address=step.scratch.residual)
 
     def norm_linear(
-        self, step: Step, residual: Residual, norm: BoundNorm, linear: BoundLinear
+        self, step: Step, residual: Residual, norm: BoundNorm | None, linear: BoundLinear
     ) -> Projected:
         """Leave the split sums of norm(residual) @ linear^T, and the bias that is to be added."""
+        assert norm is not None
         inputs = self._normalized(step, residual, norm, linear.weight)
         return Projected(sums=self._multiply(step, linear.weight, inputs), bias=linear.bias)
 
@@ -163,9 +164,15 @@ class GPUOperations(WithoutDelta, WithoutExperts):
         )
 
     def gate_up(
-        self, step: Step, residual: Residual, norm: BoundNorm, linear: BoundLinear, mlp: MLPSpec
+        self,
+        step: Step,
+        residual: Residual,
+        norm: BoundNorm | None,
+        linear: BoundLinear,
+        mlp: MLPSpec,
     ) -> Deferred:
         """Return activation(gate) * up, or activation(up), to be computed for a known reader."""
+        assert norm is not None
         weight, bias = linear
         inputs = self._normalized(step, residual, norm, weight)
         joined: Plain | Partials

@@ -72,7 +72,7 @@ def group_by_expert(chosen: torch.Tensor, num_experts: int) -> tuple[torch.Tenso
 
 def _within_best_groups(choice: torch.Tensor, rules: RoutingRules) -> torch.Tensor:
     """Return the scores with those outside the best groups lowered below all others."""
-    grouped = choice.unflatten(-1, (rules.num_groups, -1))
+    grouped = choice.view(choice.shape[0], rules.num_groups, -1)
     best = grouped.topk(rules.scores_in_group, dim=-1).values.sum(-1)
     kept = best.sort(dim=-1, descending=True, stable=True).indices[:, : rules.groups_per_token]
     allowed = torch.zeros_like(best, dtype=torch.bool).scatter_(-1, kept, True)
