@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from zse.kernels.layout import (
-    BlockTables,
-    PagedCache,
-)
+from zse.kernels.layout import BlockTables, HeadShape, PagedCache
 
 BLOCK = 32
 
@@ -77,6 +74,27 @@ def angles(max_positions: int, head_dim: int) -> tuple[torch.Tensor, torch.Tenso
     frequencies = 1000.0 ** (-torch.arange(0, head_dim, 2).float() / head_dim)
     turns = torch.arange(max_positions).float()[:, None] * frequencies
     return frequencies, torch.cat((turns.cos(), turns.sin()), 1)
+
+
+def paired(head_dim: int, rotary_dim: int) -> list[int]:
+    """Return the columns of a head in the order in which kernels keep those of q and k."""
+    half, turning = head_dim // 2, rotary_dim // 2
+    first = [*range(turning), *range(rotary_dim, half + turning)]
+    return first + [*range(turning, rotary_dim), *range(half + turning, head_dim)]
+
+
+def usual_heads(joined: torch.Tensor, shape: HeadShape, value_epsilon: float = 0) -> torch.Tensor:
+    """Return q, k and v [T, heads, D] of the heads of a joined product, zeros for what it lacks."""
+    kv = shape.kv_heads
+    keys = values = joined.new_zeros(joined.shape[0], kv, shape.head_dim)
+    if shape.stores:
+        first = shape.first_head("key")
+        values = keys = joined[:, first : first + kv]
+    if "value" in shape.parts:
+        values = joined[:, shape.first_head("value") :]
+    if value_epsilon:
+        values = values * torch.rsqrt(values.pow(2).mean(-1, keepdim=True) + value_epsilon)
+    return torch.cat((joined[:, : shape.num_heads], keys, values), 1)
 
 
 def relative_error(found: torch.Tensor, expected: torch.Tensor) -> float:

@@ -6,7 +6,7 @@ from here.
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from zse.errors import UnsupportedModelError
 from zse.records import record
@@ -20,7 +20,9 @@ BLOCK_TOKENS = 32
 SCALE_CHANNELS = 32
 """Channels of an int8 key or value that share a scale."""
 HEAD_DIMS = (64, 80, 96, 128, 256)
-INT8_HEAD_DIMS = (64, 128)
+FAMILY_HEAD_DIMS = (64, 128, 256, 512)
+"""Head widths of families whose heads are gated, turn in part or not at all, and the like."""
+INT8_HEAD_DIMS = (64, 128, 256, 512)
 """Head widths that an int8 cache takes: their halves are whole groups of 32 channels."""
 ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "relu2")
 """Functions between the matrices of an MLP; kernels know them by number."""
@@ -99,6 +101,10 @@ class Partials:
 Activation: TypeAlias = Quantized | Plain
 
 
+HeadPart: TypeAlias = Literal["query", "gate", "key", "value"]
+PLAIN_PARTS: tuple[HeadPart, ...] = ("query", "key", "value")
+
+
 @record
 class HeadShape:
     """How many heads of which width."""
@@ -106,11 +112,53 @@ class HeadShape:
     num_heads: int
     kv_heads: int
     head_dim: int
+    parts: tuple[HeadPart, ...] = PLAIN_PARTS
+    """What a row of the joined product holds: all heads of one part after those of another. Without
+    values, keys are the values too; without keys, another layer's are read."""
 
     @property
     def qkv_columns(self) -> int:
-        """Columns of the joined q, k and v."""
-        return (self.num_heads + 2 * self.kv_heads) * self.head_dim
+        """Columns of the joined product."""
+        return self.joined_heads * self.head_dim
+
+    @property
+    def query_columns(self) -> int:
+        return self.num_heads * self.head_dim
+
+    @property
+    def group(self) -> int:
+        """Query heads that share a key-value head."""
+        return self.num_heads // self.kv_heads
+
+    @property
+    def joined_heads(self) -> int:
+        """Heads of a row of the joined product."""
+        return sum(map(self._count, self.parts))
+
+    def first_head(self, part: HeadPart) -> int:
+        """Return the head of the joined product at which a part that it has starts."""
+        return sum(map(self._count, self.parts[: self.parts.index(part)]))
+
+    @property
+    def stores(self) -> bool:
+        """Whether the layer has keys and values of its own."""
+        return "key" in self.parts
+
+    @property
+    def is_gated(self) -> bool:
+        return "gate" in self.parts
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """Heads of a row, whether there are gates, the first key, the first value, and whether keys
+        and values are stored, as the kernels of families take them."""
+        first_key = self.first_head("key") if self.stores else 0
+        first_value = self.first_head("value") if "value" in self.parts else first_key
+        gates, stores = int(self.is_gated), int(self.stores)
+        return self.joined_heads, gates, first_key, first_value, stores
+
+    def _count(self, part: HeadPart) -> int:
+        return self.num_heads if part in ("query", "gate") else self.kv_heads
 
 
 @record
@@ -118,9 +166,9 @@ class HeadInputs:
     """Everything that turns the joined product into heads of q, k and v."""
 
     qkv: Partials
-    """Summands, [rows, (num_heads + 2 * kv_heads) * head_dim]."""
+    """Summands, [rows, columns of the heads' joined product]."""
     cosines_sines: int
-    """Address of the table that ``rope_table`` made."""
+    """Address of the table that ``rope_table`` made; 0 where no column turns."""
     positions: int
     """Address of int32 [rows]."""
     bias: int = 0
@@ -131,6 +179,24 @@ class HeadInputs:
     """Address of float32 [head_dim], 0 for no head norm."""
     epsilon: float = 1e-6
     """Of the head norm."""
+    rotary_dim: int | None = None
+    """Columns of a head that turn, the first ones; None for all."""
+    value_epsilon: float = 0.0
+    """Of the norm without weight of each head's value; 0 for none."""
+
+    def is_usual(self, shape: HeadShape) -> bool:
+        """Whether rows are q, k and v, heads turn as a whole, and values are as they come."""
+        turns = self.rotary_dim in (None, shape.head_dim)
+        return shape.parts == PLAIN_PARTS and turns and not self.value_epsilon
+
+    def family_numbers(self, shape: HeadShape) -> tuple[int, ...]:
+        """Return what kernels are told of heads that are not as usual; nothing where they are."""
+        return () if self.is_usual(shape) else self.numbers_of(shape)
+
+    def numbers_of(self, shape: HeadShape) -> tuple[int, ...]:
+        """Return where heads lie and how they turn, as the kernels of families take it."""
+        turning = shape.head_dim if self.rotary_dim is None else self.rotary_dim
+        return (*shape.numbers, turning // 2, int(self.value_epsilon > 0))
 
     @property
     def addresses(self) -> tuple[int, ...]:
@@ -186,13 +252,15 @@ def padded(size: int) -> int:
     return 1 << (size - 1).bit_length()
 
 
-def check_head_dim(head_dim: int, *, quantized: bool) -> None:
+def check_head_dim(
+    head_dim: int, *, quantized: bool, taken: tuple[int, ...] = HEAD_DIMS
+) -> None:
     """Refuse a head width that no kernel takes.
 
     Raises:
         UnsupportedModelError: No kernel takes it, or none with an int8 cache.
     """
-    allowed = INT8_HEAD_DIMS if quantized else HEAD_DIMS
+    allowed = [dim for dim in taken if not quantized or dim in INT8_HEAD_DIMS]
     if head_dim not in allowed:
         raise UnsupportedModelError(
             f"head_dim {head_dim} with {'an int8' if quantized else 'a 16-bit'} cache; "

@@ -7,9 +7,9 @@ import torch
 from interpreted import InterpretedLauncher
 
 from zse.errors import UnsupportedModelError
-from zse.kernels.layout import Partials, Plain, Quantized
+from zse.kernels.layout import HeadShape, Partials, Plain, Quantized
 from zse.kernels.norm import reference
-from zse.kernels.norm.launch import residual_norm
+from zse.kernels.norm.launch import PostNorm, heads_norm, residual_norm
 from zse.kernels.norm.variants import row_groups_for
 
 EPSILON = 1e-6
@@ -158,6 +158,74 @@ def test_a_layer_norm_of_gathered_rows_leaves_the_stream_alone() -> None:
     )  # fmt: skip
     assert torch.equal(stream, before)
     assert relative_error(out, expected[index]) <= reference.TOLERANCE
+
+
+@pytest.mark.parametrize("quantized", [True, False])
+@pytest.mark.parametrize("normed", [True, False])
+def test_what_is_added_has_a_norm_of_its_own_and_the_stream_a_factor(
+    normed: bool, quantized: bool
+) -> None:
+    torch.manual_seed(9)
+    hidden = 256
+    stream, weight, post = torch.randn(2, hidden), torch.randn(hidden), torch.randn(hidden)
+    added, bias, factor = torch.randn(3, 2, hidden) * 9, torch.randn(hidden), torch.tensor([0.7])
+    expected_stream, expected = reference.residual_norm(
+        stream, weight if normed else None, EPSILON, added, added_bias=bias, added_scale=0.5,
+        post_norm=post, post_epsilon=1e-3, stream_scale=0.7,
+    )  # fmt: skip
+    codes, out = Codes(2, hidden), torch.zeros(2, hidden, dtype=torch.bfloat16)
+    residual_norm(
+        InterpretedLauncher(), stream.data_ptr(), 2, hidden, weight.data_ptr() if normed else None,
+        EPSILON, codes.buffer if quantized else plain(out), added=partials(added),
+        added_bias_address=bias.data_ptr(), added_scale=0.5,
+        post=PostNorm(
+            address=post.data_ptr(), epsilon=1e-3, stream_scale_address=factor.data_ptr()
+        ),
+    )  # fmt: skip
+    torch.testing.assert_close(stream, expected_stream, rtol=1e-5, atol=1e-5)
+    if quantized:
+        codes.check(expected)
+    else:
+        assert relative_error(out, expected) <= reference.TOLERANCE
+
+
+@pytest.mark.parametrize("has_added", [True, False])
+def test_the_stream_itself_is_stored_where_no_norm_is(has_added: bool) -> None:
+    torch.manual_seed(10)
+    stream, added = torch.randn(3, 128), torch.randn(2, 3, 128)
+    expected = stream + added.sum(0) if has_added else stream.clone()
+    out = torch.zeros(3, 128, dtype=torch.bfloat16)
+    residual_norm(
+        InterpretedLauncher(), stream.data_ptr(), 3, 128, None, 0.0, plain(out),
+        added=partials(added) if has_added else None,
+    )  # fmt: skip
+    torch.testing.assert_close(stream, expected, rtol=1e-6, atol=1e-6)
+    assert relative_error(out, expected) <= reference.TOLERANCE
+
+
+@pytest.mark.parametrize("has_bias", [True, False])
+@pytest.mark.parametrize("splits", [1, 3])
+def test_all_queries_have_one_norm_and_all_keys_another(splits: int, has_bias: bool) -> None:
+    torch.manual_seed(11)
+    shape = HeadShape(num_heads=6, kv_heads=2, head_dim=64)
+    parts, bias = torch.randn(splits, 3, shape.qkv_columns), torch.randn(shape.qkv_columns)
+    q_norm, k_norm = torch.randn(384), torch.randn(128)
+    total = parts.sum(0) + (bias if has_bias else 0)
+    expected = torch.cat(
+        (
+            reference.rms_norm(total[:, :384], q_norm, EPSILON),
+            reference.rms_norm(total[:, 384:512], k_norm, EPSILON),
+            total[:, 512:],
+        ),
+        1,
+    )
+    whole = heads_norm(
+        InterpretedLauncher(), partials(parts), shape, q_norm_address=q_norm.data_ptr(),
+        k_norm_address=k_norm.data_ptr(), epsilon=EPSILON,
+        bias_address=bias.data_ptr() if has_bias else 0,
+    )  # fmt: skip
+    assert (whole.splits, whole.values, whole.split_rows) == (1, parts.data_ptr(), 3)
+    torch.testing.assert_close(parts[0], expected, rtol=1e-5, atol=1e-5)
 
 
 def test_a_group_of_zeros_has_codes_of_zero_and_a_scale_of_zero() -> None:

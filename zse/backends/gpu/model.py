@@ -103,7 +103,7 @@ class DeviceModel:
                 inverse_frequencies_address=device.address,
                 table_address=table_address,
                 num_positions=self.plans.max_context,
-                head_dim=self.heads.head_dim,
+                rotary_dim=rope.rotary_dim,
                 factor=rope.factor,
             )
             stream.synchronize()

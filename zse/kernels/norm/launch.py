@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from zse.kernels.layout import Quantized, activation_addresses
 from zse.kernels.norm.variants import (
     FAMILY_ROW_GROUPS,
     family_norm_variant,
+    heads_norm_variant,
+    post_norm_variant,
     residual_norm_variant,
     row_groups_for,
 )
+from zse.records import record
 
 if TYPE_CHECKING:
     from zse.kernels.launcher import Launcher
-    from zse.kernels.layout import Activation, Partials
+    from zse.kernels.layout import Activation, HeadShape, Partials
     from zse.kernels.variant import Variant
+
+
+@record
+class PostNorm:
+    """RMSNorm of what is added to the stream, and a factor of the stream after that."""
+
+    address: int = 0
+    """Of float32 [hidden], 0 for no norm."""
+    epsilon: float = 0.0
+    stream_scale_address: int = 0
+    """Of one float32, 0 for none."""
 
 
 def residual_norm(
@@ -23,7 +38,7 @@ def residual_norm(
     residual_address: int,
     rows: int,
     hidden: int,
-    norm_address: int,
+    norm_address: int | None,
     epsilon: float,
     output: Activation,
     *,
@@ -31,6 +46,7 @@ def residual_norm(
     row_index_address: int = 0,
     added_bias_address: int = 0,
     added_scale: float = 1.0,
+    post: PostNorm | None = None,
     is_layer_norm: bool = False,
     norm_bias_address: int = 0,
     output_scale: float = 1.0,
@@ -42,13 +58,14 @@ def residual_norm(
         residual_address: float32 [T, hidden]; changed in place when ``added`` is given and rows
             are not gathered.
         hidden: Columns; a multiple of 16, and of 128 for quantized output.
-        norm_address: float32 [hidden] weight.
+        norm_address: float32 [hidden] weight; None stores the stream itself.
         output: Where activations go: int8 codes (rounded to nearest, halves to even) or bfloat16.
         added: Summands to add to the stream first, [splits, T, hidden].
         row_index_address: int32 [rows]: row i of the output is made of this row of the stream and
             of ``added``, and nothing is written back; 0 for all rows in place.
         added_bias_address: float32 [hidden], added to the sum of ``added``; 0 for none.
         added_scale: Multiplies that sum, its bias included.
+        post: What is done to that sum first, and to the stream after it; not with a LayerNorm.
         norm_bias_address: float32 [hidden], added after a LayerNorm's weight; 0 for none.
         output_scale: Multiplies the result. Before the head it scales the logits, without a
             launch of its own and whatever the head's scheme.
@@ -59,10 +76,23 @@ def residual_norm(
     """
     scales, sums, outputs = activation_addresses(output)
     quantized, gather = isinstance(output, Quantized), row_index_address != 0
-    sources = (residual_address, added.values if added else 0, row_index_address, norm_address)
+    norm = norm_address or 0
+    sources = (residual_address, added.values if added else 0, row_index_address, norm)
     targets = (outputs, scales, sums, hidden)
     summands = (added.split_rows, added.splits) if added else (rows, 0)
     biases, factors = (norm_bias_address, added_bias_address), (added_scale, output_scale)
+    if post is not None or norm_address is None:
+        post = post or PostNorm()
+        extras = (added_bias_address, post.address, post.stream_scale_address)
+        form = post_norm_variant(
+            row_groups_for(hidden, FAMILY_ROW_GROUPS),
+            quantized=quantized,
+            normed=norm_address is not None,
+        )
+        flags = (int(gather), *(int(address != 0) for address in extras))
+        numbers = (*summands, *flags, *factors, epsilon, post.epsilon)
+        launcher.launch(form, (rows, 1, 1), *sources, *extras, *targets, *numbers)
+        return
     if not (is_layer_norm or any(biases) or factors != (1.0, 1.0)):
         form = tuned or residual_norm_variant(
             row_groups_for(hidden), quantized=quantized, gather=gather
@@ -74,3 +104,45 @@ def residual_norm(
     flags = (int(gather), *(int(bias != 0) for bias in biases))
     numbers = (*summands, *flags, *factors, epsilon)
     launcher.launch(form, (rows, 1, 1), *sources, *biases, *targets, *numbers)
+
+
+def heads_norm(
+    launcher: Launcher,
+    joined: Partials,
+    shape: HeadShape,
+    *,
+    q_norm_address: int,
+    k_norm_address: int,
+    epsilon: float,
+    bias_address: int = 0,
+) -> Partials:
+    """Take the RMSNorm of all queries of a row together, and that of all its keys.
+
+    Args:
+        joined: Summands of queries, keys and values; the whole rows replace the first one.
+        q_norm_address: float32 [num_heads * head_dim].
+        k_norm_address: float32 [kv_heads * head_dim].
+        bias_address: float32 [columns of joined], added before the norms; 0 for none.
+
+    Returns:
+        Where the whole rows are, their bias and norms included.
+
+    Raises:
+        UnsupportedModelError: No kernel takes this row length.
+    """
+    columns = (shape.query_columns, shape.kv_heads * shape.head_dim)
+    launcher.launch(
+        heads_norm_variant(row_groups_for(max(columns), FAMILY_ROW_GROUPS)),
+        (joined.rows, 3, 1),
+        joined.values,
+        bias_address,
+        q_norm_address,
+        k_norm_address,
+        joined.split_rows,
+        joined.splits,
+        int(bias_address != 0),
+        *columns,
+        shape.qkv_columns,
+        epsilon,
+    )
+    return replace(joined, splits=1)

@@ -16,7 +16,7 @@ def rms_norm(values: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torc
 
 def residual_norm(
     residual: torch.Tensor,
-    norm: torch.Tensor,
+    norm: torch.Tensor | None,
     epsilon: float,
     added: torch.Tensor | None = None,
     *,
@@ -25,20 +25,29 @@ def residual_norm(
     is_layer_norm: bool = False,
     norm_bias: torch.Tensor | None = None,
     output_scale: float = 1.0,
+    post_norm: torch.Tensor | None = None,
+    post_epsilon: float = 0.0,
+    stream_scale: float = 1.0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the new residual stream and its norm, both float32 [T, H].
 
     Args:
         residual: float32 [T, H].
-        norm: float32 [H].
+        norm: float32 [H]; None gives the stream in place of its norm.
         added: float32 [splits, T, H], added in order of the first dimension.
         added_bias: float32 [H], added to their sum.
         added_scale: Multiplies the sum and its bias.
         norm_bias: float32 [H], added after the weight.
+        post_norm: float32 [H], of an RMSNorm of the sum and its bias, before the scale.
+        stream_scale: Multiplies the stream after the sum was added.
     """
     if added is not None:
         total = added.sum(0) if added_bias is None else added.sum(0) + added_bias
-        residual = residual + total * added_scale
+        if post_norm is not None:
+            total = rms_norm(total, post_norm, post_epsilon)
+        residual = (residual + total * added_scale) * stream_scale
+    if norm is None:
+        return residual, residual * output_scale
     centered = residual - residual.mean(-1, keepdim=True) if is_layer_norm else residual
     normalized = rms_norm(centered, norm, epsilon)
     if norm_bias is not None:

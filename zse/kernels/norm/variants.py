@@ -49,6 +49,44 @@ FAMILY_NORM = Kernel(
         number("epsilon", "fp32"),
     ),
 )
+POST_NORM = Kernel(
+    name="norm.post_norm",
+    module=MODULE,
+    function="post_norm",
+    arguments=(
+        *_SOURCES,
+        pointer("added_bias", "fp32"),
+        pointer("post_norm", "fp32"),
+        pointer("stream_scale", "fp32"),
+        *_RESULTS,
+        number("gathers"),
+        number("has_added_bias"),
+        number("has_post_norm"),
+        number("has_stream_scale"),
+        number("added_scale", "fp32"),
+        number("output_scale", "fp32"),
+        number("epsilon", "fp32"),
+        number("post_epsilon", "fp32"),
+    ),
+)
+HEADS_NORM = Kernel(
+    name="norm.heads_norm",
+    module=MODULE,
+    function="heads_norm",
+    arguments=(
+        pointer("sums", "fp32"),
+        pointer("bias", "fp32"),
+        pointer("q_norm", "fp32"),
+        pointer("k_norm", "fp32"),
+        number("sum_rows"),
+        number("splits"),
+        number("has_bias"),
+        number("q_columns", aligned=True),
+        number("k_columns", aligned=True),
+        number("all_columns", aligned=True),
+        number("epsilon", "fp32"),
+    ),
+)
 
 
 def residual_norm_variant(
@@ -73,6 +111,21 @@ def family_norm_variant(groups: int, *, quantized: bool, layer: bool) -> Variant
         GROUPS=groups,
         LAYER=layer,
     )
+
+
+def post_norm_variant(groups: int, *, quantized: bool, normed: bool) -> Variant:
+    """Return the form for rows of ``groups`` groups that stores their norm, or themselves."""
+    return variant(
+        POST_NORM,
+        num_warps=min(groups, 32),
+        types=None if quantized else {"outputs": "*bf16"},
+        GROUPS=groups,
+        NORM="rms" if normed else "none",
+    )
+
+
+def heads_norm_variant(groups: int) -> Variant:
+    return variant(HEADS_NORM, num_warps=min(groups, 32), GROUPS=groups)
 
 
 def row_groups_for(hidden: int, available: tuple[int, ...] = ROW_GROUPS) -> int:
@@ -103,4 +156,11 @@ VARIANTS: tuple[Variant, ...] = (
         for quantized in (True, False)
         for layer in (False, True)
     ),
+    *(
+        post_norm_variant(groups, quantized=quantized, normed=normed)
+        for groups in FAMILY_ROW_GROUPS
+        for quantized in (True, False)
+        for normed in (False, True)
+    ),
+    *(heads_norm_variant(groups) for groups in FAMILY_ROW_GROUPS),
 )

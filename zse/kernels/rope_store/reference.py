@@ -13,13 +13,15 @@ INT8_CACHE_TOLERANCE = 2e-2
 
 
 def rotate(heads: torch.Tensor, positions: torch.Tensor, frequencies: torch.Tensor) -> torch.Tensor:
-    """Rotate [T, heads, D]: dimension i and i + D/2 are the two axes of rotation i."""
+    """Rotate [T, heads, D]: of the first R columns, i and i + R/2 are the axes of rotation i."""
     angles = positions.float()[:, None, None] * frequencies
-    first, second = heads.chunk(2, -1)
+    turning = 2 * frequencies.shape[0]
+    first, second = heads[..., :turning].chunk(2, -1)
     return torch.cat(
         (
             first * angles.cos() - second * angles.sin(),
             second * angles.cos() + first * angles.sin(),
+            heads[..., turning:],
         ),
         -1,
     )
@@ -39,7 +41,7 @@ def rope_store(
     Args:
         qkv: float32 [T, HQ + 2 * HK, D].
         positions: int64 [T].
-        frequencies: float32 [D / 2], radians per position.
+        frequencies: float32 [R / 2], radians per position; R columns of a head turn.
         slots: int64 [T], rows of ``cache``.
         cache: [S, 2 * HK, D], keys first; changed in place.
         num_heads: HQ.

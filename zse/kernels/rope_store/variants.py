@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from zse.kernels.layout import HEAD_DIMS, INT8_HEAD_DIMS, padded
+from zse.kernels.layout import FAMILY_HEAD_DIMS, HEAD_DIMS, INT8_HEAD_DIMS, padded
 from zse.kernels.variant import Kernel, Variant, number, pointer, variant
 
 MODULE = "zse.kernels.rope_store.triton.kernel"
@@ -57,6 +57,45 @@ ROPE_STORE = Kernel(
         number("epsilon", "fp32"),
     ),
 )
+ANY_ROPE_TABLE = Kernel(
+    name="rope_store.any_rope_table",
+    module=MODULE,
+    function="any_rope_table",
+    arguments=(
+        pointer("inverse_frequencies", "fp32"),
+        pointer("table", "fp32"),
+        number("num_positions"),
+        number("half"),
+        number("factor", "fp32"),
+    ),
+)
+FAMILY_HEADS = (
+    number("joined_heads"),
+    number("has_gates"),
+    number("first_key"),
+    number("first_value"),
+    number("stores"),
+    number("rotary_half"),
+    number("norms_values"),
+)
+"""``layout.HeadShape.numbers``, and what of ``layout.HeadInputs`` only some families have."""
+FAMILY_ROPE_STORE = Kernel(
+    name="rope_store.family_rope_store",
+    module="zse.kernels.rope_store.triton.family",
+    function="family_rope_store",
+    arguments=(
+        *ROPE_STORE.arguments[:-1],
+        *FAMILY_HEADS,
+        number("epsilon", "fp32"),
+        number("value_epsilon", "fp32"),
+    ),
+)
+MOST_ROTARY_DIM = 512
+
+
+def any_rope_table_variant() -> Variant:
+    """Return the form for widths that no head has as a whole."""
+    return variant(ANY_ROPE_TABLE, HALF_PAD=MOST_ROTARY_DIM // 2, BLOCK=TABLE_BLOCK)
 
 
 def rope_table_variant(head_dim: int) -> Variant:
@@ -76,8 +115,27 @@ def rope_store_variant(head_dim: int, *, quantized: bool, head_norm: bool) -> Va
     )
 
 
+def family_rope_store_variant(head_dim: int, *, quantized: bool, head_norm: bool) -> Variant:
+    """Return the form for heads that are not simply q, k and v, turned as a whole."""
+    return variant(
+        FAMILY_ROPE_STORE,
+        types={"keys": "*i8", "values": "*i8"} if quantized else None,
+        HEAD_DIM=head_dim,
+        HALF_PAD=padded(head_dim // 2),
+        HEADS=HEADS,
+        HEAD_NORM=head_norm,
+    )
+
+
 VARIANTS: tuple[Variant, ...] = (
     *(rope_table_variant(head_dim) for head_dim in HEAD_DIMS),
+    any_rope_table_variant(),
+    *(
+        family_rope_store_variant(head_dim, quantized=quantized, head_norm=head_norm)
+        for head_dim in FAMILY_HEAD_DIMS
+        for quantized in (False, True)
+        for head_norm in (False, True)
+    ),
     *(
         rope_store_variant(head_dim, quantized=quantized, head_norm=head_norm)
         for head_dim in HEAD_DIMS

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import triton
 import triton.language as tl
 
+from zse.kernels.attention.triton.family import Family, family_places, normalize_value
 from zse.kernels.attention.triton.join import Output, Parts, finish
 from zse.kernels.attention.triton.parts import (
     LOG2_E,
@@ -36,7 +37,13 @@ from zse.kernels.attention.triton.token import (
     token_places,
     write_token,
 )
-from zse.kernels.rope_store.triton.heads import BLOCK_TOKENS, Stored, line_of, load_halves
+from zse.kernels.rope_store.triton.heads import (
+    BLOCK_TOKENS,
+    Stored,
+    line_of,
+    load_angles,
+    load_halves,
+)
 from zse.kernels.triton.parts import to_bf16
 
 
@@ -210,16 +217,18 @@ def attend_tiles(
 
 
 @triton.jit
-def attention_decode(
-    qkv, bias, q_norm, k_norm, cosines_sines, positions, tables,
-    keys, values, key_scales, value_scales,
-    outputs, output_scales, output_sums, partials, stats, counters,
-    rows, qkv_splits, has_bias, table_stride, num_heads, kv_heads, window, softcap, scale, epsilon,
+def decode_row(
+    qkv, bias, q_norm, k_norm, cosines_sines, positions, tables, key_cache, value_cache,
+    output, parts, rows, qkv_splits, has_bias, table_stride, num_heads, kv_heads, window, softcap,
+    scale, epsilon, family,
     HEAD_DIM: tl.constexpr, HALF_PAD: tl.constexpr, WIDTH: tl.constexpr, HEADS: tl.constexpr,
     ROWS: tl.constexpr, TILE: tl.constexpr, AT_ONCE: tl.constexpr, HEAD_NORM: tl.constexpr,
-    SOFTCAP: tl.constexpr, PDL: tl.constexpr, PLAIN: tl.constexpr,
+    SOFTCAP: tl.constexpr, FAMILY: tl.constexpr, PDL: tl.constexpr, PLAIN: tl.constexpr,
 ):  # fmt: skip
-    """Rotate, write the new key and value, attend, and join. Program: (row, kv head, split)."""
+    """Rotate, write the new key and value, attend, and join. Program: (row, kv head, split).
+
+    ``family`` is looked at where FAMILY says so.
+    """
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
     row = tl.program_id(0).to(tl.int64)
@@ -227,8 +236,12 @@ def attention_decode(
     split = tl.program_id(2)
     splits = tl.num_programs(2)
     heads = Heads(kv_head, kv_heads, num_heads, num_heads // kv_heads)
-    places = token_places(heads, HEADS, HEAD_DIM, HALF_PAD, WIDTH)
-    token = load_biases(bias, places, has_bias, HEAD_DIM)
+    shift: tl.constexpr = 0 if FAMILY else HEAD_DIM // 2
+    if FAMILY:
+        places = family_places(heads, family, HEADS, HEAD_DIM, HALF_PAD, WIDTH)
+    else:
+        places = token_places(heads, HEADS, HEAD_DIM, HALF_PAD, WIDTH)
+    token = load_biases(bias, places, has_bias, shift)
     if PDL:
         tl.extra.cuda.gdc_wait()
 
@@ -242,21 +255,32 @@ def attention_decode(
     num_tiles = position // TILE + 1 - first_tile
     active = tl.minimum(splits, num_tiles)
     if split < active:
-        key_cache, value_cache = Stored(keys, key_scales), Stored(values, value_scales)
-        context = Context(key_cache, value_cache, table, position, heads)
+        end = position + 1 - family.stores if FAMILY else position  # what is in the cache
+        context = Context(key_cache, value_cache, table, end, heads)
         tile = load_first_tile(
             context, blocks, first_seen, first_tile, split, within, HEAD_DIM, HALF_PAD, WIDTH
         )
-        angles = cosines_sines + position.to(tl.int64) * HEAD_DIM
-        cosines, sines = load_halves(angles, HEAD_DIM // 2, HALF_PAD)
+        if FAMILY:
+            column = tl.arange(0, HALF_PAD)
+            angles = load_angles(cosines_sines, position, column, family.rotary_half)
+        else:
+            angles = cosines_sines + position.to(tl.int64) * HEAD_DIM
+            angles = load_halves(angles, HEAD_DIM // 2, HALF_PAD)
         new_block = tl.load(table + position // BLOCK_TOKENS).to(tl.int64)
         second_tile = first_tile + split + splits
-        blocks = load_blocks(table, second_tile, position, TILE)
+        blocks = load_blocks(table, second_tile, end, TILE)
 
-        token = add_summands(token, places, heads, qkv, row, rows, qkv_splits, HEAD_DIM)
-        token = rotate_token(token, q_norm, k_norm, cosines, sines, epsilon, HEAD_DIM, HEAD_NORM)
+        all_columns = (family.joined_heads if FAMILY else num_heads + 2 * kv_heads) * HEAD_DIM
+        token = add_summands(token, places, qkv, row, rows, qkv_splits, all_columns, shift)
+        rotary_half = family.rotary_half if FAMILY else HEAD_DIM // 2
+        token = rotate_token(
+            token, q_norm, k_norm, angles, rotary_half, epsilon, HEAD_DIM, HEAD_NORM, FAMILY
+        )
         query = scale_query(token, scale if SOFTCAP else scale * LOG2_E, PLAIN)
         owner = ((num_tiles - 1) % splits == split).to(tl.int32)
+        if FAMILY:
+            token = normalize_value(token, family, HEAD_DIM)
+            owner = owner * family.stores
         token = write_token(token, places, owner, context, new_block, HEAD_DIM, PLAIN)
 
         softmax = attend_new(query, token, owner, softcap, SOFTCAP)
@@ -266,6 +290,54 @@ def attention_decode(
             within, HEAD_DIM, HALF_PAD, WIDTH, SOFTCAP, PLAIN,
         )  # fmt: skip
         finish(
-            softmax, Output(outputs, output_scales, output_sums), Parts(partials, stats, counters),
-            row, heads, split, splits, active, ROWS, AT_ONCE, HEAD_DIM, PLAIN,
+            softmax, output, parts, row, heads, split, splits, active, family,
+            ROWS, AT_ONCE, HEAD_DIM, FAMILY, PLAIN,
         )  # fmt: skip
+
+
+@triton.jit
+def attention_decode(
+    qkv, bias, q_norm, k_norm, cosines_sines, positions, tables,
+    keys, values, key_scales, value_scales,
+    outputs, output_scales, output_sums, partials, stats, counters,
+    rows, qkv_splits, has_bias, table_stride, num_heads, kv_heads, window, softcap, scale, epsilon,
+    HEAD_DIM: tl.constexpr, HALF_PAD: tl.constexpr, WIDTH: tl.constexpr, HEADS: tl.constexpr,
+    ROWS: tl.constexpr, TILE: tl.constexpr, AT_ONCE: tl.constexpr, HEAD_NORM: tl.constexpr,
+    SOFTCAP: tl.constexpr, PDL: tl.constexpr, PLAIN: tl.constexpr,
+):  # fmt: skip
+    """Attend with rows of q, k and v; see ``decode_row``."""
+    decode_row(
+        qkv, bias, q_norm, k_norm, cosines_sines, positions, tables,
+        Stored(keys, key_scales), Stored(values, value_scales),
+        Output(outputs, output_scales, output_sums), Parts(partials, stats, counters),
+        rows, qkv_splits, has_bias, table_stride, num_heads, kv_heads, window, softcap, scale,
+        epsilon, None, HEAD_DIM, HALF_PAD, WIDTH, HEADS, ROWS, TILE, AT_ONCE, HEAD_NORM, SOFTCAP,
+        False, PDL, PLAIN,
+    )  # fmt: skip
+
+
+@triton.jit
+def family_decode(
+    qkv, bias, q_norm, k_norm, cosines_sines, positions, tables,
+    keys, values, key_scales, value_scales,
+    outputs, output_scales, output_sums, partials, stats, counters, sinks,
+    rows, qkv_splits, has_bias, table_stride, num_heads, kv_heads, window, softcap, scale, epsilon,
+    joined_heads, has_gates, first_key, first_value, stores, rotary_half, norms_values,
+    value_epsilon, has_sinks,
+    HEAD_DIM: tl.constexpr, HALF_PAD: tl.constexpr, WIDTH: tl.constexpr, HEADS: tl.constexpr,
+    ROWS: tl.constexpr, TILE: tl.constexpr, AT_ONCE: tl.constexpr, HEAD_NORM: tl.constexpr,
+    SOFTCAP: tl.constexpr, PDL: tl.constexpr, PLAIN: tl.constexpr,
+):  # fmt: skip
+    """Attend with rows of any kind, with sinks and gates where there are some."""
+    family = Family(
+        joined_heads, has_gates, first_key, first_value, stores, rotary_half, norms_values,
+        value_epsilon, sinks, has_sinks, qkv, bias, rows, qkv_splits, has_bias,
+    )  # fmt: skip
+    decode_row(
+        qkv, bias, q_norm, k_norm, cosines_sines, positions, tables,
+        Stored(keys, key_scales), Stored(values, value_scales),
+        Output(outputs, output_scales, output_sums), Parts(partials, stats, counters),
+        rows, qkv_splits, has_bias, table_stride, num_heads, kv_heads, window, softcap, scale,
+        epsilon, family, HEAD_DIM, HALF_PAD, WIDTH, HEADS, ROWS, TILE, AT_ONCE, HEAD_NORM, SOFTCAP,
+        True, PDL, PLAIN,
+    )  # fmt: skip

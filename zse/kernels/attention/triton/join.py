@@ -7,6 +7,7 @@ from typing import NamedTuple
 import triton
 import triton.language as tl
 
+from zse.kernels.attention.triton.family import apply_gates, count_sinks
 from zse.kernels.attention.triton.parts import NOTHING, Softmax
 from zse.kernels.triton.parts import GROUP, store_activations, to_bf16
 
@@ -95,7 +96,16 @@ def combine(
 
 
 @triton.jit
-def store_output(softmax, output, row, heads, HEAD_DIM: tl.constexpr, PLAIN: tl.constexpr):
+def store_output(
+    softmax,
+    output,
+    row,
+    heads,
+    family,
+    HEAD_DIM: tl.constexpr,
+    FAMILY: tl.constexpr,
+    PLAIN: tl.constexpr,
+):
     """Divide by the softmax's total and store the heads of one key-value head.
 
     Args:
@@ -103,12 +113,23 @@ def store_output(softmax, output, row, heads, HEAD_DIM: tl.constexpr, PLAIN: tl.
         output: Where to, int8 or bfloat16.
         row: int64.
         heads: ``Heads`` of the program.
+        family: ``Family``, looked at where FAMILY says so.
         HEAD_DIM: D.
+        FAMILY: Whether there may be sinks or gates.
         PLAIN: Whether plain arithmetic stands in for what the interpreter lacks.
     """
     rows: tl.constexpr = softmax.attended.shape[0]
+    first_head = heads.kv_head * heads.group
+    if FAMILY:
+        index = tl.arange(0, rows)
+        exists = index < heads.group
+        softmax = count_sinks(softmax, family.sinks, family.has_sinks, first_head + index, exists)
     values = softmax.attended / softmax.total[:, None]
-    first_column = heads.kv_head * heads.group * HEAD_DIM
+    if FAMILY:
+        inside = tl.arange(0, softmax.attended.shape[1]) < HEAD_DIM
+        there = exists[:, None] & inside[None, :]
+        values = apply_gates(values, family, row, first_head, heads.num_heads, there, HEAD_DIM)
+    first_column = first_head * HEAD_DIM
     line = output.elements + row * heads.num_heads * HEAD_DIM + first_column
     if output.elements.dtype.element_ty == tl.int8:
         count: tl.constexpr = rows * HEAD_DIM // GROUP
@@ -143,9 +164,11 @@ def finish(
     split,
     splits,
     active,
+    family,
     ROWS: tl.constexpr,
     AT_ONCE: tl.constexpr,
     HEAD_DIM: tl.constexpr,
+    FAMILY: tl.constexpr,
     PLAIN: tl.constexpr,
 ):
     """Store the output if nobody else works on it; else leave a part, and the last one joins them.
@@ -159,13 +182,15 @@ def finish(
         split: This program among those of the row's key-value head.
         splits: How many there are at most.
         active: How many of them have something to do.
+        family: See ``store_output``.
         ROWS: Heads, not below ``heads.group``, that a join holds.
         AT_ONCE: Parts that it reads together.
         HEAD_DIM: D.
+        FAMILY: See ``store_output``.
         PLAIN: Whether plain arithmetic stands in for what the interpreter lacks.
     """
     if active == 1:
-        store_output(softmax, output, row, heads, HEAD_DIM, PLAIN)
+        store_output(softmax, output, row, heads, family, HEAD_DIM, FAMILY, PLAIN)
     else:
         pair = row * heads.kv_heads + heads.kv_head
         base = pair * splits
@@ -175,5 +200,5 @@ def finish(
         if arrived == active - 1:
             width: tl.constexpr = softmax.attended.shape[1]
             joined = combine(parts, base, active, heads.group, ROWS, AT_ONCE, HEAD_DIM, width)
-            store_output(joined, output, row, heads, HEAD_DIM, PLAIN)
+            store_output(joined, output, row, heads, family, HEAD_DIM, FAMILY, PLAIN)
             tl.store(parts.counters + pair, 0)

@@ -15,6 +15,7 @@ from zse.kernels.rope_store.triton.heads import (
     head_norm_factor,
     line_of,
     load_halves,
+    load_pairs,
     rotate,
     write_columns,
     write_halves,
@@ -41,7 +42,8 @@ class Token(NamedTuple):
 class Places(NamedTuple):
     """Where a ``Token`` lies in a row of the joined product: int32 offsets and their masks.
 
-    Second halves lie D / 2 behind the first.
+    Second halves lie ``SHIFT`` columns behind their offsets: D / 2 where the offsets are those of
+    the first halves, 0 where they have offsets of their own.
     """
 
     q_mask: tl.tensor
@@ -53,6 +55,8 @@ class Places(NamedTuple):
     q: tl.tensor
     k: tl.tensor
     v: tl.tensor
+    q_second: tl.tensor
+    k_second: tl.tensor
 
 
 @triton.jit
@@ -64,25 +68,23 @@ def token_places(
     column = tl.arange(0, HALF_PAD)
     inside = column < HEAD_DIM // 2
     wide = tl.arange(0, WIDTH)[None, :]
-    return Places(
-        (head < heads.group)[:, None] & inside[None, :],
-        inside[None, :],
-        wide < HEAD_DIM,
-        (heads.kv_head * heads.group + head)[:, None] * HEAD_DIM + column[None, :],
-        (heads.num_heads + heads.kv_head) * HEAD_DIM + column[None, :],
-        (heads.num_heads + heads.kv_heads + heads.kv_head) * HEAD_DIM + wide,
-    )
+    q_mask = (head < heads.group)[:, None] & inside[None, :]
+    k_mask = inside[None, :]
+    v_mask = wide < HEAD_DIM
+    q = (heads.kv_head * heads.group + head)[:, None] * HEAD_DIM + column[None, :]
+    k = (heads.num_heads + heads.kv_head) * HEAD_DIM + column[None, :]
+    v = (heads.num_heads + heads.kv_heads + heads.kv_head) * HEAD_DIM + wide
+    return Places(q_mask, k_mask, v_mask, q, k, v, q, k)
 
 
 @triton.jit
-def load_biases(bias, places, has_bias, HEAD_DIM: tl.constexpr):
+def load_biases(bias, places, has_bias, SHIFT: tl.constexpr):
     """Return the bias of a token's heads as a ``Token``, zeros where there is none."""
-    half: tl.constexpr = HEAD_DIM // 2
     if has_bias != 0:
         q_first = tl.load(bias + places.q, mask=places.q_mask, other=0.0)
-        q_second = tl.load(bias + places.q + half, mask=places.q_mask, other=0.0)
+        q_second = tl.load(bias + places.q_second + SHIFT, mask=places.q_mask, other=0.0)
         k_first = tl.load(bias + places.k, mask=places.k_mask, other=0.0)
-        k_second = tl.load(bias + places.k + half, mask=places.k_mask, other=0.0)
+        k_second = tl.load(bias + places.k_second + SHIFT, mask=places.k_mask, other=0.0)
         value = tl.load(bias + places.v, mask=places.v_mask, other=0.0)
     else:
         q_first = tl.zeros(places.q.shape, tl.float32)
@@ -102,7 +104,7 @@ def load_two(line, other, offsets, mask, second_exists):
 
 
 @triton.jit
-def add_summands(token, places, heads, qkv, row, rows, splits, HEAD_DIM: tl.constexpr):
+def add_summands(token, places, qkv, row, rows, splits, all_columns, SHIFT: tl.constexpr):
     """Return the token with the summands of the joined product added in order.
 
     Two of each are in flight at once.
@@ -110,15 +112,13 @@ def add_summands(token, places, heads, qkv, row, rows, splits, HEAD_DIM: tl.cons
     Args:
         token: What they are added to.
         places: Where in a row they lie.
-        heads: ``Heads`` of the program.
-        qkv: Address of float32 [splits, rows, (num_heads + 2 * kv_heads) * D].
+        qkv: Address of float32 [splits, rows, all_columns].
         row: int64.
         rows: Rows of a summand.
         splits: Summands.
-        HEAD_DIM: D.
+        all_columns: Of a row.
+        SHIFT: See ``Places``.
     """
-    half: tl.constexpr = HEAD_DIM // 2
-    all_columns = (heads.num_heads + 2 * heads.kv_heads) * HEAD_DIM
     line = qkv + row * all_columns
     stride = rows.to(tl.int64) * all_columns
     q_first, q_second, k_first, k_second, value = token
@@ -126,9 +126,13 @@ def add_summands(token, places, heads, qkv, row, rows, splits, HEAD_DIM: tl.cons
         other = line + stride
         more = (splits > index + 1).to(tl.int32)
         q_first_0, q_first_1 = load_two(line, other, places.q, places.q_mask, more)
-        q_second_0, q_second_1 = load_two(line + half, other + half, places.q, places.q_mask, more)
+        q_second_0, q_second_1 = load_two(
+            line + SHIFT, other + SHIFT, places.q_second, places.q_mask, more
+        )
         k_first_0, k_first_1 = load_two(line, other, places.k, places.k_mask, more)
-        k_second_0, k_second_1 = load_two(line + half, other + half, places.k, places.k_mask, more)
+        k_second_0, k_second_1 = load_two(
+            line + SHIFT, other + SHIFT, places.k_second, places.k_mask, more
+        )
         value_0, value_1 = load_two(line, other, places.v, places.v_mask, more)
         q_first = q_first + q_first_0 + q_first_1
         q_second = q_second + q_second_0 + q_second_1
@@ -141,12 +145,24 @@ def add_summands(token, places, heads, qkv, row, rows, splits, HEAD_DIM: tl.cons
 
 @triton.jit
 def turn(
-    first, second, norm, cosines, sines, epsilon, HEAD_DIM: tl.constexpr, HEAD_NORM: tl.constexpr
+    first,
+    second,
+    norm,
+    angles,
+    rotary_half,
+    epsilon,
+    HEAD_DIM: tl.constexpr,
+    HEAD_NORM: tl.constexpr,
+    FAMILY: tl.constexpr,
 ):
     """Normalize heads [H, D / 2] where the model does, then rotate them; halves in, halves out."""
+    cosines, sines = angles
     if HEAD_NORM:
         factor = head_norm_factor(first, second, epsilon, HEAD_DIM)
-        norm_first, norm_second = load_halves(norm, HEAD_DIM // 2, first.shape[1])
+        if FAMILY:
+            norm_first, norm_second = load_pairs(norm, rotary_half, HEAD_DIM, first.shape[1])
+        else:
+            norm_first, norm_second = load_halves(norm, HEAD_DIM // 2, first.shape[1])
         first *= factor * norm_first
         second *= factor * norm_second
     first, second = rotate(first, second, cosines, sines)
@@ -155,15 +171,37 @@ def turn(
 
 @triton.jit
 def rotate_token(
-    token, q_norm, k_norm, cosines, sines, epsilon, HEAD_DIM: tl.constexpr, HEAD_NORM: tl.constexpr
+    token,
+    q_norm,
+    k_norm,
+    angles,
+    rotary_half,
+    epsilon,
+    HEAD_DIM: tl.constexpr,
+    HEAD_NORM: tl.constexpr,
+    FAMILY: tl.constexpr,
 ):
-    """Return the token with query and key normalized, where the model does, and rotated."""
+    """Return the token with query and key normalized, where the model does, and rotated.
+
+    Args:
+        token: As the joined product has it.
+        q_norm: Address of the norm of queries.
+        k_norm: The same of keys.
+        angles: Cosines and sines [1, D / 2].
+        rotary_half: Pairs that turn, looked at where FAMILY says that some may not.
+        epsilon: Of the norms.
+        HEAD_DIM: D.
+        HEAD_NORM: Whether there are norms.
+        FAMILY: Whether columns are in the order of ``pair_columns``.
+    """
     q_first, q_second = turn(
-        token.q_first, token.q_second, q_norm, cosines, sines, epsilon, HEAD_DIM, HEAD_NORM
-    )
+        token.q_first, token.q_second, q_norm, angles, rotary_half, epsilon,
+        HEAD_DIM, HEAD_NORM, FAMILY,
+    )  # fmt: skip
     k_first, k_second = turn(
-        token.k_first, token.k_second, k_norm, cosines, sines, epsilon, HEAD_DIM, HEAD_NORM
-    )
+        token.k_first, token.k_second, k_norm, angles, rotary_half, epsilon,
+        HEAD_DIM, HEAD_NORM, FAMILY,
+    )  # fmt: skip
     return Token(q_first, q_second, k_first, k_second, token.value)
 
 

@@ -36,6 +36,37 @@ def load_halves(weight, HALF: tl.constexpr, HALF_PAD: tl.constexpr):
 
 
 @triton.jit
+def pair_columns(column, rotary_half, HEAD_DIM: tl.constexpr):
+    """Return the columns of a head in which each of the pairs ``column`` lies.
+
+    The first ``rotary_half`` pairs turn: i with i + rotary_half, in the first columns of the head.
+    The rest is paired in any way, for it does not turn.
+    """
+    turns = column < rotary_half
+    first = tl.where(turns, column, column + rotary_half)
+    return first, tl.where(turns, column + rotary_half, column + HEAD_DIM // 2)
+
+
+@triton.jit
+def load_pairs(weight, rotary_half, HEAD_DIM: tl.constexpr, HALF_PAD: tl.constexpr):
+    """Return a vector [D] in the order of ``pair_columns``, as halves [1, HALF_PAD]."""
+    column = tl.arange(0, HALF_PAD)
+    inside = column < HEAD_DIM // 2
+    first, second = pair_columns(column, rotary_half, HEAD_DIM)
+    first = tl.load(weight + first, mask=inside, other=0.0)[None, :]
+    return first, tl.load(weight + second, mask=inside, other=0.0)[None, :]
+
+
+@triton.jit
+def load_angles(cosines_sines, position, column, rotary_half):
+    """Return cosines and sines [1, W] of the pairs ``column`` at a position; others do not turn."""
+    at = cosines_sines + position.to(tl.int64) * 2 * rotary_half + column
+    turns = column < rotary_half
+    cosines = tl.load(at, mask=turns, other=1.0)[None, :]
+    return cosines, tl.load(at + rotary_half, mask=turns, other=0.0)[None, :]
+
+
+@triton.jit
 def head_norm_factor(first, second, epsilon, HEAD_DIM: tl.constexpr):
     """Return 1 / rms of each head of [H, D / 2] halves, as [H, 1]."""
     squares = tl.sum(first * first + second * second, axis=1)

@@ -14,7 +14,12 @@ from zse.kernels.rope_store.triton.heads import (
     rotate,
     write_halves,
 )
-from zse.kernels.triton.parts import load_bias, sum_two_partials, to_bf16, wait_for_inputs
+from zse.kernels.triton.parts import (
+    load_bias,
+    sum_two_partials,
+    to_bf16,
+    wait_for_inputs,
+)
 
 
 @triton.jit
@@ -42,6 +47,29 @@ def rope_table(
     mask = (position < num_positions)[:, None] & (column < HALF)[None, :]
     tl.store(at, tl.cos(angles) * factor, mask=mask)
     tl.store(at + HALF, tl.sin(angles) * factor, mask=mask)
+
+
+@triton.jit
+def any_rope_table(
+    inverse_frequencies,
+    table,
+    num_positions,
+    half,
+    factor,
+    HALF_PAD: tl.constexpr,
+    BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """Store cosines and sines of ``half`` frequencies, at most HALF_PAD; see ``rope_table``."""
+    wait_for_inputs(PDL)
+    position = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    column = tl.arange(0, HALF_PAD)
+    frequency = tl.load(inverse_frequencies + column, mask=column < half, other=0.0)
+    angles = position.to(tl.float32)[:, None] * frequency[None, :]
+    at = table + position.to(tl.int64)[:, None] * (2 * half) + column[None, :]
+    mask = (position < num_positions)[:, None] & (column < half)[None, :]
+    tl.store(at, tl.cos(angles) * factor, mask=mask)
+    tl.store(at + half, tl.sin(angles) * factor, mask=mask)
 
 
 @triton.jit
