@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING
 
@@ -16,6 +15,7 @@ from zse.kernels.attention.launch import (
     attention_decode,
     attention_output_can_be_quantized,
     attention_prefill,
+    output_gate,
 )
 from zse.kernels.delta import variants as delta_forms
 from zse.kernels.delta.launch import DeltaAddresses, DeltaRuns, delta_decode, delta_prefill
@@ -25,6 +25,7 @@ from zse.kernels.embed.launch import EmbedTable, embed
 from zse.kernels.gate_up import variants as gate_up_forms
 from zse.kernels.gate_up.launch import activate
 from zse.kernels.layout import (
+    FAMILY_HEAD_DIMS,
     HEAD_DIMS,
     INT8_HEAD_DIMS,
     BlockTables,
@@ -36,20 +37,9 @@ from zse.kernels.layout import (
     Quantized,
 )
 from zse.kernels.norm import variants as norm_forms
-from zse.kernels.norm.launch import residual_norm
+from zse.kernels.norm.launch import PostNorm, heads_norm, residual_norm
 from zse.kernels.rope_store import variants as rope_forms
 from zse.kernels.rope_store.launch import rope_store, rope_table
-from zse.kernels.route import variants as route_forms
-from zse.kernels.route.launch import (
-    Choice,
-    Grouping,
-    Pending,
-    Router,
-    RouterMatrix,
-    choose,
-    group_pairs,
-    norm_route,
-)
 
 if TYPE_CHECKING:
     from zse.device.facts import DeviceFacts
@@ -95,6 +85,13 @@ def test_every_norm_is_one_that_a_row_asks_for() -> None:
             residual_norm(
                 launcher, 0, 1, hidden, 0, 1e-6, target, is_layer_norm=layer, output_scale=0.5
             )
+        for norm in (0, None):
+            residual_norm(launcher, 0, 1, hidden, norm, 1e-6, target, post=PostNorm(address=16))
+        shape = HeadShape(num_heads=2 * groups, kv_heads=1, head_dim=64)
+        heads_norm(
+            launcher, sums(shape.qkv_columns), shape, q_norm_address=0, k_norm_address=0,
+            epsilon=1e-6,
+        )  # fmt: skip
     assert launcher.keys == packed(of=norm_forms.VARIANTS)
 
 
@@ -126,15 +123,19 @@ def test_every_embedding_is_one_that_a_table_asks_for() -> None:
 
 def test_every_rotation_is_one_that_a_head_width_asks_for() -> None:
     launcher = Recorder()
-    for head_dim, norm, scales in product(HEAD_DIMS, (0, 16), (0, 16)):
+    for columns in (*HEAD_DIMS, 32):
         rope_table(
             launcher, inverse_frequencies_address=0, table_address=0, num_positions=1,
-            head_dim=head_dim,
+            rotary_dim=columns,
         )  # fmt: skip
+    for (head_dim, rotary_dim), norm, scales in product(heads_of_all_kinds(), (0, 16), (0, 16)):
         if scales and head_dim not in INT8_HEAD_DIMS:
             continue
         shape = HeadShape(num_heads=2, kv_heads=1, head_dim=head_dim)
-        inputs = HeadInputs(qkv=sums(shape.qkv_columns), cosines_sines=0, positions=0, q_norm=norm)
+        inputs = HeadInputs(
+            qkv=sums(shape.qkv_columns), cosines_sines=0, positions=0, q_norm=norm,
+            rotary_dim=rotary_dim,
+        )  # fmt: skip
         rope_store(
             launcher, inputs, shape, PagedCache(keys=0, values=0, key_scales=scales), TABLES,
             table_rows_address=0, queries_address=0,
@@ -142,63 +143,63 @@ def test_every_rotation_is_one_that_a_head_width_asks_for() -> None:
     assert launcher.keys == packed(of=rope_forms.VARIANTS)
 
 
-@dataclass
-class Rules:
-    num_experts: int = 8
-    experts_per_token: int = 2
-    scoring: str = "softmax"
-    num_groups: int = 1
-    groups_per_token: int = 1
-    scores_in_group: int = 1
-    normalizes_weights: bool = False
-    weight_scale: float = 1.0
+def heads_of_all_kinds() -> list[tuple[int, int | None]]:
+    """Return head widths with the columns that turn; None where heads are as usual."""
+    return [(dim, None) for dim in HEAD_DIMS] + [(dim, 32) for dim in FAMILY_HEAD_DIMS]
 
 
-CHOICE = Choice(rows=1, slots=2, experts=0, weights=0)
-
-
-def test_every_routing_is_one_that_a_router_asks_for() -> None:
-    launcher = Recorder()
-    for experts in (8, 128, 160, 512):
-        router = Router(rules=Rules(num_experts=experts))
-        choose(launcher, router, sums(experts), CHOICE, None)
-        group_pairs(launcher, router, CHOICE, Grouping(pairs=2, groups=experts, order=0, starts=0))
-        for hidden, quantized in product((1024, 2048, 2880, 8192), EITHER):
-            norm_route(
-                launcher, 0, Pending(), 0, 1e-6, router, RouterMatrix(weights=0),
-                output(hidden, quantized=quantized), CHOICE, 0, 0,
-            )  # fmt: skip
-    assert launcher.keys == packed(of=route_forms.VARIANTS)
-
-
-def attend(launcher: Recorder, head_dim: int, scales: int) -> None:
-    """Launch every attention of a head width with a cache of one type."""
+def attend(launcher: Recorder, head_dim: int, rotary_dim: int | None, scales: int) -> None:
+    """Launch every decode attention of a head width with a cache of one type."""
     cache = PagedCache(keys=0, values=0, key_scales=scales)
-    tiles = PrefillTiles(count=1, first_rows=0, num_rows=0, table_rows=0, first_positions=0)
-    for group, norm, quantized in product((8, 16), (0, 16), EITHER):
+    softcaps = (0.0, 30.0) if head_dim in attention_forms.SOFTCAP_HEAD_DIMS else (0.0,)
+    for group, norm, quantized, softcap in product((8, 16), (0, 16), EITHER, softcaps):
         shape = HeadShape(num_heads=group, kv_heads=1, head_dim=head_dim)
-        if (group == 16 and head_dim != 128) or (
-            quantized and not attention_output_can_be_quantized(shape)
-        ):
+        is_other = softcap and (norm or group == 16 or rotary_dim)
+        if (group == 16 and head_dim != 128) or (head_dim == 512 and not norm) or is_other:
             continue
-        inputs = HeadInputs(qkv=sums(shape.qkv_columns), cosines_sines=0, positions=0, q_norm=norm)
+        if quantized and not attention_output_can_be_quantized(shape):
+            continue
+        inputs = HeadInputs(
+            qkv=sums(shape.qkv_columns), cosines_sines=0, positions=0, q_norm=norm,
+            rotary_dim=rotary_dim,
+        )  # fmt: skip
         attention_decode(
             launcher, inputs, shape, cache, TABLES, DecodeWorkspace(partials=0, counters=0),
-            output(group * head_dim, quantized=quantized), rules=AttentionRules(),
+            output(group * head_dim, quantized=quantized), rules=AttentionRules(softcap=softcap),
         )  # fmt: skip
-        for window in (0, 7):
-            attention_prefill(
-                launcher, 0, shape, cache, TABLES, tiles, 0, rules=AttentionRules(window=window)
-            )
+
+
+def attend_with_prompts(launcher: Recorder, head_dim: int, scales: int) -> None:
+    """Launch every prefill attention of a head width with a cache of one type."""
+    cache = PagedCache(keys=0, values=0, key_scales=scales)
+    tiles = PrefillTiles(count=1, first_rows=0, num_rows=0, table_rows=0, first_positions=0)
+    shape = HeadShape(num_heads=8, kv_heads=1, head_dim=head_dim)
+    rules = [{}, {"window": 7}] if head_dim <= 256 else [{}]
+    softcaps = (0.0, 30.0) if head_dim in attention_forms.SOFTCAP_HEAD_DIMS else (0.0,)
+    sinks = (0, 16) if head_dim in attention_forms.SINK_HEAD_DIMS else (0,)
+    for rule, softcap, sink in product(rules, softcaps, sinks):
+        attention_prefill(
+            launcher, 0, shape, cache, TABLES, tiles, 0,
+            rules=AttentionRules(softcap=softcap, sinks=sink, **rule),
+        )  # fmt: skip
 
 
 def test_every_attention_is_one_that_heads_and_a_cache_ask_for() -> None:
     keys: set[str] = set()
-    for device, head_dim, scales in product((A100, H200), HEAD_DIMS, (0, 16)):
-        if not scales or head_dim in INT8_HEAD_DIMS:
-            launcher = Recorder(device)
-            attend(launcher, head_dim, scales)
-            keys |= launcher.keys
+    for device, scales in product((A100, H200), (0, 16)):
+        launcher = Recorder(device)
+        for head_dim, rotary_dim in heads_of_all_kinds():
+            if not scales or head_dim in INT8_HEAD_DIMS:
+                attend(launcher, head_dim, rotary_dim, scales)
+        for head_dim in attention_forms.PREFILL_HEAD_DIMS:
+            if not scales or head_dim in INT8_HEAD_DIMS:
+                attend_with_prompts(launcher, head_dim, scales)
+        gated = HeadShape(
+            num_heads=2, kv_heads=1, head_dim=64, parts=("query", "gate", "key", "value")
+        )
+        inputs = HeadInputs(qkv=sums(gated.qkv_columns), cosines_sines=0, positions=0)
+        output_gate(launcher, inputs, gated, 0)
+        keys |= launcher.keys
     assert keys == packed(of=attention_forms.VARIANTS)
 
 

@@ -80,7 +80,7 @@ def paired(head_dim: int, rotary_dim: int) -> list[int]:
     """Return the columns of a head in the order in which kernels keep those of q and k."""
     half, turning = head_dim // 2, rotary_dim // 2
     first = [*range(turning), *range(rotary_dim, half + turning)]
-    return first + [*range(turning, rotary_dim), *range(half + turning, head_dim)]
+    return [*first, *range(turning, rotary_dim), *range(half + turning, head_dim)]
 
 
 def usual_heads(joined: torch.Tensor, shape: HeadShape, value_epsilon: float = 0) -> torch.Tensor:

@@ -150,12 +150,10 @@ class HeadShape:
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """Heads of a row, whether there are gates, the first key, the first value, and whether keys
-        and values are stored, as the kernels of families take them."""
+        """Heads of a row, the first key, the first value, and whether these are stored."""
         first_key = self.first_head("key") if self.stores else 0
         first_value = self.first_head("value") if "value" in self.parts else first_key
-        gates, stores = int(self.is_gated), int(self.stores)
-        return self.joined_heads, gates, first_key, first_value, stores
+        return self.joined_heads, first_key, first_value, int(self.stores)
 
     def _count(self, part: HeadPart) -> int:
         return self.num_heads if part in ("query", "gate") else self.kv_heads
@@ -252,9 +250,7 @@ def padded(size: int) -> int:
     return 1 << (size - 1).bit_length()
 
 
-def check_head_dim(
-    head_dim: int, *, quantized: bool, taken: tuple[int, ...] = HEAD_DIMS
-) -> None:
+def check_head_dim(head_dim: int, *, quantized: bool, taken: tuple[int, ...] = HEAD_DIMS) -> None:
     """Refuse a head width that no kernel takes.
 
     Raises:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 from interpreted import InterpretedLauncher
-from paged_cache import Pages, Tables, angles, relative_error
+from paged_cache import Pages, Tables, angles, paired, relative_error, usual_heads
 
 from zse.errors import UnsupportedModelError
 from zse.kernels.attention.launch import (
@@ -21,7 +21,9 @@ from zse.kernels.attention.launch import (
 )
 from zse.kernels.attention.reference import TOLERANCE, attention
 from zse.kernels.layout import (
+    PLAIN_PARTS,
     HeadInputs,
+    HeadPart,
     HeadShape,
     Partials,
     Plain,
@@ -50,25 +52,32 @@ class Case:
     bias: bool = False
     norm: bool = False
     launches: int = 1
+    parts: tuple[HeadPart, ...] = PLAIN_PARTS
+    rotary_dim: int | None = None
+    value_epsilon: float = 0.0
+    sinks: bool = False
 
 
 def check(case: Case) -> None:
     """Launch over the same counters; compare outputs and what the cache holds."""
     torch.manual_seed(7)
     rows, dim, kv = len(case.positions), case.head_dim, case.kv_heads
-    shape = HeadShape(num_heads=kv * case.group, kv_heads=kv, head_dim=dim)
+    shape = HeadShape(num_heads=kv * case.group, kv_heads=kv, head_dim=dim, parts=case.parts)
     order = torch.randperm(sum(p // 32 + 1 for p in case.positions)).tolist()
     tables = Tables([[order.pop() for _ in range(p // 32 + 1)] for p in case.positions], stride=7)
     num_blocks = sum(map(len, tables.lists))
     pages = Pages(num_blocks, kv, dim, quantized=case.quantized_cache)
-    pasts = [torch.randn(2, position, kv, dim) for position in case.positions]
+    stored_before = 0 if shape.stores else 1
+    pasts = [torch.randn(2, position + stored_before, kv, dim) for position in case.positions]
     for blocks, past in zip(tables.lists, pasts, strict=True):
         pages.write(blocks, past[0], past[1])
     before = [pages.read(blocks, p) for blocks, p in zip(tables.lists, case.positions, strict=True)]
     parts = torch.randn(case.qkv_splits, rows, shape.qkv_columns)
     bias = torch.randn(shape.qkv_columns) * 2
     norms = (torch.randn(dim), torch.randn(dim))
-    frequencies, table = angles(256, dim)
+    turning = dim if case.rotary_dim is None else case.rotary_dim
+    frequencies, table = angles(256, turning)
+    sinks = torch.randn(shape.num_heads) * 3
     positions = torch.tensor(case.positions, dtype=torch.int32)
     partials = torch.full((decode_partials_bytes(rows, shape, case.splits) // 4,), float("nan"))
     counters = torch.zeros(decode_counters_bytes(rows, shape) // 4, dtype=torch.int32)
@@ -92,6 +101,8 @@ def check(case: Case) -> None:
                 q_norm=norms[0].data_ptr() if case.norm else 0,
                 k_norm=norms[1].data_ptr() if case.norm else 0,
                 epsilon=EPSILON,
+                rotary_dim=case.rotary_dim,
+                value_epsilon=case.value_epsilon,
             ),
             shape, pages.cache, tables.tables,
             DecodeWorkspace(partials=partials.data_ptr(), counters=counters.data_ptr()),
@@ -101,7 +112,11 @@ def check(case: Case) -> None:
             )
             if case.quantized_output
             else Plain(rows=rows, columns=columns, values=plain.data_ptr()),
-            rules=AttentionRules(window=case.window, softcap=case.softcap),
+            rules=AttentionRules(
+                window=case.window,
+                softcap=case.softcap,
+                sinks=sinks.data_ptr() if case.sinks else 0,
+            ),
             splits=case.splits,
         )  # fmt: skip
         assert not counters.any()
@@ -110,19 +125,27 @@ def check(case: Case) -> None:
     limit = TOLERANCE
     if case.quantized_cache or case.quantized_output:
         limit = INT8_CACHE_TOLERANCE
+    order = paired(dim, turning)
     for row, position in enumerate(case.positions):
         flat = torch.zeros(position + 1, 2 * kv, dim)
         flat[:position] = before[row]
+        joined = total[row].view(1, -1, dim)
         query = rope_store(
-            total[row].view(1, -1, dim), positions[row : row + 1].long(), frequencies,
-            torch.tensor([position]), flat, shape.num_heads,
+            usual_heads(joined, shape, case.value_epsilon), positions[row : row + 1].long(),
+            frequencies, torch.tensor([position]), flat, shape.num_heads,
             (*norms, EPSILON) if case.norm else None,
         )  # fmt: skip
+        flat[position, :kv] = flat[position, :kv, order]
         stored = pages.read(tables.lists[row], position + 1)
-        assert relative_error(stored[position:], flat[position:]) <= limit
+        if shape.stores:
+            assert relative_error(stored[position:], flat[position:]) <= limit
         expected = attention(
-            query, stored, torch.arange(position + 1), position, case.window or None, case.softcap
-        )
+            query[..., order], stored, torch.arange(position + 1), position, case.window or None,
+            case.softcap, sinks if case.sinks else None,
+        )  # fmt: skip
+        if shape.is_gated:
+            gates = joined[:, shape.num_heads : 2 * shape.num_heads].flatten(1)
+            expected = expected * torch.sigmoid(gates)
         assert relative_error(found[row : row + 1], expected) <= limit
 
 
@@ -179,6 +202,44 @@ def test_other_heads(head_dim: int, group: int) -> None:
     check(Case(positions=(70,), kv_heads=1, head_dim=head_dim, group=group, norm=True))
 
 
+@pytest.mark.parametrize("splits", [1, 3])
+@pytest.mark.parametrize("window", [0, 40])
+def test_sinks_take_their_share_of_the_softmax(window: int, splits: int) -> None:
+    check(Case(sinks=True, window=window, splits=splits, bias=True))
+
+
+@pytest.mark.parametrize("quantized", [True, False])
+@pytest.mark.parametrize("splits", [1, 3])
+def test_the_output_is_gated(splits: int, quantized: bool) -> None:
+    check(
+        Case(
+            positions=(70,), parts=("query", "gate", "key", "value"), splits=splits, norm=True,
+            rotary_dim=16, bias=True, quantized_output=quantized, quantized_cache=quantized,
+        )
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("rotary_dim", [0, 32, 96])
+def test_some_columns_of_a_head_turn(rotary_dim: int) -> None:
+    check(Case(positions=(70,), head_dim=128, group=9, rotary_dim=rotary_dim))
+
+
+@pytest.mark.parametrize("quantized", [True, False])
+def test_keys_are_the_values_too_and_values_have_a_norm(quantized: bool) -> None:
+    check(
+        Case(
+            positions=(70,), head_dim=512, kv_heads=1, parts=("query", "key"), norm=True,
+            rotary_dim=128, value_epsilon=1e-2, quantized_cache=quantized,
+        )
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("splits", [1, 3])
+def test_a_layer_may_read_what_another_has_stored(splits: int) -> None:
+    positions = (70, 0, 31, 32, 63, 64)
+    check(Case(positions=positions, parts=("query",), norm=True, splits=splits, window=40))
+
+
 def test_splits_fill_the_device_and_no_more() -> None:
     device = InterpretedLauncher().device
     assert decode_splits(1, 4, device) == 64
@@ -201,6 +262,8 @@ def test_int8_output_needs_whole_groups_of_columns() -> None:
         Case(head_dim=72),
         Case(head_dim=96, quantized_cache=True),
         Case(head_dim=96, softcap=3.0),
+        Case(head_dim=96, sinks=True),
+        Case(head_dim=512),
         Case(head_dim=64, group=9),
     ],
 )

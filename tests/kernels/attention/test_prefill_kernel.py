@@ -8,11 +8,16 @@ from gpu_facts import A100
 from interpreted import InterpretedLauncher
 from paged_cache import Pages, Tables, relative_error
 
-from zse.kernels.attention.launch import AttentionRules, PrefillTiles, attention_prefill
+from zse.kernels.attention.launch import (
+    AttentionRules,
+    PrefillTiles,
+    attention_prefill,
+    output_gate,
+)
 from zse.kernels.attention.reference import TOLERANCE, attention
 from zse.kernels.attention.tiles import PrefillChunk, prefill_tiles
 from zse.kernels.attention.variants import PREFILL_QUERIES
-from zse.kernels.layout import HeadShape
+from zse.kernels.layout import HeadInputs, HeadShape, Partials
 
 
 def check(
@@ -24,6 +29,7 @@ def check(
     window: int = 0,
     softcap: float = 0.0,
     quantized: bool = False,
+    has_sinks: bool = False,
     launcher: InterpretedLauncher | None = None,
 ) -> None:
     """Attend with chunks of (first position, rows), one a sequence."""
@@ -50,6 +56,7 @@ def check(
         torch.tensor(entries, dtype=torch.int32)
         for entries in (lists.first_rows, lists.num_rows, lists.table_rows, lists.first_positions)
     ]
+    sinks = torch.randn(shape.num_heads) * 3
     attention_prefill(
         launcher or InterpretedLauncher(), queries.data_ptr(), shape, pages.cache, tables.tables,
         PrefillTiles(
@@ -57,14 +64,17 @@ def check(
             num_rows=arrays[1].data_ptr(), table_rows=arrays[2].data_ptr(),
             first_positions=arrays[3].data_ptr(),
         ),
-        found.data_ptr(), rules=AttentionRules(window=window, softcap=softcap),
+        found.data_ptr(),
+        rules=AttentionRules(
+            window=window, softcap=softcap, sinks=sinks.data_ptr() if has_sinks else 0
+        ),
     )  # fmt: skip
     for chunk, blocks in zip(described, tables.lists, strict=True):
         own = slice(chunk.first_row, chunk.first_row + chunk.num_rows)
         length = chunk.first_position + chunk.num_rows
         expected = attention(
             queries[own].float(), pages.read(blocks, length), torch.arange(length),
-            chunk.first_position, window or None, softcap,
+            chunk.first_position, window or None, softcap, sinks if has_sinks else None,
         )  # fmt: skip
         assert relative_error(found[own], expected) <= TOLERANCE
 
@@ -83,7 +93,7 @@ def test_a_window_hides_what_is_before_it(window: int) -> None:
 
 @pytest.mark.parametrize(
     ("head_dim", "group", "quantized"),
-    [(64, 7, True), (80, 1, False), (128, 2, True), (256, 1, False)],
+    [(64, 7, True), (80, 1, False), (128, 2, True), (256, 1, False), (512, 1, True)],
 )
 def test_other_heads_and_an_int8_cache(head_dim: int, group: int, quantized: bool) -> None:
     check([(40, 30)], head_dim=head_dim, group=group, quantized=quantized)
@@ -91,6 +101,28 @@ def test_other_heads_and_an_int8_cache(head_dim: int, group: int, quantized: boo
 
 def test_scores_are_capped() -> None:
     check([(40, 30)], head_dim=128, softcap=2.0)
+
+
+@pytest.mark.parametrize("window", [0, 20])
+def test_sinks_take_their_share_of_the_softmax(window: int) -> None:
+    check([(40, 30)], window=window, has_sinks=True, group=4)
+
+
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_gates_scale_the_output_in_place(has_bias: bool) -> None:
+    torch.manual_seed(9)
+    shape = HeadShape(num_heads=3, kv_heads=1, head_dim=64, parts=("query", "gate", "key", "value"))
+    parts, bias = torch.randn(3, 7, shape.qkv_columns), torch.randn(shape.qkv_columns)
+    outputs = torch.randn(4, 192).bfloat16()
+    gates = (parts.sum(0) + (bias if has_bias else 0))[2:6, 192:384]
+    expected = outputs.float() * torch.sigmoid(gates)
+    joined = Partials(rows=7, columns=shape.qkv_columns, splits=3, values=parts.data_ptr())
+    inputs = HeadInputs(
+        qkv=joined.part(2, 4), cosines_sines=0, positions=0,
+        bias=bias.data_ptr() if has_bias else 0,
+    )  # fmt: skip
+    output_gate(InterpretedLauncher(), inputs, shape, outputs.data_ptr())
+    assert relative_error(outputs, expected) <= TOLERANCE
 
 
 def test_the_form_for_older_devices_gives_the_same() -> None:

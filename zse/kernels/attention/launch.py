@@ -7,16 +7,27 @@ from typing import TYPE_CHECKING
 from zse.errors import UnsupportedModelError
 from zse.kernels.attention.variants import (
     DECODE_FORMS,
+    GATE_COLUMNS,
     INT8_OUTPUT_HEAD_DIMS,
     MAX_GROUP,
     PREFILL_FORMS,
+    PREFILL_HEAD_DIMS,
     DecodeForm,
     decode_tile,
     decode_variant,
+    heads_of_form,
+    output_gate_variant,
     prefill_form,
     prefill_variant,
 )
-from zse.kernels.layout import ACTIVATION_GROUP, Quantized, activation_addresses, check_head_dim
+from zse.kernels.layout import (
+    ACTIVATION_GROUP,
+    FAMILY_HEAD_DIMS,
+    HEAD_DIMS,
+    Quantized,
+    activation_addresses,
+    check_head_dim,
+)
 from zse.records import record
 
 if TYPE_CHECKING:
@@ -39,6 +50,8 @@ class AttentionRules:
     """Bound of scores, ``softcap * tanh(score / softcap)``; 0 for none."""
     scale: float = 0.0
     """Factor on scores; 0 for 1 / sqrt(head_dim)."""
+    sinks: int = 0
+    """Address of float32 [num_heads], a logit a head that takes its share of the softmax; or 0."""
 
 
 @record
@@ -57,10 +70,8 @@ class DecodeWorkspace:
 
 def attention_output_can_be_quantized(shape: HeadShape) -> bool:
     """Whether the decode attention can store int8: a program must own whole groups of 128."""
-    group = shape.num_heads // shape.kv_heads
-    return (
-        shape.head_dim in INT8_OUTPUT_HEAD_DIMS and group * shape.head_dim % ACTIVATION_GROUP == 0
-    )
+    columns = shape.group * shape.head_dim
+    return shape.head_dim in INT8_OUTPUT_HEAD_DIMS and columns % ACTIVATION_GROUP == 0
 
 
 def decode_splits(rows: int, kv_heads: int, device: DeviceFacts, max_tokens: int = 0) -> int:
@@ -68,7 +79,7 @@ def decode_splits(rows: int, kv_heads: int, device: DeviceFacts, max_tokens: int
 
     Args:
         rows: Tokens of the step.
-        max_tokens: Longest sequence there can be; 0 when unknown.
+        max_tokens: Most tokens that a query can see; 0 when unknown.
     """
     wanted = device.multiprocessors * PROGRAMS_A_MULTIPROCESSOR // (rows * kv_heads)
     tiles = -(-max_tokens // decode_tile(128)) if max_tokens else MAX_SPLITS
@@ -119,6 +130,8 @@ def attention_decode(
     splits = splits or decode_splits(rows, shape.kv_heads, launcher.device)
     output_scales, output_sums, outputs = activation_addresses(output)
     stats = workspace.partials + rows * shape.num_heads * splits * shape.head_dim * 4
+    flags = (int(shape.is_gated), int(rules.sinks != 0))
+    family = (*inputs.numbers_of(shape), inputs.value_epsilon, *flags)
     launcher.launch(
         tuned or decode_variant(form),
         (rows, shape.kv_heads, splits),
@@ -131,9 +144,11 @@ def attention_decode(
         workspace.partials,
         stats,
         workspace.counters,
+        *((rules.sinks,) if form.family else ()),
         *inputs.numbers,
         *_numbers(tables, shape, rules),
         inputs.epsilon,
+        *(family if form.family else ()),
     )
 
 
@@ -145,7 +160,9 @@ def _decode_form(
     rules: AttentionRules,
 ) -> DecodeForm:
     """Return the compiled form that a launch needs; refuse what there is none for."""
-    check_head_dim(shape.head_dim, quantized=cache.quantized)
+    family = bool(rules.sinks) or not inputs.is_usual(shape)
+    taken = FAMILY_HEAD_DIMS if family else HEAD_DIMS
+    check_head_dim(shape.head_dim, quantized=cache.quantized, taken=taken)
     group, rest = divmod(shape.num_heads, shape.kv_heads)
     quantized = isinstance(output, Quantized)
     if rest or group > MAX_GROUP:
@@ -161,11 +178,12 @@ def _decode_form(
         )
     form = DecodeForm(
         head_dim=shape.head_dim,
-        heads=8 if group <= 8 else MAX_GROUP,
+        heads=heads_of_form(shape.head_dim, group, family=family),
         quantized_cache=cache.quantized,
         quantized_output=quantized,
         head_norm=inputs.q_norm != 0,
         softcap=rules.softcap > 0,
+        family=family,
     )
     if form not in DECODE_FORMS:
         raise UnsupportedModelError(f"there is no decode attention for {form}")
@@ -207,13 +225,14 @@ def attention_prefill(
     Raises:
         UnsupportedModelError: No kernel takes these heads.
     """
-    check_head_dim(shape.head_dim, quantized=cache.quantized)
+    check_head_dim(shape.head_dim, quantized=cache.quantized, taken=PREFILL_HEAD_DIMS)
     form = prefill_form(
         shape.head_dim,
         launcher.device.target,
         quantized_cache=cache.quantized,
         window=rules.window > 0,
         softcap=rules.softcap > 0,
+        sinks=rules.sinks != 0,
     )
     if form not in PREFILL_FORMS:
         raise UnsupportedModelError(f"there is no prefill attention for {form}")
@@ -228,7 +247,31 @@ def attention_prefill(
         tiles.table_rows,
         tiles.first_positions,
         output_address,
+        *((rules.sinks,) if rules.sinks else ()),
         *_numbers(tables, shape, rules),
+    )
+
+
+def output_gate(
+    launcher: Launcher, inputs: HeadInputs, shape: HeadShape, output_address: int
+) -> None:
+    """Multiply the attention of rows by the sigmoid of their gates, in place.
+
+    The decode attention does this itself.
+
+    Args:
+        inputs: Summands of the joined product of these rows, gates among them.
+        output_address: bfloat16 [rows, num_heads * head_dim].
+    """
+    launcher.launch(
+        output_gate_variant(),
+        (inputs.qkv.rows, -(-shape.query_columns // GATE_COLUMNS), 1),
+        inputs.qkv.values,
+        inputs.bias,
+        output_address,
+        *inputs.numbers,
+        shape.qkv_columns,
+        shape.query_columns,
     )
 
 

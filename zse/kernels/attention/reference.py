@@ -15,6 +15,7 @@ def attention(
     first_position: int,
     window: int | None = None,
     softcap: float = 0.0,
+    sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Return causal attention of consecutive queries of one sequence.
 
@@ -24,6 +25,7 @@ def attention(
         slots: int64 [P], the cache row of every position from 0 to the last query's.
         window: Positions a query sees, its own included; None for all before it.
         softcap: Bound of scores; 0 for none.
+        sinks: float32 [HQ], logits that have no value and take their share; None for none.
 
     Returns:
         float32 [T, HQ * D].
@@ -41,5 +43,7 @@ def attention(
             scores = keys @ query[token, head] / query.shape[2] ** 0.5
             if softcap:
                 scores = softcap * torch.tanh(scores / softcap)
-            outputs[token, head] = torch.softmax(scores, 0) @ values
+            if sinks is not None:
+                scores = torch.cat((scores, sinks[head : head + 1]))
+            outputs[token, head] = torch.softmax(scores, 0)[: len(seen)] @ values
     return outputs.flatten(1)

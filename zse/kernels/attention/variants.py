@@ -5,59 +5,97 @@ from __future__ import annotations
 from itertools import product
 from typing import TYPE_CHECKING
 
-from zse.kernels.layout import HEAD_DIMS, INT8_HEAD_DIMS, padded
-from zse.kernels.rope_store.variants import CACHE, HEAD_INPUTS
+from zse.kernels.layout import FAMILY_HEAD_DIMS, HEAD_DIMS, INT8_HEAD_DIMS, padded
+from zse.kernels.rope_store.variants import CACHE, FAMILY_HEADS, HEAD_INPUTS
 from zse.kernels.variant import Kernel, Variant, number, pointer, variant
 from zse.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+_DECODE_MODULE = "zse.kernels.attention.triton.decode"
+_PREFILL_MODULE = "zse.kernels.attention.triton.prefill"
+_RULES = (
+    number("table_stride"),
+    number("num_heads"),
+    number("kv_heads"),
+    number("window"),
+    number("softcap", "fp32"),
+    number("scale", "fp32"),
+)
+_DECODE_ADDRESSES = (
+    *HEAD_INPUTS,
+    pointer("tables", "i32"),
+    *CACHE,
+    pointer("outputs", "bf16"),
+    pointer("output_scales", "fp32"),
+    pointer("output_sums", "fp32"),
+    pointer("partials", "fp32"),
+    pointer("stats", "fp32"),
+    pointer("counters", "i32"),
+)
+_DECODE_NUMBERS = (
+    number("rows"),
+    number("qkv_splits"),
+    number("has_bias"),
+    *_RULES,
+    number("epsilon", "fp32"),
+)
+_PREFILL_ADDRESSES = (
+    pointer("queries", "bf16"),
+    *CACHE,
+    pointer("tables", "i32"),
+    pointer("tile_first_rows", "i32"),
+    pointer("tile_num_rows", "i32"),
+    pointer("tile_table_rows", "i32"),
+    pointer("tile_first_positions", "i32"),
+    pointer("outputs", "bf16"),
+)
 DECODE = Kernel(
     name="attention.decode",
-    module="zse.kernels.attention.triton.decode",
+    module=_DECODE_MODULE,
     function="attention_decode",
+    arguments=(*_DECODE_ADDRESSES, *_DECODE_NUMBERS),
+)
+FAMILY_DECODE = Kernel(
+    name="attention.family_decode",
+    module=_DECODE_MODULE,
+    function="family_decode",
     arguments=(
-        *HEAD_INPUTS,
-        pointer("tables", "i32"),
-        *CACHE,
-        pointer("outputs", "bf16"),
-        pointer("output_scales", "fp32"),
-        pointer("output_sums", "fp32"),
-        pointer("partials", "fp32"),
-        pointer("stats", "fp32"),
-        pointer("counters", "i32"),
-        number("rows"),
-        number("qkv_splits"),
-        number("has_bias"),
-        number("table_stride"),
-        number("num_heads"),
-        number("kv_heads"),
-        number("window"),
-        number("softcap", "fp32"),
-        number("scale", "fp32"),
-        number("epsilon", "fp32"),
+        *_DECODE_ADDRESSES,
+        pointer("sinks", "fp32"),
+        *_DECODE_NUMBERS,
+        *FAMILY_HEADS,
+        number("value_epsilon", "fp32"),
+        number("has_gates"),
+        number("has_sinks"),
     ),
 )
 PREFILL = Kernel(
     name="attention.prefill",
-    module="zse.kernels.attention.triton.prefill",
+    module=_PREFILL_MODULE,
     function="attention_prefill",
+    arguments=(*_PREFILL_ADDRESSES, *_RULES),
+)
+SINK_PREFILL = Kernel(
+    name="attention.sink_prefill",
+    module=_PREFILL_MODULE,
+    function="sink_prefill",
+    arguments=(*_PREFILL_ADDRESSES, pointer("sinks", "fp32"), *_RULES),
+)
+OUTPUT_GATE = Kernel(
+    name="attention.output_gate",
+    module=_PREFILL_MODULE,
+    function="output_gate",
     arguments=(
-        pointer("queries", "bf16"),
-        *CACHE,
-        pointer("tables", "i32"),
-        pointer("tile_first_rows", "i32"),
-        pointer("tile_num_rows", "i32"),
-        pointer("tile_table_rows", "i32"),
-        pointer("tile_first_positions", "i32"),
+        pointer("qkv", "fp32"),
+        pointer("bias", "fp32"),
         pointer("outputs", "bf16"),
-        number("table_stride"),
-        number("num_heads"),
-        number("kv_heads"),
-        number("window"),
-        number("softcap", "fp32"),
-        number("scale", "fp32"),
+        number("rows"),
+        number("splits"),
+        number("has_bias"),
+        number("joined_columns", aligned=True),
+        number("query_columns", aligned=True),
     ),
 )
 MAX_GROUP = 16
@@ -65,6 +103,10 @@ MAX_GROUP = 16
 INT8_OUTPUT_HEAD_DIMS = INT8_HEAD_DIMS
 """Head widths that make whole groups of 128 columns with a power of two of heads."""
 SOFTCAP_HEAD_DIMS = (128, 256)
+SINK_HEAD_DIMS = (64,)
+PREFILL_HEAD_DIMS = tuple(sorted({*HEAD_DIMS, *FAMILY_HEAD_DIMS}))
+GATE_COLUMNS = 1024
+"""Columns a program of ``output_gate``."""
 PREFILL_QUERIES = 64
 """Tokens of a query tile: on an H200 a fifth faster than 128, as two programs share a processor."""
 
@@ -83,6 +125,8 @@ class DecodeForm:
     quantized_output: bool = False
     head_norm: bool = False
     softcap: bool = False
+    family: bool = False
+    """Whether there may be sinks, and heads that are not as ``HeadInputs.is_usual`` says."""
 
 
 def decode_tile(head_dim: int) -> int:
@@ -91,9 +135,12 @@ def decode_tile(head_dim: int) -> int:
 
 
 def decode_variant(
-    form: DecodeForm, *, tile: int = 0, num_warps: int = 4, num_stages: int = 2
+    form: DecodeForm, *, tile: int = 0, num_warps: int = 0, num_stages: int = 2
 ) -> Variant:
-    """Return the compiled form; a ``tile`` of 0 tokens means ``decode_tile``."""
+    """Return the compiled form; a ``tile`` of 0 tokens means ``decode_tile``.
+
+    0 warps are as many as heads of this width need.
+    """
     types: dict[str, str] = {}
     if form.quantized_cache:
         types |= {"keys": "*i8", "values": "*i8"}
@@ -101,8 +148,8 @@ def decode_variant(
         types["outputs"] = "*i8"
     width = padded(form.head_dim)
     return variant(
-        DECODE,
-        num_warps=num_warps,
+        FAMILY_DECODE if form.family else DECODE,
+        num_warps=num_warps or _num_warps(form.head_dim),
         num_stages=num_stages,
         types=types,
         HEAD_DIM=form.head_dim,
@@ -125,6 +172,7 @@ class PrefillForm:
     quantized_cache: bool = False
     window: bool = False
     softcap: bool = False
+    sinks: bool = False
     queries: int = PREFILL_QUERIES
     """Tokens that a program attends with."""
     tokens: int = 64
@@ -132,23 +180,32 @@ class PrefillForm:
 
 
 def prefill_form(
-    head_dim: int, target: str, *, quantized_cache: bool, window: bool, softcap: bool
+    head_dim: int,
+    target: str,
+    *,
+    quantized_cache: bool,
+    window: bool,
+    softcap: bool,
+    sinks: bool = False,
 ) -> PrefillForm:
     """Return the form for an architecture: what fits its registers and its shared memory."""
-    wide = target not in NARROW_TARGETS and head_dim <= 128
+    narrow = target in NARROW_TARGETS
+    tokens = 64 if head_dim <= (64 if narrow else 128) else 32
     return PrefillForm(
         head_dim=head_dim,
         quantized_cache=quantized_cache,
         window=window,
         softcap=softcap,
-        tokens=64 if wide or head_dim <= 64 else 32,
+        sinks=sinks,
+        tokens=16 if narrow and head_dim > 256 else tokens,
     )
 
 
-def prefill_variant(form: PrefillForm, *, num_warps: int = 4, num_stages: int = 2) -> Variant:
+def prefill_variant(form: PrefillForm, *, num_warps: int = 0, num_stages: int = 2) -> Variant:
+    """Return the compiled form; 0 warps are as many as heads of this width need."""
     return variant(
-        PREFILL,
-        num_warps=num_warps,
+        SINK_PREFILL if form.sinks else PREFILL,
+        num_warps=num_warps or _num_warps(form.head_dim),
         num_stages=num_stages,
         types={"keys": "*i8", "values": "*i8"} if form.quantized_cache else None,
         HEAD_DIM=form.head_dim,
@@ -160,31 +217,64 @@ def prefill_variant(form: PrefillForm, *, num_warps: int = 4, num_stages: int = 
     )
 
 
+def output_gate_variant() -> Variant:
+    return variant(OUTPUT_GATE, BLOCK=GATE_COLUMNS)
+
+
+def _num_warps(head_dim: int) -> int:
+    """Return the warps whose registers hold what a program attends with."""
+    return 4 if head_dim <= 256 else 8
+
+
+def _most_heads(head_dim: int, family: bool) -> tuple[int, ...]:
+    """Return what ``DecodeForm.heads`` may be."""
+    if head_dim != 128:
+        return (8,)
+    return (MAX_GROUP,) if family else (8, MAX_GROUP)
+
+
+def heads_of_form(head_dim: int, group: int, *, family: bool) -> int:
+    """Return ``DecodeForm.heads`` of a group of query heads; MAX_GROUP where none takes them."""
+    return next((heads for heads in _most_heads(head_dim, family) if group <= heads), MAX_GROUP)
+
+
 def _decode_forms() -> Iterator[DecodeForm]:
-    for head_dim, cache, output, norm in product(HEAD_DIMS, _EITHER, _EITHER, _EITHER):
+    kinds = [(dim, False) for dim in HEAD_DIMS] + [(dim, True) for dim in FAMILY_HEAD_DIMS]
+    for (head_dim, family), cache, output, norm in product(kinds, *3 * (_EITHER,)):
         if head_dim not in INT8_HEAD_DIMS and (cache or output):
             continue
-        for heads in (8, 16) if head_dim == 128 else (8,):
+        if head_dim > 256 and not norm:
+            continue
+        for heads in _most_heads(head_dim, family):
             yield DecodeForm(
                 head_dim=head_dim,
                 heads=heads,
                 quantized_cache=cache,
                 quantized_output=output,
                 head_norm=norm,
+                family=family,
             )
-    for head_dim in SOFTCAP_HEAD_DIMS:
-        yield DecodeForm(head_dim=head_dim, softcap=True)
+    for head_dim, cache, output in product(SOFTCAP_HEAD_DIMS, _EITHER, _EITHER):
+        yield DecodeForm(
+            head_dim=head_dim, quantized_cache=cache, quantized_output=output, softcap=True
+        )
 
 
 def _prefill_forms() -> Iterator[PrefillForm]:
-    for head_dim, cache, window, softcap in product(HEAD_DIMS, _EITHER, _EITHER, _EITHER):
-        if cache and (softcap or head_dim not in INT8_HEAD_DIMS):
-            continue
-        if softcap and head_dim not in SOFTCAP_HEAD_DIMS:
+    kinds = [(dim, False, False) for dim in PREFILL_HEAD_DIMS]
+    kinds += [(dim, True, False) for dim in SOFTCAP_HEAD_DIMS]
+    kinds += [(dim, False, True) for dim in SINK_HEAD_DIMS]
+    for (head_dim, softcap, sinks), cache, window in product(kinds, _EITHER, _EITHER):
+        if (cache and head_dim not in INT8_HEAD_DIMS) or (window and head_dim > 256):
             continue
         for target in ("sm_80", "sm_90"):
             yield prefill_form(
-                head_dim, target, quantized_cache=cache, window=window, softcap=softcap
+                head_dim,
+                target,
+                quantized_cache=cache,
+                window=window,
+                softcap=softcap,
+                sinks=sinks,
             )
 
 
@@ -192,7 +282,7 @@ _EITHER = (False, True)
 DECODE_FORMS = frozenset(_decode_forms())
 PREFILL_FORMS = frozenset(_prefill_forms())
 VARIANTS: tuple[Variant, ...] = (
-    *(decode_variant(form) for form in sorted(DECODE_FORMS, key=str) if not form.softcap),
-    *(prefill_variant(form) for form in sorted(PREFILL_FORMS, key=str) if not form.softcap),
+    *(decode_variant(form) for form in sorted(DECODE_FORMS, key=str)),
+    *(prefill_variant(form) for form in sorted(PREFILL_FORMS, key=str)),
+    output_gate_variant(),
 )
-"""What goes into a kernel pack: no family caps its scores."""

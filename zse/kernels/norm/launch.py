@@ -83,12 +83,10 @@ def residual_norm(
     biases, factors = (norm_bias_address, added_bias_address), (added_scale, output_scale)
     if post is not None or norm_address is None:
         post = post or PostNorm()
+        normed = norm_address is not None
+        groups = row_groups_for(hidden, FAMILY_ROW_GROUPS)
+        form = post_norm_variant(groups, quantized=quantized, normed=normed)
         extras = (added_bias_address, post.address, post.stream_scale_address)
-        form = post_norm_variant(
-            row_groups_for(hidden, FAMILY_ROW_GROUPS),
-            quantized=quantized,
-            normed=norm_address is not None,
-        )
         flags = (int(gather), *(int(address != 0) for address in extras))
         numbers = (*summands, *flags, *factors, epsilon, post.epsilon)
         launcher.launch(form, (rows, 1, 1), *sources, *extras, *targets, *numbers)

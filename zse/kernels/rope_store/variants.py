@@ -71,7 +71,6 @@ ANY_ROPE_TABLE = Kernel(
 )
 FAMILY_HEADS = (
     number("joined_heads"),
-    number("has_gates"),
     number("first_key"),
     number("first_value"),
     number("stores"),

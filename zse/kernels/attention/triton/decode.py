@@ -15,7 +15,7 @@ from typing import NamedTuple
 import triton
 import triton.language as tl
 
-from zse.kernels.attention.triton.family import Family, family_places, normalize_value
+from zse.kernels.attention.triton.family import Family, angles_of, places_of
 from zse.kernels.attention.triton.join import Output, Parts, finish
 from zse.kernels.attention.triton.parts import (
     LOG2_E,
@@ -34,16 +34,9 @@ from zse.kernels.attention.triton.token import (
     load_biases,
     rotate_token,
     scale_query,
-    token_places,
     write_token,
 )
-from zse.kernels.rope_store.triton.heads import (
-    BLOCK_TOKENS,
-    Stored,
-    line_of,
-    load_angles,
-    load_halves,
-)
+from zse.kernels.rope_store.triton.heads import BLOCK_TOKENS, Stored, line_of
 from zse.kernels.triton.parts import to_bf16
 
 
@@ -237,10 +230,7 @@ def decode_row(
     splits = tl.num_programs(2)
     heads = Heads(kv_head, kv_heads, num_heads, num_heads // kv_heads)
     shift: tl.constexpr = 0 if FAMILY else HEAD_DIM // 2
-    if FAMILY:
-        places = family_places(heads, family, HEADS, HEAD_DIM, HALF_PAD, WIDTH)
-    else:
-        places = token_places(heads, HEADS, HEAD_DIM, HALF_PAD, WIDTH)
+    places = places_of(heads, family, HEADS, HEAD_DIM, HALF_PAD, WIDTH, FAMILY)
     token = load_biases(bias, places, has_bias, shift)
     if PDL:
         tl.extra.cuda.gdc_wait()
@@ -260,26 +250,19 @@ def decode_row(
         tile = load_first_tile(
             context, blocks, first_seen, first_tile, split, within, HEAD_DIM, HALF_PAD, WIDTH
         )
-        if FAMILY:
-            column = tl.arange(0, HALF_PAD)
-            angles = load_angles(cosines_sines, position, column, family.rotary_half)
-        else:
-            angles = cosines_sines + position.to(tl.int64) * HEAD_DIM
-            angles = load_halves(angles, HEAD_DIM // 2, HALF_PAD)
+        angles = angles_of(cosines_sines, position, family, HEAD_DIM, HALF_PAD, FAMILY)
         new_block = tl.load(table + position // BLOCK_TOKENS).to(tl.int64)
         second_tile = first_tile + split + splits
         blocks = load_blocks(table, second_tile, end, TILE)
 
         all_columns = (family.joined_heads if FAMILY else num_heads + 2 * kv_heads) * HEAD_DIM
         token = add_summands(token, places, qkv, row, rows, qkv_splits, all_columns, shift)
-        rotary_half = family.rotary_half if FAMILY else HEAD_DIM // 2
         token = rotate_token(
-            token, q_norm, k_norm, angles, rotary_half, epsilon, HEAD_DIM, HEAD_NORM, FAMILY
+            token, q_norm, k_norm, angles, family, epsilon, HEAD_DIM, HEAD_NORM, FAMILY
         )
         query = scale_query(token, scale if SOFTCAP else scale * LOG2_E, PLAIN)
         owner = ((num_tiles - 1) % splits == split).to(tl.int32)
         if FAMILY:
-            token = normalize_value(token, family, HEAD_DIM)
             owner = owner * family.stores
         token = write_token(token, places, owner, context, new_block, HEAD_DIM, PLAIN)
 
@@ -322,16 +305,16 @@ def family_decode(
     keys, values, key_scales, value_scales,
     outputs, output_scales, output_sums, partials, stats, counters, sinks,
     rows, qkv_splits, has_bias, table_stride, num_heads, kv_heads, window, softcap, scale, epsilon,
-    joined_heads, has_gates, first_key, first_value, stores, rotary_half, norms_values,
-    value_epsilon, has_sinks,
+    joined_heads, first_key, first_value, stores, rotary_half, norms_values, value_epsilon,
+    has_gates, has_sinks,
     HEAD_DIM: tl.constexpr, HALF_PAD: tl.constexpr, WIDTH: tl.constexpr, HEADS: tl.constexpr,
     ROWS: tl.constexpr, TILE: tl.constexpr, AT_ONCE: tl.constexpr, HEAD_NORM: tl.constexpr,
     SOFTCAP: tl.constexpr, PDL: tl.constexpr, PLAIN: tl.constexpr,
 ):  # fmt: skip
     """Attend with rows of any kind, with sinks and gates where there are some."""
     family = Family(
-        joined_heads, has_gates, first_key, first_value, stores, rotary_half, norms_values,
-        value_epsilon, sinks, has_sinks, qkv, bias, rows, qkv_splits, has_bias,
+        joined_heads, first_key, first_value, stores, rotary_half, norms_values, value_epsilon,
+        has_gates, has_sinks, sinks, qkv, bias, rows, qkv_splits, has_bias,
     )  # fmt: skip
     decode_row(
         qkv, bias, q_norm, k_norm, cosines_sines, positions, tables,

@@ -8,8 +8,8 @@ import triton
 import triton.language as tl
 
 from zse.kernels.attention.triton.parts import LOG2_E, NOTHING, Softmax
-from zse.kernels.attention.triton.token import Places, Token
-from zse.kernels.rope_store.triton.heads import pair_columns
+from zse.kernels.attention.triton.token import Places, token_places
+from zse.kernels.rope_store.triton.heads import load_angles, load_halves, pair_columns
 from zse.kernels.triton.parts import load_bias, sum_partials
 
 
@@ -18,9 +18,8 @@ class Family(NamedTuple):
 
     joined_heads: tl.tensor
     """Heads of a row of the joined product."""
-    has_gates: tl.tensor
     first_key: tl.tensor
-    """Head of the joined product; also of values where keys are the values."""
+    """Head of the joined product at which keys start."""
     first_value: tl.tensor
     stores: tl.tensor
     """0: another layer has stored the new token's key and value already."""
@@ -28,9 +27,10 @@ class Family(NamedTuple):
     """Pairs of columns that turn."""
     norms_values: tl.tensor
     value_epsilon: tl.tensor
+    has_gates: tl.tensor
+    has_sinks: tl.tensor
     sinks: tl.tensor
     """Address of float32 [num_heads]."""
-    has_sinks: tl.tensor
     qkv: tl.tensor
     """Address of float32 [splits, rows, joined_heads * D]."""
     bias: tl.tensor
@@ -71,13 +71,35 @@ def family_places(
 
 
 @triton.jit
-def normalize_value(token, family, HEAD_DIM: tl.constexpr):
-    """Return the token with its value divided by its rms, where the model does so."""
-    value = token.value
-    if family.norms_values != 0:
-        squares = tl.sum(value * value, axis=1)[:, None]
-        value = value * tl.rsqrt(squares / HEAD_DIM + family.value_epsilon)
-    return Token(token.q_first, token.q_second, token.k_first, token.k_second, value)
+def places_of(
+    heads,
+    family,
+    HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    HALF_PAD: tl.constexpr,
+    WIDTH: tl.constexpr,
+    FAMILY: tl.constexpr,
+):
+    """Return the ``Places`` of these heads in rows of any kind where FAMILY says so."""
+    if FAMILY:
+        places = family_places(heads, family, HEADS, HEAD_DIM, HALF_PAD, WIDTH)
+    else:
+        places = token_places(heads, HEADS, HEAD_DIM, HALF_PAD, WIDTH)
+    return places
+
+
+@triton.jit
+def angles_of(
+    table, position, family, HEAD_DIM: tl.constexpr, HALF_PAD: tl.constexpr, FAMILY: tl.constexpr
+):
+    """Return cosines and sines [1, D / 2] of a position; FAMILY: of heads that turn in part."""
+    if FAMILY:
+        column = tl.arange(0, HALF_PAD)
+        angles = load_angles(table, position, column, family.rotary_half)
+    else:
+        line = table + position.to(tl.int64) * HEAD_DIM
+        angles = load_halves(line, HEAD_DIM // 2, HALF_PAD)
+    return angles
 
 
 @triton.jit

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import triton
 import triton.language as tl
 
+from zse.kernels.attention.triton.family import count_sinks
 from zse.kernels.attention.triton.parts import (
     LOG2_E,
     NOTHING,
@@ -20,7 +21,7 @@ from zse.kernels.attention.triton.parts import (
     load_stored,
 )
 from zse.kernels.rope_store.triton.heads import Stored
-from zse.kernels.triton.parts import to_bf16, wait_for_inputs
+from zse.kernels.triton.parts import load_bias, sum_partials, to_bf16, wait_for_inputs
 
 
 class Rules(NamedTuple):
@@ -84,12 +85,13 @@ def attend_range(
 
 
 @triton.jit
-def attention_prefill(
-    queries, keys, values, key_scales, value_scales, tables,
-    tile_first_rows, tile_num_rows, tile_table_rows, tile_first_positions, outputs,
+def prefill_tile(
+    queries, key_cache, value_cache, tables,
+    tile_first_rows, tile_num_rows, tile_table_rows, tile_first_positions, outputs, sinks,
     table_stride, num_heads, kv_heads, window, softcap, scale,
     HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr, QUERIES: tl.constexpr, TOKENS: tl.constexpr,
-    WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, PDL: tl.constexpr, PLAIN: tl.constexpr,
+    WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, SINKS: tl.constexpr, PDL: tl.constexpr,
+    PLAIN: tl.constexpr,
 ):  # fmt: skip
     """Attend with up to QUERIES consecutive tokens of one sequence. Program: (head, tile).
 
@@ -114,7 +116,6 @@ def attention_prefill(
 
     position = first_position + index
     end = first_position + num_rows
-    key_cache, value_cache = Stored(keys, key_scales), Stored(values, value_scales)
     context = Context(key_cache, value_cache, table, end, heads)
     first_masked = first_position // TOKENS * TOKENS  # every query sees the tokens before it
     if WINDOW:
@@ -134,4 +135,63 @@ def attention_prefill(
         query, position, softmax, first_masked, end, context, rules,
         HEAD_DIM, TOKENS, True, WINDOW, SOFTCAP, PLAIN,
     )  # fmt: skip
+    if SINKS:
+        heads_of_rows = tl.zeros((QUERIES,), tl.int32) + head
+        softmax = count_sinks(softmax, sinks, 1, heads_of_rows, index < num_rows)
     tl.store(outputs + at, to_bf16(softmax.attended / softmax.total[:, None], PLAIN), mask=mask)
+
+
+@triton.jit
+def attention_prefill(
+    queries, keys, values, key_scales, value_scales, tables,
+    tile_first_rows, tile_num_rows, tile_table_rows, tile_first_positions, outputs,
+    table_stride, num_heads, kv_heads, window, softcap, scale,
+    HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr, QUERIES: tl.constexpr, TOKENS: tl.constexpr,
+    WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, PDL: tl.constexpr, PLAIN: tl.constexpr,
+):  # fmt: skip
+    """Attend; see ``prefill_tile``."""
+    prefill_tile(
+        queries, Stored(keys, key_scales), Stored(values, value_scales), tables,
+        tile_first_rows, tile_num_rows, tile_table_rows, tile_first_positions, outputs, None,
+        table_stride, num_heads, kv_heads, window, softcap, scale,
+        HEAD_DIM, WIDTH, QUERIES, TOKENS, WINDOW, SOFTCAP, False, PDL, PLAIN,
+    )  # fmt: skip
+
+
+@triton.jit
+def sink_prefill(
+    queries, keys, values, key_scales, value_scales, tables,
+    tile_first_rows, tile_num_rows, tile_table_rows, tile_first_positions, outputs, sinks,
+    table_stride, num_heads, kv_heads, window, softcap, scale,
+    HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr, QUERIES: tl.constexpr, TOKENS: tl.constexpr,
+    WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, PDL: tl.constexpr, PLAIN: tl.constexpr,
+):  # fmt: skip
+    """Attend with sinks, float32 [num_heads]; see ``prefill_tile``."""
+    prefill_tile(
+        queries, Stored(keys, key_scales), Stored(values, value_scales), tables,
+        tile_first_rows, tile_num_rows, tile_table_rows, tile_first_positions, outputs, sinks,
+        table_stride, num_heads, kv_heads, window, softcap, scale,
+        HEAD_DIM, WIDTH, QUERIES, TOKENS, WINDOW, SOFTCAP, True, PDL, PLAIN,
+    )  # fmt: skip
+
+
+@triton.jit
+def output_gate(
+    qkv, bias, outputs, rows, splits, has_bias, joined_columns, query_columns,
+    BLOCK: tl.constexpr, PDL: tl.constexpr, PLAIN: tl.constexpr,
+):  # fmt: skip
+    """Multiply attention by the sigmoid of its gates, in place. Program: (row, block of columns).
+
+    Gates lie behind the queries in rows of the joined product, float32 [splits, rows, columns].
+    """
+    wait_for_inputs(PDL)
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = column < query_columns
+    stride = rows.to(tl.int64) * joined_columns
+    at = query_columns + column
+    gates = sum_partials(qkv + row * joined_columns, at, inside, splits, stride)
+    gates += load_bias(bias, at, inside, has_bias)
+    at = outputs + row * query_columns + column
+    values = tl.load(at, mask=inside, other=0.0).to(tl.float32)
+    tl.store(at, to_bf16(values * tl.sigmoid(gates), PLAIN), mask=inside)

@@ -170,12 +170,21 @@ def turn(
 
 
 @triton.jit
+def normalize_value(value, family, HEAD_DIM: tl.constexpr):
+    """Return the value [1, D] divided by its rms, where the model does so."""
+    if family.norms_values != 0:
+        squares = tl.sum(value * value, axis=1)[:, None]
+        value = value * tl.rsqrt(squares / HEAD_DIM + family.value_epsilon)
+    return value
+
+
+@triton.jit
 def rotate_token(
     token,
     q_norm,
     k_norm,
     angles,
-    rotary_half,
+    family,
     epsilon,
     HEAD_DIM: tl.constexpr,
     HEAD_NORM: tl.constexpr,
@@ -188,12 +197,14 @@ def rotate_token(
         q_norm: Address of the norm of queries.
         k_norm: The same of keys.
         angles: Cosines and sines [1, D / 2].
-        rotary_half: Pairs that turn, looked at where FAMILY says that some may not.
+        family: ``Family``, looked at where FAMILY says so.
         epsilon: Of the norms.
         HEAD_DIM: D.
         HEAD_NORM: Whether there are norms.
-        FAMILY: Whether columns are in the order of ``pair_columns``.
+        FAMILY: Whether columns are in the order of ``pair_columns``, and values may have a norm.
     """
+    rotary_half = family.rotary_half if FAMILY else HEAD_DIM // 2
+    value = normalize_value(token.value, family, HEAD_DIM) if FAMILY else token.value
     q_first, q_second = turn(
         token.q_first, token.q_second, q_norm, angles, rotary_half, epsilon,
         HEAD_DIM, HEAD_NORM, FAMILY,
@@ -202,7 +213,7 @@ def rotate_token(
         token.k_first, token.k_second, k_norm, angles, rotary_half, epsilon,
         HEAD_DIM, HEAD_NORM, FAMILY,
     )  # fmt: skip
-    return Token(q_first, q_second, k_first, k_second, token.value)
+    return Token(q_first, q_second, k_first, k_second, value)
 
 
 @triton.jit

@@ -59,7 +59,7 @@ def norm_row(
         if FAMILY:
             total *= added_scale
         values += total
-        if POST:
+        if POST:  # noqa: SIM102 - a constant of the form, then a number of the launch
             if has_stream_scale != 0:
                 values *= tl.load(stream_scale)
         if gathers == 0:
@@ -132,8 +132,9 @@ def heads_norm(
     sums, bias, q_norm, k_norm, sum_rows, splits, has_bias, q_columns, k_columns, all_columns,
     epsilon, GROUPS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Leave whole rows of q, k and v in the first summand, the RMSNorm of all queries and of all
-    keys taken. Program: (row, part): queries, keys, values.
+    """Leave whole rows in the first summand, all queries with one RMSNorm, all keys with another.
+
+    Program: (row, part): queries, keys, values.
     """
     wait_for_inputs(PDL)
     row = tl.program_id(0).to(tl.int64)

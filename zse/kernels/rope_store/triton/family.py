@@ -25,7 +25,7 @@ def family_rope_store(
     qkv, bias, q_norm, k_norm, cosines_sines, positions, table_rows, tables,
     queries, keys, values, key_scales, value_scales,
     rows, splits, has_bias, table_stride, num_heads, kv_heads,
-    joined_heads, has_gates, first_key, first_value, stores, rotary_half, norms_values,
+    joined_heads, first_key, first_value, stores, rotary_half, norms_values,
     epsilon, value_epsilon,
     HEAD_DIM: tl.constexpr, HALF_PAD: tl.constexpr, HEADS: tl.constexpr, HEAD_NORM: tl.constexpr,
     PDL: tl.constexpr, PLAIN: tl.constexpr,
