@@ -95,20 +95,24 @@ def add_group(total, product, scale, x_low, x_high, x_scale, sum_at, SCHEME: tl.
 
 
 @triton.jit
-def four_bit_tile(values, x_scales, x_sums, weights, scales, outputs, rows, N, units,
-                  UNIT: tl.constexpr, SCHEME: tl.constexpr, GROUP: tl.constexpr,
-                  BN: tl.constexpr, BM: tl.constexpr, STAGES: tl.constexpr, PDL: tl.constexpr,
-                  PLAIN: tl.constexpr):  # fmt: skip
-    """Write one tile of one split for four-bit weights; K is ``units`` times UNIT columns.
+def four_bit_total(values, x_scales, x_sums, weights, scales, row, token, begin, end, units,
+                   UNIT: tl.constexpr, SCHEME: tl.constexpr, GROUP: tl.constexpr,
+                   BN: tl.constexpr, BM: tl.constexpr, STAGES: tl.constexpr, PDL: tl.constexpr,
+                   PLAIN: tl.constexpr):  # fmt: skip
+    """Return float32 [BN, BM]: rows of a four-bit matrix times tokens, of some groups.
 
-    ``values`` are bfloat16, or int8 with ``x_scales`` and ``x_sums``.
+    K is ``units`` times UNIT columns. Where PDL says so, it waits for the kernel before this one
+    once the weights are on their way.
+
+    Args:
+        values: bfloat16, or int8 with ``x_scales`` and ``x_sums``.
+        row: Rows of the matrix, [BN].
+        token: Rows of the activations, [BM].
+        begin: First group.
+        end: Group behind the last one.
     """
-    if PDL:
-        tl.extra.cuda.gdc_launch_dependents()
     half: tl.constexpr = GROUP // 2
     per_unit: tl.constexpr = UNIT // GROUP
-    begin, end = split_of_groups(units * per_unit)
-    n, row, m, token = tile_of(rows, N, BN, BM)
     k = tl.arange(0, half)
     start = weights + row * (units * (UNIT // 2)) + begin * half
     at = start[:, None] + k[None, :]
@@ -142,18 +146,14 @@ def four_bit_tile(values, x_scales, x_sums, weights, scales, outputs, rows, N, u
         at += half
         x_at += GROUP
         scale = next_scale
-    store_tile(outputs, total, n, m, rows, N)
+    return total
 
 
 @triton.jit
-def whole_tile(values, x_scales, weights, row_scales, outputs, rows, N, steps,
-               SCHEME: tl.constexpr, BN: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr,
-               STAGES: tl.constexpr, PDL: tl.constexpr, PLAIN: tl.constexpr):  # fmt: skip
-    """As ``four_bit_tile`` for int8, bf16 and fp16 weights; K is ``steps`` times BK columns."""
-    if PDL:
-        tl.extra.cuda.gdc_launch_dependents()
-    begin, end = split_of_groups(steps)
-    n, row, m, token = tile_of(rows, N, BN, BM)
+def whole_total(values, x_scales, weights, row_scales, row, token, begin, end, steps,
+                SCHEME: tl.constexpr, BN: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr,
+                STAGES: tl.constexpr, PDL: tl.constexpr, PLAIN: tl.constexpr):  # fmt: skip
+    """As ``four_bit_total`` for int8, bf16 and fp16 weights; K is ``steps`` times BK columns."""
     k = tl.arange(0, BK)
     start = weights + row.to(tl.int64) * (steps * BK) + begin * BK
     at = start[:, None] + k[None, :]
@@ -181,6 +181,35 @@ def whole_tile(values, x_scales, weights, row_scales, outputs, rows, N, steps,
         x_at += BK
     if SCHEME == "int8":
         total *= tl.load(row_scales + row)[:, None]
+    return total
+
+
+@triton.jit
+def four_bit_tile(values, x_scales, x_sums, weights, scales, outputs, rows, N, units,
+                  UNIT: tl.constexpr, SCHEME: tl.constexpr, GROUP: tl.constexpr,
+                  BN: tl.constexpr, BM: tl.constexpr, STAGES: tl.constexpr, PDL: tl.constexpr,
+                  PLAIN: tl.constexpr):  # fmt: skip
+    """Write one tile of one split for four-bit weights; see ``four_bit_total``."""
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
+    begin, end = split_of_groups(units * (UNIT // GROUP))
+    n, row, m, token = tile_of(rows, N, BN, BM)
+    total = four_bit_total(values, x_scales, x_sums, weights, scales, row, token, begin, end, units,
+                           UNIT, SCHEME, GROUP, BN, BM, STAGES, PDL, PLAIN)  # fmt: skip
+    store_tile(outputs, total, n, m, rows, N)
+
+
+@triton.jit
+def whole_tile(values, x_scales, weights, row_scales, outputs, rows, N, steps,
+               SCHEME: tl.constexpr, BN: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr,
+               STAGES: tl.constexpr, PDL: tl.constexpr, PLAIN: tl.constexpr):  # fmt: skip
+    """As ``four_bit_tile`` for int8, bf16 and fp16 weights; see ``whole_total``."""
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
+    begin, end = split_of_groups(steps)
+    n, row, m, token = tile_of(rows, N, BN, BM)
+    total = whole_total(values, x_scales, weights, row_scales, row, token, begin, end, steps,
+                        SCHEME, BN, BM, BK, STAGES, PDL, PLAIN)  # fmt: skip
     store_tile(outputs, total, n, m, rows, N)
 
 

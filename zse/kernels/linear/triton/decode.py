@@ -152,6 +152,67 @@ def add_token(total, weights, scale, inputs, m, units, piece, inside, SCHEME: tl
 
 
 @triton.jit
+def gemv_totals(inputs, tokens, weights, weight_scales, row, begin, end, units,
+                SCHEME: tl.constexpr, GROUP: tl.constexpr, PIECES: tl.constexpr,
+                ROWS: tl.constexpr, R: tl.constexpr, T: tl.constexpr, C: tl.constexpr,
+                PDL: tl.constexpr, PLAIN: tl.constexpr):  # fmt: skip
+    """Return each token's sums, a tuple of float32 [R, T, C], and the factor of their sum over C.
+
+    Args:
+        inputs: As for ``gemv``, as are those not named here.
+        tokens: Numbers of the tokens, a tuple of ROWS.
+        row: Rows of the matrix, int32 [R, T].
+        begin: First piece of a row.
+        end: Piece behind the last one.
+        PDL: Whether to wait for the kernel before this one, once the first weights are on their
+            way.
+    """
+    each: tl.constexpr = 8 if SCHEME == "16-bit" else 4
+    nothing: tl.constexpr = 0.0 if SCHEME == "16-bit" else None
+    per_group: tl.constexpr = GROUP // 32
+    if SCHEME == "16-bit":
+        row = row.to(tl.int64)
+    piece = begin + tl.arange(0, C)
+    inside = piece < end
+    at = weights + row[:, :, None, None] * (units * (PIECES * each)) + piece[:, None] * each
+    at += tl.arange(0, each)
+    if GROUP:
+        scale_at = weight_scales + row[:, :, None] * (units * (PIECES // per_group))
+        scale_at += opaque(piece // per_group, PLAIN)
+    loaded = tl.load(at, mask=inside[:, None], other=nothing, eviction_policy="evict_first")
+    scale = 1.0
+    if GROUP:
+        scale = tl.load(scale_at, mask=inside, other=0)
+    elif SCHEME == "int8":
+        scale = tl.load(weight_scales + row)[:, :, None]
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+    totals = zero_totals(ROWS, R, T, C)
+    for _ in range(begin, end, C):
+        at += C * each
+        following = (piece + C) < end
+        if GROUP:
+            scale_at += C // per_group
+        next_loaded = tl.load(
+            at, mask=following[:, None], other=nothing, eviction_policy="evict_first"
+        )
+        if GROUP:
+            next_scale = tl.load(scale_at, mask=following, other=0)
+        multiplied = operands(loaded, SCHEME, PLAIN)
+        added: tl.tuple = ()
+        for index in tl.static_range(ROWS):
+            added += (add_token(totals[index], multiplied, scale, inputs, tokens[index], units,
+                                piece, inside, SCHEME, GROUP, T, PLAIN),)  # fmt: skip
+        totals = added
+        loaded = next_loaded
+        if GROUP:
+            scale = next_scale
+        piece += C
+        inside = following
+    return totals, 1.0 if GROUP else scale
+
+
+@triton.jit
 def gemv(inputs, weights, weight_scales, outputs, rows, N, units, SCHEME: tl.constexpr,
          GROUP: tl.constexpr, PIECES: tl.constexpr, ROWS: tl.constexpr, R: tl.constexpr,
          T: tl.constexpr, C: tl.constexpr, PDL: tl.constexpr, PLAIN: tl.constexpr):  # fmt: skip
@@ -178,52 +239,12 @@ def gemv(inputs, weights, weight_scales, outputs, rows, N, units, SCHEME: tl.con
     """
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
-    each: tl.constexpr = 8 if SCHEME == "16-bit" else 4
-    nothing: tl.constexpr = 0.0 if SCHEME == "16-bit" else None
-    per_group: tl.constexpr = GROUP // 32
     begin, end = split_of_pieces(units * PIECES, C)
     n, row = tile_rows(N, R, T)
-    if SCHEME == "16-bit":
-        row = row.to(tl.int64)
-    piece = begin + tl.arange(0, C)
-    inside = piece < end
-    at = weights + row[:, :, None, None] * (units * (PIECES * each)) + piece[:, None] * each
-    at += tl.arange(0, each)
-    if GROUP:
-        scale_at = weight_scales + row[:, :, None] * (units * (4 // per_group))
-        scale_at += opaque(piece // per_group, PLAIN)
-    loaded = tl.load(at, mask=inside[:, None], other=nothing, eviction_policy="evict_first")
-    scale = 1.0
-    if GROUP:
-        scale = tl.load(scale_at, mask=inside, other=0)
-    elif SCHEME == "int8":
-        scale = tl.load(weight_scales + row)[:, :, None]
-    if PDL:
-        tl.extra.cuda.gdc_wait()
-    tokens = tile_tokens(rows, ROWS)
-    totals = zero_totals(ROWS, R, T, C)
-    for _ in range(begin, end, C):
-        at += C * each
-        following = (piece + C) < end
-        if GROUP:
-            scale_at += C // per_group
-        next_loaded = tl.load(
-            at, mask=following[:, None], other=nothing, eviction_policy="evict_first"
-        )
-        if GROUP:
-            next_scale = tl.load(scale_at, mask=following, other=0)
-        multiplied = operands(loaded, SCHEME, PLAIN)
-        added: tl.tuple = ()
-        for index in tl.static_range(ROWS):
-            added += (add_token(totals[index], multiplied, scale, inputs, tokens[index], units,
-                                piece, inside, SCHEME, GROUP, T, PLAIN),)  # fmt: skip
-        totals = added
-        loaded = next_loaded
-        if GROUP:
-            scale = next_scale
-        piece += C
-        inside = following
-    store_totals(outputs, totals, 1.0 if GROUP else scale, n, rows, N, ROWS)
+    totals, factor = gemv_totals(inputs, tile_tokens(rows, ROWS), weights, weight_scales, row,
+                                 begin, end, units, SCHEME, GROUP, PIECES, ROWS, R, T, C, PDL,
+                                 PLAIN)  # fmt: skip
+    store_totals(outputs, totals, factor, n, rows, N, ROWS)
 
 
 @triton.jit
