@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,10 @@ from zse.kernels.delta.launch import DeltaAddresses, DeltaRuns, delta_decode, de
 from zse.kernels.delta.shape import DeltaShape
 from zse.kernels.embed import variants as embed_forms
 from zse.kernels.embed.launch import EmbedTable, embed
+from zse.kernels.experts import variants as expert_forms
+from zse.kernels.experts.launch import combine, grouped_products, pair_products
+from zse.kernels.experts.plan import PairPlan
+from zse.kernels.experts.weight import StackedWeight
 from zse.kernels.gate_up import variants as gate_up_forms
 from zse.kernels.gate_up.launch import activate
 from zse.kernels.layout import (
@@ -36,10 +41,24 @@ from zse.kernels.layout import (
     Plain,
     Quantized,
 )
+from zse.kernels.linear.plan import candidates
+from zse.kernels.linear.variants import COMMON_FORMATS, OTHER_FORMATS
+from zse.kernels.linear.weight import PLAIN_SCHEMES, LinearWeight
 from zse.kernels.norm import variants as norm_forms
 from zse.kernels.norm.launch import PostNorm, heads_norm, residual_norm
 from zse.kernels.rope_store import variants as rope_forms
 from zse.kernels.rope_store.launch import rope_store, rope_table
+from zse.kernels.route import variants as route_forms
+from zse.kernels.route.launch import (
+    Choice,
+    Grouping,
+    Pending,
+    Router,
+    RouterMatrix,
+    choose,
+    group_pairs,
+    norm_route,
+)
 
 if TYPE_CHECKING:
     from zse.device.facts import DeviceFacts
@@ -146,6 +165,54 @@ def test_every_rotation_is_one_that_a_head_width_asks_for() -> None:
 def heads_of_all_kinds() -> list[tuple[int, int | None]]:
     """Return head widths with the columns that turn; None where heads are as usual."""
     return [(dim, None) for dim in HEAD_DIMS] + [(dim, 32) for dim in FAMILY_HEAD_DIMS]
+
+
+@dataclass
+class Rules:
+    num_experts: int = 8
+    experts_per_token: int = 2
+    scoring: str = "softmax"
+    num_groups: int = 1
+    groups_per_token: int = 1
+    scores_in_group: int = 1
+    normalizes_weights: bool = False
+    weight_scale: float = 1.0
+
+
+CHOICE = Choice(rows=1, slots=2, experts=0, weights=0)
+
+
+def test_every_routing_is_one_that_a_router_asks_for() -> None:
+    launcher = Recorder()
+    for experts in (8, 128, 160, 512):
+        router = Router(rules=Rules(num_experts=experts))
+        choose(launcher, router, sums(experts), CHOICE, None)
+        group_pairs(launcher, router, CHOICE, Grouping(pairs=2, groups=experts, order=0, starts=0))
+        for hidden, quantized in product((1024, 2048, 2880, 8192), EITHER):
+            norm_route(
+                launcher, 0, Pending(), 0, 1e-6, router, RouterMatrix(weights=0),
+                output(hidden, quantized=quantized), CHOICE, 0, 0,
+            )  # fmt: skip
+    assert launcher.keys == packed(of=route_forms.VARIANTS)
+
+
+def test_every_product_of_experts_is_one_that_a_plan_or_a_number_of_pairs_asks_for() -> None:
+    launcher = Recorder()
+    for scheme, group in (*COMMON_FORMATS, *OTHER_FORMATS):
+        stack = LinearWeight(scheme=scheme, rows=64, columns=512, weights=0, group_size=group)
+        weight, quantized = StackedWeight(stack=stack, experts=4), scheme not in PLAIN_SCHEMES
+        for plan in candidates(weight.of(2), 1, quantized=quantized):
+            form = expert_forms.like_gemv(scheme, group, plan.variant)
+            pairs = PairPlan(variant=form, splits=plan.splits, pairs=2, rows=16)
+            inputs = output(512, quantized=quantized)
+            pair_products(launcher, weight, inputs, CHOICE, 0, pairs, is_down=False)
+        for rows in (1, 100, 1000):
+            choice = Choice(rows=rows, slots=2, experts=0, weights=0)
+            grouping = Grouping(pairs=2 * rows, groups=4, order=0, starts=0)
+            inputs = Plain(rows=rows, columns=512, values=0)
+            grouped_products(launcher, weight, inputs, choice, grouping, 0, is_down=False)
+    combine(launcher, 0, Plain(rows=2, columns=512, values=0), CHOICE, weights_slots=2)
+    assert launcher.keys == packed(of=expert_forms.VARIANTS)
 
 
 def attend(launcher: Recorder, head_dim: int, rotary_dim: int | None, scales: int) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from zse.kernels.attention import variants as attention
 from zse.kernels.delta import variants as delta
 from zse.kernels.embed import variants as embed
+from zse.kernels.experts import variants as experts
 from zse.kernels.gate_up import variants as gate_up
 from zse.kernels.linear import variants as linear
 from zse.kernels.lm_head_sample import variants as lm_head_sample
@@ -21,7 +22,18 @@ from zse.kernels.route import variants as route
 if TYPE_CHECKING:
     from zse.kernels.variant import Variant
 
-FOLDERS = (linear, norm, gate_up, embed, rope_store, attention, lm_head_sample, route, delta)
+FOLDERS = (
+    linear,
+    norm,
+    gate_up,
+    embed,
+    rope_store,
+    attention,
+    lm_head_sample,
+    route,
+    experts,
+    delta,
+)
 
 
 @cache

@@ -1,0 +1,1 @@
+"""experts: stacked matrices, of which each token is multiplied with those that it was routed to."""

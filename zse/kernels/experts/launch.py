@@ -1,0 +1,189 @@
+"""How to launch ``experts``. Neither torch nor triton is needed here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from zse.errors import UnsupportedModelError
+from zse.kernels.experts.plan import pair_tile
+from zse.kernels.experts.variants import (
+    CHUNK_COLUMNS,
+    TILE_ROWS,
+    combine_variant,
+    grouped_variant,
+)
+from zse.kernels.experts.weight import step_columns
+from zse.kernels.layout import Partials, Plain, Quantized
+from zse.kernels.linear.variants import ELEMENT
+from zse.kernels.linear.weight import SCALE_BYTES
+
+if TYPE_CHECKING:
+    from zse.kernels.experts.plan import PairPlan
+    from zse.kernels.experts.weight import StackedWeight
+    from zse.kernels.launcher import Launcher
+    from zse.kernels.layout import Activation
+    from zse.kernels.route.launch import Choice, Grouping
+
+WORD_BYTES = 4
+
+
+def pair_products(
+    launcher: Launcher,
+    weight: StackedWeight,
+    inputs: Activation,
+    choice: Choice,
+    outputs_address: int,
+    plan: PairPlan,
+    *,
+    is_down: bool,
+) -> Partials:
+    """Multiply a few tokens with the matrices of their experts.
+
+    Args:
+        inputs: int8 but for 16-bit weights; a row for each token, or for each pair if ``is_down``.
+        outputs_address: Where float32 goes, ``plan.output_bytes``.
+        plan: From ``plan_pairs`` for these matrices and this choice.
+        is_down: Whether products are weighted and summed over the slots of a token.
+
+    Returns:
+        Summands of each pair, [splits, pairs, rows of a matrix]; if ``is_down`` those of each
+        token, [slots * splits, tokens, rows of a matrix].
+
+    Raises:
+        UnsupportedModelError: Activations and matrices do not fit each other.
+    """
+    _check(weight, inputs, choice, is_down=is_down)
+    sizes = dict(plan.variant.constants)
+    columns = (8 if sizes["SCHEME"] == "16-bit" else 16) * int(sizes["PIECES"])
+    columns *= 2 if sizes["GROUP"] else 1
+    if isinstance(inputs, Quantized):
+        operands = (inputs.codes, inputs.scales, inputs.sums)
+        element_bytes = WORD_BYTES
+    else:
+        operands, element_bytes = (inputs.values, 0, 0), 2
+    launcher.launch(
+        plan.variant,
+        (-(-weight.rows // plan.tile_rows), plan.splits, choice.pairs),
+        *operands,
+        weight.stack.weights,
+        weight.stack.scales or weight.stack.weights,
+        weight.bias,
+        choice.experts,
+        choice.weights,
+        outputs_address,
+        *_shared(weight, element_bytes),
+        weight.rows,
+        weight.columns // columns,
+        choice.rows,
+        choice.slots,
+        weight.experts,
+        int(weight.bias != 0),
+        int(is_down),
+    )
+    rows, splits = choice.pairs, plan.splits
+    if is_down:
+        rows, splits = choice.rows, choice.slots * plan.splits
+    return Partials(rows=rows, columns=weight.rows, splits=splits, values=outputs_address)
+
+
+def grouped_products(
+    launcher: Launcher,
+    weight: StackedWeight,
+    inputs: Plain,
+    choice: Choice,
+    grouping: Grouping,
+    outputs_address: int,
+    *,
+    is_down: bool,
+) -> Plain:
+    """Multiply many tokens with the matrices of their experts.
+
+    Args:
+        inputs: bfloat16, a row for each token, or for each pair if ``is_down``.
+        grouping: The pairs of ``choice`` in the order of their experts.
+        outputs_address: Where bfloat16 [pairs, rows of a matrix] goes.
+
+    Raises:
+        UnsupportedModelError: Activations and matrices do not fit each other.
+    """
+    _check(weight, inputs, choice, is_down=is_down)
+    scheme, step = weight.stack.scheme, step_columns(weight)
+    if weight.columns % step or weight.rows % 16:
+        raise UnsupportedModelError(
+            f"experts of {weight.rows} x {weight.columns} in {scheme}; the GPU kernels take rows "
+            f"in multiples of 16 and columns in multiples of {step}"
+        )
+    tile = pair_tile(choice.pairs, grouping.groups)
+    element_bytes = 2 if ELEMENT.get(scheme, "*i8") != "*i8" else 1
+    launcher.launch(
+        grouped_variant(scheme, weight.stack.group_size, bm=tile),
+        (-(-weight.rows // TILE_ROWS), choice.pairs // tile + grouping.groups, 1),
+        inputs.values,
+        weight.stack.weights,
+        weight.stack.scales or weight.stack.weights,
+        weight.bias,
+        grouping.order,
+        grouping.starts,
+        outputs_address,
+        *_shared(weight, element_bytes),
+        weight.rows,
+        weight.columns // step,
+        choice.slots,
+        weight.experts,
+        grouping.groups,
+        int(weight.bias != 0),
+        int(is_down),
+    )
+    return Plain(rows=choice.pairs, columns=weight.rows, values=outputs_address)
+
+
+def combine(
+    launcher: Launcher,
+    residual_address: int,
+    pairs: Plain,
+    choice: Choice,
+    *,
+    weights_slots: int,
+    shared: Partials | None = None,
+    scale: float = 1.0,
+) -> None:
+    """Add what the experts of each token made to the residual stream.
+
+    Args:
+        residual_address: float32 [tokens, hidden], changed in place.
+        pairs: [pairs, hidden], not weighted yet.
+        choice: Whose weights to take; its slots are those of ``pairs``.
+        weights_slots: Weights that each token has: one more where there is ``shared``.
+        shared: Summands of a shared expert of another width, not weighted yet.
+        scale: Multiplies all that is added.
+    """
+    summands = (shared.split_rows, shared.splits) if shared else (0, 0)
+    launcher.launch(
+        combine_variant(),
+        (choice.rows, -(-pairs.columns // CHUNK_COLUMNS), 1),
+        residual_address,
+        pairs.values,
+        choice.weights,
+        shared.values if shared else 0,
+        pairs.columns,
+        choice.slots,
+        *summands,
+        weights_slots - choice.slots,
+        scale,
+    )
+
+
+def _shared(weight: StackedWeight, element_bytes: int) -> tuple[int, int]:
+    """Return the elements from the stack to the shared expert's codes and scales."""
+    codes, scales = weight.shared_bytes()
+    scale_bytes = SCALE_BYTES.get(weight.stack.scheme, WORD_BYTES)
+    return codes // (element_bytes or 2), scales // scale_bytes
+
+
+def _check(weight: StackedWeight, inputs: Activation, choice: Choice, *, is_down: bool) -> None:
+    rows = choice.pairs if is_down else choice.rows
+    if (inputs.rows, inputs.columns) != (rows, weight.columns):
+        raise UnsupportedModelError(
+            f"activations {inputs.rows} x {inputs.columns}, expected {rows} x {weight.columns} for "
+            "these experts"
+        )
