@@ -79,19 +79,8 @@ def linear_attention(layer: LayerSpec) -> LinearAttentionSpec:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        (with_layer(mlp=None, experts=experts(SECOND)), "layer 1 .*a mixture of experts"),
-        (with_layer(experts=experts(SECOND)), "layer 1 .*a mixture of experts"),
         (with_layer(mixer=linear_attention(SECOND)), "layer 1 .*linear attention"),
-        (with_attention(rope=None), "layer 1 .*not rotated as a whole"),
-        (with_attention(rope=PARTIAL), "layer 1 .*not rotated as a whole"),
-        (with_attention(num_heads=8), "layer 1 .*other heads than the first layer"),
-        (with_attention(softcap=50.0), "layer 1 .*capped scores"),
-        (with_attention(sinks=SECOND.mixer_norm.weight), "layer 1 .*sinks"),
-        (with_attention(kv_of_layer=0), "layer 1 .*another layer's keys"),
-        (with_attention(k_norm=None), "layer 1 .*norms of heads"),
-        (with_attention(q_norm=replace(SECOND.mixer.q_norm, kind="layer")), "norms of heads"),
         (replace(SPEC, extra_heads=(replace(SECOND, index=3),)), "layer 3 .*guesses further tok"),
-        (replace(SPEC, head=replace(SPEC.head, softcap=30.0)), "the head .*capped logits"),
         (replace(SPEC, head=replace(SPEC.head, weight=None)), "vectors in place of logits"),
         (replace(SPEC, head=replace(SPEC.head, pooling="mean")), "vectors in place of logits"),
     ],
@@ -102,6 +91,28 @@ def test_what_no_backend_computes_is_refused_by_layer_and_name(
     check(SPEC)
     with pytest.raises(UnsupportedModelError, match=message):
         check(spec)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (with_layer(mlp=None, experts=experts(SECOND)), "layer 1 .*a mixture of experts"),
+        (with_layer(experts=experts(SECOND)), "layer 1 .*a mixture of experts"),
+        (with_attention(rope=None), "layer 1 .*not rotated as a whole"),
+        (with_attention(rope=PARTIAL), "layer 1 .*not rotated as a whole"),
+        (with_attention(num_heads=8), "layer 1 .*other heads than the first layer"),
+        (with_attention(softcap=50.0), "layer 1 .*capped scores"),
+        (with_attention(sinks=SECOND.mixer_norm.weight), "layer 1 .*sinks"),
+        (with_attention(kv_of_layer=0), "layer 1 .*another layer's keys"),
+        (with_attention(k_norm=None), "layer 1 .*norms of heads"),
+        (with_attention(q_norm=replace(SECOND.mixer.q_norm, kind="layer")), "norms of heads"),
+        (replace(SPEC, head=replace(SPEC.head, softcap=30.0)), "the head .*capped logits"),
+    ],
+)
+def test_what_a_gpu_does_not_compute_a_cpu_does(spec: ModelSpec, message: str) -> None:
+    check_for_cpu(spec)
+    with pytest.raises(UnsupportedModelError, match=message):
+        check_for_gpu(spec)
 
 
 def test_norms_of_what_is_added_to_the_stream_are_computed_on_a_cpu_alone() -> None:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
+from zse.backends.operations import is_attention
 from zse.units import align_up
 
 if TYPE_CHECKING:
-    from zse.models.spec import AttentionSpec, MLPSpec, ModelSpec
+    from zse.models.spec import AttentionSpec, ExpertsSpec, ModelSpec
 
 KV_ELEMENT_BYTES = {"auto": 2, "fp16": 2, "bf16": 2, "fp32": 4, "int8": 1}
 ROWS_AT_ONCE = 256
 """More rows need more memory for what is between operations, and are computed no faster."""
 LEAST_GROUP = 32
 """Columns that share a scale of int8 activations, at least."""
+CHOICE_WORDS = 3
+"""Numbers of 32 bits that say which expert a row goes through, and which rows an expert has."""
 _MOST_GROUP = 128
 _SCALE_BYTES = 4
 _CACHE_LINE = 64
@@ -24,14 +27,24 @@ def is_read_whole(spec: ModelSpec, tensor_name: str) -> bool:
     return spec.is_tied or tensor_name != spec.embedding.weight.name
 
 
+def cached_attentions(spec: ModelSpec) -> dict[int, AttentionSpec]:
+    """Return the layers that keep keys and values of their own, by their numbers."""
+    mixers = {layer.index: layer.mixer for layer in spec.layers}
+    return {
+        index: mixer
+        for index, mixer in mixers.items()
+        if is_attention(mixer) and mixer.kv_of_layer is None
+    }
+
+
 def kv_block_bytes(spec: ModelSpec, block_size: int, kv_dtype: str) -> int:
     """Return the bytes of one KV block over all layers."""
-    return kv_layer_bytes(spec, block_size, kv_dtype) * len(spec.layers)
+    attentions = cached_attentions(spec).values()
+    return sum(kv_layer_bytes(attention, block_size, kv_dtype) for attention in attentions)
 
 
-def kv_layer_bytes(spec: ModelSpec, block_size: int, kv_dtype: str) -> int:
+def kv_layer_bytes(attention: AttentionSpec, block_size: int, kv_dtype: str) -> int:
     """Return the bytes of one layer of a KV block: heads, the scales of int8 ones, whole lines."""
-    attention = spec.attention
     heads = 2 * attention.num_kv_heads * block_size
     scales = heads * _SCALE_BYTES if kv_dtype == "int8" else 0
     return align_up(heads * attention.head_dim * KV_ELEMENT_BYTES[kv_dtype] + scales, _CACHE_LINE)
@@ -39,30 +52,69 @@ def kv_layer_bytes(spec: ModelSpec, block_size: int, kv_dtype: str) -> int:
 
 def register_widths(spec: ModelSpec) -> dict[str, int]:
     """Return how many float32 numbers a row has between operations, for each that is kept."""
-    attentions = [cast("AttentionSpec", layer.mixer) for layer in spec.layers]
-    mlps = [cast("MLPSpec", layer.mlp) for layer in spec.layers]
+    attentions = [layer.mixer for layer in spec.layers if is_attention(layer.mixer)]
+    mixtures = mixtures_of(spec)
+    shared = [one.shared for one in mixtures if one.shared is not None]
+    mlps = [*(layer.mlp for layer in spec.layers if layer.mlp is not None), *shared]
     rotary = max((one.rope.rotary_dim for one in attentions if one.rope is not None), default=0)
     return {
         "residual": spec.hidden_size,
-        "qkv": max(one.qkv.weight.shape[0] for one in attentions),
-        "mixed": max(one.output.weight.shape[1] for one in attentions),
-        "joined": max(one.up.weight.shape[0] for one in mlps),
-        "hidden": max(one.down.weight.shape[1] for one in mlps),
+        "qkv": max((one.qkv.weight.shape[0] for one in attentions), default=0),
+        "mixed": max(layer.mixer.output.weight.shape[1] for layer in spec.layers),
+        "joined": max((one.up.weight.shape[0] for one in mlps), default=0),
+        "hidden": max((one.down.weight.shape[1] for one in mlps), default=0),
         "added": spec.hidden_size,
         "normed": spec.hidden_size,
         "rotary": rotary,
         "rotary_other": rotary,
+        **_mixture_widths(spec, mixtures),
+    }
+
+
+def mixtures_of(spec: ModelSpec) -> list[ExpertsSpec]:
+    return [layer.experts for layer in spec.layers if layer.experts is not None]
+
+
+def _mixture_widths(spec: ModelSpec, mixtures: list[ExpertsSpec]) -> dict[str, int]:
+    """Return the widths of what routing and experts keep; a row is one of each of its experts."""
+    if not mixtures:
+        return {}
+    chosen = max(one.experts_per_token for one in mixtures)
+    width = max(one.expert.down.weight.shape[1] for one in mixtures)
+    joined = max(one.expert.up.weight.shape[0] // one.num_experts for one in mixtures)
+    return {
+        "shared": spec.hidden_size,
+        "shared_gate": 1,
+        "mixture": spec.hidden_size,
+        "router": max(one.num_experts for one in mixtures),
+        "choices": CHOICE_WORDS * chosen,
+        "runs": CHOICE_WORDS * (chosen + 1),
+        "chosen": chosen * spec.hidden_size,
+        "chosen_joined": chosen * joined,
+        "chosen_hidden": chosen * width,
     }
 
 
 def quantized_columns(spec: ModelSpec) -> int:
     """Return the columns of a row of int8 activations: as many as the widest matrix reads."""
-    return align_up(max(weight.shape[-1] for weight in spec.weights()), _MOST_GROUP)
+    matrices = (weight.shape for weight in spec.weights() if len(weight.shape) > 1)
+    return align_up(max(shape[-1] for shape in matrices), _MOST_GROUP)
+
+
+def chosen_rows(spec: ModelSpec) -> int:
+    """Return the rows of chosen experts of a row; 0 where there are none."""
+    return max((one.experts_per_token for one in mixtures_of(spec)), default=0)
+
+
+def chosen_columns(spec: ModelSpec) -> int:
+    """Return the columns of int8 activations that chosen experts read."""
+    widths = [one.expert.down.weight.shape[1] for one in mixtures_of(spec)]
+    return align_up(max((spec.hidden_size, *widths)), _MOST_GROUP) if widths else 0
 
 
 def scratch_bytes(spec: ModelSpec, rows: int) -> int:
     """Return what a step of so many rows of a prompt writes, of which one is sampled."""
-    columns = quantized_columns(spec)
+    columns = quantized_columns(spec) + chosen_rows(spec) * chosen_columns(spec)
     quantized = columns + 2 * _SCALE_BYTES * (columns // LEAST_GROUP)
     floats = sum(register_widths(spec).values())
     return min(rows, ROWS_AT_ONCE) * (4 * floats + quantized) + 4 * spec.vocab_size

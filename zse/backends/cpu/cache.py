@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from zse.backends.cpu.memory import Pages
-from zse.backends.resident import kv_layer_bytes
+from zse.backends.resident import cached_attentions, kv_layer_bytes
 from zse.kernels.native import structs
 
 if TYPE_CHECKING:
@@ -29,24 +30,26 @@ class KVCache:
     """
 
     def __init__(self, spec: ModelSpec, num_blocks: int, block_size: int, kv_dtype: str) -> None:
-        layer_bytes = kv_layer_bytes(spec, block_size, kv_dtype)
+        attentions = cached_attentions(spec)
+        sizes = [kv_layer_bytes(one, block_size, kv_dtype) for one in attentions.values()]
+        offsets = dict(zip(attentions, accumulate(sizes, initial=0), strict=False))
         self.num_blocks = num_blocks
         self.block_size = block_size
-        self.block_bytes = layer_bytes * len(spec.layers)
+        self.block_bytes = sum(sizes)
         self._pages = Pages(num_blocks * self.block_bytes)
         self.layers = (structs.Cache * len(spec.layers))(
             *(
                 structs.Cache(
-                    data=self._pages.address + index * layer_bytes,
+                    data=self._pages.address + offsets.get(layer.index, 0),
                     block_bytes=self.block_bytes,
                     block_size=block_size,
                     dtype=DTYPES[kv_dtype],
                 )
-                for index in range(len(spec.layers))
+                for layer in spec.layers
             )
         )
         self.address = ctypes.addressof(self.layers)
-        """Of one ``struct zse_cache`` a layer."""
+        """Of one ``struct zse_cache`` a layer; that of a layer that keeps nothing is not read."""
 
     def copy_block(self, source: int, destination: int) -> None:
         start, length_bytes = self._pages.address, self.block_bytes

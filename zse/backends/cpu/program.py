@@ -8,22 +8,20 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-from array import array
 from ctypes import POINTER, addressof, pointer, sizeof
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
-from zse.backends.operations import EndWeights, LayerWeights, bind_layer
-from zse.backends.uncomputed import WithoutDelta, WithoutExperts
+from zse.backends.cpu.described import ROTARY_REGISTERS, Rope, activation_of, attention_of, ropes_of
+from zse.backends.cpu.mixture import MixtureRecorder
+from zse.backends.cpu.recording import Recording
+from zse.backends.operations import EndWeights, LayerWeights, bind_layer, is_attention
+from zse.backends.uncomputed import WithoutDelta
 from zse.kernels.native import structs
-from zse.kernels.native.structs import ACTIVATION_GROUP, Kind, Register
+from zse.kernels.native.structs import Kind, Register, RowSet
 
 if TYPE_CHECKING:
     from zse.backends.cpu.weights import Weights
-    from zse.models.rope import RoPESpec
-    from zse.models.spec import AttentionSpec, HeadSpec, LayerSpec, MLPSpec, ModelSpec, NormSpec
-
-ROTARY_REGISTERS = (Register.ROTARY, Register.ROTARY_OTHER)
-_PLAIN = frozenset({structs.Scheme.FP32, structs.Scheme.FP16, structs.Scheme.BF16})
+    from zse.models.spec import AttentionSpec, HeadSpec, LayerSpec, MLPSpec, ModelSpec
 
 
 class Program:
@@ -39,7 +37,7 @@ class Program:
         """The head's alone, for more wanted rows than are computed at once."""
 
 
-class Recorder(WithoutDelta, WithoutExperts):
+class Recorder(MixtureRecorder, WithoutDelta):
     """See ``zse.backends.operations.Operations``; the model has been checked.
 
     Args:
@@ -49,42 +47,51 @@ class Recorder(WithoutDelta, WithoutExperts):
     """
 
     def __init__(self, weights: Weights, spec: ModelSpec, *, exact: bool) -> None:
+        super().__init__(Recording(exact=exact), spec)
         assert spec.head.weight is not None
         self._weights = weights
-        self._exact = exact
         embedding = weights.matrix(spec.embedding.weight)
         self.ends = EndWeights(
             embedding=embedding,
             final_norm=weights.norm(spec.head.norm),
             head=embedding if spec.is_tied else weights.matrix(spec.head.weight),
         )
-        self._scopes = [contextlib.nullcontext(bind_layer(layer, weights)) for layer in spec.layers]
+        bound = [bind_layer(layer, weights) for layer in spec.layers]
+        self._scopes = [contextlib.nullcontext(layer) for layer in bound]
         self._ropes = {rope: Rope(rope) for rope in ropes_of(spec)}
-        self._attentions = [
-            self._attention(cast("AttentionSpec", layer.mixer)) for layer in spec.layers
-        ]
-        self._recorded: list[structs.Operation] = []
+        self._attentions = {
+            layer.index: attention_of(layer.mixer, handles, list(self._ropes))
+            for layer, handles in zip(spec.layers, bound, strict=True)
+            if is_attention(layer.mixer)
+        }
 
     def drop(self) -> None:
         """Let go of the weights."""
         self._scopes.clear()
-        self._recorded.clear()
+        self._recording.take()
         self.ends = EndWeights(embedding=None, final_norm=None, head=None)
 
     def layer(self, layer: LayerSpec) -> contextlib.AbstractContextManager[LayerWeights]:
         return self._scopes[layer.index]
 
     def embed(self, _step: object, embedding: structs.Matrix, scale: float) -> Register:
-        self._recorded = []
+        recording = self._recording
+        recording.take()
         for rope, register in zip(self._ropes.values(), ROTARY_REGISTERS, strict=False):
-            self._record(Kind.ROTARY, register, rope=pointer(rope.structure))
-        return self._record(Kind.EMBED, Register.RESIDUAL, matrix=pointer(embedding), scale=scale)
+            recording.record(Kind.ROTARY, register, rope=pointer(rope.structure))
+        return recording.record(
+            Kind.EMBED, Register.RESIDUAL, matrix=pointer(embedding), scale=scale
+        )
 
     def norm_linear(
-        self, _step: object, residual: Register, norm: structs.Norm | None, linear: structs.Matrix
+        self,
+        _step: object,
+        residual: Register,
+        norm: structs.Norm | None,
+        linear: structs.Matrix,
     ) -> Register:
-        assert norm is not None
-        return self._norm_multiply(residual, norm, linear, Register.QKV)
+        normed = self._recording.normed(residual, norm, Register.NORMED, linear)
+        return self._recording.multiply(normed, linear, Register.QKV)
 
     def rope_store(
         self,
@@ -95,20 +102,27 @@ class Recorder(WithoutDelta, WithoutExperts):
         layer: int,
     ) -> Register:
         attention = pointer(self._attentions[layer])
-        return self._record(Kind.ROPE_STORE, qkv, input=qkv, layer=layer, attention=attention)
+        return self._recording.record(
+            Kind.ROPE_STORE, qkv, input=qkv, layer=layer, attention=attention
+        )
 
     def attention(
         self,
         _step: object,
         query: Register,
-        _attention: AttentionSpec,
-        _weights: LayerWeights,
+        attention: AttentionSpec,
+        weights: LayerWeights,
         layer: int,
     ) -> Register:
-        attention = pointer(self._attentions[layer])
-        return self._record(
-            Kind.ATTEND, Register.MIXED, input=query, layer=layer, attention=attention
+        recording, native = self._recording, pointer(self._attentions[layer])
+        kept_by = layer if attention.kv_of_layer is None else attention.kv_of_layer
+        mixed = recording.record(
+            Kind.ATTEND, Register.MIXED, input=query, layer=kept_by, attention=native
         )
+        if not attention.is_gated:
+            return mixed
+        group = recording.group_of(weights.output)
+        return recording.record_quantizing(Kind.GATE, mixed, group, input=query, attention=native)
 
     def linear_residual(
         self,
@@ -119,18 +133,12 @@ class Recorder(WithoutDelta, WithoutExperts):
         scale: float,
         post_norm: structs.Norm | None,
     ) -> Register:
-        group = self._group_of(linear)
-        if group and inputs is Register.MIXED:  # the activation quantizes what it writes
-            self._record(Kind.QUANTIZE, inputs, input=inputs, quantizes=group, width=linear.columns)
-        product: dict[str, Any] = {"input": inputs, "matrix": pointer(linear), "quantizes": group}
+        recording, width = self._recording, linear.rows
         if post_norm is None:
-            return self._record(Kind.MULTIPLY_ADD, residual, scale=scale, **product)
-        self._record(Kind.MULTIPLY, Register.ADDED, **product)
-        width = linear.rows
-        normed = self._record(
-            Kind.NORM, Register.NORMED, input=Register.ADDED, norm=pointer(post_norm), width=width
-        )
-        return self._record(Kind.ADD, residual, input=normed, scale=scale, width=width)
+            return recording.multiply(inputs, linear, residual, kind=Kind.MULTIPLY_ADD, scale=scale)
+        added = recording.multiply(inputs, linear, Register.ADDED)
+        recording.normed_in_place(added, post_norm, width)
+        return recording.record(Kind.ADD, residual, input=added, scale=scale, width=width)
 
     def gate_up(
         self,
@@ -140,16 +148,11 @@ class Recorder(WithoutDelta, WithoutExperts):
         linear: structs.Matrix,
         mlp: MLPSpec,
     ) -> Register:
-        assert norm is not None
-        joined = self._norm_multiply(residual, norm, linear, Register.JOINED)
-        return self._record(
-            Kind.ACTIVATE,
-            Register.HIDDEN,
-            input=joined,
-            activation=structs.Activation[mlp.activation.upper()],
-            is_gated=mlp.is_gated,
-            quantizes=self._group_of(self._weights.linear(mlp.down)),
-            width=linear.rows,
+        recording, down = self._recording, self._weights.linear(mlp.down)
+        normed = recording.normed(residual, norm, Register.NORMED, linear)
+        joined = recording.multiply(normed, linear, Register.JOINED)
+        return recording.activate(
+            joined, Register.HIDDEN, activation_of(mlp), width=linear.rows, reader=down
         )
 
     def lm_head_sample(self, _step: object, _residual: Register, head: HeadSpec) -> Program:
@@ -158,96 +161,23 @@ class Recorder(WithoutDelta, WithoutExperts):
 
     def with_head(self, head: HeadSpec, *, samples: bool = False) -> Program:
         """Return what was recorded, and the logits of the wanted rows behind it."""
-        layers, self._recorded = self._recorded, []
+        recording, matrix = self._recording, self.ends.head
+        layers = recording.take()
+        wanted = RowSet.WANTED
         # Logits are scaled by scaling what they are products of.
-        logits = self._norm_multiply(
+        normed = recording.normed(
             Register.RESIDUAL,
             self.ends.final_norm,
-            self.ends.head,
-            Register.LOGITS,
-            scale=head.logit_scale,
-            row_set=structs.RowSet.WANTED,
-        )
-        if samples:
-            width = self.ends.head.rows
-            self._record(
-                Kind.SAMPLE, logits, input=logits, width=width, row_set=structs.RowSet.WANTED
-            )
-        return Program(layers, self._recorded)
-
-    def _norm_multiply(
-        self,
-        residual: Register,
-        norm: structs.Norm,
-        linear: structs.Matrix,
-        output: Register,
-        *,
-        scale: float = 1.0,
-        row_set: structs.RowSet = structs.RowSet.STEP,
-    ) -> Register:
-        group = self._group_of(linear)
-        normed = self._record(
-            Kind.NORM,
             Register.NORMED,
-            input=residual,
-            norm=pointer(norm),
-            scale=scale,
-            quantizes=group,
-            width=linear.columns,
-            row_set=row_set,
+            matrix,
+            scale=head.logit_scale,
+            row_set=wanted,
         )
-        return self._record(
-            Kind.MULTIPLY,
-            output,
-            input=normed,
-            matrix=pointer(linear),
-            quantizes=group,
-            row_set=row_set,
-        )
-
-    def _record(
-        self, kind: Kind, output: Register, *, scale: float = 1.0, **fields: Any
-    ) -> Register:
-        self._recorded.append(structs.Operation(kind=kind, output=output, scale=scale, **fields))
-        return output
-
-    def _group_of(self, matrix: structs.Matrix) -> int:
-        """Return the columns of a group of int8 activations; 0 where they stay float32."""
-        if self._exact or matrix.scheme in _PLAIN:
-            return 0
-        return matrix.group or ACTIVATION_GROUP
-
-    def _attention(self, spec: AttentionSpec) -> structs.Attention:
-        assert spec.rope is not None
-
-        def optional(norm: NormSpec | None) -> Any:
-            return None if norm is None else pointer(self._weights.norm(norm))
-
-        return structs.Attention(
-            num_heads=spec.num_heads,
-            num_kv_heads=spec.num_kv_heads,
-            head_dim=spec.head_dim,
-            rotary_dim=spec.rope.rotary_dim,
-            window=spec.window or 0,
-            scale=spec.scale,
-            rotary=ROTARY_REGISTERS[list(self._ropes).index(spec.rope)],
-            q_norm=optional(spec.q_norm),
-            k_norm=optional(spec.k_norm),
-        )
-
-
-class Rope:
-    """Frequencies of one rotation, and the structure that points at them."""
-
-    def __init__(self, spec: RoPESpec) -> None:
-        self._frequencies = array("f", spec.inverse_frequencies())
-        address, _ = self._frequencies.buffer_info()
-        self.structure = structs.Rope(
-            frequencies=address, rotary_dim=spec.rotary_dim, factor=spec.factor
-        )
-
-
-def ropes_of(spec: ModelSpec) -> dict[RoPESpec, None]:
-    """Return the rotations that layers ask for, in the order in which they appear."""
-    ropes = (getattr(layer.mixer, "rope", None) for layer in spec.layers)
-    return dict.fromkeys(rope for rope in ropes if rope is not None)
+        logits = recording.multiply(normed, matrix, Register.LOGITS, row_set=wanted)
+        if head.softcap is not None:
+            recording.record(
+                Kind.CAP, logits, scale=head.softcap, width=matrix.rows, row_set=wanted
+            )
+        if samples:
+            recording.record(Kind.SAMPLE, logits, input=logits, width=matrix.rows, row_set=wanted)
+        return Program(layers, recording.take())

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import struct
 from ctypes import sizeof
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from zse.backends.cpu.memory import Pages
+from zse.backends.operations import is_attention
 from zse.backends.resident import (
     LEAST_GROUP,
     ROWS_AT_ONCE,
+    chosen_columns,
+    chosen_rows,
     quantized_columns,
     register_widths,
 )
@@ -21,7 +24,7 @@ from zse.kernels.native.structs import ATTENTION_PARTS, Register
 from zse.units import MIB, align_up
 
 if TYPE_CHECKING:
-    from zse.models.spec import AttentionSpec, ModelSpec
+    from zse.models.spec import ModelSpec
 
 _LOGITS_BYTES = 16 * MIB
 _NUMBERS = struct.Struct("=4q7Q")
@@ -36,7 +39,8 @@ class Registers:
 
     def __init__(self, spec: ModelSpec) -> None:
         self._widths = _register_widths(spec)
-        self._quantized_columns = quantized_columns(spec)
+        self._quantized = (1, quantized_columns(spec)), (chosen_rows(spec), chosen_columns(spec))
+        """Of the step's rows and of those of chosen experts: how many a row has, their columns."""
         self._hidden = spec.hidden_size
         self._rows = self._wanted = 0
         self.most_wanted = max(1, min(ROWS_AT_ONCE, _LOGITS_BYTES // (4 * spec.vocab_size)))
@@ -71,29 +75,34 @@ class Registers:
             register: 4 * width * (self._wanted if register is Register.LOGITS else rows)
             for register, width in self._widths.items()
         }
-        columns = self._quantized_columns
-        codes, scales = rows * columns, rows * columns // LEAST_GROUP * 4
-        offsets, end = _offsets([*sizes.values(), codes, scales, scales])
+        codes = [rows * times * columns for times, columns in self._quantized]
+        quantized = [size for count in codes for size in (count, *(count // LEAST_GROUP * 4,) * 2)]
+        offsets, end = _offsets([*sizes.values(), *quantized])
         self._pages = Pages(end)
         addresses = [self._pages.address + offset for offset in offsets]
         for register, address in zip(sizes, addresses, strict=False):
             self.step.registers[register] = address
         self._logits = self.step.registers[Register.LOGITS]
         self._normed = self.step.registers[Register.NORMED] - self._pages.address
-        quantized = self.step.quantized
-        quantized.codes, quantized.scales, quantized.sums = addresses[len(sizes) :]
-        quantized.stride = columns
+        place = len(sizes)
+        for structure, (_, columns) in zip(
+            (self.step.quantized, self.step.chosen), self._quantized, strict=True
+        ):
+            structure.codes, structure.scales, structure.sums = addresses[place : place + 3]
+            structure.stride = columns
+            place += 3
 
 
 def _register_widths(spec: ModelSpec) -> dict[Register, int]:
     """Return the columns of each register."""
-    attentions = [cast("AttentionSpec", layer.mixer) for layer in spec.layers]
+    attentions = [layer.mixer for layer in spec.layers if is_attention(layer.mixer)]
     widths = {Register[name.upper()]: width for name, width in register_widths(spec).items()}
     widths[Register.LOGITS] = spec.vocab_size
     widths[Register.PARTIAL] = max(
-        ATTENTION_PARTS * one.num_heads * (one.head_dim + _PART_SUMS) for one in attentions
+        (ATTENTION_PARTS * one.num_heads * (one.head_dim + _PART_SUMS) for one in attentions),
+        default=0,
     )
-    widths[Register.ARRIVED] = max(one.num_kv_heads for one in attentions)
+    widths[Register.ARRIVED] = max((one.num_kv_heads for one in attentions), default=0)
     return widths
 
 

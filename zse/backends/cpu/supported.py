@@ -5,25 +5,25 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from zse.backends.cpu.program import ROTARY_REGISTERS, ropes_of
-from zse.backends.operations import obstacles, refuse
+from zse.backends.cpu.described import ROTARY_REGISTERS, ropes_of
+from zse.backends.operations import is_attention, refuse
+from zse.backends.resident import cached_attentions
 from zse.kernels.native.structs import MAX_HEAD_DIM, MAX_HEADS_A_GROUP, MAX_VOCABULARY
 from zse.units import memory_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from zse.device.probe import DeviceInfo
     from zse.format.reader import ZSEReader
-    from zse.models.spec import ModelSpec
+    from zse.models.spec import AttentionSpec, ModelSpec
 
 _LOG = logging.getLogger("zse.backends")
 
 
 def check_supported(spec: ModelSpec) -> None:
     """Refuse a model that the CPU does not compute, with an ``UnsupportedModelError``."""
-    refuse("a CPU", obstacles(spec))
-    refuse("a CPU", _own_obstacles(spec))
+    refuse("a CPU", _obstacles(spec))
 
 
 def warn_of_size(reader: ZSEReader, machine: DeviceInfo) -> None:
@@ -39,16 +39,41 @@ def warn_of_size(reader: ZSEReader, machine: DeviceInfo) -> None:
         )
 
 
-def _own_obstacles(spec: ModelSpec) -> Iterator[tuple[str, str]]:
-    """Return what goes beyond the room that the kernels have."""
+def _obstacles(spec: ModelSpec) -> Iterator[tuple[str, str]]:
+    """Return what no kernel computes, and what goes beyond the room that kernels have."""
     ropes = ropes_of(spec)
     if len(ropes) > len(ROTARY_REGISTERS):
         yield "the layers", f"{len(ropes)} kinds of rotation"
-    heads = spec.attention
-    if heads.head_dim > MAX_HEAD_DIM:
-        yield "the layers", f"heads of {heads.head_dim} columns, more than {MAX_HEAD_DIM}"
-    group = heads.num_heads // heads.num_kv_heads
-    if group > MAX_HEADS_A_GROUP:
-        yield "the layers", f"{group} heads that share keys, more than {MAX_HEADS_A_GROUP}"
+    cached = cached_attentions(spec)
+    for layer in spec.layers:
+        where, mixer = f"layer {layer.index}", layer.mixer
+        if not is_attention(mixer):
+            yield where, "linear attention"
+        else:
+            yield from _attention_obstacles(where, mixer, cached)
+    for layer in spec.extra_heads:
+        yield f"layer {layer.index}", "a head that guesses further tokens"
+    if spec.head.weight is None or spec.head.pooling != "none":
+        yield "the head", "vectors in place of logits"
     if spec.vocab_size > MAX_VOCABULARY:
         yield "the head", f"{spec.vocab_size} tokens, more than {MAX_VOCABULARY}"
+
+
+def _attention_obstacles(
+    where: str, attention: AttentionSpec, cached: Mapping[int, AttentionSpec]
+) -> Iterator[tuple[str, str]]:
+    if not attention.is_causal:
+        yield where, "attention to what follows"
+    if attention.head_dim > MAX_HEAD_DIM:
+        yield where, f"heads of {attention.head_dim} columns, more than {MAX_HEAD_DIM}"
+    group = attention.num_heads // attention.num_kv_heads
+    if group > MAX_HEADS_A_GROUP:
+        yield where, f"{group} heads that share keys, more than {MAX_HEADS_A_GROUP}"
+    if attention.kv_of_layer is not None:
+        other = cached.get(attention.kv_of_layer)
+        if other is None or _kept_heads(other) != _kept_heads(attention):
+            yield where, f"keys of layer {attention.kv_of_layer}, which has none such"
+
+
+def _kept_heads(attention: AttentionSpec) -> tuple[int, int]:
+    return attention.num_kv_heads, attention.head_dim

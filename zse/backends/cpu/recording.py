@@ -1,0 +1,126 @@
+"""A list of operations as it grows: what products need before them, and what is quantized already.
+
+A handle that a model's program passes on is the register that a result is in.
+"""
+
+from __future__ import annotations
+
+from ctypes import pointer
+from typing import Any
+
+from zse.kernels.native import structs
+from zse.kernels.native.structs import ACTIVATION_GROUP, Kind, Register, RowSet
+
+_PLAIN = frozenset({structs.Scheme.FP32, structs.Scheme.FP16, structs.Scheme.BF16})
+
+
+class Recording:
+    """Operations over registers.
+
+    Args:
+        exact: Never round activations to 8 bits.
+    """
+
+    def __init__(self, *, exact: bool) -> None:
+        self._exact = exact
+        self._operations: list[structs.Operation] = []
+        self._quantized: tuple[Register, int] | None = None
+        """The register whose rows are there as int8, and the columns of their groups."""
+
+    def take(self) -> list[structs.Operation]:
+        """Return what was recorded, and begin anew."""
+        operations, self._operations = self._operations, []
+        self._quantized = None
+        return operations
+
+    def record(
+        self, kind: Kind, output: Register, *, scale: float = 1.0, **fields: Any
+    ) -> Register:
+        """Record an operation whose ``quantizes``, if it has any, says what it reads."""
+        if self._quantized is not None and self._quantized[0] is output:
+            self._quantized = None
+        self._operations.append(structs.Operation(kind=kind, output=output, scale=scale, **fields))
+        return output
+
+    def record_quantizing(
+        self, kind: Kind, output: Register, group: int, **fields: Any
+    ) -> Register:
+        """Record an operation that also writes its rows as int8, in groups of columns; 0: not."""
+        self.record(kind, output, quantizes=group, **fields)
+        if group:
+            self._quantized = output, group
+        return output
+
+    def normed(
+        self,
+        inputs: Register,
+        norm: structs.Norm | None,
+        output: Register,
+        reader: structs.Matrix,
+        **fields: Any,
+    ) -> Register:
+        """Record a norm of what a matrix reads; return where its result is."""
+        if norm is None:
+            return inputs
+        return self.record_quantizing(
+            Kind.NORM,
+            output,
+            self.group_of(reader),
+            input=inputs,
+            norm=pointer(norm),
+            width=reader.columns,
+            **fields,
+        )
+
+    def normed_in_place(
+        self, register: Register, norm: structs.Norm | None, width: int
+    ) -> Register:
+        if norm is None:
+            return register
+        return self.record(Kind.NORM, register, input=register, norm=pointer(norm), width=width)
+
+    def quantized(self, inputs: Register, matrix: structs.Matrix) -> int:
+        """Have inputs quantized as a matrix reads them; return the columns of their groups."""
+        group = self.group_of(matrix)
+        if group and self._quantized != (inputs, group):
+            columns = matrix.columns
+            self.record(Kind.QUANTIZE, inputs, input=inputs, quantizes=group, width=columns)
+            self._quantized = inputs, group
+        return group
+
+    def multiply(
+        self,
+        inputs: Register,
+        matrix: structs.Matrix,
+        output: Register,
+        *,
+        kind: Kind = Kind.MULTIPLY,
+        **fields: Any,
+    ) -> Register:
+        """Record the product of a matrix, and before it what it lacks."""
+        group = self.quantized(inputs, matrix)
+        return self.record(
+            kind, output, input=inputs, matrix=pointer(matrix), quantizes=group, **fields
+        )
+
+    def activate(
+        self,
+        inputs: Register,
+        output: Register,
+        activation: dict[str, Any],
+        *,
+        width: int,
+        reader: structs.Matrix,
+    ) -> Register:
+        """Record an activation of gate and up columns, ``width`` together."""
+        group = self.group_of(reader)
+        fields = {"input": inputs, "width": width, **activation}
+        if fields.get("row_set") == RowSet.CHOSEN:  # which have quantized rows of their own
+            return self.record(Kind.ACTIVATE, output, quantizes=group, **fields)
+        return self.record_quantizing(Kind.ACTIVATE, output, group, **fields)
+
+    def group_of(self, matrix: structs.Matrix) -> int:
+        """Return the columns of a group of int8 activations; 0 where they stay float32."""
+        if self._exact or matrix.scheme in _PLAIN:
+            return 0
+        return matrix.group or ACTIVATION_GROUP
