@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 import transformers
+from family_shapes import shape_of
 from logits import as_tensor
 
 from zse.backends.cpu.supported import check_supported
@@ -35,6 +36,7 @@ WINDOWED: dict[str, dict[str, Any]] = {
     "mistral": {"sliding_window": 9},
     "starcoder2": {"sliding_window": 9},
     "qwen2": {"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 1},
+    "gpt_oss": {"sliding_window": 9},
     "qwen3": {
         "use_sliding_window": True,
         "sliding_window": 9,
@@ -57,6 +59,17 @@ ROPES: dict[str, dict[str, Any]] = {
         "rope_theta": 10000.0,
         "factor": 4.0,
         "original_max_position_embeddings": 64,
+    },
+}
+GPT_OSS: dict[str, dict[str, Any]] = {
+    "the limit of gate and up": {"swiglu_limit": 0.2},
+    "experts of a token": {"num_experts_per_tok": 3},
+    "yarn in whole dimensions": {
+        "rope_parameters": {**shape_of("gpt_oss")["rope_parameters"], "truncate": True}
+    },
+    "which layers have the window": {
+        "layer_types": ["full_attention", "sliding_attention"],
+        "sliding_window": 5,
     },
 }
 
@@ -134,6 +147,16 @@ def test_window_shorter_than_the_prompt_matches_transformers(
     check_pair(pair)
     unwindowed = make_pair(family, "bf16").logits(prompt())
     assert not torch.allclose(pair.logits(prompt()), unwindowed, rtol=1e-3)
+
+
+@pytest.mark.parametrize("option", list(GPT_OSS))
+def test_what_a_gpt_oss_configures_matches_transformers(
+    option: str, make_pair: Callable[..., Any]
+) -> None:
+    pair = make_pair("gpt_oss", "bf16", **GPT_OSS[option])
+    check_pair(pair)
+    usual = make_pair("gpt_oss", "bf16").logits(prompt())
+    assert not torch.allclose(pair.logits(prompt()), usual, rtol=1e-3)
 
 
 @pytest.mark.parametrize("kind", list(ROPES))

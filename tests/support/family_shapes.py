@@ -32,6 +32,20 @@ FAMILY_SHAPES: dict[str, dict[str, Any]] = {
         "shared_expert_intermediate_size": 96,
     },
     "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2, "intermediate_size": 96},
+    "gpt_oss": {
+        "num_local_experts": 5,
+        "num_experts_per_tok": 2,
+        "intermediate_size": 96,
+        "rope_parameters": {
+            "rope_type": "yarn",
+            "rope_theta": 10000.0,
+            "factor": 4.0,
+            "beta_fast": 32.0,
+            "beta_slow": 1.0,
+            "truncate": False,
+            "original_max_position_embeddings": 64,
+        },
+    },
     "glm4_moe": {
         "n_routed_experts": 8,
         "num_experts_per_tok": 3,

@@ -98,11 +98,12 @@ def command(
 def _summary(report: ConversionReport) -> str:
     schemes = ", ".join(f"{count} {scheme}" for scheme, count in report.schemes.items())
     warnings = "".join(f"\nwarning: {words}" for words in report.warnings)
+    kept = f"\nkept: {report.kept_packed} as the checkpoint has them" if report.kept_packed else ""
     resumed = f"\nresumed: {report.resumed_groups} groups" if report.resumed_groups else ""
     return (
         f"wrote: {report.path}\n"
         f"size: {size_text(report.size_bytes)} (checkpoint: {size_text(report.source_bytes)})\n"
-        f"tensors: {report.tensors} ({schemes})\n"
+        f"tensors: {report.tensors} ({schemes}){kept}\n"
         f"sha256: {report.sha256}\n"
         f"time: {report.seconds:.1f} s{resumed}{warnings}"
     )

@@ -14,7 +14,7 @@ from zse.models.spec_checks import MOST_LAYERS
 from zse.models.uniform import UniformDecoder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from zse.models.spec import Activation
 
@@ -39,24 +39,39 @@ _OPTION_HINT = (
 class ConfigJSON:
     """One parsed ``config.json``, in the spelling of transformers 4 or 5.
 
+    Args:
+        family: The one that reads it.
+        values: The file.
+        generation: ``generation_config.json``.
+        packings: Schemes that the weights of its checkpoints may have already.
+
     Raises:
-        UnsupportedModelError: Its weights are quantized already.
+        UnsupportedModelError: Its weights are quantized already, and not so.
     """
 
     def __init__(
-        self, family: str, values: Mapping[str, Any], generation: Mapping[str, Any] | None
+        self,
+        family: str,
+        values: Mapping[str, Any],
+        generation: Mapping[str, Any] | None,
+        packings: Collection[str] = (),
     ) -> None:
         self._family = family
         self._values = values
         self._generation = generation or {}
         self._read: dict[str, Any] = {}
         """What was asked for and is there: all that the model depends on."""
+        self._packings = packings
+        self._packing = ""
         if (quantized := values.get("quantization_config")) is not None:
             method = quantized.get("quant_method") if isinstance(quantized, dict) else None
-            raise UnsupportedModelError(
-                f"the checkpoint is quantized already (quantization_config: {str(method)[:100]!r})",
-                hint="Convert the checkpoint that was not quantized.",
-            )
+            if method not in packings:
+                raise UnsupportedModelError(
+                    "the checkpoint is quantized already "
+                    f"(quantization_config: {str(method)[:100]!r})",
+                    hint="Convert the checkpoint that was not quantized.",
+                )
+            self._packing = str(method)
 
     @property
     def family(self) -> str:
@@ -75,7 +90,7 @@ class ConfigJSON:
         if not isinstance(inner, dict):
             return self
         outer = {key: value for key, value in self._values.items() if key in _OF_THE_WHOLE}
-        return ConfigJSON(self._family, {**inner, **outer}, self._generation)
+        return ConfigJSON(self._family, {**inner, **outer}, self._generation, self._packings)
 
     def value(self, name: str, default: Any = None) -> Any:
         """Return a value as it stands; the default where it is absent or null."""
@@ -84,6 +99,11 @@ class ConfigJSON:
             return default
         self._read[name] = value
         return value
+
+    def packing(self) -> str:
+        """Return the scheme that weights of the checkpoint have already; empty for none."""
+        self.value("quantization_config")
+        return self._packing
 
     def decoder(
         self, *, windows: tuple[int | None, tuple[int, ...]] = (None, ()), **own: Any

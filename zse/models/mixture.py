@@ -25,6 +25,7 @@ class Mixture:
     width: int
     """Of each expert."""
     router: str = "mlp.gate"
+    router_bias: bool = False
     experts: str = "mlp.experts.{index}"
     up: tuple[str, str] = ("gate_proj", "up_proj")
     down: str = "down_proj"
@@ -45,28 +46,20 @@ class Mixture:
     ) -> ExpertsSpec:
         """Return the experts of one layer, whose names begin with ``ours`` and ``theirs``."""
 
-        def row_of(name: str, tensor: str, rows: int) -> LinearSpec:
+        def row_of(name: str, tensor: str, rows: int, *, bias: bool = False) -> LinearSpec:
             pieces = [Piece(name=f"{theirs}.{tensor}", rows=rows)]
-            return linear(f"{ours}.{name}", pieces, hidden, shard="none", kind="gate")
+            return linear(f"{ours}.{name}", pieces, hidden, shard="none", kind="gate", bias=bias)
 
-        def mlp_of(name: str, tensors: str, width: int, stack: int = 1) -> MLPSpec:
-            up = [f"{theirs}.{tensors}.{part}" for part in self.up]
-            return mlp(
-                f"{ours}.{name}",
-                up,
-                f"{theirs}.{tensors}.{self.down}",
-                hidden=hidden,
-                width=width,
-                activation=activation,
-                stack=stack,
-            )
-
+        shared = None
+        if self.shared:
+            names = (f"{ours}.shared", f"{theirs}.{self.shared}")
+            shared = self._mlp(*names, hidden, activation, width=self.shared_width)
         bias = self.selection_bias
         return ExpertsSpec(
             num_experts=self.num_experts,
             experts_per_token=self.experts_per_token,
             norm=norm,
-            router=row_of("router", self.router, self.num_experts),
+            router=row_of("router", self.router, self.num_experts, bias=self.router_bias),
             scoring=self.scoring,
             selection_bias=vector(
                 f"{ours}.router.selection_bias", f"{theirs}.{bias}", self.num_experts, "bias"
@@ -78,9 +71,35 @@ class Mixture:
             scores_in_group=self.scores_in_group,
             normalizes_weights=self.normalizes_weights,
             weight_scale=self.weight_scale,
-            expert=mlp_of("experts", self.experts, self.width, self.num_experts),
-            shared=mlp_of("shared", self.shared, self.shared_width) if self.shared else None,
+            expert=self.expert(ours, theirs, hidden, activation),
+            shared=shared,
             shared_gate=row_of("shared_gate", self.shared_gate, 1) if self.shared_gate else None,
+        )
+
+    def expert(self, ours: str, theirs: str, hidden: int, activation: Activation) -> MLPSpec:
+        """Return what every expert is, its matrices those of all of them."""
+        names = (f"{ours}.experts", f"{theirs}.{self.experts}")
+        return self._mlp(*names, hidden, activation, width=self.width, stack=self.num_experts)
+
+    def _mlp(
+        self,
+        ours: str,
+        theirs: str,
+        hidden: int,
+        activation: Activation,
+        *,
+        width: int,
+        stack: int = 1,
+    ) -> MLPSpec:
+        up = [f"{theirs}.{part}" for part in self.up]
+        return mlp(
+            ours,
+            up,
+            f"{theirs}.{self.down}",
+            hidden=hidden,
+            width=width,
+            activation=activation,
+            stack=stack,
         )
 
 
@@ -98,10 +117,15 @@ class _Decoder:
     mixture: Mixture
     dense_layers: Collection[int]
     dense_width: int
+    sinks: str
 
     def layer(self, index: int) -> LayerSpec:
         ours, theirs, norm = f"layers.{index}", f"model.layers.{index}", self.norms.norm
         window, windowed = self.windows
+        own = {}
+        if self.sinks:
+            sinks, heads = f"{theirs}.{self.sinks}", self.heads.num_heads
+            own["sinks"] = vector(f"{ours}.sinks", sinks, heads, "bias")
         after = norm(f"{ours}.mlp_norm", f"{theirs}.post_attention_layernorm", self.hidden)
         dense, experts = None, None
         if index in self.dense_layers:
@@ -126,6 +150,7 @@ class _Decoder:
                 rope=self.rope,
                 window=window if index in windowed else None,
                 head_norms=self.head_norms,
+                **own,
             ),
             mlp_norm=after if dense is not None else None,
             mlp=dense,
@@ -143,6 +168,7 @@ def mixture_decoder(
     qkv_bias: bool = False,
     output_bias: bool = False,
     partial_rotary: float = 1.0,
+    sinks: str = "",
 ) -> ModelSpec:
     """Return a decoder of attention and experts.
 
@@ -155,6 +181,7 @@ def mixture_decoder(
         qkv_bias: Whether queries, keys and values have a bias.
         output_bias: Whether what attention adds has one.
         partial_rotary: Part of a head that turns, where the checkpoint does not say.
+        sinks: What checkpoints call the sinks of a layer's heads; empty where there are none.
 
     Raises:
         UnsupportedModelError: A value that is needed is missing or has no meaning.
@@ -180,6 +207,7 @@ def mixture_decoder(
         mixture=mixture,
         dense_layers=dense_layers,
         dense_width=config.integer("intermediate_size", 0) if dense_layers else 0,
+        sinks=sinks,
     )
     table = embedding("model.embed_tokens", config.integer("vocab_size"), hidden, tied=tied)
     return ModelSpec(

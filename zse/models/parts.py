@@ -47,10 +47,9 @@ def weight(
 ) -> WeightSpec:
     """Return one stored tensor of all its sources' rows."""
     rows = stack * sum(source.rows for source in sources)
-    is_vector = len(sources[0].shape) == 1
     return WeightSpec(
         name=name,
-        shape=(rows,) if is_vector else (rows, sources[0].columns),
+        shape=(rows,) if sources[0].is_vector else (rows, sources[0].columns),
         kind=kind,
         sources=tuple(sources),
         stack=stack,

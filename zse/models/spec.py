@@ -39,6 +39,8 @@ Shard: TypeAlias = Literal["rows", "columns", "none"]
 """How a weight is divided among devices: each piece of its rows, its columns (partial sums are
 added up afterwards), or not at all: every device has all of it."""
 Pooling: TypeAlias = Literal["none", "last", "mean", "first"]
+Packing: TypeAlias = Literal["mxfp4"]
+"""A scheme that a checkpoint's numbers may have already. They are kept as they are."""
 Scoring: TypeAlias = Literal["softmax", "softmax_chosen", "sigmoid"]
 """What becomes of a router's logits: a softmax over all experts, or over the chosen ones alone, or
 a sigmoid of each."""
@@ -75,17 +77,25 @@ class Source:
     """Whether its last two axes change places first: inputs come before outputs in it."""
     order: RowOrder | None = None
     """None: its rows stay as they are."""
+    is_flat: bool = False
+    """Whether it is read as one vector, each number of it a row: biases of all experts."""
+    packing: Packing | None = None
+    """Then it is two tensors in the checkpoint, codes and scales of these numbers."""
 
     @property
     def rows(self) -> int:
         shape = self.shape
-        if len(shape) < 2:
-            return shape[0]
+        if self.is_vector:
+            return prod(shape)
         return prod(shape[:-2]) * shape[-1 if self.is_transposed else -2]
 
     @property
+    def is_vector(self) -> bool:
+        return self.is_flat or len(self.shape) < 2
+
+    @property
     def columns(self) -> int:
-        return 1 if len(self.shape) < 2 else self.shape[-2 if self.is_transposed else -1]
+        return 1 if self.is_vector else self.shape[-2 if self.is_transposed else -1]
 
 
 @record
@@ -110,6 +120,16 @@ class WeightSpec:
     def piece_rows(self) -> tuple[int, ...]:
         """Rows of each joined piece. A shard by rows takes its part of every one of them."""
         return tuple(source.rows for source in self.sources) * self.stack
+
+    @property
+    def members(self) -> int:
+        """Matrices of which it is made, each of as many rows: one for each expert."""
+        return self.stack * prod(self.sources[0].shape[:-2])
+
+    @property
+    def packing(self) -> Packing | None:
+        """Scheme that the checkpoint's numbers have already."""
+        return self.sources[0].packing
 
     def pieces(self) -> Iterator[Source]:
         """Return every tensor of the checkpoint that it is made of, in row order."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from zse.errors import UnsupportedModelError
+from zse.format.mxfp4 import MXFP4_GROUP
 from zse.models.spec import AttentionSpec
 
 if TYPE_CHECKING:
@@ -24,6 +25,11 @@ def check_spec(spec: ModelSpec) -> None:
     for weight in spec.weights():
         if min(weight.shape) < 1:
             raise UnsupportedModelError(f"{weight.name} has shape {list(weight.shape)}")
+        if weight.packing is not None and weight.shape[1] % MXFP4_GROUP:
+            raise UnsupportedModelError(
+                f"{weight.name} has rows of {weight.shape[1]} numbers in {weight.packing}; "
+                f"expected a multiple of {MXFP4_GROUP}"
+            )
     for layer in spec.layers:
         if isinstance(layer.mixer, AttentionSpec):
             _check_attention(layer.mixer, f"layer {layer.index}")

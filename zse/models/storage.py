@@ -1,10 +1,12 @@
 """Which scheme each weight gets: the rules of ``--quant``, ``--group-size`` and ``--lm-head``.
 
-Linear layers follow ``--quant``. The head is INT8 by default, since it is read once a token and
-INT8 costs nothing measurable. The embedding is INT8 beside quantized layers: it is the largest
-single tensor, a row of it is read per token, and a scale for each row keeps that row close. What
-steers others, such as routers, stays in 16 bits: it is small, and a choice is all or nothing. Norms
-and biases are a thousandth of the bytes; they are float32, which is what the operations compute in.
+Linear layers follow ``--quant``, unless the checkpoint has quantized them already: then they stay
+what they are, since nothing more can be known of them. The head is INT8 by default, since it is
+read once a token and INT8 costs nothing measurable. The embedding is INT8 beside quantized layers:
+it is the largest single tensor, a row of it is read per token, and a scale for each row keeps that
+row close. What steers others, such as routers, stays in 16 bits: it is small, and a choice is all
+or nothing. Norms and biases are a thousandth of the bytes; they are float32, which is what the
+operations compute in.
 """
 
 from __future__ import annotations
@@ -80,7 +82,10 @@ class Storage:
 
     def plan_tensor(self, source: WeightSpec) -> PlannedTensor:
         scheme, group_size = Scheme.FP32, 0
-        if source.kind in _QUANTIZED:
+        if source.packing is not None:
+            scheme = Scheme(source.packing)
+            (group_size,) = group_sizes(scheme)
+        elif source.kind in _QUANTIZED:
             scheme, group_size = self._linear_scheme(source.shape[1])
         elif source.kind == "gate":
             scheme = self._plain_scheme()
@@ -95,7 +100,12 @@ class Storage:
     def count_int8_instead(self, plan: Sequence[WeightGroup]) -> Int8Instead:
         """Tell which matrices are INT8 because no group divides their width."""
         asked = Scheme(self.quantization)
-        linear = [item for group in plan for item in group.weights if item.kind in _QUANTIZED]
+        linear = [
+            item
+            for group in plan
+            for item in group.weights
+            if item.kind in _QUANTIZED and item.packing is None
+        ]
         widths = [
             item.shape[1] for item in linear if self._linear_scheme(item.shape[1])[0] is not asked
         ]

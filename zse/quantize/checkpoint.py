@@ -10,9 +10,15 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Self
 
 from zse.errors import CheckpointError, NotFoundError
+from zse.format.mxfp4 import MXFP4_GROUP
 from zse.models.families import read_checkpoint
 from zse.quantize.near_miss import near_checkpoint
-from zse.quantize.safetensors_file import SafetensorsFile, StoredTensor, storage_dtype
+from zse.quantize.safetensors_file import (
+    SafetensorsFile,
+    StoredTensor,
+    check_packed,
+    storage_dtype,
+)
 from zse.quantize.weight_files import INDEX_NAME, find_weight_files, read_json, read_weight_map
 
 if TYPE_CHECKING:
@@ -20,11 +26,23 @@ if TYPE_CHECKING:
 
     import torch
 
-    from zse.models.spec import WeightGroup
+    from zse.models.spec import Source, WeightGroup
 
 _PREFIX = "model."
 # Tables that older tools saved and that every engine computes.
 _IGNORED_SUFFIXES = (".rotary_emb.inv_freq", ".masked_bias")
+
+
+def tensors_of(source: Source) -> dict[str, tuple[int, ...]]:
+    """Return the tensors that a piece of a weight is read from, and the shapes they must have.
+
+    What is MXFP4 already is two: ``_blocks``, uint8 [..., K/32, 16], whose byte b holds codes 2b
+    and 2b + 1 of 32, low nibble first; and ``_scales``, uint8 [..., K/32], their exponents.
+    """
+    if source.packing is None:
+        return {source.name: source.shape}
+    groups = (*source.shape[:-1], source.columns // MXFP4_GROUP)
+    return {f"{source.name}_blocks": (*groups, MXFP4_GROUP // 2), f"{source.name}_scales": groups}
 
 
 class Checkpoint:
@@ -76,6 +94,10 @@ class Checkpoint:
     def tensor(self, name: str) -> StoredTensor:
         return self._find(name)[1]
 
+    def length_bytes(self, source: Source) -> int:
+        """Return the size of all that is read for a piece of a weight."""
+        return sum(self.tensor(name).length_bytes for name in tensors_of(source))
+
     def read_rows(self, name: str, start: int, stop: int) -> torch.Tensor:
         """Return rows of a tensor in its stored dtype; safe from several threads."""
         file, tensor = self._find(name)
@@ -123,15 +145,17 @@ class Checkpoint:
     def _check_tensors(self) -> None:
         used = set()
         for source in (piece for weight in self.spec.weights() for piece in weight.pieces()):
-            stored, shape = self.tensor(source.name), source.shape
-            storage_dtype(stored)
-            if stored.shape != shape:
-                raise CheckpointError(
-                    f"tensor {source.name} has shape {list(stored.shape)}; "
-                    f"config.json says {list(shape)}",
-                    hint="Check that config.json belongs to this checkpoint.",
-                )
-            used.add(stored.name)
+            check_dtype = check_packed if source.packing else storage_dtype
+            for name, shape in tensors_of(source).items():
+                stored = self.tensor(name)
+                check_dtype(stored)
+                if stored.shape != shape:
+                    raise CheckpointError(
+                        f"tensor {name} has shape {list(stored.shape)}; "
+                        f"config.json says {list(shape)}",
+                        hint="Check that config.json belongs to this checkpoint.",
+                    )
+                used.add(stored.name)
         ignored = {"lm_head.weight"} if self.spec.is_tied else set()
         extra = sorted(
             name

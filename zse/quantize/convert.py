@@ -214,6 +214,7 @@ def convert_source(
             header_sha256=hashlib.sha256(header.to_bytes()).hexdigest(),
             schemes=dict(sorted(Counter(entry.scheme.value for entry in header.tensors).items())),
             int8_instead=not_as_asked.matrices,
+            kept_packed=sum(tensor.packing is not None for tensor in checkpoint.spec.weights()),
             resumed_groups=len(completed),
             warnings=(*not_as_asked.warnings, *warnings),
         )
@@ -229,9 +230,7 @@ def _write_groups(
     """Write the tensors of the groups that are not in the file yet."""
     sizes = {
         name: sum(
-            checkpoint.tensor(piece.name).length_bytes
-            for tensor, _ in items
-            for piece in tensor.pieces()
+            checkpoint.length_bytes(piece) for tensor, _ in items for piece in tensor.pieces()
         )
         for name, items in groups
     }

@@ -33,6 +33,9 @@ class Written:
     """Scheme -> number of tensors stored in it."""
     int8_instead: int
     """Matrices that are INT8 although four bits were asked for: no group divides their width."""
+    kept_packed: int
+    """Matrices whose numbers the checkpoint had quantized already: they are as they were, whatever
+    was asked for."""
     resumed_groups: int
     """Groups that an earlier run had finished."""
     warnings: tuple[str, ...] = ()

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 MAX_HEADER_BYTES = 100 * 1024 * 1024  # the limit of the safetensors format itself
 _DTYPES = {"F32": DType.F32, "F16": DType.F16, "BF16": DType.BF16}
+_PACKED = "U8"
+"""Of numbers that are quantized already."""
 _TORCH = {DType.F32: torch.float32, DType.F16: torch.float16, DType.BF16: torch.bfloat16}
 
 
@@ -73,10 +75,10 @@ class SafetensorsFile:
         Rows are everything but the last axis.
 
         Raises:
-            UnsupportedModelError: The dtype is not one of F32, F16, BF16.
+            UnsupportedModelError: The dtype is not one of F32, F16, BF16, U8.
             CheckpointError: The file ends before the rows do, or cannot be read.
         """
-        dtype = _TORCH[storage_dtype(tensor)]
+        dtype = torch.uint8 if tensor.dtype == _PACKED else _TORCH[storage_dtype(tensor)]
         row_bytes = tensor.length_bytes // tensor.num_rows
         data = bytearray((stop - start) * row_bytes)
         offset_bytes = tensor.offset_bytes + start * row_bytes
@@ -126,7 +128,8 @@ class SafetensorsFile:
                 f"tensor {name[:200]!r} lies at {begin}..{end} after byte {data_start}, "
                 f"but the file has {self.size_bytes} bytes"
             )
-        if dtype in _DTYPES and math.prod(shape) * _DTYPES[dtype].size_bytes != end - begin:
+        element_bytes = _element_bytes(dtype)
+        if element_bytes and math.prod(shape) * element_bytes != end - begin:
             raise self._broken(f"tensor {name[:200]!r} has {end - begin} bytes for {dtype} {shape}")
         return StoredTensor(
             name=name,
@@ -140,6 +143,26 @@ class SafetensorsFile:
         return CheckpointError(
             f"{self.path} is not a whole safetensors file: {reason}",
             hint="Download the checkpoint again.",
+        )
+
+
+def _element_bytes(dtype: Any) -> int:
+    """Return the size of a number in bytes; 0 of a type that is not read."""
+    if dtype == _PACKED:
+        return 1
+    return _DTYPES[dtype].size_bytes if dtype in _DTYPES else 0
+
+
+def check_packed(tensor: StoredTensor) -> None:
+    """Refuse a tensor that has no codes or scales of quantized numbers.
+
+    Raises:
+        UnsupportedModelError: Its numbers are not bytes.
+    """
+    if tensor.dtype != _PACKED:
+        raise UnsupportedModelError(
+            f"tensor {tensor.name} has dtype {tensor.dtype}; expected {_PACKED}",
+            hint="Check that config.json belongs to this checkpoint.",
         )
 
 

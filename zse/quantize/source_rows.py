@@ -34,6 +34,11 @@ def read_rows(
         first, end = start // outputs * inputs, stop // outputs * inputs
         members = checkpoint.read_rows(source.name, first, end).view(-1, inputs, outputs)
         rows = members.transpose(1, 2).reshape(stop - start, inputs)
+    elif source.is_flat:
+        width = source.shape[-1]
+        first, end = start // width, -(-stop // width)
+        numbers = checkpoint.read_rows(source.name, first, end).reshape(-1)
+        rows = numbers[start - first * width : stop - first * width]
     else:
         rows = checkpoint.read_rows(source.name, start, stop)
     if source.order is not None:

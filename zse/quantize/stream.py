@@ -17,6 +17,7 @@ import torch
 
 from zse.errors import ConversionError
 from zse.format.as_torch import bytes_from
+from zse.quantize.packed_rows import read_packed
 from zse.quantize.scheme import quantize_rows
 from zse.quantize.source_rows import read_rows, rows_together
 from zse.records import record
@@ -93,8 +94,8 @@ class TensorStream:
             self._writer.write_part(weight.name, role, bytes_from(data), row_offset=chunk.first_row)
             for other_role, values in others:
                 late.setdefault(other_role, []).append(values)
-            stored = self._checkpoint.tensor(chunk.source.name)
-            self._on_bytes(stored.length_bytes // chunk.source.rows * (chunk.stop - chunk.start))
+            length_bytes = self._checkpoint.length_bytes(chunk.source)
+            self._on_bytes(length_bytes // chunk.source.rows * (chunk.stop - chunk.start))
         for role, pieces in late.items():
             self._writer.write_part(weight.name, role, bytes_from(torch.cat(pieces)))
 
@@ -121,8 +122,10 @@ class TensorStream:
     def _convert(
         self, weight: WeightSpec, planned: PlannedTensor, chunk: _Chunk
     ) -> dict[str, torch.Tensor]:
-        rows = read_rows(self._checkpoint, weight, chunk.source, chunk.start, chunk.stop)
         try:
+            if chunk.source.packing is not None:
+                return read_packed(self._checkpoint, chunk.source, chunk.start, chunk.stop)
+            rows = read_rows(self._checkpoint, weight, chunk.source, chunk.start, chunk.stop)
             rows = rows if planned.scheme.is_plain else rows.float()
             return quantize_rows(planned.scheme, rows, planned.group_size)
         except ConversionError as error:

@@ -76,7 +76,7 @@ class Weights:
         self._stacks: dict[str, list[Linear]] = {}
         """A matrix an expert."""
         self._members = {
-            weight.name: weight.stack for weight in spec.weights() if weight.kind == "experts"
+            weight.name: weight.members for weight in spec.weights() if weight.kind == "experts"
         }
         self._vectors: dict[str, torch.Tensor] = {}
         self._upcasts = reader.size_bytes <= UPCAST_LIMIT_BYTES

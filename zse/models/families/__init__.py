@@ -4,7 +4,8 @@ A family is found by being here. Its module says ``ARCHITECTURES``, as a ``confi
 them; ``MODELS``, as people do; and ``read``. What ``read`` makes is a spec, and a file then keeps
 the values of ``config.json`` that were read. Families whose layers differ by nothing but a window
 make numbers instead (``zse.models.uniform``), which is what their files keep; ``NAMES`` are those
-of their checkpoints' tensors, where they are not Llama's.
+of their checkpoints' tensors, where they are not Llama's. ``PACKINGS`` are the schemes that the
+family's checkpoints may have already, by their ``quant_method``.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ def read_checkpoint(
         if set(architectures) & set(family.ARCHITECTURES) or (
             not architectures and model_type == name
         ):
-            return _read(family, ConfigJSON(name, config_json, generation_config))
+            return _read(family, name, config_json, generation_config)
     found = ", ".join(map(str, architectures)) or f"model_type {model_type!r}"
     raise UnsupportedModelError(f"architecture {found} is not supported", hint=_supported())
 
@@ -108,7 +109,7 @@ def _read_values(values: Mapping[str, Any]) -> ModelSpec:
     if set(values) != {"family", "config"} or not isinstance(config, dict):
         raise FormatError("model config is not a family and values of its config.json")
     try:
-        spec = _read(family_named(str(name)), ConfigJSON(str(name), config, None))
+        spec = _read(family_named(str(name)), str(name), config, None)
     except UnsupportedModelError as error:
         raise FormatError(f"model config cannot be read: {error}") from error
     if unknown := sorted(set(config) - set(spec.header["config"])):
@@ -116,8 +117,14 @@ def _read_values(values: Mapping[str, Any]) -> ModelSpec:
     return spec
 
 
-def _read(family: Family, config: ConfigJSON) -> ModelSpec:
-    found = family.read(config)
+def _read(
+    family: Family,
+    name: str,
+    config_json: Mapping[str, Any],
+    generation_config: Mapping[str, Any] | None,
+) -> ModelSpec:
+    packings = getattr(family, "PACKINGS", ())
+    found = family.read(ConfigJSON(name, config_json, generation_config, packings))
     if isinstance(found, UniformDecoder):
         return found.spec(names_of(found.family))
     check_spec(found)
