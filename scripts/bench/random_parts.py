@@ -24,6 +24,10 @@ NF4_DEVIATION = 0.517
 """Standard deviation of the sixteen NF4 codes, drawn alike often."""
 
 
+MXFP4_EXPONENTS = bytes((119,) * 5 + (120,) * 11)
+"""Drawn alike often they give values of sixteen codes, drawn alike often, that deviation."""
+
+
 class Patterns:
     """One pattern for each kind of part, made when it is first asked for."""
 
@@ -43,7 +47,7 @@ def _kind(entry: TensorEntry, part: TensorPart) -> str:
     if part.role == "data":
         if entry.name.endswith("norm.weight"):
             return f"ones {part.dtype}"
-        return f"{'bias' if entry.name.endswith('.bias') else 'weight'} {part.dtype}"
+        return f"{'bias' if len(entry.shape) == 1 else 'weight'} {part.dtype}"
     return f"{part.role} {entry.scheme}"
 
 
@@ -58,7 +62,7 @@ def _make(kind: str, source: random.Random) -> tuple[bytes, int]:
             return _gaussian_bf16(source), 2
         case ["qweight", "int4"]:
             return _gaussian_nibbles(source), 1
-        case ["qweight", "nf4"]:
+        case ["qweight", "nf4" | "mxfp4"]:
             return source.randbytes(ELEMENTS), 1
         case ["qweight", "int8"]:
             table = bytes(round(127 * _clipped(INT8_STEP * z / 127)) & 255 for z in _quantiles())
@@ -68,6 +72,8 @@ def _make(kind: str, source: random.Random) -> tuple[bytes, int]:
         case ["absmax", "nf4"]:
             scales = list(_scales(source, NF4_DEVIATION))
             return struct.pack(f"<{len(scales)}e", *scales), 2
+        case ["exponent", "mxfp4"]:
+            return bytes(source.choices(MXFP4_EXPONENTS, k=SMALL_ELEMENTS)), 1
         case ["scale", "int8"]:
             return array("f", _scales(source, INT8_STEP)).tobytes(), 4
     raise ValueError(f"no pattern for {kind}")

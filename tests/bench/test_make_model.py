@@ -37,7 +37,7 @@ def make(tool: ModuleType, path: Path, quant: str, **options: Any) -> Path:
     return path
 
 
-@pytest.mark.parametrize("quant", ["int4", "nf4", "int8", "bf16"])
+@pytest.mark.parametrize("quant", ["int4", "nf4", "mxfp4", "int8", "bf16"])
 def test_every_scheme_makes_a_file_that_verifies(
     tool: ModuleType, tmp_path: Path, quant: str
 ) -> None:
@@ -92,6 +92,20 @@ def test_a_model_of_random_weights_answers(tool: ModuleType, tmp_path: Path) -> 
     assert len(answer.outputs[0].token_ids) == 4
 
 
+def test_experts_of_gpt_oss_are_mxfp4_whatever_is_asked_for(
+    tool: ModuleType, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.zse"
+    tool.make_model(path, like="tiny-gpt-oss", quant="int4")
+    with ZSEReader(path) as reader:
+        reader.verify()
+        schemes = {name: str(reader.entry(name).scheme) for name in reader.names()}
+        assert schemes["layers.1.qkv.weight"] == "int4"
+        for name in ("layers.0.experts.gate_up.weight", "layers.1.experts.down.weight"):
+            assert schemes[name] == "mxfp4"
+            assert reader.tensor(name).std().item() == pytest.approx(0.02, rel=0.05)
+
+
 @pytest.mark.parametrize(
     ("like", "billions"),
     [
@@ -100,6 +114,8 @@ def test_a_model_of_random_weights_answers(tool: ModuleType, tmp_path: Path) -> 
         ("qwen2.5-32b", 32.764),
         ("qwen2.5-72b", 72.706),
         ("llama3-8b", 8.030),
+        ("gpt-oss-20b", 20.915),
+        ("gpt-oss-120b", 116.829),
     ],
 )
 def test_the_shapes_have_the_parameters_of_the_models(
