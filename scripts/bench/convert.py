@@ -75,7 +75,8 @@ def write_checkpoint(folder: Path, wanted_bytes: int) -> int:
     tensors = plan_for(num_layers)
     shards: list[list[tuple[str, tuple[int, ...]]]] = [[]]
     filled_bytes = 0
-    for name, shape in (piece for tensor in tensors for piece in tensor.sources):
+    for piece in (piece for tensor in tensors for piece in tensor.pieces()):
+        name, shape = piece.name, piece.shape
         if filled_bytes + nbytes(shape) > SHARD_BYTES and shards[-1]:
             shards.append([])
             filled_bytes = 0

@@ -4,13 +4,15 @@ import pytest
 
 from zse.errors import UsageError
 from zse.format.schemes import Scheme
-from zse.models.spec import WeightGroup, WeightKind, WeightSpec
+from zse.models.spec import Source, WeightGroup, WeightKind, WeightSpec
 from zse.models.storage import Storage
 
 
 def make_source(kind: WeightKind, columns: int = 256) -> WeightSpec:
     shape = (columns,) if kind in ("norm", "bias") else (64, columns)
-    return WeightSpec(name="a.weight", shape=shape, kind=kind, sources=(("a", shape),))
+    return WeightSpec(
+        name="a.weight", shape=shape, kind=kind, sources=(Source(name="a", shape=shape),)
+    )
 
 
 @pytest.mark.parametrize(

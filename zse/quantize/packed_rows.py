@@ -36,8 +36,8 @@ def read_packed(
     qweight = pack_int4(codes.view(stop - start, source.columns), MXFP4_GROUP)
     if int(exponent.max()) > MAX_EXPONENT:
         raise ConversionError(
-            f"exponent {int(exponent.max())}: expected at most {MAX_EXPONENT}, as larger ones "
-            "stand for no finite number",
+            f"tensor {scales}, rows {start} to {stop}: exponent {int(exponent.max())}; expected at "
+            f"most {MAX_EXPONENT}, as larger ones stand for no finite number",
             hint="Download the checkpoint again: it is damaged.",
         )
     parts = {"qweight": qweight, "exponent": exponent}

@@ -122,10 +122,10 @@ class TensorStream:
     def _convert(
         self, weight: WeightSpec, planned: PlannedTensor, chunk: _Chunk
     ) -> dict[str, torch.Tensor]:
+        if chunk.source.packing is not None:
+            return read_packed(self._checkpoint, chunk.source, chunk.start, chunk.stop)
+        rows = read_rows(self._checkpoint, weight, chunk.source, chunk.start, chunk.stop)
         try:
-            if chunk.source.packing is not None:
-                return read_packed(self._checkpoint, chunk.source, chunk.start, chunk.stop)
-            rows = read_rows(self._checkpoint, weight, chunk.source, chunk.start, chunk.stop)
             rows = rows if planned.scheme.is_plain else rows.float()
             return quantize_rows(planned.scheme, rows, planned.group_size)
         except ConversionError as error:

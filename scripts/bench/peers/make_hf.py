@@ -55,9 +55,9 @@ def make_hf(folder: Path, settings: dict) -> None:
 
 def _tensors(settings: dict) -> list[tuple[str, tuple[int, ...], str]]:
     return [
-        (name, shape, weight.kind)
+        (piece.name, piece.shape, weight.kind)
         for weight in read_checkpoint(settings).weights()
-        for name, shape in weight.sources
+        for piece in weight.pieces()
     ]
 
 
