@@ -17,6 +17,8 @@ import threading
 import time
 import uuid
 from collections import defaultdict
+from itertools import groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING, TypeAlias
 
 from zse.engine.grammars import Grammars
@@ -28,9 +30,10 @@ from zse.errors import DeadlineError, EngineError, ShuttingDownError, ZSEError
 from zse.records import record
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Sequence
+    from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 
     from zse.engine.core import EngineCore
+    from zse.engine.inbox import Shortcut
     from zse.engine.output import Delta
     from zse.engine.reading import PromptQuery
     from zse.engine.request import TokenEvent
@@ -47,6 +50,10 @@ logger = logging.getLogger(__name__)
 _DRAIN_POLL_SECONDS = 0.01
 _JOIN_SECONDS = 10.0
 """How long ``close`` waits for a step; one that takes longer is left behind with the process."""
+_MOST_WITH_SHORTCUTS = 32
+"""Answers in flight. The engine's thread is half a millisecond with so many; for more of them the
+loop is woken, once for all, and has its time while the next step is computed."""
+_request_id_of = attrgetter("request_id")
 _TOO_LATE = "The answer was not complete in the time that the request was given."
 
 
@@ -156,6 +163,7 @@ class AsyncEngine:
         on_choice_end: Callable[[], None] = _nothing,
         grammar: Grammar | None = None,
         steps: StepLog | None = None,
+        shortcut: Shortcut | None = None,
     ) -> AsyncGenerator[Delta, None]:
         """Stream the answer to a request, whose ``request_id`` another may share.
 
@@ -175,6 +183,7 @@ class AsyncEngine:
             on_start: Called by the engine's thread when a choice is about to be computed.
             on_choice_end: Called in the loop when the engine is done with a choice, read or not.
             steps: Where the steps that it takes part in are noted.
+            shortcut: May take deltas while the generator waits for one, which then yields others.
 
         Yields:
             Deltas of all choices as they come; the last one of each carries its finish reason.
@@ -199,12 +208,16 @@ class AsyncEngine:
             on_start=on_start,
             steps=steps,
         )
-        return self._answer(request, deadline, on_choice_end)
+        return self._answer(request, deadline, on_choice_end, shortcut)
 
     async def _answer(
-        self, request: Request, deadline: float | None, on_choice_end: Callable[[], None]
+        self,
+        request: Request,
+        deadline: float | None,
+        on_choice_end: Callable[[], None],
+        shortcut: Shortcut | None,
     ) -> AsyncGenerator[Delta, None]:
-        stream = self._stream_of(request, on_choice_end)
+        stream = self._stream_of(request, on_choice_end, shortcut)
         inbox, num_open = stream.inbox, request.params.n
         self._open(stream)
         alarm = None
@@ -218,6 +231,7 @@ class AsyncEngine:
         finally:
             if alarm is not None:
                 alarm.cancel()
+            inbox.close()
             self._forget(stream)
 
     async def drain(self, timeout_seconds: float) -> bool:
@@ -260,7 +274,9 @@ class AsyncEngine:
                 "the model takes no new requests: it, or the server, is shutting down"
             )
 
-    def _stream_of(self, request: Request, on_choice_end: Callable[[], None]) -> _Stream:
+    def _stream_of(
+        self, request: Request, on_choice_end: Callable[[], None], shortcut: Shortcut | None
+    ) -> _Stream:
         alternatives = request.params.logprobs
         inbox = Inbox(
             num_choices=request.params.n,
@@ -269,6 +285,8 @@ class AsyncEngine:
             others=self._inboxes,
             on_choice_end=on_choice_end,
             on_overflow=lambda: self._cancel(request.request_id),
+            shortcut=shortcut,
+            takes_shortcuts=self._takes_shortcuts,
         )
         text = RequestText(self.tokenizer, request)
         doorbell = self._doorbell_of(inbox.loop)
@@ -282,6 +300,9 @@ class AsyncEngine:
 
     def _inboxes(self) -> list[Inbox]:
         return [stream.inbox for stream in list(self._streams.values())]
+
+    def _takes_shortcuts(self) -> bool:
+        return len(self._streams) <= _MOST_WITH_SHORTCUTS
 
     def _open(self, stream: _Stream) -> None:
         request = stream.request
@@ -334,27 +355,33 @@ class AsyncEngine:
 
     def _deliver(self, events: list[TokenEvent]) -> None:
         batches: _Batches = defaultdict(list)
-        for event in events:
-            stream = self._streams.get(event.request_id)
+        for request_id, own in groupby(events, _request_id_of):
+            stream = self._streams.get(request_id)
             if stream is None:
                 continue  # cancelled while the step ran
-            delta = self._delta_of(stream, event)
-            if delta is not None:
-                batches[stream.doorbell].append((stream.inbox, delta))
+            try:
+                deltas = self._deltas_of(stream, own)
+                if not deltas or stream.inbox.offer(deltas):
+                    continue
+            except Exception as error:  # one request's text must not take the others down
+                logger.exception("request %s: its text could not be made", request_id)
+                self._core.abort(request_id)
+                what = f"the answer has no text: {type(error).__name__}: {error}"
+                self._fail(stream, EngineError(what))
+                continue
+            batches[stream.doorbell] += [(stream.inbox, delta) for delta in deltas]
         self._hand_over(batches)
 
-    def _delta_of(self, stream: _Stream, event: TokenEvent) -> Delta | None:
-        try:
+    def _deltas_of(self, stream: _Stream, events: Iterable[TokenEvent]) -> list[Delta]:
+        deltas = []
+        for event in events:
             delta = stream.text.push(event)
-        except Exception as error:  # one request's text must not take the others down
-            logger.exception("request %s: its text could not be made", event.request_id)
-            self._core.abort(event.request_id)
-            what = f"the answer has no text: {type(error).__name__}: {error}"
-            self._fail(stream, EngineError(what))
-            return None
-        if delta is not None and delta.finish_reason and not event.finish_reason:
-            self._core.abort(event.request_id, event.index)  # a stop string
-        return delta
+            if delta is None:
+                continue
+            deltas.append(delta)
+            if delta.finish_reason and not event.finish_reason:
+                self._core.abort(event.request_id, event.index)  # a stop string
+        return deltas
 
     def _hand_over(self, batches: _Batches) -> None:
         for doorbell, deltas in batches.items():

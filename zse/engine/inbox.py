@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from zse.engine.waking import Waiter
 from zse.errors import UnreadOutputError, ZSEError
 from zse.records import record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from zse.engine.output import Delta
 
@@ -34,6 +34,23 @@ class UnreadBounds:
     """Of all: a request may hold no more than what the others leave of it."""
 
 
+class Shortcut(Protocol):
+    """What takes deltas within the engine's thread, where nobody need be woken for them."""
+
+    def open(self, has_all: Callable[[], bool]) -> None:
+        """Take deltas from now on, if ``has_all`` says that none is under way; in the loop."""
+
+    def close(self) -> None:
+        """Take none any more; in any thread."""
+
+    def take(self, deltas: Sequence[Delta]) -> bool:
+        """Take the deltas of a step; in the engine's thread.
+
+        Returns:
+            False where they, and what follows them, go through the inbox.
+        """
+
+
 class Inbox:
     """One caller's deltas, within one event loop.
 
@@ -44,6 +61,8 @@ class Inbox:
         others: All that share the bound, this one included.
         on_choice_end: Called in the loop for each choice that the engine is done with.
         on_overflow: Called there when more would lie here than may.
+        shortcut: The way past this inbox, open while its reader waits.
+        takes_shortcuts: Whether they are worth it now; asked in the loop and the engine's thread.
     """
 
     def __init__(
@@ -55,6 +74,8 @@ class Inbox:
         others: Callable[[], Iterable[Inbox]],
         on_choice_end: Callable[[], None],
         on_overflow: Callable[[], None],
+        shortcut: Shortcut | None = None,
+        takes_shortcuts: Callable[[], bool] = lambda: True,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self._num_open = num_choices
@@ -68,17 +89,48 @@ class Inbox:
         # One reader within one loop: half the cost of ``asyncio.Queue``.
         self._deltas: deque[Delta] = deque()
         self._waiter: Waiter | None = None
+        self._shortcut = shortcut
+        self._takes_shortcuts = takes_shortcuts
+        self._num_sent = 0
+        """Deltas on their way here, or here; the engine's thread counts."""
+        self._num_come = 0
 
     @property
     def num_unread(self) -> int:
         """Tokens that nobody has taken yet, alternatives included."""
         return len(self._deltas) * self._tokens_each
 
+    def offer(self, deltas: Sequence[Delta]) -> bool:
+        """Have the deltas of a step go past this inbox; called by the engine's thread.
+
+        Returns:
+            False where they are to be put here.
+        """
+        self._num_sent += len(deltas)  # before: from here on the shortcut is not opened
+        if self._shortcut is None:
+            return False
+        if not self._takes_shortcuts():
+            self._shortcut.close()
+            return False
+        is_taken = self._shortcut.take(deltas)
+        self._num_sent -= len(deltas) if is_taken else 0
+        return is_taken
+
+    def has_all(self) -> bool:
+        """Whether no delta is on its way here."""
+        return self._num_come == self._num_sent
+
+    def close(self) -> None:
+        """Let nothing go past this inbox any more."""
+        if self._shortcut is not None:
+            self._shortcut.close()
+
     def put(self, news: Delta | ZSEError) -> None:
         """Take what the engine made, or that it failed, for who is woken then."""
         if isinstance(news, ZSEError):
             self._fail(news)
             return
+        self._num_come += 1
         if self._num_open == 0:
             return
         self._deltas.append(news)
@@ -98,6 +150,7 @@ class Inbox:
         """End all choices that have not ended; what came before can still be taken."""
         if self._num_open == 0:
             return
+        self.close()
         self._error = error
         while self._num_open:
             self._num_open -= 1
@@ -112,6 +165,8 @@ class Inbox:
         while not self._deltas:
             if self._error is not None:
                 raise self._error
+            if self._shortcut is not None and self._takes_shortcuts():
+                self._shortcut.open(self.has_all)
             self._waiter = Waiter(loop=self.loop)
             await self._waiter
         return self._deltas.popleft()

@@ -15,10 +15,11 @@ from zse.errors import EngineError
 from zse.records import record
 from zse.serve.access.account import Account
 from zse.serve.history import RequestFact
+from zse.serve.http.shortcut import Shortcut
 from zse.serve.telemetry.watch import RequestWatch, Subject, Used
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Sequence
+    from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 
     from zse.engine.output import Delta, TokenLogprob
     from zse.engine.reading import PromptQuery, PromptReport
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from zse.serve.access.windows import Charge
     from zse.serve.admission import Room
     from zse.serve.history import Outcome
+    from zse.serve.http.streaming import FrameSink
     from zse.serve.state import AppState, LoadedModel
     from zse.serve.telemetry.trace import Place
     from zse.text.grammar.state import Grammar
@@ -108,6 +110,7 @@ class Generation:
             ),
         )
         self._charge: Charge | None = None
+        self._shortcut: Shortcut | None = None
 
     @property
     def cached_tokens(self) -> int:
@@ -137,6 +140,27 @@ class Generation:
                 choice.logprobs.extend(delta.logprobs or ())
                 choice.finish_reason = delta.finish_reason or choice.finish_reason
         return choices
+
+    def shorten(
+        self, sink: FrameSink | None, frames_of: Callable[[int, Delta], Iterable[bytes]]
+    ) -> None:
+        """Let frames go to a sink without ``deltas``, where nobody else need see them.
+
+        Args:
+            sink: Where they go; None where all are made of what ``deltas`` yields.
+            frames_of: Makes the frames of a choice's delta, in the engine's thread or the loop.
+        """
+        if sink is None or len(self._order.prompts) > 1:
+            return
+
+        def frames_past(deltas: Sequence[Delta]) -> bytes:
+            frames: list[bytes] = []
+            for delta in deltas:
+                self._count(0, delta)
+                frames += frames_of(delta.index, delta)
+            return frames[0] if len(frames) == 1 else b"".join(frames)
+
+        self._shortcut = Shortcut(sink, frames_past)
 
     async def deltas(self) -> AsyncGenerator[tuple[int, Delta], None]:
         """Yield ``(choice index, delta)`` until every choice has ended.
@@ -266,6 +290,7 @@ class Generation:
             grammar=order.grammar,
             query=order.query,
             steps=self._watch.steps,
+            shortcut=self._shortcut,
         )
 
     async def _merged(self, room: Room) -> AsyncGenerator[tuple[int, Delta], None]:

@@ -21,12 +21,13 @@ from zse.serve.generation import Generation
 from zse.text.pieces import CallOpening, Said, Thought
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterator, Sequence
+    from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 
     from zse.engine.output import Delta, TokenLogprob
     from zse.engine.reading import PromptReport
     from zse.serve.conversation import TurnPlan
     from zse.serve.generation import WorkOrder
+    from zse.serve.http.streaming import FrameSink
     from zse.serve.state import AppState, LoadedModel
     from zse.text.dialect import AnswerReading
     from zse.text.pieces import Piece
@@ -121,6 +122,7 @@ class Turn:
             order = replace(order, params=params)
         self._generation = Generation(state, model, order)
         self._plan = plan
+        self._choices: dict[int, _ReadChoice] = {}
 
     def usage(self) -> dict[str, Any]:
         """Return OpenAI's usage object for what has been done so far."""
@@ -137,22 +139,35 @@ class Turn:
         Raises:
             ZSEError: As ``Generation.deltas``.
         """
-        reading = self._plan.reading
-        choices: dict[int, _ReadChoice] = {}
         async with aclosing(self._generation.deltas()) as deltas:
             async for index, delta in deltas:
-                if reading is not None:
-                    if (choice := choices.get(index)) is None:
-                        choice = choices[index] = _ReadChoice(index, self._plan, reading)
-                    events = choice.events(delta)
-                    self._generation.reasoning_tokens += choice.take_reasoning_tokens()
-                    for event in events:
-                        yield event
-                    continue
-                if delta.text or delta.logprobs:
-                    yield TextPart(index, delta.text, delta.logprobs)
-                if delta.finish_reason is not None:
-                    yield ChoiceEnded(index, _end_reason(delta), delta.stop)
+                for event in self._events_of(index, delta):
+                    yield event
+
+    def shorten(
+        self, sink: FrameSink | None, frames_of: Callable[[Event], Iterable[bytes]]
+    ) -> None:
+        """Let frames go to a sink without ``events``; as ``Generation.shorten``."""
+
+        def frames_of_delta(index: int, delta: Delta) -> list[bytes]:
+            return [frame for event in self._events_of(index, delta) for frame in frames_of(event)]
+
+        self._generation.shorten(sink, frames_of_delta)
+
+    def _events_of(self, index: int, delta: Delta) -> list[Event]:
+        reading = self._plan.reading
+        if reading is not None:
+            if (choice := self._choices.get(index)) is None:
+                choice = self._choices[index] = _ReadChoice(index, self._plan, reading)
+            events = choice.events(delta)
+            self._generation.reasoning_tokens += choice.take_reasoning_tokens()
+            return events
+        events = []
+        if delta.text or delta.logprobs:
+            events.append(TextPart(index, delta.text, delta.logprobs))
+        if delta.finish_reason is not None:
+            events.append(ChoiceEnded(index, _end_reason(delta), delta.stop))
+        return events
 
     async def answers(self) -> list[Answer]:
         """Return every choice when all have ended.

@@ -17,6 +17,7 @@ from zse.serve.http.requests import (
     ignored_header,
     json_response,
     read_body,
+    sink_of,
     state_of,
 )
 from zse.serve.http.streaming import race
@@ -58,7 +59,8 @@ async def create_message(request: Request) -> ASGIApp:
         "request-id": request.state.request_id,
     }
     if body.stream:
-        return event_stream(request, message.id, frames(message, turn), headers=headers)
+        events = frames(message, turn, sink_of(request))
+        return event_stream(request, message.id, events, headers=headers)
     answer = await race(whole(message, turn), request.receive, state.terminate)
     return json_response(answer, headers)
 

@@ -17,8 +17,9 @@ from zse.serve.turn import ChoiceEnded
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator
 
+    from zse.serve.http.streaming import FrameSink
     from zse.serve.parts import Part, Step
-    from zse.serve.turn import Turn
+    from zse.serve.turn import Event, Turn
 
 _DELTAS = {
     "text": b'"text_delta","text":',
@@ -72,8 +73,10 @@ async def whole(message: Message, turn: Turn) -> dict[str, Any]:
     return {**message.head(), "content": content, **ending, "usage": _usage(turn)}
 
 
-async def frames(message: Message, turn: Turn) -> AsyncGenerator[bytes, None]:
-    """Yield the events of the message.
+async def frames(
+    message: Message, turn: Turn, sink: FrameSink | None
+) -> AsyncGenerator[bytes, None]:
+    """Yield the events of the message, or let them go to the sink.
 
     Raises:
         ZSEError: As ``Turn.events``.
@@ -81,15 +84,20 @@ async def frames(message: Message, turn: Turn) -> AsyncGenerator[bytes, None]:
     parts = Parts(shows_reasoning=message.shows_thinking)
     ending: dict[str, Any] = {}
     has_begun = False
+
+    def grown(event: Event) -> Iterator[bytes]:
+        for step in parts.push(event):
+            yield from _frames_of(step)
+
+    turn.shorten(sink, grown)
     async with aclosing(turn.events()) as events:
         async for event in events:
             if not has_begun:
                 has_begun = True
                 yield _start(message, turn)
                 yield ANTHROPIC.alive
-            for step in parts.push(event):
-                for frame in _frames_of(step):
-                    yield frame
+            for frame in grown(event):
+                yield frame
             if isinstance(event, ChoiceEnded):
                 ending = message.ending(event)
     yield _frame("message_delta", delta=ending, usage=_usage(turn))

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from zse.serve.http.door import Door
     from zse.serve.http.head import Head
     from zse.serve.http.server import ServerState
+    from zse.serve.http.shortcut import Shortcut
 
 HIGH_WATER_BYTES = 64 << 10
 """Of an answer, or of a body, that wait in this process for the other side to go on."""
@@ -70,6 +71,7 @@ class Connection(asyncio.Protocol):
         self._num_written = 0
         self._num_taken = 0
         self._taken_at = inf
+        self._borrower: Shortcut | None = None
 
     # --- called by the loop ---------------------------------------------------------------------
 
@@ -91,6 +93,7 @@ class Connection(asyncio.Protocol):
         self._deadline = self._loop.time() + seconds
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        self.take_back()  # before the socket is closed, and its number another's
         self._server.connections.discard(self)
         self._door.leave(self)
         self._is_leaving = True
@@ -302,6 +305,7 @@ class Connection(asyncio.Protocol):
 
     def write(self, data: bytes) -> None:
         """Send bytes; what one tick of the loop writes leaves together."""
+        self.take_back()
         if not self._pending:
             self._loop.call_soon(self._flush)
         self._pending.append(data)
@@ -311,6 +315,7 @@ class Connection(asyncio.Protocol):
 
     def write_now(self, data: bytes) -> None:
         """Send bytes, and what waits before them: a turn of the loop sooner."""
+        self.take_back()
         if self._pending:
             self._pending.append(data)
             self._num_pending += len(data)
@@ -318,6 +323,31 @@ class Connection(asyncio.Protocol):
         elif not self._transport.is_closing():
             self._num_written += len(data)
             self._transport.write(data)
+
+    def lend(self, borrower: Shortcut) -> int | None:
+        """Let another thread write to the socket until this is about to.
+
+        Returns:
+            The socket's descriptor; None where bytes wait for it, or must be encrypted.
+        """
+        self.take_back()
+        transport = self._transport
+        is_quiet = not self._pending and not transport.get_write_buffer_size()
+        if not is_quiet or transport.is_closing() or self._addresses["scheme"] != "http":
+            return None
+        self._borrower = borrower
+        descriptor: int = transport.get_extra_info("socket").fileno()
+        return descriptor
+
+    def take_back(self) -> None:
+        """Have a borrower write no more, and send what it could not."""
+        if self._borrower is None:
+            return
+        borrower, self._borrower = self._borrower, None
+        rest = borrower.settle()
+        if rest and not self._transport.is_closing():
+            self._num_written += len(rest)
+            self._transport.write(rest)
 
     def _flush(self) -> None:
         pending = self._pending
@@ -354,6 +384,7 @@ class Connection(asyncio.Protocol):
 
     def _leave(self, *, lingers: bool) -> None:
         """Close once everything is written, and a client that still sends has read it."""
+        self.take_back()
         self._flush()
         self._is_leaving = True
         self._door.work(self)

@@ -12,6 +12,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from zse.serve.http.errors import error_response
+from zse.serve.http.framing import as_chunk
 from zse.serve.http.streaming import FRAMES
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from zse.serve.http.connection import Connection
     from zse.serve.http.framing import Framing
     from zse.serve.http.head import Head
+    from zse.serve.http.shortcut import Shortcut
 
 LOG = logging.getLogger("zse.serve")
 
@@ -54,6 +56,8 @@ class Exchange:
         self.default_headers: list[tuple[bytes, bytes]] = []
         self.has_begun = False
         """Whether the head of the answer is out."""
+        self.written_at = 0.0
+        """When a borrower wrote last, on the monotonic clock."""
         self.num_held = 0
         """Bytes of the body that the application has not asked for."""
         self._connection = connection
@@ -137,7 +141,7 @@ class Exchange:
         body = message.get("body", b"")
         if body and self._has_body:
             if self._is_chunked:
-                connection.write(b"%x\r\n%b\r\n" % (len(body), body))
+                connection.write(as_chunk(body))
             else:
                 self._write_counted(body)
         if not message.get("more_body", False):
@@ -147,12 +151,21 @@ class Exchange:
         """Write a part of a stream past all wrappers, where the client takes it at once."""
         if self._connection.is_blocked or not self._is_chunked or self._is_over:
             return False
-        chunk = b"%x\r\n%b\r\n" % (len(frame), frame)
         if waits:
-            self._connection.write(chunk)
+            self._connection.write(as_chunk(frame))
         else:
-            self._connection.write_now(chunk)
+            self._connection.write_now(as_chunk(frame))
         return True
+
+    def lend(self, borrower: Shortcut) -> int | None:
+        """Lend the connection to another thread for chunks of a stream; as ``Connection.lend``."""
+        if not self._is_chunked or self._is_over:
+            return None
+        return self._connection.lend(borrower)
+
+    def take_back(self) -> None:
+        """End what was lent."""
+        self._connection.take_back()
 
     def _begin(self, message: Message) -> None:
         status: int = message["status"]

@@ -16,6 +16,11 @@ _MAX_SIZE_LINE = 10
 _LINE_END = b"\r\n"
 
 
+def as_chunk(data: bytes) -> bytes:
+    """Return bytes of an answer, at least one, as a chunk of it."""
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
 class Framing(Protocol):
     """Takes a body out of what has been received."""
 

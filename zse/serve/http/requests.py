@@ -14,7 +14,7 @@ from starlette.responses import Response
 from zse.serve.http.bodies import BodyRoom
 from zse.serve.http.errors import BadRequestError, ClientGoneError, MediaTypeError
 from zse.serve.http.json_body import read_json
-from zse.serve.http.streaming import ChunkWriter, EventStream, race, with_usage
+from zse.serve.http.streaming import FRAMES, ChunkWriter, EventStream, race, with_usage
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.types import ASGIApp
 
+    from zse.serve.http.streaming import FrameSink
     from zse.serve.openai.protocol import GenerationFields
     from zse.serve.state import AppState, LoadedModel
 
@@ -90,15 +91,15 @@ async def answer(
     head: Mapping[str, Any],
     *,
     ignored: Iterable[str],
-    frames: Callable[[ChunkWriter], AsyncGenerator[bytes, None]],
+    frames: Callable[[ChunkWriter, FrameSink | None], AsyncGenerator[bytes, None]],
     collect: Callable[[], Coroutine[Any, Any, dict[str, Any]]],
     usage: Callable[[], Mapping[str, Any]],
 ) -> ASGIApp:
     """Answer with events where a stream was asked for, else in one piece as soon as it is made.
 
     ``head`` begins the answer and every chunk of it; ``collect`` returns what follows, ``frames``
-    yields the events; ``usage`` says what has been used so far. A header lists the fields that were
-    ignored.
+    yields the events, or lets them go to a sink itself where there is one; ``usage`` says what has
+    been used so far. A header lists the fields that were ignored.
 
     Raises:
         ClientGoneError: The client left; the work was cancelled.
@@ -110,12 +111,20 @@ async def answer(
         counts_always = bool(options and options.continuous_usage_stats)
         includes_usage = counts_always or bool(options and options.include_usage)
         writer = ChunkWriter(head, include_usage=includes_usage)
-        events = frames(writer)
+        events = frames(writer, None if counts_always else sink_of(request))
         if counts_always:
             events = with_usage(events, usage)
         return event_stream(request, head["id"], events, headers=headers)
     rest = await race(collect(), request.receive, state_of(request).terminate)
     return json_response({**head, **rest}, headers)
+
+
+def sink_of(request: Request) -> FrameSink | None:
+    """Return where events may go past their stream; None where all of them are kept."""
+    if request.headers.get(RESUMABLE_HEADER) == "1":
+        return None
+    sink: FrameSink | None = request.scope.get("extensions", {}).get(FRAMES)
+    return sink
 
 
 def event_stream(

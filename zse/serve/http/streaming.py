@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from starlette.types import Message, Receive, Scope, Send
 
+    from zse.serve.http.shortcut import Shortcut
+
 LOG = logging.getLogger("zse.serve")
 Result = TypeVar("Result")
 
@@ -80,12 +82,25 @@ async def _disconnected(receive: Receive) -> None:
 class FrameSink(Protocol):
     """Where frames may go past the wrappers, once they have seen the head of the answer."""
 
+    written_at: float
+    """When a frame was written by whom it is lent to, on the monotonic clock."""
+
     def take(self, frame: bytes, *, waits: bool) -> bool:
         """Write a frame, or let it wait for others of this tick of the loop.
 
         Returns:
             False where it must be sent as all else is.
         """
+
+    def lend(self, borrower: Shortcut) -> int | None:
+        """Let another thread write chunks until the next frame is taken or sent.
+
+        Returns:
+            The descriptor to write to; None where it cannot be lent now.
+        """
+
+    def take_back(self) -> None:
+        """Have who borrowed write no more, and write what it could not."""
 
 
 class EventStream:
@@ -170,7 +185,8 @@ class EventStream:
     async def _tick(self, send: Send) -> None:
         """Send a comment whenever the stream has been silent for too long."""
         while True:
-            silent_seconds = time.monotonic() - self._last_sent
+            last_sent = max(self._last_sent, self._sink.written_at if self._sink else 0.0)
+            silent_seconds = time.monotonic() - last_sent
             if silent_seconds >= self._keep_alive_seconds:
                 await self._send(send, self._alive)
                 silent_seconds = 0.0

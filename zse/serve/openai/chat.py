@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
     from zse.serve.conversation import TurnPlan
     from zse.serve.generation import WorkOrder
-    from zse.serve.http.streaming import ChunkWriter
+    from zse.serve.http.streaming import ChunkWriter, FrameSink
     from zse.serve.state import LoadedModel
-    from zse.serve.turn import Answer, EndReason, ReasoningPart
+    from zse.serve.turn import Answer, EndReason, Event, ReasoningPart
 
 
 async def create_chat_completion(request: Request) -> ASGIApp:
@@ -119,28 +119,47 @@ def _whole(index: int, choice: Answer, body: ChatRequest) -> dict[str, Any]:
 
 
 async def _frames(
-    body: ChatRequest, turn: Turn, writer: ChunkWriter
+    body: ChatRequest, turn: Turn, writer: ChunkWriter, sink: FrameSink | None
 ) -> AsyncGenerator[bytes, None]:
-    opened: set[int] = set()
-    echo = echo_of(body)
+    streamed = _Streamed(body, writer)
+    turn.shorten(sink, streamed.frames)
     async with aclosing(turn.events()) as events:
         async for event in events:
-            if event.index not in opened:
-                opened.add(event.index)
-                opening = {"role": "assistant", "content": "", "refusal": None}
-                yield _chunk(writer, event.index, opening)
-                if echo:
-                    yield writer.chat_text(event.index, echo)
-            if type(event) is TextPart and not body.logprobs:
-                yield writer.chat_text(event.index, event.text)
-            elif isinstance(event, ChoiceEnded):
-                reason = _finish_reason(event.reason, body)
-                yield _chunk(writer, event.index, {}, finish_reason=reason)
-            else:
-                yield _frame(event, writer)
+            for frame in streamed.frames(event):
+                yield frame
     if writer.include_usage:
         yield writer.usage(turn.usage())
     yield DONE
+
+
+class _Streamed:
+    """The choices of a stream."""
+
+    def __init__(self, body: ChatRequest, writer: ChunkWriter) -> None:
+        self._body = body
+        self._writer = writer
+        self._opened: set[int] = set()
+
+    def frames(self, event: Event) -> list[bytes]:
+        writer, body = self._writer, self._body
+        frames = [] if event.index in self._opened else self._opening(event.index)
+        if type(event) is TextPart and not body.logprobs:
+            frames.append(writer.chat_text(event.index, event.text))
+        elif isinstance(event, ChoiceEnded):
+            reason = _finish_reason(event.reason, body)
+            frames.append(_chunk(writer, event.index, {}, finish_reason=reason))
+        else:
+            frames.append(_frame(event, writer))
+        return frames
+
+    def _opening(self, index: int) -> list[bytes]:
+        """Return what a choice begins with: its role, and what is echoed."""
+        self._opened.add(index)
+        opening = {"role": "assistant", "content": "", "refusal": None}
+        frames = [_chunk(self._writer, index, opening)]
+        if echo := echo_of(self._body):
+            frames.append(self._writer.chat_text(index, echo))
+        return frames
 
 
 def _finish_reason(reason: EndReason, body: ChatRequest) -> EndReason:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from zse.engine.output import Delta
     from zse.engine.reading import PromptReport
-    from zse.serve.http.streaming import ChunkWriter
+    from zse.serve.http.streaming import ChunkWriter, FrameSink
     from zse.serve.openai.completion_plan import Plan
 
 
@@ -94,7 +94,7 @@ def _whole_choices(
 
 
 async def _frames(
-    plan: Plan, generation: Generation | None, writer: ChunkWriter
+    plan: Plan, generation: Generation | None, writer: ChunkWriter, sink: FrameSink | None
 ) -> AsyncGenerator[bytes, None]:
     if generation is None:
         for index in range(plan.num_choices):
@@ -102,6 +102,7 @@ async def _frames(
             yield writer.choice(_piece(index, finish_reason="length"))
     else:
         streamed = _Streamed(plan, writer)
+        generation.shorten(sink, streamed.frames)
         async with aclosing(generation.deltas()) as deltas:
             async for index, delta in deltas:
                 for frame in streamed.frames(index, delta):

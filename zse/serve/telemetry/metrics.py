@@ -69,7 +69,7 @@ class Metrics:
         self._write(lambda to: to.child(key, labels).observe(value))
 
     def timer(self, key: str, *labels: str) -> Callable[[float], None]:
-        """Return what notes values of a row that is tallied; called in the loop, as this is."""
+        """Return what notes values of a row that is tallied; this is called in the loop."""
         tally = self._tallies.get((key, labels))
         if tally is None:
             tally = self._tallies[key, labels] = Tally(FAMILIES[key].bounds)

@@ -1,10 +1,11 @@
-"""A histogram for what is noted with every token: two additions, where the library's takes locks.
+"""A histogram for what is noted with every token: two additions under one lock.
 
-One thread writes; whoever scrapes reads.
+The library's takes several locks. Loops and engines' threads write; whoever scrapes reads.
 """
 
 from __future__ import annotations
 
+import threading
 from bisect import bisect_left
 from itertools import accumulate
 from typing import TYPE_CHECKING
@@ -24,10 +25,13 @@ class Tally:
         self.bounds = bounds
         self.sum = 0.0
         self._counts = [0] * (len(bounds) + 1)
+        self._lock = threading.Lock()
 
     def note(self, value: float) -> None:
-        self._counts[bisect_left(self.bounds, value)] += 1
-        self.sum += value
+        place = bisect_left(self.bounds, value)
+        with self._lock:
+            self._counts[place] += 1
+            self.sum += value
 
     def cumulative(self) -> list[int]:
         """Return how many values lie at or below each bound, and in the end how many there are."""

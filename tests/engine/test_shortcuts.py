@@ -1,0 +1,129 @@
+"""Deltas that go past their inbox in the engine's thread: which do, and what becomes of the rest."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from zse.engine.async_engine import AsyncEngine
+from zse.engine.request import SamplingParams
+from zse.errors import DeadlineError, EngineError
+
+PROMPT = [3, 1, 4, 1, 5]
+
+
+class Notes:
+    """A shortcut that notes what it takes; where told to, it fails at that delta."""
+
+    def __init__(self, texts: list[str] | None = None, *, fails_at: int = -1) -> None:
+        self.is_open = False
+        self.texts: list[str] = [] if texts is None else texts
+        self.num_taken = 0
+        self.is_taking = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._fails_at = fails_at
+
+    def open(self, has_all):
+        self.is_open = has_all()
+
+    def close(self):
+        self.is_open = False
+
+    def take(self, deltas):
+        self.is_open = self.is_open and all(delta.finish_reason is None for delta in deltas)
+        if self.is_open:
+            if self.num_taken == self._fails_at:
+                raise ValueError("no frame can be made of it")
+            self.num_taken += 1
+            self.texts += [delta.text for delta in deltas]
+            self._loop.call_soon_threadsafe(self.is_taking.set)
+        return self.is_open
+
+
+def greedy(max_tokens=300):
+    return SamplingParams(temperature=0.0, max_tokens=max_tokens)
+
+
+@pytest.fixture
+def make_engine(engine, letters):
+    made = []
+
+    def make(step_seconds=0.0, **options):
+        runner = engine.Runner(num_blocks=512, max_position=4096)
+        submit = runner.submit
+        runner.submit = lambda batch: (time.sleep(step_seconds), submit(batch))[1]
+        made.append(AsyncEngine(engine.core(runner, **options), letters))
+        return made[-1]
+
+    yield make
+    for async_engine in made:
+        async_engine.close()
+
+
+def test_what_goes_past_and_what_is_yielded_are_the_answer_and_its_end_is_yielded(
+    engine, letters, make_engine
+):
+    async def main():
+        texts = []
+        async_engine, shortcut = make_engine(), Notes(texts)
+        async for delta in async_engine.generate(PROMPT, greedy(), shortcut=shortcut):
+            texts.append(delta.text)
+            last = delta
+        return shortcut, "".join(texts), last
+
+    shortcut, text, last = asyncio.run(main())
+    assert text == letters.decode(engine.expected_tokens(PROMPT, greedy()))
+    assert shortcut.num_taken
+    assert last.finish_reason == "length"
+    assert not shortcut.is_open
+
+
+def test_a_frame_that_cannot_be_made_ends_its_answer_and_no_other(make_engine):
+    async def main():
+        async_engine = make_engine()
+        other = asyncio.create_task(collect(async_engine))
+        with pytest.raises(EngineError, match="no frame can be made"):
+            await collect(async_engine, shortcut=Notes(fails_at=3))
+        return await other, await collect(async_engine)
+
+    for deltas in asyncio.run(main()):
+        assert deltas[-1].finish_reason == "length"
+
+
+async def collect(async_engine, **fields):
+    return [delta async for delta in async_engine.generate(PROMPT, greedy(), **fields)]
+
+
+def test_nothing_goes_past_an_answer_that_was_ended_or_left(make_engine):
+    async def main():
+        async_engine, late, left = make_engine(step_seconds=0.001), Notes(), Notes()
+        deadline = asyncio.get_running_loop().time() + 0.1
+        stream = async_engine.generate(PROMPT, greedy(2000), shortcut=late, deadline=deadline)
+        with pytest.raises(DeadlineError):
+            async for _ in stream:
+                pass
+        stream = async_engine.generate(PROMPT, greedy(2000), shortcut=left)
+        waiting = asyncio.create_task(anext(stream))
+        await left.is_taking.wait()
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        return late.is_open, left.is_open
+
+    assert asyncio.run(main()) == (False, False)
+
+
+def test_of_more_answers_than_the_engines_thread_has_time_for_none_goes_past(make_engine):
+    async def main():
+        async_engine = make_engine(max_sequences=40)
+        shortcuts = [Notes() for _ in range(40)]
+        streams = [async_engine.generate(PROMPT, greedy(20), shortcut=s) for s in shortcuts]
+        firsts = [asyncio.create_task(anext(stream)) for stream in streams]
+        await asyncio.gather(*firsts)
+        num_passed = sum(shortcut.num_taken for shortcut in shortcuts)
+        for stream in streams:
+            await stream.aclose()
+        return num_passed
+
+    assert asyncio.run(main()) == 0

@@ -1,0 +1,240 @@
+"""A connection that is lent to the engine's thread: what it writes, and when it is taken back."""
+
+import asyncio
+import contextlib
+import os
+import random
+import ssl
+import stat
+import threading
+import time
+
+from zse.engine.inbox import Inbox, UnreadBounds
+from zse.engine.output import Delta
+from zse.engine.waking import Doorbell
+from zse.serve.http.shortcut import Shortcut
+from zse.serve.http.streaming import FRAMES
+from zse.serve.http.tls import Certificates
+
+GET = b"GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
+COMMENT = b": alive\n"
+
+
+def bytes_of(deltas):
+    return "".join(delta.text for delta in deltas).encode()
+
+
+def streaming(answer):
+    """Return an application that begins a stream, lets a test write it, and ends it."""
+
+    async def app(scope, receive, send):
+        await receive()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await asyncio.sleep(0)  # the head is out
+        await answer(scope["extensions"][FRAMES], send, receive)
+        await send({"type": "http.response.body", "body": b""})
+
+    return app
+
+
+def talk(serving, answer, *, read=None, **options):
+    """Return what a client reads of an answer."""
+
+    async def run():
+        async with serving(streaming(answer), **options) as served:
+            reader, writer = await served.connect()
+            writer.write(GET)
+            if read is not None:
+                return await read(reader, writer)
+            return await asyncio.wait_for(reader.read(), 60)
+
+    return asyncio.run(run())
+
+
+def unchunk(answer):
+    """Return the content of an answer, which must be whole chunks."""
+    content, rest = [], answer.partition(b"\r\n\r\n")[2]
+    while rest != b"0\r\n\r\n":
+        size, _, rest = rest.partition(b"\r\n")
+        content.append(rest[: int(size, 16)])
+        assert rest[int(size, 16) :][:2] == b"\r\n"
+        rest = rest[int(size, 16) + 2 :]
+    return b"".join(content)
+
+
+def open_inbox(shortcut):
+    return Inbox(
+        num_choices=1,
+        tokens_each=1,
+        bounds=UnreadBounds(),
+        others=list,
+        on_choice_end=lambda: None,
+        on_overflow=lambda: None,
+        shortcut=shortcut,
+    )
+
+
+def run_engine(inbox, doorbell, num_tokens, passed):
+    """Make tokens as an engine's thread does; note which of them went past the inbox."""
+    for number in range(num_tokens):
+        delta = Delta(0, f"{number}\n", finish_reason="stop" if number == num_tokens - 1 else None)
+        if inbox.offer([delta]):
+            passed.append(number)
+        else:
+            doorbell.ring([(inbox, delta)])
+        if number % 4 == 0:
+            time.sleep(0.0005)
+
+
+def test_tokens_stay_in_order_whoever_writes_them_and_whatever_is_written_between(serving):
+    passed = []
+    dice = random.Random(7)
+
+    async def answer(sink, send, receive):
+        shortcut = Shortcut(sink, bytes_of)
+        inbox, doorbell = open_inbox(shortcut), Doorbell(asyncio.get_running_loop())
+        args = (inbox, doorbell, 2000, passed)
+        thread = threading.Thread(target=run_engine, args=args)
+
+        async def comment():
+            while True:
+                await send({"type": "http.response.body", "body": COMMENT, "more_body": True})
+                await asyncio.sleep(dice.random() * 0.002)
+
+        commenting = asyncio.create_task(comment())
+        thread.start()
+        while True:
+            delta = await inbox.get()
+            if not sink.take(delta.text.encode(), waits=dice.random() < 0.5):
+                body = delta.text.encode()
+                await send({"type": "http.response.body", "body": body, "more_body": True})
+            if delta.finish_reason is not None:
+                break
+        commenting.cancel()
+        thread.join()
+
+    lines = unchunk(talk(serving, answer)).splitlines(keepends=True)
+    assert COMMENT in lines
+    assert [line for line in lines if line != COMMENT] == [b"%d\n" % i for i in range(2000)]
+    assert 0 < len(passed) < 2000
+
+
+def test_what_a_full_socket_does_not_take_is_the_loops_and_nothing_is_lost(serving):
+    text = "x" * 999
+    refused = asyncio.Event()
+
+    async def answer(sink, send, receive):
+        shortcut = Shortcut(sink, bytes_of)
+        await asyncio.sleep(0.01)
+        shortcut.open(lambda: True)
+        num_taken = 0
+        while shortcut.take([Delta(0, f"{num_taken:4}{text}")]):
+            num_taken += 1
+        assert num_taken > 1
+        refused.set()
+        body = b"%4d%b" % (num_taken, text.encode())
+        await send({"type": "http.response.body", "body": body, "more_body": True})
+        shortcut.open(lambda: True)
+        assert not shortcut.take([Delta(0, "never")])  # bytes wait
+
+    async def read(reader, writer):
+        await asyncio.wait_for(refused.wait(), 60)
+        return await asyncio.wait_for(reader.read(), 60)
+
+    content = unchunk(talk(serving, answer, read=read))
+    parts = [content[i : i + 1003] for i in range(0, len(content), 1003)]
+    assert len(parts) > 2
+    assert parts == [b"%4d%b" % (i, text.encode()) for i in range(len(parts))]
+
+
+def test_a_shortcut_is_not_opened_while_a_delta_is_under_way(serving):
+    async def answer(sink, send, receive):
+        shortcut = Shortcut(sink, bytes_of)
+        inbox = open_inbox(shortcut)
+        await asyncio.sleep(0.01)
+        assert not inbox.offer([Delta(0, "first")])
+        shortcut.open(inbox.has_all)
+        assert not inbox.offer([Delta(0, "second")])
+        for text in ("first", "second"):
+            inbox.put(Delta(0, text))
+            assert sink.take((await inbox.get()).text.encode(), waits=False)
+        shortcut.open(inbox.has_all)
+        assert inbox.offer([Delta(0, "third")])
+        assert not inbox.offer([Delta(0, "", finish_reason="stop")])
+        assert not inbox.offer([Delta(0, "another choice")])  # it was closed by an end
+
+    assert unchunk(talk(serving, answer)) == b"firstsecondthird"
+
+
+def test_a_socket_is_taken_back_before_it_is_closed_and_its_number_another_s(serving):
+    told = []
+    lent = asyncio.Event()
+
+    class Borrower:
+        def settle(self):
+            told.append(stat.S_ISSOCK(os.fstat(self.descriptor).st_mode))
+            return b""
+
+    async def answer(sink, send, receive):
+        await asyncio.sleep(0.01)
+        borrower = Borrower()
+        borrower.descriptor = sink.lend(borrower)
+        lent.set()
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        told.append(sink.lend(borrower))
+
+    async def read(reader, writer):
+        async with asyncio.timeout(60):
+            await lent.wait()
+            writer.close()
+            while len(told) < 2:
+                await asyncio.sleep(0.005)
+
+    talk(serving, answer, read=read)
+    assert told == [True, None]
+
+
+def test_a_client_that_leaves_ends_what_the_engines_thread_writes(serving):
+    ended = asyncio.Event()
+
+    async def answer(sink, send, receive):
+        shortcut = Shortcut(sink, bytes_of)
+        await asyncio.sleep(0.01)
+        shortcut.open(lambda: True)
+
+        def write():
+            while shortcut.take([Delta(0, "x" * 100)]):
+                pass
+
+        await asyncio.to_thread(write)
+        ended.set()
+
+    async def read(reader, writer):
+        await reader.readuntil(b"x")
+        writer.transport.abort()
+        await asyncio.wait_for(ended.wait(), 60)
+
+    talk(serving, answer, read=read)
+
+
+def test_an_encrypted_connection_is_not_lent(serving, make_certificate):
+    cert, key = make_certificate("host.test")
+    lent = []
+
+    async def answer(sink, send, receive):
+        await asyncio.sleep(0.01)
+        lent.append(sink.lend(Shortcut(sink, bytes_of)))
+
+    async def run():
+        own = Certificates(str(cert), str(key))
+        context = ssl.create_default_context(cafile=cert)
+        async with serving(streaming(answer), certificates=own) as served:
+            reader, writer = await served.connect(ssl=context, server_hostname="host.test")
+            writer.write(GET)
+            await asyncio.wait_for(reader.read(), 60)
+            with contextlib.suppress(ssl.SSLError):
+                writer.close()
+
+    asyncio.run(run())
+    assert lent == [None]

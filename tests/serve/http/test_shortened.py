@@ -1,0 +1,147 @@
+"""Streams that the engine's thread writes itself: what is read of them, counted and told."""
+
+import asyncio
+import json
+from dataclasses import replace
+
+import pytest
+
+from zse.engine.waking import Doorbell
+from zse.text.dialect import Dialect
+
+CHAT = "/v1/chat/completions"
+COMPLETIONS = "/v1/completions"
+MESSAGES = "/v1/messages"
+TOOLS = [{"type": "function", "function": {"name": "f"}}]
+CALL = 'Hm.[TOOL_CALLS]f[ARGS]{"a": "héllo"}'
+
+
+def chat_of(text):
+    return {"messages": [{"role": "user", "content": text}], "stream": True}
+
+
+async def read_stream(served, path, body, *headers):
+    """Return the events of an answer."""
+    reader, writer = await served.connect()
+    data = json.dumps(body).encode()
+    lines = [b"POST %b HTTP/1.1" % path.encode(), b"host: localhost", b"connection: close"]
+    lines += [b"content-type: application/json", b"content-length: %d" % len(data), *headers]
+    writer.write(b"\r\n".join(lines) + b"\r\n\r\n" + data)
+    answer = await asyncio.wait_for(reader.read(), 60)
+    head, _, rest = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200"), answer
+    content = b""
+    while rest != b"0\r\n\r\n":
+        size, _, rest = rest.partition(b"\r\n")
+        content += rest[: int(size, 16)]
+        rest = rest[int(size, 16) + 2 :]
+    events = [line[6:] for line in content.decode().split("\n") if line.startswith("data: ")]
+    return [event if event == "[DONE]" else json.loads(event) for event in events]
+
+
+def without_names(events):
+    """Return what does not differ between two answers: no ids, no clock."""
+    if isinstance(events, dict):
+        names = ("id", "created", "signature")
+        return {k: without_names(v) for k, v in events.items() if k not in names}
+    return [without_names(each) for each in events] if isinstance(events, list) else events
+
+
+class Passing:
+    """A scripted engine that lets every second delta go past the stream, where it may."""
+
+    def __init__(self, engine) -> None:
+        self._engine = engine
+        self.num_passed = 0
+
+    def __getattr__(self, name):
+        return getattr(self._engine, name)
+
+    async def generate(self, *args, shortcut=None, **others):
+        is_second = False
+        async for delta in self._engine.generate(*args, **others):
+            await asyncio.sleep(0.001)  # what was written is out
+            if shortcut is not None and is_second:
+                shortcut.open(lambda: True)
+                if shortcut.take([delta]):
+                    self.num_passed += 1
+                    is_second = False
+                    continue
+            is_second = True
+            yield delta
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (CHAT, chat_of("say:Hello")),
+        (CHAT, {**chat_of("say:" + CALL), "tools": TOOLS}),
+        (CHAT, {**chat_of("say:Hello"), "logprobs": True, "n": 2}),
+        (CHAT, {**chat_of("say:Hello"), "stream_options": {"include_usage": True}}),
+        (COMPLETIONS, {"prompt": "say:Hello", "stream": True, "echo": True, "logprobs": 1}),
+        (MESSAGES, {**chat_of("say:Hello"), "model": "scripted", "max_tokens": 99}),
+    ],
+)
+def test_an_answer_reads_the_same_whoever_writes_its_frames(
+    make_caller, scripted, serving, path, body
+):
+    dialect = Dialect(calls="mistral", controls={"[TOOL_CALLS]": 5, "[ARGS]": 6})
+    model = replace(scripted.scripted_model(), dialect=dialect)
+    read = {}
+    for name, engine in {"loop": model.engine, "both": Passing(model.engine)}.items():
+        call = make_caller(replace(model, engine=engine))
+
+        async def talk(app=call.app):
+            async with serving(app) as served:
+                return await read_stream(served, path, body)
+
+        read[name] = without_names(call.runner.run(talk()))
+    assert engine.num_passed > 1
+    assert read["both"] == read["loop"]
+
+
+def test_streams_that_are_kept_or_count_always_do_not_go_past_the_loop(
+    make_caller, scripted, serving
+):
+    engine = Passing(scripted.scripted_model().engine)
+    call = make_caller(replace(scripted.scripted_model(), engine=engine))
+    counting = {**chat_of("say:Hello"), "stream_options": {"continuous_usage_stats": True}}
+
+    async def talk():
+        async with serving(call.app) as served:
+            await read_stream(served, CHAT, counting)
+            await read_stream(served, CHAT, chat_of("say:Hello"), b"x-zse-resumable: 1")
+            await read_stream(served, COMPLETIONS, {"prompt": ["say:Hi", "say:Ho"], "stream": True})
+
+    call.runner.run(talk())
+    assert engine.num_passed == 0
+
+
+def test_a_single_stream_wakes_the_loop_for_few_of_its_tokens_and_all_are_counted(
+    make_caller, paced, serving, state, monkeypatch
+):
+    rings = []
+    ring = Doorbell.ring
+    monkeypatch.setattr(Doorbell, "ring", lambda *args: (rings.append(args), ring(*args)))
+    model = paced.paced_model(step_seconds=0.003)
+    call = make_caller(model)
+    body = {**chat_of("x"), "max_tokens": 150, "stream_options": {"include_usage": True}}
+
+    async def talk():
+        async with serving(call.app) as served:
+            return await read_stream(served, CHAT, body)
+
+    try:
+        events = call.runner.run(talk())
+    finally:
+        model.close()
+    choices = [choice for event in events[:-1] for choice in event["choices"]]
+    text = "".join(choice["delta"].get("content", "") for choice in choices)
+    alphabet = "abcdefghijklmnopqrstuvwxyz" * 8
+    assert alphabet.find(text) >= 0
+    assert len(text) == 150
+    assert choices[-1]["finish_reason"] == "length"
+    assert events[-2]["usage"]["completion_tokens"] == 150
+    gaps = sum(tally.cumulative()[-1] for _, tally in state.metrics.tallies_of("token_gap"))
+    assert gaps == 149
+    assert len(rings) < 150
