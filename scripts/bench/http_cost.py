@@ -5,7 +5,9 @@
 The engine is scripted: a token for every stream each 20 ms, as a GPU would make them, and no other
 work (``paced_server.py``). What is counted is the CPU time of all threads of the server process,
 user and system, between two moments within the streams, by the tokens that came meanwhile. That
-includes the engine's own sleep and waking up, which the last column has alone.
+includes the engine's own sleep and waking up, which the last column has alone. The column before it
+is the floor: a thread that sleeps as long and writes the same bytes to as many sockets, in turns
+with the servers (``bare_server.py``).
 With ``--against`` a second tree of the project (a git worktree) is measured in turns with this one,
 so that what else the machine does meets both. It only ever adds to what is counted, so the least of
 the rounds counts. Prints a table, and one JSON object as the last line.
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 SERVER = Path(__file__).with_name("paced_server.py")
+BARE_SERVER = Path(__file__).with_name("bare_server.py")
+FLOOR = "floor"
 WARM_SECONDS = 1.0
 SETTLE_SECONDS = 4.0
 """Behind its start the server imports the library of its metrics."""
@@ -62,11 +66,12 @@ def main() -> None:
 
 
 def measure(options: argparse.Namespace, trees: dict[str, Path]) -> dict[str, dict[int, float]]:
-    """Return the microseconds a token, by tree and number of streams."""
+    """Return the microseconds a token, by tree and number of streams; the floor comes last."""
     with contextlib.ExitStack() as stack:
-        servers = {name: stack.enter_context(serving(tree)) for name, tree in trees.items()}
+        servers = {name: stack.enter_context(serving(SERVER, of)) for name, of in trees.items()}
+        servers[FLOOR] = stack.enter_context(serving(BARE_SERVER, ROOT))
         costs: dict[str, dict[int, list[float]]] = {
-            name: {number: [] for number in options.streams} for name in trees
+            name: {number: [] for number in options.streams} for name in servers
         }
         for _ in range(options.rounds):
             for number in options.streams:
@@ -92,17 +97,17 @@ def print_table(found: dict[str, dict[int, float]], pacing: dict[int, float]) ->
     )
     for number, alone in pacing.items():
         cells = [of[number] for of in found.values()]
-        ratio = f"{cells[0] / cells[1]:8.2f}" if len(cells) == 2 else " " * 8
+        ratio = f"{cells[0] / cells[1]:8.2f}"
         row = "".join(f"{cell:10.1f}" for cell in cells)
         print(f"{number:>8}{row}{ratio}{alone:10.1f}")
 
 
 @contextlib.contextmanager
-def serving(tree: Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """Run the paced server on the code of a tree; give its process and its port once it is warm."""
+def serving(server: Path, tree: Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """Run a server on the code of a tree; give its process and its port once it is warm."""
     with tempfile.NamedTemporaryFile() as log:
         process = subprocess.Popen(
-            [sys.executable, str(SERVER)],
+            [sys.executable, str(server)],
             stderr=log,
             env={**os.environ, "PYTHONPATH": str(tree)},
             cwd=tree,

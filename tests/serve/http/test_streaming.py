@@ -1,11 +1,12 @@
 """The event stream as an ASGI response: silence, errors, disconnects, shutdown."""
 
 import asyncio
+import time
 
 import pytest
 
 from zse.errors import EngineError, OverloadedError
-from zse.serve.http.streaming import ChunkWriter, EventStream
+from zse.serve.http.streaming import FRAMES, ChunkWriter, EventStream
 
 
 class Client:
@@ -34,13 +35,15 @@ class Client:
         return b"".join(message.get("body", b"") for message in self.messages)
 
 
-def respond(frames, client, terminate=None, path="/v1/completions", **options):
+def respond(frames, client, terminate=None, path="/v1/completions", sink=None, **options):
     async def call():
         stop = asyncio.Event()
         if terminate is not None:
             asyncio.get_running_loop().call_later(terminate, stop.set)
         stream = EventStream(frames, terminate=stop, headers={"x-more": "1"}, **options)
-        await stream({"type": "http", "method": "POST", "path": path}, client.receive, client.send)
+        extensions = {} if sink is None else {FRAMES: sink}
+        scope = {"type": "http", "method": "POST", "path": path, "extensions": extensions}
+        await stream(scope, client.receive, client.send)
 
     asyncio.run(call())
 
@@ -69,6 +72,23 @@ def test_silence_is_filled_with_comments_before_and_between_frames():
     before, between, _ = client.body.replace(b"data: 2", b"data: 1").split(b"data: 1\n\n")
     assert b": keep-alive\n\n" in before
     assert b": keep-alive\n\n" in between
+
+
+def test_a_stream_that_another_thread_writes_is_not_silent():
+    class Lent:
+        written_at = time.monotonic() + 1000
+
+        def take(self, frame, *, waits):
+            return False
+
+    async def frames():
+        yield b"data: 1\n\n"
+        await asyncio.sleep(0.3)
+        yield b"data: 2\n\n"
+
+    client = Client()
+    respond(frames(), client, sink=Lent(), keep_alive_seconds=0.05)
+    assert client.body == b"data: 1\n\ndata: 2\n\n"
 
 
 def test_a_refusal_before_the_first_frame_keeps_its_status():
