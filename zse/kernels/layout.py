@@ -22,6 +22,8 @@ SCALE_CHANNELS = 32
 HEAD_DIMS = (64, 80, 96, 128, 256)
 FAMILY_HEAD_DIMS = (64, 128, 256, 512)
 """Head widths of families whose heads are gated, turn in part or not at all, and the like."""
+MOST_GATED_DIM = 256
+"""Width of the widest heads that may be gated."""
 INT8_HEAD_DIMS = (64, 128, 256, 512)
 """Head widths that an int8 cache takes: their halves are whole groups of 32 channels."""
 ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "relu2")

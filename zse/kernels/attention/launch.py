@@ -24,6 +24,7 @@ from zse.kernels.layout import (
     ACTIVATION_GROUP,
     FAMILY_HEAD_DIMS,
     HEAD_DIMS,
+    MOST_GATED_DIM,
     Quantized,
     activation_addresses,
     check_head_dim,
@@ -175,6 +176,10 @@ def _decode_form(
             f"{group} heads of {shape.head_dim} columns cannot be int8 activations; "
             f"expected a multiple of {ACTIVATION_GROUP} columns",
             hint="Use 16-bit activations for the output matrix.",
+        )
+    if shape.is_gated and shape.head_dim > MOST_GATED_DIM:
+        raise UnsupportedModelError(
+            f"heads of {shape.head_dim} columns are gated; expected at most {MOST_GATED_DIM}"
         )
     form = DecodeForm(
         head_dim=shape.head_dim,

@@ -139,7 +139,7 @@ def decode_variant(
 ) -> Variant:
     """Return the compiled form; a ``tile`` of 0 tokens means ``decode_tile``.
 
-    0 warps are as many as heads of this width need.
+    0 warps are as many as have registers for heads of this width.
     """
     types: dict[str, str] = {}
     if form.quantized_cache:
@@ -147,9 +147,10 @@ def decode_variant(
     if form.quantized_output:
         types["outputs"] = "*i8"
     width = padded(form.head_dim)
+    wide = form.head_dim > (128 if form.family else 256)  # gates take registers too
     return variant(
         FAMILY_DECODE if form.family else DECODE,
-        num_warps=num_warps or _num_warps(form.head_dim),
+        num_warps=num_warps or (8 if wide else 4),
         num_stages=num_stages,
         types=types,
         HEAD_DIM=form.head_dim,
@@ -202,10 +203,10 @@ def prefill_form(
 
 
 def prefill_variant(form: PrefillForm, *, num_warps: int = 0, num_stages: int = 2) -> Variant:
-    """Return the compiled form; 0 warps are as many as heads of this width need."""
+    """Return the compiled form; 0 warps are as many as have registers for such heads."""
     return variant(
         SINK_PREFILL if form.sinks else PREFILL,
-        num_warps=num_warps or _num_warps(form.head_dim),
+        num_warps=num_warps or (8 if form.head_dim > 256 else 4),
         num_stages=num_stages,
         types={"keys": "*i8", "values": "*i8"} if form.quantized_cache else None,
         HEAD_DIM=form.head_dim,
@@ -219,11 +220,6 @@ def prefill_variant(form: PrefillForm, *, num_warps: int = 0, num_stages: int = 
 
 def output_gate_variant() -> Variant:
     return variant(OUTPUT_GATE, BLOCK=GATE_COLUMNS)
-
-
-def _num_warps(head_dim: int) -> int:
-    """Return the warps whose registers hold what a program attends with."""
-    return 4 if head_dim <= 256 else 8
 
 
 def _most_heads(head_dim: int, family: bool) -> tuple[int, ...]:

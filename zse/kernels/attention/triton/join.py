@@ -9,7 +9,10 @@ import triton.language as tl
 
 from zse.kernels.attention.triton.family import apply_gates, count_sinks
 from zse.kernels.attention.triton.parts import NOTHING, Softmax
+from zse.kernels.layout import MOST_GATED_DIM
 from zse.kernels.triton.parts import GROUP, store_activations, to_bf16
+
+MOST_GATED = tl.constexpr(MOST_GATED_DIM)
 
 
 class Parts(NamedTuple):
@@ -125,7 +128,7 @@ def store_output(
         exists = index < heads.group
         softmax = count_sinks(softmax, family.sinks, family.has_sinks, first_head + index, exists)
     values = softmax.attended / softmax.total[:, None]
-    if FAMILY:
+    if FAMILY and HEAD_DIM <= MOST_GATED:
         inside = tl.arange(0, softmax.attended.shape[1]) < HEAD_DIM
         there = exists[:, None] & inside[None, :]
         values = apply_gates(values, family, row, first_head, heads.num_heads, there, HEAD_DIM)

@@ -47,7 +47,7 @@ def norm_row(
         source = tl.load(row_index + row).to(tl.int64)
     stream = residual + source * hidden
     values = tl.load(stream + columns, mask=inside, other=0.0)
-    if splits > 0:
+    if POST or splits > 0:  # the stream may have a factor though nothing is added
         stride = added_rows.to(tl.int64) * hidden
         total = sum_partials(added + source * hidden, columns, inside, splits, stride)
         if FAMILY:
