@@ -18,9 +18,8 @@ class WithoutDelta:
 
 
 class WithoutExperts:
-    """No mixtures of experts, and no factor of the stream."""
+    """No mixtures of experts."""
 
     experts = staticmethod(_refuse)
     dense = staticmethod(_refuse)
     add = staticmethod(_refuse)
-    scale_stream = staticmethod(_refuse)

@@ -2,18 +2,39 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 from zse.backends.gpu.budget import MARGIN_BYTES, MemoryBudget
-from zse.backends.gpu.kv_pool import KVLayout
+from zse.backends.gpu.kv_pool import KVLayout, LayerKV, layout_for
 from zse.backends.gpu.memory import choose_num_blocks
 from zse.errors import DeviceError
+from zse.models.uniform import TensorNames, UniformDecoder
 from zse.options import LoadOptions, load_options
 from zse.units import GIB
 
-LAYOUT = KVLayout(num_layers=28, kv_heads=4, head_dim=128, dtype="bf16")
+
+
+def layout(*dtypes: str) -> KVLayout:
+    layers = [LayerKV(kv_heads=4, head_dim=128, dtype=dtype) for dtype in dtypes]
+    return KVLayout(layers=dict(enumerate(layers)), readers={})
+
+
+LAYOUT = layout(*28 * ["bf16"])
+SPEC = UniformDecoder(
+    family="llama",
+    vocab_size=100,
+    hidden_size=64,
+    intermediate_size=96,
+    num_layers=2,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=64,
+    rms_norm_eps=1e-5,
+    rope_theta=10000.0,
+).spec(TensorNames())
 SHAPE = SimpleNamespace(max_position=32768)
 
 
@@ -32,15 +53,27 @@ def test_a_block_of_32_tokens_takes_what_its_keys_and_values_take():
 
 
 def test_an_int8_cache_takes_little_more_than_half():
-    quantized = KVLayout(num_layers=28, kv_heads=4, head_dim=128, dtype="int8")
+    quantized = layout(*28 * ["int8"])
     assert 0.5 < quantized.block_bytes() / LAYOUT.block_bytes() < 0.54
 
 
 def test_layers_that_are_kept_stay_in_16_bits():
-    kept = KVLayout(
-        num_layers=2, kv_heads=4, head_dim=128, dtype="int8", kept_layers=frozenset({1})
-    )
-    assert [kept.dtype_of(layer) for layer in range(2)] == ["int8", "bf16"]
+    kept = layout_for(SPEC, "int8", kept_layers=(1,))
+    assert [layer.dtype for layer in kept.layers.values()] == ["int8", "bf16"]
+
+
+def test_layers_have_heads_of_their_own_and_some_read_those_of_another():
+    first, second = SPEC.layers
+    wide = replace(first.mixer, num_kv_heads=1, head_dim=512)
+    layers = (replace(first, mixer=wide), second)
+    other = layout_for(replace(SPEC, layers=layers), "bf16")
+    own = [layer.parts(1)[-1] for layer in other.layers.values()]
+    assert own == [2 * 32 * 512 * 2, 2 * 32 * 2 * 64 * 2]
+    assert other.block_bytes() == sum(own)
+    reading = (first, replace(second, mixer=replace(second.mixer, kv_of_layer=0)))
+    shared = layout_for(replace(SPEC, layers=reading), "bf16")
+    assert (dict(shared.readers), set(shared.layers)) == ({1: 0}, {0})
+    assert shared.block_bytes() == other.layers[1].parts(1)[-1]
 
 
 def test_what_is_left_goes_to_the_cache():

@@ -50,11 +50,11 @@ def test_a_layer_with_a_huge_key_bias_is_found(make_pair: Callable, tmp_path: Pa
 
 
 def test_layers_far_above_the_median_stay_in_16_bits() -> None:
-    norms = [605.0, *([22.0] * 26), 921.0]
-    assert kv_layers_kept_in_16_bits(norms) == {0, 27}
+    norms = dict(enumerate([605.0, *([22.0] * 26), 921.0], start=1))
+    assert kv_layers_kept_in_16_bits(norms) == {1, 28}
 
 
 def test_like_layers_may_all_be_quantized() -> None:
-    assert kv_layers_kept_in_16_bits([20.0, 25.0, 99.0]) == set()
-    assert kv_layers_kept_in_16_bits([]) == set()
-    assert kv_layers_kept_in_16_bits([0.0, 0.0]) == set()
+    assert kv_layers_kept_in_16_bits({0: 20.0, 1: 25.0, 2: 99.0}) == set()
+    assert kv_layers_kept_in_16_bits({}) == set()
+    assert kv_layers_kept_in_16_bits({0: 0.0, 3: 0.0}) == set()

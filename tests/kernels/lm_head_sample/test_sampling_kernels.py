@@ -13,6 +13,7 @@ from sampling_calls import GREEDY_PADDING, SMALL, UNTOUCHED, Sampled, SamplingCa
 from zse.backends.torch import sampling as cpu_sampling
 from zse.errors import UnsupportedModelError
 from zse.kernels.lm_head_sample.arrays import SamplingKind
+from zse.kernels.lm_head_sample.launch import cap_logits
 from zse.kernels.lm_head_sample.reference import kept_probabilities
 from zse.kernels.lm_head_sample.row import SamplingRow
 from zse.kernels.lm_head_sample.workspace import workspace_bytes
@@ -296,6 +297,15 @@ def test_alternatives_end_where_the_vocabulary_ends_and_ties_go_to_the_lowest_id
     expected = torch.log_softmax(logits[0], 0)
     torch.testing.assert_close(found.top_logprobs[0, :5], expected[[1, 2, 4, 0, 3]])
     assert float(found.logprobs[0]) == pytest.approx(float(expected[1]))
+
+
+@pytest.mark.parametrize("softcap", [0.5, 30.0])
+def test_logits_are_bounded_in_place(softcap: float) -> None:
+    logits = random_logits(3, 1500, scale=40.0)
+    logits[1, 7] = 1e30
+    expected = softcap * torch.tanh(logits / softcap)
+    cap_logits(InterpretedLauncher(), logits.data_ptr(), rows=3, vocab=1500, softcap=softcap)
+    torch.testing.assert_close(logits, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_the_launches_are_few() -> None:

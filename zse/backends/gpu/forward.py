@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from zse.kernels.launcher import Launcher
     from zse.kernels.layout import Activation, Partials
     from zse.kernels.lm_head_sample.arrays import SamplingKind
+    from zse.kernels.norm.launch import PostNorm
 
 
 @record
@@ -51,11 +52,13 @@ class Residual:
     """Address of what is added to the sums of ``pending``, or 0."""
     scale: float = 1.0
     """Multiplies these sums with their bias."""
+    post: PostNorm | None = None
+    """What is done to these sums first, and to the stream afterwards."""
 
-    def take_pending(self) -> tuple[Partials | None, int, float]:
-        """Return what is to be added, its bias and its factor; the caller adds it."""
-        taken = self.pending, self.bias, self.scale
-        self.pending, self.bias, self.scale = None, 0, 1.0
+    def take_pending(self) -> tuple[Partials | None, int, float, PostNorm | None]:
+        """Return what is to be added, its bias, its factor and its norm; the caller adds it."""
+        taken = self.pending, self.bias, self.scale, self.post
+        self.pending, self.bias, self.scale, self.post = None, 0, 1.0, None
         return taken
 
 

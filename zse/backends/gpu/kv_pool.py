@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from zse.backends.gpu.heads import attentions_of
 from zse.kernels.layout import BLOCK_TOKENS, SCALE_CHANNELS, PagedCache
 from zse.records import record
 from zse.units import align_up
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterator, Mapping
 
     from zse.device.gpu import Block, Gpu, Stream
     from zse.models.spec import ModelSpec
@@ -25,33 +26,25 @@ _ALIGNMENT = 256
 
 
 @record
-class KVLayout:
-    """Sizes of a cache, before any of it is allocated.
+class LayerKV:
+    """How one layer keeps keys and values."""
 
-    Attributes:
-        dtype: ``bf16`` or ``int8``.
-        kept_layers: Layers that stay in bfloat16 whatever ``dtype`` says.
-    """
-
-    num_layers: int
     kv_heads: int
     head_dim: int
     dtype: str
-    kept_layers: frozenset[int] = frozenset()
+    """``bf16`` or ``int8``."""
 
-    def dtype_of(self, layer: int) -> str:
-        return "bf16" if layer in self.kept_layers else self.dtype
+    def parts(self, num_blocks: int) -> tuple[int, int, int, int]:
+        """Return the offsets of values, key scales, value scales, and the end, each aligned."""
+        elements = num_blocks * self.kv_heads * BLOCK_SIZE * self.head_dim
+        scaled = self.dtype == "int8"
+        part = align_up(elements * (1 if scaled else 2), _ALIGNMENT)
+        scales = align_up(elements // SCALE_CHANNELS * 2, _ALIGNMENT) if scaled else 0
+        return part, 2 * part, 2 * part + scales, 2 * part + 2 * scales
 
-    def block_bytes(self) -> int:
-        return sum(self._parts(layer, 1)[-1] for layer in range(self.num_layers))
-
-    def layer_bytes(self, layer: int, num_blocks: int) -> int:
-        """Return the bytes of one layer, each part aligned."""
-        return self._parts(layer, num_blocks)[-1]
-
-    def layer_at(self, layer: int, address: int, num_blocks: int) -> PagedCache:
-        values, key_scales, value_scales, _ = self._parts(layer, num_blocks)
-        scaled = self.dtype_of(layer) == "int8"
+    def at(self, address: int, num_blocks: int) -> PagedCache:
+        values, key_scales, value_scales, _ = self.parts(num_blocks)
+        scaled = self.dtype == "int8"
         return PagedCache(
             keys=address,
             values=address + values,
@@ -59,23 +52,50 @@ class KVLayout:
             value_scales=address + value_scales if scaled else 0,
         )
 
-    def _parts(self, layer: int, num_blocks: int) -> tuple[int, int, int, int]:
-        """Return the offsets of values, key scales, value scales, and the end."""
-        elements = num_blocks * self.kv_heads * BLOCK_SIZE * self.head_dim
-        scaled = self.dtype_of(layer) == "int8"
-        part = align_up(elements * (1 if scaled else 2), _ALIGNMENT)
-        scales = align_up(elements // SCALE_CHANNELS * 2, _ALIGNMENT) if scaled else 0
-        return part, 2 * part, 2 * part + scales, 2 * part + 2 * scales
+    def pieces(self, cache: PagedCache) -> Iterator[tuple[int, int]]:
+        """Yield the address of each part of a cache, and the bytes of a block in it."""
+        elements = self.kv_heads * BLOCK_SIZE * self.head_dim
+        for address in (cache.keys, cache.values):
+            yield address, elements * (1 if cache.quantized else 2)
+        if cache.quantized:
+            for address in (cache.key_scales, cache.value_scales):
+                yield address, elements // SCALE_CHANNELS * 2
+
+
+@record
+class KVLayout:
+    """Sizes of a cache, before any of it is allocated."""
+
+    layers: Mapping[int, LayerKV]
+    """Layers that keep keys and values, by number."""
+    readers: Mapping[int, int]
+    """Layers that read those of another one, and of which."""
+
+    def block_bytes(self) -> int:
+        return self.length_bytes(1)
+
+    def length_bytes(self, num_blocks: int) -> int:
+        return sum(layer.parts(num_blocks)[-1] for layer in self.layers.values())
 
 
 def layout_for(spec: ModelSpec, dtype: str, kept_layers: Collection[int] = ()) -> KVLayout:
-    return KVLayout(
-        num_layers=len(spec.layers),
-        kv_heads=spec.attention.num_kv_heads,
-        head_dim=spec.attention.head_dim,
-        dtype=dtype,
-        kept_layers=frozenset(kept_layers),
-    )
+    """Return the layout of a model's cache.
+
+    Args:
+        dtype: ``bf16`` or ``int8``.
+        kept_layers: Layers that stay in bfloat16 whatever ``dtype`` says.
+    """
+    layers, readers = {}, {}
+    for index, attention in attentions_of(spec).items():
+        if attention.kv_of_layer is not None:
+            readers[index] = attention.kv_of_layer
+            continue
+        layers[index] = LayerKV(
+            kv_heads=attention.num_kv_heads,
+            head_dim=attention.head_dim,
+            dtype="bf16" if index in kept_layers else dtype,
+        )
+    return KVLayout(layers=layers, readers=readers)
 
 
 class KVPool:
@@ -86,28 +106,22 @@ class KVPool:
         self.layout = layout
         self._gpu = gpu
         count = num_blocks + 1
-        sizes = [layout.layer_bytes(layer, count) for layer in range(layout.num_layers)]
-        self._block: Block = gpu.allocate(sum(sizes))
-        self.layers: list[PagedCache] = []
+        self._block: Block = gpu.allocate(layout.length_bytes(count))
+        self.layers: dict[int, PagedCache] = {}
+        """Where each layer reads, by number."""
         address = self._block.address
-        for layer, size in enumerate(sizes):
-            self.layers.append(layout.layer_at(layer, address, count))
-            address += size
+        for index, layer in layout.layers.items():
+            self.layers[index] = layer.at(address, count)
+            address += layer.parts(count)[-1]
+        self.layers |= {index: self.layers[other] for index, other in layout.readers.items()}
 
     @property
     def length_bytes(self) -> int:
         return self._block.length_bytes
 
     def copy_block(self, source: int, destination: int, stream: Stream) -> None:
-        layout = self.layout
-        elements = layout.kv_heads * BLOCK_SIZE * layout.head_dim
-        for cache in self.layers:
-            size = elements * (1 if cache.quantized else 2)
-            parts = [(cache.keys, size), (cache.values, size)]
-            if cache.quantized:
-                scale_bytes = elements // SCALE_CHANNELS * 2
-                parts += [(cache.key_scales, scale_bytes), (cache.value_scales, scale_bytes)]
-            for address, length in parts:
+        for index, layer in self.layout.layers.items():
+            for address, length in layer.pieces(self.layers[index]):
                 self._gpu.copy_on_device(
                     address + destination * length, address + source * length, length, stream
                 )

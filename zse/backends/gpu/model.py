@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import struct
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from zse.backends.gpu.graphs import bucket_of
+from zse.backends.gpu.heads import attentions_of, norms_all_heads, ropes_of
 from zse.backends.gpu.kv_pool import BLOCK_SIZE
 from zse.backends.gpu.plans import StepPlans
 from zse.backends.gpu.step import StepLimits
@@ -21,9 +22,11 @@ from zse.kernels.attention.launch import (
 from zse.kernels.attention.variants import PREFILL_QUERIES
 from zse.kernels.layout import BlockTables, HeadInputs
 from zse.kernels.rope_store.launch import rope_table
+from zse.records import record
 
 if TYPE_CHECKING:
     from zse.backends.gpu.forward import Query, Step
+    from zse.backends.gpu.heads import AttentionKind
     from zse.backends.gpu.weights import DeviceWeights
     from zse.device.facts import DeviceFacts
     from zse.device.gpu import Gpu, Stream
@@ -32,6 +35,24 @@ if TYPE_CHECKING:
     from zse.models.rope import RoPESpec
     from zse.models.spec import AttentionSpec, ModelSpec
     from zse.options import LoadOptions
+
+
+@record
+class LayerAttention:
+    """What the kernels of one layer's attention are told."""
+
+    kind: AttentionKind
+    rules: AttentionRules
+    cosines_sines: int
+    """Address of the table of angles; 0 where positions are not encoded."""
+    rotary_dim: int
+    """Columns of a head that turn."""
+    value_epsilon: float
+    """Of the norm of values; 0 for none."""
+    norms_all_heads: bool
+    """Whether all queries have one norm together, and so have all keys."""
+    can_quantize: bool
+    """Whether a decode step can make its output in int8."""
 
 
 class DeviceModel:
@@ -49,9 +70,6 @@ class DeviceModel:
         self.weights = weights
         self.spec = spec
         self.plans = StepPlans(spec, weights.linears, device, options, tuning)
-        self.heads = self.plans.heads
-        self.query_columns = self.plans.query_columns
-        self.attention_can_be_quantized = attention_output_can_be_quantized(self.heads)
         self._gpu = gpu
         self._options = options
         self.layers = [nullcontext(bind_layer(layer, weights)) for layer in spec.layers]
@@ -61,17 +79,31 @@ class DeviceModel:
             final_norm=weights.norm(spec.head.norm),
             head=weights.matrix(spec.head.weight),
         )
-        attentions = [cast("AttentionSpec", layer.mixer) for layer in spec.layers]
-        self.rules = [
-            AttentionRules(window=attention.window or 0, scale=attention.scale)
-            for attention in attentions
-        ]
-        ropes = [cast("RoPESpec", attention.rope) for attention in attentions]
         self._rotary = {
-            rope: gpu.allocate(self.plans.rotary_bytes) for rope in dict.fromkeys(ropes)
+            rope: gpu.allocate(self.plans.rotary_table_bytes(rope)) for rope in ropes_of(spec)
         }
-        self._rotary_of = [self._rotary[rope].address for rope in ropes]
+        self.attentions = {
+            index: self._attention(index, attention)
+            for index, attention in attentions_of(spec).items()
+        }
         self._counters = gpu.allocate(self.plans.counters_bytes)
+
+    def _attention(self, index: int, attention: AttentionSpec) -> LayerAttention:
+        kind, rope, sinks = self.plans.attention_kinds[index], attention.rope, attention.sinks
+        return LayerAttention(
+            kind=kind,
+            rules=AttentionRules(
+                window=kind.window,
+                softcap=attention.softcap or 0.0,
+                scale=attention.scale,
+                sinks=self.weights.vector(sinks) if sinks is not None else 0,
+            ),
+            cosines_sines=self._rotary[rope].address if rope is not None else 0,
+            rotary_dim=rope.rotary_dim if rope is not None else 0,
+            value_epsilon=attention.value_norm_epsilon or 0.0,
+            norms_all_heads=norms_all_heads(attention),
+            can_quantize=attention_output_can_be_quantized(kind.shape),
+        )
 
     def limits(self, num_blocks: int) -> StepLimits:
         return StepLimits(
@@ -128,6 +160,7 @@ class DeviceModel:
 
     def head_inputs(self, step: Step, query: Query, *, prefill: bool = False) -> HeadInputs:
         """Return what the heads of decode rows, or of prefill rows, are made from."""
+        attention = self.attentions[query.layer]
         decode_rows, norms = step.shape.decode_rows, query.head_norms
         first_row, rows, positions = 0, decode_rows, step.inputs.positions
         if prefill:
@@ -135,12 +168,14 @@ class DeviceModel:
             positions = step.inputs.prefill_positions
         return HeadInputs(
             qkv=query.projected.sums.part(first_row, rows),
-            cosines_sines=self._rotary_of[query.layer],
+            cosines_sines=attention.cosines_sines,
             positions=positions,
             bias=query.projected.bias,
             q_norm=norms[0].weight if norms else 0,
             k_norm=norms[1].weight if norms else 0,
             epsilon=norms[0].epsilon if norms else 0.0,
+            rotary_dim=attention.rotary_dim,
+            value_epsilon=attention.value_epsilon,
         )
 
     def tables(self, step: Step) -> BlockTables:

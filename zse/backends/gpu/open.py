@@ -12,8 +12,8 @@ from zse.backends.gpu.kv_pool import BLOCK_SIZE, KVLayout, KVPool, layout_for
 from zse.backends.gpu.launcher import PackLauncher
 from zse.backends.gpu.memory import SCRATCH_RANGE_BYTES, DeviceMemory, choose_num_blocks
 from zse.backends.gpu.model import DeviceModel
-from zse.backends.gpu.operations import check_supported
 from zse.backends.gpu.outliers import outlier_layers
+from zse.backends.gpu.supported import check_supported
 from zse.backends.gpu.weights import DeviceWeights
 from zse.errors import DeviceError
 from zse.kernels.find import find_pack

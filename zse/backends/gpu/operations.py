@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import itertools
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from zse.backends.gpu.forward import Deferred, Projected, Query, Residual, Step
 from zse.backends.gpu.plans import BATCH_ROWS
-from zse.backends.operations import obstacles, refuse
 from zse.backends.uncomputed import WithoutDelta, WithoutExperts
-from zse.kernels.attention.launch import attention_decode, attention_prefill
+from zse.kernels.attention.launch import attention_decode, attention_prefill, output_gate
 from zse.kernels.embed.launch import embed
 from zse.kernels.gate_up.launch import activate
 from zse.kernels.layout import ACTIVATION_GROUP, Activation, Partials, Plain
 from zse.kernels.linear.launch import linear, linear_prefill
 from zse.kernels.linear.weight import supports_quantized
-from zse.kernels.lm_head_sample.launch import sample
-from zse.kernels.norm.launch import residual_norm
+from zse.kernels.lm_head_sample.launch import cap_logits, sample
+from zse.kernels.norm.launch import PostNorm, heads_norm, residual_norm
 from zse.kernels.rope_store.launch import rope_store
 
 if TYPE_CHECKING:
@@ -26,19 +25,10 @@ if TYPE_CHECKING:
     from zse.backends.gpu.weights import BoundLinear, BoundNorm
     from zse.backends.operations import LayerWeights
     from zse.kernels.embed.launch import EmbedTable
+    from zse.kernels.layout import HeadShape
     from zse.kernels.linear.weight import LinearWeight
     from zse.kernels.lm_head_sample.arrays import SampledArrays
-    from zse.models.spec import AttentionSpec, HeadSpec, LayerSpec, MLPSpec, ModelSpec
-
-
-def check_supported(spec: ModelSpec) -> None:
-    """Refuse a model that the kernels do not compute, with an ``UnsupportedModelError``."""
-    post_norms = (
-        (f"layer {layer.index}", "a norm of what it adds to the stream")
-        for layer in spec.layers
-        if layer.mixer_post_norm or layer.mlp_post_norm
-    )
-    refuse("a GPU", itertools.chain(obstacles(spec), post_norms))
+    from zse.models.spec import AttentionSpec, HeadSpec, LayerSpec, MLPSpec
 
 
 class GPUOperations(WithoutDelta, WithoutExperts):
@@ -73,7 +63,6 @@ class GPUOperations(WithoutDelta, WithoutExperts):
         self, step: Step, residual: Residual, norm: BoundNorm | None, linear: BoundLinear
     ) -> Projected:
         """Leave the split sums of norm(residual) @ linear^T, and the bias that is to be added."""
-        assert norm is not None
         inputs = self._normalized(step, residual, norm, linear.weight)
         return Projected(sums=self._multiply(step, linear.weight, inputs), bias=linear.bias)
 
@@ -86,13 +75,17 @@ class GPUOperations(WithoutDelta, WithoutExperts):
         layer: int,
     ) -> Query:
         """Rotate and store the prefill rows; attention does it for decode rows itself."""
-        norms = (weights.q_norm, weights.k_norm) if weights.q_norm and weights.k_norm else None
+        # Without keys of its own a layer norms queries alone; the kernel looks at no other norm.
+        norms = weights.q_norm and (weights.q_norm, weights.k_norm or weights.q_norm)
+        own = self._model.attentions[layer]
+        if norms and own.norms_all_heads:
+            qkv, norms = self._norm_all_heads(step, qkv, norms, own.kind.shape), None
         query = Query(projected=qkv, layer=layer, head_norms=norms)
         if step.shape.prefill_rows:
             rope_store(
                 step.launcher,
                 self._model.head_inputs(step, query, prefill=True),
-                self._model.heads,
+                own.kind.shape,
                 step.cache.layers[layer],
                 self._model.tables(step),
                 table_rows_address=step.inputs.prefill_tables,
@@ -109,38 +102,43 @@ class GPUOperations(WithoutDelta, WithoutExperts):
         layer: int,
     ) -> Deferred:
         """Return attention, to be computed when its reader is known."""
-        model, rules = self._model, self._model.rules[layer]
+        model, own = self._model, self._model.attentions[layer]
+        shape = own.kind.shape
 
         def make(output: Activation) -> None:
             if rows := step.shape.decode_rows:
                 attention_decode(
                     step.launcher,
                     model.head_inputs(step, query),
-                    model.heads,
+                    shape,
                     step.cache.layers[layer],
                     model.tables(step),
                     model.decode_workspace(step),
                     output,
-                    rules=rules,
-                    splits=model.plans.decode_splits(rows),
+                    rules=own.rules,
+                    splits=model.plans.decode_splits(rows, own.kind),
                 )
             if step.shape.prefill_rows:
+                prefill = step.scratch.plain(
+                    step.shape.prefill_rows, shape.query_columns, first_row=rows
+                ).values
                 attention_prefill(
                     step.launcher,
                     step.scratch.query,
-                    model.heads,
+                    shape,
                     step.cache.layers[layer],
                     model.tables(step),
                     model.tiles(step),
-                    step.scratch.plain(
-                        step.shape.prefill_rows, model.query_columns, first_row=rows
-                    ).values,
-                    rules=rules,
+                    prefill,
+                    rules=own.rules,
                 )
+                if shape.is_gated:
+                    inputs = model.head_inputs(step, query, prefill=True)
+                    output_gate(step.launcher, inputs, shape, prefill)
 
         return Deferred(
-            columns=model.query_columns,
-            can_quantize=not step.shape.prefill_rows and model.attention_can_be_quantized,
+            columns=shape.query_columns,
+            can_quantize=not step.shape.prefill_rows and own.can_quantize,
             write=make,
         )
 
@@ -151,7 +149,7 @@ class GPUOperations(WithoutDelta, WithoutExperts):
         linear: BoundLinear,
         residual: Residual,
         scale: float,
-        post_norm: None,  # noqa: ARG002 - refused when a model is opened
+        post_norm: BoundNorm | None,
     ) -> Residual:
         """Leave the split sums of inputs @ linear^T for the next norm to add."""
         output = self._form(step, linear.weight, step.shape.rows, can_quantize=inputs.can_quantize)
@@ -161,7 +159,13 @@ class GPUOperations(WithoutDelta, WithoutExperts):
             pending=self._multiply(step, linear.weight, output),
             bias=linear.bias,
             scale=scale,
+            post=post_norm and PostNorm(address=post_norm.weight, epsilon=post_norm.epsilon),
         )
+
+    def scale_stream(self, _step: Step, residual: Residual, factor: int) -> Residual:
+        """Leave the factor for the next norm, which applies it after what is pending."""
+        residual.post = replace(residual.post or PostNorm(), stream_scale_address=factor)
+        return residual
 
     def gate_up(
         self,
@@ -172,7 +176,6 @@ class GPUOperations(WithoutDelta, WithoutExperts):
         mlp: MLPSpec,
     ) -> Deferred:
         """Return activation(gate) * up, or activation(up), to be computed for a known reader."""
-        assert norm is not None
         weight, bias = linear
         inputs = self._normalized(step, residual, norm, weight)
         joined: Plain | Partials
@@ -201,7 +204,13 @@ class GPUOperations(WithoutDelta, WithoutExperts):
         output = self._form(step, weight, step.shape.wanted, can_quantize=True)
         wanted = step.inputs.wanted
         self._norm(step, residual, self.ends.final_norm, output, wanted, head.logit_scale)
-        self._multiply(step, weight, output, step.scratch.logits, max_splits=1)
+        logits = step.scratch.logits
+        self._multiply(step, weight, output, logits, max_splits=1)
+        if head.softcap is not None:
+            vocab = self._model.spec.vocab_size
+            cap_logits(
+                step.launcher, logits, rows=output.rows, vocab=vocab, softcap=head.softcap
+            )
 
     def lm_head_sample(self, step: Step, residual: Residual, head: HeadSpec) -> None:
         """Choose tokens, or only write the logits of a step with masks, which come later."""
@@ -236,8 +245,23 @@ class GPUOperations(WithoutDelta, WithoutExperts):
         make = step.scratch.quantized if quantized else step.scratch.plain
         return make(rows, weight.columns)
 
+    def _norm_all_heads(
+        self, step: Step, qkv: Projected, norms: tuple[BoundNorm, BoundNorm], shape: HeadShape
+    ) -> Projected:
+        """Leave whole rows of the product, whose norms are taken and whose bias is added."""
+        whole = heads_norm(
+            step.launcher,
+            qkv.sums,
+            shape,
+            q_norm_address=norms[0].weight,
+            k_norm_address=norms[1].weight,
+            epsilon=norms[0].epsilon,
+            bias_address=qkv.bias,
+        )
+        return Projected(sums=whole, bias=0)
+
     def _normalized(
-        self, step: Step, residual: Residual, norm: BoundNorm, weight: LinearWeight
+        self, step: Step, residual: Residual, norm: BoundNorm | None, weight: LinearWeight
     ) -> Activation:
         output = self._form(step, weight, step.shape.rows, can_quantize=True)
         self._norm(step, residual, norm, output)
@@ -247,27 +271,31 @@ class GPUOperations(WithoutDelta, WithoutExperts):
         self,
         step: Step,
         residual: Residual,
-        norm: BoundNorm,
+        norm: BoundNorm | None,
         output: Activation,
         row_index: int = 0,
         output_scale: float = 1.0,
     ) -> None:
-        """Add what is pending to the stream and write its norm, of all rows or of a list."""
-        added, added_bias, added_scale = residual.take_pending()
+        """Add what is pending to the stream and write its norm, of all rows or of a list.
+
+        Without a norm the stream itself is written.
+        """
+        added, added_bias, added_scale, post = residual.take_pending()
         residual_norm(
             step.launcher,
             residual.address,
             output.rows,
             self._hidden,
-            norm.weight,
-            norm.epsilon,
+            norm.weight if norm else None,
+            norm.epsilon if norm else 0.0,
             output,
             added=added,
             row_index_address=row_index,
             added_bias_address=added_bias,
             added_scale=added_scale,
-            is_layer_norm=norm.is_layer_norm,
-            norm_bias_address=norm.bias,
+            post=post,
+            is_layer_norm=norm is not None and norm.is_layer_norm,
+            norm_bias_address=norm.bias if norm else 0,
             output_scale=output_scale,
         )
 

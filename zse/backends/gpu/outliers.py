@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 import struct
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from zse.backends.gpu.weights import widened
+from zse.backends.resident import cached_attentions
 from zse.format.schemes import Scheme
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping
 
     from zse.format.spec import ZSEHeader
-    from zse.models.spec import AttentionSpec, ModelSpec
+    from zse.models.spec import ModelSpec
     from zse.stream.source import ByteSource
 
 
@@ -23,26 +24,25 @@ OUTLIER_RATIO = 5.0
 def outlier_layers(source: ByteSource, header: ZSEHeader, spec: ModelSpec) -> set[int]:
     """Read from a file which layers have a key bias far larger than that of the others."""
     entries = {entry.name: entry for entry in header.tensors}
-    attention = spec.attention
-    first = attention.num_heads * attention.head_dim
-    count = attention.num_kv_heads * attention.head_dim
-    norms = []
-    for layer in spec.layers:
-        bias = cast("AttentionSpec", layer.mixer).qkv.bias
+    norms = {}
+    for index, attention in cached_attentions(spec).items():
+        bias = attention.qkv.bias
         if bias is None:
             return set()
+        first = attention.query_columns * (1 + attention.is_gated)
+        count = attention.kv_columns
         entry = entries[bias.name]
         part = entry.part("data")
         size = part.dtype.size_bytes
         raw = bytearray(count * size)
         source.read_into(part.offset_bytes + first * size, memoryview(raw))
         plain = bytes(raw) if entry.scheme is Scheme.FP32 else widened(bytes(raw), entry.scheme)
-        norms.append(math.hypot(*struct.unpack(f"<{count}f", plain)))
+        norms[index] = math.hypot(*struct.unpack(f"<{count}f", plain))
     return kv_layers_kept_in_16_bits(norms)
 
 
-def kv_layers_kept_in_16_bits(norms: Sequence[float]) -> set[int]:
-    """Return the layers whose norm of the key bias is far larger than that of the others.
+def kv_layers_kept_in_16_bits(norms: Mapping[int, float]) -> set[int]:
+    """Return the layers, by number, whose norm of the key bias is far larger than that of the others.
 
     Some models (Qwen2.5: the first and the last layer) carry huge constants in a few key channels.
     Beside them, 8 bits leave nothing of the rest. A model without biases has no norms.
@@ -50,6 +50,6 @@ def kv_layers_kept_in_16_bits(norms: Sequence[float]) -> set[int]:
     if not norms:
         return set()
     # By hand: ``statistics`` brings decimal numbers and random ones into every start.
-    ordered, half = sorted(norms), len(norms) // 2
+    ordered, half = sorted(norms.values()), len(norms) // 2
     limit = OUTLIER_RATIO * (ordered[half] + ordered[~half]) / 2
-    return {layer for layer, norm in enumerate(norms) if norm > limit}
+    return {layer for layer, norm in norms.items() if norm > limit}

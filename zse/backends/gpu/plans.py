@@ -9,11 +9,12 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from zse.backends.gpu.graphs import MAX_BUCKET, bucket_of
+from zse.backends.gpu.heads import attentions_of, kind_of, ropes_of
 from zse.backends.gpu.inputs import InputShape
 from zse.backends.gpu.scratch import ScratchSizes, activation_bytes
 from zse.backends.types import mask_bytes
 from zse.kernels.attention.launch import decode_counters_bytes, decode_partials_bytes, decode_splits
-from zse.kernels.layout import HeadShape
+from zse.kernels.attention.variants import decode_tile
 from zse.kernels.linear.plan import plan_linear
 from zse.kernels.linear.weight import supports_quantized
 from zse.kernels.lm_head_sample.workspace import workspace_bytes
@@ -21,10 +22,12 @@ from zse.kernels.lm_head_sample.workspace import workspace_bytes
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from zse.backends.gpu.heads import AttentionKind
     from zse.device.facts import DeviceFacts
     from zse.kernels.linear.plan import LinearPlan
     from zse.kernels.linear.weight import LinearWeight
     from zse.kernels.tuning import Tuning
+    from zse.models.rope import RoPESpec
     from zse.models.spec import ModelSpec
     from zse.options import LoadOptions
 
@@ -51,13 +54,10 @@ class StepPlans:
         options: LoadOptions,
         tuning: Tuning | None = None,
     ) -> None:
-        attention = spec.attention
-        self.heads = HeadShape(
-            num_heads=attention.num_heads,
-            kv_heads=attention.num_kv_heads,
-            head_dim=attention.head_dim,
-        )
-        self.query_columns = attention.num_heads * attention.head_dim
+        kinds = {index: kind_of(attention) for index, attention in attentions_of(spec).items()}
+        self.attention_kinds = kinds
+        """Of each layer that has attention, by number."""
+        self._kinds = tuple(dict.fromkeys(kinds.values()))
         self.max_context = options.batch.max_context or spec.max_position
         self._spec = spec
         self._linears = linears
@@ -69,15 +69,23 @@ class StepPlans:
 
     @property
     def rotary_bytes(self) -> int:
-        return self.max_context * self.heads.head_dim * 4
+        """Bytes of all tables of angles."""
+        return sum(map(self.rotary_table_bytes, ropes_of(self._spec)))
+
+    def rotary_table_bytes(self, rope: RoPESpec) -> int:
+        return self.max_context * rope.rotary_dim * 4
 
     @property
     def counters_bytes(self) -> int:
-        return decode_counters_bytes(self._most_decode_rows(), self.heads)
+        rows = self._most_decode_rows()
+        return max((decode_counters_bytes(rows, kind.shape) for kind in self._kinds), default=0)
 
-    def decode_splits(self, rows: int) -> int:
+    def decode_splits(self, rows: int, kind: AttentionKind) -> int:
         """Return along how many programs a sequence is split in a step of so many decode rows."""
-        return decode_splits(rows, self.heads.kv_heads, self._facts, self.max_context)
+        most = self.max_context
+        if kind.window:  # which may begin and end within tiles
+            most = min(most, kind.window + decode_tile(kind.shape.head_dim))
+        return decode_splits(rows, kind.shape.kv_heads, self._facts, most)
 
     def plan(
         self, weight: LinearWeight, rows: int, *, quantized: bool, max_splits: int | None = None
@@ -128,7 +136,7 @@ class StepPlans:
             residual=rows * model.hidden_size * 4,
             activations=max(activation_bytes(max(rows, wanted), count) for count in columns),
             sums=max(self._sums_bytes(weight, shape) for weight in self._distinct_linears()),
-            query=shape.prefill_rows * self.query_columns * 2,
+            query=shape.prefill_rows * self._query_columns * 2,
             attention=self._attention_bytes(shape.decode_rows),
             weights=WIDENED_BYTES if widened else 0,
             logits=wanted * model.vocab_size * 4,
@@ -136,15 +144,23 @@ class StepPlans:
             sampling=workspace_bytes(wanted, model.vocab_size) if wanted else 0,
         )
 
+    @property
+    def _query_columns(self) -> int:
+        return max((kind.shape.query_columns for kind in self._kinds), default=0)
+
     def _attention_bytes(self, rows: int) -> int:
-        return decode_partials_bytes(rows, self.heads, self.decode_splits(rows)) if rows else 0
+        if not rows:
+            return 0
+        splits = [(kind.shape, self.decode_splits(rows, kind)) for kind in self._kinds]
+        return max((decode_partials_bytes(rows, *each) for each in splits), default=0)
 
     def _sums_bytes(self, weight: LinearWeight, shape: InputShape) -> int:
         rows = shape.rows
         if rows > BATCH_ROWS:
             # Gate and up are the widest and are written in 16 bits; what is written in float32
             # is no wider than queries, keys and values.
-            narrow = max(self.heads.qkv_columns, self._spec.hidden_size)
+            columns = (kind.shape.qkv_columns for kind in self._kinds)
+            narrow = max(self._spec.hidden_size, *columns)
             return rows * max(weight.rows * 2, narrow * 4)
         forms = [False]
         if self.reads_quantized(shape) and supports_quantized(weight):

@@ -159,7 +159,7 @@ def decode_variant(
         HEADS=16,  # the least that a product takes
         ROWS=form.heads,
         TILE=tile or decode_tile(form.head_dim),
-        AT_ONCE=8,
+        AT_ONCE=8 if form.head_dim <= 256 else 2,
         HEAD_NORM=form.head_norm,
         SOFTCAP=form.softcap,
     )

@@ -14,9 +14,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from zse.kernels.lm_head_sample.variants import (
+    CAP_BLOCK,
     TILES,
     Tiles,
     adjust_variant,
+    cap_variant,
     logprob_variants,
     mask_variant,
     pending_variant,
@@ -81,6 +83,15 @@ def sample(
     for form, grid in _launches(kind, *grids, num_adjustments, tiles, aligned=aligned):
         values = [addresses[argument.name] for argument in form.arguments]
         launcher.launch(form, grid, *values)
+
+
+def cap_logits(
+    launcher: Launcher, logits_address: int, *, rows: int, vocab: int, softcap: float
+) -> None:
+    """Bound float32 [rows, vocab] logits in place: ``softcap * tanh(logit / softcap)``."""
+    launcher.launch(
+        cap_variant(), (rows, -(-vocab // CAP_BLOCK), 1), logits_address, vocab, softcap
+    )
 
 
 def _launches(

@@ -17,6 +17,8 @@ from zse.records import record
 
 _FOLDER = "zse.kernels.lm_head_sample"
 _ENTRIES = 1024
+CAP_BLOCK = 1024
+"""Logits that one program bounds."""
 
 _ELEMENTS = {"logits": "fp32", "chosen": "i32", "masks": "i32"} | {
     array.name: array.metadata["element"]
@@ -96,6 +98,12 @@ PENDING = _kernel(
     "repetition presence frequency",
     (),
 )
+CAP = Kernel(
+    name="lm_head_sample.cap_logits",
+    module=f"{_FOLDER}.triton.cap",
+    function="cap_logits",
+    arguments=(pointer("logits", "fp32"), number("vocab"), number("softcap", "fp32")),
+)
 MASK = _kernel("mask", "mask_logits", "logits masks mask_row", ("vocab",))
 STATISTICS = _both(
     "sample", "block_statistics", f"logits temperature {_BLOCKS} block_min block_count"
@@ -145,6 +153,11 @@ def adjust_variant(*, restore: bool) -> Variant:
 def pending_variant() -> Variant:
     """Return the form that counts a token which only the device knows."""
     return variant(PENDING, num_warps=4, CHUNK=_ENTRIES)
+
+
+def cap_variant() -> Variant:
+    """Return the form that bounds logits."""
+    return variant(CAP, BLOCK=CAP_BLOCK)
 
 
 @cache
@@ -223,5 +236,5 @@ def variants_of(tiles: Tiles) -> tuple[Variant, ...]:
     return tuple({form.key: form for form in found}.values())
 
 
-VARIANTS = variants_of(TILES)
+VARIANTS = (*variants_of(TILES), cap_variant())
 """Everything that goes into a kernel pack."""

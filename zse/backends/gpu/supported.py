@@ -1,0 +1,52 @@
+"""Whether a GPU computes a model; looked at before anything is read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from zse.backends.operations import is_attention, refuse
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from zse.models.spec import AttentionSpec, ModelSpec, NormSpec
+
+
+def check_supported(spec: ModelSpec) -> None:
+    """Refuse a model that the kernels do not compute, with an ``UnsupportedModelError``."""
+    refuse("a GPU", _obstacles(spec))
+
+
+def _obstacles(spec: ModelSpec) -> Iterator[tuple[str, str]]:
+    """Return what the kernels do not compute: where a model has it, and what it is."""
+    for layer in spec.layers:
+        where = f"layer {layer.index}"
+        if layer.experts is not None or layer.mlp is None:
+            yield where, "a mixture of experts"
+        if is_attention(layer.mixer):
+            yield from _attention_obstacles(where, layer.mixer)
+        else:
+            yield where, "linear attention"
+        if any(_kind(norm) == "layer" for norm in (layer.mixer_post_norm, layer.mlp_post_norm)):
+            yield where, "a LayerNorm of what it adds to the stream"
+    for layer in spec.extra_heads:
+        yield f"layer {layer.index}", "a head that guesses further tokens"
+    if spec.head.weight is None or spec.head.pooling != "none":
+        yield "the head", "vectors in place of logits"
+
+
+def _attention_obstacles(where: str, attention: AttentionSpec) -> Iterator[tuple[str, str]]:
+    q_norm, k_norm = attention.q_norm, attention.k_norm
+    has_own_keys = attention.kv_of_layer is None
+    if not attention.is_causal:
+        yield where, "attention to what follows"
+    if {_kind(q_norm), _kind(k_norm) if has_own_keys else _kind(q_norm)} not in ({""}, {"rms"}):
+        yield where, "norms of heads that are no pair of RMSNorms"
+    elif q_norm is not None and q_norm.weight.shape[0] != attention.head_dim:
+        usual = has_own_keys and not (attention.is_gated or attention.values_are_keys)
+        if not usual or q_norm.weight.shape[0] != attention.query_columns:
+            yield where, "norms of some heads together"
+
+
+def _kind(norm: NormSpec | None) -> str:
+    return "" if norm is None else norm.kind
