@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from zse.backends.cpu.supported import check_supported as check_for_cpu
-from zse.backends.gpu.operations import check_supported as check_for_gpu
+from zse.backends.gpu.supported import check_supported as check_for_gpu
 from zse.backends.operations import bind_layer
 from zse.errors import UnsupportedModelError
 from zse.models.rope import RoPESpec
@@ -98,15 +98,9 @@ def test_what_no_backend_computes_is_refused_by_layer_and_name(
     [
         (with_layer(mlp=None, experts=experts(SECOND)), "layer 1 .*a mixture of experts"),
         (with_layer(experts=experts(SECOND)), "layer 1 .*a mixture of experts"),
-        (with_attention(rope=None), "layer 1 .*not rotated as a whole"),
-        (with_attention(rope=PARTIAL), "layer 1 .*not rotated as a whole"),
-        (with_attention(num_heads=8), "layer 1 .*other heads than the first layer"),
-        (with_attention(softcap=50.0), "layer 1 .*capped scores"),
-        (with_attention(sinks=SECOND.mixer_norm.weight), "layer 1 .*sinks"),
-        (with_attention(kv_of_layer=0), "layer 1 .*another layer's keys"),
         (with_attention(k_norm=None), "layer 1 .*norms of heads"),
         (with_attention(q_norm=replace(SECOND.mixer.q_norm, kind="layer")), "norms of heads"),
-        (replace(SPEC, head=replace(SPEC.head, softcap=30.0)), "the head .*capped logits"),
+        (with_layer(mlp_post_norm=replace(SECOND.mlp_norm, kind="layer")), "layer 1 .*a LayerNorm"),
     ],
 )
 def test_what_a_gpu_does_not_compute_a_cpu_does(spec: ModelSpec, message: str) -> None:
@@ -115,12 +109,33 @@ def test_what_a_gpu_does_not_compute_a_cpu_does(spec: ModelSpec, message: str) -
         check_for_gpu(spec)
 
 
-def test_norms_of_what_is_added_to_the_stream_are_computed_on_a_cpu_alone() -> None:
-    for name in ("mixer_post_norm", "mlp_post_norm"):
-        spec = with_layer(**{name: SECOND.mlp_norm})
-        check_for_cpu(spec)
-        with pytest.raises(UnsupportedModelError, match=r"layer 1 .*which a GPU does not"):
-            check_for_gpu(spec)
+@pytest.mark.parametrize("check", [check_for_cpu, check_for_gpu])
+@pytest.mark.parametrize(
+    "spec",
+    [
+        with_attention(rope=None),
+        with_attention(rope=PARTIAL),
+        with_attention(num_heads=8),
+        with_attention(softcap=50.0, sinks=SECOND.mixer_norm.weight),
+        with_attention(kv_of_layer=0, k_norm=None),
+        with_layer(mixer_norm=None, mlp_norm=None),
+        with_layer(mixer_post_norm=SECOND.mlp_norm, stream_scale=SECOND.mlp_norm.weight),
+        replace(SPEC, head=replace(SPEC.head, softcap=30.0)),
+    ],
+)
+def test_layers_of_other_kinds_are_computed(
+    check: Callable[[ModelSpec], None], spec: ModelSpec
+) -> None:
+    check(spec)
+
+
+@pytest.mark.parametrize("check", [check_for_cpu, check_for_gpu])
+@pytest.mark.parametrize("changes", [{"kv_of_layer": 7}, {"kv_of_layer": 0, "num_kv_heads": 1}])
+def test_keys_of_a_layer_that_has_none_such_are_refused(
+    check: Callable[[ModelSpec], None], changes: dict[str, int]
+) -> None:
+    with pytest.raises(UnsupportedModelError, match=r"layer 1 .*which has none such"):
+        check(with_attention(**changes))
 
 
 def test_layers_may_turn_and_see_differently() -> None:

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
         LinearAttentionSpec,
         LinearSpec,
         MLPSpec,
-        ModelSpec,
         NormSpec,
         WeightSpec,
     )
@@ -366,44 +365,8 @@ def _bound(make: Callable[[Any], Handle], spec: object) -> Handle | None:
     return None if spec is None else make(spec)
 
 
-def obstacles(spec: ModelSpec) -> Iterator[tuple[str, str]]:
-    """Return what kernels do not compute yet: where a model has it, and what it is."""
-    first = spec.layers[0].mixer
-    for layer in spec.layers:
-        where = f"layer {layer.index}"
-        if layer.experts is not None or layer.mlp is None:
-            yield where, "a mixture of experts"
-        if layer.mixer_norm is None or layer.mlp_norm is None or layer.stream_scale is not None:
-            yield where, "no norm of what it reads, or a factor of the stream"
-        if is_attention(layer.mixer):
-            yield from _attention_obstacles(where, layer.mixer, first)
-        else:
-            yield where, "linear attention"
-    for layer in spec.extra_heads:
-        yield f"layer {layer.index}", "a head that guesses further tokens"
-    if spec.head.weight is None or spec.head.softcap is not None or spec.head.pooling != "none":
-        yield "the head", "capped logits, or vectors in place of logits"
-
-
-def _attention_obstacles(
-    where: str, attention: AttentionSpec, first: AttentionSpec | LinearAttentionSpec
-) -> Iterator[tuple[str, str]]:
-    if attention.rope is None or attention.rope.rotary_dim != attention.head_dim:
-        yield where, "heads that are not rotated as a whole"
-    elif any(getattr(attention, name) != getattr(first, name, None) for name in _HEADS):
-        yield where, "other heads than the first layer"
-    elif any(getattr(attention, name) is not None for name in _ATTENTION_OPTIONS):
-        yield where, "attention with sinks, capped scores, normed values or another layer's keys"
-    elif attention.is_gated or attention.values_are_keys or not attention.is_causal:
-        yield where, "attention that is gated, sees what follows, or has keys for values"
-    elif {_kind(attention.q_norm), _kind(attention.k_norm)} not in ({""}, {"rms"}):
-        yield where, "norms of heads that are no pair of RMSNorms"
-    elif attention.q_norm and attention.q_norm.weight.shape[0] != attention.head_dim:
-        yield where, "norms of all heads together"
-
-
 def refuse(device: str, found: Iterator[tuple[str, str]]) -> None:
-    """Refuse a model that has anything of what ``obstacles`` found; ``device`` is in words.
+    """Refuse a model that has any of what was found: where, and what; ``device`` is in words.
 
     Raises:
         UnsupportedModelError: It has; the message names the first.
@@ -413,11 +376,3 @@ def refuse(device: str, found: Iterator[tuple[str, str]]) -> None:
             f"{where} of this model has {what}, which {device} does not compute",
             hint="Choose a model without it, or ask for it in an issue.",
         )
-
-
-def _kind(norm: NormSpec | None) -> str:
-    return "" if norm is None else norm.kind
-
-
-_HEADS = ("num_heads", "num_kv_heads", "head_dim")
-_ATTENTION_OPTIONS = ("sinks", "softcap", "kv_of_layer", "value_norm_epsilon")

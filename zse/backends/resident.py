@@ -37,6 +37,11 @@ def cached_attentions(spec: ModelSpec) -> dict[int, AttentionSpec]:
     }
 
 
+def kept_heads(attention: AttentionSpec) -> tuple[int, int]:
+    """Return how many heads of keys a layer keeps, and how wide they are."""
+    return attention.num_kv_heads, attention.head_dim
+
+
 def kv_block_bytes(spec: ModelSpec, block_size: int, kv_dtype: str) -> int:
     """Return the bytes of one KV block over all layers."""
     attentions = cached_attentions(spec).values()

@@ -16,7 +16,6 @@ from zse.options import LoadOptions, load_options
 from zse.units import GIB
 
 
-
 def layout(*dtypes: str) -> KVLayout:
     layers = [LayerKV(kv_heads=4, head_dim=128, dtype=dtype) for dtype in dtypes]
     return KVLayout(layers=dict(enumerate(layers)), readers={})

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from zse.backends.cpu.described import ROTARY_REGISTERS, ropes_of
 from zse.backends.operations import is_attention, refuse
-from zse.backends.resident import cached_attentions
+from zse.backends.resident import cached_attentions, kept_heads
 from zse.kernels.native.structs import MAX_HEAD_DIM, MAX_HEADS_A_GROUP, MAX_VOCABULARY
 from zse.units import memory_text
 
@@ -71,9 +71,5 @@ def _attention_obstacles(
         yield where, f"{group} heads that share keys, more than {MAX_HEADS_A_GROUP}"
     if attention.kv_of_layer is not None:
         other = cached.get(attention.kv_of_layer)
-        if other is None or _kept_heads(other) != _kept_heads(attention):
+        if other is None or kept_heads(other) != kept_heads(attention):
             yield where, f"keys of layer {attention.kv_of_layer}, which has none such"
-
-
-def _kept_heads(attention: AttentionSpec) -> tuple[int, int]:
-    return attention.num_kv_heads, attention.head_dim

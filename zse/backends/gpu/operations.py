@@ -208,9 +208,7 @@ class GPUOperations(WithoutDelta, WithoutExperts):
         self._multiply(step, weight, output, logits, max_splits=1)
         if head.softcap is not None:
             vocab = self._model.spec.vocab_size
-            cap_logits(
-                step.launcher, logits, rows=output.rows, vocab=vocab, softcap=head.softcap
-            )
+            cap_logits(step.launcher, logits, rows=output.rows, vocab=vocab, softcap=head.softcap)
 
     def lm_head_sample(self, step: Step, residual: Residual, head: HeadSpec) -> None:
         """Choose tokens, or only write the logits of a step with masks, which come later."""

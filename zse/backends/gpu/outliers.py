@@ -42,7 +42,7 @@ def outlier_layers(source: ByteSource, header: ZSEHeader, spec: ModelSpec) -> se
 
 
 def kv_layers_kept_in_16_bits(norms: Mapping[int, float]) -> set[int]:
-    """Return the layers, by number, whose norm of the key bias is far larger than that of the others.
+    """Return the layers, by number, whose norm of the key bias is far above that of the others.
 
     Some models (Qwen2.5: the first and the last layer) carry huge constants in a few key channels.
     Beside them, 8 bits leave nothing of the rest. A model without biases has no norms.

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from zse.backends.operations import is_attention, refuse
+from zse.backends.resident import cached_attentions, kept_heads
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from zse.models.spec import AttentionSpec, ModelSpec, NormSpec
 
@@ -19,12 +20,13 @@ def check_supported(spec: ModelSpec) -> None:
 
 def _obstacles(spec: ModelSpec) -> Iterator[tuple[str, str]]:
     """Return what the kernels do not compute: where a model has it, and what it is."""
+    cached = cached_attentions(spec)
     for layer in spec.layers:
         where = f"layer {layer.index}"
         if layer.experts is not None or layer.mlp is None:
             yield where, "a mixture of experts"
         if is_attention(layer.mixer):
-            yield from _attention_obstacles(where, layer.mixer)
+            yield from _attention_obstacles(where, layer.mixer, cached)
         else:
             yield where, "linear attention"
         if any(_kind(norm) == "layer" for norm in (layer.mixer_post_norm, layer.mlp_post_norm)):
@@ -35,11 +37,17 @@ def _obstacles(spec: ModelSpec) -> Iterator[tuple[str, str]]:
         yield "the head", "vectors in place of logits"
 
 
-def _attention_obstacles(where: str, attention: AttentionSpec) -> Iterator[tuple[str, str]]:
+def _attention_obstacles(
+    where: str, attention: AttentionSpec, cached: Mapping[int, AttentionSpec]
+) -> Iterator[tuple[str, str]]:
     q_norm, k_norm = attention.q_norm, attention.k_norm
     has_own_keys = attention.kv_of_layer is None
     if not attention.is_causal:
         yield where, "attention to what follows"
+    if attention.kv_of_layer is not None:
+        other = cached.get(attention.kv_of_layer)
+        if other is None or kept_heads(other) != kept_heads(attention):
+            yield where, f"keys of layer {attention.kv_of_layer}, which has none such"
     if {_kind(q_norm), _kind(k_norm) if has_own_keys else _kind(q_norm)} not in ({""}, {"rms"}):
         yield where, "norms of heads that are no pair of RMSNorms"
     elif q_norm is not None and q_norm.weight.shape[0] != attention.head_dim:
