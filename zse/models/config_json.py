@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
     from zse.models.spec import Activation
 
-_OF_THE_WHOLE = ("bos_token_id", "eos_token_id", "dtype", "torch_dtype", "tie_word_embeddings")
+_OF_THE_WHOLE = (
+    "architectures", "bos_token_id", "eos_token_id", "dtype", "torch_dtype", "tie_word_embeddings"
+)  # fmt: skip
 """Said of a model of several parts, and true of its text."""
 _ROPE = ("rope_scaling", "rope_parameters", "rope_theta")
 _DTYPE_NAMES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}

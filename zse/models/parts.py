@@ -22,7 +22,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from zse.models.rope import RoPESpec
-    from zse.models.spec import Activation, NormKind, RowOrder, Shard, WeightKind
+    from zse.models.spec import (
+        Activation,
+        NormKind,
+        RowGroups,
+        RowOrder,
+        Shard,
+        WeightKind,
+    )
 
 
 @record
@@ -31,7 +38,7 @@ class Piece:
 
     name: str
     rows: int
-    order: RowOrder | None = None
+    order: RowOrder | RowGroups | None = None
     is_transposed: bool = False
 
 

@@ -66,6 +66,23 @@ class RowOrder:
 
 
 @record
+class RowGroups:
+    """Another order of a tensor's rows, which lie in groups of several kinds of rows.
+
+    Each group has ``sizes`` rows of its kinds; all groups' rows of the first kind come first, then
+    those of the second, and so on.
+    """
+
+    num_groups: int
+    sizes: tuple[int, ...]
+
+    @property
+    def period(self) -> int:
+        """Rows that are reordered among themselves: all."""
+        return self.num_groups * sum(self.sizes)
+
+
+@record
 class Source:
     """A tensor of a checkpoint. Its rows are everything but the last axis."""
 
@@ -75,7 +92,7 @@ class Source:
     """As the checkpoint has it."""
     is_transposed: bool = False
     """Whether its last two axes change places first: inputs come before outputs in it."""
-    order: RowOrder | None = None
+    order: RowOrder | RowGroups | None = None
     """None: its rows stay as they are."""
     is_flat: bool = False
     """Whether it is read as one vector, each number of it a row: biases of all experts."""
@@ -212,13 +229,17 @@ class LinearAttentionSpec:
     convolution_width: int
     """Tokens of the causal convolution before it."""
     inputs: LinearSpec
-    """Queries, keys, values and the output's gate."""
+    """Rows of queries, of keys, of values and of the output's gates."""
     gates: LinearSpec
-    """Step and decay of each value head."""
+    """Steps of all value heads, then their decays."""
     convolution: WeightSpec
+    """[rows of queries, keys and values, convolution_width], the newest token's last."""
     decay: WeightSpec
+    """Logarithm of each value head's rate."""
     step_bias: WeightSpec
+    """Is added to the decays before their softplus."""
     norm: NormSpec
+    """Of each value head, before its gate."""
     output: LinearSpec
 
 
@@ -347,6 +368,8 @@ class ModelSpec:
     """Layers that guess further tokens from the stream (multi-token prediction)."""
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
+    left_out: tuple[str, ...] = ()
+    """How the names of a checkpoint's tensors begin that the model does not need: of its eyes."""
     dtype: str = "bf16"
     """Type of the checkpoint's weights: fp16, bf16 or fp32."""
     header: Mapping[str, Any] = field(compare=False, repr=False)

@@ -160,7 +160,7 @@ class Checkpoint:
         extra = sorted(
             name
             for name in set(self._tensors) - used - ignored
-            if not name.endswith(_IGNORED_SUFFIXES)
+            if not name.endswith(_IGNORED_SUFFIXES) and not name.startswith(self.spec.left_out)
         )
         if extra:
             raise CheckpointError(

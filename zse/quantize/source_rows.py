@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import torch
+import torch
 
+from zse.models.spec import RowGroups
+
+if TYPE_CHECKING:
     from zse.models.spec import RowOrder, Source, WeightSpec
     from zse.quantize.checkpoint import Checkpoint
 
@@ -48,8 +50,12 @@ def read_rows(
     return rows.float() + weight.offset if weight.offset else rows
 
 
-def reordered(rows: torch.Tensor, order: RowOrder) -> torch.Tensor:
+def reordered(rows: torch.Tensor, order: RowOrder | RowGroups) -> torch.Tensor:
     """Return whole periods of rows in another order."""
+    if isinstance(order, RowGroups):
+        groups = rows.unflatten(0, (order.num_groups, -1))
+        kinds = groups.split(list(order.sizes), 1)
+        return torch.cat([kind.flatten(0, 1) for kind in kinds])
     fixed, columns = order.num_fixed, rows.shape[1:]
     viewed = rows.reshape(-1, *order.view[fixed:], *columns)
     axes = [0, *(1 + axis - fixed for axis in order.axes[fixed:])]
