@@ -18,6 +18,21 @@ SHAPE: dict[str, Any] = {
     "initializer_range": 0.08,
     "tie_word_embeddings": False,
 }
+DELTA: dict[str, Any] = {
+    "num_hidden_layers": 3,
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 24,
+}
+DELTA_MIXTURE: dict[str, Any] = {
+    **DELTA,
+    "num_experts": 6,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 64,
+    "shared_expert_intermediate_size": 96,
+}
 FAMILY_SHAPES: dict[str, dict[str, Any]] = {
     "qwen3_moe": {
         "num_experts": 6,
@@ -31,6 +46,9 @@ FAMILY_SHAPES: dict[str, dict[str, Any]] = {
         "moe_intermediate_size": 64,
         "shared_expert_intermediate_size": 96,
     },
+    "qwen3_5": DELTA,
+    "qwen3_5_moe": DELTA_MIXTURE,
+    "qwen3_next": {**DELTA_MIXTURE, "linear_key_head_dim": 24, "mlp_only_layers": [1]},
     "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2, "intermediate_size": 96},
     "gpt_oss": {
         "num_local_experts": 5,

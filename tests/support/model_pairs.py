@@ -26,8 +26,12 @@ if TYPE_CHECKING:
 
     from zse.models.spec import ModelSpec, Source, WeightSpec
 
-CONFIG_CLASSES = {name: CONFIG_MAPPING[name] for name in all_families()}
-"""A family has the name that transformers has for its ``model_type``."""
+CONFIG_CLASSES = {
+    name: CONFIG_MAPPING[f"{name}_text" if f"{name}_text" in CONFIG_MAPPING else name]
+    for name in all_families()
+}
+"""A family has the name that transformers has for its ``model_type``, or for the whole of which it
+is the text."""
 ARCHITECTURES = {name: family.ARCHITECTURES[0] for name, family in all_families().items()}
 
 

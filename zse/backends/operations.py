@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import TypeIs
 
+    from zse.backends.states import StateLayout
     from zse.backends.types import Answers, DeviceUsed, LogitRows, StepBatch
     from zse.models.spec import (
         AttentionSpec,
@@ -258,6 +259,10 @@ class Backend(Operations, Protocol):
     @property
     def num_blocks(self) -> int:
         """Blocks in the KV pool."""
+
+    @property
+    def states(self) -> StateLayout:
+        """The states that sequences have beside their blocks, if they have any."""
 
     def submit(self, batch: StepBatch, forward: Forward) -> PendingStep:
         """Compute one step over the pool: begin it, then run ``forward`` on it.

@@ -69,6 +69,10 @@ class SequenceChunk(NamedTuple):
     kind: StepKind
     wants_logits: bool = False
     """Whether ``lm_head`` gives the logits of each of its tokens."""
+    restored_from: int | None = None
+    """Checkpoint that the sequence's state is copied from before: it is of the tokens before."""
+    saved_to: int | None = None
+    """Checkpoint that the state is copied to afterwards."""
 
 
 class TokenMasks(Protocol):

@@ -46,7 +46,7 @@ class Step:
         slots: list[int] = []
         words: list[int] = []
         for index in self.order:
-            _, ids, start, table, kind, _ = chunks[index]
+            _, ids, start, table, kind, *_ = chunks[index]
             count, first = len(ids), len(tokens)
             end = start + count
             blocks = array("i", table[: -(-end // size)])

@@ -11,8 +11,10 @@ import torch
 from zse.backends.cpu.threads import choose_threads
 from zse.backends.operations import is_attention
 from zse.backends.pool_size import choose_num_blocks
+from zse.backends.states import check_states, states_of
+from zse.backends.torch.delta import States
 from zse.backends.torch.operations import TorchOperations, check_supported
-from zse.backends.torch.step import Step, build_step
+from zse.backends.torch.step import Step, StepMemory, build_step
 from zse.backends.torch.weights import Weights
 from zse.backends.types import DeviceUsed, FinishedStep, logit_rows
 from zse.device.probe import probe
@@ -63,17 +65,29 @@ class TorchBackend(TorchOperations):
         values = sum(2 * attention.kv_columns for attention in self._storing.values())
         self._block_bytes = values * self.block_size * self._kv_dtype.itemsize
         self._weights = Weights(reader, spec)
+        self.states = states_of(spec, options)
         self.num_blocks = options.cache.num_blocks or choose_num_blocks(
             spec, options, machine, block_bytes=self._block_bytes
         )
-        self._cache = self.new_cache(self.num_blocks)
+        self._memory = self._new_memory(self.num_blocks, self.states.num_slots)
         super().__init__(self._weights, spec)
 
     # --- the pass ------------------------------------------------------------------------------
 
     def submit(self, batch: StepBatch, forward: Forward) -> FinishedStep:
         self._claim_thread()
-        return FinishedStep(answers=forward(self, self.begin(batch)))
+        check_states(batch.chunks, self.states)
+        step = self.begin(batch)
+        for chunk in batch.chunks:
+            if chunk.restored_from is not None:
+                source = self.states.slot_of(chunk.restored_from)
+                self._memory.states.copy(source, chunk.sequence_slot)
+        answers = forward(self, step)
+        for chunk in batch.chunks:
+            if chunk.saved_to is not None:
+                destination = self.states.slot_of(chunk.saved_to)
+                self._memory.states.copy(chunk.sequence_slot, destination)
+        return FinishedStep(answers=answers)
 
     def _claim_thread(self) -> None:
         """Let the calling thread compute with this model's threads.
@@ -84,8 +98,8 @@ class TorchBackend(TorchOperations):
         if torch.get_num_threads() != self.device.threads:
             torch.set_num_threads(self.device.threads)
 
-    def begin(self, batch: StepBatch, cache: dict[int, torch.Tensor] | None = None) -> Step:
-        step = build_step(batch, self._cache if cache is None else cache, self._spec.vocab_size)
+    def begin(self, batch: StepBatch, cache: StepMemory | None = None) -> Step:
+        step = build_step(batch, cache or self._memory, self._spec.vocab_size)
         end = max(chunk.start_position + chunk.num_tokens for chunk in step.chunks)
         step.rotary = {
             rope: table.rows(step.positions, end) for rope, table in self._rotary.items()
@@ -94,39 +108,42 @@ class TorchBackend(TorchOperations):
 
     # --- memory --------------------------------------------------------------------------------
 
-    def new_cache(self, num_blocks: int) -> dict[int, torch.Tensor]:
-        """Return a zeroed cache of the layers that store anything.
+    def new_cache(self, num_blocks: int) -> StepMemory:
+        """Return zeroed memory for one sequence, whose slot is 0."""
+        return self._new_memory(num_blocks, 1)
 
-        Each has [num_blocks, block_size, 2 * kv_heads, head_dim].
-        """
-        return {
+    def _new_memory(self, num_blocks: int, num_slots: int) -> StepMemory:
+        blocks = {
             index: _untouched_zeros(
                 (num_blocks, self.block_size, 2 * attention.num_kv_heads, attention.head_dim),
                 self._kv_dtype,
             )
             for index, attention in self._storing.items()
         }
+        return StepMemory(blocks, States(self.states.shapes, num_slots, _untouched_zeros))
 
-    def release_cache(self, cache: dict[int, torch.Tensor]) -> None:
-        cache.clear()
+    def release_cache(self, cache: StepMemory) -> None:
+        cache.blocks.clear()
+        cache.states.layers.clear()
 
     def copy_block(self, source: int, destination: int) -> None:
-        for pool in self._cache.values():
+        for pool in self._memory.blocks.values():
             pool[destination].copy_(pool[source])
 
     def join_rows(self, parts: Sequence[torch.Tensor]) -> LogitRows:
         return logit_rows(bytes_from(torch.cat(list(parts))), self._spec.vocab_size)
 
     def memory_bytes(self) -> dict[str, int]:
-        return {
+        held = {
             "weights": self._weights.kept_bytes,
             "kv_cache": self.num_blocks * self._block_bytes,
         }
+        return held | ({"states": self.states.length_bytes} if self.states.shapes else {})
 
     def close(self) -> None:
         self.drop()
         self._weights.clear()
-        self._cache = {}
+        self.release_cache(self._memory)
 
 
 def _untouched_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:

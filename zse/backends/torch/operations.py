@@ -13,11 +13,12 @@ from torch.nn import functional
 from zse.backends.operations import EndWeights, LayerWeights, bind_layer, is_attention, refuse
 from zse.backends.torch.activation import activate_rows
 from zse.backends.torch.attention import attend
+from zse.backends.torch.delta import mix_chunks
 from zse.backends.torch.experts import add_experts
 from zse.backends.torch.rotary import RotaryTable, rotate
 from zse.backends.torch.sampling import sample
 from zse.backends.types import accepted, mask_bytes
-from zse.backends.uncomputed import WithoutDelta
+from zse.kernels.delta.shape import DeltaShape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
         ExpertsSpec,
         HeadSpec,
         LayerSpec,
+        LinearAttentionSpec,
         MLPSpec,
         ModelSpec,
     )
@@ -44,9 +46,7 @@ def check_supported(spec: ModelSpec) -> None:
 
 def _obstacles(spec: ModelSpec) -> Iterator[tuple[str, str]]:
     for layer in spec.layers:
-        if not is_attention(layer.mixer):
-            yield f"layer {layer.index}", "linear attention"
-        elif not layer.mixer.is_causal:
+        if is_attention(layer.mixer) and not layer.mixer.is_causal:
             yield f"layer {layer.index}", "attention to what follows"
     for layer in spec.extra_heads:
         yield f"layer {layer.index}", "a head that guesses further tokens"
@@ -63,7 +63,7 @@ class Query(NamedTuple):
     """float32 [tokens, heads * head_dim], before the sigmoid."""
 
 
-class TorchOperations(WithoutDelta):
+class TorchOperations:
     """See ``zse.backends.operations.Operations``; the model has been checked."""
 
     def __init__(self, weights: Weights, spec: ModelSpec) -> None:
@@ -129,6 +129,22 @@ class TorchOperations(WithoutDelta):
     ) -> torch.Tensor:
         attended = attend(step, query.rotated.contiguous(), attention, weights.sinks, layer)
         return attended if query.gate is None else attended.mul_(torch.sigmoid(query.gate))
+
+    def delta(
+        self,
+        step: Step,
+        residual: torch.Tensor,
+        weights: LayerWeights,
+        delta: LinearAttentionSpec,
+        layer: int,
+    ) -> torch.Tensor:
+        parts = weights.delta
+        assert parts is not None
+        inputs = _normed(residual, weights.mixer_norm)
+        projected = parts.inputs.multiply(inputs, step.single_rows)
+        gates = parts.gates.multiply(inputs, step.single_rows)
+        states = step.states.layers[layer]
+        return mix_chunks(projected, gates, parts, DeltaShape.of(delta), states, step.chunks)
 
     def linear_residual(
         self,

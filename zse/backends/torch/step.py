@@ -8,7 +8,7 @@ computed together.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -18,6 +18,7 @@ from zse.records import record
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from zse.backends.torch.delta import States
     from zse.backends.types import SequenceChunk, StepBatch
     from zse.models.rope import RoPESpec
 
@@ -32,8 +33,17 @@ class ChunkRows:
     first_row: int
     num_tokens: int
     start_position: int
+    sequence_slot: int
     blocks: torch.Tensor
     """int64 block ids up to the chunk's end."""
+
+
+class StepMemory(NamedTuple):
+    """What steps leave for those after them."""
+
+    blocks: dict[int, torch.Tensor]
+    """Of each layer that stores keys: [num_blocks, block_size, 2 * kv_heads, head_dim]."""
+    states: States
 
 
 @dataclass(kw_only=True)
@@ -51,6 +61,7 @@ class Step:
     chunks: list[ChunkRows]
     cache: Mapping[int, torch.Tensor]
     """Of each layer that stores any: [num_blocks, block_size, 2 * kv_heads, head_dim]."""
+    states: States
     sampled_rows: list[int]
     """Rows whose tokens' successors are asked for, in the order of the batch."""
     wanted_rows: list[int]
@@ -61,13 +72,13 @@ class Step:
     masks: dict[tuple[int, int, int, int], torch.Tensor] = field(default_factory=dict)
 
 
-def build_step(batch: StepBatch, cache: Mapping[int, torch.Tensor], vocab_size: int) -> Step:
+def build_step(batch: StepBatch, memory: StepMemory, vocab_size: int) -> Step:
     """Lay out a batch.
 
     Raises:
         EngineError: A chunk is empty, holds an unknown token, or its blocks do not cover it.
     """
-    num_blocks, block_size = next(iter(cache.values())).shape[:2]
+    num_blocks, block_size = next(iter(memory.blocks.values())).shape[:2]
     check_batch(batch, block_size=block_size, num_blocks=num_blocks, vocab_size=vocab_size)
     order = sorted(range(len(batch.chunks)), key=lambda i: batch.chunks[i].kind == "prefill")
     token_ids: list[int] = []
@@ -93,7 +104,8 @@ def build_step(batch: StepBatch, cache: Mapping[int, torch.Tensor], vocab_size: 
         slots=torch.tensor(slots),
         single_rows=sum(len(c.token_ids) for c in batch.chunks if c.kind != "prefill"),
         chunks=chunks,
-        cache=cache,
+        cache=memory.blocks,
+        states=memory.states,
         sampled_rows=_last_rows(batch.chunks, first_rows, map(len, batch.sampling)),
         wanted_rows=_last_rows(
             batch.chunks, first_rows, [c.wants_logits * len(c.token_ids) for c in batch.chunks]
@@ -129,6 +141,7 @@ def _rows_of(chunk: SequenceChunk, first_row: int, blocks: torch.Tensor) -> list
             first_row=first_row + offset,
             num_tokens=size,
             start_position=chunk.start_position + offset,
+            sequence_slot=chunk.sequence_slot,
             blocks=blocks,
         )
         for offset in range(0, count, size)

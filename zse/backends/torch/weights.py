@@ -78,7 +78,9 @@ class Weights:
         self._members = {
             weight.name: weight.members for weight in spec.weights() if weight.kind == "experts"
         }
+        self._states = {weight.name for weight in spec.weights() if weight.kind == "state"}
         self._vectors: dict[str, torch.Tensor] = {}
+        """What is no matrix to multiply with."""
         self._upcasts = reader.size_bytes <= UPCAST_LIMIT_BYTES
         self.kept_bytes = 0
         """Bytes of this process's own memory that weights take."""
@@ -134,7 +136,7 @@ class Weights:
         packs = entry.shape[-1] < MAX_COLUMNS and int8_is_exact()
         form = form_of(entry, upcasts=self._upcasts, packs_int8=packs)
         self.kept_bytes += kept_bytes(entry, form)
-        if form == "vector":
+        if form == "vector" or entry.name in self._states:
             self._vectors[entry.name] = dequantize(entry, parts).clone()
         elif (members := self._members.get(entry.name)) is not None:
             cut = _members_of(entry, parts, members)

@@ -65,16 +65,6 @@ class DeltaRuns:
         return self.first_rows, self.num_rows, self.first_positions, self.slots
 
 
-def ring_bytes(shape: DeltaShape) -> int:
-    """Return the bytes of one sequence's ring in one layer."""
-    return 4 * shape.convolution_width * shape.channels
-
-
-def state_bytes(shape: DeltaShape) -> int:
-    """Return the bytes of one sequence's matrices in one layer."""
-    return 4 * shape.state_numbers
-
-
 def prefill_workspace_bytes(rows: int, shape: DeltaShape) -> int:
     """Return the bytes that ``delta_prefill`` needs besides its operands."""
     return sum(_parts(rows, shape))

@@ -50,6 +50,11 @@ class DeltaShape:
         """Numbers of the matrices of all value heads."""
         return self.num_value_heads * self.key_dim * self.value_dim
 
+    @property
+    def ring_numbers(self) -> int:
+        """Numbers of the last tokens that the convolution looks back at, the newest included."""
+        return self.convolution_width * self.channels
+
     @classmethod
     def of(cls, spec: LinearAttentionSpec) -> DeltaShape:
         return cls(
