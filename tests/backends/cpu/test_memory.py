@@ -7,11 +7,16 @@ import mmap
 import resource
 from array import array
 from ctypes import sizeof
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from any_layers import attention, experts, layer, model, write_model
+from mapped_files import mapped_bytes
 
+from zse.backends.cpu import backend
 from zse.backends.cpu.arrival import PageArrival
 from zse.backends.cpu.memory import Pages, address_of
 from zse.backends.cpu.sampling import ROW_BYTES
@@ -71,6 +76,23 @@ def test_matrices_lie_in_the_mapped_file(path: Path) -> None:
             assert weights.qkv.data == address_of(reader.part(weight, "qweight"))
             assert weights.qkv.scales == address_of(reader.part(weight, "scale"))
         runner.close()
+
+
+def test_pages_of_experts_that_nobody_chose_are_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the weights are more than the memory, nothing else has them read either."""
+    little = replace(backend.probe(), available_memory_bytes=MIB)
+    monkeypatch.setattr(backend, "probe", lambda: little)
+    mixture = partial(experts, count=16, chosen=1, width=2048)
+    spec, path = model([layer(0, attention, mlp=None, experts=mixture)]), tmp_path / "model.zse"
+    write_model(path, spec, "bf16")
+    expert_bytes = path.stat().st_size // 16
+    runner = load_runner(path, load_options(device="cpu", num_blocks=1, threads=1), spec=spec)
+    chunk = SequenceChunk(0, [5], 0, [0], kind_of(1))
+    runner.execute(StepBatch(chunks=[chunk], sampling=[[SamplingRow(temperature=0.0)]]))
+    assert expert_bytes / 2 < mapped_bytes(path) < 4 * expert_bytes
+    runner.close()
 
 
 def test_pages_that_have_arrived_are_touched_without_a_fault(tmp_path: Path) -> None:

@@ -2,10 +2,9 @@
 
 import mmap
 import os
-import re
-from pathlib import Path
 
 import pytest
+from mapped_files import mapped_bytes
 
 from zse.backends.cpu import presence
 from zse.format.reader import ZSEReader
@@ -18,20 +17,13 @@ def model(tmp_path_factory):
     return locate_model("tiny", Settings(cache_dir=tmp_path_factory.mktemp("cache")))
 
 
-def resident_bytes(path):
-    """Return how much of a file's mapping this process has present."""
-    maps = Path("/proc/self/smaps").read_text()
-    sizes = re.findall(rf" {re.escape(str(path))}\n(?:.*\n)*?Rss: +(\d+) kB", maps)
-    return sum(map(int, sizes)) * 1024
-
-
 def test_weights_that_nobody_read_are_present(model, monkeypatch):
     monkeypatch.setattr(presence, "_FEWEST_BYTES", 1)
     with ZSEReader(model) as reader:
         weights = len(reader.weights())
-        assert resident_bytes(model) < weights // 2
+        assert mapped_bytes(model) < weights // 2
         presence.begin_to_map(reader).join()
-        assert resident_bytes(model) >= weights
+        assert mapped_bytes(model) >= weights
 
 
 def test_a_reader_may_be_closed_meanwhile(model, monkeypatch):
@@ -40,7 +32,7 @@ def test_a_reader_may_be_closed_meanwhile(model, monkeypatch):
         thread = presence.begin_to_map(reader)
     thread.join()
     del reader
-    assert resident_bytes(model) == 0
+    assert mapped_bytes(model) == 0
 
 
 def test_few_weights_and_more_than_half_of_the_memory_are_left_alone(model, monkeypatch):
