@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from zse.kernels.experts.variants import grouped_variant, like_gemv
 from zse.kernels.linear.definitions import MATMUL_STREAM
 from zse.kernels.linear.variants import VARIANTS, dot, gemv, imma, matmul
 
@@ -28,6 +29,17 @@ TILES = (
     (4, 4, 32),
 )
 FEW_TILES = ((4, 4, 8), (4, 1, 32), (2, 4, 8), (2, 1, 32), (4, 2, 32))
+GROUPED_SIZES = (
+    (16, 128, 4, 3), (16, 128, 4, 4), (16, 64, 4, 3), (32, 128, 4, 3), (64, 64, 4, 3),
+    (64, 128, 4, 3), (64, 128, 4, 4), (64, 128, 8, 3), (128, 128, 4, 3), (128, 128, 8, 3),
+    (128, 128, 8, 2), (128, 256, 8, 3), (256, 128, 8, 3),
+)  # fmt: skip
+"""Pairs, rows of the matrix, warps, stages."""
+PAIR_SIZES = (
+    (4, 4, 8), (4, 2, 32), (4, 2, 16), (4, 4, 16), (4, 4, 32), (4, 1, 32), (2, 4, 16), (2, 4, 32),
+    (2, 2, 32), (8, 1, 32),
+)  # fmt: skip
+"""Rows of a thread, threads along the rows and along the columns."""
 
 
 def decode_sweep(scheme: str, group: int, rows: int) -> list[Variant]:
@@ -81,3 +93,16 @@ def everything() -> tuple[Variant, ...]:
         found += dot_sweep("int4", 128, rows)
     found += matmul_sweep("bf16") + matmul_sweep("fp32")
     return tuple(dict.fromkeys([*found, *VARIANTS]))
+
+
+def grouped_sweep(scheme: str, group: int) -> list[Variant]:
+    return [
+        grouped_variant(scheme, group, bm=bm, bn=bn, warps=warps, stages=stages)
+        for bm, bn, warps, stages in GROUPED_SIZES
+    ]
+
+
+def pair_sweep(scheme: str, group: int) -> list[Variant]:
+    return [
+        like_gemv(scheme, group, gemv(scheme, group, 1, r=r, t=t, c=c)) for r, t, c in PAIR_SIZES
+    ]

@@ -8,7 +8,6 @@ from zse.errors import UnsupportedModelError
 from zse.kernels.experts.plan import pair_tile
 from zse.kernels.experts.variants import (
     CHUNK_COLUMNS,
-    TILE_ROWS,
     combine_variant,
     grouped_variant,
 )
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from zse.kernels.launcher import Launcher
     from zse.kernels.layout import Activation
     from zse.kernels.route.launch import Choice, Grouping
+    from zse.kernels.variant import Variant
 
 WORD_BYTES = 4
 
@@ -95,6 +95,7 @@ def grouped_products(
     outputs_address: int,
     *,
     is_down: bool,
+    tuned: Variant | None = None,
 ) -> Plain:
     """Multiply many tokens with the matrices of their experts.
 
@@ -102,6 +103,7 @@ def grouped_products(
         inputs: bfloat16, a row for each token, or for each pair if ``is_down``.
         grouping: The pairs of ``choice`` in the order of their experts.
         outputs_address: Where bfloat16 [pairs, rows of a matrix] goes.
+        tuned: Another compiled form to use, when forms are compared.
 
     Raises:
         UnsupportedModelError: Activations and matrices do not fit each other.
@@ -114,10 +116,13 @@ def grouped_products(
             f"in multiples of 16 and columns in multiples of {step}"
         )
     tile = pair_tile(choice.pairs, grouping.groups)
+    form = tuned or grouped_variant(scheme, weight.stack.group_size, bm=tile)
+    sizes = dict(form.constants)
+    width, height = int(sizes["BN"]), int(sizes["BM"])
     element_bytes = 2 if ELEMENT.get(scheme, "*i8") != "*i8" else 1
     launcher.launch(
-        grouped_variant(scheme, weight.stack.group_size, bm=tile),
-        (-(-weight.rows // TILE_ROWS), choice.pairs // tile + grouping.groups, 1),
+        form,
+        (-(-weight.rows // width), choice.pairs // height + grouping.groups, 1),
         inputs.values,
         weight.stack.weights,
         weight.stack.scales or weight.stack.weights,

@@ -111,16 +111,18 @@ def like_gemv(scheme: str, group: int, gemv: Variant) -> Variant:
     return pair_variant(scheme, group, r=int(sizes["R"]), t=int(sizes["T"]), c=int(sizes["C"]))
 
 
-def grouped_variant(scheme: str, group: int, *, bm: int, warps: int = 0) -> Variant:
-    """Return the form for tiles of ``bm`` pairs of an expert, of 16-bit activations."""
+def grouped_variant(
+    scheme: str, group: int, *, bm: int, bn: int = TILE_ROWS, warps: int = 0, stages: int = 3
+) -> Variant:
+    """Return the form for tiles of ``bm`` pairs of an expert and ``bn`` rows of its matrix."""
     return Variant(
         kernel=GROUPED_PRODUCTS,
         constants=(
             ("SCHEME", scheme), ("GROUP", group), ("UNIT", group or STEP_COLUMNS),
-            ("BN", TILE_ROWS), ("BM", bm), ("STAGES", 3), ("EXPERTS", GROUPS),
+            ("BN", bn), ("BM", bm), ("STAGES", stages), ("EXPERTS", GROUPS),
         ),
         num_warps=warps or (8 if bm == 128 else 4),
-        num_stages=3,
+        num_stages=stages,
         types=_types(scheme, words=False),
     )  # fmt: skip
 

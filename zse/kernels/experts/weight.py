@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from zse.kernels.layout import PIECE_CODES
 from zse.kernels.linear.weight import GROUPED_SCHEMES, PLAIN_SCHEMES
 from zse.records import record
 
@@ -13,7 +12,8 @@ if TYPE_CHECKING:
     from zse.kernels.linear.weight import LinearWeight
 
 STEP_COLUMNS = 64
-"""Columns of a step of the kernels on tensor cores, where the scheme has no groups."""
+"""Columns of a step of the kernels on tensor cores, where the scheme has no groups; rows of int8
+activations are whole steps, too."""
 
 
 @record
@@ -63,7 +63,7 @@ def reads_few_rows(weight: StackedWeight, *, quantized: bool) -> bool:
     scheme = weight.stack.scheme
     if scheme in PLAIN_SCHEMES:
         return True
-    return quantized and weight.columns % PIECE_CODES == 0
+    return quantized and weight.columns % STEP_COLUMNS == 0
 
 
 def step_columns(weight: StackedWeight) -> int:
