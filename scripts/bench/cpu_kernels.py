@@ -47,10 +47,10 @@ MODELS = {
     "tinyllama-1.1b": ([(2560, 2048), (2048, 2048), (11264, 2048), (2048, 5632)], (32000, 2048)),
 }
 """Rows and columns of a layer's matrices, and of the head's."""
-GROUPS = {"int4": 128, "nf4": 128, "int8": 128}
+GROUPS = {"int4": 128, "nf4": 128, "mxfp4": 32, "int8": 128}
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 """On a machine that others use, the processor's time tells more, with one thread."""
-BITS = {"int4": 4, "nf4": 4, "int8": 8, "bf16": 16, "fp16": 16, "fp32": 32}
+BITS = {"int4": 4, "nf4": 4, "mxfp4": 4, "int8": 8, "bf16": 16, "fp16": 16, "fp32": 32}
 
 
 @record
@@ -72,7 +72,7 @@ class Weights:
                 rows=rows,
                 columns=columns,
                 scheme=Scheme[self.scheme.upper()],
-                group=128 if BITS[self.scheme] == 4 else 0,
+                group=GROUPS[self.scheme] if BITS[self.scheme] == 4 else 0,
             )
             place += rows * columns * BITS[self.scheme] // 8
 

@@ -46,7 +46,7 @@ def pack() -> bytes:
     return pack_bytes(TARGETS["sm_90"], made, provenance=PROVENANCE, skipped={})
 
 
-@pytest.mark.parametrize("scheme", ["int4", "nf4", "int8", "bf16"])
+@pytest.mark.parametrize("scheme", ["int4", "nf4", "mxfp4", "int8", "bf16"])
 def test_every_candidate_is_timed_over_copies_and_all_is_given_back(
     scheme: str, gpu: Gpu, stub: Stub, pack: bytes
 ) -> None:

@@ -100,6 +100,13 @@ def logits_in_chunks(
     return as_tensor(backend.join_rows(rows))
 
 
+def logits_of_chunks(runner: ModelRunner, *chunks: SequenceChunk) -> torch.Tensor:
+    """Compute one step; return the logits of its tokens."""
+    backend = runner._backend
+    step = backend.begin(StepBatch(chunks=chunks, sampling=[()] * len(chunks)))
+    return as_tensor(backend.join_rows([logits_of(backend, runner.spec, step)]))
+
+
 def check_pair(pair: Any) -> None:
     """Compare a whole prompt, the prompt in chunks, and step-by-step decoding."""
     expected = pair.logits(prompt())
@@ -137,6 +144,31 @@ def test_logits_match_transformers(
     family: str, quantization: str, make_pair: Callable[..., Any]
 ) -> None:
     check_pair(make_pair(family, quantization))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_sequences_of_a_mixed_batch_match_transformers(
+    family: str, make_pair: Callable[..., Any]
+) -> None:
+    """One sequence decodes beside the rest of a prompt and a whole one."""
+    pair = make_pair(family, "bf16")
+    sequences = {0: (prompt(30), 29, [7, 0, 12, 3]), 1: (prompt(21), 10, [1, 9, 4]), 2: (prompt(12), 0, [2, 5])}  # fmt: skip
+    wanted = [pair.logits(ids)[known:] for ids, known, _ in sequences.values()]
+    for way in ways_of(pair):
+        runner = load_runner(pair.path, load_options(**way, num_blocks=16, block_size=8, threads=1))
+        try:
+            for slot, (ids, known, blocks) in sequences.items():
+                if known:
+                    logits_of_chunks(
+                        runner, SequenceChunk(slot, ids[:known], 0, blocks, "prefill", True)
+                    )
+            chunks = [
+                SequenceChunk(slot, ids[known:], known, blocks, kind_of(len(ids) - known), True)
+                for slot, (ids, known, blocks) in sequences.items()
+            ]
+            assert_close(logits_of_chunks(runner, *chunks), torch.cat(wanted))
+        finally:
+            runner.close()
 
 
 @pytest.mark.parametrize("family", list(WINDOWED))

@@ -10,6 +10,7 @@ import pytest
 import torch
 import transformers
 from family_shapes import shape_of
+from logits import as_tensor
 from safetensors.torch import load_file, save_file
 
 from zse.errors import CheckpointError, ConversionError, UnsupportedModelError
@@ -106,18 +107,20 @@ def test_logits_are_those_that_transformers_dequantizes_to(folder: Path, tmp_pat
         )
     with torch.no_grad():
         expected = reference.float().eval()(torch.tensor([PROMPT])).logits[0]
-    runner = load_runner(
-        tmp_path / "m.zse", load_options(device="torch", num_blocks=16, block_size=8)
-    )
-    try:
-        found = torch.tensor(runner.logits(PROMPT)).view_as(expected)
-    finally:
-        runner.close()
-    assert float((found - expected).abs().max() / expected.abs().max()) < 1e-4
+    for way in (
+        {"device": "torch"},
+        {"device": "cpu", "exact_activations": True, "kv_dtype": "fp32"},
+    ):
+        runner = load_runner(tmp_path / "m.zse", load_options(**way, num_blocks=16, block_size=8))
+        try:
+            found = as_tensor(runner.logits(PROMPT))
+        finally:
+            runner.close()
+        assert float((found - expected).abs().max() / expected.abs().max()) < 1e-4
 
 
 def test_a_stopped_conversion_goes_on_and_gives_the_same_bytes(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, tmp_path: Path
 ) -> None:
     whole = convert(folder, tmp_path / "whole.zse")
 

@@ -42,7 +42,15 @@ def stored(scheme: str, rows: int, columns: int, group_size: int = 0) -> StoredM
 @pytest.mark.parametrize("rows", [1, 3, 300])
 @pytest.mark.parametrize(
     ("scheme", "group_size"),
-    [("int4", 128), ("int4", 64), ("nf4", 64), ("int8", 0), ("bf16", 0), ("fp16", 0)],
+    [
+        ("int4", 128),
+        ("int4", 64),
+        ("nf4", 64),
+        ("mxfp4", 32),
+        ("int8", 0),
+        ("bf16", 0),
+        ("fp16", 0),
+    ],
 )
 def test_kernels_give_the_product_of_the_stored_weights(
     scheme: str, group_size: int, rows: int
