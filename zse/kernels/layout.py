@@ -26,8 +26,11 @@ MOST_GATED_DIM = 256
 """Width of the widest heads that may be gated."""
 INT8_HEAD_DIMS = (64, 128, 256, 512)
 """Head widths that an int8 cache takes: their halves are whole groups of 32 channels."""
-ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "relu2")
-"""Functions between the matrices of an MLP; kernels know them by number."""
+ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "relu2", "swiglu_oai")
+"""Functions between the matrices of an MLP; kernels know them by number. The last one is always
+gated: ``gate * sigmoid(1.702 * gate) * (up + 1)`` of a bounded gate and a bounded up."""
+NO_LIMIT = 3e38
+"""Bound of what is not bounded."""
 GREEDY_BELOW = 1e-5
 """Temperatures below this mean the most likely token."""
 MAX_ALTERNATIVES = 20

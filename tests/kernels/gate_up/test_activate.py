@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 import torch
 from interpreted import InterpretedLauncher
@@ -74,11 +76,13 @@ def test_quantized_output_equals_the_reference(many: bool, monkeypatch: pytest.M
     torch.testing.assert_close(sums, scales * codes.float().unflatten(1, (-1, 128)).sum(-1))
 
 
-@pytest.mark.parametrize("activation", ACTIVATIONS)
-@pytest.mark.parametrize("gated", [True, False])
+@pytest.mark.parametrize(
+    ("activation", "gated"),
+    [*product(ACTIVATIONS, (True,)), *product(ACTIVATIONS[:-1], (False,))],
+)
 @pytest.mark.parametrize("splits", [0, 3])
 def test_every_activation_gated_or_not_with_a_bias_equals_the_reference(
-    splits: int, gated: bool, activation: str
+    splits: int, activation: str, gated: bool
 ) -> None:
     torch.manual_seed(4)
     width, columns = 144, 288 if gated else 144
@@ -93,6 +97,29 @@ def test_every_activation_gated_or_not_with_a_bias_equals_the_reference(
     )  # fmt: skip
     joined = parts.float() if splits == 0 else parts.sum(0)
     check(out, activated_product(joined, activation, gated=gated, bias=bias))
+
+
+@pytest.mark.parametrize("limit", [None, 1.5])
+def test_a_bounded_gate_and_a_bounded_up(limit: float | None) -> None:
+    torch.manual_seed(6)
+    parts = torch.randn(2, ROWS, 352) * 3
+    codes = torch.zeros(ROWS, 176, dtype=torch.int8)
+    scales, sums = torch.zeros(ROWS, 2), torch.zeros(ROWS, 2)
+    output = Quantized(
+        rows=ROWS, columns=176, codes=codes.data_ptr(), scales=scales.data_ptr(),
+        sums=sums.data_ptr(),
+    )  # fmt: skip
+    with pytest.raises(UnsupportedModelError, match="multiple of 32"):
+        activate(InterpretedLauncher(), inputs_of(parts), output, activation="swiglu_oai")
+    parts, codes = parts[..., :320].contiguous(), torch.zeros(ROWS, 160, dtype=torch.int8)
+    output = Quantized(
+        rows=ROWS, columns=160, codes=codes.data_ptr(), scales=scales.data_ptr(),
+        sums=sums.data_ptr(),
+    )  # fmt: skip
+    activate(InterpretedLauncher(), inputs_of(parts), output, activation="swiglu_oai", limit=limit)
+    found = dequantize(torch.nn.functional.pad(codes, (0, 96)), scales)[:, :160]
+    bound = float("inf") if limit is None else limit
+    check(found, activated_product(parts.sum(0), "swiglu_oai", limit=bound))
 
 
 def test_activations_without_a_gate_and_a_bias_become_codes() -> None:

@@ -194,6 +194,7 @@ class GPUOperations(WithoutDelta, WithoutExperts):
                 activation=mlp.activation,
                 gated=mlp.is_gated,
                 bias_address=bias,
+                limit=mlp.limit,
             )
 
         return Deferred(columns=columns, can_quantize=columns % ACTIVATION_GROUP == 0, write=make)

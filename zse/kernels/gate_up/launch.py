@@ -9,6 +9,7 @@ from zse.kernels.gate_up.variants import FEW_GROUPS, MANY_GROUPS, activate_varia
 from zse.kernels.layout import (
     ACTIVATION_GROUP,
     ACTIVATIONS,
+    NO_LIMIT,
     Partials,
     Plain,
     Quantized,
@@ -31,6 +32,7 @@ def activate(
     activation: str = "silu",
     gated: bool = True,
     bias_address: int = 0,
+    limit: float | None = None,
 ) -> None:
     """Store activation(gate) * up, or activation(up) where nothing gates.
 
@@ -40,15 +42,17 @@ def activate(
         output: [rows, width]; width a multiple of 16, and of 128 for quantized output.
         activation: One of ``layout.ACTIVATIONS``.
         bias_address: float32 [columns of inputs], added to them first; 0 for none.
+        limit: Bound of ``swiglu_oai``; None for none.
 
     Raises:
         UnsupportedModelError: The activation or the width is none that a kernel takes.
     """
     width = output.columns
-    if activation not in ACTIVATIONS or width % 16 or inputs.columns != (1 + gated) * width:
+    known = ACTIVATIONS if gated else ACTIVATIONS[:-1]
+    if activation not in known or width % 16 or inputs.columns != (1 + gated) * width:
         raise UnsupportedModelError(
             f"activation {activation!r} of {inputs.columns} columns into {width}; expected one of "
-            f"{', '.join(ACTIVATIONS)}, and a multiple of 16 columns, twice as many with a gate"
+            f"{', '.join(known)}, and a multiple of 16 columns, twice as many with a gate"
         )
     scales, sums, outputs = activation_addresses(output)
     groups = -(-width // ACTIVATION_GROUP)
@@ -63,5 +67,7 @@ def activate(
         launcher.launch(form, grid, inputs.values, *targets)
         return
     form = activate_variant(groups_each, element=element, quantized=quantized, gated=gated)
-    kind = ACTIVATIONS.index(activation)
-    launcher.launch(form, grid, inputs.values, bias_address, *targets, int(bias_address != 0), kind)
+    kind, bound = ACTIVATIONS.index(activation), NO_LIMIT if limit is None else limit
+    launcher.launch(
+        form, grid, inputs.values, bias_address, *targets, int(bias_address != 0), kind, bound
+    )

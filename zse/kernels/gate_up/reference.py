@@ -14,15 +14,20 @@ def activated_product(
     *,
     gated: bool = True,
     bias: torch.Tensor | None = None,
+    limit: float = float("inf"),
 ) -> torch.Tensor:
     """Return float32 [T, K] of gate and up columns side by side, [T, 2K]; or of up columns alone.
 
-    ``activation`` is one of ``layout.ACTIVATIONS``; ``bias`` (float32) is added to ``joined``.
+    ``activation`` is one of ``layout.ACTIVATIONS``; ``bias`` (float32) is added to ``joined``;
+    ``limit`` is the bound of ``swiglu_oai``.
     """
     joined = joined.float() if bias is None else joined.float() + bias
     if not gated:
         return _activated(joined, activation)
     gate, up = joined.chunk(2, -1)
+    if activation == "swiglu_oai":
+        gate = gate.clamp(max=limit)
+        return gate * torch.sigmoid(1.702 * gate) * (up.clamp(-limit, limit) + 1)
     return _activated(gate, activation) * up
 
 

@@ -25,6 +25,7 @@ ACTIVATE = Kernel(
         *_SIZES,
         number("has_bias"),
         number("activation"),
+        number("limit", "fp32"),
     ),
 )
 FEW_GROUPS, MANY_GROUPS = 1, 8

@@ -18,6 +18,7 @@ from zse.kernels.triton.parts import (
 GELU = tl.constexpr(ACTIVATIONS.index("gelu"))
 GELU_TANH = tl.constexpr(ACTIVATIONS.index("gelu_tanh"))
 RELU2 = tl.constexpr(ACTIVATIONS.index("relu2"))
+SWIGLU_OAI = tl.constexpr(ACTIVATIONS.index("swiglu_oai"))
 
 
 @triton.jit
@@ -36,6 +37,8 @@ def activated(values, activation):
         # 0.5 * (1 + tanh(y)) is sigmoid(2y), y = sqrt(2 / pi) * (x + 0.044715 x^3)
         slope = 1.5957691216057308 * values * (1.0 + 0.044715 * values * values)
         result = times_sigmoid(values, slope)
+    if activation == SWIGLU_OAI:
+        result = times_sigmoid(values, 1.702 * values)
     if activation == RELU2:
         result = tl.maximum(values, 0.0) * tl.maximum(values, 0.0)
     return result
@@ -43,7 +46,7 @@ def activated(values, activation):
 
 @triton.jit
 def activate_groups(
-    inputs, bias, outputs, scales, sums, width, rows, splits, has_bias, activation,
+    inputs, bias, outputs, scales, sums, width, rows, splits, has_bias, activation, limit,
     GATED: tl.constexpr, FAMILY: tl.constexpr, GROUPS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Store activation(gate) * up, or activation(up), of some groups of one row.
@@ -64,12 +67,16 @@ def activate_groups(
         values = sum_partials(line, columns, inside, splits, stride)
     row_groups = tl.cdiv(width, GROUP)
     if FAMILY:
-        values = activated(values + load_bias(bias, columns, inside, has_bias), activation)
+        values += load_bias(bias, columns, inside, has_bias)
+        if GATED:
+            up += load_bias(bias + width, columns, inside, has_bias)
+            if activation == SWIGLU_OAI:
+                values = tl.minimum(values, limit)
+                up = tl.minimum(tl.maximum(up, -limit), limit) + 1.0
+        values = activated(values, activation)
     else:
         values = times_sigmoid(values, values)
     if GATED:
-        if FAMILY:
-            up += load_bias(bias + width, columns, inside, has_bias)
         values *= up
     store_activations(
         values,
@@ -88,15 +95,15 @@ def silu_mul(
     inputs, outputs, scales, sums, width, rows, splits, GROUPS: tl.constexpr, PDL: tl.constexpr
 ):
     """Store silu(gate) * up; see ``activate_groups``."""
-    activate_groups(inputs, scales, outputs, scales, sums, width, rows, splits, 0, 0,
+    activate_groups(inputs, scales, outputs, scales, sums, width, rows, splits, 0, 0, 0.0,
                     True, False, GROUPS, PDL)  # fmt: skip
 
 
 @triton.jit
 def activate(
-    inputs, bias, outputs, scales, sums, width, rows, splits, has_bias, activation,
+    inputs, bias, outputs, scales, sums, width, rows, splits, has_bias, activation, limit,
     GATED: tl.constexpr, GROUPS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Store any activation with a bias, gated or not; see ``activate_groups``."""
     activate_groups(inputs, bias, outputs, scales, sums, width, rows, splits, has_bias, activation,
-                    GATED, True, GROUPS, PDL)  # fmt: skip
+                    limit, GATED, True, GROUPS, PDL)  # fmt: skip
