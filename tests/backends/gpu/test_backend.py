@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-import interpreted_gpu
 import pytest
 from given_masks import GivenMasks
+from interpreted_runner import open_runner
 from logits import as_tensor
 from penalized_steps import decode_with_penalties
 from random_files import BIASES, LAYER_NORMS, SCALES, write_random_file
 
-from zse.backends import ModelLoad
-from zse.backends.gpu.arrival import Arrival
-from zse.backends.gpu.open import build_backend
 from zse.backends.types import PENDING_TOKEN, SampledToken, SequenceChunk, StepBatch, kind_of
-from zse.format import ZSEReader
 from zse.kernels.lm_head_sample.row import SamplingRow
-from zse.models.decoder import forward_of
-from zse.models.families import read_header
-from zse.models.runner import ModelRunner, load_runner
+from zse.models.runner import load_runner
 from zse.options import load_options
-from zse.stream.loader import plan_load
-from zse.stream.placement import WholeFile
-from zse.stream.source import LocalSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from zse.models.runner import ModelRunner
 
 # Small: a program of the interpreter takes tens of milliseconds, and a matrix has many.
 SHAPE = {
@@ -42,26 +34,6 @@ SHAPE = {
     "num_hidden_layers": 1,
 }
 PROMPT = [5, 17, 70, 33]
-
-
-def open_runner(path: Path, **sizes: object) -> ModelRunner:
-    """Return a runner on the interpreted device."""
-    reader = ZSEReader(path)
-    spec = read_header(reader.header.model_config)
-    gpu = interpreted_gpu.InterpretedGpu()
-    stream = gpu.create_stream()
-    source, whole = LocalSource(path), WholeFile(reader.header)
-    arrival = Arrival(gpu, source, whole, plan_load(source, whole))
-    options = load_options(
-        **{"num_blocks": 8, "max_sequences": 2, "max_batch_tokens": 16, **sizes},
-    )
-    load = ModelLoad(reader=reader, spec=spec, options=options, forward=forward_of(spec))
-    launcher = interpreted_gpu.StreamLauncher(stream)
-    backend = build_backend(stream, lambda: launcher, arrival, load)
-    owned = ExitStack()
-    owned.callback(reader.close)
-    owned.callback(backend.close)
-    return ModelRunner(backend, spec, owned=owned, max_position=spec.max_position)
 
 
 @pytest.fixture(params=["int4", "int8"])

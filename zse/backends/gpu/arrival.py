@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger("zse.backends.gpu")
 STACK_BYTES = 256
-"""Of one thread on the GPU: more than kernels spill, but for those of heads of 512 columns. For them
+"""Of one thread on the GPU: more than kernels spill, but for heads of 512 columns: for those
 the driver takes more when they are first launched."""
 
 

@@ -28,7 +28,7 @@ class PostNorm:
 
     address: int = 0
     """Of float32 [hidden], 0 for no norm."""
-    epsilon: float = 0.0
+    epsilon: float = 1.0
     stream_scale_address: int = 0
     """Of one float32, 0 for none."""
 

@@ -1,0 +1,47 @@
+"""A model's runner on the GPU that is made of Triton's interpreter."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import interpreted_gpu
+
+from zse.backends import ModelLoad
+from zse.backends.gpu.arrival import Arrival
+from zse.backends.gpu.open import build_backend
+from zse.backends.gpu.supported import check_supported
+from zse.format import ZSEReader
+from zse.models.decoder import forward_of
+from zse.models.families import read_header
+from zse.models.runner import ModelRunner
+from zse.options import load_options
+from zse.stream.loader import plan_load
+from zse.stream.placement import WholeFile
+from zse.stream.source import LocalSource
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from zse.models.spec import ModelSpec
+
+
+def open_runner(path: Path, *, spec: ModelSpec | None = None, **sizes: object) -> ModelRunner:
+    """Return a runner of a file; ``spec`` stands for what the file's header says."""
+    reader = ZSEReader(path)
+    spec = spec or read_header(reader.header.model_config)
+    check_supported(spec)
+    gpu = interpreted_gpu.InterpretedGpu()
+    stream = gpu.create_stream()
+    source, whole = LocalSource(path), WholeFile(reader.header)
+    arrival = Arrival(gpu, source, whole, plan_load(source, whole))
+    options = load_options(
+        **{"num_blocks": 8, "max_sequences": 2, "max_batch_tokens": 16, **sizes},
+    )
+    load = ModelLoad(reader=reader, spec=spec, options=options, forward=forward_of(spec))
+    launcher = interpreted_gpu.StreamLauncher(stream)
+    backend = build_backend(stream, lambda: launcher, arrival, load)
+    owned = ExitStack()
+    owned.callback(reader.close)
+    owned.callback(backend.close)
+    return ModelRunner(backend, spec, owned=owned, max_position=spec.max_position)
