@@ -19,7 +19,13 @@ from zse.kernels.attention.launch import (
     output_gate,
 )
 from zse.kernels.delta import variants as delta_forms
-from zse.kernels.delta.launch import DeltaAddresses, DeltaRuns, delta_decode, delta_prefill
+from zse.kernels.delta.launch import (
+    DeltaRuns,
+    DeltaStates,
+    DeltaVectors,
+    delta_decode,
+    delta_prefill,
+)
 from zse.kernels.delta.shape import DeltaShape
 from zse.kernels.embed import variants as embed_forms
 from zse.kernels.embed.launch import EmbedTable, embed
@@ -272,9 +278,8 @@ def test_every_attention_is_one_that_heads_and_a_cache_ask_for() -> None:
 
 def test_every_form_of_linear_attention_is_one_that_a_head_width_asks_for() -> None:
     launcher = Recorder()
-    layer = DeltaAddresses(
-        convolution=0, decay=0, step_bias=0, norm=0, epsilon=1e-6, rings=0, states=0
-    )
+    layer = DeltaVectors(convolution=0, decay=0, step_bias=0, norm=0, epsilon=1e-6)
+    states = DeltaStates(rings=0, matrices=0)
     runs = DeltaRuns(count=1, longest=1, first_rows=0, num_rows=0, first_positions=0, slots=0)
     for head_dim, quantized in product(delta_forms.HEAD_DIMS, EITHER):
         shape = DeltaShape(
@@ -288,9 +293,25 @@ def test_every_form_of_linear_attention_is_one_that_a_head_width_asks_for() -> N
         if not quantized or delta_forms.output_can_be_quantized(head_dim):
             target = output(shape.value_columns, quantized=quantized)
             delta_decode(
-                launcher, shape, inputs, gates, layer, target, positions_address=0, slots_address=0
+                launcher,
+                shape,
+                inputs,
+                gates,
+                layer,
+                states,
+                target,
+                positions_address=0,
+                slots_address=0,
             )
         delta_prefill(
-            launcher, shape, inputs, gates, layer, runs, workspace_address=0, outputs_address=0
+            launcher,
+            shape,
+            inputs,
+            gates,
+            layer,
+            states,
+            runs,
+            workspace_address=0,
+            outputs_address=0,
         )
     assert launcher.keys == packed(of=delta_forms.VARIANTS)

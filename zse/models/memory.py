@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from zse.backends.gpu.kv_pool import layout_for
 from zse.backends.gpu.plans import StepPlans
 from zse.backends.resident import is_read_whole, kv_block_bytes, scratch_bytes
+from zse.backends.states import states_of
 from zse.device.facts import DeviceFacts
 from zse.errors import UnsupportedModelError
 from zse.format.schemes import Scheme, stored_bytes
@@ -145,7 +146,7 @@ def _on_gpu(
         scratch = plans.largest_scratch_bytes()
     except UnsupportedModelError:  # no kernel multiplies such matrices; loading it will say so
         scratch = 0
-    kv = _num_blocks(options) * layout.block_bytes()
+    kv = _num_blocks(options) * layout.block_bytes() + states_of(spec, options).length_bytes
     return weights, kv, scratch + tables + GPU_RUNTIME_BYTES
 
 
@@ -156,7 +157,8 @@ def _on_cpu(
     weights = sum(_stored_bytes(tensor) for tensor in tensors if is_read_whole(spec, tensor.name))
     block = kv_block_bytes(spec, options.cache.block_size, options.cache.kv_dtype)
     overhead = scratch_bytes(spec, options.batch.max_context) + CPU_RUNTIME_BYTES
-    return weights, _num_blocks(options) * block, overhead
+    kv = _num_blocks(options) * block + states_of(spec, options).slot_bytes  # as far as touched
+    return weights, kv, overhead
 
 
 def _num_blocks(options: LoadOptions) -> int:

@@ -159,7 +159,14 @@ def test_unused_adjustments_name_no_token():
 
 def test_arrays_do_not_overlap_and_are_aligned():
     shape = InputShape(
-        decode_rows=3, prefill_rows=70, tiles=2, sequences=5, table_stride=6, wanted=4, entries=9
+        decode_rows=3,
+        prefill_rows=70,
+        tiles=2,
+        runs=2,
+        sequences=5,
+        table_stride=6,
+        wanted=4,
+        entries=9,
     )
     *own, sampling = vars(shape.arrays_at(0)).values()
     offsets = [*own, *vars(sampling).values()]

@@ -8,8 +8,9 @@ from interpreted import InterpretedLauncher
 
 from zse.errors import UnsupportedModelError
 from zse.kernels.delta.launch import (
-    DeltaAddresses,
     DeltaRuns,
+    DeltaStates,
+    DeltaVectors,
     delta_decode,
     delta_prefill,
     prefill_workspace_bytes,
@@ -47,15 +48,14 @@ class Layer:
         self.histories = {slot: torch.zeros(3, self.shape.channels) for slot in range(SLOTS)}
         self.expected = {slot: torch.zeros_like(self.states[0]) for slot in range(SLOTS)}
         convolution, decay, step_bias, norm, epsilon = self.parameters
-        self.addresses = DeltaAddresses(
+        self.vectors = DeltaVectors(
             convolution=convolution.data_ptr(),
             decay=decay.data_ptr(),
             step_bias=step_bias.data_ptr(),
             norm=norm.data_ptr(),
             epsilon=epsilon,
-            rings=self.rings.data_ptr(),
-            states=self.states.data_ptr(),
         )
+        self.places = DeltaStates(rings=self.rings.data_ptr(), matrices=self.states.data_ptr())
 
     def random_rows(self, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
         heads = self.shape.num_value_heads
@@ -82,7 +82,8 @@ class Layer:
             self.shape,
             partials(inputs),
             partials(gates),
-            self.addresses,
+            self.vectors,
+            self.places,
             Plain(rows=len(slots), columns=output.shape[1], values=output.data_ptr()),
             positions_address=padded[0].data_ptr(),
             slots_address=padded[1].data_ptr(),
@@ -109,7 +110,8 @@ class Layer:
             self.shape,
             partials(inputs),
             partials(gates),
-            self.addresses,
+            self.vectors,
+            self.places,
             DeltaRuns(
                 count=len(lengths),
                 longest=max(lengths),
@@ -165,7 +167,8 @@ def test_decoded_heads_are_written_as_int8() -> None:
         layer.shape,
         partials(inputs[None]),
         partials(gates[None]),
-        layer.addresses,
+        layer.vectors,
+        layer.places,
         Quantized(
             rows=1,
             columns=columns,

@@ -19,10 +19,13 @@ from zse.backends.gpu.graphs import (
 from zse.backends.gpu.inputs import InputShape
 from zse.backends.gpu.kv_pool import BLOCK_SIZE, KVPool
 from zse.backends.gpu.masked import MaskedStep
+from zse.backends.gpu.memory import SequenceMemory
 from zse.backends.gpu.operations import GPUOperations
 from zse.backends.gpu.scratch import Scratch
+from zse.backends.gpu.state_pool import StatePool
 from zse.backends.gpu.step import StepPlan, plan_step, shape_of, write_inputs
 from zse.backends.gpu.transfers import DeviceRows, ResultRing, StagingRing
+from zse.backends.states import check_states, states_of
 from zse.backends.types import DeviceUsed, logit_rows, mask_bytes
 from zse.kernels.lm_head_sample.arrays import SamplingKind
 
@@ -57,16 +60,17 @@ class GPUBackend(GPUOperations):
         self._stream = stream
         self._launcher = launcher
         self._memory = memory
-        self._limits = model.limits(memory.cache.num_blocks)
+        self._limits = model.limits(memory.sequences.cache.num_blocks)
         self._staging = StagingRing(gpu)
         self._mask_staging = StagingRing(gpu)
         limits = self._limits
+        self.states = states_of(model.spec, model.options)
         self._result_ring = ResultRing(
             gpu, max_rows=limits.max_sampled, max_slots=limits.max_slots, stream=stream
         )
         self._graphs: dict[GraphKey, CapturedStep] = {}
         self._eager_inputs: Block | None = None
-        self.num_blocks = memory.cache.num_blocks
+        self.num_blocks = memory.sequences.cache.num_blocks
         super().__init__(model, self._result_ring.arrays)
 
     # --- steps ---------------------------------------------------------------------------------
@@ -75,6 +79,18 @@ class GPUBackend(GPUOperations):
         """Enqueue one step and the copy of its tokens to the host."""
         self._gpu.make_current()
         plan = plan_step(batch, self._limits)
+        check_states(batch.chunks, self.states)
+        states = self._memory.sequences.states
+        for chunk in batch.chunks:
+            if (source := chunk.restored_from) is not None:
+                states.copy(self.states.slot_of(source), chunk.sequence_slot, self._stream)
+        pending = self._compute(plan, forward)
+        for chunk in batch.chunks:
+            if (target := chunk.saved_to) is not None:
+                states.copy(chunk.sequence_slot, self.states.slot_of(target), self._stream)
+        return pending
+
+    def _compute(self, plan: StepPlan, forward: Forward) -> PendingStep:
         fits_a_graph = len(plan.decode) <= MAX_BUCKET and len(plan.entries.rows) <= ENTRY_ROOMS[-1]
         if plan.kind == "decode" and fits_a_graph and not plan.wants_hidden:
             captured = self._replay(plan, forward)
@@ -82,7 +98,7 @@ class GPUBackend(GPUOperations):
                 return self._result_ring.receive(plan, self._stream)
             replay = partial(choice.launch, self._stream)
             return MaskedStep(partial(self._choose, plan, captured.masks, replay))
-        step = self._begin(plan, self._memory.cache)
+        step = self._begin(plan, self._memory.sequences)
         forward(self, step)
         hidden = self._hidden_of(plan, step)
         if not plan.sampling_kind.masked:
@@ -124,12 +140,12 @@ class GPUBackend(GPUOperations):
         self._graph(GREEDY, forward)
         self._stream.synchronize()
 
-    def begin(self, batch: StepBatch, cache: KVPool | None = None) -> Step:
+    def begin(self, batch: StepBatch, cache: SequenceMemory | None = None) -> Step:
         """Send the inputs of one pass, whose operations are then launched one by one."""
         self._gpu.make_current()
-        return self._begin(plan_step(batch, self._limits), cache or self._memory.cache)
+        return self._begin(plan_step(batch, self._limits), cache or self._memory.sequences)
 
-    def _begin(self, plan: StepPlan, cache: KVPool) -> Step:
+    def _begin(self, plan: StepPlan, memory: SequenceMemory) -> Step:
         shape = shape_of(plan, self._limits)
         length = shape.length_bytes
         if self._eager_inputs is None or self._eager_inputs.length_bytes < length:
@@ -137,7 +153,7 @@ class GPUBackend(GPUOperations):
                 self._eager_inputs.free()  # the driver waits for steps that still read it
             self._eager_inputs = self._gpu.allocate(1 << (length - 1).bit_length())
         self._send(plan, shape, self._eager_inputs.address)
-        step = self._step(shape, self._eager_inputs.address, cache, plan.sampling_kind)
+        step = self._step(shape, self._eager_inputs.address, memory, plan.sampling_kind)
         # What is told to the host stays in 16 bits.
         return replace(step, quantized=False) if plan.wants_hidden else step
 
@@ -164,7 +180,7 @@ class GPUBackend(GPUOperations):
             entries=key.entry_room,
         )
         inputs = self._gpu.allocate(shape.length_bytes)
-        step = self._step(shape, inputs.address, self._memory.cache, key.sampling)
+        step = self._step(shape, inputs.address, self._memory.sequences, key.sampling)
         graph = self._recorded(step, lambda step: forward(self, step))
         choice = self._recorded(step, self.choose) if key.sampling.masked else None
         return CapturedStep(graph=graph, choice=choice, inputs=inputs, masks=step.scratch.masks)
@@ -181,13 +197,16 @@ class GPUBackend(GPUOperations):
         capture.graph.destroy()
         return graph
 
-    def _step(self, shape: InputShape, inputs: int, cache: KVPool, sampling: SamplingKind) -> Step:
+    def _step(
+        self, shape: InputShape, inputs: int, memory: SequenceMemory, sampling: SamplingKind
+    ) -> Step:
         return Step(
             launcher=self._launcher,
             shape=shape,
             inputs=shape.arrays_at(inputs),
             scratch=Scratch(self._memory.scratch, self._model.plans.scratch(shape)),
-            cache=cache,
+            cache=memory.cache,
+            states=memory.states,
             sampling=sampling,
             quantized=self._model.plans.reads_quantized(shape),
         )
@@ -216,24 +235,30 @@ class GPUBackend(GPUOperations):
         joined = bytearray().join(parts)  # not bytes: a view of it may be written to
         return logit_rows(memoryview(joined), self._model.spec.vocab_size)
 
-    def new_cache(self, num_blocks: int) -> KVPool:
+    def new_cache(self, num_blocks: int) -> SequenceMemory:
         self._gpu.make_current()
-        return KVPool(self._gpu, self._memory.cache.layout, num_blocks)
+        layout = self._memory.sequences.cache.layout
+        return SequenceMemory(
+            cache=KVPool(self._gpu, layout, num_blocks),
+            states=StatePool(self._gpu, self.states.shapes, 1),
+        )
 
-    def release_cache(self, cache: KVPool) -> None:
+    def release_cache(self, cache: SequenceMemory) -> None:
         self._stream.synchronize()
         cache.close()
 
     def copy_block(self, source: int, destination: int) -> None:
         self._gpu.make_current()
-        self._memory.cache.copy_block(source, destination, self._stream)
+        self._memory.sequences.cache.copy_block(source, destination, self._stream)
 
     def memory_bytes(self) -> dict[str, int]:
-        return {
+        held = {
             "weights": self._model.weights.memory_bytes(),
-            "kv_cache": self._memory.cache.length_bytes,
+            "kv_cache": self._memory.sequences.cache.length_bytes,
             "scratch": self._memory.scratch.length_bytes,
         }
+        states = self._memory.sequences.states.length_bytes
+        return held | ({"states": states} if states else {})
 
     def close(self) -> None:
         """Give everything back; work in flight ends first."""

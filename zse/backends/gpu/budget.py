@@ -21,6 +21,8 @@ class MemoryBudget:
     weights: int
     scratch: int = 0
     """Scratch memory of the largest step."""
+    states: int = 0
+    """States of the sequences that run at once."""
 
     @property
     def for_cache(self) -> int:
@@ -28,17 +30,19 @@ class MemoryBudget:
         limit = self.free - MARGIN_BYTES
         if self.allowed:
             limit = min(limit, self.allowed - MARGIN_BYTES)
-        return limit - self.weights - self.scratch
+        return limit - self.weights - self.scratch - self.states
 
     def check(self, cache_bytes: int = 1) -> None:
         """Refuse, with a ``DeviceError``, what leaves fewer bytes than this to the cache."""
         if self.for_cache >= cache_bytes:
             return
-        needed = self.weights + self.scratch + MARGIN_BYTES + cache_bytes
+        needed = self.weights + self.scratch + self.states + MARGIN_BYTES + cache_bytes
         allowed = f", {gib(self.allowed)} are allowed" if self.allowed else ""
+        states = f"{gib(self.states)} states of sequences, " if self.states else ""
         raise DeviceError(
             f"the model needs {gib(needed)} of GPU memory ({gib(self.weights)} weights, "
-            f"{gib(self.scratch)} scratch, {gib(MARGIN_BYTES)} for the driver, and a KV cache); "
+            f"{gib(self.scratch)} scratch, {states}{gib(MARGIN_BYTES)} for the driver, and a KV "
+            "cache); "
             f"{gib(self.free)} are free{allowed}",
             hint="Use a larger GPU, a smaller quantization, or allow more with --vram.",
         )

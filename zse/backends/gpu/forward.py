@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from zse.backends.gpu.inputs import InputShape, StepArrays
     from zse.backends.gpu.kv_pool import KVPool
     from zse.backends.gpu.scratch import Scratch
+    from zse.backends.gpu.state_pool import StatePool
     from zse.backends.gpu.weights import BoundNorm
     from zse.kernels.launcher import Launcher
     from zse.kernels.layout import Activation, Partials
@@ -36,6 +37,7 @@ class Step:
     """Addresses of the step's inputs."""
     scratch: Scratch
     cache: KVPool
+    states: StatePool
     sampling: SamplingKind
     """Which sampling kernels the wanted rows need."""
     quantized: bool

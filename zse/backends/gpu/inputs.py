@@ -34,6 +34,10 @@ class StepArrays:
     tile_num_rows: Integers = integers("tiles")
     tile_table_rows: Integers = integers("tiles")
     tile_first_positions: Integers = integers("tiles")
+    run_first_rows: Integers = integers("runs")
+    run_num_rows: Integers = integers("runs")
+    run_first_positions: Integers = integers("runs")
+    run_slots: Integers = integers("runs")
     wanted: Integers = integers("wanted")
     tables: Integers = integers("table_blocks")
     sampling: SamplingArrays
@@ -49,6 +53,10 @@ class InputShape:
     prefill_rows: int = 0
     tiles: int = 0
     """Query tiles of the prefill rows."""
+    runs: int = 0
+    """Sequences that the prefill rows are of."""
+    longest_run: int = 0
+    """Prefill rows of one sequence at most."""
     sequences: int
     """Rows of the block table."""
     table_stride: int

@@ -12,6 +12,7 @@ from zse.units import GIB
 
 if TYPE_CHECKING:
     from zse.backends.gpu.budget import MemoryBudget
+    from zse.backends.gpu.state_pool import StatePool
     from zse.device.gpu import Pool
     from zse.models.spec import ModelSpec
     from zse.options import LoadOptions
@@ -21,10 +22,22 @@ SCRATCH_RANGE_BYTES = 16 * GIB
 
 
 @record
+class SequenceMemory:
+    """What sequences leave for their next tokens."""
+
+    cache: KVPool
+    states: StatePool
+
+    def close(self) -> None:
+        self.cache.close()
+        self.states.close()
+
+
+@record
 class DeviceMemory:
     """What one backend holds besides its weights."""
 
-    cache: KVPool
+    sequences: SequenceMemory
     scratch: Pool
 
 

@@ -71,7 +71,7 @@ class DeviceModel:
         self.spec = spec
         self.plans = StepPlans(spec, weights.linears, device, options, tuning)
         self._gpu = gpu
-        self._options = options
+        self.options = options
         self.layers = [nullcontext(bind_layer(layer, weights)) for layer in spec.layers]
         assert spec.head.weight is not None
         self.ends = EndWeights(
@@ -109,8 +109,8 @@ class DeviceModel:
         return StepLimits(
             vocab_size=self.spec.vocab_size,
             num_blocks=num_blocks,
-            max_slots=self._options.batch.max_sequences,
-            max_sampled=bucket_of(self._options.batch.max_sequences) + MAX_DRAFTS,
+            max_slots=self.options.batch.max_sequences,
+            max_sampled=bucket_of(self.options.batch.max_sequences) + MAX_DRAFTS,
             tile_queries=PREFILL_QUERIES,
             table_stride=-(-self.plans.max_context // BLOCK_SIZE) + 1,  # a step ahead of the end
         )

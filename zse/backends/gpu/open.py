@@ -10,11 +10,18 @@ from typing import TYPE_CHECKING
 from zse.backends.gpu.backend import GPUBackend
 from zse.backends.gpu.kv_pool import BLOCK_SIZE, KVLayout, KVPool, layout_for
 from zse.backends.gpu.launcher import PackLauncher
-from zse.backends.gpu.memory import SCRATCH_RANGE_BYTES, DeviceMemory, choose_num_blocks
+from zse.backends.gpu.memory import (
+    SCRATCH_RANGE_BYTES,
+    DeviceMemory,
+    SequenceMemory,
+    choose_num_blocks,
+)
 from zse.backends.gpu.model import DeviceModel
 from zse.backends.gpu.outliers import outlier_layers
+from zse.backends.gpu.state_pool import StatePool
 from zse.backends.gpu.supported import check_supported
 from zse.backends.gpu.weights import DeviceWeights
+from zse.backends.states import states_of
 from zse.errors import DeviceError
 from zse.kernels.find import find_pack
 from zse.kernels.tuning import Tuning
@@ -98,10 +105,18 @@ def _share_out(
     arrival: Arrival, model: DeviceModel, layout: KVLayout, options: LoadOptions
 ) -> DeviceMemory:
     """Take what a backend holds besides its weights; the KV pool gets what is left."""
-    budget = replace(arrival.budget, scratch=model.plans.largest_scratch_bytes())
+    states = states_of(model.spec, options)
+    budget = replace(
+        arrival.budget,
+        scratch=model.plans.largest_scratch_bytes(),
+        states=states.length_bytes,
+    )
     num_blocks = choose_num_blocks(budget, layout, model.spec, options)
     return DeviceMemory(
-        cache=KVPool(arrival.gpu, layout, num_blocks),
+        sequences=SequenceMemory(
+            cache=KVPool(arrival.gpu, layout, num_blocks),
+            states=StatePool(arrival.gpu, states.shapes, states.num_slots),
+        ),
         scratch=arrival.gpu.create_pool(SCRATCH_RANGE_BYTES),
     )
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from zse.backends.gpu.delta import mix_states
 from zse.backends.gpu.forward import Deferred, Projected, Query, Residual, Step
 from zse.backends.gpu.plans import BATCH_ROWS
-from zse.backends.uncomputed import WithoutDelta, WithoutExperts
+from zse.backends.uncomputed import WithoutExperts
 from zse.kernels.attention.launch import attention_decode, attention_prefill, output_gate
+from zse.kernels.delta.variants import output_can_be_quantized
 from zse.kernels.embed.launch import embed
 from zse.kernels.gate_up.launch import activate
 from zse.kernels.layout import ACTIVATION_GROUP, Activation, Partials, Plain
@@ -28,10 +30,10 @@ if TYPE_CHECKING:
     from zse.kernels.layout import HeadShape
     from zse.kernels.linear.weight import LinearWeight
     from zse.kernels.lm_head_sample.arrays import SampledArrays
-    from zse.models.spec import AttentionSpec, HeadSpec, LayerSpec, MLPSpec
+    from zse.models.spec import AttentionSpec, HeadSpec, LayerSpec, LinearAttentionSpec, MLPSpec
 
 
-class GPUOperations(WithoutDelta, WithoutExperts):
+class GPUOperations(WithoutExperts):
     """See ``zse.backends.operations.Operations``; sampled tokens go to ``results``."""
 
     def __init__(self, model: DeviceModel, results: SampledArrays) -> None:
@@ -139,6 +141,34 @@ class GPUOperations(WithoutDelta, WithoutExperts):
         return Deferred(
             columns=shape.query_columns,
             can_quantize=not step.shape.prefill_rows and own.can_quantize,
+            write=make,
+        )
+
+    def delta(
+        self,
+        step: Step,
+        residual: Residual,
+        weights: LayerWeights,
+        delta: LinearAttentionSpec,
+        layer: int,
+    ) -> Deferred:
+        """Return linear attention, to be computed when its reader is known."""
+        parts = weights.delta
+        assert parts is not None
+        inputs = self._normalized(step, residual, weights.mixer_norm, parts.inputs.weight)
+        projected = self._multiply(step, parts.inputs.weight, inputs)
+        if not isinstance(inputs, Plain):  # 8 bits are too few for what steers a state
+            inputs = step.scratch.plain(inputs.rows, inputs.columns)
+            self._norm(step, residual, weights.mixer_norm, inputs)
+        gates = self._multiply(step, parts.gates.weight, inputs, step.scratch.gates)
+        shape = self._model.plans.deltas[layer]
+
+        def make(output: Activation) -> None:
+            mix_states(step, shape, (projected, gates), parts, layer, output)
+
+        return Deferred(
+            columns=shape.value_columns,
+            can_quantize=not step.shape.prefill_rows and output_can_be_quantized(delta.value_dim),
             write=make,
         )
 

@@ -12,9 +12,12 @@ from zse.backends.gpu.graphs import MAX_BUCKET, bucket_of
 from zse.backends.gpu.heads import attentions_of, kind_of, ropes_of
 from zse.backends.gpu.inputs import InputShape
 from zse.backends.gpu.scratch import ScratchSizes, activation_bytes
+from zse.backends.operations import is_attention
+from zse.backends.states import states_of
 from zse.backends.types import mask_bytes
 from zse.kernels.attention.launch import decode_counters_bytes, decode_partials_bytes, decode_splits
 from zse.kernels.attention.variants import decode_tile
+from zse.kernels.delta.launch import prefill_workspace_bytes
 from zse.kernels.linear.plan import plan_linear
 from zse.kernels.linear.weight import supports_quantized
 from zse.kernels.lm_head_sample.workspace import workspace_bytes
@@ -58,6 +61,8 @@ class StepPlans:
         self.attention_kinds = kinds
         """Of each layer that has attention, by number."""
         self._kinds = tuple(dict.fromkeys(kinds.values()))
+        self.deltas = states_of(spec, options).shapes
+        """The numbers of each layer that has linear attention, by number."""
         self.max_context = options.batch.max_context or spec.max_position
         self._spec = spec
         self._linears = linears
@@ -132,12 +137,15 @@ class StepPlans:
         columns = {weight.columns for weight in self._linears.values()}
         model = self._spec
         widened = max(rows, wanted) > BATCH_ROWS
+        deltas = self.deltas.values()
         return ScratchSizes(
             residual=rows * model.hidden_size * 4,
             activations=max(activation_bytes(max(rows, wanted), count) for count in columns),
             sums=max(self._sums_bytes(weight, shape) for weight in self._distinct_linears()),
             query=shape.prefill_rows * self._query_columns * 2,
             attention=self._attention_bytes(shape.decode_rows),
+            gates=self._gates_bytes(rows),
+            delta=max((prefill_workspace_bytes(shape.prefill_rows, d) for d in deltas), default=0),
             weights=WIDENED_BYTES if widened else 0,
             logits=wanted * model.vocab_size * 4,
             masks=wanted * mask_bytes(model.vocab_size),
@@ -154,12 +162,28 @@ class StepPlans:
         splits = [(kind.shape, self.decode_splits(rows, kind)) for kind in self._kinds]
         return max((decode_partials_bytes(rows, *each) for each in splits), default=0)
 
+    def _gates_bytes(self, rows: int) -> int:
+        """Return the bytes of the steps and decays of one layer's linear attention."""
+        found = 0
+        for layer in self._spec.layers:
+            if layer.index in self.deltas and not is_attention(layer.mixer):
+                weight = self._linears[layer.mixer.gates.weight.name]
+                found = max(found, self._product_bytes(weight, rows))
+        return found
+
+    def _product_bytes(self, weight: LinearWeight, rows: int) -> int:
+        """Return the bytes of a product of 16-bit activations, in float32."""
+        if rows > BATCH_ROWS:
+            return rows * weight.rows * 4
+        return self.plan(weight, rows, quantized=False).output_bytes if rows else 0
+
     def _sums_bytes(self, weight: LinearWeight, shape: InputShape) -> int:
         rows = shape.rows
         if rows > BATCH_ROWS:
-            # Gate and up are the widest and are written in 16 bits; what is written in float32
-            # is no wider than queries, keys and values.
-            columns = (kind.shape.qkv_columns for kind in self._kinds)
+            # Gate and up are written in 16 bits; what is written in float32 is no wider than what
+            # a mixer of tokens reads.
+            columns = [kind.shape.qkv_columns for kind in self._kinds]
+            columns += [shape.input_columns for shape in self.deltas.values()]
             narrow = max(self._spec.hidden_size, *columns)
             return rows * max(weight.rows * 2, narrow * 4)
         forms = [False]

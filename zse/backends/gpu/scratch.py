@@ -34,6 +34,10 @@ class ScratchSizes:
     """Rotated queries of prefill rows."""
     attention: int
     """What the splits of one sequence exchange."""
+    gates: int
+    """Steps and decays of linear attention."""
+    delta: int
+    """What its kernels hand on to each other."""
     weights: int
     """Weights widened to 16 bits for prefill."""
     logits: int
@@ -63,6 +67,8 @@ class Scratch:
         self.sums = address + offsets["sums"]
         self.query = address + offsets["query"]
         self.attention = address + offsets["attention"]
+        self.gates = address + offsets["gates"]
+        self.delta = address + offsets["delta"]
         self.weights = address + offsets["weights"]
         self.weights_bytes = sizes.weights
         self.logits = address + offsets["logits"]

@@ -128,6 +128,8 @@ def shape_of(
         decode_rows=bucket or len(plan.decode),
         prefill_rows=sum(lengths),
         tiles=sum(-(-length // limits.tile_queries) for length in lengths),
+        runs=len(lengths),
+        longest_run=max(lengths, default=0),
         sequences=bucket or len(chunks),
         table_stride=limits.table_stride,
         wanted=bucket or len(wanted_rows(plan, len(plan.decode))),
@@ -157,6 +159,7 @@ def write_inputs(view: memoryview, plan: StepPlan, shape: InputShape, limits: St
     writer.integers(writer.arrays.prefill_positions, prefill_positions)
     writer.integers(writer.arrays.prefill_tables, prefill_tables)
     _write_tables(writer, plan, shape, limits)
+    _write_runs(writer, [chunks[i] for i in plan.prefill])
     _write_tiles(writer, tiles_of(plan, shape, limits))
     _write_sampling(writer, plan, shape, limits)
 
@@ -207,6 +210,16 @@ def _write_tables(
         writer.integers(writer.arrays.tables, [limits.num_blocks], row * shape.table_stride)
     for row, i in enumerate(plan.prefill, start=shape.decode_rows):
         writer.integers(writer.arrays.tables, chunks[i].block_table, row * shape.table_stride)
+
+
+def _write_runs(writer: InputWriter, chunks: Sequence[SequenceChunk]) -> None:
+    lengths = [len(chunk.token_ids) for chunk in chunks]
+    ends = itertools.accumulate(lengths)
+    arrays = writer.arrays
+    writer.integers(arrays.run_first_rows, [end - n for end, n in zip(ends, lengths, strict=True)])
+    writer.integers(arrays.run_num_rows, lengths)
+    writer.integers(arrays.run_first_positions, [chunk.start_position for chunk in chunks])
+    writer.integers(arrays.run_slots, [chunk.sequence_slot for chunk in chunks])
 
 
 def _write_tiles(writer: InputWriter, tiles: TileLists) -> None:

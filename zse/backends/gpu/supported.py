@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from zse.backends.operations import is_attention, refuse
 from zse.backends.resident import cached_attentions, kept_heads
+from zse.kernels.delta.variants import check_delta
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -28,7 +29,8 @@ def _obstacles(spec: ModelSpec) -> Iterator[tuple[str, str]]:
         if is_attention(layer.mixer):
             yield from _attention_obstacles(where, layer.mixer, cached)
         else:
-            yield where, "linear attention"
+            mixer = layer.mixer
+            check_delta(mixer.key_dim, mixer.value_dim, mixer.convolution_width)
         if any(_kind(norm) == "layer" for norm in (layer.mixer_post_norm, layer.mlp_post_norm)):
             yield where, "a LayerNorm of what it adds to the stream"
     for layer in spec.extra_heads:

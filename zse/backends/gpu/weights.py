@@ -53,7 +53,7 @@ class DeviceWeights:
         self._narrow = [entry for entry in vectors if entry.scheme is not Scheme.FP32]
         self._vectors = {
             entry.name: self._addresses(entry)[0]
-            for entry in vectors
+            for entry in tensors
             if entry.scheme is Scheme.FP32
         }
         self._widened = self._place_widened() if self._narrow else None

@@ -28,8 +28,19 @@ _ALIGNMENT = 256
 
 
 @record
-class DeltaAddresses:
-    """A layer's weights that are no matrices, and the states of its sequences; all float32."""
+class DeltaStates:
+    """Addresses of the states of a layer's sequences, float32."""
+
+    rings: int
+    """[slots, width, channels]: what was projected for the last tokens of a sequence, that of
+    position p in line p % width."""
+    matrices: int
+    """[slots, value_heads, key_dim, value_dim]."""
+
+
+@record
+class DeltaVectors:
+    """Addresses of a layer's weights that are no matrices, float32."""
 
     convolution: int
     """[channels, width]."""
@@ -40,11 +51,6 @@ class DeltaAddresses:
     norm: int
     """[value_dim]."""
     epsilon: float
-    rings: int
-    """[slots, width, channels]: what was projected for the last tokens of a sequence, that of
-    position p in line p % width."""
-    states: int
-    """[slots, value_heads, key_dim, value_dim]."""
 
 
 @record
@@ -75,7 +81,8 @@ def delta_decode(
     shape: DeltaShape,
     inputs: Partials,
     gates: Partials,
-    layer: DeltaAddresses,
+    layer: DeltaVectors,
+    states: DeltaStates,
     output: Activation,
     *,
     positions_address: int,
@@ -100,7 +107,7 @@ def delta_decode(
         (inputs.rows, shape.num_value_heads, 1),
         *(inputs.values, gates.values),
         *(layer.convolution, layer.decay, layer.step_bias, layer.norm),
-        *(positions_address, slots_address, layer.rings, layer.states),
+        *(positions_address, slots_address, states.rings, states.matrices),
         *(outputs, scales, sums),
         *(inputs.split_rows, inputs.splits, gates.split_rows, gates.splits),
         *(shape.num_key_heads, shape.num_value_heads, layer.epsilon),
@@ -112,7 +119,8 @@ def delta_prefill(
     shape: DeltaShape,
     inputs: Partials,
     gates: Partials,
-    layer: DeltaAddresses,
+    layer: DeltaVectors,
+    states: DeltaStates,
     runs: DeltaRuns,
     *,
     workspace_address: int,
@@ -146,7 +154,7 @@ def delta_prefill(
     launcher.launch(
         convolve_variant(dim),
         (row_tiles, runs.count, every_head),
-        *(inputs.values, layer.convolution, layer.rings, *runs.addresses, convolved),
+        *(inputs.values, layer.convolution, states.rings, *runs.addresses, convolved),
         *(*input_numbers, *heads),
     )
     launcher.launch(
@@ -157,12 +165,12 @@ def delta_prefill(
     launcher.launch(
         scan_variant(dim),
         (dim // SCAN_COLUMNS, value_heads, runs.count),
-        *(convolved, *rates, *runs.addresses, *wanted, layer.states, *gate_numbers, *heads),
+        *(convolved, *rates, *runs.addresses, *wanted, states.matrices, *gate_numbers, *heads),
     )
     launcher.launch(
         finish_variant(dim),
         (row_tiles, runs.count, every_head),
-        *(inputs.values, wanted[1], layer.norm, *runs.addresses, layer.rings, outputs_address),
+        *(inputs.values, wanted[1], layer.norm, *runs.addresses, states.rings, outputs_address),
         *(*input_numbers, *heads, layer.epsilon),
     )
 

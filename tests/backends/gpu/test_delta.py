@@ -1,0 +1,112 @@
+"""Linear attention on the GPU backend, in the interpreter: the answers of torch, state by state."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from interpreted_runner import open_runner
+from logits import as_tensor
+
+from zse.backends.types import SequenceChunk, StepBatch, kind_of
+from zse.errors import EngineError
+from zse.kernels.lm_head_sample.row import SamplingRow
+from zse.models.runner import load_runner
+from zse.options import load_options
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from zse.models.runner import ModelRunner
+
+TOLERANCE = 5e-2
+SHAPE = {
+    "hidden_size": 128,
+    "intermediate_size": 128,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 64,
+    "vocab_size": 72,
+    "max_position_embeddings": 64,
+    "num_hidden_layers": 2,
+    "layer_types": ["linear_attention", "full_attention"],
+    "linear_num_key_heads": 1,
+    "linear_num_value_heads": 1,
+    "linear_key_head_dim": 64,
+    "linear_value_head_dim": 64,
+}
+TOKENS = [5, 17, 70, 33, 9, 60]
+GREEDY = [SamplingRow(temperature=0.0)]
+
+
+@pytest.fixture
+def path(make_pair: Callable[..., object]) -> Path:
+    return make_pair("qwen3_5", "int8", **SHAPE).path
+
+
+@pytest.fixture
+def runner(path: Path) -> Iterator[ModelRunner]:
+    runner = open_runner(path, exact_activations=True)
+    yield runner
+    runner.close()
+
+
+def next_tokens(runner: ModelRunner, *chunks: SequenceChunk) -> list[int]:
+    answers = runner.execute(StepBatch(chunks=chunks, sampling=[GREEDY] * len(chunks)))
+    return [answer[0].token_id for answer in answers]
+
+
+def chunk(
+    tokens: list[int], start: int, slot: int = 0, block: int = 2, **copies: int
+) -> SequenceChunk:
+    return SequenceChunk(slot, tokens, start, (block,), kind_of(len(tokens)), **copies)
+
+
+@pytest.fixture
+def plain(path: Path) -> Iterator[ModelRunner]:
+    """The same on torch."""
+    options = load_options(device="torch", num_blocks=8, max_sequences=2, threads=1)
+    runner = load_runner(path, options)
+    yield runner
+    runner.close()
+
+
+def test_a_prompt_and_tokens_after_it_have_the_logits_of_torch(
+    plain: ModelRunner, runner: ModelRunner
+) -> None:
+    expected = as_tensor(plain.logits(TOKENS))
+    for chunk_tokens in (6, 1):
+        found = as_tensor(runner.logits(TOKENS, chunk_tokens=chunk_tokens))
+        assert float((found - expected).abs().max() / expected.abs().max()) < TOLERANCE
+
+
+def test_sequences_of_one_step_keep_their_states_apart(
+    plain: ModelRunner, runner: ModelRunner
+) -> None:
+    both = (chunk(TOKENS, 0, 0, 2), chunk(TOKENS[::-1], 0, 1, 5))
+    first = next_tokens(plain, *both)
+    assert next_tokens(runner, *both) == first
+    # A token of the one beside a prompt of the other, in a slot that was used before.
+    mixed = (chunk([first[1]], 6, 1, 5), chunk(TOKENS, 0, 0, 2))
+    assert next_tokens(runner, *mixed) == next_tokens(plain, *mixed)
+
+
+def test_a_state_is_kept_in_a_checkpoint_and_taken_from_it(
+    plain: ModelRunner, runner: ModelRunner
+) -> None:
+    expected = next_tokens(plain, chunk(TOKENS, 0))
+    next_tokens(runner, chunk(TOKENS[:5], 0, saved_to=1))
+    next_tokens(runner, chunk(TOKENS[3:4], 0, block=5))
+    assert next_tokens(runner, chunk(TOKENS[5:], 5, slot=1, restored_from=1)) == expected
+
+
+def test_drafts_are_refused(runner: ModelRunner) -> None:
+    drafts = SequenceChunk(0, [5, 6], 0, (2,), "verify")
+    with pytest.raises(EngineError, match="cannot go back"):
+        runner.submit(StepBatch(chunks=[drafts], sampling=[GREEDY * 2]))
+
+
+def test_states_are_counted(runner: ModelRunner) -> None:
+    layer = 4 * (64 * 64 + 4 * 3 * 64)
+    assert runner.memory_bytes()["states"] == layer * (2 + 1 + 2)
