@@ -6,7 +6,7 @@
 #include "cpu.h"
 
 /* Weights that a piece reads: few enough to share work evenly, enough to hide what a claim costs. */
-#define PIECE_BYTES (64 << 10)
+#define PIECE_BYTES (32 << 10)
 /* Pieces a thread, at least, where a matrix is small. */
 #define THREAD_PIECES 4
 #define MOST_ROWS_WITHOUT_TILES 8
@@ -46,13 +46,15 @@ static struct zse_product product_of(const struct zse_operation *operation,
 }
 
 static int64_t piece_rows(const struct zse_product *product, int num_threads) {
-    if (takes_tiles(product))
-        return ZSE_TILE_ROWS;
     const struct zse_matrix *matrix = product->matrix;
     int64_t share = matrix->rows / (THREAD_PIECES * num_threads);
     int64_t bytes = zse_count_bytes(matrix->scheme, matrix->columns);
-    int64_t rows = zse_smaller(PIECE_BYTES / bytes, share);
-    return (rows / SIMD_ROWS + 1) * SIMD_ROWS;
+    int64_t rows = zse_smaller(PIECE_BYTES / bytes, share), unit = SIMD_ROWS;
+#ifdef SIMD_TILE_INPUTS
+    if (takes_tiles(product))
+        unit = zse_tile_rows(product);
+#endif
+    return (rows / unit + 1) * unit;
 }
 
 static int64_t count_pieces(const struct zse_operation *operation, const struct zse_step *step,
@@ -62,11 +64,20 @@ static int64_t count_pieces(const struct zse_operation *operation, const struct 
     return product.num_rows ? (product.matrix->rows + rows - 1) / rows : 0;
 }
 
+/* Threads claim pieces in turn: let each find its next one behind its last one, of which it has
+ * asked for the first bytes. */
+static int64_t place_of(int64_t piece, int64_t num_pieces, int64_t num_threads) {
+    int64_t share = num_pieces / num_threads, rest = num_pieces % num_threads;
+    int64_t turn = piece % num_threads;
+    return turn * share + zse_smaller(turn, rest) + piece / num_threads;
+}
+
 static void run_piece(const struct zse_operation *operation, const struct zse_step *step,
                       int64_t piece, struct zse_worker *worker) {
     struct zse_product product = product_of(operation, step);
+    int64_t num_pieces = count_pieces(operation, step, worker->num_threads);
     int64_t rows = piece_rows(&product, worker->num_threads);
-    int64_t first = piece * rows;
+    int64_t first = place_of(piece, num_pieces, worker->num_threads) * rows;
     zse_multiply_part(&product, first, zse_smaller(rows, product.matrix->rows - first), worker);
 }
 

@@ -5,8 +5,10 @@
 #include "../native/simd.h"
 #include "../native/zse.h"
 
-/* Columns of a product that a tile has: what many rows of activations are multiplied with. */
+/* Columns of a product that a tile has at most: what many rows of activations are multiplied with. */
 #define ZSE_TILE_ROWS 64
+/* Columns of a product that are computed side by side; a tile has one or more such strips. */
+#define ZSE_STRIP_ROWS (SIMD_TILE_VECTORS * SIMD_TILE_WIDTH)
 
 /* Steps of int8 in NF4's 1.0, and its values in them; `tables.py` says why these. */
 #define ZSE_NF4_STEPS 112.03021780975463f
@@ -41,6 +43,14 @@ void zse_multiply_tiles(const struct zse_product *, int64_t first, int64_t count
 void zse_multiply_floats(const struct zse_product *, int64_t first, int64_t count,
                          struct zse_worker *);
 
+#ifdef SIMD_TILE_INPUTS
+/* Columns of a tile: few rows wait for weights, which lie closer together in a small one; many rows
+ * are prepared anew for each tile. */
+SIMD_INLINE int64_t zse_tile_rows(const struct zse_product *product) {
+    return product->num_rows > 16 ? ZSE_TILE_ROWS : ZSE_STRIP_ROWS;
+}
+#endif
+
 /* Bytes of `count` numbers of a matrix, without scales. */
 SIMD_INLINE int64_t zse_count_bytes(int scheme, int64_t count) {
     if (scheme == ZSE_FP32)
@@ -50,14 +60,18 @@ SIMD_INLINE int64_t zse_count_bytes(int scheme, int64_t count) {
     return scheme == ZSE_INT8 ? count : count / 2;
 }
 
+/* Bytes of a group's scale in the file. */
+SIMD_INLINE int64_t zse_scale_bytes(int scheme) {
+    return scheme == ZSE_INT4 ? 4 : scheme == ZSE_NF4 ? 2 : scheme == ZSE_MXFP4 ? 1 : 0;
+}
+
 /* Bytes of the scales of some rows of a matrix. */
 SIMD_INLINE int64_t zse_count_scale_bytes(const struct zse_matrix *matrix, int64_t rows) {
     if (matrix->scheme == ZSE_INT8)
         return rows * 4;
     if (!matrix->group)
         return 0;
-    int64_t size = matrix->scheme == ZSE_INT4 ? 4 : matrix->scheme == ZSE_NF4 ? 2 : 1;
-    return rows * (matrix->columns / matrix->group) * size;
+    return rows * (matrix->columns / matrix->group) * zse_scale_bytes(matrix->scheme);
 }
 
 /* Rows first .. first + count as a matrix of their own. */
@@ -91,14 +105,25 @@ SIMD_INLINE int64_t zse_block_row(const struct zse_matrix *matrix, int64_t first
     return zse_smaller(first + index, matrix->rows - 1);
 }
 
+SIMD_INLINE const int8_t *zse_table_of(int scheme) {
+    return scheme == ZSE_NF4 ? zse_nf4_codes : zse_mxfp4_codes;
+}
+
 SIMD_INLINE struct simd_codes zse_load_codes(const uint8_t *bytes, int scheme, int group) {
     if (scheme == ZSE_INT8)
         return simd_load_int8(bytes, group);
     struct simd_codes codes = simd_unpack_int4(bytes, group);
     if (scheme == ZSE_INT4)
         return codes;
-    return simd_look_up(codes, scheme == ZSE_NF4 ? zse_nf4_codes : zse_mxfp4_codes, group);
+    return simd_look_up(codes, zse_table_of(scheme), group);
 }
+
+/* The scales of eight rows' groups, and what INT4 adds for each column; none of INT8, whose rows
+ * have a scale each. */
+struct zse_factors {
+    simd_floats scales;
+    simd_floats zeros;
+};
 
 typedef uint8_t zse_eight_bytes __attribute__((vector_size(SIMD_ROWS)));
 
@@ -109,6 +134,18 @@ SIMD_INLINE simd_floats zse_widen_exponents(const void *exponents) {
     memcpy(&bytes, exponents, sizeof bytes);
     simd_integers bits = __builtin_convertvector(bytes, simd_integers) << 23;
     return (simd_floats)(bits | ((bits == 0) & 0x00400000));
+}
+
+/* Eight rows' scales of a group, side by side. */
+SIMD_INLINE struct zse_factors zse_load_factors(const char *scales, int scheme) {
+    struct zse_factors factors = {simd_all(1.0f), simd_all(0.0f)};
+    if (scheme == ZSE_INT4)
+        simd_widen_pairs(scales, &factors.scales, &factors.zeros);
+    else if (scheme == ZSE_NF4)
+        factors.scales = simd_widen_fp16(scales);
+    else if (scheme == ZSE_MXFP4)
+        factors.scales = zse_widen_exponents(scales);
+    return factors;
 }
 
 /* Eight plain numbers, fp32, fp16 or bf16. */

@@ -26,49 +26,49 @@ struct block {
     int64_t num_groups;
 };
 
+/* For one row of activations, what is found of them once serves all rows of weights. */
+SIMD_INLINE simd_lanes dot_group(struct simd_codes codes, const int8_t *activations, int scheme,
+                                 int group, int is_single) {
+    if (scheme == ZSE_INT4)
+        return simd_dot_small(codes, activations, group);
+    if (scheme != ZSE_INT8 && is_single)
+        return simd_dot_even(codes, activations, group);
+    return simd_dot_signed(codes, activations, group);
+}
+
 /* Add a group's product to the totals of eight columns. */
-SIMD_INLINE void add_group(const struct block *block, int64_t group_index, int64_t input,
-                           const simd_lanes *lanes, int scheme, simd_floats *total) {
+SIMD_INLINE void add_group(const struct block *block, int64_t index, int64_t input,
+                           const simd_lanes *lanes, const struct zse_factors *factors, int scheme,
+                           simd_floats *total) {
     const struct zse_quantized *quantized = block->input;
-    int64_t place = (block->first_input + input) * (quantized->stride / 32) + group_index;
-    simd_floats sums = simd_sum_rows(lanes);
+    int64_t place = (block->first_input + input) * (quantized->stride / 32) + index;
+    simd_floats sums = scheme == ZSE_INT4 ? simd_sum_small_rows(lanes) : simd_sum_rows(lanes);
     simd_floats scale = simd_all(quantized->scales[place]);
-    if (scheme == ZSE_INT4) {
-        simd_floats weight, zero;
-        simd_widen_pairs(block->scales + group_index * 4 * SIMD_ROWS, &weight, &zero);
-        *total = simd_fused(sums, weight * scale, *total);
-        *total = simd_fused(zero, simd_all(quantized->sums[place]), *total);
-    } else if (scheme == ZSE_NF4) {
-        simd_floats weight = simd_widen_fp16(block->scales + group_index * 2 * SIMD_ROWS);
-        *total = simd_fused(sums, weight * scale, *total);
-    } else if (scheme == ZSE_MXFP4) {
-        simd_floats weight = zse_widen_exponents(block->scales + group_index * SIMD_ROWS);
-        *total = simd_fused(sums, weight * scale, *total);
-    } else {
-        *total = simd_fused(sums, scale, *total);
-    }
+    *total = simd_fused(sums, scheme == ZSE_INT8 ? scale : factors->scales * scale, *total);
+    if (scheme == ZSE_INT4)
+        *total = simd_fused(factors->zeros, simd_all(quantized->sums[place]), *total);
 }
 
 /* Add the block's groups to totals [num_inputs]. All but the block is constant where inlined. */
 SIMD_INLINE void add_groups(const struct block *block, int scheme, int group, int64_t num_inputs,
-                            simd_floats *totals) {
+                            int is_single, simd_floats *totals) {
     const int64_t bytes = zse_count_bytes(scheme, group);
     const int8_t *inputs = block->input->codes + block->first_input * block->input->stride;
     for (int64_t i = 0; i < block->num_groups; i++) {
         int64_t index = block->first_group + i;
+        struct zse_factors factors =
+            zse_load_factors(block->scales + index * zse_scale_bytes(scheme) * SIMD_ROWS, scheme);
         simd_lanes lanes[PASS_ROWS][SIMD_ROWS];
         for (int row = 0; row < SIMD_ROWS; row++) {
             zse_prefetch(block->next + (i * SIMD_ROWS + row) * bytes, bytes);
             struct simd_codes codes = zse_load_codes(block->rows[row] + i * bytes, scheme, group);
-            for (int64_t input = 0; input < num_inputs; input++) {
-                const int8_t *activations = inputs + input * block->input->stride + index * group;
-                lanes[input][row] = scheme == ZSE_INT4
-                                        ? simd_dot_small(codes, activations, group)
-                                        : simd_dot_signed(codes, activations, group);
-            }
+            for (int64_t input = 0; input < num_inputs; input++)
+                lanes[input][row] =
+                    dot_group(codes, inputs + input * block->input->stride + index * group,
+                              scheme, group, is_single);
         }
         for (int64_t input = 0; input < num_inputs; input++)
-            add_group(block, index, input, lanes[input], scheme, &totals[input]);
+            add_group(block, index, input, lanes[input], &factors, scheme, &totals[input]);
     }
 }
 
@@ -76,13 +76,13 @@ SIMD_INLINE void add_groups(const struct block *block, int scheme, int group, in
 SIMD_INLINE void add_groups_of(const struct block *block, int scheme, int group,
                                simd_floats *totals) {
     if (block->num_inputs == 1)
-        add_groups(block, scheme, group, 1, totals);
+        add_groups(block, scheme, group, 1, 1, totals);
     else if (block->num_inputs == 4)
-        add_groups(block, scheme, group, 4, totals);
+        add_groups(block, scheme, group, 4, 0, totals);
     else if (block->num_inputs == PASS_ROWS)
-        add_groups(block, scheme, group, PASS_ROWS, totals);
+        add_groups(block, scheme, group, PASS_ROWS, 0, totals);
     else
-        add_groups(block, scheme, group, block->num_inputs, totals);
+        add_groups(block, scheme, group, block->num_inputs, 0, totals);
 }
 
 SIMD_INLINE void add_scheme(const struct block *block, int scheme, int group,
@@ -147,11 +147,11 @@ static void multiply_block(const struct zse_product *product, int64_t first, cha
             (const uint8_t *)matrix->data + zse_block_row(matrix, first, row) * bytes;
     block.next = block.rows[0] + SIMD_ROWS * bytes;
     if (matrix->scheme == ZSE_INT4)
-        gather_scales(matrix, first, 4, scales);
+        gather_scales(matrix, first, zse_scale_bytes(ZSE_INT4), scales);
     else if (matrix->scheme == ZSE_NF4)
-        gather_scales(matrix, first, 2, scales);
+        gather_scales(matrix, first, zse_scale_bytes(ZSE_NF4), scales);
     else if (matrix->scheme == ZSE_MXFP4)
-        gather_scales(matrix, first, 1, scales);
+        gather_scales(matrix, first, zse_scale_bytes(ZSE_MXFP4), scales);
     simd_floats factors = zse_column_factors(matrix, first);
     for (int64_t begin = 0; begin < num_rows; begin += PASS_ROWS) {
         simd_floats totals[PASS_ROWS] = {0};

@@ -11,18 +11,21 @@
 #define CHUNK 128              /* columns of a tile, whole groups; with their inputs in first cache */
 #define MOST_GROUPS (CHUNK / 32)
 #define PASS_ROWS 512          /* rows of activations whose totals are kept over the chunks */
-#define STRIP_ROWS (SIMD_TILE_VECTORS * SIMD_TILE_WIDTH)
-#define NUM_STRIPS (ZSE_TILE_ROWS / STRIP_ROWS)
+#define MOST_STRIPS (ZSE_TILE_ROWS / ZSE_STRIP_ROWS)
 
 struct tile {
     _Alignas(64) char weights[CHUNK * ZSE_TILE_ROWS * 2 + MOST_GROUPS * ZSE_TILE_ROWS * 4];
     _Alignas(64) float scales[MOST_GROUPS][ZSE_TILE_ROWS];
     _Alignas(64) float zeros[MOST_GROUPS][ZSE_TILE_ROWS];
     _Alignas(64) simd_prepared prepared[SIMD_TILE_INPUTS][CHUNK];
-    _Alignas(64) float totals[PASS_ROWS][ZSE_TILE_ROWS];
+    _Alignas(64) float totals[PASS_ROWS + 1][ZSE_TILE_ROWS];
+    uint8_t tails[ZSE_TILE_ROWS][ZSE_ACTIVATION_GROUP];
+    const uint8_t *rows[ZSE_TILE_ROWS];
+    const char *row_scales[ZSE_TILE_ROWS]; /* of groups */
     const struct zse_matrix *matrix;
     const struct zse_quantized *input;
     int64_t first;             /* row of the weights */
+    int64_t num_strips;
     int64_t first_group;       /* of the chunk */
     int64_t num_groups;
     int64_t first_input;       /* row of the activations, of this pass */
@@ -30,72 +33,60 @@ struct tile {
 };
 _Static_assert(sizeof(struct tile) <= ZSE_SCRATCH_BYTES, "a tile lies in a worker's scratch");
 
-SIMD_INLINE char *strip_weights(struct tile *tile, int64_t group_index, int strip, int scheme,
+SIMD_INLINE char *strip_weights(struct tile *tile, int64_t group_index, int64_t strip, int scheme,
                                 int group) {
     const int64_t bytes = simd_strip_bytes(scheme == ZSE_INT4, group);
-    return tile->weights + (group_index * NUM_STRIPS + strip) * bytes;
+    return tile->weights + (group_index * MOST_STRIPS + strip) * bytes;
 }
 
-/* One row's group; zeros follow the last column of an int8 row. */
-SIMD_INLINE struct simd_codes load_group(const struct tile *tile, int64_t row, int64_t index,
-                                         int scheme, int group) {
-    const struct zse_matrix *matrix = tile->matrix;
-    const int64_t place = zse_block_row(matrix, tile->first, row) * matrix->columns + index * group;
-    const uint8_t *bytes = (const uint8_t *)matrix->data + zse_count_bytes(scheme, place);
-    uint8_t padded[ZSE_ACTIVATION_GROUP] = {0};
-    int64_t rest = matrix->columns - index * group;
-    if (scheme == ZSE_INT8 && rest < group)
-        bytes = memcpy(padded, bytes, (size_t)rest);
-    return zse_load_codes(bytes, scheme, group);
+/* Find a group of all rows: in a copy where zeros follow the last column of int8 rows. */
+SIMD_INLINE void find_rows(struct tile *tile, int64_t index, int scheme, int group,
+                           const uint8_t **rows) {
+    int64_t rest = tile->matrix->columns - index * group;
+    for (int64_t row = 0; row < tile->num_strips * ZSE_STRIP_ROWS; row++) {
+        rows[row] = tile->rows[row] + index * zse_count_bytes(scheme, group);
+        if (scheme == ZSE_INT8 && rest < group) {
+            memset(tile->tails[row], 0, sizeof tile->tails[row]);
+            rows[row] = memcpy(tile->tails[row], rows[row], (size_t)rest);
+        }
+    }
 }
 
 SIMD_INLINE void pack_weights(struct tile *tile, int scheme, int group) {
+    const uint8_t *rows[ZSE_TILE_ROWS];
     for (int64_t i = 0; i < tile->num_groups; i++) {
-        for (int vector = 0; vector < ZSE_TILE_ROWS / SIMD_TILE_WIDTH; vector++) {
-            struct simd_codes codes[SIMD_TILE_WIDTH];
-            for (int row = 0; row < SIMD_TILE_WIDTH; row++)
-                codes[row] = load_group(tile, vector * SIMD_TILE_WIDTH + row,
-                                        tile->first_group + i, scheme, group);
-            char *strip = strip_weights(tile, i, vector / SIMD_TILE_VECTORS, scheme, group);
+        find_rows(tile, tile->first_group + i, scheme, group, rows);
+        for (int64_t first = 0; first < tile->num_strips * ZSE_STRIP_ROWS;
+             first += SIMD_TILE_WIDTH) {
+            char *strip = strip_weights(tile, i, first / ZSE_STRIP_ROWS, scheme, group);
+            int vector = first / SIMD_TILE_WIDTH % SIMD_TILE_VECTORS;
             if (scheme == ZSE_INT4)
-                simd_pack_small(codes, vector % SIMD_TILE_VECTORS, group, strip);
+                simd_pack_int4(rows + first, vector, group, strip);
+            else if (scheme == ZSE_INT8)
+                simd_pack_int8(rows + first, vector, group, strip);
             else
-                simd_pack_signed(codes, vector % SIMD_TILE_VECTORS, group, strip);
+                simd_pack_table(rows + first, zse_table_of(scheme), vector, group, strip);
         }
     }
 }
 
 /* Put the scales of a group side by side; those of int8 rows multiply totals in the end. */
-static void pack_scales(struct tile *tile, int64_t i) {
-    const struct zse_matrix *matrix = tile->matrix;
-    int64_t stride = matrix->columns / matrix->group;
-    const uint16_t *scales = matrix->scales;
-    uint16_t halves[2 * ZSE_TILE_ROWS];
-    uint8_t exponents[ZSE_TILE_ROWS];
-    for (int64_t row = 0; row < ZSE_TILE_ROWS; row++) {
-        int64_t place =
-            zse_block_row(matrix, tile->first, row) * stride + tile->first_group + i;
-        if (matrix->scheme == ZSE_INT4)
-            memcpy(halves + 2 * row, scales + 2 * place, 2 * sizeof *halves);
-        else if (matrix->scheme == ZSE_MXFP4)
-            exponents[row] = ((const uint8_t *)matrix->scales)[place];
-        else
-            halves[row] = scales[place];
-    }
-    for (int row = 0; row < ZSE_TILE_ROWS; row += SIMD_ROWS) {
-        simd_floats scale, zero = {0};
-        if (matrix->scheme == ZSE_INT4)
-            simd_widen_pairs(halves + 2 * row, &scale, &zero);
-        else if (matrix->scheme == ZSE_MXFP4)
-            scale = zse_widen_exponents(exponents + row);
-        else
-            scale = simd_widen_fp16(halves + row);
-        simd_store(tile->scales[i] + row, scale);
-        simd_store(tile->zeros[i] + row, zero);
+SIMD_INLINE void pack_scales(struct tile *tile, int64_t i, int scheme) {
+    const int64_t bytes = zse_scale_bytes(scheme);
+    char scales[4 * ZSE_TILE_ROWS];
+    int64_t num_rows = tile->num_strips * ZSE_STRIP_ROWS;
+    int64_t place = (tile->first_group + i) * bytes;
+    for (int64_t row = 0; row < num_rows; row++)
+        memcpy(scales + row * bytes, tile->row_scales[row] + place, (size_t)bytes);
+    for (int64_t row = 0; row < num_rows; row += SIMD_ROWS) {
+        struct zse_factors factors = zse_load_factors(scales + row * bytes, scheme);
+        simd_store(tile->scales[i] + row, factors.scales);
+        simd_store(tile->zeros[i] + row, factors.zeros);
     }
 }
 
-/* Rows of activations that are multiplied together; the last one again where there are no more. */
+/* Rows of activations that are multiplied together; where there are no more, the last one again,
+ * whose totals go to a row that nobody reads. */
 struct inputs {
     const int8_t *codes[SIMD_TILE_INPUTS];
     const simd_prepared *prepared[SIMD_TILE_INPUTS];
@@ -115,7 +106,7 @@ SIMD_INLINE struct inputs find_inputs(struct tile *tile, int64_t begin, int sche
         inputs.prepared[i] = tile->prepared[i];
         inputs.scales[i] = input->scales + place;
         inputs.sums[i] = input->sums + place;
-        inputs.totals[i] = (simd_wide *)tile->totals[own];
+        inputs.totals[i] = (simd_wide *)tile->totals[own == begin + i ? own : PASS_ROWS];
         if (scheme != ZSE_INT4)
             simd_prepare(inputs.codes[i], tile->num_groups * group, tile->prepared[i]);
     }
@@ -123,11 +114,8 @@ SIMD_INLINE struct inputs find_inputs(struct tile *tile, int64_t begin, int sche
 }
 
 /* Multiply a strip's chunk with some inputs and add to their totals. */
-SIMD_INLINE void add_strip(struct tile *tile, const struct inputs *inputs, int strip, int scheme,
+SIMD_INLINE void add_strip(struct tile *tile, const struct inputs *inputs, int64_t strip, int scheme,
                            int group) {
-    simd_wide totals[SIMD_TILE_INPUTS][SIMD_TILE_VECTORS];
-    for (int i = 0; i < SIMD_TILE_INPUTS; i++)
-        memcpy(totals[i], inputs->totals[i] + strip * SIMD_TILE_VECTORS, sizeof totals[i]);
     for (int64_t index = 0; index < tile->num_groups; index++) {
         const char *weights = strip_weights(tile, index, strip, scheme, group);
         const simd_wide *scales = (const simd_wide *)tile->scales[index] + strip * SIMD_TILE_VECTORS;
@@ -144,28 +132,42 @@ SIMD_INLINE void add_strip(struct tile *tile, const struct inputs *inputs, int s
         else
             simd_tile_signed(weights, prepared, group, sums);
         for (int i = 0; i < SIMD_TILE_INPUTS; i++) {
-            simd_wide scale = (simd_wide){} + inputs->scales[i][index];
-            simd_wide sum = (simd_wide){} + inputs->sums[i][index];
+            simd_wide scale = simd_wide_all(inputs->scales[i][index]);
+            simd_wide sum = simd_wide_all(inputs->sums[i][index]);
             for (int vector = 0; vector < SIMD_TILE_VECTORS; vector++) {
-                simd_wide *total = &totals[i][vector];
+                simd_wide *place = inputs->totals[i] + strip * SIMD_TILE_VECTORS + vector;
                 simd_wide factor = scheme == ZSE_INT8 ? scale : scales[vector] * scale;
-                *total = simd_wide_fused(sums[i][vector], factor, *total);
+                simd_wide total = simd_wide_fused(sums[i][vector], factor, *place);
                 if (scheme == ZSE_INT4)
-                    *total = simd_wide_fused(zeros[vector], sum, *total);
+                    total = simd_wide_fused(zeros[vector], sum, total);
+                *place = total;
             }
         }
     }
-    for (int i = 0; i < SIMD_TILE_INPUTS; i++)
-        memcpy(inputs->totals[i] + strip * SIMD_TILE_VECTORS, totals[i], sizeof totals[i]);
+}
+
+/* Ask for a share of what is multiplied next: the rows' next chunk, or the next rows' first. */
+SIMD_INLINE void prefetch_share(const struct tile *tile, int64_t share, int64_t num_shares,
+                                int scheme, int group) {
+    const struct zse_matrix *matrix = tile->matrix;
+    int64_t num_rows = tile->num_strips * ZSE_STRIP_ROWS;
+    int64_t column = (tile->first_group + tile->num_groups) * group;
+    int64_t next = column < matrix->columns ? column : num_rows * matrix->columns;
+    for (int64_t row = share * num_rows / num_shares; row < (share + 1) * num_rows / num_shares;
+         row++)
+        zse_prefetch(tile->rows[row] + zse_count_bytes(scheme, next),
+                     zse_count_bytes(scheme, CHUNK));
 }
 
 SIMD_INLINE void add_chunk(struct tile *tile, int scheme, int group) {
+    int64_t num_passes = (tile->num_inputs + SIMD_TILE_INPUTS - 1) / SIMD_TILE_INPUTS;
     pack_weights(tile, scheme, group);
     for (int64_t i = 0; scheme != ZSE_INT8 && i < tile->num_groups; i++)
-        pack_scales(tile, i);
-    for (int64_t begin = 0; begin < tile->num_inputs; begin += SIMD_TILE_INPUTS) {
-        struct inputs inputs = find_inputs(tile, begin, scheme, group);
-        for (int strip = 0; strip < NUM_STRIPS; strip++)
+        pack_scales(tile, i, scheme);
+    for (int64_t pass = 0; pass < num_passes; pass++) {
+        prefetch_share(tile, pass, num_passes, scheme, group);
+        struct inputs inputs = find_inputs(tile, pass * SIMD_TILE_INPUTS, scheme, group);
+        for (int64_t strip = 0; strip < tile->num_strips; strip++)
             add_strip(tile, &inputs, strip, scheme, group);
     }
 }
@@ -191,12 +193,25 @@ static void add_any_chunk(struct tile *tile, int group) {
 }
 
 static void finish_pass(const struct zse_product *product, const struct tile *tile) {
-    int64_t end = zse_smaller(ZSE_TILE_ROWS, tile->matrix->rows - tile->first);
+    int64_t end = zse_smaller(tile->num_strips * ZSE_STRIP_ROWS, tile->matrix->rows - tile->first);
     for (int64_t column = 0; column < end; column += SIMD_ROWS) {
         simd_floats factors = zse_column_factors(tile->matrix, tile->first + column);
         for (int64_t row = 0; row < tile->num_inputs; row++)
             zse_finish(product, tile->first_input + row, tile->first + column,
                        simd_load(tile->totals[row] + column) * factors);
+    }
+}
+
+/* Find rows of weights and their scales; the last one again where the matrix ends. */
+static void find_weights(struct tile *tile, int64_t first, int64_t count) {
+    const struct zse_matrix *matrix = tile->matrix;
+    tile->first = first;
+    tile->num_strips = (count + ZSE_STRIP_ROWS - 1) / ZSE_STRIP_ROWS;
+    for (int64_t row = 0; row < tile->num_strips * ZSE_STRIP_ROWS; row++) {
+        int64_t own = zse_block_row(matrix, first, row);
+        tile->rows[row] = (const uint8_t *)matrix->data +
+                          zse_count_bytes(matrix->scheme, own * matrix->columns);
+        tile->row_scales[row] = (const char *)matrix->scales + zse_count_scale_bytes(matrix, own);
     }
 }
 
@@ -219,10 +234,13 @@ static void multiply_tile(const struct zse_product *product, struct tile *tile) 
 void zse_multiply_tiles(const struct zse_product *product, int64_t first, int64_t count,
                         struct zse_worker *worker) {
     struct tile *tile = worker->scratch;
+    int64_t rows = zse_tile_rows(product);
     tile->matrix = product->matrix;
     tile->input = &product->quantized;
-    for (tile->first = first; tile->first < first + count; tile->first += ZSE_TILE_ROWS)
+    for (int64_t begin = 0; begin < count; begin += rows) {
+        find_weights(tile, first + begin, zse_smaller(rows, count - begin));
         multiply_tile(product, tile);
+    }
 }
 
 #endif

@@ -33,7 +33,7 @@ SIMD_INLINE void simd_store(float *numbers, simd_floats vector) {
 }
 
 SIMD_INLINE simd_floats simd_all(float number) {
-    return (simd_floats){} + number;
+    return (simd_floats){number, number, number, number, number, number, number, number};
 }
 
 SIMD_INLINE simd_floats simd_widen_bf16(const void *numbers) {

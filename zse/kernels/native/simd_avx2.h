@@ -1,7 +1,7 @@
 /* AVX2: bytes are multiplied in pairs, unsigned by signed, into 16 bits. */
 #include "simd_x86.h"
 
-/* Of codes 0 to 15: the four products of 128 columns fit in 16 bits, 8 * 15 * 127. */
+/* Of codes 0 to 15, in 16 bits: 8 * 15 * 127 of 128 columns leave room for as much again. */
 SIMD_INLINE simd_lanes simd_dot_small(struct simd_codes codes, const int8_t *activations,
                                       int group) {
     const __m256i *columns = (const __m256i *)activations;
@@ -10,7 +10,32 @@ SIMD_INLINE simd_lanes simd_dot_small(struct simd_codes codes, const int8_t *act
         __m256i products = _mm256_maddubs_epi16(codes.part[i], _mm256_load_si256(columns + i));
         pairs = _mm256_add_epi16(pairs, products);
     }
-    return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+    return pairs;
+}
+
+SIMD_INLINE simd_floats simd_sum_small_rows(const simd_lanes *rows) {
+    __m256i pairs[4];
+    for (int i = 0; i < 4; i++) {
+        __m256i both = _mm256_add_epi16(_mm256_unpacklo_epi32(rows[2 * i], rows[2 * i + 1]),
+                                        _mm256_unpackhi_epi32(rows[2 * i], rows[2 * i + 1]));
+        pairs[i] = _mm256_madd_epi16(both, _mm256_set1_epi16(1));
+    }
+    return simd_join_halves(simd_join_pairs(pairs[0], pairs[1]),
+                            simd_join_pairs(pairs[2], pairs[3]));
+}
+
+/* Of codes -127 to 127, which take the activation's sign: what eight rows share is its size. */
+SIMD_INLINE simd_lanes simd_dot_even(struct simd_codes codes, const int8_t *activations,
+                                     int group) {
+    const __m256i *columns = (const __m256i *)activations;
+    __m256i sums = _mm256_setzero_si256();
+    for (int i = 0; i < group / 32; i++) {
+        __m256i column = _mm256_load_si256(columns + i);
+        __m256i turned = _mm256_sign_epi8(codes.part[i], column);
+        __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(column), turned);
+        sums = _mm256_add_epi32(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+    }
+    return sums;
 }
 
 /* Of codes -128 to 127, whose sign moves to the activation: 2 * 128 * 127 fits in 16 bits. */
@@ -26,55 +51,95 @@ SIMD_INLINE simd_lanes simd_dot_signed(struct simd_codes codes, const int8_t *ac
     return sums;
 }
 
-/* Tiles: weights of sixteen rows turned so that a vector has the same columns of eight rows, which
- * are multiplied with the columns of four rows of activations at a time. */
-#define SIMD_TILE_INPUTS 4
-#define SIMD_TILE_VECTORS 2
+/* Tiles: weights of 32 rows turned so that a vector has the same columns of eight rows, which are
+ * multiplied with the columns of two rows of activations at a time: their sums fill eight registers
+ * of sixteen. */
+#define SIMD_TILE_INPUTS 2
+#define SIMD_TILE_VECTORS 4
 #define SIMD_TILE_WIDTH 8
 typedef simd_floats simd_wide;
 /* What activations of signed codes are prepared as: 16 bits, as two products fill 16 bits. */
 typedef int16_t simd_prepared;
 
-/* Bytes of two times eight rows' group in a tile. */
+/* Bytes of 32 rows' group in a tile. */
 SIMD_INLINE int64_t simd_strip_bytes(int is_small, int group) {
     return (int64_t)group * SIMD_TILE_VECTORS * SIMD_TILE_WIDTH * (is_small ? 1 : 2);
+}
+
+SIMD_INLINE simd_wide simd_wide_all(float number) {
+    return simd_all(number);
 }
 
 SIMD_INLINE simd_wide simd_wide_fused(simd_wide left, simd_wide right, simd_wide added) {
     return simd_fused(left, right, added);
 }
 
+/* Two columns are multiplied at a time: of four, the even and the odd ones. */
+SIMD_INLINE __m256i simd_even_bytes(__m256i bytes) {
+    return _mm256_srai_epi16(_mm256_slli_epi16(bytes, 8), 8);
+}
+
+SIMD_INLINE __m256i simd_odd_bytes(__m256i bytes) {
+    return _mm256_srai_epi16(bytes, 8);
+}
+
 SIMD_INLINE void simd_prepare(const int8_t *codes, int64_t count, simd_prepared *output) {
-    for (int64_t i = 0; i < count; i += 16) {
-        __m128i narrow = _mm_loadu_si128((const __m128i *)(codes + i));
-        _mm256_store_si256((__m256i *)(output + i), _mm256_cvtepi8_epi16(narrow));
+    for (int64_t i = 0; i < count; i += 32) {
+        __m256i bytes = _mm256_load_si256((const __m256i *)(codes + i));
+        _mm256_store_si256((__m256i *)(output + i), simd_even_bytes(bytes));
+        _mm256_store_si256((__m256i *)(output + i) + 1, simd_odd_bytes(bytes));
     }
 }
 
-/* Put a group of eight rows into a tile as its vector number `vector`. */
-SIMD_INLINE void simd_pack_small(const struct simd_codes *codes, int vector, int group,
-                                 void *tile) {
-    for (int part = 0; part < group / 32; part++) {
-        __m256i rows[8];
-        for (int row = 0; row < 8; row++)
-            rows[row] = codes[row].part[part];
-        simd_turn(rows, SIMD_TILE_VECTORS,
-                  (__m256i *)tile + part * 8 * SIMD_TILE_VECTORS + vector);
-    }
-}
-
-SIMD_INLINE void simd_pack_signed(const struct simd_codes *codes, int vector, int group,
-                                  void *tile) {
-    for (int part = 0; part < group / 16; part++) {
-        __m256i rows[8];
-        for (int row = 0; row < 8; row++) {
-            __m256i both = codes[row].part[part / 2];
-            __m128i half = part % 2 ? _mm256_extracti128_si256(both, 1)
-                                    : _mm256_castsi256_si128(both);
-            rows[row] = _mm256_cvtepi8_epi16(half);
+/* Put a group of eight rows, where they lie, into a tile as its vector number `vector`. */
+SIMD_INLINE void simd_pack_int4(const uint8_t *const *rows, int vector, int group, void *tile) {
+    __m256i *output = (__m256i *)tile + vector;
+#pragma GCC unroll 4
+    for (int word = 0; word < group / 8; word += 4) {
+        __m256i words[4];
+        simd_turn_rows(rows, 4 * word, words);
+        for (int i = 0; i < 4; i++) {
+            output[(word + i) * SIMD_TILE_VECTORS] = simd_low_nibbles(words[i]);
+            output[(group / 8 + word + i) * SIMD_TILE_VECTORS] = simd_high_nibbles(words[i]);
         }
-        simd_turn(rows, SIMD_TILE_VECTORS,
-                  (__m256i *)tile + part * 8 * SIMD_TILE_VECTORS + vector);
+    }
+}
+
+/* Put four columns of signed codes into a tile as two vectors of 16 bits, eight words apart. */
+SIMD_INLINE void simd_put_signed(__m256i codes, __m256i *output) {
+    output[0] = simd_even_bytes(codes);
+    output[8 * SIMD_TILE_VECTORS] = simd_odd_bytes(codes);
+}
+
+/* Where word `word` of a group, four columns, lies in a tile of signed codes. */
+SIMD_INLINE __m256i *simd_signed_place(void *tile, int vector, int word) {
+    return (__m256i *)tile + (word / 8 * 16 + word % 8) * SIMD_TILE_VECTORS + vector;
+}
+
+/* Of the same bytes where codes stand for the values of a table. */
+SIMD_INLINE void simd_pack_table(const uint8_t *const *rows, const int8_t *table, int vector,
+                                 int group, void *tile) {
+    __m256i values = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)table));
+#pragma GCC unroll 4
+    for (int word = 0; word < group / 8; word += 4) {
+        __m256i words[4];
+        simd_turn_rows(rows, 4 * word, words);
+        for (int i = 0; i < 4; i++) {
+            __m256i low = _mm256_shuffle_epi8(values, simd_low_nibbles(words[i]));
+            __m256i high = _mm256_shuffle_epi8(values, simd_high_nibbles(words[i]));
+            simd_put_signed(low, simd_signed_place(tile, vector, word + i));
+            simd_put_signed(high, simd_signed_place(tile, vector, group / 8 + word + i));
+        }
+    }
+}
+
+SIMD_INLINE void simd_pack_int8(const uint8_t *const *rows, int vector, int group, void *tile) {
+#pragma GCC unroll 8
+    for (int word = 0; word < group / 4; word += 4) {
+        __m256i words[4];
+        simd_turn_rows(rows, 4 * word, words);
+        for (int i = 0; i < 4; i++)
+            simd_put_signed(words[i], simd_signed_place(tile, vector, word + i));
     }
 }
 
@@ -83,6 +148,9 @@ SIMD_INLINE __m256i simd_word(const void *bytes) {
     memcpy(&word, bytes, sizeof word);
     return _mm256_set1_epi32(word);
 }
+
+/* A compiler that reorders sums over several words keeps more than there are registers. */
+#define SIMD_KEEP_ORDER(vector) __asm__("" : "+x"(vector))
 
 /* The sums of a group, of codes 0 to 15: products of 32 columns are added in 16 bits. */
 SIMD_INLINE void simd_tile_small(const void *tile, const int8_t *const *inputs, int group,
@@ -93,13 +161,15 @@ SIMD_INLINE void simd_tile_small(const void *tile, const int8_t *const *inputs, 
         __m256i pairs[SIMD_TILE_INPUTS][SIMD_TILE_VECTORS] = {0};
 #pragma GCC unroll 8
         for (int word = begin; word < begin + 8; word++) {
-            __m256i first = _mm256_load_si256(weights + 2 * word);
-            __m256i second = _mm256_load_si256(weights + 2 * word + 1);
+            __m256i first = simd_word(inputs[0] + 4 * word);
+            __m256i second = simd_word(inputs[1] + 4 * word);
 #pragma GCC unroll 4
-            for (int i = 0; i < SIMD_TILE_INPUTS; i++) {
-                __m256i columns = simd_word(inputs[i] + 4 * word);
-                pairs[i][0] = _mm256_add_epi16(pairs[i][0], _mm256_maddubs_epi16(first, columns));
-                pairs[i][1] = _mm256_add_epi16(pairs[i][1], _mm256_maddubs_epi16(second, columns));
+            for (int i = 0; i < SIMD_TILE_VECTORS; i++) {
+                __m256i own = _mm256_load_si256(weights + word * SIMD_TILE_VECTORS + i);
+                pairs[0][i] = _mm256_add_epi16(pairs[0][i], _mm256_maddubs_epi16(own, first));
+                pairs[1][i] = _mm256_add_epi16(pairs[1][i], _mm256_maddubs_epi16(own, second));
+                SIMD_KEEP_ORDER(pairs[0][i]);
+                SIMD_KEEP_ORDER(pairs[1][i]);
             }
         }
         for (int i = 0; i < SIMD_TILE_INPUTS; i++)
@@ -117,14 +187,16 @@ SIMD_INLINE void simd_tile_signed(const void *tile, const simd_prepared *const *
                                   simd_wide sums[][SIMD_TILE_VECTORS]) {
     const __m256i *weights = tile;
     __m256i wide[SIMD_TILE_INPUTS][SIMD_TILE_VECTORS] = {0};
+#pragma GCC unroll 2
     for (int word = 0; word < group / 2; word++) {
-        __m256i first = _mm256_load_si256(weights + 2 * word);
-        __m256i second = _mm256_load_si256(weights + 2 * word + 1);
+        __m256i first = simd_word(inputs[0] + 2 * word), second = simd_word(inputs[1] + 2 * word);
 #pragma GCC unroll 4
-        for (int i = 0; i < SIMD_TILE_INPUTS; i++) {
-            __m256i columns = simd_word(inputs[i] + 2 * word);
-            wide[i][0] = _mm256_add_epi32(wide[i][0], _mm256_madd_epi16(first, columns));
-            wide[i][1] = _mm256_add_epi32(wide[i][1], _mm256_madd_epi16(second, columns));
+        for (int i = 0; i < SIMD_TILE_VECTORS; i++) {
+            __m256i own = _mm256_load_si256(weights + word * SIMD_TILE_VECTORS + i);
+            wide[0][i] = _mm256_add_epi32(wide[0][i], _mm256_madd_epi16(own, first));
+            wide[1][i] = _mm256_add_epi32(wide[1][i], _mm256_madd_epi16(own, second));
+            SIMD_KEEP_ORDER(wide[0][i]);
+            SIMD_KEEP_ORDER(wide[1][i]);
         }
     }
     for (int i = 0; i < SIMD_TILE_INPUTS; i++)

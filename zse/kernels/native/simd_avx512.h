@@ -23,6 +23,23 @@ SIMD_INLINE simd_lanes simd_dot_signed(struct simd_codes codes, const int8_t *ac
     return sums;
 }
 
+/* Of codes -127 to 127, which take the activation's sign: what eight rows share is its size. */
+SIMD_INLINE simd_lanes simd_dot_even(struct simd_codes codes, const int8_t *activations,
+                                     int group) {
+    const __m256i *columns = (const __m256i *)activations;
+    __m256i sums = _mm256_setzero_si256();
+    for (int i = 0; i < group / 32; i++) {
+        __m256i column = _mm256_load_si256(columns + i);
+        __m256i turned = _mm256_sign_epi8(codes.part[i], column);
+        sums = _mm256_dpbusd_epi32(sums, _mm256_abs_epi8(column), turned);
+    }
+    return sums;
+}
+
+SIMD_INLINE simd_floats simd_sum_small_rows(const simd_lanes *rows) {
+    return simd_sum_rows(rows);
+}
+
 /* Tiles: weights of 32 rows turned so that a vector has four columns of sixteen rows, which are
  * multiplied with the columns of eight rows of activations at a time. */
 #define SIMD_TILE_INPUTS 8
@@ -39,6 +56,10 @@ SIMD_INLINE int64_t simd_strip_bytes(int is_small, int group) {
     return group * rows + (is_small ? 0 : rows * (int64_t)sizeof(int32_t));
 }
 
+SIMD_INLINE simd_wide simd_wide_all(float number) {
+    return (simd_wide)_mm512_set1_ps(number);
+}
+
 SIMD_INLINE simd_wide simd_wide_fused(simd_wide left, simd_wide right, simd_wide added) {
     return (simd_wide)_mm512_fmadd_ps((__m512)left, (__m512)right, (__m512)added);
 }
@@ -51,23 +72,28 @@ SIMD_INLINE void simd_prepare(const int8_t *codes, int64_t count, simd_prepared 
     }
 }
 
-/* Put a group of sixteen rows into a tile as its vector number `vector`. */
-SIMD_INLINE void simd_pack_small(const struct simd_codes *codes, int vector, int group,
-                                 void *tile) {
-    for (int part = 0; part < group / 32; part++) {
+/* Where four columns of the first eight of sixteen rows lie in a tile; the others follow. */
+SIMD_INLINE __m256i *simd_place(void *tile, int vector, int word) {
+    return (__m256i *)tile + 2 * (word * SIMD_TILE_VECTORS + vector);
+}
+
+/* Put a group of sixteen rows, where they lie, into a tile as its vector number `vector`. */
+SIMD_INLINE void simd_pack_int4(const uint8_t *const *rows, int vector, int group, void *tile) {
+    for (int word = 0; word < group / 8; word += 4) {
         for (int half = 0; half < 2; half++) {
-            __m256i rows[8];
-            for (int row = 0; row < 8; row++)
-                rows[row] = codes[8 * half + row].part[part];
-            simd_turn(rows, 2 * SIMD_TILE_VECTORS,
-                      (__m256i *)tile + part * 16 * SIMD_TILE_VECTORS + 2 * vector + half);
+            __m256i words[4];
+            simd_turn_rows(rows + 8 * half, 4 * word, words);
+            for (int i = 0; i < 4; i++) {
+                simd_place(tile, vector, word + i)[half] = simd_low_nibbles(words[i]);
+                simd_place(tile, vector, group / 8 + word + i)[half] =
+                    simd_high_nibbles(words[i]);
+            }
         }
     }
 }
 
-SIMD_INLINE void simd_pack_signed(const struct simd_codes *codes, int vector, int group,
-                                  void *tile) {
-    simd_pack_small(codes, vector, group, tile);
+/* Add up what 128 more in each activation would add. */
+SIMD_INLINE void simd_put_excess(void *tile, int vector, int group) {
     __m512i *words = (__m512i *)tile + vector;
     __m512i excess = _mm512_setzero_si512();
     for (int word = 0; word < group / 4; word++) {
@@ -76,6 +102,31 @@ SIMD_INLINE void simd_pack_signed(const struct simd_codes *codes, int vector, in
     }
     _mm512_store_si512(words + SIMD_TILE_VECTORS * (group / 4),
                        _mm512_sub_epi32(_mm512_setzero_si512(), excess));
+}
+
+/* Of the same bytes where codes stand for the values of a table. */
+SIMD_INLINE void simd_pack_table(const uint8_t *const *rows, const int8_t *table, int vector,
+                                 int group, void *tile) {
+    __m256i values = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)table));
+    simd_pack_int4(rows, vector, group, tile);
+    for (int word = 0; word < group / 4; word++) {
+        __m256i *codes = simd_place(tile, vector, word);
+        codes[0] = _mm256_shuffle_epi8(values, codes[0]);
+        codes[1] = _mm256_shuffle_epi8(values, codes[1]);
+    }
+    simd_put_excess(tile, vector, group);
+}
+
+SIMD_INLINE void simd_pack_int8(const uint8_t *const *rows, int vector, int group, void *tile) {
+    for (int word = 0; word < group / 4; word += 4) {
+        for (int half = 0; half < 2; half++) {
+            __m256i words[4];
+            simd_turn_rows(rows + 8 * half, 4 * word, words);
+            for (int i = 0; i < 4; i++)
+                simd_place(tile, vector, word + i)[half] = words[i];
+        }
+    }
+    simd_put_excess(tile, vector, group);
 }
 
 SIMD_INLINE __m512i simd_word(const void *bytes) {

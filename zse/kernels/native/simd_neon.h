@@ -93,6 +93,16 @@ SIMD_INLINE simd_floats simd_sum_rows(const simd_lanes *rows) {
     return simd_join(vcvtq_f32_s32(low), vcvtq_f32_s32(high));
 }
 
+/* Of codes -127 to 127. */
+SIMD_INLINE simd_lanes simd_dot_even(struct simd_codes codes, const int8_t *activations,
+                                     int group) {
+    return simd_dot_signed(codes, activations, group);
+}
+
+SIMD_INLINE simd_floats simd_sum_small_rows(const simd_lanes *rows) {
+    return simd_sum_rows(rows);
+}
+
 /* The sum of each row's lanes. */
 SIMD_INLINE simd_floats simd_sum_lanes(const simd_floats *rows) {
     float32x4_t folded[SIMD_ROWS];
@@ -120,6 +130,10 @@ SIMD_INLINE int64_t simd_strip_bytes(int is_small, int group) {
     return (int64_t)group * SIMD_TILE_WIDTH;
 }
 
+SIMD_INLINE simd_wide simd_wide_all(float number) {
+    return simd_all(number);
+}
+
 SIMD_INLINE simd_wide simd_wide_fused(simd_wide left, simd_wide right, simd_wide added) {
     return simd_fused(left, right, added);
 }
@@ -128,9 +142,7 @@ SIMD_INLINE void simd_prepare(const int8_t *codes, int64_t count, simd_prepared 
     memcpy(output, codes, (size_t)count);
 }
 
-SIMD_INLINE void simd_pack_signed(const struct simd_codes *codes, int vector, int group,
-                                  void *tile) {
-    (void)vector;
+SIMD_INLINE void simd_pack(const struct simd_codes *codes, int group, int8_t *tile) {
     for (int half = 0; half < 2; half++) {
         for (int part = 0; part < group / 16; part++) {
             int32x4x4_t rows;
@@ -141,9 +153,31 @@ SIMD_INLINE void simd_pack_signed(const struct simd_codes *codes, int vector, in
     }
 }
 
-SIMD_INLINE void simd_pack_small(const struct simd_codes *codes, int vector, int group,
-                                 void *tile) {
-    simd_pack_signed(codes, vector, group, tile);
+/* Put a group of eight rows, where they lie, into a tile. */
+SIMD_INLINE void simd_pack_int4(const uint8_t *const *rows, int vector, int group, void *tile) {
+    struct simd_codes codes[SIMD_TILE_WIDTH];
+    (void)vector;
+    for (int row = 0; row < SIMD_TILE_WIDTH; row++)
+        codes[row] = simd_unpack_int4(rows[row], group);
+    simd_pack(codes, group, tile);
+}
+
+/* Of the same bytes where codes stand for the values of a table. */
+SIMD_INLINE void simd_pack_table(const uint8_t *const *rows, const int8_t *table, int vector,
+                                 int group, void *tile) {
+    struct simd_codes codes[SIMD_TILE_WIDTH];
+    (void)vector;
+    for (int row = 0; row < SIMD_TILE_WIDTH; row++)
+        codes[row] = simd_look_up(simd_unpack_int4(rows[row], group), table, group);
+    simd_pack(codes, group, tile);
+}
+
+SIMD_INLINE void simd_pack_int8(const uint8_t *const *rows, int vector, int group, void *tile) {
+    struct simd_codes codes[SIMD_TILE_WIDTH];
+    (void)vector;
+    for (int row = 0; row < SIMD_TILE_WIDTH; row++)
+        codes[row] = simd_load_int8(rows[row], group);
+    simd_pack(codes, group, tile);
 }
 
 SIMD_INLINE void simd_tile_signed(const void *tile, const int8_t *const *inputs, int group,

@@ -80,6 +80,16 @@ SIMD_INLINE simd_floats simd_sum_rows(const simd_lanes *rows) {
     return __builtin_convertvector(sums, simd_floats);
 }
 
+/* Of codes -127 to 127. */
+SIMD_INLINE simd_lanes simd_dot_even(struct simd_codes codes, const int8_t *activations,
+                                     int group) {
+    return simd_dot_signed(codes, activations, group);
+}
+
+SIMD_INLINE simd_floats simd_sum_small_rows(const simd_lanes *rows) {
+    return simd_sum_rows(rows);
+}
+
 /* The sum of each row's lanes. */
 SIMD_INLINE simd_floats simd_sum_lanes(const simd_floats *rows) {
     simd_floats sums;

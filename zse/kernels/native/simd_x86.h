@@ -58,14 +58,25 @@ SIMD_INLINE struct simd_codes simd_look_up(struct simd_codes codes, const int8_t
     return codes;
 }
 
-SIMD_INLINE simd_floats simd_sum_rows(const simd_lanes *rows) {
-    __m256i first = _mm256_hadd_epi32(_mm256_hadd_epi32(rows[0], rows[1]),
-                                      _mm256_hadd_epi32(rows[2], rows[3]));
-    __m256i last = _mm256_hadd_epi32(_mm256_hadd_epi32(rows[4], rows[5]),
-                                     _mm256_hadd_epi32(rows[6], rows[7]));
+/* Two rows side by side, one in each pair of 64 bits, from four of which each half has two. */
+SIMD_INLINE __m256i simd_join_pairs(__m256i first, __m256i second) {
+    return _mm256_add_epi32(_mm256_unpacklo_epi64(first, second),
+                            _mm256_unpackhi_epi64(first, second));
+}
+
+SIMD_INLINE simd_floats simd_join_halves(__m256i first, __m256i last) {
     __m256i sums = _mm256_add_epi32(_mm256_permute2x128_si256(first, last, 0x20),
                                     _mm256_permute2x128_si256(first, last, 0x31));
     return (simd_floats)_mm256_cvtepi32_ps(sums);
+}
+
+SIMD_INLINE simd_floats simd_sum_rows(const simd_lanes *rows) {
+    __m256i pairs[4];
+    for (int i = 0; i < 4; i++)
+        pairs[i] = _mm256_add_epi32(_mm256_unpacklo_epi32(rows[2 * i], rows[2 * i + 1]),
+                                    _mm256_unpackhi_epi32(rows[2 * i], rows[2 * i + 1]));
+    return simd_join_halves(simd_join_pairs(pairs[0], pairs[1]),
+                            simd_join_pairs(pairs[2], pairs[3]));
 }
 
 /* The sum of each row's lanes. */
@@ -79,23 +90,28 @@ SIMD_INLINE simd_floats simd_sum_lanes(const simd_floats *rows) {
                                       _mm256_permute2f128_ps(first, last, 0x31));
 }
 
-/* Eight rows of eight 32-bit words: word i of all rows goes to output[i * stride]. */
-SIMD_INLINE void simd_turn(const __m256i *rows, int stride, __m256i *output) {
-    __m256i pairs[8], fours[8];
-    for (int i = 0; i < 8; i += 2) {
-        pairs[i] = _mm256_unpacklo_epi32(rows[i], rows[i + 1]);
-        pairs[i + 1] = _mm256_unpackhi_epi32(rows[i], rows[i + 1]);
+/* Sixteen bytes of each of eight rows, turned: four bytes of all rows in each of four vectors. */
+SIMD_INLINE void simd_turn_rows(const uint8_t *const *rows, int64_t first, __m256i *words) {
+    __m256i both[4], pairs[4];
+    for (int row = 0; row < 4; row++) {
+        __m128i low = _mm_loadu_si128((const __m128i *)(rows[row] + first));
+        __m128i high = _mm_loadu_si128((const __m128i *)(rows[row + 4] + first));
+        both[row] = _mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1);
     }
-    for (int i = 0; i < 8; i += 4) {
-        for (int half = 0; half < 2; half++) {
-            fours[i + 2 * half] = _mm256_unpacklo_epi64(pairs[i + half], pairs[i + half + 2]);
-            fours[i + 2 * half + 1] = _mm256_unpackhi_epi64(pairs[i + half], pairs[i + half + 2]);
-        }
+    for (int i = 0; i < 4; i += 2) {
+        pairs[i] = _mm256_unpacklo_epi32(both[i], both[i + 1]);
+        pairs[i + 1] = _mm256_unpackhi_epi32(both[i], both[i + 1]);
     }
-    for (int i = 0; i < 4; i++) {
-        __m256i low = _mm256_permute2x128_si256(fours[i], fours[i + 4], 0x20);
-        __m256i high = _mm256_permute2x128_si256(fours[i], fours[i + 4], 0x31);
-        _mm256_store_si256(output + i * stride, low);
-        _mm256_store_si256(output + (i + 4) * stride, high);
+    for (int i = 0; i < 2; i++) {
+        words[2 * i] = _mm256_unpacklo_epi64(pairs[i], pairs[i + 2]);
+        words[2 * i + 1] = _mm256_unpackhi_epi64(pairs[i], pairs[i + 2]);
     }
+}
+
+SIMD_INLINE __m256i simd_low_nibbles(__m256i bytes) {
+    return _mm256_and_si256(bytes, _mm256_set1_epi8(15));
+}
+
+SIMD_INLINE __m256i simd_high_nibbles(__m256i bytes) {
+    return simd_low_nibbles(_mm256_srli_epi16(bytes, 4));
 }
