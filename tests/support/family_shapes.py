@@ -75,6 +75,37 @@ FAMILY_SHAPES: dict[str, dict[str, Any]] = {
         "partial_rotary_factor": 0.5,
         "use_qk_norm": True,
     },
+    "smollm3": {"no_rope_layers": [1, 0], "pad_token_id": 0},
+    "phi3": {"pad_token_id": 0, "partial_rotary_factor": 0.5},
+    "olmo2": {"pad_token_id": 0},
+    "olmo3": {
+        "pad_token_id": 0,
+        "sliding_window": 9,
+        "layer_types": ["sliding_attention", "full_attention"],
+    },
+    "gemma2": {"sliding_window": 9, "attn_logit_softcapping": 5.0, "query_pre_attn_scalar": 48},
+    "gemma3_text": {
+        "sliding_window": 9,
+        "layer_types": ["sliding_attention", "full_attention"],
+        "query_pre_attn_scalar": 48,
+    },
+    "gemma4_text": {
+        "num_hidden_layers": 6,
+        "sliding_window": 9,
+        "layer_types": ["sliding_attention", "full_attention"] * 3,
+        "hidden_size_per_layer_input": 0,
+        "global_head_dim": 64,
+        "num_global_key_value_heads": 1,
+        "num_kv_shared_layers": 2,
+        "output_hidden_states": True,  # transformers cannot leave rows out where keys are shared
+        "attention_k_eq_v": True,
+        "enable_moe_block": True,
+        "num_experts": 6,
+        "top_k_experts": 2,
+        "moe_intermediate_size": 64,
+        "final_logit_softcapping": 5.0,
+    },
+    "glm4": {"pad_token_id": 0},
 }
 """By the name of the family; those that are not here need nothing of their own."""
 

@@ -35,6 +35,10 @@ is the text."""
 ARCHITECTURES = {name: family.ARCHITECTURES[0] for name, family in all_families().items()}
 
 
+_AROUND_ONE = ("norm", "correction_bias", "layer_scalar", "router.scale", "per_expert_scale")
+"""Of what transformers makes the same everywhere, so that leaving it out would not be seen."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Pair:
     """A converted file and a float32 transformers model with the weights that the file holds."""
@@ -151,8 +155,8 @@ def make_pair(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Pair]:
             config = CONFIG_CLASSES[family](**shape_of(family, **changes))
             model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
             with torch.no_grad():
-                for name, parameter in model.named_parameters():
-                    if "norm" in name or "correction_bias" in name:
+                for name, parameter in (*model.named_parameters(), *model.named_buffers()):
+                    if any(word in name for word in _AROUND_ONE):
                         parameter.add_(torch.randn_like(parameter) * 0.1)
                     elif name.endswith("bias"):
                         parameter.add_(torch.randn_like(parameter) * 0.3)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from zse.errors import UnsupportedModelError
+from zse.models.parts import Heads
 from zse.models.rope import RoPESpec, read_rope, read_scaling, rope_values
 from zse.models.spec_checks import MOST_LAYERS
 from zse.models.uniform import UniformDecoder
@@ -177,10 +178,35 @@ class ConfigJSON:
     def flag(self, name: str, *, default: bool = False) -> bool:
         return bool(self.value(name, default))
 
-    def activation(self, default: str) -> Activation:
+    def activation(self, default: str, name: str = "hidden_act") -> Activation:
         """Return what bends the MLP, by a name of transformers."""
-        self.expect("hidden_act", *_ACTIVATIONS)
-        return _ACTIVATIONS[self.value("hidden_act", default)]
+        self.expect(name, *_ACTIVATIONS)
+        return _ACTIVATIONS[self.value(name, default)]
+
+    def bound(self, name: str) -> float | None:
+        """Return a soft cap; None where there is none.
+
+        Raises:
+            UnsupportedModelError: It is no number above zero.
+        """
+        if self.value(name) is None:
+            return None
+        bound = self.number(name, 0.0)
+        if not bound > 0:
+            raise UnsupportedModelError(f"{name} is {bound!r}; expected a number above 0")
+        return bound
+
+    def alternating_layers(self, *, every: int) -> Sequence[str]:
+        """Return the kind of each layer: without a window is, if nothing is told, each ``every``.
+
+        Raises:
+            UnsupportedModelError: A kind is not known, or there are not as many as layers.
+        """
+        told = self.layer_types("full_attention", "sliding_attention")
+        return told or [
+            "sliding_attention" if (index + 1) % max(every, 1) else "full_attention"
+            for index in range(self.num_layers())
+        ]
 
     def window_everywhere(self) -> tuple[int | None, tuple[int, ...]]:
         """Return the window of a model whose layers all have it."""
@@ -230,6 +256,8 @@ class ConfigJSON:
         values = rope_values(self._values, kind)
         share = values.get("partial_rotary_factor") or self.number("partial_rotary_factor", partial)
         theta, scaling = read_scaling(values, max_position)
+        if scaling is not None and scaling.kind == "proportional":
+            share = 1.0  # of the frequencies, not of the head
         columns = int(head_dim * float(share))
         if not 0 < columns <= head_dim or columns % 2:
             raise UnsupportedModelError(
@@ -237,6 +265,31 @@ class ConfigJSON:
                 "expected an even number of them"
             )
         return RoPESpec(theta=theta, rotary_dim=columns, scaling=scaling)
+
+    def heads(
+        self, *, scale: float | None = None, qkv_bias: bool = False, output_bias: bool = False
+    ) -> Heads:
+        """Return the numbers of attention that every family spells alike."""
+        num_heads = self.integer("num_attention_heads")
+        return Heads(
+            num_heads=num_heads,
+            num_kv_heads=self.integer("num_key_value_heads", num_heads),
+            head_dim=self.integer("head_dim", self.integer("hidden_size") // max(num_heads, 1)),
+            scale=scale,
+            qkv_bias=qkv_bias,
+            output_bias=output_bias,
+        )
+
+    def flags(self, name: str, count: int) -> list[bool] | None:
+        """Return a flag of each layer; None where they are not told.
+
+        Raises:
+            UnsupportedModelError: There are not as many as layers.
+        """
+        value = self.value(name)
+        if value is not None and (not isinstance(value, list) or len(value) != count):
+            raise UnsupportedModelError(f"{name} is {str(value)[:200]}; expected {count} flags")
+        return value if value is None else [bool(one) for one in value]
 
     def num_layers(self) -> int:
         count = self.integer("num_hidden_layers")
@@ -256,6 +309,12 @@ class ConfigJSON:
             for index in range(self.num_layers())
             if index in named or step < 1 or (index + 1) % step
         )
+
+    def local_rope(self, head_dim: int) -> RoPESpec:
+        """Return the rotation of layers with a window, in either spelling of Gemma 3."""
+        if (theta := self.value("rope_local_base_freq")) is not None:
+            return RoPESpec(theta=float(theta), rotary_dim=head_dim)
+        return self.rope(head_dim, kind="sliding_attention")
 
     def ends(self) -> dict[str, Any]:
         """Return the fields of a spec that say where texts begin and end, and the dtype."""

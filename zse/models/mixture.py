@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from zse.models.parts import Heads, Norms, Piece, attention, embedding, head_of, linear, mlp, vector
-from zse.models.spec import ExpertsSpec, HeadSpec, LayerSpec, ModelSpec
+from zse.models.layered import layered_decoder
+from zse.models.parts import Heads, Norms, Piece, attention, linear, mlp, vector
+from zse.models.spec import ExpertsSpec, LayerSpec, ModelSpec
 from zse.records import record
 
 if TYPE_CHECKING:
@@ -119,8 +120,8 @@ class _Decoder:
     dense_width: int
     sinks: str
 
-    def layer(self, index: int) -> LayerSpec:
-        ours, theirs, norm = f"layers.{index}", f"model.layers.{index}", self.norms.norm
+    def layer(self, index: int, theirs: str) -> LayerSpec:
+        ours, norm = f"layers.{index}", self.norms.norm
         window, windowed = self.windows
         own = {}
         if self.sinks:
@@ -188,7 +189,6 @@ def mixture_decoder(
     """
     hidden, num_heads = config.integer("hidden_size"), config.integer("num_attention_heads")
     head_dim = config.integer("head_dim", hidden // max(num_heads, 1))
-    tied = config.flag("tie_word_embeddings")
     norms = Norms(epsilon=config.number("rms_norm_eps", 1e-6))
     layers = _Decoder(
         hidden=hidden,
@@ -209,17 +209,4 @@ def mixture_decoder(
         dense_width=config.integer("intermediate_size", 0) if dense_layers else 0,
         sinks=sinks,
     )
-    table = embedding("model.embed_tokens", config.integer("vocab_size"), hidden, tied=tied)
-    return ModelSpec(
-        family=config.family,
-        vocab_size=config.integer("vocab_size"),
-        hidden_size=hidden,
-        max_position=config.integer("max_position_embeddings", 2048),
-        embedding=table,
-        layers=tuple(layers.layer(index) for index in range(config.num_layers())),
-        head=HeadSpec(
-            norm=norms.norm("final_norm", "model.norm", hidden), weight=head_of(table, tied=tied)
-        ),
-        **config.ends(),
-        header=config.header(),
-    )
+    return layered_decoder(config, norms, layers.layer)

@@ -13,6 +13,7 @@ from zse.models.spec import (
     LinearSpec,
     MLPSpec,
     NormSpec,
+    RowOrder,
     Source,
     WeightSpec,
 )
@@ -22,14 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from zse.models.rope import RoPESpec
-    from zse.models.spec import (
-        Activation,
-        NormKind,
-        RowGroups,
-        RowOrder,
-        Shard,
-        WeightKind,
-    )
+    from zse.models.spec import Activation, NormKind, RowGroups, Shard, WeightKind
 
 
 @record
@@ -142,6 +136,10 @@ class Heads:
     qkv_bias: bool = False
     output_bias: bool = False
 
+    @property
+    def qkv_rows(self) -> int:
+        return (self.num_heads + 2 * self.num_kv_heads) * self.head_dim
+
 
 def attention(
     name: str,
@@ -205,16 +203,20 @@ def mlp(
     activation: Activation = "silu",
     bias: bool = False,
     stack: int = 1,
+    is_joined: bool = False,
 ) -> MLPSpec:
-    """Return an MLP of gate and up, or of up alone; ``stack`` experts of it, numbered in names."""
-    is_gated = len(up) > 1
+    """Return an MLP of gate and up, or of up alone; ``stack`` experts of it, numbered in names.
+
+    Gate and up may be one tensor already (``is_joined``).
+    """
+    is_gated = is_joined or len(up) > 1
     kind: WeightKind = "experts" if stack > 1 else "linear"
     return MLPSpec(
         activation=activation,
         is_gated=is_gated,
         up=linear(
             f"{name}.gate_up" if is_gated else f"{name}.up",
-            [Piece(name=theirs, rows=width) for theirs in up],
+            [Piece(name=theirs, rows=width * (1 + is_joined)) for theirs in up],
             hidden,
             bias=bias,
             kind=kind,
@@ -230,6 +232,37 @@ def mlp(
             stack=stack,
         ),
     )
+
+
+def llama_mlp(
+    name: str,
+    theirs: str,
+    *,
+    hidden: int,
+    width: int,
+    activation: Activation = "silu",
+    bias: bool = False,
+) -> MLPSpec:
+    """Return the MLP that most decoders have: ``gate_proj``, ``up_proj`` and ``down_proj``."""
+    up = [f"{theirs}.mlp.{part}_proj" for part in ("gate", "up")]
+    return mlp(
+        name,
+        up,
+        f"{theirs}.mlp.down_proj",
+        hidden=hidden,
+        width=width,
+        activation=activation,
+        bias=bias,
+    )
+
+
+def neighbours_to_halves(num_heads: int, head_dim: int, rotary_dim: int) -> RowOrder:
+    """Return the order in which column i turns with i + rotary_dim / 2, not with its neighbour.
+
+    The rest of a head is reordered in the same way: queries and keys keep their products.
+    """
+    view = (num_heads, head_dim // rotary_dim, rotary_dim // 2, 2)
+    return RowOrder(view=view, axes=(0, 1, 3, 2))
 
 
 def embedding(

@@ -13,7 +13,7 @@ from typing import Any
 from zse.errors import UnsupportedModelError
 from zse.records import record
 
-SUPPORTED_KINDS = ("linear", "dynamic", "llama3", "yarn")
+SUPPORTED_KINDS = ("linear", "dynamic", "llama3", "yarn", "proportional")
 
 
 @record
@@ -21,7 +21,7 @@ class RoPEScaling:
     """How the rotary frequencies are stretched beyond the length seen in training."""
 
     kind: str
-    """linear, dynamic, llama3 or yarn."""
+    """linear, dynamic, llama3, yarn or proportional."""
     factor: float
     original_max_position: int
     """Tokens of context the model was trained with before it was stretched."""
@@ -35,6 +35,8 @@ class RoPEScaling:
     mscale_all_dim: float | None = None
     truncate: bool = True
     """Round yarn's correction range to whole dimensions."""
+    proportion: float = 1.0
+    """Part of the frequencies that turn at all (proportional); the others are zero."""
 
     def __post_init__(self) -> None:
         if self.kind not in SUPPORTED_KINDS:
@@ -71,6 +73,10 @@ class RoPESpec:
         base = [theta ** (-2.0 * i / dim) for i in range(dim // 2)]
         if scaling is None or scaling.kind == "dynamic":
             return base
+        if scaling.kind == "proportional":
+            turning = int(scaling.proportion * dim // 2)
+            stretched = [frequency / scaling.factor for frequency in base[:turning]]
+            return stretched + [0.0] * (len(base) - turning)
         if scaling.kind == "linear":
             return [frequency / scaling.factor for frequency in base]
         if scaling.kind == "llama3":
@@ -152,6 +158,7 @@ def read_scaling(values: Mapping[str, Any], max_position: int) -> tuple[float, R
             mscale=_optional(values, "mscale"),
             mscale_all_dim=_optional(values, "mscale_all_dim"),
             truncate=bool(values.get("truncate", True)),
+            proportion=float(values.get("partial_rotary_factor") or 1.0),
         )
     except (TypeError, ValueError) as error:
         raise UnsupportedModelError(f"RoPE scaling {values!r} cannot be read: {error}") from error

@@ -368,10 +368,10 @@ class ModelSpec:
     """Layers that guess further tokens from the stream (multi-token prediction)."""
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
-    left_out: tuple[str, ...] = ()
-    """How the names of a checkpoint's tensors begin that the model does not need: of its eyes."""
     dtype: str = "bf16"
     """Type of the checkpoint's weights: fp16, bf16 or fp32."""
+    left_out: tuple[str, ...] = ()
+    """How the names of a checkpoint's tensors begin that have no part in texts."""
     header: Mapping[str, Any] = field(compare=False, repr=False)
     """The same as the file's header writes it."""
 

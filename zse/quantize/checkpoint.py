@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from zse.models.spec import Source, WeightGroup
 
 _PREFIX = "model."
+_OF_TEXT = ("", "language_model.", "model.language_model.")
+"""How the names of a text model's tensors begin within a model of several parts."""
 # Tables that older tools saved and that every engine computes.
 _IGNORED_SUFFIXES = (".rotary_emb.inv_freq", ".masked_bias")
 
@@ -71,6 +73,8 @@ class Checkpoint:
         generation = folder / "generation_config.json"
         self.generation_config = read_json(generation) if generation.is_file() else None
         self.spec = read_checkpoint(self.config_json, self.generation_config)
+        self.left_out: list[str] = []
+        """Tensors that have no part in texts."""
         self._files: list[SafetensorsFile] = []
         self._tensors: dict[str, tuple[SafetensorsFile, StoredTensor]] = {}
         try:
@@ -124,13 +128,22 @@ class Checkpoint:
 
     def _find(self, name: str) -> tuple[SafetensorsFile, StoredTensor]:
         # Checkpoints saved from the bare model, without its head, have no prefix.
-        found = self._tensors.get(name) or self._tensors.get(name.removeprefix(_PREFIX))
+        bare = name.removeprefix(_PREFIX)
+        names = [f"{part}{leaf}" for part in _OF_TEXT for leaf in (name, bare)]
+        found = next((self._tensors[one] for one in names if one in self._tensors), None)
         if found is None:
             raise CheckpointError(
                 f"the checkpoint holds no tensor {name}; config.json asks for it",
                 hint="Download the checkpoint again, or check that config.json belongs to it.",
             )
         return found
+
+    def _is_left_out(self, name: str) -> bool:
+        """Whether a tensor has no part in texts: those that see and hear, and keys unread."""
+        bare = name
+        for prefix in (_PREFIX, "language_model.", _PREFIX):
+            bare = bare.removeprefix(prefix)
+        return name.startswith(self.spec.left_out) or bare.startswith(self.spec.left_out)
 
     def _check_index(self) -> None:
         if not (self.folder / INDEX_NAME).is_file():
@@ -160,8 +173,10 @@ class Checkpoint:
         extra = sorted(
             name
             for name in set(self._tensors) - used - ignored
-            if not name.endswith(_IGNORED_SUFFIXES) and not name.startswith(self.spec.left_out)
+            if not name.endswith(_IGNORED_SUFFIXES)
         )
+        self.left_out = [name for name in extra if self._is_left_out(name)]
+        extra = [name for name in extra if not self._is_left_out(name)]
         if extra:
             raise CheckpointError(
                 f"{len(extra)} tensors have no place in a {self.spec.family} model, "

@@ -216,8 +216,14 @@ def convert_source(
             int8_instead=not_as_asked.matrices,
             kept_packed=sum(tensor.packing is not None for tensor in checkpoint.spec.weights()),
             resumed_groups=len(completed),
-            warnings=(*not_as_asked.warnings, *warnings),
+            warnings=(*not_as_asked.warnings, *warnings, *_left_out(checkpoint)),
         )
+
+
+def _left_out(checkpoint: Checkpoint) -> tuple[str, ...]:
+    if not (names := checkpoint.left_out):
+        return ()
+    return (f"{len(names)} tensors that have no part in texts, such as {names[0]}, were left out.",)
 
 
 def _write_groups(
