@@ -22,7 +22,7 @@ def read(config: ConfigJSON) -> ModelSpec:
     norms = Norms(epsilon=config.number("rms_norm_eps", 1e-6))
     rope, count = config.rope(heads.head_dim), config.num_layers()
     every = max(1, config.integer("no_rope_layer_interval", 4))
-    turns = config.flags("no_rope_layers", count) or [(i + 1) % every for i in range(count)]
+    turns = config.flags("no_rope_layers", count) or [(i + 1) % every != 0 for i in range(count)]
     window, windowed = config.window_where_switched_on()
     activation, mlp_bias = config.activation("silu"), config.flag("mlp_bias")
 
