@@ -32,7 +32,14 @@ LEAST_DIFFERENCE = 1e-3
 
 
 def mixers(**changes: Any) -> Change:
-    return layers(lambda layer: replace(layer, mixer=replace(layer.mixer, **changes)))
+    """Change the mixers that have all of these fields: attention, or linear attention."""
+
+    def without(layer: LayerSpec) -> LayerSpec:
+        if not all(hasattr(layer.mixer, name) for name in changes):
+            return layer
+        return replace(layer, mixer=replace(layer.mixer, **changes))
+
+    return layers(without)
 
 
 def experts(**changes: Any) -> Change:
@@ -60,7 +67,19 @@ def unscaled_embedding(spec: ModelSpec) -> ModelSpec:
     return replace(spec, embedding=replace(spec.embedding, scale=1.0))
 
 
+def unlimited(layer: LayerSpec) -> LayerSpec:
+    expert = replace(layer.experts.expert, limit=None)
+    return replace(layer, experts=replace(layer.experts, expert=expert))
+
+
+def unbiased_router(layer: LayerSpec) -> LayerSpec:
+    router = replace(layer.experts.router, bias=None)
+    return replace(layer, experts=replace(layer.experts, router=router))
+
+
 def turned_whole(layer: LayerSpec) -> LayerSpec:
+    if not hasattr(layer.mixer, "head_dim"):
+        return layer
     rope = RoPESpec(theta=10000.0, rotary_dim=layer.mixer.head_dim)
     return replace(layer, mixer=replace(layer.mixer, rope=rope))
 
@@ -74,7 +93,23 @@ def values_from_keys_of_first(layer: LayerSpec) -> LayerSpec:
     )
 
 
+HYBRID: dict[str, Change] = {
+    "heads that turn in part": layers(turned_whole),
+    "norms of heads": mixers(q_norm=None, k_norm=None),
+    "key heads that value heads share": mixers(num_key_heads=4, key_dim=8),
+}
 PECULIARITIES: dict[str, dict[str, Change]] = {
+    "gpt_oss": {
+        "sinks": mixers(sinks=None),
+        "windows": mixers(window=None),
+        "a limit of gate and up": layers(unlimited),
+        "a bias of the router": layers(unbiased_router),
+        "a softmax of the chosen alone": experts(scoring="sigmoid", normalizes_weights=False),
+        "a stretched rotation": layers(turned_whole),
+    },
+    "qwen3_5": HYBRID,
+    "qwen3_5_moe": {"the gate of the shared expert": experts(shared_gate=None)},
+    "qwen3_next": {"the gate of the shared expert": experts(shared_gate=None)},
     "qwen3_moe": {
         "norms of heads": mixers(q_norm=None, k_norm=None),
         "weights with a sum of one": experts(normalizes_weights=False),
@@ -108,12 +143,12 @@ PECULIARITIES: dict[str, dict[str, Change]] = {
         "a scaled embedding": unscaled_embedding,
         "a scale of scores of its own": mixers(scale=32**-0.5),
     },
-    "gemma3_text": {
+    "gemma3": {
         "windows": mixers(window=None),
         "norms of heads": mixers(q_norm=None, k_norm=None),
         "two tables of rotation": layers(turned_whole),
     },
-    "gemma4_text": {
+    "gemma4": {
         "normed values": mixers(value_norm_epsilon=None),
         "keys of another layer": layers(values_from_keys_of_first),
         "a factor of the stream": every_layer(stream_scale=None),

@@ -62,6 +62,8 @@ FAMILY_SHAPES: dict[str, dict[str, Any]] = {
             "beta_slow": 1.0,
             "truncate": False,
             "original_max_position_embeddings": 64,
+            "sliding_window": 9,
+            "swiglu_limit": 0.3,
         },
     },
     "glm4_moe": {
@@ -84,12 +86,12 @@ FAMILY_SHAPES: dict[str, dict[str, Any]] = {
         "layer_types": ["sliding_attention", "full_attention"],
     },
     "gemma2": {"sliding_window": 9, "attn_logit_softcapping": 5.0, "query_pre_attn_scalar": 48},
-    "gemma3_text": {
+    "gemma3": {
         "sliding_window": 9,
         "layer_types": ["sliding_attention", "full_attention"],
         "query_pre_attn_scalar": 48,
     },
-    "gemma4_text": {
+    "gemma4": {
         "num_hidden_layers": 6,
         "sliding_window": 9,
         "layer_types": ["sliding_attention", "full_attention"] * 3,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from zse.errors import UnsupportedModelError
 from zse.models.families.gemma2 import NORM_NAMES
-from zse.models.families.gemma3_text import OTHER_PARTS
+from zse.models.families.gemma3 import OTHER_PARTS
 from zse.models.layered import dense_layer, layered_decoder
 from zse.models.parts import Heads, Norms, Piece, attention, linear, llama_mlp, vector, weight
 from zse.models.spec import ExpertsSpec, LinearSpec, MLPSpec, NormSpec, Source
