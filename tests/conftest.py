@@ -38,6 +38,8 @@ KEPT = frozenset(
     {
         "ZSE_REQUIRE_GPU",
         "ZSE_NIGHTLY",
+        "ZSE_REAL",
+        "ZSE_REAL_MODELS",
         "ZSE_KERNELS",
         "ZSE_TEST_SYSTEM",
         "ZSE_VENV",
@@ -74,14 +76,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             pytest.exit("ZSE_REQUIRE_GPU=1, but there is no GPU", returncode=EXIT_NO_GPU)
         for item in gpu_items:
             item.add_marker(pytest.mark.skip(reason="no GPU on this machine"))
-    if os.environ.get("ZSE_NIGHTLY") != "1":
-        for item in items:
-            if item.get_closest_marker("nightly"):
-                item.add_marker(pytest.mark.skip(reason="runs by night; now with ZSE_NIGHTLY=1"))
+    skip_unless_asked(items, "nightly", "ZSE_NIGHTLY", "runs by night; now with ZSE_NIGHTLY=1")
+    skip_unless_asked(items, "real", "ZSE_REAL", "needs real models; now with scripts/test --real")
     system_items = [item for item in items if item.get_closest_marker("system")]
     if system_items and not config.option.collectonly and (reason := prepare_system()):
         for item in system_items:
             item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def skip_unless_asked(items: list[pytest.Item], mark: str, variable: str, reason: str) -> None:
+    """Skip what is marked unless a variable is 1."""
+    if os.environ.get(variable) != "1":
+        for item in items:
+            if item.get_closest_marker(mark):
+                item.add_marker(pytest.mark.skip(reason=reason))
 
 
 def begin_with_what_takes_long(items: list[pytest.Item]) -> None:
