@@ -15,8 +15,12 @@ import sys
 from pathlib import Path
 
 import torch
+from gguf import GGUFReader
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
+
+DIGITS_ALONE = ("smollm",)
+"""Vocabularies whose words end at every digit: transformers leaves this out of what it makes."""
 
 
 def import_gguf(source: Path, target: Path) -> None:
@@ -40,8 +44,23 @@ def import_gguf(source: Path, target: Path) -> None:
     config |= {"architectures": [type(model).__name__], "dtype": "bfloat16"}
     (partial / "config.json").write_text(json.dumps(config, indent=1) + "\n")
     AutoTokenizer.from_pretrained(**where).save_pretrained(partial)
+    restore_splitting(source, partial / "tokenizer.json")
+    # What it makes of the folder has what it left out of the file, such as Qwen's normalizer.
+    AutoTokenizer.from_pretrained(partial).save_pretrained(partial)
     shutil.rmtree(target, ignore_errors=True)
     partial.rename(target)
+
+
+def restore_splitting(source: Path, tokenizer_json: Path) -> None:
+    """Split texts before merging as the file's word ``tokenizer.ggml.pre`` says."""
+    field = GGUFReader(source).fields.get("tokenizer.ggml.pre")
+    if field is None or field.contents() not in DIGITS_ALONE:
+        return
+    document = json.loads(tokenizer_json.read_text(encoding="utf-8"))
+    splits = [{"type": "Digits", "individual_digits": True}, document["pre_tokenizer"]]
+    document["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": splits}
+    text = json.dumps(document, ensure_ascii=False, indent=2)
+    tokenizer_json.write_text(text + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -16,29 +16,37 @@ if TYPE_CHECKING:
 
     from real_catalog import RealModel
 
+CAPTURED = "smollm2-135m"
+
 
 def main() -> None:
     catalog, folder = read_catalog(), models_folder()
     options = parse(catalog)
-    names = options.names or [name for name, model in catalog.items() if not model.is_large]
-    chosen = [catalog[name] for name in names]
     if options.list:
         rows = [facts_of(model, folder) for model in catalog.values()]
         print(json.dumps({"folder": str(folder), "models": rows}) if options.json else table(rows))
         return
-    rows = []
-    for model in chosen:
-        started = time.monotonic()
-        try:
-            make_ready(model, folder, say)
-        except RealModelError as error:
-            sys.exit(f"error: {error}")
-        seconds = round(time.monotonic() - started, 1)
-        rows.append(facts_of(model, folder) | {"seconds": seconds})
+    names = options.names or [name for name, model in catalog.items() if not model.is_large]
+    rows = [fetched(catalog[name], folder) for name in ([CAPTURED] if options.capture else names)]
+    if options.capture:
+        from capture import TARGET, capture  # which imports torch and transformers
+
+        capture(checkpoint_of(catalog[CAPTURED], folder))
+        say(f"{TARGET}: what the tests have of {CAPTURED} is written anew")
     if options.json:
         print(json.dumps({"folder": str(folder), "models": rows}))
     else:
         print("\n".join(f"{row['name']}: {row['path']}" for row in rows))
+
+
+def fetched(model: RealModel, folder: Path) -> dict[str, Any]:
+    """Make a model ready and return its facts, or end the program with what failed."""
+    started = time.monotonic()
+    try:
+        make_ready(model, folder, say)
+    except RealModelError as error:
+        sys.exit(f"error: {error}")
+    return facts_of(model, folder) | {"seconds": round(time.monotonic() - started, 1)}
 
 
 def parse(catalog: dict[str, RealModel]) -> argparse.Namespace:
@@ -47,6 +55,9 @@ def parse(catalog: dict[str, RealModel]) -> argparse.Namespace:
         "names", nargs="*", metavar="NAME", help="which; without names, all but the large ones"
     )
     parser.add_argument("--list", action="store_true", help="show what there is, fetch nothing")
+    parser.add_argument(
+        "--capture", action="store_true", help=f"write tests/data/smollm2 anew, from {CAPTURED}"
+    )
     parser.add_argument("--json", action="store_true", help="print one object")
     options = parser.parse_args()
     if unknown := [name for name in options.names if name not in catalog]:
