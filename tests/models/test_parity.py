@@ -36,7 +36,6 @@ WINDOWED: dict[str, dict[str, Any]] = {
     "mistral": {"sliding_window": 9},
     "starcoder2": {"sliding_window": 9},
     "qwen2": {"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 1},
-    "gpt_oss": {"sliding_window": 9},
     "qwen3": {
         "use_sliding_window": True,
         "sliding_window": 9,

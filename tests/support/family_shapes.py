@@ -62,9 +62,9 @@ FAMILY_SHAPES: dict[str, dict[str, Any]] = {
             "beta_slow": 1.0,
             "truncate": False,
             "original_max_position_embeddings": 64,
-            "sliding_window": 9,
-            "swiglu_limit": 0.3,
         },
+        "sliding_window": 9,
+        "swiglu_limit": 0.3,
     },
     "glm4_moe": {
         "n_routed_experts": 8,
