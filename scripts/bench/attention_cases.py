@@ -19,6 +19,7 @@ from zse.kernels.attention.launch import (
     decode_splits,
 )
 from zse.kernels.attention.tiles import PrefillChunk, prefill_tiles
+from zse.kernels.attention.variants import PREFILL_QUERIES, decode_tile
 from zse.kernels.layout import (
     Activation,
     BlockTables,
@@ -121,14 +122,36 @@ class Cache:
 
 
 def rotated(heads: torch.Tensor, cosines_sines: torch.Tensor) -> torch.Tensor:
-    """Rotate [rows, heads, head_dim] by the table's rows [rows, head_dim]."""
+    """Rotate the first columns of [rows, heads, head_dim] by the table's rows [rows, columns]."""
     cosines, sines = cosines_sines[:, None].chunk(2, -1)
-    first, second = heads.chunk(2, -1)
-    return torch.cat((first * cosines - second * sines, second * cosines + first * sines), -1)
+    turning = cosines_sines.shape[1]
+    first, second = heads[..., :turning].chunk(2, -1)
+    turned = (first * cosines - second * sines, second * cosines + first * sines)
+    return torch.cat((*turned, heads[..., turning:]), -1)
 
 
-def attended(query: torch.Tensor, cached: torch.Tensor, first: int, window: int) -> torch.Tensor:
-    """Return float32 [rows, heads, head_dim] of consecutive queries from position ``first``."""
+def paired(shape: HeadShape, turning: int) -> list[int]:
+    """Return the columns of a head in the order in which the cache has those of keys."""
+    half, pairs = shape.head_dim // 2, turning // 2
+    first = [*range(pairs), *range(turning, half + pairs)]
+    return [*first, *range(pairs, turning), *range(half + pairs, shape.head_dim)]
+
+
+def rules_of(window: int, sinks: torch.Tensor | None) -> AttentionRules:
+    return AttentionRules(window=window, sinks=0 if sinks is None else sinks.data_ptr())
+
+
+def attended(
+    query: torch.Tensor,
+    cached: torch.Tensor,
+    first: int,
+    window: int,
+    sinks: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Return float32 [rows, heads, head_dim] of consecutive queries from position ``first``.
+
+    Sinks [heads] are tokens of score ``sinks`` without a value.
+    """
     heads, keys = query.shape[1], cached.shape[2]
     wide = cached.repeat_interleave(heads // cached.shape[1], 1)
     positions = torch.arange(first, first + query.shape[0], device=CUDA)[:, None]
@@ -136,10 +159,11 @@ def attended(query: torch.Tensor, cached: torch.Tensor, first: int, window: int)
     seen = columns <= positions
     if window:
         seen &= columns > positions - window
-    result = torch.nn.functional.scaled_dot_product_attention(
-        query.transpose(0, 1), wide[0], wide[1], attn_mask=seen
-    )
-    return result.transpose(0, 1)
+    scores = query.transpose(0, 1) @ wide[0].transpose(1, 2) * query.shape[2] ** -0.5
+    scores = scores.masked_fill(~seen, float("-inf"))
+    if sinks is not None:
+        scores = torch.cat((scores, sinks[:, None, None].expand(-1, scores.shape[1], 1)), 2)
+    return (torch.softmax(scores, 2)[:, :, :keys] @ wide[1]).transpose(0, 1)
 
 
 class DecodeCase:
@@ -158,16 +182,22 @@ class DecodeCase:
         splits: int = 0,
         qkv_splits: int = 4,
         layers: int = 0,
+        sinks: bool = False,
+        rotary_dim: int | None = None,
     ) -> None:
         rows, self.lengths, self.window, self.shape = len(lengths), lengths, window, shape
-        self.cache_bytes = 2 * sum(lengths) * shape.kv_heads * shape.head_dim
+        seen = sum(min(length, window or length) for length in lengths)
+        self.cache_bytes = 2 * seen * shape.kv_heads * shape.head_dim
         self.cache_bytes *= 1 if quantized_cache else 2
         layers = layers or max(1, min(400, COLD_BYTES // self.cache_bytes))
         self.cache = Cache(lengths, shape, layers, quantized=quantized_cache)
-        self.splits = splits or decode_splits(rows, shape.kv_heads, launcher.device)
+        most = window and window + decode_tile(shape.head_dim)
+        self.splits = splits or decode_splits(rows, shape.kv_heads, launcher.device, most)
+        self.sinks = torch.randn(shape.num_heads, device=CUDA) if sinks else None
         self.parts = torch.randn(qkv_splits, rows, shape.qkv_columns, device=CUDA)
         self.bias = torch.randn(shape.qkv_columns, device=CUDA)
-        turns = torch.rand(max(lengths), shape.head_dim // 2, device=CUDA) * 6.28
+        self.turning = shape.head_dim if rotary_dim is None else rotary_dim
+        turns = torch.rand(max(lengths), self.turning // 2, device=CUDA) * 6.28
         self.table = torch.cat((turns.cos(), turns.sin()), 1)
         self.positions = torch.tensor(lengths, dtype=torch.int32, device=CUDA) - 1
         partials = decode_partials_bytes(rows, shape, self.splits) // 4
@@ -186,6 +216,7 @@ class DecodeCase:
             cosines_sines=self.table.data_ptr(),
             positions=self.positions.data_ptr(),
             bias=self.bias.data_ptr() if bias else 0,
+            rotary_dim=rotary_dim,
         )
         self.sums = self.parts.sum(0) + (self.bias if bias else 0)
         self.launcher, self.layers = launcher, layers
@@ -199,7 +230,7 @@ class DecodeCase:
             self.cache.tables,
             DecodeWorkspace(partials=self.partials.data_ptr(), counters=self.counters.data_ptr()),
             self.output.buffer,
-            rules=AttentionRules(window=self.window),
+            rules=rules_of(self.window, self.sinks),
             splits=self.splits,
             tuned=tuned,
         )
@@ -213,13 +244,18 @@ class DecodeCase:
         if not torch.equal(first, self.output.read()) or self.counters.any():
             return float("inf")
         found, shape = self.output.read(), self.shape
-        heads = self.sums.unflatten(1, (-1, shape.head_dim))[:, : shape.num_heads]
-        queries = rotated(heads, self.table[self.positions.long()])
+        heads = self.sums.unflatten(1, (-1, shape.head_dim))
+        angles = self.table[self.positions.long()]
+        queries = rotated(heads[:, : shape.num_heads], angles)[..., paired(shape, self.turning)]
         errors = []
         for row, length in enumerate(self.lengths):
             cached = self.cache.read(row, length)
-            expected = attended(queries[row : row + 1], cached, length - 1, self.window)
-            errors.append(relative_error(found[row : row + 1], expected.flatten(1)))
+            one = slice(row, row + 1)
+            expected = attended(queries[one], cached, length - 1, self.window, self.sinks)
+            if shape.is_gated:
+                gates = heads[one, shape.num_heads : 2 * shape.num_heads]
+                expected = expected * torch.sigmoid(gates)
+            errors.append(relative_error(found[one], expected.flatten(1)))
         return max(errors)
 
     def microseconds(self, tuned: Variant | None = None) -> float:
@@ -237,11 +273,13 @@ class PrefillCase:
         shape: HeadShape,
         chunks: Sequence[tuple[int, int]],
         *,
-        queries: int = 128,
+        queries: int = PREFILL_QUERIES,
         quantized_cache: bool = False,
         window: int = 0,
+        sinks: bool = False,
     ) -> None:
         self.launcher, self.shape, self.window = launcher, shape, window
+        self.sinks = torch.randn(shape.num_heads, device=CUDA) if sinks else None
         lengths = [first + count for first, count in chunks]
         self.cache = Cache(lengths, shape, 1, quantized=quantized_cache)
         self.chunks, first_row = [], 0
@@ -265,7 +303,8 @@ class PrefillCase:
         size = (first_row, shape.num_heads, shape.head_dim)
         self.queries = torch.randn(size, device=CUDA).bfloat16()
         self.found = torch.zeros(size, device=CUDA, dtype=torch.bfloat16)
-        pairs = sum((2 * first + count) * count // 2 for first, count in chunks)
+        seen = (first + i + 1 for first, count in chunks for i in range(count))
+        pairs = sum(min(tokens, window or tokens) for tokens in seen)
         self.flops = 4 * pairs * shape.num_heads * shape.head_dim
 
     def call(self, tuned: Variant | None = None) -> None:
@@ -284,7 +323,7 @@ class PrefillCase:
                 first_positions=addresses[3],
             ),
             self.found.data_ptr(),
-            rules=AttentionRules(window=self.window),
+            rules=rules_of(self.window, self.sinks),
             tuned=tuned,
         )
 
@@ -297,7 +336,8 @@ class PrefillCase:
             rows = slice(chunk.first_row, chunk.first_row + chunk.num_rows)
             cached = self.cache.read(chunk.table_row, chunk.first_position + chunk.num_rows)
             query = self.queries[rows].float()
-            expected = attended(query, cached, chunk.first_position, self.window)
+            first = chunk.first_position
+            expected = attended(query, cached, first, self.window, self.sinks)
             errors.append(relative_error(self.found[rows], expected))
         return max(errors)
 

@@ -9,15 +9,26 @@ import pytest
 from zse.kernels.attention.variants import (
     DecodeForm,
     decode_variant,
+    output_gate_variant,
     prefill_form,
     prefill_variant,
 )
 from zse.kernels.build.builder import build_pack
 from zse.kernels.embed.variants import embed_variant
 from zse.kernels.gate_up.variants import activate_variant, silu_mul_variant
-from zse.kernels.norm.variants import family_norm_variant, residual_norm_variant
+from zse.kernels.lm_head_sample.variants import cap_variant
+from zse.kernels.norm.variants import (
+    family_norm_variant,
+    heads_norm_variant,
+    post_norm_variant,
+    residual_norm_variant,
+)
 from zse.kernels.pack import KernelPack
-from zse.kernels.rope_store.variants import rope_store_variant
+from zse.kernels.rope_store.variants import (
+    any_rope_table_variant,
+    family_rope_store_variant,
+    rope_store_variant,
+)
 from zse.kernels.targets import target_named
 
 if TYPE_CHECKING:
@@ -30,6 +41,7 @@ def test_kernels_compile_and_fit_the_device(name: str, tmp_path: Path) -> None:
     pytest.importorskip("triton")
     target = target_named(name)
     prefill = prefill_form(128, name, quantized_cache=False, window=False, softcap=False)
+    sinks = prefill_form(64, name, quantized_cache=False, window=True, softcap=False, sinks=True)
     variants = [
         residual_norm_variant(32, quantized=True, gather=False),
         family_norm_variant(32, quantized=True, layer=True),
@@ -39,6 +51,14 @@ def test_kernels_compile_and_fit_the_device(name: str, tmp_path: Path) -> None:
         rope_store_variant(128, quantized=True, head_norm=True),
         decode_variant(DecodeForm(head_dim=128, quantized_output=True)),
         prefill_variant(prefill),
+        decode_variant(DecodeForm(head_dim=256, head_norm=True, family=True)),
+        prefill_variant(sinks),
+        output_gate_variant(),
+        family_rope_store_variant(256, quantized=False, head_norm=True),
+        any_rope_table_variant(),
+        post_norm_variant(32, quantized=True, normed=True),
+        heads_norm_variant(32),
+        cap_variant(),
     ]
     built = build_pack(target, variants, source_digest="test", cache_dir=tmp_path)
     pack = KernelPack.open(built.data)
