@@ -31,6 +31,7 @@ sys.path.insert(0, str(ROOT))
 
 from typing import TYPE_CHECKING
 
+from zse.backends.resident import cached_attentions
 from zse.format import ZSEReader
 from zse.models.families import read_header
 
@@ -122,7 +123,7 @@ def read_through(path: Path) -> None:
 def kv_gib(spec: ModelSpec, kind: str) -> float:
     """Return the KV memory of one sequence of the context, and a block more."""
     tokens = CONTEXT_TOKENS + 32
-    values = 2 * len(spec.layers) * spec.attention.num_kv_heads * spec.attention.head_dim
+    values = 2 * sum(attention.kv_columns for attention in cached_attentions(spec).values())
     return tokens * values * KV_ELEMENT_BYTES[kind] / (1 << 30)
 
 
