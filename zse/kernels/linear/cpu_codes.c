@@ -38,11 +38,10 @@ SIMD_INLINE simd_lanes dot_group(struct simd_codes codes, const int8_t *activati
 
 /* Add a group's product to the totals of eight columns. */
 SIMD_INLINE void add_group(const struct block *block, int64_t index, int64_t input,
-                           const simd_lanes *lanes, const struct zse_factors *factors, int scheme,
+                           simd_floats sums, const struct zse_factors *factors, int scheme,
                            simd_floats *total) {
     const struct zse_quantized *quantized = block->input;
     int64_t place = (block->first_input + input) * (quantized->stride / 32) + index;
-    simd_floats sums = scheme == ZSE_INT4 ? simd_sum_small_rows(lanes) : simd_sum_rows(lanes);
     simd_floats scale = simd_all(quantized->scales[place]);
     *total = simd_fused(sums, scheme == ZSE_INT8 ? scale : factors->scales * scale, *total);
     if (scheme == ZSE_INT4)
@@ -67,22 +66,76 @@ SIMD_INLINE void add_groups(const struct block *block, int scheme, int group, in
                     dot_group(codes, inputs + input * block->input->stride + index * group,
                               scheme, group, is_single);
         }
-        for (int64_t input = 0; input < num_inputs; input++)
-            add_group(block, index, input, lanes[input], &factors, scheme, &totals[input]);
+        for (int64_t input = 0; input < num_inputs; input++) {
+            simd_floats sums = scheme == ZSE_INT4 ? simd_sum_small_rows(lanes[input])
+                                                  : simd_sum_rows(lanes[input]);
+            add_group(block, index, input, sums, &factors, scheme, &totals[input]);
+        }
     }
+}
+
+#ifdef SIMD_PAIRS
+/* The same for MXFP4, two groups at a time; the last one alone where their number is odd. */
+SIMD_INLINE void add_pairs(const struct block *block, int64_t num_inputs, int is_single,
+                           simd_floats *totals) {
+    const int64_t bytes = 32 / 2;
+    const int8_t *inputs = block->input->codes + block->first_input * block->input->stride;
+    int64_t i = 0;
+    for (; i + 2 <= block->num_groups; i += 2) {
+        int64_t index = block->first_group + i;
+        struct zse_factors factors[2];
+        for (int group = 0; group < 2; group++)
+            factors[group] =
+                zse_load_factors(block->scales + (index + group) * SIMD_ROWS, ZSE_MXFP4);
+        simd_lanes lanes[PASS_ROWS][SIMD_ROWS];
+        for (int row = 0; row < SIMD_ROWS; row++) {
+            zse_prefetch(block->next + (i * SIMD_ROWS + 2 * row) * bytes, 2 * bytes);
+            struct simd_pair codes = simd_unpack_pair(block->rows[row] + i * bytes, zse_mxfp4_codes);
+            for (int64_t input = 0; input < num_inputs; input++) {
+                const int8_t *activations = inputs + input * block->input->stride + index * 32;
+                lanes[input][row] = simd_dot_pair(codes, simd_load_pair(activations));
+            }
+        }
+        for (int64_t input = 0; input < num_inputs; input++) {
+            simd_floats sums[2];
+            simd_sum_pairs(lanes[input], sums);
+            for (int group = 0; group < 2; group++)
+                add_group(block, index + group, input, sums[group], &factors[group], ZSE_MXFP4,
+                          &totals[input]);
+        }
+    }
+    struct block last = *block;
+    for (int row = 0; row < SIMD_ROWS; row++)
+        last.rows[row] += i * bytes;
+    last.next += i * SIMD_ROWS * bytes;
+    last.first_group += i;
+    last.num_groups -= i;
+    add_groups(&last, ZSE_MXFP4, 32, num_inputs, is_single, totals);
+}
+#endif
+
+SIMD_INLINE void add_all(const struct block *block, int scheme, int group, int64_t num_inputs,
+                         int is_single, simd_floats *totals) {
+#ifdef SIMD_PAIRS
+    if (scheme == ZSE_MXFP4) {
+        add_pairs(block, num_inputs, is_single, totals);
+        return;
+    }
+#endif
+    add_groups(block, scheme, group, num_inputs, is_single, totals);
 }
 
 /* Loops over usual numbers of rows are unrolled. */
 SIMD_INLINE void add_groups_of(const struct block *block, int scheme, int group,
                                simd_floats *totals) {
     if (block->num_inputs == 1)
-        add_groups(block, scheme, group, 1, 1, totals);
+        add_all(block, scheme, group, 1, 1, totals);
     else if (block->num_inputs == 4)
-        add_groups(block, scheme, group, 4, 0, totals);
+        add_all(block, scheme, group, 4, 0, totals);
     else if (block->num_inputs == PASS_ROWS)
-        add_groups(block, scheme, group, PASS_ROWS, 0, totals);
+        add_all(block, scheme, group, PASS_ROWS, 0, totals);
     else
-        add_groups(block, scheme, group, block->num_inputs, 0, totals);
+        add_all(block, scheme, group, block->num_inputs, 0, totals);
 }
 
 SIMD_INLINE void add_scheme(const struct block *block, int scheme, int group,

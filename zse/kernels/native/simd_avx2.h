@@ -13,13 +13,17 @@ SIMD_INLINE simd_lanes simd_dot_small(struct simd_codes codes, const int8_t *act
     return pairs;
 }
 
+/* Two rows' sums of 16 bits as half as many of 32, in turns. */
+SIMD_INLINE __m256i simd_join_small(__m256i first, __m256i second) {
+    __m256i both = _mm256_add_epi16(_mm256_unpacklo_epi32(first, second),
+                                    _mm256_unpackhi_epi32(first, second));
+    return _mm256_madd_epi16(both, _mm256_set1_epi16(1));
+}
+
 SIMD_INLINE simd_floats simd_sum_small_rows(const simd_lanes *rows) {
     __m256i pairs[4];
-    for (int i = 0; i < 4; i++) {
-        __m256i both = _mm256_add_epi16(_mm256_unpacklo_epi32(rows[2 * i], rows[2 * i + 1]),
-                                        _mm256_unpackhi_epi32(rows[2 * i], rows[2 * i + 1]));
-        pairs[i] = _mm256_madd_epi16(both, _mm256_set1_epi16(1));
-    }
+    for (int i = 0; i < 4; i++)
+        pairs[i] = simd_join_small(rows[2 * i], rows[2 * i + 1]);
     return simd_join_halves(simd_join_pairs(pairs[0], pairs[1]),
                             simd_join_pairs(pairs[2], pairs[3]));
 }
@@ -36,6 +40,25 @@ SIMD_INLINE simd_lanes simd_dot_even(struct simd_codes codes, const int8_t *acti
         sums = _mm256_add_epi32(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
     }
     return sums;
+}
+
+/* Of codes -32 to 32, in 16 bits: 4 * 32 * 127 leave room for as much again. */
+SIMD_INLINE simd_lanes simd_dot_pair(struct simd_pair codes, struct simd_pair columns) {
+    __m256i pairs = _mm256_setzero_si256();
+    for (int i = 0; i < 2; i++) {
+        __m256i turned = _mm256_sign_epi8(codes.part[i], columns.part[i]);
+        __m256i products = _mm256_maddubs_epi16(_mm256_abs_epi8(columns.part[i]), turned);
+        pairs = _mm256_add_epi16(pairs, products);
+    }
+    return pairs;
+}
+
+SIMD_INLINE void simd_sum_pairs(const simd_lanes *rows, simd_floats *sums) {
+    __m256i pairs[4];
+    for (int i = 0; i < 4; i++)
+        pairs[i] = simd_join_small(rows[2 * i], rows[2 * i + 1]);
+    simd_part_halves(simd_join_pairs(pairs[0], pairs[1]), simd_join_pairs(pairs[2], pairs[3]),
+                     sums);
 }
 
 /* Of codes -128 to 127, whose sign moves to the activation: 2 * 128 * 127 fits in 16 bits. */

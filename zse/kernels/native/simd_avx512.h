@@ -36,6 +36,24 @@ SIMD_INLINE simd_lanes simd_dot_even(struct simd_codes codes, const int8_t *acti
     return sums;
 }
 
+SIMD_INLINE simd_lanes simd_dot_pair(struct simd_pair codes, struct simd_pair columns) {
+    __m256i sums = _mm256_setzero_si256();
+    for (int i = 0; i < 2; i++) {
+        __m256i turned = _mm256_sign_epi8(codes.part[i], columns.part[i]);
+        sums = _mm256_dpbusd_epi32(sums, _mm256_abs_epi8(columns.part[i]), turned);
+    }
+    return sums;
+}
+
+SIMD_INLINE void simd_sum_pairs(const simd_lanes *rows, simd_floats *sums) {
+    __m256i pairs[4];
+    for (int i = 0; i < 4; i++)
+        pairs[i] = _mm256_add_epi32(_mm256_unpacklo_epi32(rows[2 * i], rows[2 * i + 1]),
+                                    _mm256_unpackhi_epi32(rows[2 * i], rows[2 * i + 1]));
+    simd_part_halves(simd_join_pairs(pairs[0], pairs[1]), simd_join_pairs(pairs[2], pairs[3]),
+                     sums);
+}
+
 SIMD_INLINE simd_floats simd_sum_small_rows(const simd_lanes *rows) {
     return simd_sum_rows(rows);
 }

@@ -79,6 +79,35 @@ SIMD_INLINE simd_floats simd_sum_rows(const simd_lanes *rows) {
                             simd_join_pairs(pairs[2], pairs[3]));
 }
 
+/* Two groups of 32 columns at once, a half of a vector each: half of the work of unpacking them one
+ * by one, and of summing their lanes. */
+#define SIMD_PAIRS
+struct simd_pair {
+    __m256i part[2]; /* the first 16 columns of both groups, the last 16 */
+};
+
+SIMD_INLINE struct simd_pair simd_unpack_pair(const void *packed, const int8_t *table) {
+    const __m256i nibble = _mm256_set1_epi8(15);
+    __m256i values = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)table));
+    __m256i bytes = _mm256_loadu_si256(packed);
+    __m256i low = _mm256_and_si256(bytes, nibble);
+    __m256i high = _mm256_and_si256(_mm256_srli_epi16(bytes, 4), nibble);
+    return (struct simd_pair){{_mm256_shuffle_epi8(values, low), _mm256_shuffle_epi8(values, high)}};
+}
+
+SIMD_INLINE struct simd_pair simd_load_pair(const int8_t *activations) {
+    const __m256i *columns = (const __m256i *)activations;
+    __m256i first = _mm256_load_si256(columns), second = _mm256_load_si256(columns + 1);
+    return (struct simd_pair){{_mm256_permute2x128_si256(first, second, 0x20),
+                               _mm256_permute2x128_si256(first, second, 0x31)}};
+}
+
+/* Eight rows' sums of both groups, from those of four rows with a group in each half. */
+SIMD_INLINE void simd_part_halves(__m256i first, __m256i last, simd_floats *sums) {
+    sums[0] = (simd_floats)_mm256_cvtepi32_ps(_mm256_permute2x128_si256(first, last, 0x20));
+    sums[1] = (simd_floats)_mm256_cvtepi32_ps(_mm256_permute2x128_si256(first, last, 0x31));
+}
+
 /* The sum of each row's lanes. */
 SIMD_INLINE simd_floats simd_sum_lanes(const simd_floats *rows) {
     const __m256 *lanes = (const __m256 *)rows;

@@ -108,8 +108,10 @@ def _with_one_call_each(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[s
 
 def _as_one_text(message: Mapping[str, Any]) -> dict[str, Any]:
     """Return what changes where a message has reasoning and content: both are reasoning."""
-    texts = [message.get("reasoning_content"), message.get("content")]
-    return {"reasoning_content": "\n\n".join(texts), "content": ""} if all(texts) else {}
+    reasoning, content = message.get("reasoning_content"), message.get("content")
+    if not (reasoning and content):
+        return {}
+    return {"reasoning_content": f"{reasoning}\n\n{content}", "content": ""}
 
 
 def _short_id(call_id: str) -> str:
