@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING
 
 from gpu_facts import A100, H200
+from recorded_launches import TABLES, Recorder, output, packed, sums
 
 from zse.kernels.attention import variants as attention_forms
 from zse.kernels.attention.launch import (
@@ -39,13 +39,10 @@ from zse.kernels.layout import (
     FAMILY_HEAD_DIMS,
     HEAD_DIMS,
     INT8_HEAD_DIMS,
-    BlockTables,
     HeadInputs,
     HeadShape,
     PagedCache,
-    Partials,
     Plain,
-    Quantized,
 )
 from zse.kernels.linear.plan import candidates
 from zse.kernels.linear.variants import COMMON_FORMATS, OTHER_FORMATS
@@ -66,38 +63,7 @@ from zse.kernels.route.launch import (
     norm_route,
 )
 
-if TYPE_CHECKING:
-    from zse.device.facts import DeviceFacts
-    from zse.kernels.variant import Variant
-
 EITHER = (False, True)
-TABLES = BlockTables(address=0, stride=1)
-
-
-class Recorder:
-    """Remembers the keys of what it is asked to launch."""
-
-    def __init__(self, device: DeviceFacts = H200) -> None:
-        self.device = device
-        self.keys: set[str] = set()
-
-    def launch(self, variant: Variant, _grid: tuple[int, int, int], *arguments: float) -> None:
-        assert len(arguments) == len(variant.arguments)
-        self.keys.add(variant.key)
-
-
-def packed(*, of: tuple[Variant, ...]) -> set[str]:
-    return {form.key for form in of}
-
-
-def output(columns: int, *, quantized: bool, rows: int = 1) -> Plain | Quantized:
-    if quantized:
-        return Quantized(rows=rows, columns=columns, codes=0, scales=0, sums=0)
-    return Plain(rows=rows, columns=columns, values=0)
-
-
-def sums(columns: int, rows: int = 1) -> Partials:
-    return Partials(rows=rows, columns=columns, splits=2, values=0)
 
 
 def test_every_norm_is_one_that_a_row_asks_for() -> None:
