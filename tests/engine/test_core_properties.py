@@ -83,16 +83,18 @@ shapes = st.fixed_dictionaries(
         "is_late": st.booleans(),
         "most_accepted": st.integers(1, 5),
         "least_jump": st.integers(0, 2),
+        "num_checkpoints": st.sampled_from([None, None, 0, 1, 2, 5]),
     }
 )
 LONGEST = 14 + 8
+DEVICE = ("looks_ahead", "is_late", "most_accepted", "num_checkpoints")
 
 
 def make_core(engine, shape):
     shape = dict(shape)
     block_size = shape.pop("block_size")
     num_blocks = -(-LONGEST // block_size) + shape.pop("spare_blocks")
-    device = {name: shape.pop(name) for name in ("looks_ahead", "is_late", "most_accepted")}
+    device = {name: shape.pop(name) for name in DEVICE}
     runner = engine.Runner(num_blocks=num_blocks, block_size=block_size, vocab_size=11, **device)
     least_jump = shape.pop("least_jump")
     core = engine.core(runner, eos_token_ids=(0,), **shape)

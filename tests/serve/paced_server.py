@@ -57,6 +57,7 @@ class PacedRunner:
     """Answers each chunk with the letter that its position says."""
 
     looks_ahead = False
+    num_checkpoints = None
     vocab_size = VOCAB_SIZE
 
     def __init__(self, *, step_seconds=0.0, num_blocks=8192, max_position=131072):

@@ -100,6 +100,8 @@ class ScriptedRunner:
         looks_ahead: Takes two steps at a time and pending tokens, and checks how they are used.
         is_late: Computes a step when it is waited for; else when it is submitted.
         most_accepted: Most tokens that it answers to a chunk of drafts, however many are right.
+        num_checkpoints: States that it keeps; None where its sequences have none. A state is all
+            tokens so far, and has the last word: the history is read from it.
     """
 
     def __init__(
@@ -112,7 +114,11 @@ class ScriptedRunner:
         looks_ahead: bool = False,
         is_late: bool = True,
         most_accepted: int = 99,
+        num_checkpoints: int | None = None,
     ) -> None:
+        self.num_checkpoints = num_checkpoints
+        self.states: dict[int, list[int]] = {}
+        """Of each slot, and of each checkpoint under its negative number less one."""
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.max_position = max_position
@@ -229,6 +235,30 @@ class ScriptedRunner:
             assert len(chosen) == 1
             assert step.starts[index] == before.starts[place] + len(before.token_ids[place])
 
+    def _move_states(self, step: Submitted) -> None:
+        """Take the states of a step's sequences on, as a device does: restored, moved, saved."""
+        for chunk in step.chunks:
+            if chunk.restored_from is not None:
+                assert self.num_checkpoints is not None
+                assert 0 <= chunk.restored_from < self.num_checkpoints
+                self.states[chunk.sequence_slot] = list(self.states[-1 - chunk.restored_from])
+        for chunk, slot, start, table in zip(
+            step.chunks, step.slots, step.starts, step.tables, strict=True
+        ):
+            assert chunk.kind != "verify", "a state cannot go back"
+            if start == 0:
+                self.states[slot] = []
+            state = self.states[slot]
+            assert len(state) == start, "a state is of other tokens"
+            end = start + len(chunk.token_ids)
+            state += self._history(table, end)[start:]
+            assert state == self._history(table, end), "a state is of other tokens"
+        for chunk in step.chunks:
+            if chunk.saved_to is not None:
+                assert self.num_checkpoints is not None
+                assert 0 <= chunk.saved_to < self.num_checkpoints
+                self.states[-1 - chunk.saved_to] = list(self.states[chunk.sequence_slot])
+
     def _compute(self, step: Submitted) -> None:
         written: set[tuple[int, int]] = set()
         for index, token_ids in enumerate(step.token_ids):
@@ -239,6 +269,8 @@ class ScriptedRunner:
                 known = self.last_tokens[step.slots[index]] if token == PENDING_TOKEN else token
                 self.cells[block][cell] = known
         assert not step.waits_for_masks
+        if self.num_checkpoints is not None:
+            self._move_states(step)
         masks = iter(step.allowed)
         for index, rows in enumerate(step.rows):
             end = step.starts[index] + len(step.token_ids[index])

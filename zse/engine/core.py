@@ -67,6 +67,7 @@ class EngineCore:
             num_blocks=runner.num_blocks,
             block_size=runner.block_size,
             prefix_cache=options.cache.prefix_cache,
+            num_checkpoints=runner.num_checkpoints,
         )
         self._scheduler = Scheduler(
             self.cache,

@@ -139,5 +139,11 @@ def _chunk_for_runner(chunk: ScheduledChunk) -> SequenceChunk:
     if chunk.kind == "verify":
         token_ids = (*token_ids, *sequence.drafts[: chunk.num_tokens - 1])
     return SequenceChunk(
-        sequence.slot, token_ids or _PENDING, chunk.start, sequence.table.blocks, chunk.kind
+        sequence.slot,
+        token_ids or _PENDING,
+        chunk.start,
+        sequence.table.blocks,
+        chunk.kind,
+        restored_from=sequence.table.restored_from,
+        saved_to=chunk.saved_to,
     )

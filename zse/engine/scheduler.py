@@ -51,6 +51,8 @@ class ScheduledChunk(NamedTuple):
     each of its tokens."""
     num_read: int = 0
     """Tokens before these that are asked about, though their successors are known."""
+    saved_to: int | None = None
+    """Checkpoint that the sequence's state is kept in afterwards."""
 
 
 @record
@@ -145,6 +147,7 @@ class Scheduler:
             sequence.last_step = self._num_submitted
             sequence.num_computed = chunk.start + chunk.num_tokens
             self.commit(sequence)
+            self._note_states(chunk)
             sequence.num_pending += chunk.num_wanted
             if sequence.reading is not None:
                 sequence.reading.num_asked += chunk.num_read
@@ -170,6 +173,16 @@ class Scheduler:
             given_up = BlockTable(blocks=replaced)
             self._give_back(_Held(last_step=sequence.last_step, table=given_up))
 
+    def _note_states(self, chunk: ScheduledChunk) -> None:
+        """Let others start from the state that a chunk leaves; what it started from is free."""
+        table = chunk.sequence.table
+        assert table is not None
+        if table.restored_from is not None:
+            self._cache.state_restored(table)
+        if chunk.saved_to is not None:
+            end = chunk.sequence.num_computed
+            self._cache.keep_state(table, chunk.saved_to, num_computed=end)
+
     def takes(self, sequence: Sequence, num_more: int) -> bool:
         """Give a running sequence room for more tokens, if nobody has to give up a block for it."""
         return self._has_room(sequence, num_more)
@@ -183,7 +196,7 @@ class Scheduler:
         """Spend what decodes leave of the budget on drafts, prompts in progress, then arrivals."""
         num_drafts = self._add_drafts(chunks)
         budget = self._max_batch_tokens - sum([chunk.num_tokens for chunk in chunks])
-        room = _Room(num_tokens=budget, num_read=MAX_DRAFTS - num_drafts)
+        room = _Room(cache=self._cache, num_tokens=budget, num_read=MAX_DRAFTS - num_drafts)
         for sequence in self.running:
             if room.num_tokens and sequence.num_remaining > 1:
                 room.add(sequence, chunks)
@@ -218,8 +231,11 @@ class Scheduler:
         """Let decode chunks check their sequences' drafts, as far as there is room for them.
 
         Everybody's next token has its place and its block before any draft gets one. Returns how
-        many are checked.
+        many are checked. A state cannot go back behind a draft that was wrong: sequences that have
+        one check none.
         """
+        if self._cache.checkpoints is not None:
+            return 0
         most = left = min(MAX_DRAFTS, self._max_batch_tokens - len(self.running))
         for index, chunk in enumerate(chunks):
             sequence = chunk.sequence
@@ -377,14 +393,22 @@ ContinuousBatchingScheduler = Scheduler
 class _Room:
     """What prompts may still take of a step."""
 
+    cache: KVCache
     num_tokens: int
     num_read: int
     """Tokens that may be asked about though their successors are known."""
 
     def add(self, sequence: Sequence, chunks: list[ScheduledChunk]) -> None:
-        """Add the next chunk of a prompt; none where it may ask about no token."""
+        """Add the next chunk of a prompt; none where it may ask about no token.
+
+        It ends where the state is kept, if it comes so far.
+        """
+        assert sequence.table is not None
         start, num_read = sequence.num_computed, 0
         num_tokens = min(sequence.num_remaining, self.num_tokens)
+        kept = self.cache.next_checkpoint(sequence.table, start, len(sequence.token_ids))
+        if kept:
+            num_tokens = min(num_tokens, kept - start)
         if (reading := sequence.reading) is not None:
             num_read = reading.num_rows(start + num_tokens)
             if num_read > self.num_read:
@@ -393,7 +417,11 @@ class _Room:
         if num_tokens <= 0:
             return
         num_wanted = int(num_tokens == sequence.num_remaining)
-        kind = kind_of(num_tokens)
-        chunks.append(ScheduledChunk(sequence, start, num_tokens, kind, num_wanted, num_read))
+        kind, saved_to = kind_of(num_tokens), None
+        if kept and start + num_tokens == kept and self.cache.checkpoints is not None:
+            saved_to = self.cache.checkpoints.reserve()
+        chunks.append(
+            ScheduledChunk(sequence, start, num_tokens, kind, num_wanted, num_read, saved_to)
+        )
         self.num_tokens -= num_tokens
         self.num_read -= num_read

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from zse.kv.blocks import BlockAllocator
+from zse.kv.checkpoints import LEAST_BLOCKS, Checkpoints
 from zse.kv.prefix import RadixTree
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ class BlockTable:
     """Leading blocks that the prefix tree references too."""
     num_reused_tokens: int = 0
     """Tokens whose KV was there when the table was made."""
+    restored_from: int | None = None
+    """Checkpoint that its next step starts from; held until then."""
 
 
 class KVCache:
@@ -40,14 +43,28 @@ class KVCache:
     Args:
         block_size: Tokens a block.
         prefix_cache: Keep computed blocks for later requests with the same prefix.
+        num_checkpoints: States that are kept beside them; None where sequences have no states.
     """
 
-    def __init__(self, *, num_blocks: int, block_size: int, prefix_cache: bool = True) -> None:
+    def __init__(
+        self,
+        *,
+        num_blocks: int,
+        block_size: int,
+        prefix_cache: bool = True,
+        num_checkpoints: int | None = None,
+    ) -> None:
         self.num_blocks = num_blocks
         self.block_size = block_size
+        self.checkpoints = None if num_checkpoints is None else Checkpoints(num_checkpoints)
         self._allocator = BlockAllocator(num_blocks)
-        self._tree = RadixTree(self._allocator, block_size=block_size)
-        self._keeps_prefixes = prefix_cache
+        self._tree = RadixTree(
+            self._allocator,
+            block_size=block_size,
+            on_removal=None if self.checkpoints is None else self.checkpoints.forget,
+        )
+        # Without a state to go on from, blocks that are kept are of no use.
+        self._keeps_prefixes = prefix_cache and num_checkpoints != 0
 
     @property
     def num_available(self) -> int:
@@ -94,6 +111,10 @@ class KVCache:
             num_shared = min(num_parent_tokens // self.block_size, num_reusable)
             if num_shared > len(reused):
                 reused = parent.blocks[:num_shared]
+        checkpoint = None
+        if self.checkpoints is not None:
+            count, checkpoint = self.checkpoints.longest(reused)
+            reused = reused[:count]
         for block in reused:
             self._tree.acquire(block)  # first, so that making room cannot evict them
         num_new = self.blocks_for(len(token_ids)) - len(reused)
@@ -103,10 +124,13 @@ class KVCache:
             for block in reversed(reused):
                 self._tree.release(block)
             return None
+        if self.checkpoints is not None and checkpoint is not None:
+            self.checkpoints.hold(checkpoint)
         return BlockTable(
             namespace=namespace,
             blocks=[*reused, *fresh],
             num_reused_tokens=len(reused) * self.block_size,
+            restored_from=checkpoint,
         )
 
     def grow_table(self, table: BlockTable, *, num_tokens: int) -> bool:
@@ -151,8 +175,33 @@ class KVCache:
         table.num_cached = stop
         return replaced
 
+    def next_checkpoint(self, table: BlockTable, num_computed: int, num_tokens: int) -> int:
+        """Return after how many of a sequence's tokens its state is worth keeping; 0 for nowhere.
+
+        That is where its full blocks end, unless few have been computed since the last state.
+        """
+        if self.checkpoints is None or not self._keeps_prefixes:
+            return 0
+        end = (num_tokens - 1) // self.block_size * self.block_size
+        spared = (end - table.num_reused_tokens) // self.block_size
+        return end if end > num_computed and spared >= LEAST_BLOCKS else 0
+
+    def keep_state(self, table: BlockTable, checkpoint: int, *, num_computed: int) -> None:
+        """Make a reserved checkpoint that of a table's first tokens, which fill whole blocks."""
+        assert self.checkpoints is not None
+        last = num_computed // self.block_size
+        is_cached = table.num_cached >= last
+        self.checkpoints.attach(checkpoint, table.blocks[last - 1] if is_cached else None)
+
+    def state_restored(self, table: BlockTable) -> None:
+        """Note that the step which copies a table's checkpoint has been submitted."""
+        if self.checkpoints is not None and table.restored_from is not None:
+            self.checkpoints.let_go(table.restored_from)
+            table.restored_from = None
+
     def close_table(self, table: BlockTable) -> None:
         """Give a table's blocks back; cached ones stay for reuse until evicted."""
+        self.state_restored(table)
         for block in reversed(table.blocks):
             self._tree.release(block)
         table.blocks = []
@@ -170,6 +219,9 @@ class KVCache:
         """
         owners = [table.blocks for table in tables]
         self._allocator.check_consistency([*owners, self._tree.blocks()])
+        if self.checkpoints is not None:
+            held = [table.restored_from for table in tables if table.restored_from is not None]
+            self.checkpoints.check_consistency(set(self._tree.blocks()), held)
 
     def _reusable(self, token_ids: Sequence[int], namespace: str, num_blocks: int) -> list[int]:
         if not self._keeps_prefixes:

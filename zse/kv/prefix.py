@@ -19,7 +19,7 @@ import heapq
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from zse.kv.blocks import BlockAllocator
 
@@ -47,9 +47,17 @@ class RadixTree:
     Args:
         allocator: The pool whose blocks the tree references.
         block_size: Tokens a block.
+        on_removal: Called with every block that is cached no more.
     """
 
-    def __init__(self, allocator: BlockAllocator, *, block_size: int) -> None:
+    def __init__(
+        self,
+        allocator: BlockAllocator,
+        *,
+        block_size: int,
+        on_removal: Callable[[int], None] | None = None,
+    ) -> None:
+        self._on_removal = on_removal
         self._allocator = allocator
         self._block_size = block_size
         self._roots: dict[str, _Node] = {}
@@ -170,6 +178,8 @@ class RadixTree:
         assert parent is not None  # a root is never a candidate: it has no block
         del parent.children[node.key]
         del self._nodes[node.block]
+        if self._on_removal is not None:
+            self._on_removal(node.block)
         self._allocator.release(node.block)
         self.num_evictable -= 1
         if parent.parent is not None:

@@ -61,6 +61,12 @@ class ModelRunner:
     def looks_ahead(self) -> bool:
         return self._backend.looks_ahead
 
+    @property
+    def num_checkpoints(self) -> int | None:
+        """States that can be kept for later sequences; None where sequences have no states."""
+        states = self._backend.states
+        return states.num_checkpoints if states.shapes else None
+
     def submit(self, batch: StepBatch) -> PendingStep:
         """Hand one step to the device: write the chunks' KV and sample where a row asks for it.
 

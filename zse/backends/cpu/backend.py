@@ -17,6 +17,7 @@ from zse.backends.cpu.threads import choose_threads
 from zse.backends.cpu.weights import Weights
 from zse.backends.pool_size import choose_num_blocks
 from zse.backends.resident import is_read_whole, kv_block_bytes
+from zse.backends.states import states_of
 from zse.backends.types import DeviceUsed, FinishedStep, accepted, logit_rows
 from zse.device.probe import probe
 from zse.kernels.native.library import load, spin_nanoseconds
@@ -63,6 +64,7 @@ class CPUBackend(Recorder):
             entry.length_bytes for entry in reader.header.tensors if is_read_whole(spec, entry.name)
         )
         self._kv_dtype = options.cache.kv_dtype
+        self.states = states_of(spec, options)
         self.block_size = options.cache.block_size
         self.num_blocks = options.cache.num_blocks or choose_num_blocks(
             spec,

@@ -73,7 +73,7 @@ def delta(
         history: float32 [width - 1, channels], what was convolved before, oldest first; changed.
         state: float32 [value_heads, key_dim, value_dim]; changed.
     """
-    channels, output_gate = inputs.split([shape.channels, shape.value_columns], dim=1)
+    channels, output_gate = torch.split(inputs, [shape.channels, shape.value_columns], 1)
     convolved = convolve(channels, parameters.convolution, history)
     heads = split_heads(convolved, gates, parameters, shape)
     mix = mix_recurrent if inputs.shape[0] == 1 else mix_chunked
@@ -95,15 +95,15 @@ def split_heads(
 ) -> Heads:
     """Return normalized queries and keys, values, decays and steps."""
     repeats = shape.num_value_heads // shape.num_key_heads
-    query, key, value = convolved.split(
-        [shape.key_columns, shape.key_columns, shape.value_columns], dim=1
+    query, key, value = torch.split(
+        convolved, [shape.key_columns, shape.key_columns, shape.value_columns], 1
     )
     step, decay = gates.chunk(2, dim=1)
     rate = torch.exp(parameters.decay)
     return Heads(
         query=_unit(query, shape).repeat_interleave(repeats, 1) * shape.key_dim**-0.5,
         key=_unit(key, shape).repeat_interleave(repeats, 1),
-        value=value.unflatten(1, (shape.num_value_heads, shape.value_dim)),
+        value=value.reshape(-1, shape.num_value_heads, shape.value_dim),
         log_decay=-rate * functional.softplus(decay + parameters.step_bias),
         beta=torch.sigmoid(step),
     )
@@ -124,7 +124,7 @@ def mix_chunked(
     heads: Heads, state: torch.Tensor, chunk_tokens: int = CHUNK_TOKENS
 ) -> torch.Tensor:
     """Return the same, so many tokens at a time."""
-    chunks = zip(*(part.split(chunk_tokens) for part in heads), strict=True)
+    chunks = zip(*(torch.split(part, chunk_tokens) for part in heads), strict=True)
     return torch.cat([_mix_chunk(Heads(*chunk), state) for chunk in chunks])
 
 
@@ -144,5 +144,5 @@ def _mix_chunk(heads: Heads, state: torch.Tensor) -> torch.Tensor:
 
 
 def _unit(columns: torch.Tensor, shape: DeltaShape) -> torch.Tensor:
-    heads = columns.unflatten(1, (shape.num_key_heads, shape.key_dim))
+    heads = columns.reshape(-1, shape.num_key_heads, shape.key_dim)
     return heads * torch.rsqrt(heads.pow(2).sum(-1, keepdim=True) + L2_EPSILON)
