@@ -17,6 +17,7 @@ SOURCE_PATTERNS = (
     "kernels/variant.py",
     "kernels/*/arrays.py",
     "kernels/*/definitions.py",
+    "kernels/*/rules.py",
     "kernels/*/tables.py",
     "kernels/**/triton/*.py",
     "kernels/*/variants.py",

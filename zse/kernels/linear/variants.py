@@ -164,7 +164,7 @@ def decode_forms(scheme: str, group: int, rows: int) -> tuple[Variant, ...]:
             shapes += [(4, 4, 32), (4, 4, 16), (8, 1, 32)]
     elif (scheme, group) in COMMON_FORMATS and width == 1:
         shapes.append((4, 2, 32))
-        if scheme != "int4":
+        if scheme in {"nf4", "mxfp4", "int8"}:
             shapes.append((4, 1, 32))
     return tuple(gemv(scheme, group, width, r=r, t=t, c=c) for r, t, c in shapes)
 
