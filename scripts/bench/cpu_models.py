@@ -18,7 +18,14 @@ if TYPE_CHECKING:
 
     from zse.settings import Settings
 
-SHAPES = {"0.5B": "qwen2.5-0.5b", "1.1B": "tinyllama-1.1b"}
+SHAPES = {
+    "0.5B": "qwen2.5-0.5b",
+    "1.1B": "tinyllama-1.1b",
+    "A3B": "qwen3-a3b-4-layers",
+    "gpt-oss": "gpt-oss-3-layers",
+}
+DIRECT_KINDS = {"A3B": "q4_0", "gpt-oss": "mxfp4"}
+"""Of mixtures, whose 16-bit form would fill a disk: made as they are, not by llama.cpp."""
 GGUF_KINDS = ("q4_0", "q4_k_m", "q8_0")
 HERE = Path(__file__).resolve().parent
 
@@ -31,7 +38,7 @@ class ModelFiles:
     llama: Callable[[], LlamaCpp]
 
     def zse(self, size: str, quant: str) -> Path:
-        """Return a .zse file of a size, ``0.5B`` or ``1.1B``."""
+        """Return a .zse file of a size, one of ``SHAPES``."""
         path = self.folder / f"{SHAPES[size]}-{quant}.zse"
         if not path.is_file():
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -42,19 +49,25 @@ class ModelFiles:
         """Return a GGUF of the same shape, in the mix that llama.cpp's own quantizer chooses."""
         path = self.folder / f"{SHAPES[size]}-{kind}.gguf"
         if not path.is_file():
-            self._quantize_all(size)
+            if size in DIRECT_KINDS:
+                self._make(size, DIRECT_KINDS[size], path)
+            else:
+                self._quantize_all(size)
         return path
+
+    def _make(self, size: str, kind: str, path: Path) -> None:
+        maker = (sys.executable, str(HERE / "peers" / "make_gguf.py"))
+        self.folder.mkdir(parents=True, exist_ok=True)
+        subprocess.run(
+            [*maker, "--like", SHAPES[size], "--kind", kind, "-o", str(path)],
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
 
     def _quantize_all(self, size: str) -> None:
         """Make a file of 16 bits, every kind from it, and remove it."""
         source = self.folder / f"{SHAPES[size]}-f16.gguf"
-        maker = (sys.executable, str(HERE / "peers" / "make_gguf.py"))
-        self.folder.mkdir(parents=True, exist_ok=True)
-        subprocess.run(
-            [*maker, "--like", SHAPES[size], "--kind", "f16", "-o", str(source)],
-            check=True,
-            stdout=subprocess.DEVNULL,
-        )
+        self._make(size, "f16", source)
         for kind in GGUF_KINDS:
             self.llama().quantize(source, self.folder / f"{SHAPES[size]}-{kind}.gguf", kind)
         source.unlink()

@@ -65,10 +65,22 @@ def start_tiny(bench: Bench) -> Row:
 
 
 def decode(
-    bench: Bench, *, size: str, quant: str, more: tuple[str, ...] = (), must: float, stretch: float
+    bench: Bench,
+    *,
+    size: str,
+    quant: str,
+    kind: str = "",
+    more: tuple[str, ...] = (),
+    must: float,
+    stretch: float,
 ) -> Row:
-    """Make a row of one request's decoding, ``more`` being further forms of llama.cpp's."""
-    kinds = (KIND_OF_QUANT[quant], *more)
+    """Make a row of one request's decoding.
+
+    Args:
+        kind: llama.cpp's form; empty: of about as many bits.
+        more: Further forms of llama.cpp's.
+    """
+    kinds = (kind or KIND_OF_QUANT[quant], *more)
     return Row(
         title=f"decode, one request, {size} {quant}",
         figure=RATE,
@@ -236,12 +248,18 @@ ROWS: Mapping[str, Callable[[Bench], Row]] = {
     "decode_int8": partial(decode, size="0.5B", quant="int8", must=1.1, stretch=1.2),
     "decode_int8_1b": partial(decode, size="1.1B", quant="int8", must=1.1, stretch=1.2),
     "decode_nf4": decode_nf4,
+    "decode_a3b": partial(decode, size="A3B", quant="int4", must=0.9, stretch=1.3),
+    # Its experts are MXFP4 in both files, all else has eight bits.
+    "decode_gpt_oss": partial(
+        decode, size="gpt-oss", quant="int8", kind="mxfp4", must=0.9, stretch=1.1
+    ),
     "decode_http": decode_http,
     "batch": batch,
     "prefill_int4": partial(prefill, size="0.5B", quant="int4", must=1.3, stretch=2.0),
     "prefill_int8": partial(prefill, size="0.5B", quant="int8", must=1.7, stretch=2.5),
     "prefill_int4_1b": partial(prefill, size="1.1B", quant="int4", must=1.3, stretch=2.0),
     "prefill_int8_1b": partial(prefill, size="1.1B", quant="int8", must=1.7, stretch=2.5),
+    "prefill_a3b": partial(prefill, size="A3B", quant="int4", must=0.9, stretch=2.0),
     "memory": memory,
     "neighbours": neighbours,
     "quota": quota,

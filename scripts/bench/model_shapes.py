@@ -35,6 +35,31 @@ GPT_OSS: dict[str, Any] = {
     "torch_dtype": "bfloat16",
     "vocab_size": 201088,
 }
+QWEN3_MOE: dict[str, Any] = {
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "model_type": "qwen3_moe",
+    "decoder_sparse_step": 1,
+    "head_dim": 128,
+    "hidden_act": "silu",
+    "hidden_size": 2048,
+    "intermediate_size": 6144,
+    "max_position_embeddings": 40960,
+    "mlp_only_layers": [],
+    "moe_intermediate_size": 768,
+    "norm_topk_prob": True,
+    "num_attention_heads": 32,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "num_hidden_layers": 48,
+    "num_key_value_heads": 4,
+    "rms_norm_eps": 1e-06,
+    "rope_theta": 1000000.0,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+    "vocab_size": 151936,
+}
+FEW: dict[str, Any] = {"vocab_size": 32000, "tie_word_embeddings": False}
+"""Of a model of a few of a large one's layers, for a machine without a GPU."""
 CONFIGS: dict[str, dict[str, Any]] = {
     **{name: dict(config) for name, config in WELL_KNOWN.items()},
     # What people try first on a machine without a GPU.
@@ -59,8 +84,11 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "max_position_embeddings": 2048,
         "rope_theta": 10000.0,
     },
+    "qwen3-30b-a3b": QWEN3_MOE,
+    "qwen3-a3b-4-layers": {**QWEN3_MOE, **FEW, "num_hidden_layers": 4},
     # Experts in MXFP4, whatever is asked for.
     "gpt-oss-20b": GPT_OSS,
+    "gpt-oss-3-layers": {**GPT_OSS, **FEW, "num_hidden_layers": 3},
     "gpt-oss-120b": {**GPT_OSS, "num_hidden_layers": 36, "num_local_experts": 128},
     "tiny-gpt-oss": {
         **GPT_OSS,
@@ -72,24 +100,6 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "num_local_experts": 6,
         "vocab_size": 2048,
         "max_position_embeddings": 4096,
-    },
-    "qwen3-30b-a3b": {
-        "architectures": ["Qwen3MoeForCausalLM"],
-        "model_type": "qwen3_moe",
-        "head_dim": 128,
-        "hidden_size": 2048,
-        "max_position_embeddings": 40960,
-        "moe_intermediate_size": 768,
-        "norm_topk_prob": True,
-        "num_attention_heads": 32,
-        "num_experts": 128,
-        "num_experts_per_tok": 8,
-        "num_hidden_layers": 48,
-        "num_key_value_heads": 4,
-        "rms_norm_eps": 1e-06,
-        "rope_theta": 1000000.0,
-        "torch_dtype": "bfloat16",
-        "vocab_size": 151936,
     },
     "gemma-3-27b": {
         "architectures": ["Gemma3ForCausalLM"],

@@ -3,7 +3,7 @@
     python scripts/bench/peers/make_gguf.py --like qwen2.5-7b --kind q4_k -o 7b.gguf
 
 ``q4_k`` is llama.cpp's Q4_K_M mix (some matrices and the head in Q6_K), ``q4_0`` its fastest form;
-``f16`` is what its own ``llama-quantize`` takes.
+``f16`` is what its own ``llama-quantize`` takes. With ``mxfp4`` all but experts is Q8_0.
 Needs the ``gguf`` package. Greedy decoding of random weights costs what real ones cost.
 """
 
@@ -14,6 +14,7 @@ import sys
 import time
 from pathlib import Path
 
+import gguf_mixtures
 import numpy as np
 from gguf import GGML_QUANT_SIZES, GGUFWriter
 from gguf import GGMLQuantizationType as Quant
@@ -21,8 +22,10 @@ from gguf import GGMLQuantizationType as Quant
 DISTINCT_BLOCKS = 1 << 16
 DISTINCT_VALUES = 2097143  # the largest prime below 2**21: no two rows are alike
 SCALE = 0.004
-KINDS = {"q4_k": Quant.Q4_K, "q4_0": Quant.Q4_0, "f16": Quant.F16}
-ARCHITECTURES = {"qwen2": "qwen2", "llama": "llama"}
+MXFP4_EXPONENT = 119
+KINDS = {"q4_k": Quant.Q4_K, "q4_0": Quant.Q4_0, "mxfp4": Quant.MXFP4, "f16": Quant.F16}
+MIXTURES = {"qwen3_moe": "qwen3moe", "gpt_oss": "gpt-oss"}
+ARCHITECTURES = {"qwen2": "qwen2", "llama": "llama", **MIXTURES}
 
 
 def make_gguf(path: Path, settings: dict, kind: str) -> None:
@@ -30,12 +33,14 @@ def make_gguf(path: Path, settings: dict, kind: str) -> None:
 
     Args:
         path: Where.
-        settings: A config.json of the Qwen2 or Llama family.
+        settings: A config.json of the Qwen2, Llama, Qwen3-MoE or gpt-oss family.
         kind: One of ``KINDS``.
     """
     draft = path.with_name(path.name + ".partial")
     writer = GGUFWriter(draft, ARCHITECTURES[settings["model_type"]])
     _add_facts(writer, settings)
+    if settings["model_type"] in MIXTURES:
+        gguf_mixtures.add_facts(writer, settings)
     _add_tokenizer(writer, settings["vocab_size"])
     _add_tensors(writer, settings, kind)
     writer.write_header_to_file()
@@ -73,50 +78,64 @@ def _add_tokenizer(writer: GGUFWriter, vocabulary: int) -> None:
 
 
 def _add_tensors(writer: GGUFWriter, settings: dict, kind: str) -> None:
-    hidden, inner = settings["hidden_size"], settings["intermediate_size"]
-    layers, vocabulary = settings["num_hidden_layers"], settings["vocab_size"]
-    heads, kv_heads = settings["num_attention_heads"], settings["num_key_value_heads"]
-    head = settings.get("head_dim") or hidden // heads
-    base = KINDS[kind]
-    blocks = _Blocks()
-
-    def add(name: str, rows: int, columns: int, quant: Quant) -> None:
-        if columns % GGML_QUANT_SIZES[quant][0]:
-            quant = Quant.Q4_0 if columns % 32 == 0 else Quant.F16  # as llama.cpp falls back
-        writer.add_tensor(name, blocks.of(rows, columns, quant), raw_dtype=quant)
-
-    def ones(name: str, size: int) -> None:
-        writer.add_tensor(name, np.ones(size, np.float32))
-
-    add("token_embd.weight", vocabulary, hidden, base)
-    ones("output_norm.weight", hidden)
+    base, blocks = KINDS[kind], _Blocks(writer)
+    hidden, vocabulary = settings["hidden_size"], settings["vocab_size"]
+    table = Quant.Q8_0 if base is Quant.MXFP4 else base
+    blocks.add("token_embd.weight", vocabulary, hidden, table)
+    blocks.floats("output_norm.weight", hidden)
     if not (kind == "f16" and settings["tie_word_embeddings"]):  # else as llama-quantize finds it
-        add("output.weight", vocabulary, hidden, Quant.F16 if kind == "f16" else Quant.Q6_K)
-    for index in range(layers):
-        at = f"blk.{index}."
-        # The layers that the K_M mix gives six bits: the first and last eighth, every third.
-        eighth = layers // 8
-        more = index < eighth or index >= 7 * layers // 8 or (index - eighth) % 3 == 2
-        finer = Quant.Q6_K if kind == "q4_k" and more else base
-        ones(at + "attn_norm.weight", hidden)
-        ones(at + "ffn_norm.weight", hidden)
-        add(at + "attn_q.weight", heads * head, hidden, base)
-        add(at + "attn_k.weight", kv_heads * head, hidden, base)
-        add(at + "attn_v.weight", kv_heads * head, hidden, finer)
-        add(at + "attn_output.weight", hidden, heads * head, base)
-        if settings["model_type"] == "qwen2":
-            for part, count in (("q", heads), ("k", kv_heads), ("v", kv_heads)):
-                writer.add_tensor(at + f"attn_{part}.bias", np.zeros(count * head, np.float32))
-        add(at + "ffn_gate.weight", inner, hidden, base)
-        add(at + "ffn_up.weight", inner, hidden, base)
-        add(at + "ffn_down.weight", hidden, inner, finer)
+        head = Quant.Q6_K if base in (Quant.Q4_0, Quant.Q4_K) else table
+        blocks.add("output.weight", vocabulary, hidden, head)
+    for index in range(settings["num_hidden_layers"]):
+        if settings["model_type"] in MIXTURES:
+            gguf_mixtures.add_layer(blocks, f"blk.{index}.", settings, base)
+        else:
+            _add_layer(blocks, index, settings, base)
+
+
+def _add_layer(blocks: _Blocks, index: int, settings: dict, base: Quant) -> None:
+    hidden, inner = settings["hidden_size"], settings["intermediate_size"]
+    layers, heads = settings["num_hidden_layers"], settings["num_attention_heads"]
+    kv_heads = settings["num_key_value_heads"]
+    head = settings.get("head_dim") or hidden // heads
+    at = f"blk.{index}."
+    # The layers that the K_M mix gives six bits: the first and last eighth, every third.
+    eighth = layers // 8
+    more = index < eighth or index >= 7 * layers // 8 or (index - eighth) % 3 == 2
+    finer = Quant.Q6_K if base is Quant.Q4_K and more else base
+    blocks.floats(at + "attn_norm.weight", hidden)
+    blocks.floats(at + "ffn_norm.weight", hidden)
+    blocks.add(at + "attn_q.weight", heads * head, hidden, base)
+    blocks.add(at + "attn_k.weight", kv_heads * head, hidden, base)
+    blocks.add(at + "attn_v.weight", kv_heads * head, hidden, finer)
+    blocks.add(at + "attn_output.weight", hidden, heads * head, base)
+    if settings["model_type"] == "qwen2":
+        for part, count in (("q", heads), ("k", kv_heads), ("v", kv_heads)):
+            blocks.floats(at + f"attn_{part}.bias", count * head, deviation=0.02)
+    blocks.add(at + "ffn_gate.weight", inner, hidden, base)
+    blocks.add(at + "ffn_up.weight", inner, hidden, base)
+    blocks.add(at + "ffn_down.weight", hidden, inner, finer)
 
 
 class _Blocks:
-    """Random quantized blocks with harmless scales."""
+    """Random quantized blocks with harmless scales, added to a file."""
 
-    def __init__(self) -> None:
+    def __init__(self, writer: GGUFWriter) -> None:
+        self._writer = writer
         self._random = np.random.default_rng(0)
+
+    def add(self, name: str, rows: int, columns: int, quant: Quant, stack: int = 0) -> None:
+        """Add a matrix, or a stack of them."""
+        if columns % GGML_QUANT_SIZES[quant][0]:
+            quant = Quant.Q4_0 if columns % 32 == 0 else Quant.F16  # as llama.cpp falls back
+        data = self.of(rows * (stack or 1), columns, quant)
+        shape = (stack, rows, -1) if stack else data.shape
+        self._writer.add_tensor(name, data.reshape(shape), raw_dtype=quant)
+
+    def floats(self, name: str, *shape: int, deviation: float = 0.0) -> None:
+        """Add numbers of 32 bits around zero, or ones."""
+        drawn = self._random.normal(0, deviation, shape) if deviation else np.ones(shape)
+        self._writer.add_tensor(name, drawn.astype(np.float32))
 
     def of(self, rows: int, columns: int, quant: Quant) -> np.ndarray:
         """Return uint8 [rows, bytes of a row]; they repeat after 65,536."""
@@ -128,8 +147,10 @@ class _Blocks:
         shape = (min(count, DISTINCT_BLOCKS), size_bytes)
         data = self._random.integers(0, 256, shape, dtype=np.uint8)
         scale = np.full(len(data), SCALE, np.float16).view(np.uint8).reshape(-1, 2)
-        if quant in (Quant.Q4_0, Quant.Q4_K):
+        if quant in (Quant.Q4_0, Quant.Q4_K, Quant.Q8_0):
             data[:, 0:2] = scale
+        if quant is Quant.MXFP4:
+            data[:, 0] = MXFP4_EXPONENT
         if quant is Quant.Q4_K:
             data[:, 2:4] = scale
         if quant is Quant.Q6_K:
