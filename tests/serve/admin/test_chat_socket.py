@@ -1,8 +1,12 @@
 """A message over a WebSocket counts as a request of its key."""
 
 import asyncio
+import gc
 import json
+import logging
 from types import SimpleNamespace
+
+from starlette.websockets import WebSocketState
 
 from zse.serve.access.account import Account
 from zse.serve.access.caller import Caller
@@ -25,10 +29,14 @@ class Socket:
         self.said: asyncio.Queue = asyncio.Queue()
         self.told: asyncio.Queue = asyncio.Queue()
 
+    application_state = WebSocketState.CONNECTED
+
     async def receive(self):
         return await self.said.get()
 
     async def send_text(self, text):
+        if self.application_state is WebSocketState.DISCONNECTED:
+            raise RuntimeError("a close message has been sent")
         await self.told.put(json.loads(text))
 
     async def ask(self, text):
@@ -54,3 +62,24 @@ def test_each_message_is_a_request_of_the_callers_minute(call, state, runner):
     answers, account = runner.run(talk())
     assert answers == [("done", None), ("done", None), ("error", "rate_limit_exceeded")]
     assert account.completion_tokens == 2
+
+
+def test_an_answer_whose_client_has_left_ends_without_a_word(call, state, runner, caplog):
+    async def talk():
+        socket = Socket(state, Account(Caller()))
+        socket.application_state = WebSocketState.DISCONNECTED
+        failures = []
+        handle = lambda _, context: failures.append(context)  # noqa: E731
+        asyncio.get_running_loop().set_exception_handler(handle)
+        for message in ({"messages": []}, {}):  # one is answered with an error, one begins
+            await socket.said.put({"type": "websocket.receive", "text": json.dumps(message)})
+        serving = asyncio.create_task(ChatSocket(socket, state).run())
+        await asyncio.sleep(0.05)
+        await socket.said.put({"type": "websocket.disconnect"})
+        await serving
+        gc.collect()
+        return failures
+
+    with caplog.at_level(logging.ERROR):
+        assert runner.run(talk()) == []
+    assert not caplog.records

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 from starlette.requests import Request
-from starlette.websockets import WebSocketDisconnect
+from starlette.websockets import WebSocketDisconnect, WebSocketState
 
 from zse.errors import ShuttingDownError, ZSEError
 from zse.serve.http.bodies import JSONContent
@@ -115,6 +115,8 @@ class ChatSocket:
                     await self._tell({"type": "cancelled", "id": asked_id})
             raise
         except Exception as error:
+            if self._socket.application_state is WebSocketState.DISCONNECTED:
+                return  # the client left, which is how sending fails from then on
             if not isinstance(error, ZSEError) or error.http_status == 500:
                 LOG.exception("an answer over a WebSocket failed")
             with contextlib.suppress(WebSocketDisconnect):  # the client may be gone already
