@@ -25,8 +25,8 @@ class Notes:
         self._loop = asyncio.get_running_loop()
         self._fails_at = fails_at
 
-    def open(self, has_all):
-        self.is_open = has_all()
+    def open(self, may_open):
+        self.is_open = may_open()
 
     def close(self):
         self.is_open = False

@@ -17,20 +17,18 @@ import threading
 import time
 import uuid
 from collections import defaultdict
-from itertools import groupby
-from operator import attrgetter
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from zse.engine.grammars import Grammars
 from zse.engine.inbox import Inbox, UnreadBounds
 from zse.engine.output import RequestText
 from zse.engine.request import Request, SamplingParams
-from zse.engine.waking import Doorbell
+from zse.engine.waking import Doorbell, pass_by
 from zse.errors import DeadlineError, EngineError, ShuttingDownError, ZSEError
 from zse.records import record
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+    from collections.abc import AsyncGenerator, Callable, Sequence
 
     from zse.engine.core import EngineCore
     from zse.engine.inbox import Shortcut
@@ -43,17 +41,14 @@ if TYPE_CHECKING:
     from zse.text.grammar.state import Grammar
     from zse.text.tokenizer import Tokenizer
 
-    _Batches: TypeAlias = dict[Doorbell, list[Letter]]
-
 logger = logging.getLogger(__name__)
 
 _DRAIN_POLL_SECONDS = 0.01
 _JOIN_SECONDS = 10.0
 """How long ``close`` waits for a step; one that takes longer is left behind with the process."""
 _MOST_WITH_SHORTCUTS = 32
-"""Answers in flight. The engine's thread is half a millisecond with so many; for more of them the
-loop is woken, once for all, and has its time while the next step is computed."""
-_request_id_of = attrgetter("request_id")
+"""Answers in flight. So many take the engine's thread half a millisecond; more of them the loop
+writes, which is woken once for all, while the next step is computed."""
 _TOO_LATE = "The answer was not complete in the time that the request was given."
 
 
@@ -278,6 +273,7 @@ class AsyncEngine:
         self, request: Request, on_choice_end: Callable[[], None], shortcut: Shortcut | None
     ) -> _Stream:
         alternatives = request.params.logprobs
+        doorbell = self._doorbell_of(asyncio.get_running_loop())
         inbox = Inbox(
             num_choices=request.params.n,
             tokens_each=1 if alternatives is None else 2 + alternatives,
@@ -286,10 +282,9 @@ class AsyncEngine:
             on_choice_end=on_choice_end,
             on_overflow=lambda: self._cancel(request.request_id),
             shortcut=shortcut,
-            takes_shortcuts=self._takes_shortcuts,
+            may_open=lambda: self._has_time_to_write() and doorbell.is_silent,
         )
         text = RequestText(self.tokenizer, request)
-        doorbell = self._doorbell_of(inbox.loop)
         return _Stream(request=request, text=text, inbox=inbox, doorbell=doorbell)
 
     def _doorbell_of(self, loop: asyncio.AbstractEventLoop) -> Doorbell:
@@ -301,7 +296,7 @@ class AsyncEngine:
     def _inboxes(self) -> list[Inbox]:
         return [stream.inbox for stream in list(self._streams.values())]
 
-    def _takes_shortcuts(self) -> bool:
+    def _has_time_to_write(self) -> bool:
         return len(self._streams) <= _MOST_WITH_SHORTCUTS
 
     def _open(self, stream: _Stream) -> None:
@@ -354,39 +349,46 @@ class AsyncEngine:
             self._commands.get()()
 
     def _deliver(self, events: list[TokenEvent]) -> None:
-        batches: _Batches = defaultdict(list)
-        for request_id, own in groupby(events, _request_id_of):
-            stream = self._streams.get(request_id)
+        batches: dict[Doorbell, list[Letter]] = defaultdict(list)
+        for event in events:
+            stream = self._streams.get(event.request_id)
             if stream is None:
                 continue  # cancelled while the step ran
-            try:
-                deltas = self._deltas_of(stream, own)
-                if not deltas or stream.inbox.offer(deltas):
-                    continue
-            except Exception as error:  # one request's text must not take the others down
-                logger.exception("request %s: its text could not be made", request_id)
-                self._core.abort(request_id)
-                what = f"the answer has no text: {type(error).__name__}: {error}"
-                self._fail(stream, EngineError(what))
-                continue
-            batches[stream.doorbell] += [(stream.inbox, delta) for delta in deltas]
+            delta = self._delta_of(stream, event)
+            if delta is not None:
+                batches[stream.doorbell].append((stream.inbox, delta))
         self._hand_over(batches)
 
-    def _deltas_of(self, stream: _Stream, events: Iterable[TokenEvent]) -> list[Delta]:
-        deltas = []
-        for event in events:
+    def _delta_of(self, stream: _Stream, event: TokenEvent) -> Delta | None:
+        try:
             delta = stream.text.push(event)
-            if delta is None:
-                continue
-            deltas.append(delta)
-            if delta.finish_reason and not event.finish_reason:
-                self._core.abort(event.request_id, event.index)  # a stop string
-        return deltas
+        except Exception as error:  # one request's text must not take the others down
+            logger.exception("request %s: its text could not be made", event.request_id)
+            self._give_up(stream.inbox, error)
+            return None
+        if delta is not None and delta.finish_reason and not event.finish_reason:
+            self._core.abort(event.request_id, event.index)  # a stop string
+        return delta
 
-    def _hand_over(self, batches: _Batches) -> None:
+    def _give_up(self, inbox: Inbox, error: Exception) -> None:
+        for stream in list(self._streams.values()):
+            if stream.inbox is inbox:
+                self._core.abort(stream.request.request_id)
+                what = f"the answer has no text: {type(error).__name__}: {error}"
+                self._fail(stream, EngineError(what))
+
+    def _pass_by(self, letters: Sequence[Letter]) -> Sequence[Letter]:
+        """Let deltas take their shortcuts where there is time; return what is to be brought."""
+        if self._has_time_to_write():
+            return pass_by(letters, self._give_up)
+        for inbox, _ in letters:
+            inbox.close()
+        return letters
+
+    def _hand_over(self, batches: dict[Doorbell, list[Letter]]) -> None:
         for doorbell, deltas in batches.items():
             try:
-                doorbell.ring(deltas)
+                doorbell.ring(deltas, self._pass_by)
             except RuntimeError:  # the loop is closed: nobody is left to read
                 for stream in list(self._streams.values()):
                     if stream.doorbell is doorbell:

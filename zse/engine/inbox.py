@@ -37,8 +37,8 @@ class UnreadBounds:
 class Shortcut(Protocol):
     """What takes deltas within the engine's thread, where nobody need be woken for them."""
 
-    def open(self, has_all: Callable[[], bool]) -> None:
-        """Take deltas from now on, if ``has_all`` says that none is under way; in the loop."""
+    def open(self, may_open: Callable[[], bool]) -> None:
+        """Take deltas from now on, if it still may: in the loop, and never while it takes some."""
 
     def close(self) -> None:
         """Take none any more; in any thread."""
@@ -62,7 +62,8 @@ class Inbox:
         on_choice_end: Called in the loop for each choice that the engine is done with.
         on_overflow: Called there when more would lie here than may.
         shortcut: The way past this inbox, open while its reader waits.
-        takes_shortcuts: Whether they are worth it now; asked in the loop and the engine's thread.
+        may_open: Whether the shortcut may be opened now: nothing is on its way here, and the
+            engine's thread has time; asked by any thread.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class Inbox:
         on_choice_end: Callable[[], None],
         on_overflow: Callable[[], None],
         shortcut: Shortcut | None = None,
-        takes_shortcuts: Callable[[], bool] = lambda: True,
+        may_open: Callable[[], bool] = lambda: True,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self._num_open = num_choices
@@ -90,10 +91,7 @@ class Inbox:
         self._deltas: deque[Delta] = deque()
         self._waiter: Waiter | None = None
         self._shortcut = shortcut
-        self._takes_shortcuts = takes_shortcuts
-        self._num_sent = 0
-        """Deltas on their way here, or here; the engine's thread counts."""
-        self._num_come = 0
+        self._may_open = may_open
 
     @property
     def num_unread(self) -> int:
@@ -106,22 +104,10 @@ class Inbox:
         Returns:
             False where they are to be put here.
         """
-        self._num_sent += len(deltas)  # before: from here on the shortcut is not opened
-        if self._shortcut is None:
-            return False
-        if not self._takes_shortcuts():
-            self._shortcut.close()
-            return False
-        is_taken = self._shortcut.take(deltas)
-        self._num_sent -= len(deltas) if is_taken else 0
-        return is_taken
-
-    def has_all(self) -> bool:
-        """Whether no delta is on its way here."""
-        return self._num_come == self._num_sent
+        return self._shortcut is not None and self._shortcut.take(deltas)
 
     def close(self) -> None:
-        """Let nothing go past this inbox any more."""
+        """Let nothing go past this inbox until it has been read again."""
         if self._shortcut is not None:
             self._shortcut.close()
 
@@ -130,7 +116,6 @@ class Inbox:
         if isinstance(news, ZSEError):
             self._fail(news)
             return
-        self._num_come += 1
         if self._num_open == 0:
             return
         self._deltas.append(news)
@@ -165,8 +150,8 @@ class Inbox:
         while not self._deltas:
             if self._error is not None:
                 raise self._error
-            if self._shortcut is not None and self._takes_shortcuts():
-                self._shortcut.open(self.has_all)
+            if self._shortcut is not None and self._may_open():
+                self._shortcut.open(self._may_open)
             self._waiter = Waiter(loop=self.loop)
             await self._waiter
         return self._deltas.popleft()

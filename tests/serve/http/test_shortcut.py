@@ -62,7 +62,7 @@ def unchunk(answer):
     return b"".join(content)
 
 
-def open_inbox(shortcut):
+def open_inbox(shortcut, may_open):
     return Inbox(
         num_choices=1,
         tokens_each=1,
@@ -71,6 +71,7 @@ def open_inbox(shortcut):
         on_choice_end=lambda: None,
         on_overflow=lambda: None,
         shortcut=shortcut,
+        may_open=may_open,
     )
 
 
@@ -78,10 +79,13 @@ def run_engine(inbox, doorbell, num_tokens, passed):
     """Make tokens as an engine's thread does; note which of them went past the inbox."""
     for number in range(num_tokens):
         delta = Delta(0, f"{number}\n", finish_reason="stop" if number == num_tokens - 1 else None)
-        if inbox.offer([delta]):
-            passed.append(number)
-        else:
-            doorbell.ring([(inbox, delta)])
+
+        def look(letters):
+            is_taken = inbox.offer([delta for _, delta in letters])
+            passed.extend([1] if is_taken else [])
+            return [] if is_taken else letters
+
+        doorbell.ring([(inbox, delta)], look)
         if number % 4 == 0:
             time.sleep(0.0005)
 
@@ -92,7 +96,8 @@ def test_tokens_stay_in_order_whoever_writes_them_and_whatever_is_written_betwee
 
     async def answer(sink, send, receive):
         shortcut = Shortcut(sink, bytes_of)
-        inbox, doorbell = open_inbox(shortcut), Doorbell(asyncio.get_running_loop())
+        doorbell = Doorbell(asyncio.get_running_loop())
+        inbox = open_inbox(shortcut, lambda: doorbell.is_silent)
         args = (inbox, doorbell, 2000, passed)
         thread = threading.Thread(target=run_engine, args=args)
 
@@ -147,18 +152,22 @@ def test_what_a_full_socket_does_not_take_is_the_loops_and_nothing_is_lost(servi
     assert parts == [b"%4d%b" % (i, text.encode()) for i in range(len(parts))]
 
 
-def test_a_shortcut_is_not_opened_while_a_delta_is_under_way(serving):
+def test_a_shortcut_is_not_opened_while_a_letter_is_under_way(serving):
     async def answer(sink, send, receive):
-        shortcut = Shortcut(sink, bytes_of)
-        inbox = open_inbox(shortcut)
+        shortcut, doorbell = Shortcut(sink, bytes_of), Doorbell(asyncio.get_running_loop())
+        inbox = open_inbox(shortcut, lambda: doorbell.is_silent)
         await asyncio.sleep(0.01)
-        assert not inbox.offer([Delta(0, "first")])
-        shortcut.open(inbox.has_all)
-        assert not inbox.offer([Delta(0, "second")])
+
+        def look(letters):
+            shortcut.open(lambda: doorbell.is_silent)  # the loop, just now
+            return [] if inbox.offer([delta for _, delta in letters]) else letters
+
         for text in ("first", "second"):
-            inbox.put(Delta(0, text))
+            doorbell.ring([(inbox, Delta(0, text))], look)
+        for _ in range(2):
             assert sink.take((await inbox.get()).text.encode(), waits=False)
-        shortcut.open(inbox.has_all)
+        assert doorbell.is_silent
+        shortcut.open(lambda: doorbell.is_silent)
         assert inbox.offer([Delta(0, "third")])
         assert not inbox.offer([Delta(0, "", finish_reason="stop")])
         assert not inbox.offer([Delta(0, "another choice")])  # it was closed by an end

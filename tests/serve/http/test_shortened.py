@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from zse.engine.waking import Doorbell
+from zse.engine.inbox import Inbox
 from zse.text.dialect import Dialect
 
 CHAT = "/v1/chat/completions"
@@ -120,9 +120,9 @@ def test_streams_that_are_kept_or_count_always_do_not_go_past_the_loop(
 def test_a_single_stream_wakes_the_loop_for_few_of_its_tokens_and_all_are_counted(
     make_caller, paced, serving, state, monkeypatch
 ):
-    rings = []
-    ring = Doorbell.ring
-    monkeypatch.setattr(Doorbell, "ring", lambda *args: (rings.append(args), ring(*args)))
+    brought = []
+    put = Inbox.put
+    monkeypatch.setattr(Inbox, "put", lambda *args: (brought.append(args), put(*args)))
     model = paced.paced_model(step_seconds=0.003)
     call = make_caller(model)
     body = {**chat_of("x"), "max_tokens": 150, "stream_options": {"include_usage": True}}
@@ -144,4 +144,4 @@ def test_a_single_stream_wakes_the_loop_for_few_of_its_tokens_and_all_are_counte
     assert events[-2]["usage"]["completion_tokens"] == 150
     gaps = sum(tally.cumulative()[-1] for _, tally in state.metrics.tallies_of("token_gap"))
     assert gaps == 149
-    assert len(rings) < 150
+    assert len(brought) < 150

@@ -43,11 +43,11 @@ class Shortcut:
 
     # --- called in the loop ---------------------------------------------------------------------
 
-    def open(self, has_all: Callable[[], bool]) -> None:
-        """Let the engine's thread write, where ``has_all`` says that nothing is under way."""
+    def open(self, may_open: Callable[[], bool]) -> None:
+        """Let the engine's thread write, where ``may_open`` says that nothing is under way."""
         descriptor = self._sink.lend(self)
         with self._lock:
-            if has_all():
+            if may_open():
                 self._descriptor = descriptor
 
     def close(self) -> None:
