@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 
 import pytest
@@ -50,10 +51,10 @@ def greedy(max_tokens=300):
 def make_engine(engine, letters):
     made = []
 
-    def make(step_seconds=0.0, **options):
+    def make(before_step=lambda: None, **options):
         runner = engine.Runner(num_blocks=512, max_position=4096)
         submit = runner.submit
-        runner.submit = lambda batch: (time.sleep(step_seconds), submit(batch))[1]
+        runner.submit = lambda batch: (before_step(), submit(batch))[1]
         made.append(AsyncEngine(engine.core(runner, **options), letters))
         return made[-1]
 
@@ -98,7 +99,7 @@ async def collect(async_engine, **fields):
 
 def test_nothing_goes_past_an_answer_that_was_ended_or_left(make_engine):
     async def main():
-        async_engine, late, left = make_engine(step_seconds=0.001), Notes(), Notes()
+        async_engine, late, left = make_engine(lambda: time.sleep(0.001)), Notes(), Notes()
         deadline = asyncio.get_running_loop().time() + 0.1
         stream = async_engine.generate(PROMPT, greedy(2000), shortcut=late, deadline=deadline)
         with pytest.raises(DeadlineError):
@@ -116,10 +117,14 @@ def test_nothing_goes_past_an_answer_that_was_ended_or_left(make_engine):
 
 def test_of_more_answers_than_the_engines_thread_has_time_for_none_goes_past(make_engine):
     async def main():
-        async_engine = make_engine(max_sequences=40)
+        all_are_there = threading.Event()
+        async_engine = make_engine(all_are_there.wait, max_sequences=40)
         shortcuts = [Notes() for _ in range(40)]
         streams = [async_engine.generate(PROMPT, greedy(20), shortcut=s) for s in shortcuts]
         firsts = [asyncio.create_task(anext(stream)) for stream in streams]
+        while async_engine.num_active < 40:
+            await asyncio.sleep(0)
+        all_are_there.set()
         await asyncio.gather(*firsts)
         num_passed = sum(shortcut.num_taken for shortcut in shortcuts)
         for stream in streams:
