@@ -55,7 +55,7 @@ def _make(kind: str, source: random.Random) -> tuple[bytes, int]:
     match kind.split():
         case ["ones", "f32"]:
             return struct.pack("<f", 1.0) * 4096, 4
-        case ["bias", "f32"]:
+        case ["bias" | "weight", "f32"]:
             values = [source.gauss(0.0, STANDARD_DEVIATION) for _ in range(SMALL_ELEMENTS)]
             return array("f", values).tobytes(), 4
         case ["weight", "bf16"]:

@@ -92,6 +92,14 @@ def test_a_model_of_random_weights_answers(tool: ModuleType, tmp_path: Path) -> 
     assert len(answer.outputs[0].token_ids) == 4
 
 
+def test_a_model_with_states_answers(tool: ModuleType, tmp_path: Path) -> None:
+    path = tmp_path / "a.zse"
+    tool.make_model(path, like="tiny-hybrid", quant="int4")
+    with LLM(path, device="torch", num_blocks=8) as llm:
+        (answer,) = llm.generate(["hello"], SamplingParams(max_tokens=4, ignore_eos=True))
+    assert len(answer.outputs[0].token_ids) == 4
+
+
 def test_experts_of_gpt_oss_are_mxfp4_whatever_is_asked_for(
     tool: ModuleType, tmp_path: Path
 ) -> None:
@@ -114,6 +122,7 @@ def test_experts_of_gpt_oss_are_mxfp4_whatever_is_asked_for(
         ("qwen2.5-32b", 32.764),
         ("qwen2.5-72b", 72.706),
         ("llama3-8b", 8.030),
+        ("qwen3.6-35b-a3b", 34.661),
         ("gpt-oss-20b", 20.915),
         ("gpt-oss-120b", 116.829),
     ],
