@@ -46,15 +46,15 @@ static struct zse_product product_of(const struct zse_operation *operation,
 }
 
 static int64_t piece_rows(const struct zse_product *product, int num_threads) {
+#ifdef SIMD_TILE_INPUTS
+    if (takes_tiles(product))
+        return zse_tile_rows(product);
+#endif
     const struct zse_matrix *matrix = product->matrix;
     int64_t share = matrix->rows / (THREAD_PIECES * num_threads);
     int64_t bytes = zse_count_bytes(matrix->scheme, matrix->columns);
-    int64_t rows = zse_smaller(PIECE_BYTES / bytes, share), unit = SIMD_ROWS;
-#ifdef SIMD_TILE_INPUTS
-    if (takes_tiles(product))
-        unit = zse_tile_rows(product);
-#endif
-    return (rows / unit + 1) * unit;
+    int64_t rows = zse_smaller(PIECE_BYTES / bytes, share);
+    return (rows / SIMD_ROWS + 1) * SIMD_ROWS;
 }
 
 static int64_t count_pieces(const struct zse_operation *operation, const struct zse_step *step,
