@@ -324,6 +324,25 @@ def test_log_probabilities_are_the_models_own(instructions: str, vocab: int) -> 
     torch.testing.assert_close(logprobs, own, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("logit", [6.0, -2.0])
+def test_more_adjusted_tokens_than_are_kept_all_count(logit: float) -> None:
+    vocab = 80_000
+    logits = torch.full((1, vocab), logit - 5)
+    logits[0, -1] = logit
+    row = SamplingRow(
+        temperature=0.0,
+        prompt_token_ids=range(vocab),
+        repetition_penalty=1.5,
+        logit_bias={vocab - 2: 30.0, vocab - 1: 18.0},
+        logprobs=0,
+    )
+    call = Call(logits, [row])
+    assert call.run() == [vocab - 2]
+    wanted = torch.log_softmax(logits[0], 0)[vocab - 2]
+    assert call.sampling[0].logprob == pytest.approx(float(wanted), abs=1e-5)
+
+
+
 def test_a_tokens_log_probability_is_of_its_logit_before_its_penalty() -> None:
     logits = random_logits(1, 300)
     row = SamplingRow(temperature=0.0, logit_bias={40: 50.0}, logprobs=0)

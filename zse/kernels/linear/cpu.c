@@ -5,7 +5,7 @@
 #include "../native/share.h"
 #include "cpu.h"
 
-/* Weights that a piece reads: few enough to share work evenly, enough to hide what a claim costs. */
+/* Weights that a piece reads: few enough to share evenly, enough to hide what a claim costs. */
 #define PIECE_BYTES (32 << 10)
 /* Pieces a thread, at least, where a matrix is small. */
 #define THREAD_PIECES 4

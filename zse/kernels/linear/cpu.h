@@ -5,7 +5,7 @@
 #include "../native/simd.h"
 #include "../native/zse.h"
 
-/* Columns of a product that a tile has at most: what many rows of activations are multiplied with. */
+/* Columns of a product that a tile has at most; many rows of activations are multiplied with it. */
 #define ZSE_TILE_ROWS 64
 /* Columns of a product that are computed side by side; a tile has one or more such strips. */
 #define ZSE_STRIP_ROWS (SIMD_TILE_VECTORS * SIMD_TILE_WIDTH)

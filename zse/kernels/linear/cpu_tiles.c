@@ -8,7 +8,7 @@
 
 #ifdef SIMD_TILE_INPUTS
 
-#define CHUNK 128              /* columns of a tile, whole groups; with their inputs in first cache */
+#define CHUNK 128              /* columns of a tile, whole groups; in first cache with inputs */
 #define MOST_GROUPS (CHUNK / 32)
 #define PASS_ROWS 512          /* rows of activations whose totals are kept over the chunks */
 #define MOST_STRIPS (ZSE_TILE_ROWS / ZSE_STRIP_ROWS)
@@ -114,12 +114,12 @@ SIMD_INLINE struct inputs find_inputs(struct tile *tile, int64_t begin, int sche
 }
 
 /* Multiply a strip's chunk with some inputs and add to their totals. */
-SIMD_INLINE void add_strip(struct tile *tile, const struct inputs *inputs, int64_t strip, int scheme,
-                           int group) {
+SIMD_INLINE void add_strip(struct tile *tile, const struct inputs *inputs, int64_t strip,
+                           int scheme, int group) {
     for (int64_t index = 0; index < tile->num_groups; index++) {
         const char *weights = strip_weights(tile, index, strip, scheme, group);
-        const simd_wide *scales = (const simd_wide *)tile->scales[index] + strip * SIMD_TILE_VECTORS;
-        const simd_wide *zeros = (const simd_wide *)tile->zeros[index] + strip * SIMD_TILE_VECTORS;
+        const simd_wide *scales = (const simd_wide *)(tile->scales[index] + strip * ZSE_STRIP_ROWS);
+        const simd_wide *zeros = (const simd_wide *)(tile->zeros[index] + strip * ZSE_STRIP_ROWS);
         simd_wide sums[SIMD_TILE_INPUTS][SIMD_TILE_VECTORS];
         const int8_t *codes[SIMD_TILE_INPUTS];
         const simd_prepared *prepared[SIMD_TILE_INPUTS];

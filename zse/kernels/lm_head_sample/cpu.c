@@ -8,7 +8,7 @@
 
 /* A piece's memory, in a worker's scratch. */
 struct row_memory {
-    float *entry_logits;  /* [ZSE_MAX_ENTRIES]: as they were before they were adjusted */
+    float *entry_logits;  /* [ZSE_KEPT_ENTRIES]: as they were before they were adjusted */
     float *block_largest; /* [MAX_BLOCKS] */
     struct draw_memory draw;
 };
@@ -19,10 +19,10 @@ static struct row_memory lay_out(void *scratch) {
     memory.draw.logits = (float *)(memory.draw.sums + MAX_BLOCKS);
     memory.draw.tokens = (int32_t *)(memory.draw.logits + LISTED_TOKENS);
     memory.entry_logits = (float *)(memory.draw.tokens + LISTED_TOKENS);
-    memory.block_largest = memory.entry_logits + ZSE_MAX_ENTRIES;
+    memory.block_largest = memory.entry_logits + ZSE_KEPT_ENTRIES;
     return memory;
 }
-_Static_assert(MAX_BLOCKS * 12 + LISTED_TOKENS * 8 + ZSE_MAX_ENTRIES * 4 <= ZSE_SCRATCH_BYTES,
+_Static_assert(MAX_BLOCKS * 12 + LISTED_TOKENS * 8 + ZSE_KEPT_ENTRIES * 4 <= ZSE_SCRATCH_BYTES,
                "sampling needs more scratch");
 
 /* --- log-probabilities ------------------------------------------------------------------------ */
@@ -92,20 +92,17 @@ static void list_alternatives(const struct scanned_row *row, double log_sum,
 
 /* --- adjustments ------------------------------------------------------------------------------ */
 
-static int64_t num_entries(const struct zse_sampling *sampling) {
-    return sampling->num_entries < ZSE_MAX_ENTRIES ? sampling->num_entries : ZSE_MAX_ENTRIES;
-}
-
 static inline int is_token(int32_t token, int64_t vocabulary) {
     return token >= 0 && token < vocabulary;
 }
 
 static void apply_entries(const struct zse_sampling *sampling, float *logits, int64_t vocabulary,
                           float *before) {
-    for (int64_t i = 0; i < num_entries(sampling); i++) {
+    for (int64_t i = 0; i < sampling->num_entries; i++) {
         int32_t token = sampling->entry_tokens[i];
         if (!is_token(token, vocabulary)) continue;
-        float logit = before[i] = logits[token], penalty = sampling->entry_penalties[i];
+        float logit = logits[token], penalty = sampling->entry_penalties[i];
+        if (i < ZSE_KEPT_ENTRIES) before[i] = logit;
         logits[token] = (logit > 0.0f ? logit / penalty : logit * penalty) +
                         sampling->entry_additions[i];
     }
@@ -129,9 +126,15 @@ static void apply_mask(const uint32_t *mask, float *logits, int64_t vocabulary) 
 /* What a token's logit was before its entry changed it. */
 static float own_logit(const struct zse_sampling *sampling, const float *logits, int32_t token,
                        const float *before) {
-    for (int64_t i = 0; i < num_entries(sampling); i++)
-        if (sampling->entry_tokens[i] == token) return before[i];
-    return logits[token];
+    float logit = logits[token];
+    for (int64_t i = 0; i < sampling->num_entries; i++) {
+        if (sampling->entry_tokens[i] != token) continue;
+        if (i < ZSE_KEPT_ENTRIES) return before[i];
+        float penalized = logit - sampling->entry_additions[i];
+        float penalty = sampling->entry_penalties[i];
+        return penalized > 0.0f ? penalized * penalty : penalized / penalty;
+    }
+    return logit;
 }
 
 /* --- the choice ------------------------------------------------------------------------------- */

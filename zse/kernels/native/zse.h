@@ -24,8 +24,8 @@
 #define ZSE_MAX_HEADS_A_GROUP 128
 /* Tokens that sampling has room for. */
 #define ZSE_MAX_VOCABULARY (1 << 20)
-/* Adjusted tokens of one row of logits that are looked at; those behind are left out. */
-#define ZSE_MAX_ENTRIES (1 << 16)
+/* Adjusted tokens of a row of logits whose own logits are kept; of more, they are computed back. */
+#define ZSE_KEPT_ENTRIES (1 << 16)
 
 enum zse_scheme { ZSE_FP32, ZSE_FP16, ZSE_BF16, ZSE_INT8, ZSE_INT4, ZSE_NF4, ZSE_MXFP4 };
 enum zse_cache_dtype { ZSE_CACHE_FP32, ZSE_CACHE_FP16, ZSE_CACHE_BF16, ZSE_CACHE_INT8 };
