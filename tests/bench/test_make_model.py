@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from zse.engine.llm import LLM
+from zse.engine.request import SamplingParams
 from zse.errors import FormatError
 from zse.format.reader import ZSEReader
 from zse.models.families import read_checkpoint
@@ -83,8 +85,6 @@ def test_without_digests_the_file_opens_but_does_not_verify(
 
 
 def test_a_model_of_random_weights_answers(tool: ModuleType, tmp_path: Path) -> None:
-    from zse.engine.llm import LLM
-    from zse.engine.request import SamplingParams
 
     path = make(tool, tmp_path / "a.zse", "int8")
     with LLM(path, device="cpu", num_blocks=8) as llm:
