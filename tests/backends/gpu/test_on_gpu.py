@@ -55,6 +55,11 @@ CASES = [
     ("granite", "bf16", GRANITE),
     ("starcoder2", "int4", {}),
     ("starcoder2", "int8", {"sliding_window": 40}),
+    ("gemma2", "int4", {"head_dim": 128, "sliding_window": 40}),
+    ("gemma3", "int4", {"num_hidden_layers": 2, "sliding_window": 40}),
+    ("olmo2", "int4", {}),
+    ("phi3", "int4", {}),
+    ("smollm3", "int4", {"num_hidden_layers": 2}),
 ]
 TOLERANCE = {"int4": 4e-2, "nf4": 4e-2, "int8": 4e-2, "bf16": 2e-2, "fp16": 2e-2}
 
