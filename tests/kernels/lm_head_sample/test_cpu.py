@@ -338,9 +338,8 @@ def test_more_adjusted_tokens_than_are_kept_all_count(logit: float) -> None:
     )
     call = Call(logits, [row])
     assert call.run() == [vocab - 2]
-    wanted = torch.log_softmax(logits[0], 0)[vocab - 2]
+    wanted = torch.log_softmax(logits[0].double(), 0)[vocab - 2]
     assert call.sampling[0].logprob == pytest.approx(float(wanted), abs=1e-5)
-
 
 
 def test_a_tokens_log_probability_is_of_its_logit_before_its_penalty() -> None:
