@@ -6,11 +6,17 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from attention_models import mixed
+from gpu_facts import H200
 
 from zse.backends.gpu.budget import MARGIN_BYTES, MemoryBudget
+from zse.backends.gpu.graphs import bucket_of
 from zse.backends.gpu.kv_pool import KVLayout, LayerKV, layout_for
 from zse.backends.gpu.memory import choose_num_blocks
+from zse.backends.gpu.plans import StepPlans
 from zse.errors import DeviceError
+from zse.kernels.attention.launch import decode_counters_bytes
+from zse.models.memory import ModelFacts, estimate_memory
 from zse.models.uniform import TensorNames, UniformDecoder
 from zse.options import LoadOptions, load_options
 from zse.units import GIB
@@ -102,3 +108,25 @@ def test_weights_that_do_not_fit_are_refused_before_they_are_loaded():
     with pytest.raises(DeviceError, match=r"needs .* 4\.00 GiB are free") as error:
         budget(4).check()
     assert "--vram" in error.value.hint
+
+
+def test_an_estimate_counts_the_heads_and_the_angles_of_each_layer():
+    spec, tokens = mixed(), 64
+    chosen = options(max_context=tokens)
+    found = estimate_memory(ModelFacts(spec=spec), "int8", on_gpu=True, context_tokens=tokens)
+    windowed, full = 2 * 64, 2 * 128  # and nothing for the layer that reads another's keys
+    assert found.kv_bytes == tokens * (windowed + full) * 2
+    plans = StepPlans(spec, {}, H200, chosen)
+    assert plans.rotary_bytes == tokens * (64 + 32) * 4
+    assert plans.counters_bytes == decode_counters_bytes(
+        bucket_of(chosen.batch.max_sequences), plans.attention_kinds[0].shape
+    )
+
+
+def test_a_layer_with_a_window_is_split_into_what_it_sees():
+    spec = mixed()
+    plans = StepPlans(spec, {}, H200, options(max_context=512))
+    windowed, full = (plans.attention_kinds[layer] for layer in (0, 1))
+    assert (windowed.window, full.window) == (3, 0)
+    assert plans.decode_splits(1, windowed) == 2
+    assert plans.decode_splits(1, full) == 512 // 64
