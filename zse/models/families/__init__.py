@@ -77,15 +77,21 @@ def read_checkpoint(
         UnsupportedModelError: The architecture or one of its options is not supported, or a value
             that is needed is missing or has no meaning.
     """
-    architectures = config_json.get("architectures") or []
+    architectures = _architectures(config_json)
     model_type = config_json.get("model_type")
-    for name, family in all_families().items():
+    families = all_families()
+    for name, family in families.items():
         if set(architectures) & set(family.ARCHITECTURES) or (
             not architectures and model_type == name
         ):
             return _read(family, name, config_json, generation_config)
-    found = ", ".join(map(str, architectures)) or f"model_type {model_type!r}"
-    raise UnsupportedModelError(f"architecture {found} is not supported", hint=_supported())
+    from zse.models.nearest import describe_nearest  # only what nobody knows asks for it
+
+    found = ", ".join(architectures) or f"model_type {str(model_type)[:100]!r}"
+    nearest = describe_nearest(config_json, families)
+    raise UnsupportedModelError(
+        f"architecture {found} is not supported", hint=f"{nearest} {_supported()}".strip()
+    )
 
 
 def read_header(values: Mapping[str, Any]) -> ModelSpec:
@@ -129,6 +135,11 @@ def _read(
         return found.spec(names_of(found.family))
     check_spec(found)
     return found
+
+
+def _architectures(config_json: Mapping[str, Any]) -> list[str]:
+    names = config_json.get("architectures")
+    return [str(name)[:100] for name in names[:4]] if isinstance(names, list) else []
 
 
 def _supported() -> str:
