@@ -136,9 +136,9 @@ def test_an_option_of_a_supported_architecture_is_not_called_an_architecture(
     assert f"{name}=" in error.message
     assert "LlamaForCausalLM" not in error.hint
     assert "this option of it is not" in error.hint
-    config["architectures"] = ["Gemma3ForCausalLM"]
+    config["architectures"] = ["MambaForCausalLM"]
     (folder / "config.json").write_text(json.dumps(config))
     error = refusal(folder, tmp_path / "m.zse")
-    assert "Gemma3ForCausalLM is not supported" in error.message
+    assert "MambaForCausalLM is not supported" in error.message
     assert "Qwen3ForCausalLM" in error.hint
     assert "issue" in error.hint

@@ -23,7 +23,8 @@ def read(**changes: Any) -> ModelSpec:
 def test_every_other_layer_has_the_window_where_nothing_says_which() -> None:
     assert [layer.mixer.window for layer in read(sliding_window=9).layers] == [9, None, 9, None]
     kinds = ["full_attention", "full_attention", "sliding_attention", "full_attention"]
-    windows = [layer.mixer.window for layer in read(layer_types=kinds).layers]
+    only_kinds = {"layer_types": kinds, "sliding_window": None}
+    windows = [layer.mixer.window for layer in read(**only_kinds).layers]
     assert windows == [None, None, 128, None]
 
 
