@@ -1,4 +1,4 @@
-"""Writes docs/reference/*.md from the code: commands, settings, errors, Python API, routes, fields.
+"""Writes docs/reference/*.md from the code: commands, settings, errors, routes, fields, models.
 
 scripts/reference.py           write
 scripts/reference.py --check   fail when a page is not what the code says
@@ -16,10 +16,11 @@ from typer.core import TyperGroup
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ROOT / "docs" / "reference"
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
 
 import zse  # noqa: E402
 from scripts.reference_api import api_page  # noqa: E402
+from scripts.reference_models import models_page  # noqa: E402
 from scripts.reference_python import python_page  # noqa: E402
 from scripts.reference_routes import routes_page  # noqa: E402
 from zse import cli, errors, settings  # noqa: E402
@@ -112,6 +113,7 @@ PAGE_MAKERS = {
     "routes.md": routes_page,
     "python.md": lambda: python_page(zse._LAZY),
     "api.md": api_page,
+    "models.md": models_page,
 }
 
 
