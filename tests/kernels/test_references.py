@@ -153,10 +153,10 @@ def test_rope_store_and_attention_equal_their_references(case: Any, window: int 
     )
     spec = replace(case.layer.mixer, window=window)
     query = case.backend.rope_store(step, qkv.flatten(1), spec, case.weights, 0)
-    check(query, expected)
+    check(query.rotated, expected)
     stored = step.cache[0].view_as(cache)
     check(stored[step.slots], cache[step.slots])
-    found = case.backend.attention(step, query, spec, 0)
+    found = case.backend.attention(step, query, spec, case.weights, 0)
     expected = expected * spec.scale * HEAD_DIM**0.5  # the reference's own is 1 / sqrt(head_dim)
     for chunk in step.chunks:
         rows = slice(chunk.first_row, chunk.first_row + chunk.num_tokens)
@@ -217,5 +217,5 @@ def test_layers_that_turn_alike_share_a_table_and_others_have_their_own(tmp_path
             with backend.layer(layer) as weights:
                 found = backend.rope_store(step, qkv.flatten(1), mixer, weights, layer.index)
             frequencies = torch.tensor([theta ** (-i / 8) for i in range(8)])
-            check(found, rotate(qkv[:, :HEADS], step.positions, frequencies))
+            check(found.rotated, rotate(qkv[:, :HEADS], step.positions, frequencies))
         backend.close()
