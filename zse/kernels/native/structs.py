@@ -18,8 +18,6 @@ MAX_HEADS_A_GROUP = 128
 """Heads sharing one of keys and values that attention has room for."""
 MAX_VOCABULARY = 1 << 20
 """Tokens that sampling has room for."""
-MAX_ENTRIES = 1 << 16
-"""Adjusted tokens of one row of logits that are looked at."""
 
 
 class Scheme(IntEnum):
