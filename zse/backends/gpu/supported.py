@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from zse.backends.operations import is_attention, refuse
 from zse.backends.resident import cached_attentions, kept_heads
+from zse.errors import UnsupportedModelError
 from zse.kernels.delta.variants import check_delta
 
 if TYPE_CHECKING:
@@ -30,7 +31,10 @@ def _obstacles(spec: ModelSpec) -> Iterator[tuple[str, str]]:
             yield from _attention_obstacles(where, layer.mixer, cached)
         else:
             mixer = layer.mixer
-            check_delta(mixer.key_dim, mixer.value_dim, mixer.convolution_width)
+            try:
+                check_delta(mixer.key_dim, mixer.value_dim, mixer.convolution_width)
+            except UnsupportedModelError as error:
+                yield where, str(error)
         if any(_kind(norm) == "layer" for norm in (layer.mixer_post_norm, layer.mlp_post_norm)):
             yield where, "a LayerNorm of what it adds to the stream"
     for layer in spec.extra_heads:
