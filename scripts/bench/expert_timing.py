@@ -204,7 +204,7 @@ class Layer:
         ])  # fmt: skip
         self._say(f"rows {rows} choose", us, 0.0, "")
         sort = graph_us([
-            lambda: group_pairs(self._launcher, self._router(), chosen.choice, target.grouping)
+            lambda: group_pairs(self._launcher, chosen.choice, target.grouping)
         ])  # fmt: skip
         self._say(f"rows {rows} group", sort, 0.0, "")
         return us + sort
@@ -230,7 +230,6 @@ class Layer:
         us = graph_us([
             lambda: combine(
                 self._launcher, residual.data_ptr(), pairs, chosen.choice,
-                weights_slots=shape.slots,
             )
         ])  # fmt: skip
         self._say(f"rows {rows} combine", us, rows * shape.hidden * (2 * shape.slots + 8), "")

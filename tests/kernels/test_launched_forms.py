@@ -159,7 +159,7 @@ def test_every_routing_is_one_that_a_router_asks_for() -> None:
     for experts in (8, 128, 160, 512):
         router = Router(rules=Rules(num_experts=experts))
         choose(launcher, router, sums(experts), CHOICE, None)
-        group_pairs(launcher, router, CHOICE, Grouping(pairs=2, groups=experts, order=0, starts=0))
+        group_pairs(launcher, CHOICE, Grouping(pairs=2, groups=experts, order=0, starts=0))
         for hidden, quantized in product((1024, 2048, 2880, 8192), EITHER):
             norm_route(
                 launcher, 0, Pending(), 0, 1e-6, router, RouterMatrix(weights=0),
@@ -183,7 +183,7 @@ def test_every_product_of_experts_is_one_that_a_plan_or_a_number_of_pairs_asks_f
             grouping = Grouping(pairs=2 * rows, groups=4, order=0, starts=0)
             inputs = Plain(rows=rows, columns=512, values=0)
             grouped_products(launcher, weight, inputs, choice, grouping, 0, is_down=False)
-    combine(launcher, 0, Plain(rows=2, columns=512, values=0), CHOICE, weights_slots=2)
+    combine(launcher, 0, Plain(rows=2, columns=512, values=0), CHOICE)
     assert launcher.keys == packed(of=expert_forms.VARIANTS)
 
 

@@ -15,11 +15,3 @@ class WithoutDelta:
     """No linear attention."""
 
     delta = staticmethod(_refuse)
-
-
-class WithoutExperts:
-    """No mixtures of experts."""
-
-    experts = staticmethod(_refuse)
-    dense = staticmethod(_refuse)
-    add = staticmethod(_refuse)

@@ -117,18 +117,18 @@ def inputs_for(experts: Experts, rows: int, *, quantized: bool) -> Inputs:
 
 def check_pairs(scheme: str, group: int, columns: int, splits: int, *, is_down: bool) -> None:
     """Multiply two tokens with their experts, and hold the sums against the reference."""
-    experts, routed = make_experts(scheme, group, 48, columns), make_choice(2)
+    experts, routed = make_experts(scheme, group, 32, columns), make_choice(2)
     quantized = scheme not in {"bf16", "fp16"}
     inputs = inputs_for(experts, 6 if is_down else 2, quantized=quantized)
     plan = PairPlan(
-        variant=pair_variant(scheme, group, r=4, t=4, c=8), splits=splits, pairs=6, rows=48
+        variant=pair_variant(scheme, group, r=4, t=4, c=8), splits=splits, pairs=6, rows=32
     )
     out = torch.full((plan.output_bytes // 4,), float("nan"))
     found = pair_products(
         InterpretedLauncher(), experts.weight, inputs.activation, routed.choice, out.data_ptr(),
         plan, is_down=is_down,
     )  # fmt: skip
-    parts = out.view(found.splits, found.rows, 48).double()
+    parts = out.view(found.splits, found.rows, 32).double()
     exact = inputs.exact.view(2, 3, -1) if is_down else inputs.exact
     expected = reference(
         exact, routed.chosen, experts.matrices(quantized=quantized), experts.biases()
@@ -189,26 +189,26 @@ def check_groups(scheme: str, group: int, rows: int, *, is_down: bool) -> None:
     assert relative_error(out, expected.flatten(0, -2)) <= TOLERANCE
 
 
+@pytest.mark.parametrize("adds", [False, True])
 @pytest.mark.parametrize("has_shared", [False, True])
-def test_what_experts_made_is_added_to_the_stream_by_its_weights(has_shared: bool) -> None:
+def test_what_experts_made_is_summed_by_its_weights(has_shared: bool, adds: bool) -> None:
     torch.manual_seed(2)
     rows, slots, hidden = 3, 4, 1040
-    residual, pairs = torch.randn(rows, hidden), torch.randn(rows, slots, hidden).bfloat16()
-    weights, shared = torch.rand(rows, slots + has_shared), torch.randn(2, rows, hidden)
-    expected = (pairs.float() * weights[:, :slots, None]).sum(1)
+    stream, pairs = torch.randn(rows, hidden), torch.randn(rows, slots, hidden).bfloat16()
+    weights, shared = torch.rand(rows, slots), torch.randn(2, rows, hidden)
+    parts = pairs.float() * weights.unsqueeze(-1)
     if has_shared:
-        expected = expected + shared.sum(0) * weights[:, -1:]
-    expected = residual + 0.5 * expected
+        parts[:, -1] = shared.sum(0) * weights[:, -1:]
+    expected = 0.5 * parts.sum(1) + (stream if adds else 0)
     combine(
-        InterpretedLauncher(), residual.data_ptr(),
+        InterpretedLauncher(), stream.data_ptr(),
         Plain(rows=rows * slots, columns=hidden, values=pairs.data_ptr()),
         Choice(rows=rows, slots=slots, experts=0, weights=weights.data_ptr()),
-        weights_slots=slots + has_shared,
         shared=Partials(rows=rows, columns=hidden, splits=2, values=shared.data_ptr())
         if has_shared else None,
-        scale=0.5,
+        adds=adds, scale=0.5,
     )  # fmt: skip
-    torch.testing.assert_close(residual, expected)
+    torch.testing.assert_close(stream, expected)
 
 
 def test_a_plan_is_that_of_one_matrix_with_the_rows_of_all_pairs() -> None:

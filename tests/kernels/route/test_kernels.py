@@ -139,7 +139,7 @@ def test_pairs_are_sorted_by_their_experts(rows: int) -> None:
     order = torch.full((rows * 4,), -1, dtype=torch.int32)
     starts = torch.full((10,), -1, dtype=torch.int32)
     group_pairs(
-        InterpretedLauncher(), Router(rules=Rules(num_experts=9)),
+        InterpretedLauncher(),
         Choice(rows=rows, slots=4, experts=chosen.data_ptr(), weights=0),
         Grouping(pairs=rows * 4, groups=9, order=order.data_ptr(), starts=starts.data_ptr()),
     )  # fmt: skip

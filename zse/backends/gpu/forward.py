@@ -21,9 +21,10 @@ if TYPE_CHECKING:
     from zse.backends.gpu.state_pool import StatePool
     from zse.backends.gpu.weights import BoundNorm
     from zse.kernels.launcher import Launcher
-    from zse.kernels.layout import Activation, Partials
+    from zse.kernels.layout import Activation, Partials, Plain
     from zse.kernels.lm_head_sample.arrays import SamplingKind
     from zse.kernels.norm.launch import PostNorm
+    from zse.kernels.route.launch import Choice
 
 
 @record
@@ -92,3 +93,18 @@ class Deferred:
     """Whether they can be made in int8."""
     write: Callable[[Activation], None] = field(repr=False)
     """Makes them."""
+
+
+@record
+class Added:
+    """What a mixture of experts adds to the stream: summands, or products that are to be summed."""
+
+    sums: Partials | None = None
+    """Weighted already."""
+    pairs: Plain | None = None
+    """bfloat16 [rows * slots, hidden], by the weights of ``choice``."""
+    choice: Choice | None = None
+    shared: Partials | None = None
+    """What a shared expert of another form makes in place of the last slot's products."""
+    sums_address: int = 0
+    """Where the sums of ``pairs`` may lie, float32 [rows, hidden]."""

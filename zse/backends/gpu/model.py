@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from zse.backends.gpu.graphs import bucket_of
 from zse.backends.gpu.heads import attentions_of, norms_all_heads, ropes_of
 from zse.backends.gpu.kv_pool import BLOCK_SIZE
+from zse.backends.gpu.mixture import mixtures_of
 from zse.backends.gpu.plans import StepPlans
 from zse.backends.gpu.step import StepLimits
 from zse.backends.operations import EndWeights, bind_layer
@@ -86,6 +87,7 @@ class DeviceModel:
             index: self._attention(index, attention)
             for index, attention in attentions_of(spec).items()
         }
+        self.mixtures = mixtures_of(spec, weights.linears, weights.vectors)
         self._counters = gpu.allocate(self.plans.counters_bytes)
 
     def _attention(self, index: int, attention: AttentionSpec) -> LayerAttention:
@@ -142,6 +144,11 @@ class DeviceModel:
         finally:
             host.free()
             device.free()
+
+    @property
+    def counters(self) -> int:
+        """Address of int32 that are zero between kernels."""
+        return self._counters.address
 
     # --- what kernels are told -----------------------------------------------------------------
 

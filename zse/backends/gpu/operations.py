@@ -6,18 +6,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from zse.backends.gpu.delta import mix_states
+from zse.backends.gpu.experts import ExpertOperations
 from zse.backends.gpu.forward import Deferred, Projected, Query, Residual, Step
 from zse.backends.gpu.plans import BATCH_ROWS
-from zse.backends.uncomputed import WithoutExperts
 from zse.kernels.attention.launch import attention_decode, attention_prefill, output_gate
 from zse.kernels.delta.variants import output_can_be_quantized
 from zse.kernels.embed.launch import embed
 from zse.kernels.gate_up.launch import activate
 from zse.kernels.layout import ACTIVATION_GROUP, Activation, Partials, Plain
-from zse.kernels.linear.launch import linear, linear_prefill
-from zse.kernels.linear.weight import supports_quantized
 from zse.kernels.lm_head_sample.launch import cap_logits, sample
-from zse.kernels.norm.launch import PostNorm, heads_norm, residual_norm
+from zse.kernels.norm.launch import PostNorm, heads_norm
 from zse.kernels.rope_store.launch import rope_store
 
 if TYPE_CHECKING:
@@ -33,14 +31,13 @@ if TYPE_CHECKING:
     from zse.models.spec import AttentionSpec, HeadSpec, LayerSpec, LinearAttentionSpec, MLPSpec
 
 
-class GPUOperations(WithoutExperts):
+class GPUOperations(ExpertOperations):
     """See ``zse.backends.operations.Operations``; sampled tokens go to ``results``."""
 
     def __init__(self, model: DeviceModel, results: SampledArrays) -> None:
+        super().__init__(model)
         self.ends = model.ends
         self._layers = model.layers
-        self._model = model
-        self._hidden = model.spec.hidden_size
         self._results = results
 
     def layer(self, layer: LayerSpec) -> AbstractContextManager[LayerWeights]:
@@ -266,14 +263,6 @@ class GPUOperations(WithoutExperts):
 
     # --- pieces --------------------------------------------------------------------------------
 
-    def _form(
-        self, step: Step, weight: LinearWeight, rows: int, *, can_quantize: bool
-    ) -> Activation:
-        """Return where a matrix's inputs are to be written, in the form that it reads best."""
-        quantized = step.quantized and can_quantize and supports_quantized(weight)
-        make = step.scratch.quantized if quantized else step.scratch.plain
-        return make(rows, weight.columns)
-
     def _norm_all_heads(
         self, step: Step, qkv: Projected, norms: tuple[BoundNorm, BoundNorm], shape: HeadShape
     ) -> Projected:
@@ -288,74 +277,3 @@ class GPUOperations(WithoutExperts):
             bias_address=qkv.bias,
         )
         return Projected(sums=whole, bias=0)
-
-    def _normalized(
-        self, step: Step, residual: Residual, norm: BoundNorm | None, weight: LinearWeight
-    ) -> Activation:
-        output = self._form(step, weight, step.shape.rows, can_quantize=True)
-        self._norm(step, residual, norm, output)
-        return output
-
-    def _norm(
-        self,
-        step: Step,
-        residual: Residual,
-        norm: BoundNorm | None,
-        output: Activation,
-        row_index: int = 0,
-        output_scale: float = 1.0,
-    ) -> None:
-        """Add what is pending to the stream and write its norm, of all rows or of a list.
-
-        Without a norm the stream itself is written.
-        """
-        added, added_bias, added_scale, post = residual.take_pending()
-        residual_norm(
-            step.launcher,
-            residual.address,
-            output.rows,
-            self._hidden,
-            norm.weight if norm else None,
-            norm.epsilon if norm else 0.0,
-            output,
-            added=added,
-            row_index_address=row_index,
-            added_bias_address=added_bias,
-            added_scale=added_scale,
-            post=post,
-            is_layer_norm=norm is not None and norm.is_layer_norm,
-            norm_bias_address=norm.bias if norm else 0,
-            output_scale=output_scale,
-        )
-
-    def _multiply(
-        self,
-        step: Step,
-        weight: LinearWeight,
-        inputs: Activation,
-        address: int = 0,
-        max_splits: int | None = None,
-    ) -> Partials:
-        """Leave the sums of the product, float32, at ``address``, or where sums of a step go."""
-        address = address or step.scratch.sums
-        if isinstance(inputs, Plain) and inputs.rows > BATCH_ROWS:
-            self._multiply_widened(step, weight, inputs, address, "fp32")
-            return Partials(rows=inputs.rows, columns=weight.rows, splits=1, values=address)
-        quantized = not isinstance(inputs, Plain)
-        plan = self._model.plans.plan(
-            weight, inputs.rows, quantized=quantized, max_splits=max_splits
-        )
-        return linear(step.launcher, weight, inputs, address, plan)
-
-    def _multiply_widened(
-        self, step: Step, weight: LinearWeight, inputs: Plain, address: int, element: str
-    ) -> None:
-        linear_prefill(
-            step.launcher,
-            weight,
-            inputs,
-            address,
-            element,
-            scratch_address=step.scratch.weights,
-            scratch_bytes=step.scratch.weights_bytes,
-        )

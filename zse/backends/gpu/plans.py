@@ -5,12 +5,14 @@ It follows from shapes alone, so it is known before there is a GPU.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from zse.backends.gpu.graphs import MAX_BUCKET, bucket_of
 from zse.backends.gpu.heads import attentions_of, kind_of, ropes_of
 from zse.backends.gpu.inputs import InputShape
+from zse.backends.gpu.mixture import area_of, mixtures_of
 from zse.backends.gpu.scratch import ScratchSizes, activation_bytes
 from zse.backends.operations import is_attention
 from zse.backends.states import states_of
@@ -18,6 +20,7 @@ from zse.backends.types import mask_bytes
 from zse.kernels.attention.launch import decode_counters_bytes, decode_partials_bytes, decode_splits
 from zse.kernels.attention.variants import decode_tile
 from zse.kernels.delta.launch import prefill_workspace_bytes
+from zse.kernels.experts.plan import FEW_ROWS, plan_pairs
 from zse.kernels.linear.plan import plan_linear
 from zse.kernels.linear.weight import supports_quantized
 from zse.kernels.lm_head_sample.workspace import workspace_bytes
@@ -26,7 +29,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from zse.backends.gpu.heads import AttentionKind
+    from zse.backends.gpu.mixture import Mixture, MixtureArea
     from zse.device.facts import DeviceFacts
+    from zse.kernels.experts.plan import PairPlan
+    from zse.kernels.experts.weight import StackedWeight
     from zse.kernels.linear.plan import LinearPlan
     from zse.kernels.linear.weight import LinearWeight
     from zse.kernels.tuning import Tuning
@@ -70,6 +76,9 @@ class StepPlans:
         self._options = options
         self._tuning = tuning
         self._plans: dict[tuple[object, ...], LinearPlan] = {}
+        self._pair_plans: dict[tuple[object, ...], PairPlan] = {}
+        self._areas: dict[tuple[object, ...], MixtureArea] = {}
+        self._mixtures = tuple(dict.fromkeys(mixtures_of(spec, _unplaced(linears), {}).values()))
         self.scratch = lru_cache(maxsize=256)(self._scratch)
 
     @property
@@ -83,7 +92,9 @@ class StepPlans:
     @property
     def counters_bytes(self) -> int:
         rows = self._most_decode_rows()
-        return max((decode_counters_bytes(rows, kind.shape) for kind in self._kinds), default=0)
+        routing = FEW_ROWS * 4 if self._mixtures else 0
+        counted = (decode_counters_bytes(rows, kind.shape) for kind in self._kinds)
+        return max([routing, *counted])
 
     def decode_splits(self, rows: int, kind: AttentionKind) -> int:
         """Return along how many programs a sequence is split in a step of so many decode rows."""
@@ -96,8 +107,7 @@ class StepPlans:
         self, weight: LinearWeight, rows: int, *, quantized: bool, max_splits: int | None = None
     ) -> LinearPlan:
         """Return how a matrix is multiplied with so many rows; looked up once for each form."""
-        form = (weight.scheme, weight.rows, weight.columns, weight.group_size)
-        key = (*form, rows, quantized, max_splits)
+        key = (*_form(weight), rows, quantized, max_splits)
         if key not in self._plans:
             self._plans[key] = plan_linear(
                 weight,
@@ -108,6 +118,25 @@ class StepPlans:
                 tuning=self._tuning,
             )
         return self._plans[key]
+
+    def pair_plan(
+        self, weight: StackedWeight, pairs: int, *, max_splits: int | None = None
+    ) -> PairPlan:
+        """Return how a few tokens are multiplied with experts; looked up once for each form."""
+        key = (*_form(weight.stack), pairs, max_splits)
+        if key not in self._pair_plans:
+            self._pair_plans[key] = plan_pairs(weight, pairs, self._facts, max_splits=max_splits)
+        return self._pair_plans[key]
+
+    def mixture_area(self, mixture: Mixture, rows: int) -> MixtureArea:
+        """Return where a routing lies; looked up once for each form."""
+        key = (mixture.slots, mixture.groups, mixture.hidden, mixture.shared is None, rows)
+        if key not in self._areas:
+            shared_bytes = 0
+            if mixture.shared is not None:
+                shared_bytes = self._product_bytes(mixture.shared.down, rows)
+            self._areas[key] = area_of(mixture, rows, shared_bytes)
+        return self._areas[key]
 
     def reads_quantized(self, shape: InputShape) -> bool:
         """Whether the matrices of a step may read int8 activations."""
@@ -140,13 +169,26 @@ class StepPlans:
         deltas = self.deltas.values()
         return ScratchSizes(
             residual=rows * model.hidden_size * 4,
-            activations=max(activation_bytes(max(rows, wanted), count) for count in columns),
-            sums=max(self._sums_bytes(weight, shape) for weight in self._distinct_linears()),
+            activations=max(
+                [
+                    *(activation_bytes(max(rows, wanted), count) for count in columns),
+                    *(activation_bytes(rows * each.slots, each.width) for each in self._mixtures),
+                ]
+            ),
+            sums=max(
+                [
+                    *(self._sums_bytes(weight, shape) for weight in self._distinct_linears()),
+                    *(self._expert_sums_bytes(each, shape) for each in self._mixtures),
+                ]
+            ),
             query=shape.prefill_rows * self._query_columns * 2,
             attention=self._attention_bytes(shape.decode_rows),
             gates=self._gates_bytes(rows),
             delta=max((prefill_workspace_bytes(shape.prefill_rows, d) for d in deltas), default=0),
             weights=WIDENED_BYTES if widened else 0,
+            experts=max(
+                (self.mixture_area(each, rows).length_bytes for each in self._mixtures), default=0
+            ),
             logits=wanted * model.vocab_size * 4,
             masks=wanted * mask_bytes(model.vocab_size),
             sampling=workspace_bytes(wanted, model.vocab_size) if wanted else 0,
@@ -191,11 +233,33 @@ class StepPlans:
             forms.append(True)
         return max(self.plan(weight, rows, quantized=form).output_bytes for form in forms)
 
+    def _expert_sums_bytes(self, mixture: Mixture, shape: InputShape) -> int:
+        """Return the bytes of the products of experts, whichever kernels make them."""
+        pairs = shape.rows * mixture.slots
+        widest = pairs * max(mixture.up.rows, mixture.down.rows) * 2
+        if not mixture.takes_few(shape.rows, quantized=self.reads_quantized(shape)):
+            return widest
+        up = self.pair_plan(mixture.up, pairs).output_bytes
+        down = self.pair_plan(mixture.down, pairs, max_splits=1).output_bytes
+        return max(widest, up, down)
+
     def _distinct_linears(self) -> list[LinearWeight]:
         """Return one matrix of each form, the head left out: its product has a place of its own."""
+        stacked = {
+            _form(weight.stack) for each in self._mixtures for weight in (each.up, each.down)
+        }
         seen = {
-            (weight.scheme, weight.rows, weight.columns, weight.group_size): weight
+            _form(weight): weight
             for name, weight in self._linears.items()
             if name.startswith("layers.")
         }
-        return list(seen.values())
+        return [weight for form, weight in seen.items() if form not in stacked]
+
+
+def _form(weight: LinearWeight) -> tuple[str, int, int, int]:
+    return weight.scheme, weight.rows, weight.columns, weight.group_size
+
+
+def _unplaced(linears: Mapping[str, LinearWeight]) -> dict[str, LinearWeight]:
+    """Return matrices without their addresses, so that those of one form are equal."""
+    return {name: replace(each, weights=0, scales=0) for name, each in linears.items()}

@@ -40,6 +40,8 @@ class ScratchSizes:
     """What its kernels hand on to each other."""
     weights: int
     """Weights widened to 16 bits for prefill."""
+    experts: int
+    """Which experts each row goes through, and what a shared one of another width makes."""
     logits: int
     masks: int
     """Which tokens may come, a bit each."""
@@ -71,6 +73,7 @@ class Scratch:
         self.delta = address + offsets["delta"]
         self.weights = address + offsets["weights"]
         self.weights_bytes = sizes.weights
+        self.experts = address + offsets["experts"]
         self.logits = address + offsets["logits"]
         self.masks = address + offsets["masks"]
         self.sampling = address + offsets["sampling"]

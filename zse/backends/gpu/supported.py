@@ -8,11 +8,13 @@ from zse.backends.operations import is_attention, refuse
 from zse.backends.resident import cached_attentions, kept_heads
 from zse.errors import UnsupportedModelError
 from zse.kernels.delta.variants import check_delta
+from zse.kernels.experts.weight import STEP_COLUMNS
+from zse.kernels.route.rules import MAX_CHOSEN, MAX_EXPERTS, MAX_GROUPS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from zse.models.spec import AttentionSpec, ModelSpec, NormSpec
+    from zse.models.spec import AttentionSpec, ExpertsSpec, MLPSpec, ModelSpec, NormSpec
 
 
 def check_supported(spec: ModelSpec) -> None:
@@ -25,8 +27,8 @@ def _obstacles(spec: ModelSpec) -> Iterator[tuple[str, str]]:
     cached = cached_attentions(spec)
     for layer in spec.layers:
         where = f"layer {layer.index}"
-        if layer.experts is not None or layer.mlp is None:
-            yield where, "a mixture of experts"
+        if layer.experts is not None:
+            yield from _expert_obstacles(where, layer.experts, layer.mlp)
         if is_attention(layer.mixer):
             yield from _attention_obstacles(where, layer.mixer, cached)
         else:
@@ -41,6 +43,24 @@ def _obstacles(spec: ModelSpec) -> Iterator[tuple[str, str]]:
         yield f"layer {layer.index}", "a head that guesses further tokens"
     if spec.head.weight is None or spec.head.pooling != "none":
         yield "the head", "vectors in place of logits"
+
+
+def _expert_obstacles(
+    where: str, experts: ExpertsSpec, dense: MLPSpec | None
+) -> Iterator[tuple[str, str]]:
+    shared, gate = experts.shared, experts.shared_gate
+    slots = experts.experts_per_token + (shared is not None)
+    if dense is not None:
+        yield where, "a dense MLP beside experts"
+    if experts.post_norm is not None:
+        yield where, "a norm of what its experts add"
+    if experts.num_experts > MAX_EXPERTS or slots > MAX_CHOSEN or experts.num_groups > MAX_GROUPS:
+        yield where, f"more than {MAX_EXPERTS} experts, {MAX_CHOSEN} a token or {MAX_GROUPS} groups"
+    if (shared and shared.down.bias) or (gate and gate.bias):
+        yield where, "a shared expert with a bias behind it"
+    matrices = (experts.expert.up.weight, experts.expert.down.weight)
+    if any(matrix.shape[1] % STEP_COLUMNS for matrix in matrices):
+        yield where, f"experts of a width that is no multiple of {STEP_COLUMNS}"
 
 
 def _attention_obstacles(

@@ -51,7 +51,7 @@ class DeviceWeights:
         self._entries = {entry.name: entry for entry in tensors}
         vectors = [entry for entry in tensors if len(entry.shape) == 1]
         self._narrow = [entry for entry in vectors if entry.scheme is not Scheme.FP32]
-        self._vectors = {
+        self.vectors = {
             entry.name: self._addresses(entry)[0]
             for entry in tensors
             if entry.scheme is Scheme.FP32
@@ -82,12 +82,12 @@ class DeviceWeights:
         return BoundLinear(self.matrix(spec.weight), self._vector(spec.bias))
 
     def norm(self, spec: NormSpec) -> BoundNorm:
-        weight, bias = self._vectors[spec.weight.name], self._vector(spec.bias)
+        weight, bias = self.vectors[spec.weight.name], self._vector(spec.bias)
         return BoundNorm(weight, bias, spec.epsilon, spec.kind == "layer")
 
     def vector(self, spec: WeightSpec) -> int:
         """Return the address of float32 numbers."""
-        return self._vectors[spec.name]
+        return self.vectors[spec.name]
 
     def embedding(self, spec: WeightSpec) -> EmbedTable:
         entry = self._entries[spec.name]
@@ -105,7 +105,7 @@ class DeviceWeights:
         return self._block.length_bytes + (self._widened.length_bytes if self._widened else 0)
 
     def _vector(self, spec: WeightSpec | None) -> int:
-        return 0 if spec is None else self._vectors[spec.name]
+        return 0 if spec is None else self.vectors[spec.name]
 
     def _addresses(self, entry: TensorEntry) -> tuple[int, int]:
         """Return where a tensor's numbers or codes are, and its scales, 0 where there are none."""
@@ -131,12 +131,12 @@ class DeviceWeights:
             total += -(-entry.shape[0] * 4 // 256) * 256
         block = self._gpu.allocate(total)
         for entry, offset in zip(self._narrow, offsets, strict=True):
-            self._vectors[entry.name] = block.address + offset
+            self.vectors[entry.name] = block.address + offset
         return block
 
     def _widen(self, block: Block, stream: Stream) -> None:
         host = self._gpu.allocate_host(block.length_bytes)
-        offsets = {entry.name: self._vectors[entry.name] - block.address for entry in self._narrow}
+        offsets = {entry.name: self.vectors[entry.name] - block.address for entry in self._narrow}
         try:
             for entry in self._narrow:
                 part, target = entry.part("data"), host.address + offsets[entry.name]

@@ -144,36 +144,39 @@ def grouped_products(
 
 def combine(
     launcher: Launcher,
-    residual_address: int,
+    outputs_address: int,
     pairs: Plain,
     choice: Choice,
     *,
-    weights_slots: int,
     shared: Partials | None = None,
+    adds: bool = True,
     scale: float = 1.0,
 ) -> None:
-    """Add what the experts of each token made to the residual stream.
+    """Add what the experts of each token made to the residual stream, or store it.
 
     Args:
-        residual_address: float32 [tokens, hidden], changed in place.
+        outputs_address: float32 [tokens, hidden], the stream that is changed in place if it
+            ``adds``; else where the sums go.
         pairs: [pairs, hidden], not weighted yet.
-        choice: Whose weights to take; its slots are those of ``pairs``.
-        weights_slots: Weights that each token has: one more where there is ``shared``.
-        shared: Summands of a shared expert of another width, not weighted yet.
-        scale: Multiplies all that is added.
+        choice: Whose weights to take.
+        shared: Summands of a shared expert of another width, not weighted yet, which stand for the
+            last slot of each token.
+        scale: Multiplies the sums.
     """
     summands = (shared.split_rows, shared.splits) if shared else (0, 0)
+    has_shared = int(shared is not None)
     launcher.launch(
         combine_variant(),
         (choice.rows, -(-pairs.columns // CHUNK_COLUMNS), 1),
-        residual_address,
+        outputs_address,
         pairs.values,
         choice.weights,
         shared.values if shared else 0,
         pairs.columns,
-        choice.slots,
+        choice.slots - has_shared,
         *summands,
-        weights_slots - choice.slots,
+        has_shared,
+        int(adds),
         scale,
     )
 

@@ -85,6 +85,7 @@ COMBINE = _kernel(
     number("shared_rows"),
     number("shared_splits"),
     number("shared_slot"),
+    number("adds"),
     number("scale", "fp32"),
 )
 

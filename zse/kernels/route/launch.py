@@ -40,11 +40,6 @@ class Router:
         """Experts that a row goes through."""
         return self.rules.experts_per_token + self.has_shared_slot
 
-    @property
-    def experts(self) -> int:
-        """Experts that may have a row."""
-        return self.rules.num_experts + self.has_shared_slot
-
 
 @record
 class Choice:
@@ -69,7 +64,7 @@ class Grouping:
 
     pairs: int
     groups: int
-    """Experts that may have pairs."""
+    """Experts whose pairs are wanted: pairs of later ones are left out."""
     order: int
     """Address of int32 [pairs]: numbers of pairs."""
     starts: int
@@ -144,16 +139,16 @@ def choose(
     )
 
 
-def group_pairs(launcher: Launcher, router: Router, choice: Choice, grouping: Grouping) -> None:
+def group_pairs(launcher: Launcher, choice: Choice, grouping: Grouping) -> None:
     """Sort the pairs of a choice by their experts."""
     launcher.launch(
         group_variant(),
-        (router.experts, 1, 1),
+        (grouping.groups, 1, 1),
         choice.experts,
         grouping.order,
         grouping.starts,
         choice.pairs,
-        router.experts,
+        grouping.groups,
     )
 
 

@@ -77,15 +77,16 @@ def grouped_products(
 @triton.jit
 def combine(
     residual, pairs, expert_weights, shared, hidden, slots, shared_rows, shared_splits,
-    shared_slot, scale, COLUMNS: tl.constexpr, PDL: tl.constexpr,
+    shared_slot, adds, scale, COLUMNS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Add what a token's experts made to the residual stream, in the order of the slots.
 
     Program: (row, chunk of columns).
 
     Operands:
-        residual: float32 [rows, hidden], changed in place.
-        pairs: bfloat16 [rows, slots, hidden].
+        residual: float32 [rows, hidden], changed in place; or what is added alone goes there
+            (``adds`` is 0).
+        pairs: bfloat16 [rows, slots + shared_slot, hidden].
         expert_weights: float32 [rows, slots + shared_slot].
         shared: float32 [shared_splits, shared_rows, hidden]: summands of an expert of another
             width, whose weight is the last one (``shared_slot`` is 1); not read if there is none.
@@ -96,11 +97,12 @@ def combine(
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     inside = column < hidden
     at = residual + row * hidden + column
-    stream = tl.load(at, mask=inside, other=0.0)
-    row_weights = expert_weights + row * (slots + shared_slot)
+    stream = tl.load(at, mask=inside & (column * 0 + adds > 0), other=0.0)
+    first = row * (slots + shared_slot)
+    row_weights = expert_weights + first
     total = tl.zeros((COLUMNS,), tl.float32)
     for slot in range(slots):
-        value = tl.load(pairs + (row * slots + slot) * hidden + column, mask=inside, other=0.0)
+        value = tl.load(pairs + (first + slot) * hidden + column, mask=inside, other=0.0)
         total += value.to(tl.float32) * tl.load(row_weights + slot)
     if shared_slot != 0:
         weight = tl.load(row_weights + slots)

@@ -1,0 +1,193 @@
+"""A mixture of experts on a GPU: its matrices, and the memory of a step that goes through it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from zse.kernels.experts.plan import FEW_ROWS
+from zse.kernels.experts.weight import StackedWeight, reads_few_rows, takes_slot
+from zse.kernels.route.launch import Choice, Grouping
+from zse.kernels.route.variants import fits_norm_route
+from zse.records import record
+from zse.units import align_up
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from zse.kernels.linear.weight import LinearWeight
+    from zse.models.spec import ExpertsSpec, ModelSpec
+
+_ALIGNMENT = 256
+_GATE_SPLITS = 16
+"""Most splits of the product of a shared expert's gate."""
+
+
+@record
+class SharedMatrices:
+    """A shared expert of another form than the others: two products of its own."""
+
+    up: LinearWeight
+    down: LinearWeight
+
+
+@record
+class Mixture:
+    """The matrices of a layer's experts."""
+
+    up: StackedWeight
+    down: StackedWeight
+    router: LinearWeight
+    gate: LinearWeight | None
+    """Of the shared expert, one row."""
+    chosen: int
+    """Experts of a row."""
+    has_shared: bool
+    """Whether a shared expert has the last slot of each row."""
+    shared: SharedMatrices | None
+    """Where it cannot be one more of the stacked ones."""
+    fuses_norm: bool
+    """Whether the norm of a few rows can choose their experts."""
+
+    @property
+    def slots(self) -> int:
+        return self.chosen + self.has_shared
+
+    @property
+    def groups(self) -> int:
+        """Experts of the grouped products."""
+        return self.up.experts + (self.has_shared and self.shared is None)
+
+    @property
+    def width(self) -> int:
+        """Columns between the two products of an expert."""
+        return self.down.columns
+
+    @property
+    def hidden(self) -> int:
+        return self.down.rows
+
+    def takes_few(self, rows: int, *, quantized: bool) -> bool:
+        """Return whether each pair of so many rows reads its expert's matrices for itself."""
+        is_read = all(reads_few_rows(each, quantized=quantized) for each in (self.up, self.down))
+        return self.fuses_norm and rows <= FEW_ROWS and is_read
+
+
+def mixtures_of(
+    spec: ModelSpec, linears: Mapping[str, LinearWeight], vectors: Mapping[str, int]
+) -> dict[str, Mixture]:
+    """Return the mixtures of a model by the name of their router.
+
+    Args:
+        linears: Matrices by name.
+        vectors: Addresses of biases by name; without one a bias counts as none.
+    """
+    found = (layer.experts for layer in spec.layers)
+    return {
+        experts.router.weight.name: _mixture(experts, linears, vectors)
+        for experts in found
+        if experts is not None
+    }
+
+
+def _mixture(
+    experts: ExpertsSpec, linears: Mapping[str, LinearWeight], vectors: Mapping[str, int]
+) -> Mixture:
+    mlp, shared, count = experts.expert, experts.shared, experts.num_experts
+    up, down = linears[mlp.up.weight.name], linears[mlp.down.weight.name]
+    router = linears[experts.router.weight.name]
+    gate = experts.shared_gate and linears[experts.shared_gate.weight.name]
+    own = shared and SharedMatrices(
+        up=linears[shared.up.weight.name], down=linears[shared.down.weight.name]
+    )
+    joins = (
+        own is not None
+        and shared is not None
+        and shared.up.bias is None
+        and shared.down.bias is None
+        and (shared.activation, shared.limit) == (mlp.activation, mlp.limit)
+        and takes_slot(own.up, up, count)
+        and takes_slot(own.down, down, count)
+    )
+
+    def stacked(stack: LinearWeight, bias: str, shared: LinearWeight | None) -> StackedWeight:
+        return StackedWeight(
+            stack=stack, experts=count, bias=vectors.get(bias, 0), shared=shared if joins else None
+        )
+
+    norm = experts.norm
+    return Mixture(
+        up=stacked(up, mlp.up.bias.name if mlp.up.bias else "", own and own.up),
+        down=stacked(down, mlp.down.bias.name if mlp.down.bias else "", own and own.down),
+        router=router,
+        gate=gate,
+        chosen=experts.experts_per_token,
+        has_shared=shared is not None,
+        shared=None if joins else own,
+        fuses_norm=experts.router_norm is None
+        and norm is not None
+        and norm.kind == "rms"
+        and {router.scheme, gate.scheme if gate else "bf16"} == {"bf16"}
+        and (own is None or joins)
+        and fits_norm_route(router.columns),
+    )
+
+
+@record
+class MixtureArea:
+    """Where the routing of a step lies, in bytes from the start of its part of the scratch."""
+
+    rows: int
+    slots: int
+    groups: int
+    weights: int
+    order: int
+    starts: int
+    logits: int
+    """float32 [rows, experts + 1], of a few rows; or the summands of the shared expert's gate."""
+    shared_hidden: int
+    shared_sums: int
+    sums: int
+    """float32 [rows, hidden]: what the experts add, where a norm comes after it."""
+    length_bytes: int
+
+    def choice(self, address: int) -> Choice:
+        return Choice(
+            rows=self.rows, slots=self.slots, experts=address, weights=address + self.weights
+        )
+
+    def grouping(self, address: int) -> Grouping:
+        return Grouping(
+            pairs=self.rows * self.slots,
+            groups=self.groups,
+            order=address + self.order,
+            starts=address + self.starts,
+        )
+
+
+def area_of(mixture: Mixture, rows: int, shared_sums_bytes: int) -> MixtureArea:
+    """Return where the parts of a routing lie.
+
+    Args:
+        shared_sums_bytes: Of what a shared expert of another form leaves; 0 without one.
+    """
+    pairs = rows * mixture.slots
+    logits = rows * (mixture.up.experts + 1) if rows <= FEW_ROWS else 0
+    shared_columns = mixture.shared.down.columns if mixture.shared else 0
+    sizes = {
+        "experts": pairs * 4,
+        "weights": pairs * 4,
+        "order": pairs * 4,
+        "starts": (mixture.groups + 1) * 4,
+        "logits": max(logits, rows * _GATE_SPLITS) * 4,
+        "shared_hidden": rows * shared_columns * 2,
+        "shared_sums": shared_sums_bytes,
+        "sums": rows * mixture.hidden * 4,
+    }
+    offsets, end = {}, 0
+    for name, size_bytes in sizes.items():
+        offsets[name] = end
+        end += align_up(size_bytes, _ALIGNMENT)
+    del offsets["experts"]  # which come first
+    return MixtureArea(
+        rows=rows, slots=mixture.slots, groups=mixture.groups, length_bytes=end, **offsets
+    )

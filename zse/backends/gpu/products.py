@@ -1,0 +1,104 @@
+"""Norms and products of a step, in the form that the next matrix reads best."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from zse.backends.gpu.plans import BATCH_ROWS
+from zse.kernels.layout import Activation, Partials, Plain
+from zse.kernels.linear.launch import linear, linear_prefill
+from zse.kernels.linear.weight import supports_quantized
+from zse.kernels.norm.launch import residual_norm
+
+if TYPE_CHECKING:
+    from zse.backends.gpu.forward import Residual, Step
+    from zse.backends.gpu.model import DeviceModel
+    from zse.backends.gpu.weights import BoundNorm
+    from zse.kernels.linear.weight import LinearWeight
+
+
+class Products:
+    """What several operations are made of."""
+
+    def __init__(self, model: DeviceModel) -> None:
+        self._model = model
+        self._hidden = model.spec.hidden_size
+
+    def _form(
+        self, step: Step, weight: LinearWeight, rows: int, *, can_quantize: bool
+    ) -> Activation:
+        """Return where a matrix's inputs are to be written, in the form that it reads best."""
+        quantized = step.quantized and can_quantize and supports_quantized(weight)
+        make = step.scratch.quantized if quantized else step.scratch.plain
+        return make(rows, weight.columns)
+
+    def _normalized(
+        self, step: Step, residual: Residual, norm: BoundNorm | None, weight: LinearWeight
+    ) -> Activation:
+        output = self._form(step, weight, step.shape.rows, can_quantize=True)
+        self._norm(step, residual, norm, output)
+        return output
+
+    def _norm(
+        self,
+        step: Step,
+        residual: Residual,
+        norm: BoundNorm | None,
+        output: Activation,
+        row_index: int = 0,
+        output_scale: float = 1.0,
+    ) -> None:
+        """Add what is pending to the stream and write its norm, of all rows or of a list.
+
+        Without a norm the stream itself is written.
+        """
+        added, added_bias, added_scale, post = residual.take_pending()
+        residual_norm(
+            step.launcher,
+            residual.address,
+            output.rows,
+            self._hidden,
+            norm.weight if norm else None,
+            norm.epsilon if norm else 0.0,
+            output,
+            added=added,
+            row_index_address=row_index,
+            added_bias_address=added_bias,
+            added_scale=added_scale,
+            post=post,
+            is_layer_norm=norm is not None and norm.is_layer_norm,
+            norm_bias_address=norm.bias if norm else 0,
+            output_scale=output_scale,
+        )
+
+    def _multiply(
+        self,
+        step: Step,
+        weight: LinearWeight,
+        inputs: Activation,
+        address: int = 0,
+        max_splits: int | None = None,
+    ) -> Partials:
+        """Leave the sums of the product, float32, at ``address``, or where sums of a step go."""
+        address = address or step.scratch.sums
+        if isinstance(inputs, Plain) and inputs.rows > BATCH_ROWS:
+            self._multiply_widened(step, weight, inputs, address, "fp32")
+            return Partials(rows=inputs.rows, columns=weight.rows, splits=1, values=address)
+        quantized = not isinstance(inputs, Plain)
+        plan = self._model.plans.plan(
+            weight, inputs.rows, quantized=quantized, max_splits=max_splits
+        )
+        return linear(step.launcher, weight, inputs, address, plan)
+
+    def _multiply_widened(
+        self, step: Step, weight: LinearWeight, inputs: Plain, address: int, element: str
+    ) -> None:
+        linear_prefill(
+            step.launcher,
+            weight,
+            inputs,
+            address,
+            element,
+            scratch_address=step.scratch.weights,
+            scratch_bytes=step.scratch.weights_bytes,
+        )
