@@ -46,6 +46,7 @@ class ExpertOperations(Products):
         mixture = self._model.mixtures[experts.router.weight.name]
         router = _router(mixture, weights, experts)
         if residual.post is None and mixture.takes_few(step.shape.rows, quantized=step.quantized):
+            assert weights.norm is not None  # which it is fused with
             return self._few(step, residual, weights.norm, router, mixture, experts.expert)
         return self._many(step, residual, weights, router, mixture, experts)
 
@@ -151,7 +152,9 @@ class ExpertOperations(Products):
         logits = self._multiply(step, mixture.router, inputs)
         if weights.router_norm is not None:
             self._norm(step, residual, weights.norm, inputs)
-        gate = mixture.gate and self._multiply(step, mixture.gate, inputs, start + area.logits)
+        gate = None
+        if mixture.gate is not None:
+            gate = self._multiply(step, mixture.gate, inputs, start + area.logits)
         choose(step.launcher, router, logits, choice, gate)
         group_pairs(step.launcher, choice, grouping)
         shared = None

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from zse.kernels.linear.weight import LinearWeight
-    from zse.models.spec import ExpertsSpec, ModelSpec
+    from zse.models.spec import ExpertsSpec, MLPSpec, ModelSpec
 
 _ALIGNMENT = 256
 _GATE_SPLITS = 16
@@ -92,36 +92,25 @@ def mixtures_of(
 def _mixture(
     experts: ExpertsSpec, linears: Mapping[str, LinearWeight], vectors: Mapping[str, int]
 ) -> Mixture:
-    mlp, shared, count = experts.expert, experts.shared, experts.num_experts
+    mlp, count, shared_gate = experts.expert, experts.num_experts, experts.shared_gate
     up, down = linears[mlp.up.weight.name], linears[mlp.down.weight.name]
     router = linears[experts.router.weight.name]
-    gate = experts.shared_gate and linears[experts.shared_gate.weight.name]
-    own = shared and SharedMatrices(
-        up=linears[shared.up.weight.name], down=linears[shared.down.weight.name]
-    )
-    joins = (
-        own is not None
-        and shared is not None
-        and shared.up.bias is None
-        and shared.down.bias is None
-        and (shared.activation, shared.limit) == (mlp.activation, mlp.limit)
-        and takes_slot(own.up, up, count)
-        and takes_slot(own.down, down, count)
-    )
+    gate = None if shared_gate is None else linears[shared_gate.weight.name]
+    own = None if experts.shared is None else _shared_matrices(experts.shared, linears)
+    joins = own is not None and _joins(experts, own, up, down)
+    own_up, own_down = (own.up, own.down) if own is not None and joins else (None, None)
 
     def stacked(stack: LinearWeight, bias: str, shared: LinearWeight | None) -> StackedWeight:
-        return StackedWeight(
-            stack=stack, experts=count, bias=vectors.get(bias, 0), shared=shared if joins else None
-        )
+        return StackedWeight(stack=stack, experts=count, bias=vectors.get(bias, 0), shared=shared)
 
     norm = experts.norm
     return Mixture(
-        up=stacked(up, mlp.up.bias.name if mlp.up.bias else "", own and own.up),
-        down=stacked(down, mlp.down.bias.name if mlp.down.bias else "", own and own.down),
+        up=stacked(up, mlp.up.bias.name if mlp.up.bias else "", own_up),
+        down=stacked(down, mlp.down.bias.name if mlp.down.bias else "", own_down),
         router=router,
         gate=gate,
         chosen=experts.experts_per_token,
-        has_shared=shared is not None,
+        has_shared=own is not None,
         shared=None if joins else own,
         fuses_norm=experts.router_norm is None
         and norm is not None
@@ -129,6 +118,22 @@ def _mixture(
         and {router.scheme, gate.scheme if gate else "bf16"} == {"bf16"}
         and (own is None or joins)
         and fits_norm_route(router.columns),
+    )
+
+
+def _shared_matrices(shared: MLPSpec, linears: Mapping[str, LinearWeight]) -> SharedMatrices:
+    return SharedMatrices(up=linears[shared.up.weight.name], down=linears[shared.down.weight.name])
+
+
+def _joins(experts: ExpertsSpec, own: SharedMatrices, up: LinearWeight, down: LinearWeight) -> bool:
+    """Return whether the shared expert can be one more of the stacked ones."""
+    shared, mlp, count = experts.shared, experts.expert, experts.num_experts
+    return (
+        shared is not None
+        and shared.up.bias is None
+        and (shared.activation, shared.limit) == (mlp.activation, mlp.limit)
+        and takes_slot(own.up, up, count)
+        and takes_slot(own.down, down, count)
     )
 
 

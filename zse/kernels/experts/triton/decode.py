@@ -15,15 +15,14 @@ from zse.kernels.triton.parts import wait_for_inputs
 @triton.jit
 def input_row(codes, scales, sums, source, units, SCHEME: tl.constexpr, COLUMNS: tl.constexpr):
     """Return the addresses of one row of activations, as ``gemv_totals`` reads them."""
+    inputs: tl.tuple = ()
     if SCHEME == "16-bit":
-        inputs = (codes + source.to(tl.int64) * units * COLUMNS,)
+        inputs += (codes + source.to(tl.int64) * units * COLUMNS,)
     else:
-        words = codes + source.to(tl.int64) * units * (COLUMNS // 4)
         first = source * tl.cdiv(units * COLUMNS, ACTIVATION_GROUP)
+        inputs += (codes + source.to(tl.int64) * units * (COLUMNS // 4), scales + first)
         if SCHEME == "int4":
-            inputs = (words, scales + first, sums + first)
-        else:
-            inputs = (words, scales + first)
+            inputs += (sums + first,)
     return inputs
 
 

@@ -1,0 +1,88 @@
+"""Mixtures of experts on the GPU backend, in the interpreter: the logits of torch, and launches."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from interpreted_runner import open_runner
+from logits import as_tensor
+
+from zse.backends.types import SequenceChunk, StepBatch, kind_of
+from zse.kernels.lm_head_sample.row import SamplingRow
+from zse.models.runner import load_runner
+from zse.options import load_options
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+SHAPE: dict[str, Any] = {
+    "hidden_size": 128,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 64,
+    "vocab_size": 72,
+    "max_position_embeddings": 64,
+    "num_hidden_layers": 1,
+}
+TOKENS = [5, 17, 70, 33, 9, 61]
+TOLERANCE = 2e-2
+
+
+def check_logits(path: Path, **options: object) -> None:
+    """Compare a prompt of many rows and tokens after it, one at a time, with torch."""
+    torch_runner = load_runner(path, load_options(device="torch", num_blocks=8))
+    expected = as_tensor(torch_runner.logits(TOKENS))
+    torch_runner.close()
+    runner = open_runner(path, **options)
+    for chunk_tokens in (5, 1):
+        found = as_tensor(runner.logits(TOKENS, chunk_tokens=chunk_tokens))
+        assert float((found - expected).norm() / expected.norm()) < TOLERANCE
+    runner.close()
+
+
+@pytest.mark.parametrize("scheme", ["int4", "int8", "bf16"])
+def test_a_mixture_of_experts_has_the_logits_of_torch(make_pair: Callable, scheme: str) -> None:
+    check_logits(make_pair("qwen3_moe", scheme, **SHAPE).path)
+
+
+def test_without_int8_activations_each_row_goes_the_way_of_many(make_pair: Callable) -> None:
+    check_logits(make_pair("qwen3_moe", "int4", **SHAPE).path, exact_activations=True)
+
+
+@pytest.mark.filterwarnings("ignore:.* encountered in:RuntimeWarning")  # of rows nobody reads
+@pytest.mark.parametrize("shared_width", [64, 128])
+def test_a_shared_expert_of_the_same_width_or_another(
+    make_pair: Callable, shared_width: int
+) -> None:
+    shape = {**SHAPE, "shared_expert_intermediate_size": shared_width}
+    check_logits(make_pair("qwen2_moe", "int8", **shape).path)
+
+
+def test_sigmoids_a_bias_for_the_choice_and_groups(make_pair: Callable) -> None:
+    shape = {**SHAPE, "num_hidden_layers": 2, "intermediate_size": 128}
+    check_logits(make_pair("glm4_moe", "int8", **shape).path)
+
+
+def test_a_token_goes_through_eight_kernels_a_layer(make_pair: Callable) -> None:
+    runner = open_runner(make_pair("qwen3_moe", "int8", **SHAPE).path)
+    row = SamplingRow(temperature=0.0)
+    launched = runner._backend._launcher.launched
+    for tokens, start in ((TOKENS[:3], 0), (TOKENS[3:4], 3)):
+        launched.clear()
+        chunk = SequenceChunk(0, tokens, start, (2, 5), kind_of(len(tokens)))
+        runner.execute(StepBatch(chunks=[chunk], sampling=[[row]]))
+    names = [key.partition("[")[0] for key in launched]
+    assert names[1:9] == [
+        "norm.residual_norm",
+        "linear.gemv_int8",
+        "attention.decode",
+        "linear.gemv_int8",
+        "route.norm_route",
+        "experts.pair_products",
+        "gate_up.silu_mul",
+        "experts.pair_products",
+    ]
+    assert names[9] == "norm.residual_norm"
+    runner.close()
