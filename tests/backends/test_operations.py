@@ -79,7 +79,14 @@ def linear_attention(layer: LayerSpec) -> LinearAttentionSpec:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        (with_layer(mixer=linear_attention(SECOND)), "layer 1 .*linear attention"),
+        (
+            with_layer(
+                mixer=replace(
+                    linear_attention(SECOND), convolution_width=9, key_dim=64, value_dim=64
+                )
+            ),
+            "convolution over 9 tokens",
+        ),
         (replace(SPEC, extra_heads=(replace(SECOND, index=3),)), "layer 3 .*guesses further tok"),
         (replace(SPEC, head=replace(SPEC.head, weight=None)), "vectors in place of logits"),
         (replace(SPEC, head=replace(SPEC.head, pooling="mean")), "vectors in place of logits"),
@@ -96,8 +103,8 @@ def test_what_no_backend_computes_is_refused_by_layer_and_name(
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        (with_layer(mlp=None, experts=experts(SECOND)), "layer 1 .*a mixture of experts"),
-        (with_layer(experts=experts(SECOND)), "layer 1 .*a mixture of experts"),
+        (with_layer(mixer=linear_attention(SECOND)), "linear attention with keys of 16"),
+        (with_layer(experts=experts(SECOND)), "layer 1 .*a dense MLP beside experts"),
         (with_attention(k_norm=None), "layer 1 .*norms of heads"),
         (with_attention(q_norm=replace(SECOND.mixer.q_norm, kind="layer")), "norms of heads"),
         (with_layer(mlp_post_norm=replace(SECOND.mlp_norm, kind="layer")), "layer 1 .*a LayerNorm"),

@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 
 __all__ = ["make_pair"]
 
-DEVICES: list[dict[str, Any]] = [{"device": "torch"}]
+DEVICES: list[dict[str, Any]] = [
+    {"device": "torch"},
+    {"device": "cpu", "exact_activations": True, "kv_dtype": "fp32"},
+]
 NEW_TOKENS = 20
 
 

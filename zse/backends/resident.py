@@ -58,13 +58,19 @@ def kv_layer_bytes(attention: AttentionSpec, block_size: int, kv_dtype: str) -> 
 def register_widths(spec: ModelSpec) -> dict[str, int]:
     """Return how many float32 numbers a row has between operations, for each that is kept."""
     attentions = [layer.mixer for layer in spec.layers if is_attention(layer.mixer)]
+    deltas = [layer.mixer for layer in spec.layers if not is_attention(layer.mixer)]
     mixtures = mixtures_of(spec)
     shared = [one.shared for one in mixtures if one.shared is not None]
     mlps = [*(layer.mlp for layer in spec.layers if layer.mlp is not None), *shared]
     rotary = max((one.rope.rotary_dim for one in attentions if one.rope is not None), default=0)
     return {
         "residual": spec.hidden_size,
-        "qkv": max((one.qkv.weight.shape[0] for one in attentions), default=0),
+        "qkv": max(
+            *(one.qkv.weight.shape[0] for one in attentions),
+            *(one.inputs.weight.shape[0] for one in deltas),
+            0,
+            0,
+        ),
         "mixed": max(layer.mixer.output.weight.shape[1] for layer in spec.layers),
         "joined": max((one.up.weight.shape[0] for one in mlps), default=0),
         "hidden": max((one.down.weight.shape[1] for one in mlps), default=0),
@@ -72,6 +78,7 @@ def register_widths(spec: ModelSpec) -> dict[str, int]:
         "normed": spec.hidden_size,
         "rotary": rotary,
         "rotary_other": rotary,
+        **({"delta_gates": max(one.gates.weight.shape[0] for one in deltas)} if deltas else {}),
         **_mixture_widths(spec, mixtures),
     }
 

@@ -11,13 +11,14 @@ from zse.backends.cpu.memory import Pages
 from zse.backends.cpu.program import Recorder
 from zse.backends.cpu.registers import Registers
 from zse.backends.cpu.sampling import Choices
+from zse.backends.cpu.states import StatePool
 from zse.backends.cpu.step import Step
 from zse.backends.cpu.supported import check_supported, warn_of_size
 from zse.backends.cpu.threads import choose_threads
 from zse.backends.cpu.weights import Weights
 from zse.backends.pool_size import choose_num_blocks
 from zse.backends.resident import is_read_whole, kv_block_bytes
-from zse.backends.states import states_of
+from zse.backends.states import check_states, states_of
 from zse.backends.types import DeviceUsed, FinishedStep, accepted, logit_rows
 from zse.device.probe import probe
 from zse.kernels.native.library import load, spin_nanoseconds
@@ -47,6 +48,13 @@ class Logits(NamedTuple):
         return [found[number] for number in self.order]
 
 
+class SequenceMemory(NamedTuple):
+    """What steps leave for those after them."""
+
+    blocks: KVCache
+    states: StatePool
+
+
 class CPUBackend(Recorder):
     """See ``zse.backends.operations.Backend``."""
 
@@ -72,7 +80,9 @@ class CPUBackend(Recorder):
             machine,
             block_bytes=kv_block_bytes(spec, self.block_size, self._kv_dtype),
         )
-        self._cache = self.new_cache(self.num_blocks)
+        self._memory = SequenceMemory(
+            self._new_blocks(self.num_blocks), StatePool(self.states.shapes, self.states.num_slots)
+        )
         self._registers = Registers(spec)
         self._programs: dict[Forward, Program] = {}
         threads = options.device.threads or choose_threads(machine, self._weight_bytes)
@@ -101,10 +111,19 @@ class CPUBackend(Recorder):
         program = self._programs.get(forward)
         if program is None:
             program = self._programs[forward] = forward(self, None)
-        return FinishedStep(answers=self._sample(program, self.begin(batch)))
+        check_states(batch.chunks, self.states)
+        step, states = self.begin(batch), self._memory.states
+        for chunk in batch.chunks:
+            if chunk.restored_from is not None:
+                states.copy(self.states.slot_of(chunk.restored_from), chunk.sequence_slot)
+        answers = self._sample(program, step)
+        for chunk in batch.chunks:
+            if chunk.saved_to is not None:
+                states.copy(chunk.sequence_slot, self.states.slot_of(chunk.saved_to))
+        return FinishedStep(answers=answers)
 
-    def begin(self, batch: StepBatch, cache: KVCache | None = None) -> Step:
-        return Step(batch, cache or self._cache, self._spec.vocab_size)
+    def begin(self, batch: StepBatch, cache: SequenceMemory | None = None) -> Step:
+        return Step(batch, *(cache or self._memory), self._spec.vocab_size)
 
     def lm_head(self, step: Step, _residual: Register, head: HeadSpec) -> Logits:
         program = self.with_head(head)
@@ -146,23 +165,28 @@ class CPUBackend(Recorder):
 
     # --- memory --------------------------------------------------------------------------------
 
-    def new_cache(self, num_blocks: int) -> KVCache:
+    def new_cache(self, num_blocks: int) -> SequenceMemory:
+        return SequenceMemory(self._new_blocks(num_blocks), StatePool(self.states.shapes, 1))
+
+    def _new_blocks(self, num_blocks: int) -> KVCache:
         return KVCache(self._spec, num_blocks, self.block_size, self._kv_dtype)
 
-    def release_cache(self, cache: KVCache) -> None:
-        cache.close()
+    def release_cache(self, cache: SequenceMemory) -> None:
+        cache.blocks.close()
+        cache.states.close()
 
     def copy_block(self, source: int, destination: int) -> None:
-        self._cache.copy_block(source, destination)
+        self._memory.blocks.copy_block(source, destination)
 
     def join_rows(self, parts: Sequence[Logits]) -> LogitRows:
         return [row for part in parts for row in part.rows(self._spec.vocab_size)]
 
     def memory_bytes(self) -> dict[str, int]:
-        return {
+        held = {
             "weights": self._weight_bytes,
-            "kv_cache": self.num_blocks * self._cache.block_bytes,
+            "kv_cache": self.num_blocks * self._memory.blocks.block_bytes,
         }
+        return held | ({"states": self.states.length_bytes} if self.states.shapes else {})
 
     def close(self) -> None:
         if self._pages is not None:
@@ -170,5 +194,5 @@ class CPUBackend(Recorder):
         self.drop()
         self._programs.clear()
         self._weights.clear()
-        self._cache.close()
+        self.release_cache(self._memory)
         self._pool.close()

@@ -13,9 +13,9 @@ from zse.kernels.native.structs import Register
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from zse.backends.operations import ExpertWeights, LayerWeights
+    from zse.backends.operations import DeltaWeights, ExpertWeights, LayerWeights
     from zse.models.rope import RoPESpec
-    from zse.models.spec import AttentionSpec, ExpertsSpec, MLPSpec, ModelSpec
+    from zse.models.spec import AttentionSpec, ExpertsSpec, LinearAttentionSpec, MLPSpec, ModelSpec
 
 ROTARY_REGISTERS = (Register.ROTARY, Register.ROTARY_OTHER)
 
@@ -61,6 +61,21 @@ def attention_of(
         values_are_keys=spec.values_are_keys,
         shares_keys=spec.kv_of_layer is not None,
         sees_all=not spec.is_causal,
+    )
+
+
+def delta_of(spec: LinearAttentionSpec, weights: DeltaWeights) -> structs.Delta:
+    """Return the linear attention of a layer."""
+    return structs.Delta(
+        num_key_heads=spec.num_key_heads,
+        num_value_heads=spec.num_value_heads,
+        key_dim=spec.key_dim,
+        value_dim=spec.value_dim,
+        convolution_width=spec.convolution_width,
+        convolution=weights.convolution,
+        decay=weights.decay,
+        step_bias=weights.step_bias,
+        norm=pointer(weights.norm),
     )
 
 

@@ -59,6 +59,7 @@ def computed(
                 attending.buffer_info()[0],
                 sampling and sampling + place * ROW_BYTES,
                 step.cache.address,
+                step.states.address,
             )
             run(handle, operations, num_operations, structure)
             if count:

@@ -11,17 +11,30 @@ import ctypes
 from ctypes import POINTER, addressof, pointer, sizeof
 from typing import TYPE_CHECKING
 
-from zse.backends.cpu.described import ROTARY_REGISTERS, Rope, activation_of, attention_of, ropes_of
+from zse.backends.cpu.described import (
+    ROTARY_REGISTERS,
+    Rope,
+    activation_of,
+    attention_of,
+    delta_of,
+    ropes_of,
+)
 from zse.backends.cpu.mixture import MixtureRecorder
 from zse.backends.cpu.recording import Recording
 from zse.backends.operations import EndWeights, LayerWeights, bind_layer, is_attention
-from zse.backends.uncomputed import WithoutDelta
 from zse.kernels.native import structs
 from zse.kernels.native.structs import Kind, Register, RowSet
 
 if TYPE_CHECKING:
     from zse.backends.cpu.weights import Weights
-    from zse.models.spec import AttentionSpec, HeadSpec, LayerSpec, MLPSpec, ModelSpec
+    from zse.models.spec import (
+        AttentionSpec,
+        HeadSpec,
+        LayerSpec,
+        LinearAttentionSpec,
+        MLPSpec,
+        ModelSpec,
+    )
 
 
 class Program:
@@ -37,7 +50,7 @@ class Program:
         """The head's alone, for more wanted rows than are computed at once."""
 
 
-class Recorder(MixtureRecorder, WithoutDelta):
+class Recorder(MixtureRecorder):
     """See ``zse.backends.operations.Operations``; the model has been checked.
 
     Args:
@@ -63,6 +76,11 @@ class Recorder(MixtureRecorder, WithoutDelta):
             layer.index: attention_of(layer.mixer, handles, list(self._ropes))
             for layer, handles in zip(spec.layers, bound, strict=True)
             if is_attention(layer.mixer)
+        }
+        self._deltas = {
+            layer.index: delta_of(layer.mixer, handles.delta)
+            for layer, handles in zip(spec.layers, bound, strict=True)
+            if not is_attention(layer.mixer) and handles.delta is not None
         }
 
     def drop(self) -> None:
@@ -123,6 +141,25 @@ class Recorder(MixtureRecorder, WithoutDelta):
             return mixed
         group = recording.group_of(weights.output)
         return recording.record_quantizing(Kind.GATE, mixed, group, input=query, attention=native)
+
+    def delta(
+        self,
+        _step: object,
+        residual: Register,
+        weights: LayerWeights,
+        _delta: LinearAttentionSpec,
+        layer: int,
+    ) -> Register:
+        recording, parts = self._recording, weights.delta
+        assert parts is not None
+        inputs = recording.normed(residual, weights.mixer_norm, Register.NORMED, parts.inputs)
+        projected = recording.multiply(inputs, parts.inputs, Register.QKV)
+        recording.multiply(inputs, parts.gates, Register.DELTA_GATES)
+        native = pointer(self._deltas[layer])
+        recording.record(Kind.CONVOLVE, projected, layer=layer, delta=native)
+        return recording.record(
+            Kind.DELTA, Register.MIXED, input=projected, layer=layer, delta=native
+        )
 
     def linear_residual(
         self,

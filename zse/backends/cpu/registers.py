@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from zse.models.spec import ModelSpec
 
 _LOGITS_BYTES = 16 * MIB
-_NUMBERS = struct.Struct("=4q7Q")
+_NUMBERS = struct.Struct("=4q8Q")
 """``struct zse_step`` before its registers: numbers and addresses of a step."""
 _CACHE_LINE = 64
 _PART_SUMS = 2

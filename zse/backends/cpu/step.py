@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from zse.backends.cpu.cache import KVCache
+    from zse.backends.cpu.states import StatePool
     from zse.backends.types import StepBatch
 
 ROWS_WORDS = 3
@@ -30,12 +31,15 @@ class Step:
         EngineError: A chunk is empty, holds an unknown token, or its blocks do not cover it.
     """
 
-    def __init__(self, batch: StepBatch, cache: KVCache, vocab_size: int) -> None:
+    def __init__(
+        self, batch: StepBatch, cache: KVCache, states: StatePool, vocab_size: int
+    ) -> None:
         size = cache.block_size
         check_batch(batch, block_size=size, num_blocks=cache.num_blocks, vocab_size=vocab_size)
         chunks = batch.chunks
         self.batch = batch
         self.cache = cache
+        self.states = states
         self.order = sorted(range(len(chunks)), key=lambda index: chunks[index].kind == "prefill")
         """Indices of the chunks as their rows follow each other."""
         self.single_rows = 0
@@ -46,7 +50,7 @@ class Step:
         slots: list[int] = []
         words: list[int] = []
         for index in self.order:
-            _, ids, start, table, kind, *_ = chunks[index]
+            slot, ids, start, table, kind, *_ = chunks[index]
             count, first = len(ids), len(tokens)
             end = start + count
             blocks = array("i", table[: -(-end // size)])
@@ -64,7 +68,7 @@ class Step:
                 self.single_rows += count
                 at_once = 1
             for offset in range(0, count, at_once):
-                words += (first + offset | at_once << 32, start + offset, address)
+                words += (first + offset | at_once << 32, start + offset | slot << 32, address)
         self.tokens = array("i", tokens)
         self.positions = array("i", positions)
         self.slots = array("i", slots)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from zse.backends.cpu.described import ROTARY_REGISTERS, ropes_of
 from zse.backends.operations import is_attention, refuse
 from zse.backends.resident import cached_attentions, kept_heads
-from zse.kernels.native.structs import MAX_HEAD_DIM, MAX_HEADS_A_GROUP, MAX_VOCABULARY
+from zse.kernels.native.structs import MAX_HEAD_DIM, MAX_HEADS_A_GROUP, MAX_TAPS, MAX_VOCABULARY
 from zse.units import memory_text
 
 if TYPE_CHECKING:
@@ -47,10 +47,13 @@ def _obstacles(spec: ModelSpec) -> Iterator[tuple[str, str]]:
     cached = cached_attentions(spec)
     for layer in spec.layers:
         where, mixer = f"layer {layer.index}", layer.mixer
-        if not is_attention(mixer):
-            yield where, "linear attention"
-        else:
+        if is_attention(mixer):
             yield from _attention_obstacles(where, mixer, cached)
+        elif mixer.convolution_width > MAX_TAPS:
+            yield (
+                where,
+                f"a convolution over {mixer.convolution_width} tokens, more than {MAX_TAPS}",
+            )
     for layer in spec.extra_heads:
         yield f"layer {layer.index}", "a head that guesses further tokens"
     if spec.head.weight is None or spec.head.pooling != "none":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from math import prod
 from typing import TYPE_CHECKING
 
 from zse.backends.cpu.memory import address_of
@@ -96,7 +97,7 @@ class Weights:
         return None if spec is None else self.vector(spec)
 
     def _widened(self, spec: WeightSpec) -> int:
-        scheme, count = self._reader.entry(spec.name).scheme, spec.shape[0]
+        scheme, count = self._reader.entry(spec.name).scheme, prod(spec.shape)
         stored = self._part(spec.name, "data")
         if scheme is Scheme.FP32:
             return stored

@@ -22,6 +22,8 @@ const struct zse_kernel *const zse_kernels[ZSE_NUM_KINDS] = {
     [ZSE_OP_GATHER] = &zse_gather,
     [ZSE_OP_EXPERTS] = &zse_multiply_experts,
     [ZSE_OP_COMBINE] = &zse_combine,
+    [ZSE_OP_CONVOLVE] = &zse_convolve,
+    [ZSE_OP_DELTA] = &zse_delta_rule,
 };
 
 int64_t zse_struct_sizes(int64_t *sizes, int64_t count)
@@ -29,7 +31,7 @@ int64_t zse_struct_sizes(int64_t *sizes, int64_t count)
     static const int64_t own[] = {
         sizeof(struct zse_matrix),    sizeof(struct zse_norm),      sizeof(struct zse_attention),
         sizeof(struct zse_experts),   sizeof(struct zse_rope),      sizeof(struct zse_cache),
-        sizeof(struct zse_rows),
+        sizeof(struct zse_rows),      sizeof(struct zse_delta),     sizeof(struct zse_state),
         sizeof(struct zse_quantized), sizeof(struct zse_operation), sizeof(struct zse_sampling),
         sizeof(struct zse_step),
     };

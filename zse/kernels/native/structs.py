@@ -16,6 +16,8 @@ MAX_HEAD_DIM = 512
 """Columns of a head that attention has room for."""
 MAX_HEADS_A_GROUP = 128
 """Heads sharing one of keys and values that attention has room for."""
+MAX_TAPS = 8
+"""Tokens that the convolution before linear attention has room for."""
 MAX_VOCABULARY = 1 << 20
 """Tokens that sampling has room for."""
 
@@ -161,8 +163,34 @@ class Rows(Structure):
         ("first_row", c_int32),
         ("num_rows", c_int32),
         ("start_position", c_int32),
-        ("reserved", c_int32),
+        ("sequence_slot", c_int32),
         ("blocks", c_void_p),
+    )
+
+
+class Delta(Structure):
+    """What the linear attention of a layer is."""
+
+    _fields_ = (
+        ("num_key_heads", c_int32),
+        ("num_value_heads", c_int32),
+        ("key_dim", c_int32),
+        ("value_dim", c_int32),
+        ("convolution_width", c_int32),
+        ("reserved", c_int32),
+        ("convolution", c_void_p),
+        ("decay", c_void_p),
+        ("step_bias", c_void_p),
+        ("norm", POINTER(Norm)),
+    )
+
+
+class State(Structure):
+    """The states of one layer's sequences."""
+
+    _fields_ = (
+        ("rings", c_void_p),
+        ("matrices", c_void_p),
     )
 
 
@@ -190,6 +218,7 @@ class Register(IntEnum):
     CHOSEN = 18
     CHOSEN_JOINED = 19
     CHOSEN_HIDDEN = 20
+    DELTA_GATES = 21
 
 
 class Quantized(Structure):
@@ -226,6 +255,8 @@ class Kind(IntEnum):
     GATHER = 17
     EXPERTS = 18
     COMBINE = 19
+    CONVOLVE = 20
+    DELTA = 21
 
 
 class Operation(Structure):
@@ -248,6 +279,7 @@ class Operation(Structure):
         ("attention", POINTER(Attention)),
         ("rope", POINTER(Rope)),
         ("experts", POINTER(Experts)),
+        ("delta", POINTER(Delta)),
     )
 
 
@@ -292,6 +324,7 @@ class Step(Structure):
         ("chunks", POINTER(Rows)),
         ("sampling", POINTER(Sampling)),
         ("caches", POINTER(Cache)),
+        ("states", POINTER(State)),
         ("registers", c_void_p * len(Register)),
         ("quantized", Quantized),
         ("chosen", Quantized),
@@ -306,6 +339,8 @@ ALL: tuple[type[Structure], ...] = (
     Rope,
     Cache,
     Rows,
+    Delta,
+    State,
     Quantized,
     Operation,
     Sampling,

@@ -22,6 +22,8 @@
 /* What attention has room for: columns of a head, and heads that share one of keys and values. */
 #define ZSE_MAX_HEAD_DIM 512
 #define ZSE_MAX_HEADS_A_GROUP 128
+/* Tokens that the convolution before linear attention has room for. */
+#define ZSE_MAX_TAPS 8
 /* Tokens that sampling has room for. */
 #define ZSE_MAX_VOCABULARY (1 << 20)
 /* Adjusted tokens of a row of logits whose own logits are kept; of more, they are computed back. */
@@ -93,6 +95,27 @@ struct zse_experts {
     const float *expert_scales;  /* [num_experts], multiply weights; or NULL */
 };
 
+/* Linear attention. A row of QKV has queries, keys, values, then the gates of what it returns. */
+struct zse_delta {
+    int32_t num_key_heads;
+    int32_t num_value_heads; /* consecutive ones share a query and a key */
+    int32_t key_dim;
+    int32_t value_dim;
+    int32_t convolution_width;
+    int32_t reserved;
+    const float *convolution; /* [queries, keys and values, convolution_width], the newest last */
+    const float *decay;    /* [num_value_heads]: logarithms of rates */
+    const float *step_bias;/* [num_value_heads], added to decays */
+    const struct zse_norm *norm; /* of each value head */
+};
+
+/* The states of one layer, a slot a sequence. */
+struct zse_state {
+    float *rings;          /* [slots, convolution_width, channels]: the last tokens' queries, keys and
+                              values before the convolution, position p in line p % width */
+    float *matrices;       /* [slots, num_value_heads, key_dim, value_dim] */
+};
+
 /* One of a row's experts. */
 struct zse_choice {
     int32_t expert;
@@ -128,7 +151,7 @@ struct zse_rows {
     int32_t first_row;
     int32_t num_rows;
     int32_t start_position;
-    int32_t reserved;
+    int32_t sequence_slot; /* whose state it goes on with; at position 0 from an empty one */
     const int32_t *blocks; /* the sequence's block table */
 };
 
@@ -158,6 +181,7 @@ enum zse_register {        /* float32 [rows, width] */
                               what they return */
     ZSE_CHOSEN_JOINED,     /* as JOINED and HIDDEN, [rows * experts_per_token, ...] */
     ZSE_CHOSEN_HIDDEN,
+    ZSE_DELTA_GATES,       /* steps, then decays, of linear attention's value heads */
     ZSE_NUM_REGISTERS
 };
 
@@ -190,6 +214,8 @@ enum zse_kind {
     ZSE_OP_GATHER,         /* output, or the quantized rows of chosen experts, = input's rows */
     ZSE_OP_EXPERTS,        /* output = input @ its expert's part of the matrix^T + bias */
     ZSE_OP_COMBINE,        /* output = the sum of the input's rows at the row's places, weighted */
+    ZSE_OP_CONVOLVE,       /* output = SiLU of its convolution over time, by `delta`; gates stay */
+    ZSE_OP_DELTA,          /* MIXED from QKV and DELTA_GATES, by the states of `layer` */
     ZSE_NUM_KINDS
 };
 
@@ -211,6 +237,7 @@ struct zse_operation {
     const struct zse_attention *attention;
     const struct zse_rope *rope;
     const struct zse_experts *experts;
+    const struct zse_delta *delta;
 };
 
 /* How one token is chosen; see zse/kernels/lm_head_sample. */
@@ -251,6 +278,7 @@ struct zse_step {
     const struct zse_rows *chunks; /* [num_chunks] */
     struct zse_sampling *sampling; /* [num_wanted], or NULL where nothing is sampled */
     const struct zse_cache *caches;/* one a layer */
+    const struct zse_state *states;/* one a layer */
     float *registers[ZSE_NUM_REGISTERS];
     struct zse_quantized quantized;/* of the input that was quantized last */
     struct zse_quantized chosen;   /* the same of rows of chosen experts */
@@ -273,7 +301,7 @@ struct zse_kernel {
 };
 extern const struct zse_kernel zse_rotary, zse_embed, zse_norm_rows, zse_quantize, zse_multiply,
     zse_rope_store, zse_attend, zse_activate, zse_add, zse_sample, zse_scale, zse_cap, zse_gate,
-    zse_route, zse_sort, zse_gather, zse_multiply_experts, zse_combine;
+    zse_route, zse_sort, zse_gather, zse_multiply_experts, zse_combine, zse_convolve, zse_delta_rule;
 
 /* Quantize columns first .. first + count of a row, whole groups; what NORM and ACTIVATE call. */
 void zse_quantize_columns(const float *row, int64_t row_index, int64_t first, int64_t count,
