@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from zse.engine.llm import LLM, Completion, RequestOutput
+    from zse.engine.answers import Completion, RequestOutput
+    from zse.engine.llm import LLM
     from zse.engine.orchestrator import IntelligenceOrchestrator
     from zse.engine.output import Delta, TokenLogprob
     from zse.engine.request import SamplingParams
@@ -38,8 +39,8 @@ __all__ = [
 _LAZY = {
     "LLM": "zse.engine.llm",
     "SamplingParams": "zse.engine.request",
-    "RequestOutput": "zse.engine.llm",
-    "Completion": "zse.engine.llm",
+    "RequestOutput": "zse.engine.answers",
+    "Completion": "zse.engine.answers",
     "Delta": "zse.engine.output",
     "TokenLogprob": "zse.engine.output",
     "IntelligenceOrchestrator": "zse.engine.orchestrator",

@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT))
 
 if TYPE_CHECKING:
-    from zse.engine.llm import Completion
+    from zse.engine.answers import Completion
 
 QUESTIONS = ROOT / "tests" / "data" / "questions.jsonl"
 QUANTIZATIONS = ("fp16", "int8", "nf4", "int4")

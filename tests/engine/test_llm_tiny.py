@@ -11,6 +11,7 @@ from zse.engine.async_engine import AsyncEngine
 from zse.engine.llm import LLM
 from zse.engine.loading import load_model
 from zse.engine.request import SamplingParams
+from zse.errors import InvalidParameterError
 from zse.options import load_options
 from zse.settings import load_settings
 
@@ -99,3 +100,35 @@ def test_answers_are_held_to_a_form(llm):
     assert answer.text in ("yes", "no")
     (delta, *rest) = llm.stream("Say", form=forms.choice(["abc"]))
     assert delta.text + "".join(other.text for other in rest) == "abc"
+
+
+def test_texts_become_vectors_of_length_one_and_alike_ones_lie_together(llm):
+    texts = ["What is the capital of France?", "What is the capital of Italy?", "9 - 4 ="]
+    first, second, other = llm.embed(texts)
+    products = [
+        sum(a * b for a, b in zip(first, one, strict=True)) for one in (first, second, other)
+    ]
+    assert products[0] == pytest.approx(1.0, abs=1e-5)
+    assert products[1] > products[2]
+
+
+def test_a_vector_depends_on_the_text_alone(llm):
+    texts = ["one", "two words", "three words here"]
+    together = llm.embed(texts, pooling="mean")
+    for text, vector in zip(texts, together, strict=True):
+        (alone,) = llm.embed(text, pooling="mean")
+        assert alone.tolist() == pytest.approx(vector.tolist(), abs=2e-2)
+    assert len(llm.embed("one", dimensions=8)[0]) == 8
+
+
+def test_an_answer_goes_on_around_vectors(llm):
+    prompt = llm.chat_prompt(CAPITAL)
+    pieces = llm.stream(prompt, GREEDY)
+    text = next(pieces).text
+    llm.embed(["between two tokens"])
+    assert text + "".join(delta.text for delta in pieces) == llm.chat(CAPITAL, GREEDY).text
+
+
+def test_a_text_of_nothing_has_no_vector(llm):
+    with pytest.raises(InvalidParameterError, match="without tokens"):
+        llm.embed([[]])

@@ -15,25 +15,27 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any, Self, Unpack, cast, overload
 
+from zse.engine.answers import RequestOutput, output_of
 from zse.engine.grammars import Grammars
 from zse.engine.inputs import is_one_conversation, list_of_prompts, messages_of
 from zse.engine.loading import load_model
-from zse.engine.output import Delta, RequestText, TokenLogprob
-from zse.engine.request import FinishReason, Request, SamplingParams
+from zse.engine.output import Delta, RequestText
+from zse.engine.request import Request, SamplingParams
 from zse.errors import UsageError
 from zse.options import LoadFields, load_options
-from zse.records import record
 from zse.settings import load_settings
 from zse.text.dialect import detect_dialect
 from zse.text.template import load_chat_template
 from zse.text.user_text import Values, encode_pieces
 
 if TYPE_CHECKING:
+    from array import array
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from zse.backends.types import DeviceUsed, LogitRows
     from zse.engine.inputs import Conversation, Message
+    from zse.engine.reading import Pooling
     from zse.engine.stats import EngineStats
     from zse.format.model_file import ModelFile
     from zse.quantize.locate import StageProgress
@@ -43,44 +45,6 @@ if TYPE_CHECKING:
     from zse.text.user_text import ControlTexts
 
 _DEFAULT_MAX_TOKENS = 256
-
-
-@record
-class Completion:
-    """One answer."""
-
-    index: int
-    """Which of the ``n`` choices."""
-    text: str
-    token_ids: list[int]
-    finish_reason: FinishReason | None
-    """``stop`` where the model or a stop text ended it, ``length`` at ``max_tokens``."""
-    logprobs: list[TokenLogprob]
-    """Empty unless asked for."""
-    prompt_tokens: int
-    """Length of the prompt."""
-    cached_tokens: int
-    """Prompt tokens whose KV was reused."""
-
-
-@record
-class RequestOutput:
-    """The answers to one prompt."""
-
-    prompt_token_ids: list[int]
-    """The prompt as the model saw it."""
-    outputs: list[Completion]
-    """One for each of the ``n`` choices."""
-
-    @property
-    def text(self) -> str:
-        """Text of the first answer."""
-        return self.outputs[0].text
-
-    @property
-    def token_ids(self) -> list[int]:
-        """Tokens of the first answer."""
-        return self.outputs[0].token_ids
 
 
 class _Stream:
@@ -184,7 +148,7 @@ class LLM:
         finally:
             for stream in streams:
                 self._forget(stream)
-        return [_output_of(stream) for stream in streams]
+        return [output_of(stream.request, stream.deltas) for stream in streams]
 
     def stream(
         self,
@@ -294,6 +258,40 @@ class LLM:
             self._refuse_when_closed()
             return self._model.core.logits(token_ids)
 
+    def embed(
+        self,
+        texts: str | Sequence[str] | Sequence[Sequence[int]],
+        *,
+        pooling: Pooling | None = None,
+        dimensions: int | None = None,
+    ) -> list[array[float]]:
+        """Return a vector of length 1 for each text, float32.
+
+        Args:
+            texts: One, or several; or their token ids.
+            pooling: ``last`` for the state of the last token, ``mean`` for the mean of all; None:
+                as the model's file says, else ``last``.
+            dimensions: Numbers that are kept, from the first on (arXiv:2205.13147); None: all.
+
+        Raises:
+            InvalidParameterError: A text is empty.
+            ContextLengthError: A text is longer than the context.
+        """
+        from zse.engine.vectors import pooling_of_files, read_vectors, unit
+
+        items = [texts] if isinstance(texts, str) else texts
+        prompts = [
+            self.tokenizer.encode(item, parse_special=False) if isinstance(item, str) else item
+            for item in items
+        ]
+        with self._lock:
+            self._refuse_when_closed()
+            while self._streams and self._model.core.has_work:
+                self._advance()
+            chosen = pooling or pooling_of_files([self.file])
+            vectors = read_vectors(self._model.core, prompts, chosen)
+        return [unit(vector, dimensions) for vector in vectors]
+
     def stats(self) -> EngineStats:
         return self._model.core.stats()
 
@@ -348,14 +346,17 @@ class LLM:
             if wanted.text.is_finished:
                 return
             self._refuse_when_closed()
-            for event in self._model.core.step():
-                stream = self._streams.get(event.request_id)
-                delta = stream.text.push(event) if stream is not None else None
-                if stream is None or delta is None:
-                    continue
-                stream.deltas.append(delta)
-                if delta.finish_reason and not event.finish_reason:
-                    self._model.core.abort(event.request_id, event.index)  # a stop string
+            self._advance()
+
+    def _advance(self) -> None:
+        for event in self._model.core.step():
+            stream = self._streams.get(event.request_id)
+            delta = stream.text.push(event) if stream is not None else None
+            if stream is None or delta is None:
+                continue
+            stream.deltas.append(delta)
+            if delta.finish_reason and not event.finish_reason:
+                self._model.core.abort(event.request_id, event.index)  # a stop string
 
     def _refuse_when_closed(self) -> None:
         if self._is_closed:
@@ -370,22 +371,3 @@ class LLM:
 def default_max_tokens(num_left: int) -> int:
     """Return how long an answer may get where nobody says, with so many tokens left for it."""
     return min(_DEFAULT_MAX_TOKENS, max(num_left, 1))
-
-
-def _output_of(stream: _Stream) -> RequestOutput:
-    prompt = list(stream.request.prompt_token_ids)
-    outputs = []
-    for index in range(stream.request.params.n):
-        deltas = [delta for delta in stream.deltas if delta.index == index]
-        outputs.append(
-            Completion(
-                index=index,
-                text="".join(delta.text for delta in deltas),
-                token_ids=[token_id for delta in deltas for token_id in delta.token_ids],
-                finish_reason=deltas[-1].finish_reason,
-                logprobs=[logprob for delta in deltas for logprob in delta.logprobs],
-                prompt_tokens=len(prompt),
-                cached_tokens=deltas[-1].cached_tokens,
-            )
-        )
-    return RequestOutput(prompt_token_ids=prompt, outputs=outputs)

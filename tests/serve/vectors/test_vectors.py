@@ -8,10 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from zse.engine.vectors import POOLING_SECTION, unit
 from zse.format import ZSEReader
 from zse.options import ServeOptions, load_options
 from zse.serve.vectors.protocol import MAX_INPUTS
-from zse.serve.vectors.reading import POOLING_SECTION, cosine, pooling_of, unit
+from zse.serve.vectors.reading import cosine, pooling_of
 
 
 def embed(real, given, **fields):

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from starlette.responses import Response
 
+from zse.engine.vectors import unit
 from zse.serve.http.errors import BadRequestError
 from zse.serve.http.fields import check_range
 from zse.serve.http.json_body import with_body
 from zse.serve.http.requests import ignored_header, read_body, state_of
 from zse.serve.vectors.protocol import MAX_INPUTS, EmbeddingRequest, read_vector_request
-from zse.serve.vectors.reading import Vectors, encode_texts, read_vectors, unit
+from zse.serve.vectors.reading import Vectors, encode_texts, read_vectors
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

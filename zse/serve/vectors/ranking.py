@@ -9,6 +9,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
+from zse.engine.vectors import unit
 from zse.serve.http.errors import BadRequestError
 from zse.serve.http.fields import check_range
 from zse.serve.http.json_body import with_body
@@ -20,7 +21,7 @@ from zse.serve.vectors.protocol import (
     VectorFields,
     read_vector_request,
 )
-from zse.serve.vectors.reading import cosine, encode_texts, read_vectors, unit
+from zse.serve.vectors.reading import cosine, encode_texts, read_vectors
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
-from array import array
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from zse.engine.admission import check_text
 from zse.engine.reading import PromptQuery
+from zse.engine.vectors import pooling_of_files
 from zse.errors import ContextLengthError
 from zse.records import record
 from zse.serve.generation import Generation
@@ -28,9 +27,6 @@ if TYPE_CHECKING:
     from zse.engine.reading import Pooling
     from zse.serve.state import LoadedModel
     from zse.serve.vectors.protocol import VectorFields
-
-POOLING_SECTION = "1_Pooling/config.json"
-"""What sentence-transformers calls the file that says how states become a vector."""
 
 
 @record
@@ -140,13 +136,6 @@ def _check_ids(ids: list[int], model: LoadedModel, *, param: str) -> None:
         )
 
 
-def unit(vector: Sequence[float], dimensions: int | None = None) -> array[float]:
-    """Return the first so many numbers of a vector, brought to length 1, as float32."""
-    kept = vector[:dimensions]
-    length = math.sqrt(math.fsum([value * value for value in kept]))
-    return array("f", [value / length for value in kept] if length > 0 else kept)
-
-
 def cosine(first: Sequence[float], second: Sequence[float]) -> float:
     """Return the cosine of the angle between two vectors of length 1, from -1 to 1."""
     product = math.fsum(a * b for a, b in zip(first, second, strict=True))
@@ -155,18 +144,4 @@ def cosine(first: Sequence[float], second: Sequence[float]) -> float:
 
 def pooling_of(model: LoadedModel, wanted: str) -> Pooling:
     """Return how states become a vector: as asked for, else as the model's file says, else last."""
-    if wanted != "auto":
-        return cast("Pooling", wanted)
-    for file in model.resources:
-        if file.has_section(POOLING_SECTION):
-            return _pooling_in(bytes(file.section(POOLING_SECTION)))
-    return "last"
-
-
-def _pooling_in(data: bytes) -> Pooling:
-    try:
-        config: Any = json.loads(data)
-    except (ValueError, RecursionError):
-        return "last"
-    is_mean = isinstance(config, dict) and config.get("pooling_mode_mean_tokens") is True
-    return "mean" if is_mean else "last"
+    return cast("Pooling", wanted) if wanted != "auto" else pooling_of_files(model.resources)
