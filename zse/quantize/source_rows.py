@@ -53,7 +53,7 @@ def read_rows(
 def reordered(rows: torch.Tensor, order: RowOrder | RowGroups) -> torch.Tensor:
     """Return whole periods of rows in another order."""
     if isinstance(order, RowGroups):
-        groups = rows.unflatten(0, (order.num_groups, -1))
+        groups = rows.reshape(order.num_groups, -1, *rows.shape[1:])
         kinds = groups.split(list(order.sizes), 1)
         return torch.cat([kind.flatten(0, 1) for kind in kinds])
     fixed, columns = order.num_fixed, rows.shape[1:]
