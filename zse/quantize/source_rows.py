@@ -54,7 +54,7 @@ def reordered(rows: torch.Tensor, order: RowOrder | RowGroups) -> torch.Tensor:
     """Return whole periods of rows in another order."""
     if isinstance(order, RowGroups):
         groups = rows.reshape(order.num_groups, -1, *rows.shape[1:])
-        kinds = groups.split(list(order.sizes), 1)
+        kinds = torch.split(groups, list(order.sizes), 1)
         return torch.cat([kind.flatten(0, 1) for kind in kinds])
     fixed, columns = order.num_fixed, rows.shape[1:]
     viewed = rows.reshape(-1, *order.view[fixed:], *columns)
