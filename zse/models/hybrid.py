@@ -202,6 +202,11 @@ class _Decoder:
         )
 
 
+def sees_pictures(config: ConfigJSON) -> bool:
+    """Whether a checkpoint has eyes, and other names for the tensors of its text."""
+    return any("ConditionalGeneration" in str(name) for name in config.value("architectures", []))
+
+
 def hybrid_decoder(
     config: ConfigJSON,
     *,
@@ -222,7 +227,7 @@ def hybrid_decoder(
     """
     hidden, head_dim = config.integer("hidden_size"), config.integer("head_dim", 256)
     bias, tied = config.flag("attention_bias"), config.flag("tie_word_embeddings")
-    sees = any("ConditionalGeneration" in str(name) for name in config.value("architectures", []))
+    sees = sees_pictures(config)
     prefix = "model.language_model" if sees else "model"
     delta = _delta_numbers(config)
     norms = Norms(epsilon=config.number("rms_norm_eps", 1e-6), offset=1.0)

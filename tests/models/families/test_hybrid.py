@@ -33,6 +33,24 @@ def test_the_text_of_a_model_that_sees_is_read_under_its_own_names() -> None:
     assert read_header(found.header) == found
 
 
+def test_a_mixture_that_sees_has_its_experts_in_one_tensor() -> None:
+    text = shape_of("qwen3_5_moe")
+    names = {"architectures": ["Qwen3_5MoeForConditionalGeneration"], "text_config": text}
+    seeing = read_checkpoint(names).layers[0].experts
+    blind = read_checkpoint({**text, "architectures": ["Qwen3_5MoeForCausalLM"]}).layers[0].experts
+    assert seeing is not None
+    assert blind is not None
+    for mine, other in (
+        (seeing.expert.up, blind.expert.up),
+        (seeing.expert.down, blind.expert.down),
+    ):
+        assert mine.weight.shape == other.weight.shape
+        assert mine.weight.members == other.weight.members == 6
+        (source,) = mine.weight.sources
+        assert source.shape[0] == 6
+        assert source.name.startswith("model.language_model.layers.0.mlp.experts.")
+
+
 def test_every_fourth_layer_has_full_attention_where_nothing_is_said() -> None:
     config = {**TEXT, "architectures": ["Qwen3_5ForCausalLM"], "num_hidden_layers": 8}
     del config["layer_types"]
