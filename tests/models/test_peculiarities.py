@@ -67,6 +67,10 @@ def unscaled_embedding(spec: ModelSpec) -> ModelSpec:
     return replace(spec, embedding=replace(spec.embedding, scale=1.0))
 
 
+def unplaced(spec: ModelSpec) -> ModelSpec:
+    return replace(spec, embedding=replace(spec.embedding, positions=None))
+
+
 def unlimited(layer: LayerSpec) -> LayerSpec:
     expert = replace(layer.experts.expert, limit=None)
     return replace(layer, experts=replace(layer.experts, expert=expert))
@@ -135,6 +139,7 @@ PECULIARITIES: dict[str, dict[str, Change]] = {
         "norms of what is added": every_layer(mixer_post_norm=None, mlp_post_norm=None),
         "heads that turn in part": layers(turned_whole),
     },
+    "gpt2": {"learned positions": unplaced},
     "gemma2": {
         "capped scores": mixers(softcap=None),
         "capped logits": head(softcap=None),

@@ -108,6 +108,14 @@ FAMILY_SHAPES: dict[str, dict[str, Any]] = {
         "final_logit_softcapping": 5.0,
     },
     "glm4": {"pad_token_id": 0},
+    "gpt2": {
+        "n_embd": 128,
+        "n_inner": 192,
+        "n_layer": 2,
+        "n_head": 4,
+        "n_positions": 256,
+        "tie_word_embeddings": True,
+    },
 }
 """By the name of the family; those that are not here need nothing of their own."""
 

@@ -114,7 +114,10 @@ class Operations(Protocol):
         """Return the scope of a layer: its weights are where the operations read them."""
 
     def embed(self, step: Step, embedding: Handle, scale: float) -> Handle:
-        """Return the residual stream [tokens, hidden]: the tokens' rows times ``scale``."""
+        """Return the residual stream [tokens, hidden]: the tokens' rows times ``scale``.
+
+        To them come the rows of their positions, where an embedding has any.
+        """
 
     def norm_linear(
         self, step: Step, residual: Handle, norm: Handle | None, linear: Handle

@@ -291,12 +291,10 @@ class ConfigJSON:
             raise UnsupportedModelError(f"{name} is {str(value)[:200]}; expected {count} flags")
         return value if value is None else [bool(one) for one in value]
 
-    def num_layers(self) -> int:
-        count = self.integer("num_hidden_layers")
+    def num_layers(self, name: str = "num_hidden_layers") -> int:
+        count = self.integer(name)
         if not 1 <= count <= MOST_LAYERS:
-            raise UnsupportedModelError(
-                f"num_hidden_layers is {count}; expected 1 to {MOST_LAYERS}"
-            )
+            raise UnsupportedModelError(f"{name} is {count}; expected 1 to {MOST_LAYERS}")
         return count
 
     def dense_by_step(self) -> tuple[int, ...]:

@@ -274,6 +274,12 @@ def embedding(
     return EmbeddingSpec(weight=weight("embed.weight", kind, sources, shard="rows"), scale=scale)
 
 
+def learned_positions(theirs: str, count: int, hidden: int) -> WeightSpec:
+    """Return the table of positions, as many as the longest sequence has."""
+    sources = [Source(name=f"{theirs}.weight", shape=(count, hidden))]
+    return weight("positions.weight", "position", sources)
+
+
 def head_of(table: EmbeddingSpec, *, tied: bool, theirs: str = "lm_head") -> WeightSpec:
     """Return the head's matrix: the table itself where they are tied."""
     if tied:

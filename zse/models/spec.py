@@ -27,12 +27,13 @@ Activation: TypeAlias = Literal["silu", "gelu", "gelu_tanh", "relu2", "swiglu_oa
 ``relu2`` the square of the positive part, ``swiglu_oai`` what ``MLPSpec.limit`` describes."""
 NormKind: TypeAlias = Literal["rms", "layer"]
 WeightKind: TypeAlias = Literal[
-    "linear", "experts", "gate", "embed", "head", "norm", "bias", "state"
+    "linear", "experts", "gate", "embed", "position", "head", "norm", "bias", "state"
 ]
 """What a weight is for; it decides how it is stored (``zse.models.storage``).
 
 ``head`` is also an embedding that the head reads too; ``gate`` is a narrow matrix whose outputs
-steer others: routers, steps and decays; ``state`` is what a linear attention keeps its state by:
+steer others: routers, steps and decays; ``position`` has a row for each position of a sequence;
+``state`` is what a linear attention keeps its state by:
 convolutions, decays, steps.
 """
 Shard: TypeAlias = Literal["rows", "columns", "none"]
@@ -325,11 +326,13 @@ class LayerSpec:
 
 @record
 class EmbeddingSpec:
-    """The table whose rows the tokens name."""
+    """The table whose rows the tokens name, and what is done to them before the first layer."""
 
     weight: WeightSpec
     scale: float = 1.0
     """Multiplies the rows."""
+    positions: WeightSpec | None = None
+    """[longest sequence, hidden]: the row of each token's position is added."""
 
 
 @record
@@ -389,7 +392,7 @@ class ModelSpec:
 
     def groups(self) -> Iterator[WeightGroup]:
         """Return every stored weight once, in the order of execution."""
-        yield WeightGroup(name="embed", weights=(self.embedding.weight,))
+        yield WeightGroup(name="embed", weights=tuple(weights_of(self.embedding)))
         for layer in (*self.layers, *self.extra_heads):
             yield WeightGroup(name=layer.name, weights=tuple(weights_of(layer)))
         head = [*weights_of(self.head.norm)]

@@ -29,10 +29,12 @@ if TYPE_CHECKING:
     from zse.models.spec import Source, WeightGroup
 
 _PREFIX = "model."
+_WHOLES = (_PREFIX, "transformer.")
+"""How names begin that lack this where a checkpoint was saved without its head."""
 _OF_TEXT = ("", "language_model.", "model.language_model.")
 """How the names of a text model's tensors begin within a model of several parts."""
 # Tables that older tools saved and that every engine computes.
-_IGNORED_SUFFIXES = (".rotary_emb.inv_freq", ".masked_bias")
+_IGNORED_SUFFIXES = (".rotary_emb.inv_freq", ".masked_bias", ".attn.bias")
 
 
 def tensors_of(source: Source) -> dict[str, tuple[int, ...]]:
@@ -128,7 +130,8 @@ class Checkpoint:
 
     def _find(self, name: str) -> tuple[SafetensorsFile, StoredTensor]:
         # Checkpoints saved from the bare model, without its head, have no prefix.
-        bare = name.removeprefix(_PREFIX)
+        whole = next((prefix for prefix in _WHOLES if name.startswith(prefix)), "")
+        bare = name.removeprefix(whole)
         names = [f"{part}{leaf}" for part in _OF_TEXT for leaf in (name, bare)]
         found = next((self._tensors[one] for one in names if one in self._tensors), None)
         if found is None:

@@ -64,6 +64,8 @@ class Recorder(MixtureRecorder):
         assert spec.head.weight is not None
         self._weights = weights
         embedding = weights.matrix(spec.embedding.weight)
+        positions = spec.embedding.positions
+        self._positions = None if positions is None else weights.matrix(positions)
         self.ends = EndWeights(
             embedding=embedding,
             final_norm=weights.norm(spec.head.norm),
@@ -97,9 +99,12 @@ class Recorder(MixtureRecorder):
         recording.take()
         for rope, register in zip(self._ropes.values(), ROTARY_REGISTERS, strict=False):
             recording.record(Kind.ROTARY, register, rope=pointer(rope.structure))
-        return recording.record(
+        stream = recording.record(
             Kind.EMBED, Register.RESIDUAL, matrix=pointer(embedding), scale=scale
         )
+        if self._positions is None:
+            return stream
+        return recording.record(Kind.PLACE, stream, matrix=pointer(self._positions))
 
     def norm_linear(
         self,

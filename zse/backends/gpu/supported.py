@@ -25,6 +25,8 @@ def check_supported(spec: ModelSpec) -> None:
 def _obstacles(spec: ModelSpec) -> Iterator[tuple[str, str]]:
     """Return what the kernels do not compute: where a model has it, and what it is."""
     cached = cached_attentions(spec)
+    if spec.embedding.positions is not None:
+        yield "the embedding", "learned positions"
     for layer in spec.layers:
         where = f"layer {layer.index}"
         if layer.experts is not None:

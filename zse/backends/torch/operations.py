@@ -68,7 +68,7 @@ class TorchOperations:
 
     def __init__(self, weights: Weights, spec: ModelSpec) -> None:
         self.ends = EndWeights(
-            embedding=weights.embedding_rows,
+            embedding=weights.embedding,
             final_norm=weights.norm(spec.head.norm),
             head=weights.head(spec),
         )
@@ -85,10 +85,9 @@ class TorchOperations:
         return self._scopes[layer.index]
 
     def embed(
-        self, step: Step, embedding: Callable[[torch.Tensor], torch.Tensor], scale: float
+        self, step: Step, embedding: Callable[..., torch.Tensor], scale: float
     ) -> torch.Tensor:
-        rows = embedding(step.token_ids)
-        return rows if scale == 1.0 else rows.mul_(scale)
+        return embedding(step.token_ids, step.positions, scale)
 
     def norm_linear(
         self, step: Step, residual: torch.Tensor, norm: BoundNorm | None, linear: BoundLinear

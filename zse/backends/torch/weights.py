@@ -78,7 +78,9 @@ class Weights:
         self._members = {
             weight.name: weight.members for weight in spec.weights() if weight.kind == "experts"
         }
-        self._states = {weight.name for weight in spec.weights() if weight.kind == "state"}
+        self._kept_whole = {
+            weight.name for weight in spec.weights() if weight.kind in ("state", "position")
+        }
         self._vectors: dict[str, torch.Tensor] = {}
         """What is no matrix to multiply with."""
         self._upcasts = reader.size_bytes <= UPCAST_LIMIT_BYTES
@@ -93,6 +95,7 @@ class Weights:
         # Rows of the embedding are gathered from the mapping: only what is touched is resident.
         self._embed_entry = reader.entry(embedding)
         self._embed_parts = stored_parts(reader, embedding)
+        self._positions = self._vector(spec.embedding.positions)
 
     def linear(self, spec: LinearSpec) -> BoundLinear | StackedLinear:
         bias = self._vector(spec.bias)
@@ -111,8 +114,16 @@ class Weights:
         assert spec.head.weight is not None
         return self._linears[spec.head.weight.name]
 
-    def embedding_rows(self, token_ids: torch.Tensor) -> torch.Tensor:
-        """Return float32 embedding rows [tokens, hidden] of int64 token ids [tokens]."""
+    def embedding(
+        self, token_ids: torch.Tensor, positions: torch.Tensor, scale: float
+    ) -> torch.Tensor:
+        """Return float32 [tokens, hidden] of int64 token ids and positions, both [tokens]."""
+        rows = self._rows(token_ids)
+        if scale != 1.0:
+            rows = rows.mul_(scale)
+        return rows if self._positions is None else rows.add_(self._positions[positions])
+
+    def _rows(self, token_ids: torch.Tensor) -> torch.Tensor:
         rows = {role: part[token_ids] for role, part in self._embed_parts.items()}
         if self._embed_entry.scheme.is_plain:
             return rows["data"].float()
@@ -125,6 +136,7 @@ class Weights:
         self._stacks.clear()
         self._vectors.clear()
         self._embed_parts = {}
+        self._positions = None
 
     def _vector(self, spec: WeightSpec | None) -> torch.Tensor | None:
         return None if spec is None else self._vectors[spec.name]
@@ -136,7 +148,7 @@ class Weights:
         packs = entry.shape[-1] < MAX_COLUMNS and int8_is_exact()
         form = form_of(entry, upcasts=self._upcasts, packs_int8=packs)
         self.kept_bytes += kept_bytes(entry, form)
-        if form == "vector" or entry.name in self._states:
+        if form == "vector" or entry.name in self._kept_whole:
             self._vectors[entry.name] = dequantize(entry, parts).clone()
         elif (members := self._members.get(entry.name)) is not None:
             cut = _members_of(entry, parts, members)

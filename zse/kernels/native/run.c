@@ -24,6 +24,7 @@ const struct zse_kernel *const zse_kernels[ZSE_NUM_KINDS] = {
     [ZSE_OP_COMBINE] = &zse_combine,
     [ZSE_OP_CONVOLVE] = &zse_convolve,
     [ZSE_OP_DELTA] = &zse_delta_rule,
+    [ZSE_OP_PLACE] = &zse_place,
 };
 
 int64_t zse_struct_sizes(int64_t *sizes, int64_t count)

@@ -257,6 +257,7 @@ class Kind(IntEnum):
     COMBINE = 19
     CONVOLVE = 20
     DELTA = 21
+    PLACE = 22
 
 
 class Operation(Structure):

@@ -216,6 +216,7 @@ enum zse_kind {
     ZSE_OP_COMBINE,        /* output = the sum of the input's rows at the row's places, weighted */
     ZSE_OP_CONVOLVE,       /* output = SiLU of its convolution over time, by `delta`; gates stay */
     ZSE_OP_DELTA,          /* MIXED from QKV and DELTA_GATES, by the states of `layer` */
+    ZSE_OP_PLACE,          /* output += rows of `matrix` that the positions name */
     ZSE_NUM_KINDS
 };
 
@@ -299,7 +300,7 @@ struct zse_kernel {
     void (*run_piece)(const struct zse_operation *, const struct zse_step *, int64_t piece,
                       struct zse_worker *);
 };
-extern const struct zse_kernel zse_rotary, zse_embed, zse_norm_rows, zse_quantize, zse_multiply,
+extern const struct zse_kernel zse_rotary, zse_embed, zse_place, zse_norm_rows, zse_quantize, zse_multiply,
     zse_rope_store, zse_attend, zse_activate, zse_add, zse_sample, zse_scale, zse_cap, zse_gate,
     zse_route, zse_sort, zse_gather, zse_multiply_experts, zse_combine, zse_convolve, zse_delta_rule;
 
