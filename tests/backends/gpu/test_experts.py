@@ -9,6 +9,7 @@ from interpreted_runner import open_runner
 from logits import as_tensor
 
 from zse.backends.types import SequenceChunk, StepBatch, kind_of
+from zse.format import ZSEReader
 from zse.kernels.lm_head_sample.row import SamplingRow
 from zse.models.runner import load_runner
 from zse.options import load_options
@@ -58,6 +59,22 @@ def test_a_shared_expert_of_the_same_width_or_another(
 ) -> None:
     shape = {**SHAPE, "shared_expert_intermediate_size": shared_width}
     check_logits(make_pair("qwen2_moe", "int8", **shape).path)
+
+
+def test_a_dense_matrix_of_the_form_of_a_stack_has_room_for_its_sums(make_pair: Callable) -> None:
+    states = {
+        "linear_key_head_dim": 64,
+        "linear_value_head_dim": 64,
+        "num_hidden_layers": 2,
+        "layer_types": ["linear_attention", "full_attention"],
+        "mlp_only_layers": [],
+    }
+    path = make_pair("qwen3_next", "int8", **{**SHAPE, **states}).path
+    with ZSEReader(path) as reader:
+        shapes = {entry.name: entry.shape for entry in reader.header.tensors}
+    stack = shapes["layers.0.experts.gate_up.weight"]
+    assert [*shapes.values()].count(stack) > 1
+    check_logits(path)
 
 
 def test_sigmoids_a_bias_for_the_choice_and_groups(make_pair: Callable) -> None:

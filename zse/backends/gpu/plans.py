@@ -78,6 +78,7 @@ class StepPlans:
         self._plans: dict[tuple[object, ...], LinearPlan] = {}
         self._pair_plans: dict[tuple[object, ...], PairPlan] = {}
         self._areas: dict[tuple[object, ...], MixtureArea] = {}
+        self._stacks = {weight.name for weight in spec.weights() if weight.kind == "experts"}
         self._mixtures = tuple(dict.fromkeys(mixtures_of(spec, _unplaced(linears), {}).values()))
         self.scratch = lru_cache(maxsize=256)(self._scratch)
 
@@ -244,16 +245,13 @@ class StepPlans:
         return max(widest, up, down)
 
     def _distinct_linears(self) -> list[LinearWeight]:
-        """Return one matrix of each form, the head left out: its product has a place of its own."""
-        stacked = {
-            _form(weight.stack) for each in self._mixtures for weight in (each.up, each.down)
-        }
+        """Return one matrix of each form, but the head's and experts', which are counted apart."""
         seen = {
             _form(weight): weight
             for name, weight in self._linears.items()
-            if name.startswith("layers.")
+            if name.startswith("layers.") and name not in self._stacks
         }
-        return [weight for form, weight in seen.items() if form not in stacked]
+        return list(seen.values())
 
 
 def _form(weight: LinearWeight) -> tuple[str, int, int, int]:
