@@ -98,6 +98,7 @@ def _features(spec: ModelSpec) -> dict[str, None]:
         "heads of several widths": len({mixer.head_dim for mixer in dense}) > 1,
         "several rotary tables": len({mixer.rope for mixer in dense}) > 1,
         "scaled embeddings": spec.embedding.scale != 1.0,
+        "learned positions": spec.embedding.positions is not None,
         "bounded logits": head.softcap is not None,
         "scaled logits": head.logit_scale != 1.0,
         f"vectors by {head.pooling}": head.pooling != "none",
@@ -118,6 +119,8 @@ def _of_layer(layer: LayerSpec) -> Iterator[str]:
     words = {
         "LayerNorm": layer.mixer_norm is not None and layer.mixer_norm.kind == "layer",
         "no norm before attention": layer.mixer_norm is None,
+        "norms of the stream itself": (layer.mixer_stream_norm or layer.mlp_stream_norm)
+        is not None,
         "norms of what is added": layer.mixer_post_norm is not None,
         "scaled additions": layer.residual_scale != 1.0,
         "a factor of the stream": layer.stream_scale is not None,

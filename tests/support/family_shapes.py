@@ -108,6 +108,7 @@ FAMILY_SHAPES: dict[str, dict[str, Any]] = {
         "final_logit_softcapping": 5.0,
     },
     "glm4": {"pad_token_id": 0},
+    "bert": {"num_key_value_heads": 4, "max_position_embeddings": 320, "pad_token_id": 0},
     "gpt2": {
         "n_embd": 128,
         "n_inner": 192,
@@ -118,6 +119,8 @@ FAMILY_SHAPES: dict[str, dict[str, Any]] = {
     },
 }
 """By the name of the family; those that are not here need nothing of their own."""
+ENCODERS = frozenset({"bert"})
+"""Families that give vectors, not logits: ``tests/models/test_encoders.py``."""
 
 
 def shape_of(family: str, **changes: Any) -> dict[str, Any]:

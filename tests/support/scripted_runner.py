@@ -117,6 +117,7 @@ class ScriptedRunner:
         num_checkpoints: int | None = None,
     ) -> None:
         self.num_checkpoints = num_checkpoints
+        self.is_encoder = False
         self.states: dict[int, list[int]] = {}
         """Of each slot, and of each checkpoint under its negative number less one."""
         self.num_blocks = num_blocks

@@ -7,7 +7,7 @@ spec of a layer gives them. The arithmetic of each operation is in ``zse.kernels
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 from zse.errors import UnsupportedModelError
 from zse.records import record
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         LinearSpec,
         MLPSpec,
         NormSpec,
+        Pooling,
         WeightSpec,
     )
 
@@ -85,12 +86,14 @@ class LayerWeights:
     output: Handle
     """Of whatever mixes the tokens."""
     mixer_post_norm: Handle | None
+    mixer_stream_norm: Handle | None
     mlp_norm: Handle | None
     up: Handle | None
     down: Handle | None
     dense_post_norm: Handle | None
     experts: ExpertWeights | None
     mlp_post_norm: Handle | None
+    mlp_stream_norm: Handle | None
     stream_scale: Handle | None
 
 
@@ -101,6 +104,7 @@ class EndWeights:
     embedding: Handle
     final_norm: Handle
     head: Handle
+    """None where a model has none."""
 
 
 class Operations(Protocol):
@@ -116,7 +120,8 @@ class Operations(Protocol):
     def embed(self, step: Step, embedding: Handle, scale: float) -> Handle:
         """Return the residual stream [tokens, hidden]: the tokens' rows times ``scale``.
 
-        To them come the rows of their positions, where an embedding has any.
+        To them come the rows of their positions and of their type, where an embedding has any,
+        and then its norm.
         """
 
     def norm_linear(
@@ -206,11 +211,22 @@ class Operations(Protocol):
     def scale_stream(self, step: Step, residual: Handle, factor: Handle) -> Handle:
         """Return the residual stream times one number. May reuse ``residual``."""
 
+    def norm_stream(self, step: Step, residual: Handle, norm: Handle) -> Handle:
+        """Return norm(residual), which is the stream from here on. May reuse ``residual``."""
+
     def lm_head(self, step: Step, residual: Handle, head: HeadSpec) -> Handle:
         """Return float32 logits of the rows whose chunks want them, [wanted, vocab]."""
 
     def lm_head_sample(self, step: Step, residual: Handle, head: HeadSpec) -> Sampled:
         """Choose a token for each sampling row of the step."""
+
+
+@runtime_checkable
+class Pooler(Protocol):
+    """What a backend of encoders has besides."""
+
+    def pool(self, step: Step, residual: Handle, pooling: Pooling) -> Sequence[Sequence[float]]:
+        """Return the vector of each chunk, which is a whole text: the mean of its rows, or one."""
 
 
 Forward: TypeAlias = "Callable[[Operations, Step], Sampled]"
@@ -331,12 +347,14 @@ def bind_layer(layer: LayerSpec, binder: Binder) -> LayerWeights:
         delta=None if is_attention(mixer) else _bind_delta(mixer, binder),
         output=binder.linear(mixer.output),
         mixer_post_norm=_bound(binder.norm, layer.mixer_post_norm),
+        mixer_stream_norm=_bound(binder.norm, layer.mixer_stream_norm),
         mlp_norm=_bound(binder.norm, layer.mlp_norm),
         up=_bound(binder.linear, mlp and mlp.up),
         down=_bound(binder.linear, mlp and mlp.down),
         dense_post_norm=_bound(binder.norm, layer.dense_post_norm),
         experts=_bind_experts(layer.experts, binder) if layer.experts is not None else None,
         mlp_post_norm=_bound(binder.norm, layer.mlp_post_norm),
+        mlp_stream_norm=_bound(binder.norm, layer.mlp_stream_norm),
         stream_scale=_bound(binder.vector, layer.stream_scale),
     )
 

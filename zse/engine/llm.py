@@ -270,14 +270,14 @@ class LLM:
         Args:
             texts: One, or several; or their token ids.
             pooling: ``last`` for the state of the last token, ``mean`` for the mean of all; None:
-                as the model's file says, else ``last``.
+                as the model's file says, else ``last``, of an encoder ``mean``.
             dimensions: Numbers that are kept, from the first on (arXiv:2205.13147); None: all.
 
         Raises:
             InvalidParameterError: A text is empty.
             ContextLengthError: A text is longer than the context.
         """
-        from zse.engine.vectors import pooling_of_files, read_vectors, unit
+        from zse.engine.vectors import unit, vectors_of_texts
 
         items = [texts] if isinstance(texts, str) else texts
         prompts = [
@@ -288,8 +288,7 @@ class LLM:
             self._refuse_when_closed()
             while self._streams and self._model.core.has_work:
                 self._advance()
-            chosen = pooling or pooling_of_files([self.file])
-            vectors = read_vectors(self._model.core, prompts, chosen)
+            vectors = vectors_of_texts(self._model, prompts, pooling)
         return [unit(vector, dimensions) for vector in vectors]
 
     def stats(self) -> EngineStats:

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from zse.models.spec import AttentionSpec
 
 if TYPE_CHECKING:
-    from zse.backends.operations import Forward, Handle, LayerWeights, Operations, Sampled, Step
-    from zse.models.spec import LayerSpec, ModelSpec
+    from collections.abc import Sequence
+
+    from zse.backends.operations import (
+        Forward,
+        Handle,
+        LayerWeights,
+        Operations,
+        Pooler,
+        Sampled,
+        Step,
+    )
+    from zse.models.spec import LayerSpec, ModelSpec, Pooling
 
 
 def forward_of(spec: ModelSpec) -> Forward:
@@ -23,6 +33,13 @@ def forward_of(spec: ModelSpec) -> Forward:
 def logits_of(ops: Operations, spec: ModelSpec, step: Step) -> Handle:
     """Return float32 logits [wanted, vocab] of the rows that a step's chunks ask for."""
     return ops.lm_head(step, run_layers(ops, spec, step), spec.head)
+
+
+def vectors_of(
+    ops: Pooler, spec: ModelSpec, step: Step, pooling: Pooling
+) -> Sequence[Sequence[float]]:
+    """Return the vector of each chunk of a step, which is a whole text."""
+    return ops.pool(step, run_layers(cast("Operations", ops), spec, step), pooling)
 
 
 def run_layers(ops: Operations, spec: ModelSpec, step: Step) -> Handle:
@@ -41,7 +58,11 @@ def _run_layer(
     residual = ops.linear_residual(
         step, mixed, weights.output, residual, layer.residual_scale, weights.mixer_post_norm
     )
+    if weights.mixer_stream_norm is not None:
+        residual = ops.norm_stream(step, residual, weights.mixer_stream_norm)
     residual = _think(ops, layer, weights, step, residual)
+    if weights.mlp_stream_norm is not None:
+        residual = ops.norm_stream(step, residual, weights.mlp_stream_norm)
     if weights.stream_scale is not None:
         residual = ops.scale_stream(step, residual, weights.stream_scale)
     return residual

@@ -9,26 +9,34 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from zse.backends import ModelLoad, create_backend
+from zse.backends.operations import Pooler
 from zse.backends.types import FinishedStep, SequenceChunk, StepBatch, kind_of
 from zse.device.phases import Phases, no_phases
-from zse.errors import ContextLengthError, FormatError, InvalidParameterError
+from zse.errors import (
+    ContextLengthError,
+    FormatError,
+    InvalidParameterError,
+    UnsupportedModelError,
+)
 from zse.format import ZSEReader
-from zse.models.decoder import forward_of, logits_of
+from zse.models.decoder import forward_of, logits_of, vectors_of
 from zse.models.families import read_header
 from zse.option import with_values
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from zse.backends.gpu.arrival import Arrival
     from zse.backends.operations import Backend, Cache, PendingStep
     from zse.backends.types import Answers, DeviceUsed, LogitRows
     from zse.format.model_file import ModelFile
-    from zse.models.spec import ModelSpec
+    from zse.models.spec import ModelSpec, Pooling
     from zse.options import LoadOptions
 
 _LOG = logging.getLogger("zse.models")
+_TOGETHER_TOKENS = 4096
+"""Tokens of texts that an encoder reads at once, unless one text alone has more."""
 _LOGITS_CHUNK = 512
 """Tokens that ``logits`` computes at a time unless told otherwise."""
 
@@ -49,6 +57,7 @@ class ModelRunner:
         self.spec = spec
         self.max_position = max_position
         self.vocab_size = spec.vocab_size
+        self.is_encoder = spec.is_encoder
         self.num_blocks = backend.num_blocks
         self.block_size = backend.block_size
         self.device: DeviceUsed = backend.device
@@ -108,6 +117,33 @@ class ModelRunner:
                 self._backend.release_cache(cache)
             return self._backend.join_rows(parts)
 
+    def vectors(self, texts: Sequence[Sequence[int]], pooling: Pooling) -> list[Sequence[float]]:
+        """Return an encoder's vector of each text, float32, computed outside the KV pool.
+
+        Raises:
+            UnsupportedModelError: The model is no encoder, or its backend computes none.
+        """
+        backend = self._backend
+        if not self.spec.is_encoder or not isinstance(backend, Pooler):
+            raise UnsupportedModelError("this model on this device makes no vectors of whole texts")
+        found: list[Sequence[float]] = []
+        for batch in _batches(texts):
+            chunks, num_blocks = [], 0
+            for text in batch:
+                end = num_blocks + -(-len(text) // self.block_size)
+                blocks, num_blocks = range(num_blocks, end), end
+                chunks.append(SequenceChunk(0, list(text), 0, blocks, "prefill"))
+            with self._lock:
+                cache = backend.new_cache(num_blocks)
+                try:
+                    step = backend.begin(
+                        StepBatch(chunks=chunks, sampling=[()] * len(chunks)), cache
+                    )
+                    found += vectors_of(backend, self.spec, step, pooling)
+                finally:
+                    backend.release_cache(cache)
+        return found
+
     def _logits_into(
         self, parts: list[Any], cache: Cache, token_ids: Sequence[int], chunk_tokens: int
     ) -> None:
@@ -129,6 +165,18 @@ class ModelRunner:
         """Give the memory back; the runner cannot be used afterwards."""
         with self._lock:
             self._owned.close()
+
+
+def _batches(texts: Sequence[Sequence[int]]) -> Iterator[Sequence[Sequence[int]]]:
+    """Yield texts that are read together, in their order: each whole, of so many tokens."""
+    first = num_tokens = 0
+    for place, text in enumerate(texts):
+        if place > first and num_tokens + len(text) > _TOGETHER_TOKENS:
+            yield texts[first:place]
+            first, num_tokens = place, 0
+        num_tokens += len(text)
+    if texts:
+        yield texts[first:]
 
 
 def load_runner(

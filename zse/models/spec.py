@@ -305,6 +305,8 @@ class LayerSpec:
     mixer: AttentionSpec | LinearAttentionSpec
     mixer_post_norm: NormSpec | None = None
     """Of what the mixer adds to the stream."""
+    mixer_stream_norm: NormSpec | None = None
+    """Of the stream itself, after that has been added."""
     mlp_norm: NormSpec | None = None
     mlp: MLPSpec | None
     dense_post_norm: NormSpec | None = None
@@ -313,6 +315,8 @@ class LayerSpec:
     """Beside a dense MLP, or instead of one."""
     mlp_post_norm: NormSpec | None = None
     """Of all that is added after the mixer."""
+    mlp_stream_norm: NormSpec | None = None
+    """Of the stream itself, after that has been added."""
     residual_scale: float = 1.0
     """Multiplies what is added to the stream."""
     stream_scale: WeightSpec | None = None
@@ -333,13 +337,17 @@ class EmbeddingSpec:
     """Multiplies the rows."""
     positions: WeightSpec | None = None
     """[longest sequence, hidden]: the row of each token's position is added."""
+    token_types: WeightSpec | None = None
+    """[kinds of tokens, hidden]: the first row is added to all."""
+    norm: NormSpec | None = None
+    """Of the stream itself, after all that is added."""
 
 
 @record
 class HeadSpec:
     """From the residual stream to logits, or to a vector of the text."""
 
-    norm: NormSpec
+    norm: NormSpec | None
     weight: WeightSpec | None
     """The embedding's own where they are tied; None: the model gives vectors, not logits."""
     logit_scale: float = 1.0
@@ -383,6 +391,11 @@ class ModelSpec:
         return self.head.weight is self.embedding.weight
 
     @property
+    def is_encoder(self) -> bool:
+        """Whether it makes vectors of whole texts, and no text of its own."""
+        return self.head.weight is None
+
+    @property
     def attention(self) -> AttentionSpec:
         """What all layers' attention has in common: everything but its weights and its window."""
         mixer = self.layers[0].mixer
@@ -398,7 +411,8 @@ class ModelSpec:
         head = [*weights_of(self.head.norm)]
         if self.head.weight is not None and not self.is_tied:
             head.append(self.head.weight)
-        yield WeightGroup(name="final", weights=tuple(head))
+        if head:
+            yield WeightGroup(name="final", weights=tuple(head))
 
     def weights(self) -> Iterator[WeightSpec]:
         return (weight for group in self.groups() for weight in group.weights)

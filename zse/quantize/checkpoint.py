@@ -29,12 +29,17 @@ if TYPE_CHECKING:
     from zse.models.spec import Source, WeightGroup
 
 _PREFIX = "model."
-_WHOLES = (_PREFIX, "transformer.")
+_WHOLES = (_PREFIX, "transformer.", "bert.")
 """How names begin that lack this where a checkpoint was saved without its head."""
 _OF_TEXT = ("", "language_model.", "model.language_model.")
 """How the names of a text model's tensors begin within a model of several parts."""
 # Tables that older tools saved and that every engine computes.
-_IGNORED_SUFFIXES = (".rotary_emb.inv_freq", ".masked_bias", ".attn.bias")
+_IGNORED_SUFFIXES = (
+    ".rotary_emb.inv_freq",
+    ".masked_bias",
+    ".attn.bias",
+    "embeddings.position_ids",
+)
 
 
 def tensors_of(source: Source) -> dict[str, tuple[int, ...]]:

@@ -67,6 +67,9 @@ class MixtureRecorder:
         scale = ctypes.c_float.from_address(factor).value
         return self._recording.record(Kind.SCALE, residual, scale=scale, width=self._stream_columns)
 
+    def norm_stream(self, _step: object, residual: Register, norm: structs.Norm) -> Register:
+        return self._recording.normed_in_place(residual, norm, self._stream_columns)
+
     def _route(
         self,
         residual: Register,

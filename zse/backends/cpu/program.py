@@ -62,6 +62,7 @@ class Recorder(MixtureRecorder):
     def __init__(self, weights: Weights, spec: ModelSpec, *, exact: bool) -> None:
         super().__init__(Recording(exact=exact), spec)
         assert spec.head.weight is not None
+        assert spec.head.norm is not None
         self._weights = weights
         embedding = weights.matrix(spec.embedding.weight)
         positions = spec.embedding.positions

@@ -45,6 +45,8 @@ def _obstacles(spec: ModelSpec) -> Iterator[tuple[str, str]]:
     if len(ropes) > len(ROTARY_REGISTERS):
         yield "the layers", f"{len(ropes)} kinds of rotation"
     cached = cached_attentions(spec)
+    if spec.embedding.token_types is not None or spec.embedding.norm is not None:
+        yield "the embedding", "types of tokens, or a norm"
     for layer in spec.layers:
         where, mixer = f"layer {layer.index}", layer.mixer
         if is_attention(mixer):

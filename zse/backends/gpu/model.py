@@ -75,6 +75,7 @@ class DeviceModel:
         self.options = options
         self.layers = [nullcontext(bind_layer(layer, weights)) for layer in spec.layers]
         assert spec.head.weight is not None
+        assert spec.head.norm is not None
         self.ends = EndWeights(
             embedding=weights.embedding(spec.embedding.weight),
             final_norm=weights.norm(spec.head.norm),

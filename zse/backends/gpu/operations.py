@@ -9,6 +9,7 @@ from zse.backends.gpu.delta import mix_states
 from zse.backends.gpu.experts import ExpertOperations
 from zse.backends.gpu.forward import Deferred, Projected, Query, Residual, Step
 from zse.backends.gpu.plans import BATCH_ROWS
+from zse.errors import UnsupportedModelError
 from zse.kernels.attention.launch import attention_decode, attention_prefill, output_gate
 from zse.kernels.delta.variants import output_can_be_quantized
 from zse.kernels.embed.launch import embed
@@ -193,6 +194,9 @@ class GPUOperations(ExpertOperations):
         """Leave the factor for the next norm, which applies it after what is pending."""
         residual.post = replace(residual.post or PostNorm(), stream_scale_address=factor)
         return residual
+
+    def norm_stream(self, _step: Step, _residual: Residual, _norm: BoundNorm) -> Residual:
+        raise UnsupportedModelError("a GPU does not compute a norm of the stream itself")
 
     def gate_up(
         self,

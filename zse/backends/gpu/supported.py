@@ -27,6 +27,8 @@ def _obstacles(spec: ModelSpec) -> Iterator[tuple[str, str]]:
     cached = cached_attentions(spec)
     if spec.embedding.positions is not None:
         yield "the embedding", "learned positions"
+    if spec.embedding.token_types is not None or spec.embedding.norm is not None:
+        yield "the embedding", "types of tokens, or a norm"
     for layer in spec.layers:
         where = f"layer {layer.index}"
         if layer.experts is not None:
@@ -39,6 +41,8 @@ def _obstacles(spec: ModelSpec) -> Iterator[tuple[str, str]]:
                 check_delta(mixer.key_dim, mixer.value_dim, mixer.convolution_width)
             except UnsupportedModelError as error:
                 yield where, str(error)
+        if layer.mixer_stream_norm is not None or layer.mlp_stream_norm is not None:
+            yield where, "a norm of the stream itself"
         if any(_kind(norm) == "layer" for norm in (layer.mixer_post_norm, layer.mlp_post_norm)):
             yield where, "a LayerNorm of what it adds to the stream"
     for layer in spec.extra_heads:

@@ -37,6 +37,7 @@ def attend(
         attention.scale,
         attention.softcap,
         sinks,
+        attention.is_causal,
     )
     outputs = torch.empty_like(query)
     for chunk in step.chunks:
@@ -65,6 +66,8 @@ class _LayerCache(NamedTuple):
     softcap: float | None
     sinks: torch.Tensor | None
     """float32 [heads]: one more logit of each, which has no value."""
+    is_causal: bool
+    """False: a query sees its whole chunk, which is a whole text."""
 
     def first_key_of(self, query: int) -> int:
         """Return the first position that the query at a position sees."""
@@ -118,11 +121,9 @@ def _attend_tile(
     """Return [queries, heads, head_dim] for consecutive queries of one chunk."""
     first_query, end = positions
     first_key = cache.first_key_of(first_query)
-    keys, values = cache.gather(chunk.blocks, first_key, end)
-    key = (first_query, end, first_key, cache.window or 0)
-    mask = step.masks.get(key)
-    if mask is None:
-        mask = step.masks[key] = causal_mask(first_query, end, first_key, cache.window)
+    end_key = end if cache.is_causal else chunk.start_position + chunk.num_tokens
+    keys, values = cache.gather(chunk.blocks, first_key, end_key)
+    mask = _mask_of(step, cache, (first_query, end, first_key, end_key))
     count, heads, head_dim = query.shape
     repeats = heads // cache.num_kv_heads
     grouped = query.view(count, cache.num_kv_heads, repeats, head_dim).permute(1, 2, 0, 3)
@@ -130,7 +131,7 @@ def _attend_tile(
         scores = cache.capped(grouped @ keys.unsqueeze(1).transpose(2, 3) * cache.scale) + mask
         attended = cache.softmax(scores) @ values.unsqueeze(1)
         return attended.permute(2, 0, 1, 3).reshape(count, heads, head_dim)
-    shape = (cache.num_kv_heads, repeats, end - first_key, head_dim)
+    shape = (cache.num_kv_heads, repeats, end_key - first_key, head_dim)
     attended = torch.nn.functional.scaled_dot_product_attention(
         grouped,
         keys.unsqueeze(1).expand(shape),
@@ -139,3 +140,15 @@ def _attend_tile(
         scale=cache.scale,
     )
     return attended.permute(2, 0, 1, 3).reshape(count, heads, head_dim)
+
+
+def _mask_of(step: Step, cache: _LayerCache, bounds: tuple[int, int, int, int]) -> torch.Tensor:
+    """Return what is added to scores; ``bounds`` are those of the queries, then of the keys."""
+    first_query, end, first_key, end_key = bounds
+    if not cache.is_causal:
+        return torch.zeros(end - first_query, end_key - first_key)
+    key = (first_query, end, first_key, cache.window or 0)
+    mask = step.masks.get(key)
+    if mask is None:
+        mask = step.masks[key] = causal_mask(first_query, end, first_key, cache.window)
+    return mask

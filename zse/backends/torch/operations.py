@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         LinearAttentionSpec,
         MLPSpec,
         ModelSpec,
+        Pooling,
     )
 
 
@@ -46,12 +47,14 @@ def check_supported(spec: ModelSpec) -> None:
 
 def _obstacles(spec: ModelSpec) -> Iterator[tuple[str, str]]:
     for layer in spec.layers:
-        if is_attention(layer.mixer) and not layer.mixer.is_causal:
-            yield f"layer {layer.index}", "attention to what follows"
+        if is_attention(layer.mixer) and layer.mixer.is_causal == spec.is_encoder:
+            yield f"layer {layer.index}", "attention that does not fit its head"
+        if is_attention(layer.mixer) and not layer.mixer.is_causal and layer.mixer.window:
+            yield f"layer {layer.index}", "a window on both sides"
     for layer in spec.extra_heads:
         yield f"layer {layer.index}", "a head that guesses further tokens"
-    if spec.head.weight is None or spec.head.pooling != "none":
-        yield "the head", "vectors in place of logits"
+    if spec.is_encoder == (spec.head.pooling == "none"):
+        yield "the head", f"{spec.head.pooling} of its states to pool"
 
 
 class Query(NamedTuple):
@@ -69,7 +72,7 @@ class TorchOperations:
     def __init__(self, weights: Weights, spec: ModelSpec) -> None:
         self.ends = EndWeights(
             embedding=weights.embedding,
-            final_norm=weights.norm(spec.head.norm),
+            final_norm=None if spec.head.norm is None else weights.norm(spec.head.norm),
             head=weights.head(spec),
         )
         self._scopes = [contextlib.nullcontext(bind_layer(layer, weights)) for layer in spec.layers]
@@ -197,6 +200,17 @@ class TorchOperations:
         self, _step: Step, residual: torch.Tensor, factor: torch.Tensor
     ) -> torch.Tensor:
         return residual.mul_(factor)
+
+    def norm_stream(self, _step: Step, residual: torch.Tensor, norm: BoundNorm) -> torch.Tensor:
+        return norm(residual)
+
+    def pool(self, step: Step, residual: torch.Tensor, pooling: Pooling) -> list[list[float]]:
+        """Return the vector of each chunk; its rows stand together, in the order of the batch."""
+        states = _normed(residual, self.ends.final_norm)
+        parts = torch.split(states, [chunk.num_tokens for chunk in step.chunks])
+        if pooling == "mean":
+            return [part.mean(0).tolist() for part in parts]
+        return [part[0 if pooling == "first" else -1].tolist() for part in parts]
 
     def lm_head(self, step: Step, residual: torch.Tensor, head: HeadSpec) -> torch.Tensor:
         rows = self.ends.final_norm(residual[step.wanted_rows])

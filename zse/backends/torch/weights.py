@@ -96,6 +96,9 @@ class Weights:
         self._embed_entry = reader.entry(embedding)
         self._embed_parts = stored_parts(reader, embedding)
         self._positions = self._vector(spec.embedding.positions)
+        self._token_types = self._vector(spec.embedding.token_types)
+        norm = spec.embedding.norm
+        self._embed_norm = None if norm is None else self.norm(norm)
 
     def linear(self, spec: LinearSpec) -> BoundLinear | StackedLinear:
         bias = self._vector(spec.bias)
@@ -110,9 +113,8 @@ class Weights:
     def vector(self, spec: WeightSpec) -> torch.Tensor:
         return self._vectors[spec.name]
 
-    def head(self, spec: ModelSpec) -> Linear:
-        assert spec.head.weight is not None
-        return self._linears[spec.head.weight.name]
+    def head(self, spec: ModelSpec) -> Linear | None:
+        return None if spec.head.weight is None else self._linears[spec.head.weight.name]
 
     def embedding(
         self, token_ids: torch.Tensor, positions: torch.Tensor, scale: float
@@ -121,7 +123,11 @@ class Weights:
         rows = self._rows(token_ids)
         if scale != 1.0:
             rows = rows.mul_(scale)
-        return rows if self._positions is None else rows.add_(self._positions[positions])
+        if self._positions is not None:
+            rows = rows.add_(self._positions[positions])
+        if self._token_types is not None:
+            rows = rows.add_(self._token_types[0])
+        return rows if self._embed_norm is None else self._embed_norm(rows)
 
     def _rows(self, token_ids: torch.Tensor) -> torch.Tensor:
         rows = {role: part[token_ids] for role, part in self._embed_parts.items()}
@@ -136,7 +142,7 @@ class Weights:
         self._stacks.clear()
         self._vectors.clear()
         self._embed_parts = {}
-        self._positions = None
+        self._positions = self._token_types = self._embed_norm = None
 
     def _vector(self, spec: WeightSpec | None) -> torch.Tensor | None:
         return None if spec is None else self._vectors[spec.name]
