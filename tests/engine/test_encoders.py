@@ -18,7 +18,7 @@ from zse.quantize.convert import convert_model
 if TYPE_CHECKING:
     from pathlib import Path
 
-TEXTS = ["Kites rise above the old harbor", "rise", "The old kit"]
+TEXTS = ["Kites rise above the old harbor", "rise", "The old unheard of 🦄 kit"]
 WORDS = [
     "[PAD]",
     "[UNK]",

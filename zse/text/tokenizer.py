@@ -50,6 +50,7 @@ class Tokenizer:
         self.facts = facts
         self.eos_ids = eos_ids
         self.special_ids = facts.special_ids
+        self._control_ids = facts.special_ids - engine.word_ids
         self.vocab_size = facts.vocab_size
         specials = sorted((t.text for t in facts.added if t.special), key=len, reverse=True)
         self._special_pattern = re.compile("|".join(map(re.escape, specials)) or r"(?!)")
@@ -89,7 +90,7 @@ class Tokenizer:
         """
         text = _without_surrogates(text)
         ids = self.engine.encode(text, parse_special=parse_special)
-        if not parse_special and not self.special_ids.isdisjoint(ids):
+        if not parse_special and not self._control_ids.isdisjoint(ids):
             ids = self._encode_as_plain_text(text)
         if add_special_tokens:
             return [*self.facts.prefix_ids, *ids, *self.facts.suffix_ids]
@@ -129,7 +130,7 @@ class Tokenizer:
         ids: list[int] = []
         for start, end in itertools.pairwise(edges):
             ids += self.engine.encode(text[start:end], parse_special=False)
-        return [i for i in ids if i not in self.special_ids]
+        return [i for i in ids if i not in self._control_ids]
 
 
 def load_tokenizer(reader: ModelFile) -> Tokenizer:
