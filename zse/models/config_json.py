@@ -324,8 +324,10 @@ class ConfigJSON:
         }
 
     def _windows(self, layers: Iterable[int]) -> tuple[int | None, tuple[int, ...]]:
-        window, chosen = self.value("sliding_window"), tuple(layers)
-        return (int(window), chosen) if window is not None and chosen else (None, ())
+        chosen = tuple(layers)
+        if not chosen or self.value("sliding_window") is None:
+            return None, ()
+        return self.integer("sliding_window"), chosen
 
     def _token_ids(self, name: str) -> tuple[int, ...]:
         value = self._generation.get(name)
@@ -337,7 +339,7 @@ class ConfigJSON:
 
     def _dtype(self) -> str:
         dtype = self.value("dtype") or self.value("torch_dtype") or "float32"
-        if dtype not in _DTYPE_NAMES:
+        if not isinstance(dtype, str) or dtype not in _DTYPE_NAMES:
             raise UnsupportedModelError(
                 f"dtype is {dtype!r}; expected one of {', '.join(_DTYPE_NAMES)}",
                 hint="Save the checkpoint in float16, bfloat16 or float32 first.",
