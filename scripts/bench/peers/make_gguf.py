@@ -14,10 +14,12 @@ import sys
 import time
 from pathlib import Path
 
-import gguf_mixtures
 import numpy as np
 from gguf import GGML_QUANT_SIZES, GGUFWriter
 from gguf import GGMLQuantizationType as Quant
+
+sys.path.insert(0, str(Path(__file__).parent))
+import gguf_mixtures
 
 DISTINCT_BLOCKS = 1 << 16
 DISTINCT_VALUES = 2097143  # the largest prime below 2**21: no two rows are alike

@@ -41,6 +41,8 @@ def _obstacles(spec: ModelSpec) -> Iterator[tuple[str, str]]:
                 check_delta(mixer.key_dim, mixer.value_dim, mixer.convolution_width)
             except UnsupportedModelError as error:
                 yield where, str(error)
+            if mixer.num_value_heads % 2:  # rows of steps and decays begin at 16 bytes
+                yield where, "an odd number of value heads"
         if layer.mixer_stream_norm is not None or layer.mlp_stream_norm is not None:
             yield where, "a norm of the stream itself"
         if any(_kind(norm) == "layer" for norm in (layer.mixer_post_norm, layer.mlp_post_norm)):
