@@ -210,13 +210,13 @@ class ConfigJSON:
 
     def window_everywhere(self) -> tuple[int | None, tuple[int, ...]]:
         """Return the window of a model whose layers all have it."""
-        return self._windows(range(self.integer("num_hidden_layers")))
+        return self._windows(range(self.num_layers()))
 
     def window_where_switched_on(self) -> tuple[int | None, tuple[int, ...]]:
         """Return the window, and the layers that have it by type or by number."""
         if not self._values.get("use_sliding_window"):
             return None, ()
-        num_layers = self.integer("num_hidden_layers")
+        num_layers = self.num_layers()
         layer_types = self.layer_types("full_attention", "sliding_attention")
         if layer_types is None:
             return self._windows(range(self.integer("max_window_layers", 28), num_layers))

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from zse.models.spec import ModelSpec
 
 
+_MEANINGLESS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""What values of a wrong kind raise where they are used; a ``config.json`` may be anybody's."""
+
+
 class Family(Protocol):
     """What a family's module has."""
 
@@ -130,10 +134,16 @@ def _read(
     generation_config: Mapping[str, Any] | None,
 ) -> ModelSpec:
     packings = getattr(family, "PACKINGS", ())
-    found = family.read(ConfigJSON(name, config_json, generation_config, packings))
-    if isinstance(found, UniformDecoder):
-        return found.spec(names_of(found.family))
-    check_spec(found)
+    try:
+        found = family.read(ConfigJSON(name, config_json, generation_config, packings))
+        if isinstance(found, UniformDecoder):
+            return found.spec(names_of(found.family))
+        check_spec(found)
+    except _MEANINGLESS as error:
+        raise UnsupportedModelError(
+            f"config.json of a {name} model has a value that means nothing there: {error}",
+            hint="Download config.json again, or look at who wrote it.",
+        ) from error
     return found
 
 

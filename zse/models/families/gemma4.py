@@ -50,6 +50,11 @@ def read(config: ConfigJSON) -> ModelSpec:
         experts=_mixture(text, norms, hidden) if text.flag("enable_moe_block") else None,
         ropes=_ropes(text),
     )
+    if not 0 <= layers.num_shared < len(layers.kinds):
+        raise UnsupportedModelError(
+            f"num_kv_shared_layers is {layers.num_shared} of {len(layers.kinds)} layers; expected "
+            "fewer than all of them"
+        )
     left_out = [
         f"layers.{index}.self_attn.{name}"
         for index in range(layers.first_shared, len(layers.kinds))
