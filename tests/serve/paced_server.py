@@ -57,6 +57,7 @@ class PacedRunner:
     """Answers each chunk with the letter that its position says."""
 
     looks_ahead = False
+    is_encoder = False
     num_checkpoints = None
     vocab_size = VOCAB_SIZE
 

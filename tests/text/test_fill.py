@@ -10,6 +10,8 @@ from zse.text.tokenizer import Tokenizer
 class Bytes:
     """One token a byte; control tokens begin at 256."""
 
+    word_ids = frozenset()
+
     def encode(self, text, *, parse_special):
         assert not parse_special
         return list(text.encode())

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from zse.backends.gpu.forward import Added, Residual
 from zse.backends.gpu.plans import BATCH_ROWS
 from zse.backends.gpu.products import Products
+from zse.errors import UnsupportedModelError
 from zse.kernels.experts.launch import combine, grouped_products, pair_products
 from zse.kernels.gate_up.launch import activate
 from zse.kernels.layout import Partials, Plain, Quantized
@@ -51,8 +52,7 @@ class ExpertOperations(Products):
         return self._many(step, residual, weights, router, mixture, experts)
 
     def dense(self, *_: Any) -> Added:
-        """Never called: models with a dense MLP beside experts are refused when opened."""
-        raise NotImplementedError
+        raise UnsupportedModelError("a GPU does not compute a dense MLP beside experts")
 
     def add(
         self,
