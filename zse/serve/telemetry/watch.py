@@ -163,10 +163,12 @@ def _span(
     end: float,
     attributes: Mapping[str, str | int] | None = None,
 ) -> Span:
+    start_ns = unix_ns(begin)
     return Span(
         name=name,
         place=place,
-        start_ns=unix_ns(begin),
-        end_ns=unix_ns(end),
+        start_ns=start_ns,
+        # Not by reading the clocks again: a short span would end before it began.
+        end_ns=start_ns + int((end - begin) * 1e9),
         attributes=dict(attributes or {}),
     )
